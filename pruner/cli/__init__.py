@@ -1,0 +1,1 @@
+"""The doors: one thin Hydra entry for each command."""

@@ -1,0 +1,1 @@
+"""What was measured: record readers and writers, tables, cards, splits and labels."""

@@ -1,0 +1,1 @@
+"""Meaning to named numbers: statement, dataflow and symbol columns."""

@@ -1,0 +1,1 @@
+"""Who ranks: learned and symbolic cost models, losses, metrics, training."""

@@ -1,0 +1,1 @@
+"""What a program is: compute DAGs, schedule steps, the batched replay, devices."""

@@ -1,0 +1,1 @@
+"""Who spends the measurement budget: policies, pools, clocks and budgets."""

@@ -1,0 +1,1 @@
+"""The only room that may import TVM: tasks, design spaces, build and run."""

@@ -1,0 +1,150 @@
+"""Scalar expressions: what one iteration of a stage computes.
+
+A tiny, closed vocabulary that mirrors the part of TE expressions which operators use. Expressions
+are immutable values; a loop variable is an :class:`Axis` slot of the stage that owns the body
+(spatial axes first, then reduce axes), so a body means the same wherever its stage is placed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+BinaryOp = Literal[
+    "add", "sub", "mul", "div", "mod", "floordiv", "floormod", "min", "max",
+    "eq", "ne", "lt", "le", "gt", "ge", "and", "or",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A literal; ``dtype`` tells integers, floats and booleans apart."""
+
+    value: int | float
+    dtype: str = "int32"
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Loop variable ``slot`` of the owning stage: spatial axes first, then reduce axes."""
+
+    slot: int
+    dtype: str = "int32"
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """``a op b``; comparisons and and/or have dtype ``bool``."""
+
+    op: BinaryOp
+    a: Expr
+    b: Expr
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """Boolean negation."""
+
+    a: Expr
+    dtype: str = "bool"
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """``cond ? then : other`` where both sides are evaluated."""
+
+    cond: Expr
+    then: Expr
+    other: Expr
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call by name: ``if_then_else`` (lazy), ``exp``, ``sqrt``, ``tanh`` ...
+
+    ``pure`` follows TVM's effect kind (pure or annotation): the features count pure and other
+    calls apart.
+    """
+
+    name: str
+    args: tuple[Expr, ...]
+    dtype: str
+    pure: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Conversion of ``a`` to ``dtype``."""
+
+    a: Expr
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Element ``indices`` of the output of stage ``stage`` (position in ``ComputeDAG.stages``)."""
+
+    stage: int
+    indices: tuple[Expr, ...]
+    dtype: str
+
+
+Expr = Const | Axis | Binary | Not | Select | Call | Cast | Load
+
+
+def children(expr: Expr) -> tuple[Expr, ...]:
+    """Direct operands, in evaluation order."""
+    match expr:
+        case Binary(a=a, b=b):
+            return (a, b)
+        case Not(a=a) | Cast(a=a):
+            return (a,)
+        case Select(cond=c, then=t, other=o):
+            return (c, t, o)
+        case Call(args=args):
+            return args
+        case Load(indices=indices):
+            return indices
+        case _:
+            return ()
+
+
+def rebuild(expr: Expr, new: tuple[Expr, ...]) -> Expr:
+    """The same node with other operands (inverse of :func:`children`)."""
+    match expr:
+        case Binary(op=op, dtype=dtype):
+            return Binary(op, new[0], new[1], dtype)
+        case Not():
+            return Not(new[0])
+        case Cast(dtype=dtype):
+            return Cast(new[0], dtype)
+        case Select(dtype=dtype):
+            return Select(new[0], new[1], new[2], dtype)
+        case Call(name=name, dtype=dtype, pure=pure):
+            return Call(name, new, dtype, pure)
+        case Load(stage=stage, dtype=dtype):
+            return Load(stage, new, dtype)
+        case _:
+            return expr
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """Every node, operands before their user."""
+    for child in children(expr):
+        yield from walk(child)
+    yield expr
+
+
+def rewrite(expr: Expr, rule: Callable[[Expr], Expr]) -> Expr:
+    """Apply ``rule`` bottom-up to every node."""
+    old = children(expr)
+    new = tuple(rewrite(child, rule) for child in old)
+    return rule(expr if new == old else rebuild(expr, new))
+
+
+def loads(expr: Expr) -> list[Load]:
+    """All loads, in post-order (a load inside another's index comes first)."""
+    return [node for node in walk(expr) if isinstance(node, Load)]

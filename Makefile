@@ -1,0 +1,38 @@
+# Two commands do everything in an empty clone: `make demo` and `make test`.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+EXTRAS := tvm,wandb,tensorboard,gbdt,dev
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint slow clean
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+
+setup: $(STAMP) ## make .venv and install the project with every extra, at exact versions
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed; say which: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@
+
+demo: setup ## train and evaluate on the bundled CPU measurements (minutes on 2 cores)
+	$(BIN)/python train.py platform=cpu-avx512
+
+test: setup lint ## everything a change must pass: ruff, mypy, the fast tests
+	$(BIN)/python -m pytest -m "not slow"
+
+lint: setup ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+slow: setup ## the slow tests
+	$(BIN)/python -m pytest -m slow
+
+clean: ## remove caches; the environment and the runs stay
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info

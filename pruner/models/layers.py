@@ -1,0 +1,94 @@
+"""Building blocks shared by the neural rankers."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+NormStatistics = Literal["running", "batch"]
+
+
+def segment_sum(
+    rows: Float[Tensor, "row column"], segment: Int[Tensor, " row"], num_segments: int
+) -> Float[Tensor, "segment column"]:
+    """Sum rows by segment; a segment without rows sums to zero."""
+    zeros = rows.new_zeros((num_segments, rows.shape[1]))
+    return zeros.index_add(0, segment, rows)
+
+
+def statement_encoder(columns: int, width: int) -> nn.Sequential:
+    """Two layers with ReLU for every statement row, as in TenSet and Pruner."""
+    return nn.Sequential(nn.Linear(columns, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
+
+
+class ResidualLayer(nn.Module):
+    """``x -> x + ReLU(Linear(x))``."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, x: Float[Tensor, "program width"]) -> Float[Tensor, "program width"]:
+        """Keep the shape."""
+        return x + functional.relu(self.linear(x))
+
+
+class ProgramNorm(nn.BatchNorm1d):
+    """Batch norm over programs that also takes a single program.
+
+    `statistics` chooses what normalises at inference: the running averages, or the statistics of
+    the candidate list itself, which is what the official code does (its released networks are
+    never switched to evaluation mode). A batch of one always uses the running averages: one
+    program has no variance.
+    """
+
+    def __init__(self, width: int, *, statistics: NormStatistics = "running") -> None:
+        super().__init__(width)
+        if statistics not in ("running", "batch"):
+            raise ValueError(f"norm statistics: got {statistics!r}; known: 'running', 'batch'")
+        self.statistics = statistics
+
+    def forward(self, x: Float[Tensor, "program width"]) -> Float[Tensor, "program width"]:
+        """Normalise each column; the running averages move in training mode only."""
+        if len(x) > 1 and self.training:
+            return super().forward(x)
+        if len(x) > 1 and self.statistics == "batch":
+            return functional.batch_norm(
+                x, None, None, self.weight, self.bias, training=True, eps=self.eps
+            )
+        return functional.batch_norm(
+            x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
+        )
+
+
+class PooledSelfAttention(nn.Module):
+    """Multi-head self-attention with a residual, summed over the rows of each program.
+
+    ``sum_r (x_r + W_o a_r + b_o) = sum_r x_r + W_o sum_r a_r + R b_o``: the output projection is
+    applied once to the sum instead of to every row, which changes nothing but the time. Parameters
+    have the names and layout of `torch.nn.MultiheadAttention`.
+    """
+
+    def __init__(self, width: int, num_heads: int) -> None:
+        super().__init__()
+        if width % num_heads:
+            raise ValueError(f"attention: width {width} is not a multiple of {num_heads} heads")
+        self.num_heads = num_heads
+        self.in_proj_weight = nn.Parameter(torch.empty(3 * width, width))
+        self.in_proj_bias = nn.Parameter(torch.zeros(3 * width))
+        self.out_proj = nn.Linear(width, width)
+        nn.init.xavier_uniform_(self.in_proj_weight)
+        nn.init.zeros_(self.out_proj.bias)
+
+    def forward(self, x: Float[Tensor, "program row width"]) -> Float[Tensor, "program width"]:
+        """Attend among the rows of each program and add them up."""
+        programs, rows, width = x.shape
+        projected = functional.linear(x, self.in_proj_weight, self.in_proj_bias)
+        heads = projected.view(programs, rows, 3, self.num_heads, width // self.num_heads)
+        query, key, value = heads.permute(2, 0, 3, 1, 4).unbind(0)  # each N, heads, R, width/heads
+        attended = functional.scaled_dot_product_attention(query, key, value)
+        summed = attended.sum(dim=2).reshape(programs, width)
+        projected_sum = functional.linear(summed, self.out_proj.weight)
+        return x.sum(dim=1) + projected_sum + rows * self.out_proj.bias

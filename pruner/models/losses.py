@@ -1,0 +1,179 @@
+"""What the networks minimise: scores against labels y = best latency / latency.
+
+All losses work on padded lists: `score`, `label` [list, item] and `mask` (True = a real item).
+`as_lists` packs a batch into lists, either one list for the whole batch (the official code, which
+so compares programs of different tasks) or one list for each task in it.
+
+[Burges2010] Burges, From RankNet to LambdaRank to LambdaMART. [Cao2007] Cao et al., Learning to
+rank: from pairwise approach to listwise approach (ListNet).
+"""
+
+import math
+from abc import ABC, abstractmethod
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional
+
+ListKind = Literal["batch", "task"]
+SIGMOID_FLOOR = 1e-10  # of the official code: a pair more wrong than this gives no gradient
+
+
+def as_lists(
+    score: Float[Tensor, " program"],
+    label: Float[Tensor, " program"],
+    task: Int[Tensor, " program"],
+    kind: ListKind,
+) -> tuple[Float[Tensor, "list item"], Float[Tensor, "list item"], Bool[Tensor, "list item"]]:
+    """Pack one batch into padded lists of (score, label, mask)."""
+    if kind == "batch":
+        mask = torch.ones_like(score, dtype=torch.bool)
+        return score[None], label[None], mask[None]
+    order = torch.argsort(task, stable=True)
+    _, counts = torch.unique_consecutive(task[order], return_counts=True)
+    num_lists, longest = len(counts), int(counts.max()) if len(counts) else 0
+    row = torch.repeat_interleave(torch.arange(num_lists, device=task.device), counts)
+    start = torch.cumsum(counts, 0) - counts
+    column = torch.arange(len(task), device=task.device) - start[row]
+    slot = row * longest + column
+    shape = (num_lists, longest)
+
+    def packed(values: Tensor) -> Tensor:
+        flat = values.new_zeros(num_lists * longest)
+        return flat.index_copy(0, slot, values[order]).view(shape)
+
+    return packed(score), packed(label), packed(torch.ones_like(task, dtype=torch.bool))
+
+
+class RankingLoss(ABC):
+    """A loss of one batch: the sum over its lists of a per-list loss."""
+
+    def __init__(self, *, lists: ListKind = "task") -> None:
+        if lists not in ("batch", "task"):
+            raise ValueError(f"loss.lists: got {lists!r}; known: 'batch', 'task'")
+        self.lists = lists
+
+    def __call__(
+        self,
+        score: Float[Tensor, " program"],
+        label: Float[Tensor, " program"],
+        task: Int[Tensor, " program"],
+    ) -> Float[Tensor, ""]:
+        """Return the loss of one batch of programs; `task` says which belong together."""
+        return self.of_lists(*as_lists(score.float(), label, task, self.lists)).sum()
+
+    @abstractmethod
+    def of_lists(
+        self,
+        score: Float[Tensor, "list item"],
+        label: Float[Tensor, "list item"],
+        mask: Bool[Tensor, "list item"],
+    ) -> Float[Tensor, " list"]:
+        """Return the loss of each list."""
+
+
+def _pair_mask(label: Tensor, mask: Tensor) -> Bool[Tensor, "list item item"]:
+    """Pairs (i, j) of real items with y_i > y_j."""
+    real = mask[:, :, None] & mask[:, None, :]
+    return (label[:, :, None] > label[:, None, :]) & real
+
+
+def _ranks(values: Tensor, mask: Tensor) -> Int[Tensor, "list item"]:
+    """1-based position of each item when sorted descending, padding last."""
+    order = values.masked_fill(~mask, -math.inf).argsort(dim=1, descending=True, stable=True)
+    positions = torch.arange(1, values.shape[1] + 1, device=values.device).expand_as(order)
+    return torch.empty_like(order).scatter_(1, order, positions)
+
+
+class LambdaRank(RankingLoss):
+    """LambdaRank with NDCG weights [Burges2010], as the official Pruner and TenSet code has it.
+
+    ``loss = - sum over y_i > y_j of w_ij log2 max(sigmoid(s_i - s_j), 1e-10)`` with
+    ``w_ij = |1/D_i - 1/D_j| |G_i - G_j|``, ``D_i = log2(1 + rank of i by score)`` and
+    ``G_i = (2^y_i - 1) / maxDCG``. Summed, not averaged.
+    """
+
+    def of_lists(
+        self,
+        score: Float[Tensor, "list item"],
+        label: Float[Tensor, "list item"],
+        mask: Bool[Tensor, "list item"],
+    ) -> Float[Tensor, " list"]:
+        """Return the weighted pair loss of each list."""
+        with torch.no_grad():
+            weight = self._weights(score, label, mask)
+        pair = score[:, :, None] - score[:, None, :]
+        log2_sigmoid = functional.logsigmoid(pair) / math.log(2.0)
+        return -(weight * log2_sigmoid.clamp(min=math.log2(SIGMOID_FLOOR))).sum(dim=(1, 2))
+
+    @staticmethod
+    def _weights(score: Tensor, label: Tensor, mask: Tensor) -> Float[Tensor, "list item item"]:
+        gain = (2.0**label - 1.0) * mask
+        ideal = torch.log2(1.0 + _ranks(label, mask))
+        max_dcg = (gain / ideal).sum(dim=1, keepdim=True).clamp(min=1e-12)
+        discount = 1.0 / torch.log2(1.0 + _ranks(score, mask))
+        gain = gain / max_dcg
+        swap = (discount[:, :, None] - discount[:, None, :]).abs()
+        weight = swap * (gain[:, :, None] - gain[:, None, :]).abs()
+        return weight * _pair_mask(label, mask)
+
+
+class RankNet(RankingLoss):
+    """Mean over pairs with y_i > y_j of ``-log sigmoid(s_i - s_j)``, times the list length.
+
+    [Burges2010] equation (3) for certain preferences; ties say nothing. The list length keeps a
+    list's share of the batch gradient in proportion to its programs.
+    """
+
+    def of_lists(
+        self,
+        score: Float[Tensor, "list item"],
+        label: Float[Tensor, "list item"],
+        mask: Bool[Tensor, "list item"],
+    ) -> Float[Tensor, " list"]:
+        """Return the mean pair loss of each list, times its number of items."""
+        pairs = _pair_mask(label, mask)
+        loss = -functional.logsigmoid(score[:, :, None] - score[:, None, :]) * pairs
+        mean = loss.sum(dim=(1, 2)) / pairs.sum(dim=(1, 2)).clamp(min=1)
+        return mean * mask.sum(dim=1)
+
+
+class ListNet(RankingLoss):
+    """Cross-entropy between the top-one distributions of labels and scores [Cao2007].
+
+    ``- sum_i softmax(y / temperature)_i log softmax(s)_i``. Labels live in (0, 1], so temperature
+    1 gives a nearly flat target; smaller values ask for the best programs.
+    """
+
+    def __init__(self, *, lists: ListKind = "task", temperature: float = 0.1) -> None:
+        super().__init__(lists=lists)
+        if temperature <= 0:
+            raise ValueError(f"loss.temperature: got {temperature}; it must be positive")
+        self.temperature = temperature
+
+    def of_lists(
+        self,
+        score: Float[Tensor, "list item"],
+        label: Float[Tensor, "list item"],
+        mask: Bool[Tensor, "list item"],
+    ) -> Float[Tensor, " list"]:
+        """Return the cross-entropy of each list, in nats."""
+        # A large finite filler: minus infinity times a zero probability would be NaN.
+        target = (label / self.temperature).masked_fill(~mask, -1e9).softmax(dim=1)
+        predicted = score.masked_fill(~mask, -1e9).log_softmax(dim=1)
+        return -(target * predicted * mask).sum(dim=1)
+
+
+class MeanSquare(RankingLoss):
+    """Sum of ``(s - y)^2``: regression on the label itself; lists do not matter."""
+
+    def of_lists(
+        self,
+        score: Float[Tensor, "list item"],
+        label: Float[Tensor, "list item"],
+        mask: Bool[Tensor, "list item"],
+    ) -> Float[Tensor, " list"]:
+        """Return the summed square error of each list."""
+        return ((score - label).square() * mask).sum(dim=1)

@@ -1,0 +1,93 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from pruner.models.losses import LambdaRank, ListNet, MeanSquare, RankNet, as_lists
+from tests.models import oracles
+
+LOSSES = {
+    "lambdarank": (LambdaRank, oracles.lambda_rank),
+    "ranknet": (RankNet, oracles.rank_net),
+    "listnet": (ListNet, lambda s, y: oracles.list_net(s, y, 0.1)),
+    "mse": (MeanSquare, oracles.mean_square),
+}
+
+
+def example(seed, sizes=(7, 1, 12, 4)):
+    rng = np.random.default_rng(seed)
+    task = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    label = rng.choice([0.1, 0.3, 0.5, 0.75, 1.0], size=len(task))  # with ties
+    score = rng.permutation(np.linspace(-3, 3, len(task)))
+    return score, label, task
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("seed", range(3))
+def test_task_lists_equal_the_slow_loops(name, seed):
+    score, label, task = example(seed)
+    loss_class, slow = LOSSES[name]
+    expected = sum(slow(list(score[task == t]), list(label[task == t])) for t in np.unique(task))
+    loss = loss_class(lists="task")
+    found = loss(torch.tensor(score), torch.tensor(label), torch.tensor(task))
+    assert found.item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_batch_as_one_list_equals_the_slow_loops(name):
+    score, label, task = example(5)
+    loss_class, slow = LOSSES[name]
+    found = loss_class(lists="batch")(torch.tensor(score), torch.tensor(label), torch.tensor(task))
+    assert found.item() == pytest.approx(slow(list(score), list(label)), rel=1e-5)
+
+
+def test_lambda_rank_of_two_programs_by_hand():
+    # Ranked wrongly: y = 1 has score 0, y = 0.5 has score 1. D = log2 3 and log2 2 = 1.
+    max_dcg = 1 + (2**0.5 - 1) / math.log2(3)
+    weight = (1 - 1 / math.log2(3)) * (1 - (2**0.5 - 1)) / max_dcg
+    expected = weight * math.log2(1 + math.e)  # -log2 sigmoid(-1)
+    found = LambdaRank()(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 0.5]), torch.zeros(2).long())
+    assert found.item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_ties_in_the_labels_give_no_pair():
+    score, label = torch.tensor([3.0, -1.0]), torch.tensor([0.5, 0.5])
+    for loss in (LambdaRank(), RankNet()):
+        assert loss(score, label, torch.zeros(2).long()).item() == 0.0
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_programs_of_other_tasks_do_not_matter_with_task_lists(name):
+    loss = LOSSES[name][0](lists="task")
+    score = torch.tensor([0.3, -0.2, 0.9, 5.0], requires_grad=True)
+    label = torch.tensor([1.0, 0.4, 0.7, 1.0])
+    task = torch.tensor([0, 0, 0, 1])
+    alone = torch.autograd.grad(loss(score, label, task), score)[0][:3]
+    moved = torch.cat([score.detach()[:3], torch.tensor([-7.0])]).requires_grad_()
+    together = torch.autograd.grad(loss(moved, label, task), moved)[0][:3]
+    assert torch.equal(alone, together)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_step_against_the_gradient_lowers_the_loss(name):
+    score, label, task = (torch.tensor(x) for x in example(9))
+    loss = LOSSES[name][0]()
+    score.requires_grad_()
+    value = loss(score, label, task)
+    (gradient,) = torch.autograd.grad(value, score)
+    assert torch.isfinite(gradient).all()
+    # A step far too small to swap two neighbours (0.26 apart), where LambdaRank jumps.
+    assert loss(score - 1e-3 * gradient / gradient.norm(), label, task) < value
+
+
+def test_lists_are_padded_not_mixed():
+    score, label, task = torch.arange(5.0), torch.arange(5.0) / 5, torch.tensor([4, 2, 4, 4, 2])
+    packed, _, mask = as_lists(score, label, task, "task")
+    assert packed[mask].tolist() == [1.0, 4.0, 0.0, 2.0, 3.0]
+    assert mask.sum(dim=1).tolist() == [2, 3]
+
+
+def test_unknown_kind_of_list_is_refused():
+    with pytest.raises(ValueError, match=r"loss\.lists: got 'all'"):
+        LambdaRank(lists="all")

@@ -1,0 +1,121 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pruner.models import metrics
+from pruner.models.chance import expected_latency, random_ratio, rank_probabilities
+from pruner.models.metrics import ScoredTask
+from pruner.models.report import draft_sizes, full_report
+from tests.models import oracles
+
+
+def scored(latency, score, **kwargs):
+    return ScoredTask(
+        name="t", latency_s=np.array(latency, float), score=np.array(score, float), **kwargs
+    )
+
+
+@st.composite
+def tasks(draw, max_size=12):
+    n = draw(st.integers(1, max_size))
+    latency = draw(st.lists(st.sampled_from([1.0, 1.5, 2.0, 4.0, 9.0]), min_size=n, max_size=n))
+    score = draw(st.permutations(list(range(n))))
+    return scored(latency, score)
+
+
+def test_top_k_by_hand():
+    a = scored([5.0, 9.0, 7.0], [1, 3, 2], weight=2)  # best 5; top-1 is 9, top-2 min(9, 7)
+    b = scored([8.0, 5.0], [2, 1])  # best 5; top-1 is 8
+    assert metrics.top_k([a, b], 1) == pytest.approx((2 * 5 + 1 * 5) / (2 * 9 + 1 * 8))
+    assert metrics.top_k([a, b], 2) == pytest.approx((2 * 5 + 1 * 5) / (2 * 7 + 1 * 5))
+    assert metrics.top_k_task_mean([a, b], 1) == pytest.approx((5 / 9 + 5 / 8) / 2)
+
+
+def test_best_k_by_hand():
+    a = scored([4.0, 1.0, 3.0, 2.0], [4, 1, 3, 2])  # the 3 best-drafted: 4, 3, 2 seconds
+    b = scored([6.0, 3.0], [1, 2])  # kept: 3
+    assert metrics.best_k([a, b], 1, [3, 1]) == pytest.approx((1 + 3) / (2 + 3))
+    assert metrics.best_k([a, b], 2, [3, 2]) == pytest.approx((1 + 3) / (3 + 6))
+
+
+@given(tasks(), st.integers(1, 6), st.integers(1, 6))
+def test_metrics_equal_the_slow_loops(task, k, size):
+    latency, score = list(task.latency_s), list(task.score)
+    assert metrics.top_k_latency(task, k) == oracles.top(latency, score, k)
+    kept = min(size, len(latency))
+    assert metrics.best_k_latency(task, min(k, kept), size) == oracles.kth_best_of_kept(
+        latency, score, size, min(k, kept)
+    )
+    assert metrics.ndcg([task]) == pytest.approx(oracles.ndcg(latency, score))
+    assert metrics.peak_score([task], k) == pytest.approx(oracles.peak_score(latency, score, k))
+    if len(latency) > 1:
+        slow = oracles.pairwise_accuracy(latency, score)
+        assert metrics.pair_agreement(task) == pytest.approx(slow)
+
+
+def test_pair_agreement_over_several_blocks(monkeypatch):
+    rng = np.random.default_rng(0)
+    task = scored(rng.choice([1.0, 2.0, 3.0], 50), rng.choice([0.0, 1.0, 2.0], 50))
+    whole = metrics.pair_agreement(task)
+    monkeypatch.setattr(metrics, "_BLOCK", 7)
+    assert metrics.pair_agreement(task) == whole
+    assert whole == pytest.approx(oracles.pairwise_accuracy(task.latency_s, task.score))
+
+
+def test_pairwise_accuracy_weighs_by_programs():
+    right = scored([1.0, 2.0, 3.0], [3, 2, 1])
+    wrong = scored([1.0, 2.0], [1, 2])
+    assert metrics.pairwise_accuracy([right, wrong]) == pytest.approx((3 * 1.0 + 2 * 0.0) / 5)
+
+
+@given(tasks(max_size=8), st.integers(1, 8), st.integers(1, 8))
+def test_expected_random_latency_is_the_mean_over_all_subsets(task, size, k):
+    size = min(size, task.num_programs)
+    k = min(k, size)
+    slow = oracles.expected_kth_best(list(task.latency_s), size, k)
+    assert expected_latency(task, size, k) == pytest.approx(slow)
+
+
+def test_rank_probabilities_by_hand():
+    # 2 of 4 kept; the better is 1st with 3 pairs of 6, 2nd with 2, 3rd with 1.
+    assert rank_probabilities(4, 2, 1) == pytest.approx([3 / 6, 2 / 6, 1 / 6, 0])
+
+
+def test_random_ratio_of_one_task_is_the_exact_mean():
+    task = scored([1.0, 2.0, 4.0], [0, 0, 0])
+    found = random_ratio([task], [1], rng=np.random.default_rng(0), repeats=200_000)
+    assert found == pytest.approx((1 + 1 / 2 + 1 / 4) / 3, abs=2e-3)
+
+
+def test_ties_do_not_follow_log_order():
+    latency = np.linspace(2.0, 1.0, 1000)  # a log that gets better towards its end
+    first = metrics.top_k_latency(scored(latency, np.zeros(1000)), 1)
+    assert first not in (latency[0], latency[-1])
+
+
+def test_perfect_and_reversed_ranking():
+    latency = np.array([3.0, 1.0, 2.0])
+    perfect, reverse = scored(latency, -latency), scored(latency, latency)
+    report = full_report([perfect])
+    assert report["top1"] == report["top5"] == report["pairwise_accuracy"] == report["ndcg"] == 1.0
+    assert report["top1_regret"] == 0.0
+    assert full_report([reverse])["pairwise_accuracy"] == 0.0
+
+
+def test_draft_sizes_are_512_an_eighth_and_a_fiftieth():
+    task = scored(np.ones(1000), np.zeros(1000))
+    assert draft_sizes([task]) == {"512": [512], "eighth": [125], "2pct": [20]}
+
+
+def test_regret_is_relative_to_chance():
+    assert metrics.regret_against_random(0.9, 0.2) == pytest.approx(0.1 / 0.8)
+
+
+@pytest.mark.parametrize(
+    ("latency", "score", "message"),
+    [([], [], "no program"), ([1.0], [1, 2], "1 latencies, 2 scores"), ([0.0], [1], "positive")],
+)
+def test_bad_tasks_are_refused(latency, score, message):
+    with pytest.raises(ValueError, match=message):
+        scored(latency, score)

@@ -1,0 +1,212 @@
+"""All programs of a training or evaluation run in memory, without padding.
+
+Statement rows of all programs lie one after another in one float32 array, so a batch is one
+contiguous gather. The 10 workload flags are the same for all programs of a task and are stored
+once for each task.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pruner.errors import DataError
+from pruner.models.batch import (
+    NUM_DATAFLOW_COLUMNS,
+    NUM_STATEMENT_COLUMNS,
+    NUM_STATEMENT_FEATURES,
+    LabelledBatch,
+    ProgramBatch,
+)
+from pruner.models.scaler import ColumnMaxScaler, positive_or_one
+
+
+class Features(Protocol):
+    """What `pruner.features` returns for the N programs of one task."""
+
+    @property
+    def statement(self) -> np.ndarray:
+        """float32 [N, S, 164], zero padded."""
+
+    @property
+    def num_statements(self) -> np.ndarray:
+        """int32 [N]."""
+
+    @property
+    def dataflow(self) -> np.ndarray:
+        """float32 [N, 10 or 8, 23]."""
+
+    @property
+    def valid(self) -> np.ndarray:
+        """bool [N]: False where the program could not be replayed."""
+
+    @property
+    def workload_flags(self) -> np.ndarray:
+        """float32 [10]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class TaskKey:
+    """One task on one platform."""
+
+    platform: str
+    task: str
+
+    def __str__(self) -> str:
+        return f"{self.platform}/{self.task}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPrograms:
+    """The programs of one task without padding, invalid ones left out.
+
+    Shapes: `rows` float32 [R, 164], `num_statements` int32 [N], `dataflow` float32 [N, slots, 23],
+    `workload_flags` float32 [10], `latency_s` float64 [N], `line` int64 [N] (where each program
+    stood in its record file). `num_failed` programs could not be replayed.
+    """
+
+    key: TaskKey
+    rows: np.ndarray
+    num_statements: np.ndarray
+    dataflow: np.ndarray
+    workload_flags: np.ndarray
+    latency_s: np.ndarray
+    line: np.ndarray
+    num_failed: int = 0
+
+    @staticmethod
+    def of(
+        key: TaskKey, features: Features, latency_s: np.ndarray, line: np.ndarray
+    ) -> "TaskPrograms":
+        """Drop padding and programs that are not valid."""
+        keep = np.asarray(features.valid, dtype=bool)
+        counts = np.asarray(features.num_statements)[keep]
+        statement = np.asarray(features.statement)[keep]
+        mask = np.arange(statement.shape[1]) < counts[:, None]
+        return TaskPrograms(
+            key=key,
+            rows=statement[mask],
+            num_statements=counts.astype(np.int32),
+            dataflow=np.asarray(features.dataflow)[keep],
+            workload_flags=np.asarray(features.workload_flags, dtype=np.float32),
+            latency_s=np.asarray(latency_s, dtype=np.float64)[keep],
+            line=np.asarray(line, dtype=np.int64)[keep],
+            num_failed=int((~keep).sum()),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ProgramStore:
+    """Programs of many tasks; programs of one task are neighbours, tasks in the given order.
+
+    `rows` [row, 164], `row_start` [N + 1], `dataflow` [N, slots, 23], `flags` [task, 10], `task`
+    [N], `latency_s` [N] (float64), `line` [N].
+    """
+
+    keys: tuple[TaskKey, ...]
+    rows: Float[Tensor, "row column"]
+    row_start: Int[Tensor, " boundary"]
+    dataflow: Float[Tensor, "program slot column"]
+    flags: Float[Tensor, "task flag"]
+    task: Int[Tensor, " program"]
+    latency_s: Float[Tensor, " program"]
+    line: Int[Tensor, " program"]
+    num_failed: int = 0
+    label: Float[Tensor, " program"] = field(init=False)
+    task_start: Int[Tensor, " boundary"] = field(init=False)
+
+    def __post_init__(self) -> None:
+        counts = torch.bincount(self.task, minlength=len(self.keys))
+        starts = torch.cat([torch.zeros(1, dtype=torch.long), counts.cumsum(0)])
+        best = torch.full((len(self.keys),), torch.inf, dtype=self.latency_s.dtype)
+        best = best.scatter_reduce(0, self.task, self.latency_s, "amin")
+        label = (best[self.task] / self.latency_s).float()
+        object.__setattr__(self, "label", label)
+        object.__setattr__(self, "task_start", starts)
+
+    @staticmethod
+    def build(tasks: Iterable[TaskPrograms]) -> "ProgramStore":
+        """Concatenate tasks; raises DataError when no task has a program."""
+        parts = [part for part in tasks if len(part.latency_s)]
+        if not parts:
+            raise DataError(
+                "no task has a program that could be featurised; see the failure counts"
+            )
+        counts = np.concatenate([part.num_statements for part in parts])
+        sizes = [len(part.latency_s) for part in parts]
+        return ProgramStore(
+            keys=tuple(part.key for part in parts),
+            rows=torch.from_numpy(np.concatenate([part.rows for part in parts])),
+            row_start=torch.from_numpy(np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])),
+            dataflow=torch.from_numpy(np.concatenate([part.dataflow for part in parts])),
+            flags=torch.from_numpy(np.stack([part.workload_flags for part in parts])),
+            task=torch.from_numpy(np.repeat(np.arange(len(parts)), sizes)),
+            latency_s=torch.from_numpy(np.concatenate([part.latency_s for part in parts])),
+            line=torch.from_numpy(np.concatenate([part.line for part in parts])),
+            num_failed=sum(part.num_failed for part in parts),
+        )
+
+    @property
+    def num_programs(self) -> int:
+        """Programs of all tasks."""
+        return len(self.task)
+
+    @property
+    def num_dataflow_rows(self) -> int:
+        """8 or 10."""
+        return self.dataflow.shape[1]
+
+    def programs_of(self, tasks: Sequence[int]) -> Int[Tensor, " program"]:
+        """Indices of all programs of the given tasks, in store order."""
+        starts, ends = self.task_start[:-1], self.task_start[1:]
+        ranges = [torch.arange(int(starts[t]), int(ends[t])) for t in sorted(tasks)]
+        return torch.cat(ranges) if ranges else torch.zeros(0, dtype=torch.long)
+
+    def row_index(
+        self, index: Int[Tensor, " program"]
+    ) -> tuple[Int[Tensor, " row"], Int[Tensor, " row"]]:
+        """Rows of the given programs, and for each row its program's position in `index`."""
+        start = self.row_start[index]
+        counts = self.row_start[index + 1] - start
+        position = torch.repeat_interleave(torch.arange(len(index)), counts)
+        first = counts.cumsum(0) - counts
+        return (start - first)[position] + torch.arange(len(position)), position
+
+    def programs(self, index: Int[Tensor, " program"]) -> ProgramBatch:
+        """Gather raw (not normalised) features of the given programs, in the given order."""
+        rows, position = self.row_index(index)
+        statement = torch.empty((len(rows), NUM_STATEMENT_COLUMNS))
+        statement[:, :NUM_STATEMENT_FEATURES] = self.rows[rows]
+        statement[:, NUM_STATEMENT_FEATURES:] = self.flags[self.task[index]][position]
+        return ProgramBatch(statement=statement, program=position, dataflow=self.dataflow[index])
+
+    def batch(self, index: Int[Tensor, " program"]) -> LabelledBatch:
+        """Gather programs with their labels and tasks."""
+        return LabelledBatch(
+            programs=self.programs(index),
+            label=self.label[index],
+            task=self.task[index],
+            index=index,
+        )
+
+    def fit_scaler(self, index: Int[Tensor, " program"]) -> ColumnMaxScaler:
+        """Column maxima over the given (training) programs; 1 where not positive."""
+        rows, _ = self.row_index(index)
+        statement = torch.cat(
+            [_column_max(self.rows, rows), self.flags[self.task[index].unique()].amax(dim=0)]
+        )
+        dataflow = _column_max(self.dataflow.view(self.num_programs, -1), index)
+        return ColumnMaxScaler(
+            positive_or_one(statement),
+            positive_or_one(dataflow.view(-1, NUM_DATAFLOW_COLUMNS).amax(dim=0)),
+        )
+
+
+def _column_max(values: Tensor, index: Tensor, block: int = 65536) -> Float[Tensor, " column"]:
+    """Maximum over the chosen rows without copying them all at once."""
+    blocks = [values[part].amax(dim=0) for part in index.split(block)]
+    return torch.stack(blocks).amax(dim=0)

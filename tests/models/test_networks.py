@@ -1,0 +1,148 @@
+"""One suite, every network: shape, permutation, padding, batch of one, seed."""
+
+import numpy as np
+import pytest
+import torch
+
+from pruner.models.batch import ProgramBatch, from_padded
+from pruner.models.layers import PooledSelfAttention, ProgramNorm
+from pruner.models.mlp import TenSetMLP
+from pruner.models.pacm import PaCM
+from tests.models import synthetic
+
+NETWORKS = {
+    "pacm-paper": PaCM,
+    "pacm-no-statement": lambda: PaCM(use_statement=False),
+    "pacm-no-dataflow": lambda: PaCM(use_dataflow=False),
+    "tensetmlp": TenSetMLP,
+}
+
+
+def network(name):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return NETWORKS[name]().eval()
+
+
+def normalised(seed=0):
+    store = synthetic.store(seed)
+    everything = torch.arange(store.num_programs)
+    return store.fit_scaler(everything)(store.programs(everything))
+
+
+def permuted(batch, order):
+    counts = torch.bincount(batch.program, minlength=batch.num_programs)
+    starts = counts.cumsum(0) - counts
+    rows = torch.cat([torch.arange(int(starts[i]), int(starts[i] + counts[i])) for i in order])
+    return ProgramBatch(
+        statement=batch.statement[rows],
+        program=torch.repeat_interleave(torch.arange(len(order)), counts[order]),
+        dataflow=batch.dataflow[order],
+    )
+
+
+def test_official_pacm_has_417409_parameters():
+    model = PaCM(num_dataflow_rows=8)
+    assert sum(p.numel() for p in model.parameters()) == 417_409
+
+
+def test_tensetmlp_parameters_by_hand():
+    expected = (174 * 256 + 256) + 3 * (256 * 256 + 256) + (256 + 1)
+    assert sum(p.numel() for p in TenSetMLP().parameters()) == expected
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_one_finite_score_for_each_program(name):
+    batch = normalised()
+    score = network(name)(batch)
+    assert score.shape == (batch.num_programs,)
+    assert torch.isfinite(score).all()
+    assert score.std() > 0
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_scores_follow_a_permutation_of_programs(name):
+    batch, model = normalised(), network(name)
+    order = torch.randperm(batch.num_programs, generator=torch.Generator().manual_seed(3))
+    torch.testing.assert_close(model(permuted(batch, order)), model(batch)[order])
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_order_of_statements_and_dataflow_rows_does_not_matter(name):
+    batch, model = normalised(), network(name)
+    row_order = torch.arange(len(batch.program))
+    for program in range(batch.num_programs):
+        mine = torch.nonzero(batch.program == program).squeeze(1)
+        row_order[mine] = mine.flip(0)
+    flipped = ProgramBatch(
+        statement=batch.statement[row_order],
+        program=batch.program,
+        dataflow=batch.dataflow.flip(1),
+    )
+    torch.testing.assert_close(model(flipped), model(batch))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_batch_of_one_scores_as_in_company(name):
+    batch, model = normalised(), network(name)
+    whole = model(batch)
+    for i in (0, 5):
+        torch.testing.assert_close(model(permuted(batch, torch.tensor([i]))), whole[i : i + 1])
+    model.train()
+    assert torch.isfinite(model(permuted(batch, torch.tensor([2])))).all()
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_padding_contributes_nothing(name):
+    raw = synthetic.features(np.random.default_rng(0), 8)
+    tensors = [torch.from_numpy(x) for x in (raw.num_statements, raw.workload_flags, raw.dataflow)]
+    statement = torch.from_numpy(raw.statement)
+    wider = torch.cat([statement, torch.full((8, 3, 164), 7.0)], dim=1)
+    model = network(name)
+    torch.testing.assert_close(
+        model(from_padded(statement, *tensors)), model(from_padded(wider, *tensors))
+    )
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_an_empty_batch_gives_no_score(name):
+    batch = synthetic.store().programs(torch.zeros(0, dtype=torch.long))
+    assert network(name)(batch).shape == (0,)
+
+
+def test_pooled_attention_equals_torch_attention_plus_residual_summed():
+    ours, theirs = (
+        PooledSelfAttention(128, 4),
+        torch.nn.MultiheadAttention(128, 4, batch_first=True),
+    )
+    theirs.load_state_dict(ours.state_dict())
+    torch.nn.init.normal_(ours.out_proj.bias)
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(5, 10, 128, generator=torch.Generator().manual_seed(0))
+    attended, _ = theirs(x, x, x, need_weights=False)
+    torch.testing.assert_close(ours(x), (x + attended).sum(dim=1))
+
+
+def test_wrong_number_of_dataflow_rows_names_the_setting():
+    batch = normalised()
+    with pytest.raises(ValueError, match=r"10 dataflow rows.*made for 8.*features\.dataflow"):
+        PaCM(num_dataflow_rows=8)(batch)
+
+
+def test_norm_uses_running_statistics_unless_asked():
+    x = torch.randn(64, 3, generator=torch.Generator().manual_seed(1)) * 5 + 2
+    running = ProgramNorm(3).eval()
+    torch.testing.assert_close(running(x), x / np.sqrt(1 + running.eps))
+    batch = ProgramNorm(3, statistics="batch").eval()
+    expected = (x - x.mean(0)) / torch.sqrt(x.var(0, unbiased=False) + batch.eps)
+    torch.testing.assert_close(batch(x), expected)
+    assert batch.running_mean.abs().sum() == 0.0  # inference moves nothing
+    reference = torch.nn.BatchNorm1d(3)
+    running.train()
+    torch.testing.assert_close(running(x), reference(x))
+    torch.testing.assert_close(running.running_var, reference.running_var)
+
+
+def test_ablations_need_a_branch():
+    with pytest.raises(ValueError, match="turn one on"):
+        PaCM(use_statement=False, use_dataflow=False)

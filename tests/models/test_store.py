@@ -1,0 +1,80 @@
+import numpy as np
+import pytest
+import torch
+
+from pruner.errors import DataError
+from pruner.models.batch import from_padded
+from pruner.models.store import ProgramStore, TaskKey, TaskPrograms
+from tests.models import synthetic
+
+
+def test_a_gathered_batch_is_what_padding_by_hand_gives():
+    rng = np.random.default_rng(0)
+    batches = [synthetic.features(rng, n) for n in (5, 7)]
+    store = ProgramStore.build(
+        TaskPrograms.of(
+            TaskKey(platform="p", task=str(i)), b, synthetic.latency_of(b), np.arange(len(b.valid))
+        )
+        for i, b in enumerate(batches)
+    )
+    found = store.programs(torch.tensor([11, 2, 5]))  # programs 6 of task 1, 2 of 0, 0 of 1
+    expected = [
+        np.concatenate([b.statement[i, s], b.workload_flags])
+        for b, i in ((batches[1], 6), (batches[0], 2), (batches[1], 0))
+        for s in range(b.num_statements[i])
+    ]
+    assert np.array_equal(found.statement.numpy(), np.stack(expected))
+    counts = [batches[1].num_statements[6], batches[0].num_statements[2]]
+    assert found.program.tolist()[: sum(counts)] == [0] * counts[0] + [1] * counts[1]
+    assert np.array_equal(found.dataflow[1].numpy(), batches[0].dataflow[2])
+
+
+def test_from_padded_equals_the_store():
+    b = synthetic.features(np.random.default_rng(1), 6)
+    store = ProgramStore.build(
+        [TaskPrograms.of(TaskKey(platform="p", task="t"), b, np.ones(6), np.arange(6))]
+    )
+    direct = from_padded(
+        *(
+            torch.from_numpy(x)
+            for x in (b.statement, b.num_statements, b.workload_flags, b.dataflow)
+        )
+    )
+    gathered = store.programs(torch.arange(6))
+    assert torch.equal(direct.statement, gathered.statement)
+    assert torch.equal(direct.program, gathered.program)
+
+
+def test_labels_are_best_over_latency_within_each_task():
+    store = synthetic.store()
+    for t in range(3):
+        of_task = store.programs_of([t])
+        latency = store.latency_s[of_task]
+        assert torch.allclose(store.label[of_task], (latency.min() / latency).float())
+        assert store.label[of_task].max() == 1.0
+
+
+def test_invalid_programs_are_left_out_and_counted():
+    rng = np.random.default_rng(3)
+    part = synthetic.task(rng, num_programs=10, invalid=4)
+    assert part.num_failed == 4
+    assert part.line.tolist() == [4, 5, 6, 7, 8, 9]
+    assert len(part.rows) == part.num_statements.sum()
+
+
+def test_scaler_is_the_column_maximum_of_the_chosen_programs():
+    store = synthetic.store()
+    index = store.programs_of([0, 2])
+    scaler = store.fit_scaler(index)
+    batch = store.programs(index)
+    assert torch.equal(
+        scaler.statement_max,
+        torch.where(batch.statement.amax(0) > 0, batch.statement.amax(0), torch.tensor(1.0)),
+    )
+    assert torch.equal(scaler.dataflow_max, batch.dataflow.amax(dim=(0, 1)))
+    assert scaler(batch).statement.max() <= 1.0
+
+
+def test_no_program_at_all_is_a_data_error():
+    with pytest.raises(DataError, match="no task has a program"):
+        ProgramStore.build([])

@@ -35,7 +35,7 @@ def conv2d_layer(
     out_w = output_size(width, kernel_w, left, right, stride)
     draft = Draft()
     data = draft.placeholder("input0", (batch, in_channels, height, width))
-    padded = data
+    padded = pad_nchw(draft, data, (top, left, bottom, right), name="pad_temp")
     kernel = draft.placeholder("input1", (out_channels, in_channels, kernel_h, kernel_w))
     n, f, y, x, c, r, s = axes(7)
     draft.reduce(

@@ -1,0 +1,153 @@
+"""Devices: the constants a draft model and a legality check need, one YAML file a platform.
+
+A file under ``conf/platform`` holds exactly the constructor arguments of `GpuDevice` or
+`CpuDevice` (its ``kind`` says which), each number in the unit its name states and with its source
+in a comment.
+"""
+
+import dataclasses
+import math
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, get_args, get_type_hints
+
+import yaml
+
+from pruner.errors import DataError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """What every device states; use one of the two concrete kinds.
+
+    Numbers are per device as one kernel sees it. Peak rates are float32 with a multiply-add
+    counted as two operations. Raises `DataError` where a number is not positive and finite.
+    """
+
+    kind: ClassVar[Literal["gpu", "cpu"]]
+
+    name: str
+    title: str
+    clock_hz: float
+    peak_flops_per_s: float
+    dram_bytes_per_s: float
+    transaction_bytes: int  # what one full memory transaction or cache line moves
+    vector_bytes: int  # widest load or store one thread can do
+
+    def __post_init__(self) -> None:
+        """Check every number once, whether it came from YAML or from Python."""
+        for field, hint in get_type_hints(type(self)).items():
+            if field != "kind":
+                _check(self.name, field, hint, getattr(self, field))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuDevice(Device):
+    """A GPU: `num_sms` multiprocessors (compute units) with warps (wavefronts) of `warp_size`.
+
+    The ``official_*`` constants are those of the public Pruner release (its device table in
+    ``task_scheduler``) where they differ from the data sheet; `official` puts them in force.
+    """
+
+    kind: ClassVar[Literal["gpu", "cpu"]] = "gpu"
+
+    num_sms: int
+    float32_lanes_per_sm: int
+    schedulers_per_sm: int
+    warp_size: int
+    max_threads_per_block: int
+    shared_bytes_per_block: int  # without the opt-in for more
+    registers_per_block: int  # 32-bit registers
+    max_registers_per_thread: int
+    register_cap: int = 128  # registers per thread from which the draft model counts spilling
+    official_peak_flops_per_s: float | None = None
+    official_dram_bytes_per_s: float | None = None
+    official_num_sms: int | None = None
+
+    def official(self) -> "GpuDevice":
+        """Return this device with the constants of the public release in force."""
+        return dataclasses.replace(
+            self,
+            peak_flops_per_s=self.official_peak_flops_per_s or self.peak_flops_per_s,
+            dram_bytes_per_s=self.official_dram_bytes_per_s or self.dram_bytes_per_s,
+            num_sms=self.official_num_sms or self.num_sms,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuDevice(Device):
+    """A CPU target: the cores and the vector instructions a program may use.
+
+    Two targets can be one machine (SSE4.2 on one core, AVX-512 on two); they count as platforms
+    of their own because other programs win on them.
+    """
+
+    kind: ClassVar[Literal["gpu", "cpu"]] = "cpu"
+
+    num_cores: int
+    simd_bytes: int
+    flops_per_cycle_per_core: int
+    l1_bytes_per_core: int  # data cache
+    l2_bytes_per_core: int
+    l3_bytes: int  # shared by all cores
+
+
+_KINDS: dict[str, type[Device]] = {"gpu": GpuDevice, "cpu": CpuDevice}
+
+
+def load_device(path: Path) -> Device:
+    """Read one platform file.
+
+    Raises `DataError` with file, key and fix when the file is absent, is not YAML, lacks a
+    constant, has an unknown one or holds a number that cannot be.
+    """
+    if not path.is_file():
+        known = ", ".join(sorted(p.stem for p in path.parent.glob("*.yaml"))) or "none"
+        raise DataError(f"no platform file {path}; known platforms: {known}")
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise DataError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    return device_from_mapping(values, origin=str(path))
+
+
+def device_from_mapping(values: object, *, origin: str = "platform") -> Device:
+    """Build the device that `values` describes; `origin` names the source in error messages."""
+    if not isinstance(values, Mapping):
+        raise DataError(f"{origin}: expected 'key: value' lines, got {type(values).__name__}")
+    arguments: dict[str, Any] = {str(key): value for key, value in values.items()}
+    kind = arguments.pop("kind", None)
+    if kind not in _KINDS:
+        raise DataError(f"{origin}: kind must be one of {', '.join(_KINDS)}, got {kind!r}")
+    device_type = _KINDS[kind]
+    fields = dataclasses.fields(device_type)
+    if unknown := sorted(arguments.keys() - {field.name for field in fields}):
+        raise DataError(
+            f"{origin}: unknown key {', '.join(unknown)} for a {kind}; "
+            f"known: {', '.join(field.name for field in fields)}"
+        )
+    required = {field.name for field in fields if field.default is dataclasses.MISSING}
+    if missing := sorted(required - arguments.keys()):
+        raise DataError(f"{origin}: missing {', '.join(missing)}; add each with its source")
+    try:
+        return device_type(**arguments)
+    except DataError as error:
+        raise DataError(f"{origin}: {error}") from error
+
+
+def _check(device: str, field: str, hint: Any, value: object) -> None:
+    """Raise `DataError` unless `value` is what the annotation `hint` of `field` promises."""
+    allowed = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if value is None and type(None) in allowed:
+        return
+    if str in allowed:
+        good, wanted = isinstance(value, str) and bool(value), "a text"
+    elif int in allowed:
+        good, wanted = type(value) is int and value > 0, "a positive whole number"
+    else:
+        good = type(value) in (int, float) and 0 < value < math.inf  # type: ignore[operator]
+        wanted = "a positive finite number (YAML needs the sign: 1.5e+12)"
+    if not good:
+        raise DataError(f"platform {device}: {field} must be {wanted}, got {value!r}")

@@ -1,0 +1,71 @@
+"""Three honestly different CPU targets of one x86-64 machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pruner.errors import PrunerError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuTarget:
+    """A code generation target and the number of cores a program may use."""
+
+    platform: str
+    target: str
+    cores: int
+    vector_bytes: int
+    cpu_flags: tuple[str, ...]  # of /proc/cpuinfo, needed to run what the target generates
+    cache_line_bytes: int = 64
+
+    @property
+    def hardware_params(self) -> list[int]:
+        """Ansor's eight numbers: cores, vector bytes, cache line bytes, then five of GPUs."""
+        return [self.cores, self.vector_bytes, self.cache_line_bytes, 0, 0, 0, 0, 0]
+
+
+CPU_TARGETS: tuple[CpuTarget, ...] = (
+    CpuTarget(
+        platform="cpu-sse4",
+        target="llvm -mcpu=nehalem",
+        cores=1,
+        vector_bytes=16,
+        cpu_flags=("sse4_2",),
+    ),
+    CpuTarget(
+        platform="cpu-avx2",
+        target="llvm -mcpu=haswell",
+        cores=2,
+        vector_bytes=32,
+        cpu_flags=("avx2", "fma"),
+    ),
+    CpuTarget(
+        platform="cpu-avx512",
+        target="llvm -mcpu=skylake-avx512",
+        cores=2,
+        vector_bytes=64,
+        cpu_flags=("avx512f", "avx512dq", "avx512bw", "avx512vl"),
+    ),
+)
+
+
+def select_targets(platform: str) -> list[CpuTarget]:
+    """Return all targets ("all") or the one of a platform.
+
+    Raises:
+        PrunerError: no such target.
+    """
+    chosen = [target for target in CPU_TARGETS if platform in ("all", target.platform)]
+    if not chosen:
+        names = ", ".join(target.platform for target in CPU_TARGETS)
+        raise PrunerError(f"platform={platform} cannot be measured here; use all or one of {names}")
+    return chosen
+
+
+def missing_flags(target: CpuTarget, cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
+    """Return the instruction sets that the target needs and this machine lacks."""
+    text = cpuinfo.read_text() if cpuinfo.exists() else ""
+    lines = [line for line in text.splitlines() if line.startswith("flags")]
+    present = set(lines[0].split(":", 1)[1].split()) if lines else set()
+    return [flag for flag in target.cpu_flags if flag not in present]

@@ -1,0 +1,95 @@
+"""The shape of the house: who may import whom, how large a file or function may grow."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PACKAGE = REPOSITORY / "pruner"
+FILES = sorted(PACKAGE.rglob("*.py"))
+DOORS = sorted(REPOSITORY.glob("*.py"))
+
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60
+
+# Path below pruner/ (or path:function) -> why it may be larger. Delete an entry that shrank.
+LARGER: dict[str, str] = {}
+
+
+def name_of(path):
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def functions(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def test_imports_point_one_way():
+    """The contracts are in pyproject.toml, [tool.importlinter]."""
+    result = subprocess.run(
+        [sys.executable, "-c", "from importlinter.cli import lint_imports; exit(lint_imports())"],
+        cwd=REPOSITORY,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert re.search(r"Contracts: [1-9]\d* kept, 0 broken", result.stdout), result.stdout
+
+
+def sizes():
+    """Lines of every file (path below pruner/) and of every function (path:function)."""
+    for path in FILES:
+        yield name_of(path), len(path.read_text(encoding="utf-8").splitlines()), MAX_FILE_LINES
+        for node in functions(path):
+            length = node.end_lineno - node.lineno + 1
+            yield f"{name_of(path)}:{node.name}", length, MAX_FUNCTION_LINES
+
+
+def test_a_file_is_one_idea_and_a_function_fits_on_a_screen():
+    too_long = [f"{name} has {n} lines, allowed {most}" for name, n, most in sizes() if n > most]
+    assert [line for line in too_long if line.split(" ")[0] not in LARGER] == []
+
+
+def test_every_exception_is_still_needed():
+    over = {name for name, lines, most in sizes() if lines > most}
+    assert all(LARGER.values())
+    assert LARGER.keys() - over == set()
+
+
+def test_only_the_doors_print():
+    def prints(path):
+        return any(
+            isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print"
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        )
+
+    talkers = [name_of(p) for p in FILES if prints(p) and not name_of(p).startswith("cli/")]
+    assert talkers == []
+
+
+@pytest.mark.parametrize("path", DOORS, ids=lambda p: p.name)
+def test_a_root_script_only_opens_its_door(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    imported = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    imported += [a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names]
+    assert imported
+    assert all(module.startswith("pruner.cli") for module in imported)
+    assert not list(functions(path))
+
+
+def test_every_room_says_what_it_holds():
+    silent = [
+        name_of(path)
+        for path in FILES
+        if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert silent == []

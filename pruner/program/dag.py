@@ -36,6 +36,7 @@ class Stage:
     combiner: Combiner | None = None
     identity: float = 0.0
     tag: str = ""
+    const_matrix: bool = False
 
     @property
     def reads(self) -> tuple[int, ...]:

@@ -1,0 +1,116 @@
+"""Lines that are not records: counted by reason and written to a report, never fatal."""
+
+import logging
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+import orjson
+
+log = logging.getLogger(__name__)
+
+EXCERPT_BYTES = 160
+
+
+class Reason(StrEnum):
+    """Why a line (or the rest of a file) was set aside. The names are stable: reports use them."""
+
+    MALFORMED_JSON = "malformed_json"
+    NOT_UTF8 = "not_utf8"
+    NOT_A_RECORD = "not_a_record"
+    MISSING_FIELD = "missing_field"
+    BAD_FIELD = "bad_field"
+    UNKNOWN_STEP = "unknown_step"
+    BAD_STEP = "bad_step"
+    ABSURD_EXTENT = "absurd_extent"
+    BAD_COST = "bad_cost"
+    DUPLICATE = "duplicate"
+    LINE_TOO_LONG = "line_too_long"
+    TRUNCATED_FILE = "truncated_file"
+    CORRUPT_STREAM = "corrupt_stream"
+    UNREADABLE_FILE = "unreadable_file"
+    EMPTY_FILE = "empty_file"
+
+
+class MalformedError(Exception):
+    """One line breaks the validity rule; readers turn it into a quarantine entry."""
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(f"{reason.value}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One line set aside. `line` is 0-based; `excerpt` is the beginning of the line."""
+
+    file: str
+    line: int
+    reason: Reason
+    detail: str
+    excerpt: str
+
+
+class Quarantine:
+    """Counts what was set aside and, given `report`, writes one JSON object a line there.
+
+    The report file appears with its first entry, so a clean run leaves none; an older report of
+    the same name is replaced. Use it as a context manager or call `close`.
+    """
+
+    def __init__(self, report: Path | str | None = None) -> None:
+        self.report = None if report is None else Path(report)
+        self.counts: Counter[str] = Counter()
+        self._handle: IO[bytes] | None = None
+        if self.report is not None:
+            self.report.unlink(missing_ok=True)
+
+    @property
+    def total(self) -> int:
+        """Number of entries so far."""
+        return self.counts.total()
+
+    def add(
+        self, *, file: str, line: int, reason: Reason, detail: str = "", text: bytes = b""
+    ) -> None:
+        """Set one line aside; `text` is the raw line, of which the report keeps the beginning."""
+        self.counts[reason.value] += 1
+        log.debug("%s:%d set aside (%s) %s", file, line, reason.value, detail)
+        if self.report is None:
+            return
+        if self._handle is None:
+            self.report.parent.mkdir(parents=True, exist_ok=True)
+            self._handle = self.report.open("wb")
+        excerpt = text[:EXCERPT_BYTES].decode("utf-8", errors="backslashreplace")
+        entry = Entry(file=file, line=line, reason=reason, detail=detail, excerpt=excerpt)
+        self._handle.write(orjson.dumps(entry) + b"\n")
+
+    def close(self) -> None:
+        """Finish the report file."""
+        if self._handle is not None:
+            self._handle.close()
+            self._handle = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def read_report(path: Path | str) -> list[Entry]:
+    """The entries of a report file, in the order they were written."""
+    entries = []
+    for line in Path(path).read_bytes().splitlines():
+        fields = orjson.loads(line)
+        entries.append(Entry(**{**fields, "reason": Reason(fields["reason"])}))
+    return entries

@@ -1,0 +1,128 @@
+"""The vocabulary of Ansor schedule steps (record format v0.6), as far as a line can be judged.
+
+Meaning and legality of a step belong to the program room. Here a step only has to be one of the
+known kinds, with the right number and type of fields and with extents that could be real.
+"""
+
+from math import prod
+from typing import Any
+
+import orjson
+
+from pruner.data.quarantine import MalformedError, Reason
+
+MAX_EXTENT = 2**31
+_DIGITS = b"0123456789"
+
+# Fields after the tag: i = index or flag, e = extent, E = list of extents, I = list of indices,
+# s = text.
+STEP_FIELDS: dict[str, str] = {
+    "AN": "iii",  # annotate: stage, iterator, kind
+    "CA": "iii",  # compute_at: stage, target stage, target iterator
+    "CHR": "isI",  # cache_read: stage, scope, reader stages
+    "CHW": "is",  # cache_write: stage, scope
+    "CI": "i",  # compute_inline: stage
+    "CR": "i",  # compute_root: stage
+    "FFSP": "iiIii",  # follow_fused_split: stage, iterator, source steps, level, factor or nparts
+    "FSP": "iiii",  # follow_split: stage, iterator, source step, number of splits
+    "FU": "iI",  # fuse: stage, iterators
+    "PR": "iis",  # pragma: stage, iterator, text
+    "RE": "iI",  # reorder: stage, order
+    "RF": "iii",  # rfactor: stage, iterator, factor iterator
+    "SA": "iiii",  # storage_align: stage, iterator, factor, offset
+    "SP": "iieEi",  # split: stage, iterator, extent, lengths, inner to outer
+}
+
+
+class StepChecker:
+    """Checks the steps of records; fast when a record has the shape of an earlier one.
+
+    Two step lists have the same *structure* when their JSON is equal after deleting all digits and
+    their tags are equal: same steps, same number and type of fields, same list lengths, no new sign,
+    point or quote. Only numbers can differ then, so only split extents need another look. Real logs
+    have one or two structures a task (data room notes), which makes this cheap.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, tuple[int, list[str], list[int]]] = {}
+
+    def check(self, steps: Any) -> tuple[bytes, int]:
+        """Return (canonical JSON of the steps, number of their structure).
+
+        Raises:
+            MalformedError: not a list of known steps with possible extents.
+        """
+        text = orjson.dumps(steps)
+        # With digits deleted an empty list would look like a list of one number: mark it first.
+        marked = text.replace(b"[]", b"[!]") if b"[]" in text else text
+        key = marked.translate(None, _DIGITS)
+        known = self._known.get(key)
+        if known is None or [step[0] for step in steps] != known[1]:
+            return text, self._learn(steps, key)
+        structure, _, splits = known
+        for position in splits:
+            step = steps[position]
+            # No sign survived the comparison, so a positive product means positive factors.
+            if not (0 < step[3] <= MAX_EXTENT and 0 < prod(step[4]) <= MAX_EXTENT):
+                raise _absurd(position, step)
+        return text, structure
+
+    def _learn(self, steps: Any, key: bytes) -> int:
+        """Check every field of the first record of a structure and remember the structure."""
+        if not isinstance(steps, list):
+            raise MalformedError(Reason.BAD_FIELD, "the steps are not a list")
+        for position, step in enumerate(steps):
+            _check_step(position, step)
+        tags = [step[0] for step in steps]
+        splits = [position for position, tag in enumerate(tags) if tag == "SP"]
+        structure = len(self._known)
+        self._known[key] = (structure, tags, splits)
+        return structure
+
+
+def _check_step(position: int, step: Any) -> None:
+    if not isinstance(step, list) or not step or not isinstance(step[0], str):
+        raise MalformedError(Reason.BAD_STEP, f"step {position} is not a tagged list")
+    fields = STEP_FIELDS.get(step[0])
+    if fields is None:
+        raise MalformedError(Reason.UNKNOWN_STEP, f"step {position}: {step[0][:40]!r}")
+    if len(step) != len(fields) + 1:
+        detail = f"step {position}: {step[0]} has {len(step) - 1} fields, not {len(fields)}"
+        raise MalformedError(Reason.BAD_STEP, detail)
+    for kind, value in zip(fields, step[1:], strict=True):
+        if kind in "eE":
+            _check_extent(position, step, kind, value)
+        elif not _fits(kind, value):
+            raise MalformedError(Reason.BAD_STEP, f"step {position}: {_short(step)}")
+
+
+def _check_extent(position: int, step: list[Any], kind: str, value: Any) -> None:
+    values = value if kind == "E" else [value]
+    if not isinstance(values, list) or not values:
+        raise MalformedError(Reason.BAD_STEP, f"step {position}: {_short(step)}")
+    for number in values:
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            raise MalformedError(Reason.BAD_STEP, f"step {position}: {_short(step)}")
+        if not 0 < number <= MAX_EXTENT:
+            raise _absurd(position, step)
+        if isinstance(number, float):
+            raise MalformedError(Reason.BAD_STEP, f"step {position}: {_short(step)}")
+    if prod(values) > MAX_EXTENT:
+        raise _absurd(position, step)
+
+
+def _fits(kind: str, value: Any) -> bool:
+    if kind == "s":
+        return isinstance(value, str)
+    values = value if kind == "I" else [value]
+    return isinstance(values, list) and all(
+        type(number) is int and number >= 0 for number in values
+    )
+
+
+def _absurd(position: int, step: list[Any]) -> MalformedError:
+    return MalformedError(Reason.ABSURD_EXTENT, f"step {position}: {_short(step)}")
+
+
+def _short(step: list[Any]) -> str:
+    return repr(step)[:120]

@@ -1,0 +1,139 @@
+"""The layout of a record folder: ``<root>/measure_records/<platform>/<task>.json[.gz|.xz|.zst]``.
+
+This is TenSet's layout; its own file names, ``([<hash>,1,64,...],cuda).json``, are task names like
+any other.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pruner.data.parse import LineParser
+from pruner.data.quarantine import Quarantine
+from pruner.data.tasks import COMPRESSION_SUFFIXES, Duplicates, TaskRecords, read_tasks, task_name
+from pruner.errors import DataError
+
+log = logging.getLogger(__name__)
+
+FOLDER = "measure_records"
+RECORD_SUFFIXES = (".json", *(".json" + suffix for suffix in COMPRESSION_SUFFIXES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class TaskFile:
+    """One record file; `task` is its name without suffixes."""
+
+    platform: str
+    task: str
+    path: Path
+
+
+class RecordRoot:
+    """A folder of record files, as `data.root` names it.
+
+    Raises:
+        DataError: the folder is absent or has no ``measure_records`` with a platform in it.
+    """
+
+    def __init__(self, data_root: Path | str) -> None:
+        self.path = Path(data_root)
+        folder = self.path / FOLDER
+        if not self.path.is_dir():
+            raise DataError(f"data.root={self.path}: no such folder; {_fix(self.path)}")
+        if not folder.is_dir():
+            inside = self.path.name == FOLDER or self.path.parent.name == FOLDER
+            hint = "name its parent instead" if inside else _fix(self.path)
+            raise DataError(f"data.root={self.path}: no folder {FOLDER} in it; {hint}")
+        self._folder = folder
+        if not self.platforms:
+            raise DataError(f"{folder}: no platform folder in it; {_fix(self.path)}")
+
+    @property
+    def platforms(self) -> tuple[str, ...]:
+        """Names of the platforms that have at least one record file, sorted."""
+        found = (entry for entry in self._folder.iterdir() if entry.is_dir())
+        return tuple(sorted(entry.name for entry in found if _record_files(entry)))
+
+    def task_files(self, platforms: str | Sequence[str] | None = None) -> tuple[TaskFile, ...]:
+        """Record files of the given platforms (all when None), sorted by platform and task.
+
+        Raises:
+            DataError: a platform has no record file here.
+        """
+        names = [platforms] if isinstance(platforms, str) else platforms
+        return tuple(file for name in names or self.platforms for file in self._platform(name))
+
+    def _platform(self, platform: str) -> list[TaskFile]:
+        folder = self._folder / platform
+        paths = _record_files(folder) if folder.is_dir() else []
+        if not paths:
+            raise DataError(
+                f"{self.path}: no records for platform {platform!r}; "
+                f"there are records for: {', '.join(self.platforms)}"
+            )
+        files: dict[str, TaskFile] = {}
+        for path in paths:
+            task = task_name(path)
+            if task in files:
+                log.warning("%s ignored: %s holds the same task", path, files[task].path.name)
+                continue
+            files[task] = TaskFile(platform=platform, task=task, path=path)
+        return sorted(files.values())
+
+    def read(
+        self,
+        quarantine: Quarantine,
+        platforms: str | Sequence[str] | None = None,
+        *,
+        duplicates: Duplicates = "drop",
+    ) -> Iterator[TaskRecords]:
+        """Read task after task (`read_tasks`); only one file is in memory at a time.
+
+        Raises:
+            DataError: a platform has no record file, or no file had a measured program (after the
+                last file).
+        """
+        files = self.task_files(platforms)
+        parser = LineParser()
+        usable = 0
+        for file in files:
+            for records in read_tasks(
+                file.path,
+                quarantine,
+                platform=file.platform,
+                task=file.task,
+                duplicates=duplicates,
+                parser=parser,
+            ):
+                usable += int(records.valid.sum())
+                yield records
+        if not usable:
+            where = f"{self._folder}/{{{','.join(sorted({file.platform for file in files}))}}}"
+            raise DataError(
+                f"{where}: no usable record in {len(files)} files ({summary(quarantine)}); "
+                f"{_fix(self.path)}"
+            )
+
+
+def summary(quarantine: Quarantine) -> str:
+    """The counts of a quarantine in one line, for messages."""
+    counts = quarantine.counts.most_common(4)
+    reasons = ", ".join(f"{count} {reason}" for reason, count in counts)
+    report = f", see {quarantine.report}" if quarantine.report else ""
+    return f"set aside: {reasons}{report}" if counts else "every measurement failed or files empty"
+
+
+def _record_files(folder: Path) -> list[Path]:
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if path.name.endswith(RECORD_SUFFIXES) and not path.name.startswith(".") and path.is_file()
+    )
+
+
+def _fix(root: Path) -> str:
+    return (
+        f"records belong in {root}/{FOLDER}/<platform>/<task>.json; "
+        f"raw logs get there by: python import_logs.py logs=DIR out={root} platform=NAME"
+    )

@@ -1,0 +1,218 @@
+"""Whole tasks at once: what the program and feature rooms consume."""
+
+import gc
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+from jaxtyping import Bool, Float64, Int32, Int64, UInt64
+
+from pruner.data.labels import best_latency_s, relative_throughput
+from pruner.data.parse import Header, LineParser, ParsedLine
+from pruner.data.quarantine import Quarantine, Reason
+from pruner.data.records import mean_latency_s, parse_lines
+from pruner.data.workload import Workload, fused_from_name, parse_workload
+
+log = logging.getLogger(__name__)
+
+Duplicates = Literal["drop", "keep"]
+COMPRESSION_SUFFIXES = (".gz", ".xz", ".zst")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class TaskKey:
+    """Names one task: one workload, tuned for one target, logged in one file of one platform."""
+
+    platform: str
+    task: str
+    workload_key: str
+    target: str
+    fused: tuple[str, ...] = ()
+
+    @property
+    def workload(self) -> Workload:
+        """The parsed workload key."""
+        return parse_workload(self.workload_key)
+
+    @property
+    def identity(self) -> str:
+        """What splits compare: equal for the same work on any platform (`Workload.identity`)."""
+        return self.workload.identity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TaskRecords:
+    """All records of one task, row by row in file order.
+
+    Columns have N rows: `line` (0-based), `latency_s` (mean of the timings; infinite where the
+    measurement failed), `error_no`, `all_cost_s` (what it cost the tuner), `timestamp` (Unix
+    seconds), `digest` (64 bits of the steps; equal for equal programs), `structure` (equal numbers:
+    the steps differ in numbers only). `costs_s` keeps every timing, `origin` how the schedule was
+    found, where known.
+    """
+
+    key: TaskKey
+    file: str
+    hardware_params: tuple[int, ...]
+    steps: list[list[list[Any]]]
+    costs_s: list[tuple[float, ...]]
+    origin: list[str | None]
+    line: Int64[np.ndarray, " row"]
+    latency_s: Float64[np.ndarray, " row"]
+    error_no: Int64[np.ndarray, " row"]
+    all_cost_s: Float64[np.ndarray, " row"]
+    timestamp: Int64[np.ndarray, " row"]
+    digest: UInt64[np.ndarray, " row"]
+    structure: Int32[np.ndarray, " row"]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def workload_key(self) -> str:
+        """Raw workload key, as logged."""
+        return self.key.workload_key
+
+    @property
+    def target(self) -> str:
+        """Raw target text, as logged."""
+        return self.key.target
+
+    @property
+    def fused(self) -> tuple[str, ...]:
+        """Operators fused behind the main one, for example ``("add", "relu")``."""
+        return self.key.fused
+
+    @property
+    def valid(self) -> Bool[np.ndarray, " row"]:
+        """Which rows were measured without error."""
+        return self.error_no == 0
+
+    @property
+    def best_s(self) -> float:
+        """Best latency of the task in seconds; infinite when nothing ran."""
+        return best_latency_s(self.latency_s)
+
+    @property
+    def labels(self) -> Float64[np.ndarray, " row"]:
+        """``best_s / latency_s`` in (0, 1]; 0 for failed rows (`pruner.data.labels`)."""
+        return relative_throughput(self.latency_s)
+
+    def select(self, rows: np.ndarray) -> Self:
+        """The given rows (Boolean mask or positions), in that order."""
+        positions = np.flatnonzero(rows) if rows.dtype == bool else rows
+        return type(self)(
+            key=self.key,
+            file=self.file,
+            hardware_params=self.hardware_params,
+            steps=[self.steps[row] for row in positions],
+            costs_s=[self.costs_s[row] for row in positions],
+            origin=[self.origin[row] for row in positions],
+            line=self.line[positions],
+            latency_s=self.latency_s[positions],
+            error_no=self.error_no[positions],
+            all_cost_s=self.all_cost_s[positions],
+            timestamp=self.timestamp[positions],
+            digest=self.digest[positions],
+            structure=self.structure[positions],
+        )
+
+
+def task_name(path: Path) -> str:
+    """The task a record file is about: its name without ``.json`` and compression suffix."""
+    name = path.name
+    for suffix in COMPRESSION_SUFFIXES:
+        name = name.removesuffix(suffix)
+    return name.removesuffix(".json")
+
+
+def read_tasks(
+    path: Path | str,
+    quarantine: Quarantine,
+    *,
+    platform: str = "",
+    task: str | None = None,
+    duplicates: Duplicates = "drop",
+    parser: LineParser | None = None,
+) -> list[TaskRecords]:
+    """Read one record file; one item per (workload, target, hardware parameters) found in it.
+
+    A file usually holds one task; logs of whole networks mix many, and a task measured in two
+    campaigns may carry two target texts, whose latencies must not be compared. Of several records
+    of one program the first valid one stays (``duplicates="drop"``) and the others go to
+    `quarantine` with whatever breaks the validity rule; ``"keep"`` keeps all rows. `task` names the
+    task when the file name does not; pass one `parser` for many files to save repeated checks.
+    """
+    path = Path(path)
+    task = task_name(path) if task is None else task
+    with _without_cycle_search():
+        rows = _collect(path, quarantine, duplicates, parser)
+    return [_assemble(platform, task, path, header, found) for header, found in rows.items()]
+
+
+@contextmanager
+def _without_cycle_search() -> Iterator[None]:
+    """Pause the cyclic collector: parsed JSON has no cycles, and walking it doubles the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _collect(
+    path: Path, quarantine: Quarantine, duplicates: Duplicates, parser: LineParser | None
+) -> dict[Header, list[tuple[int, ParsedLine]]]:
+    """(line number, record) of every row that stays, by task."""
+    rows: dict[Header, list[tuple[int, ParsedLine]]] = {}
+    kept: dict[tuple[Header, int], int] = {}  # program -> position among its task's rows
+    for number, line, parsed in parse_lines(path, quarantine, parser):
+        task_rows = rows.setdefault(parsed.header, [])
+        if duplicates == "drop":
+            program = (parsed.header, parsed.digest)
+            position = kept.setdefault(program, len(task_rows))
+            if position < len(task_rows):
+                earlier, first = task_rows[position]
+                if first.error_no != 0 and parsed.error_no == 0:
+                    # The failed attempt goes, the valid record takes its place.
+                    task_rows[position] = (number, parsed)
+                    number, line = earlier, b""
+                quarantine.add(file=str(path), line=number, reason=Reason.DUPLICATE, text=line)
+                continue
+        task_rows.append((number, parsed))
+    return rows
+
+
+def _assemble(
+    platform: str, task: str, path: Path, header: Header, rows: list[tuple[int, ParsedLine]]
+) -> TaskRecords:
+    rows.sort(key=lambda row: row[0])
+    parsed = [row[1] for row in rows]
+    latency_s = [mean_latency_s(row.costs_s) if row.error_no == 0 else np.inf for row in parsed]
+    return TaskRecords(
+        key=TaskKey(
+            platform=platform,
+            task=task,
+            workload_key=header.workload_key,
+            target=header.target,
+            fused=fused_from_name(task),
+        ),
+        file=str(path),
+        hardware_params=header.hardware_params,
+        steps=[row.steps for row in parsed],
+        costs_s=[row.costs_s for row in parsed],
+        origin=[row.origin for row in parsed],
+        line=np.array([row[0] for row in rows], dtype=np.int64),
+        latency_s=np.array(latency_s, dtype=np.float64),
+        error_no=np.array([row.error_no for row in parsed], dtype=np.int64),
+        all_cost_s=np.array([row.all_cost_s for row in parsed], dtype=np.float64),
+        timestamp=np.array([row.timestamp for row in parsed], dtype=np.int64),
+        digest=np.array([row.digest for row in parsed], dtype=np.uint64),
+        structure=np.array([row.structure for row in parsed], dtype=np.int32),
+    )

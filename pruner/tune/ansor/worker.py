@@ -2,8 +2,7 @@
 
 Runs inside the Ansor environment as ``python -m pruner.tune.ansor.worker SPEC`` where SPEC is the
 JSON form of ``WorkerSpec``. Every finished measurement is one line of the journal file,
-``{"origin": "random" | "evolved", "record": <TenSet record>}``, written by a single append, so
-a killed child leaves at most one incomplete last line, which the next child cuts off.
+``{"origin": "random" | "evolved", "record": <TenSet record>}``, written by a single append.
 """
 
 from __future__ import annotations
@@ -21,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from pruner.tune.ansor.layout import read_journal
+from pruner.tune.ansor.spec import WorkerSpec
 from pruner.tune.ansor.te_operators import tensors_for
 
 logger = logging.getLogger(__name__)
@@ -34,26 +35,6 @@ ERROR_BUILD, ERROR_RUN = 2, 4  # MeasureErrorNo.COMPILE_HOST and RUNTIME_DEVICE 
 ROUNDS_WITHOUT_NEWS = 8  # give up when the space has no unseen program left
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSpec:
-    """What one child measures. ``num_random`` and ``num_evolved`` count valid records."""
-
-    workload_key: str
-    fused: list[str]
-    target: str
-    hardware_params: list[int]
-    journal: str
-    num_random: int
-    num_evolved: int
-    seed: int
-    repeats: int
-    min_repeat_ms: int
-    max_spread: float
-    evolution_rounds: int = 2
-    population: int = 128
-    generations: int = 3
-
-
 @dataclass(slots=True, kw_only=True)
 class Progress:
     """What the journal already holds: step lists seen, states and latencies to learn from."""
@@ -62,18 +43,6 @@ class Progress:
     inputs: list[Any]
     results: list[Any]
     valid: dict[str, int]
-
-
-def read_journal(path: Path) -> list[dict[str, Any]]:
-    """Return all complete entries; cut off an incomplete last line that a kill left behind."""
-    if not path.exists():
-        return []
-    data = path.read_bytes()
-    complete = data[: data.rfind(b"\n") + 1]
-    if len(complete) != len(data):
-        with path.open("r+b") as file:
-            file.truncate(len(complete))
-    return [json.loads(line) for line in complete.splitlines()]
 
 
 def make_task(spec: WorkerSpec) -> Any:
@@ -237,7 +206,7 @@ def make_policy(
 def main() -> None:
     """Measure what is missing from the journal of the given specification."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
-    spec = WorkerSpec(**json.loads(sys.argv[1]))
+    spec = WorkerSpec.from_json(sys.argv[1])
     task = make_task(spec)
     progress = resume(task, read_journal(Path(spec.journal)))
     random_phase(spec, task, progress)

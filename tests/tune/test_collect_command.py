@@ -1,0 +1,78 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from pruner.cli.collect import CONF, plan_from, run
+from pruner.data.workload import fused_from_name
+from pruner.errors import PrunerError
+from pruner.tune.ansor.environment import MissingAnsor, interpreter
+from pruner.tune.ansor.tasks import BUNDLED_TASKS, select_tasks
+
+
+def config(**changes):
+    values = OmegaConf.load(CONF / "collect.yaml")
+    for key in ("hydra", "defaults"):
+        values.pop(key)
+    return OmegaConf.merge(values, changes)
+
+
+def test_a_missing_environment_is_one_line_that_names_the_fix(tmp_path):
+    with pytest.raises(MissingAnsor, match=r"run: python collect\.py setup=true") as caught:
+        run(config(environment=str(tmp_path / "none"), platform="cpu-sse4"))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_environment_without_ansor_is_refused(tmp_path):
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.symlink_to("/bin/false")
+    with pytest.raises(MissingAnsor, match="crashed"):
+        interpreter(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"backend": "other"}, "use backend=ansor"),
+        ({"platform": "v100"}, "use all or one of cpu-sse4"),
+        ({"workload": "matmul_1"}, "no bundled task is called"),
+        ({"num_programs": 1}, "use 2 or more"),
+    ],
+)
+def test_wrong_options_say_what_to_use(changes, message):
+    with pytest.raises(PrunerError, match=message):
+        plan_from(config(**changes))
+
+
+def test_the_door_prints_one_line_and_leaves_with_2(repository, tmp_path):
+    command = [sys.executable, "collect.py", "platform=cpu-sse4", f"environment={tmp_path}/none"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=repository, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_names_carry_the_fused_operators_back():
+    for task in BUNDLED_TASKS:
+        assert fused_from_name(task.name) == task.fused
+    [own] = select_tasks(["conv2d_layer", 1, 8, 8, 8, 8, 3, 3, 1, "SAME"], ("add",))
+    assert own.name == "conv2d_add_1_8_8_8_8_3_3_1_SAME"
+
+
+@pytest.mark.slow
+def test_real_ansor_measures_a_tiny_matmul(repository, tmp_path):
+    environment = repository / ".venv-ansor"
+    if not environment.is_dir():
+        pytest.skip("Ansor is not installed; run: python collect.py setup=true")
+    options = ["platform=cpu-sse4", "workload=[matmul_layer,16,16,16]", "num_programs=4"]
+    command = [sys.executable, "collect.py", *options, f"out={tmp_path}", "measure.min_repeat_ms=1"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=repository, check=False)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert (result["records"], result["failed"]) == (4, 0)
+    origins = Path(tmp_path, "origin/cpu-sse4/matmul_16_16_16.json").read_text()
+    assert json.loads(origins) == ["random", "random", "evolved", "evolved"]

@@ -1,0 +1,166 @@
+"""The driver against a stand-in for Ansor's Python: a script that writes journal lines or dies."""
+
+import ast
+import json
+import stat
+import sys
+
+import pytest
+
+from pruner.errors import PrunerError
+from pruner.tune.ansor.driver import CollectPlan, collect
+from pruner.tune.ansor.layout import TaskPaths, read_journal
+from pruner.tune.ansor.noise import Remeasured, noise_summary, relative_spread, remeasure
+from pruner.tune.ansor.targets import CPU_TARGETS, missing_flags
+from pruner.tune.ansor.tasks import select_tasks
+
+# what a child imports must run in an environment without our libraries
+CHILD_MODULES = (
+    "pruner",
+    "pruner.tune",
+    "pruner.tune.ansor",
+    "pruner.tune.ansor.layout",
+    "pruner.tune.ansor.remeasure",
+    "pruner.tune.ansor.spec",
+    "pruner.tune.ansor.te_operators",
+    "pruner.tune.ansor.worker",
+)
+
+STAND_IN = """#!{python}
+import json, os, sys, time
+from pathlib import Path
+
+if sys.argv[2].endswith("remeasure"):
+    print(json.dumps([[2 * c for c in r["r"][0]] for r in json.load(sys.stdin)]))
+    sys.exit(0)
+spec = json.loads(sys.argv[3])
+journal = Path(spec["journal"])
+known = journal.read_text().splitlines() if journal.exists() else []
+plan = ["random"] * spec["num_random"] + ["evolved"] * spec["num_evolved"]
+with journal.open("a") as file:
+    for number in range(len(known), len(plan)):
+        {misbehave}
+        head = [spec["workload_key"], spec["target"], spec["hardware_params"], "", 0, []]
+        record = {{"i": [head, [[], [["SP", 0, 0, 8, [number], 1]]]]}}
+        record |= {{"r": [[1e-3, 3e-3, 2e-3], 0, 0.1, spec["seed"]], "v": "v0.6"}}
+        file.write(json.dumps({{"origin": plan[number], "record": record}}) + chr(10))
+        file.flush()
+"""
+
+
+@pytest.fixture
+def make_plan(tmp_path):
+    def make(misbehave="pass", **changes):
+        python = tmp_path / "python"
+        python.write_text(STAND_IN.format(python=sys.executable, misbehave=misbehave))
+        python.chmod(python.stat().st_mode | stat.S_IXUSR)
+        values = {
+            "tasks": select_tasks("matmul_128_128_128"),
+            "targets": CPU_TARGETS[:2],
+            "python": python,
+            "out": tmp_path / "out",
+            "num_programs": 6,
+            "seed": 5,
+            "repeats": 3,
+            "min_repeat_ms": 1,
+            "max_spread": 0.1,
+            "child_timeout_s": 30.0,
+        }
+        return CollectPlan(**(values | changes))
+
+    return make
+
+
+def record_lines(plan, platform="cpu-sse4"):
+    paths = TaskPaths(out=plan.out, platform=platform, task="matmul_128_128_128")
+    return read_journal(paths.journal), json.loads(paths.origin.read_text())
+
+
+def silent(line):
+    pass
+
+
+def test_every_pair_is_measured_and_complete_ones_are_skipped_next_time(make_plan):
+    plan = make_plan()
+    first = collect(plan, silent)
+    assert (first.records, first.failed, first.skipped, first.short) == (12, 0, 0, ())
+    assert record_lines(plan)[1] == ["random"] * 3 + ["evolved"] * 3
+    again = collect(plan, silent)
+    assert (again.records, again.skipped) == (0, 2)
+
+
+def test_more_programs_later_go_on_from_what_is_there(make_plan):
+    collect(make_plan(), silent)
+    report = collect(make_plan(num_programs=8), silent)
+    # the stand-in fills up to 4 + 4 by position; three random and three evolved were there
+    assert report.records == 4
+
+
+def test_a_crash_costs_the_rest_of_one_child_and_is_tried_again_with_another_seed(make_plan):
+    plan = make_plan("if number == 4 and spec['seed'] == 5: os.abort()")
+    report = collect(plan, silent)
+    assert (report.records, report.short) == (12, ())
+    log = plan.out / "journal" / "cpu-sse4" / "matmul_128_128_128.log"
+    assert not log.exists()
+
+
+def test_what_was_measured_before_a_lasting_crash_is_kept(make_plan):
+    plan = make_plan("if number == 4: os.abort()")
+    report = collect(plan, silent)
+    assert report.records == 8
+    assert report.short[0] == "cpu-sse4/matmul_128_128_128: 4 of 6"
+    assert "exit status -6" in (plan.out / "journal/cpu-sse4/matmul_128_128_128.log").read_text()
+
+
+def test_a_hanging_child_is_stopped(make_plan):
+    plan = make_plan("if number == 4: time.sleep(60)", child_timeout_s=0.5)
+    assert collect(plan, silent).records == 8
+
+
+def test_nothing_measured_is_one_clear_error(make_plan):
+    with pytest.raises(PrunerError, match="no program could be measured"):
+        collect(make_plan("sys.exit(1)"), silent)
+
+
+def test_relative_spread_by_hand():
+    assert relative_spread([1.0, 3.0, 2.0]) == 1.0
+    assert Remeasured(
+        platform="p", task="t", line=0, first_s=[1.0, 3.0], again_s=[3.0, 3.0]
+    ).ratio == pytest.approx(1.5)
+
+
+def test_remeasuring_reports_the_change(make_plan):
+    plan = make_plan()
+    collect(plan, silent)
+    rows = remeasure(plan, 3, silent)
+    assert {row.platform for row in rows} == {"cpu-sse4", "cpu-avx2"}
+    assert [row.ratio for row in rows] == pytest.approx([2.0, 2.0, 2.0])
+    summary = noise_summary(plan.out)
+    assert summary["repeat_spread_median"] == pytest.approx(1.0)  # 1, 2 and 3 ms
+    assert summary["remeasure_change_max"] == pytest.approx(1.0)
+    assert "remeasured.json" in (plan.out / "SHA256SUMS").read_text()
+
+
+def test_targets_say_which_instructions_a_cpu_lacks(tmp_path):
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor : 0\nflags\t\t: sse4_2 avx2 fma avx512f\n")
+    assert [missing_flags(target, cpuinfo) for target in CPU_TARGETS] == [
+        [],
+        [],
+        ["avx512dq", "avx512bw", "avx512vl"],
+    ]
+
+
+@pytest.mark.parametrize("name", CHILD_MODULES)
+def test_child_modules_import_nothing_the_ansor_environment_lacks(name, repository):
+    path = repository.joinpath(*name.split("."))
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    allowed = set(sys.stdlib_module_names) | {"numpy"}
+    for node in ast.walk(ast.parse(path.read_text())):
+        found = []
+        if isinstance(node, ast.Import):
+            found = [alias.name for alias in node.names]
+        if isinstance(node, ast.ImportFrom):
+            found = [node.module]
+        for module in found:
+            assert module in CHILD_MODULES or module.split(".")[0] in allowed, module

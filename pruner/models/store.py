@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pruner.data.tasks import TaskKey
 from pruner.errors import DataError
 from pruner.models.batch import (
     NUM_DATAFLOW_COLUMNS,
@@ -47,17 +48,6 @@ class Features(Protocol):
     @property
     def workload_flags(self) -> np.ndarray:
         """float32 [10]."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class TaskKey:
-    """One task on one platform."""
-
-    platform: str
-    task: str
-
-    def __str__(self) -> str:
-        return f"{self.platform}/{self.task}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +155,16 @@ class ProgramStore:
         starts, ends = self.task_start[:-1], self.task_start[1:]
         ranges = [torch.arange(int(starts[t]), int(ends[t])) for t in sorted(tasks)]
         return torch.cat(ranges) if ranges else torch.zeros(0, dtype=torch.long)
+
+    def key_of(self, programs: Int[Tensor, " program"]) -> TaskKey:
+        """The task of programs that all belong to one."""
+        return self.keys[int(self.task[programs[0]])]
+
+    def by_task(self, index: Int[Tensor, " program"]) -> list[Int[Tensor, " program"]]:
+        """Split program indices into one ascending tensor for each task that occurs."""
+        index = index.sort().values
+        _, counts = torch.unique_consecutive(self.task[index], return_counts=True)
+        return list(index.split(counts.tolist()))
 
     def row_index(
         self, index: Int[Tensor, " program"]

@@ -4,7 +4,12 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from pruner.models.store import ProgramStore, TaskKey, TaskPrograms
+from pruner.data.tasks import TaskKey
+from pruner.models.store import ProgramStore, TaskPrograms
+
+
+def key(name="t", platform="toy"):
+    return TaskKey(platform=platform, task=name, workload_key='["x"]', target="cuda")
 
 
 def features(rng, num_programs, *, max_statements=4, slots=10, invalid=0):
@@ -31,8 +36,7 @@ def latency_of(batch):
 
 def task(rng, name="t0", num_programs=12, *, platform="toy", **kwargs):
     batch = features(rng, num_programs, **kwargs)
-    key = TaskKey(platform=platform, task=name)
-    return TaskPrograms.of(key, batch, latency_of(batch), np.arange(num_programs))
+    return TaskPrograms.of(key(name, platform), batch, latency_of(batch), np.arange(num_programs))
 
 
 def store(seed=0, sizes=(12, 9, 15), *, platform="toy", **kwargs):

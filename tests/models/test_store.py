@@ -4,7 +4,7 @@ import torch
 
 from pruner.errors import DataError
 from pruner.models.batch import from_padded
-from pruner.models.store import ProgramStore, TaskKey, TaskPrograms
+from pruner.models.store import ProgramStore, TaskPrograms
 from tests.models import synthetic
 
 
@@ -12,9 +12,7 @@ def test_a_gathered_batch_is_what_padding_by_hand_gives():
     rng = np.random.default_rng(0)
     batches = [synthetic.features(rng, n) for n in (5, 7)]
     store = ProgramStore.build(
-        TaskPrograms.of(
-            TaskKey(platform="p", task=str(i)), b, synthetic.latency_of(b), np.arange(len(b.valid))
-        )
+        TaskPrograms.of(synthetic.key(str(i)), b, synthetic.latency_of(b), np.arange(len(b.valid)))
         for i, b in enumerate(batches)
     )
     found = store.programs(torch.tensor([11, 2, 5]))  # programs 6 of task 1, 2 of 0, 0 of 1
@@ -31,9 +29,7 @@ def test_a_gathered_batch_is_what_padding_by_hand_gives():
 
 def test_from_padded_equals_the_store():
     b = synthetic.features(np.random.default_rng(1), 6)
-    store = ProgramStore.build(
-        [TaskPrograms.of(TaskKey(platform="p", task="t"), b, np.ones(6), np.arange(6))]
-    )
+    store = ProgramStore.build([TaskPrograms.of(synthetic.key(), b, np.ones(6), np.arange(6))])
     direct = from_padded(
         *(
             torch.from_numpy(x)

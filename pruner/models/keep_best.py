@@ -1,0 +1,49 @@
+"""Keep the checkpoint of the best validation epoch."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import Callback
+
+
+class KeepBest(Callback):
+    """Call `save(metrics)` whenever the monitored validation metric is better than ever before.
+
+    The best value travels in Lightning's own checkpoint, so that a resumed run keeps comparing
+    with it. Raises ValueError for a metric that validation does not log.
+    """
+
+    def __init__(
+        self,
+        save: Callable[[dict[str, float]], None],
+        *,
+        monitor: str,
+        mode: Literal["max", "min"] = "max",
+    ) -> None:
+        self._save = save
+        self.monitor = monitor
+        self._sign = 1.0 if mode == "max" else -1.0
+        self.best: float | None = None
+        self.best_epoch: int | None = None
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Compare, and save on the first process."""
+        values = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        if self.monitor not in values:
+            known = ", ".join(sorted(name for name in values if name.startswith("valid/")))
+            raise ValueError(f"monitor: no metric {self.monitor!r}; validation logs {known}")
+        value = values[self.monitor]
+        if self.best is not None and self._sign * value <= self._sign * self.best:
+            return
+        self.best, self.best_epoch = value, trainer.current_epoch
+        if trainer.is_global_zero:
+            self._save({**values, "epoch": float(trainer.current_epoch)})
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs."""
+        return {"best": self.best, "best_epoch": self.best_epoch}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+        self.best, self.best_epoch = state_dict["best"], state_dict["best_epoch"]

@@ -1,0 +1,88 @@
+"""A trained ranker as the rest of the project sees it: programs in, scores out."""
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from pruner.data.tasks import TaskKey
+from pruner.models.batch import ProgramBatch
+from pruner.models.metrics import ScoredTask
+from pruner.models.scaler import ColumnMaxScaler
+from pruner.models.store import Features, ProgramStore, TaskPrograms
+
+SCORING_BATCH = 4096  # programs, as in the official code
+_NO_TASK = TaskKey(platform="", task="", workload_key="", target="")
+
+
+class Ranker(ABC):
+    """Scores programs; higher is predicted faster. Scores of different tasks do not compare."""
+
+    @abstractmethod
+    def score_store(
+        self, store: ProgramStore, index: Int[Tensor, " program"]
+    ) -> Float[np.ndarray, " program"]:
+        """Score programs of one task of a store."""
+
+    def score(self, features: Features) -> Float[np.ndarray, " program"]:
+        """Score the N programs of one task; minus infinity where features are not valid."""
+        valid = np.asarray(features.valid, dtype=bool)
+        score = np.full(len(valid), -np.inf, dtype=np.float32)
+        if valid.any():
+            unmeasured, line = np.ones(len(valid)), np.arange(len(valid))
+            part = TaskPrograms.of(_NO_TASK, features, unmeasured, line)
+            store = ProgramStore.build([part])
+            score[valid] = self.score_store(store, torch.arange(store.num_programs))
+        return score
+
+    def score_tasks(self, store: ProgramStore, index: Int[Tensor, " program"]) -> list[ScoredTask]:
+        """Score the given programs task by task, with their measured latencies beside."""
+        return [
+            ScoredTask(
+                name=f"{store.key_of(programs).platform}/{store.key_of(programs).task}",
+                latency_s=store.latency_s[programs].numpy(),
+                score=self.score_store(store, programs),
+            )
+            for programs in store.by_task(index)
+        ]
+
+
+class NeuralRanker(nn.Module, Ranker):
+    """A network with the normalisation of its training set; takes raw features."""
+
+    def __init__(self, network: nn.Module, scaler: ColumnMaxScaler) -> None:
+        super().__init__()
+        self.network = network
+        self.scaler = scaler
+
+    def forward(self, batch: ProgramBatch) -> Float[Tensor, " program"]:
+        """Score raw features, in training or evaluation mode as set."""
+        scores: Tensor = self.network(self.scaler(batch))
+        return scores
+
+    @torch.no_grad()
+    def score_store(
+        self, store: ProgramStore, index: Int[Tensor, " program"]
+    ) -> Float[np.ndarray, " program"]:
+        """Score programs of one task in evaluation mode, at most 4096 at a time."""
+        was_training = self.training
+        self.eval()
+        device = self.scaler.statement_max.device
+        parts = [self(store.programs(part).to(device)) for part in index.split(SCORING_BATCH)]
+        self.train(was_training)
+        return torch.cat(parts).float().cpu().numpy()
+
+
+class RandomRanker(Ranker):
+    """Scores that know nothing: the row every table prints beside the others."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+
+    def score_store(
+        self, store: ProgramStore, index: Int[Tensor, " program"]
+    ) -> Float[np.ndarray, " program"]:
+        """Draw uniform scores."""
+        return self._rng.random(len(index))

@@ -1,0 +1,149 @@
+"""Gradient-boosted trees on pooled statement features, the classic Ansor baseline."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pruner.errors import MissingExtra
+from pruner.models.ranker import Ranker
+from pruner.models.store import ProgramStore
+
+Pooling = Literal["sum", "mean", "max"]
+
+
+def pooled(
+    store: ProgramStore, index: Int[Tensor, " program"], pooling: Sequence[Pooling]
+) -> Float[np.ndarray, "program column"]:
+    """Pool the 164 statement columns of each program, then append flags and statement count.
+
+    Columns: one block of 164 for each pooling in the given order, 10 workload flags, the number of
+    statements. A program without statements has zeros.
+    """
+    rows, _ = store.row_index(index)
+    values = store.rows[rows].numpy()
+    counts = (store.row_start[index + 1] - store.row_start[index]).numpy()
+    filled = counts > 0
+    starts = (np.cumsum(counts) - counts)[filled]
+    total = np.zeros((len(counts), values.shape[1]), dtype=np.float32)
+    peak = np.zeros_like(total)
+    if filled.any():
+        total[filled] = np.add.reduceat(values, starts)
+        peak[filled] = np.maximum.reduceat(values, starts)
+    blocks = {
+        "sum": total,
+        "mean": total / np.maximum(counts, 1)[:, None].astype(np.float32),
+        "max": peak,
+    }
+    flags = store.flags[store.task[index]].numpy()
+    size = counts[:, None].astype(np.float32)
+    return np.concatenate([*(blocks[kind] for kind in pooling), flags, size], axis=1)
+
+
+class XGBoostRanker(Ranker):
+    """XGBoost on pooled statements, ranking inside tasks or regressing best/latency.
+
+    `objective` is XGBoost's own name: "rank:pairwise" compares programs of one task only,
+    "reg:squarederror" fits the label. Training stops after `patience` rounds without a better
+    validation error. Raises MissingExtra when xgboost is not installed.
+    """
+
+    def __init__(
+        self,
+        *,
+        pooling: Sequence[Pooling] = ("sum", "max"),
+        objective: str = "rank:pairwise",
+        num_rounds: int = 300,
+        patience: int = 50,
+        max_depth: int = 8,
+        learning_rate: float = 0.1,
+        min_child_weight: float = 1.0,
+        subsample: float = 0.8,
+        colsample_bytree: float = 0.5,
+        pairs_per_program: int = 8,
+    ) -> None:
+        unknown = set(pooling) - {"sum", "mean", "max"}
+        if unknown or not pooling:
+            raise ValueError(f"model.pooling: got {list(pooling)}; known: sum, mean, max")
+        self.pooling: tuple[Pooling, ...] = tuple(pooling)
+        self.num_rounds = num_rounds
+        self.patience = patience
+        self.parameters: dict[str, Any] = {
+            "objective": objective,
+            "max_depth": max_depth,
+            "eta": learning_rate,
+            "min_child_weight": min_child_weight,
+            "subsample": subsample,
+            "colsample_bytree": colsample_bytree,
+            "tree_method": "hist",
+        }
+        if objective.startswith("rank:"):
+            # Pairs drawn over the whole list: log order inside a task carries no rank to truncate.
+            self.parameters["lambdarank_pair_method"] = "mean"
+            self.parameters["lambdarank_num_pair_per_sample"] = pairs_per_program
+        self._booster: Any = None
+
+    def fit(
+        self,
+        store: ProgramStore,
+        train: Int[Tensor, " program"],
+        valid: Int[Tensor, " program"],
+        *,
+        seed: int,
+        num_threads: int = 0,
+    ) -> int:
+        """Grow trees on `train`, stop on `valid` (may be empty); returns the rounds kept."""
+        xgboost = _xgboost()
+        parameters = {**self.parameters, "seed": seed, "nthread": num_threads}
+        watch = [(self._matrix(store, valid, labelled=True), "valid")] if len(valid) else []
+        self._booster = xgboost.train(
+            parameters,
+            self._matrix(store, train, labelled=True),
+            num_boost_round=self.num_rounds,
+            evals=watch,
+            early_stopping_rounds=self.patience if watch else None,
+            verbose_eval=False,
+        )
+        if watch:
+            self._booster = self._booster[: self._booster.best_iteration + 1]
+        return int(self._booster.num_boosted_rounds())
+
+    def score_store(
+        self, store: ProgramStore, index: Int[Tensor, " program"]
+    ) -> Float[np.ndarray, " program"]:
+        """Predict raw margins."""
+        if self._booster is None:
+            raise RuntimeError("XGBoostRanker.score_store before fit or load")
+        matrix = self._matrix(store, index, labelled=False)
+        return np.asarray(self._booster.predict(matrix, output_margin=True), dtype=np.float32)
+
+    def state(self) -> Tensor:
+        """The booster in XGBoost's own binary form, as bytes in a uint8 tensor."""
+        raw = self._booster.save_raw(raw_format="ubj")
+        return torch.frombuffer(bytearray(raw), dtype=torch.uint8)
+
+    def load_state(self, state: Tensor) -> None:
+        """Take back what `state` returned."""
+        booster = _xgboost().Booster()
+        booster.load_model(bytearray(state.numpy().tobytes()))
+        self._booster = booster
+
+    def _matrix(self, store: ProgramStore, index: Tensor, *, labelled: bool) -> Any:
+        xgboost = _xgboost()
+        index = index.sort().values if labelled else index
+        values = pooled(store, index, self.pooling)
+        if not labelled:
+            return xgboost.DMatrix(values)
+        label, task = store.label[index].numpy(), store.task[index].numpy()
+        return xgboost.DMatrix(values, label=label, qid=task)
+
+
+def _xgboost() -> Any:
+    try:
+        import xgboost
+    except ImportError as error:
+        raise MissingExtra("xgboost", "gbdt") from error
+    return xgboost

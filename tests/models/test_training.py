@@ -1,0 +1,142 @@
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import pytorch_lightning as pl
+import torch
+
+from pruner.models import metrics
+from pruner.models.batching import MixedBatches, TaskBatches
+from pruner.models.datamodule import RankingData
+from pruner.models.keep_best import KeepBest
+from pruner.models.lit import RankingModule
+from pruner.models.losses import LambdaRank, ListNet, MeanSquare, RankNet
+from pruner.models.mlp import TenSetMLP
+from pruner.models.pacm import PaCM
+from pruner.models.ranker import NeuralRanker
+from pruner.models.schedules import warmup_cosine
+from pruner.models.training import build_network, fit_network
+from pruner.models.trees import XGBoostRanker
+from tests.models import synthetic
+
+
+def fit(tmp_path, store, *, network=PaCM, loss=None, batches=None, epochs=6, lr=7e-4, **kwargs):
+    everything = torch.arange(store.num_programs)
+    ranker = NeuralRanker(build_network(network, 0), store.fit_scaler(everything))
+    module = RankingModule(
+        ranker,
+        loss=loss or LambdaRank(),
+        optimizer=partial(torch.optim.Adam, lr=lr),
+        schedule=warmup_cosine,
+    )
+    data = RankingData(
+        store,
+        train=everything,
+        valid=everything,
+        batches=batches or TaskBatches(tasks=2, programs=8),
+        seed=0,
+    )
+    make_trainer = partial(
+        pl.Trainer,
+        max_epochs=epochs,
+        accelerator="cpu",
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        check_val_every_n_epoch=kwargs.pop("validate_every", 1),
+        gradient_clip_val=0.5,
+    )
+    saved = []
+    result = fit_network(
+        module,
+        data,
+        folder=tmp_path,
+        make_trainer=make_trainer,
+        save_best=saved.append,
+        monitor="valid/pairwise_accuracy",
+        **kwargs,
+    )
+    return module, result, saved
+
+
+@pytest.mark.parametrize("loss", [LambdaRank, RankNet, ListNet, MeanSquare])
+@pytest.mark.parametrize("network", [PaCM, TenSetMLP])
+def test_every_network_and_loss_overfits_a_dozen_programs(tmp_path, network, loss):
+    store = synthetic.store(sizes=(12,))
+    module, _, _ = fit(
+        tmp_path,
+        store,
+        network=network,
+        loss=loss(),
+        batches=TaskBatches(tasks=1, programs=12),
+        epochs=60,
+        lr=3e-3,
+        validate_every=60,
+    )
+    scored = module.ranker.score_tasks(store, torch.arange(12))
+    assert metrics.top_k(scored, 1) > 0.99
+    assert metrics.pairwise_accuracy(scored) > 0.9
+
+
+@pytest.mark.parametrize("objective", ["rank:pairwise", "reg:squarederror"])
+def test_trees_overfit_a_dozen_programs(objective):
+    store = synthetic.store(sizes=(12,))
+    trees = XGBoostRanker(objective=objective, min_child_weight=0, subsample=1.0)
+    trees.fit(store, torch.arange(12), torch.arange(0), seed=0, num_threads=1)
+    scored = trees.score_tasks(store, torch.arange(12))
+    assert metrics.top_k(scored, 1) > 0.99
+
+
+@pytest.mark.parametrize("batches", [TaskBatches(tasks=2, programs=8), MixedBatches(programs=16)])
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, batches):
+    store = synthetic.store()
+    whole, result, _ = fit(tmp_path / "whole", store, batches=batches)
+    assert (result.epochs, result.finished) == (6, True)
+    _, stopped, _ = fit(tmp_path / "parts", store, batches=batches, stop_after=2)
+    assert (stopped.epochs, stopped.finished) == (2, False)
+    resumed, again, _ = fit(tmp_path / "parts", store, batches=batches)
+    assert again == result
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, resumed.state_dict()[name]), name
+
+
+def test_the_seed_decides_the_weights_and_nothing_else_does():
+    torch.manual_seed(1)
+    first = build_network(PaCM, 7)
+    torch.rand(3)
+    state = torch.random.get_rng_state()
+    second = build_network(PaCM, 7)
+    assert torch.equal(torch.random.get_rng_state(), state)  # the global generator is untouched
+    third = build_network(PaCM, 8)
+    for a, b, c in zip(first.parameters(), second.parameters(), third.parameters(), strict=True):
+        assert torch.equal(a, b)
+        if len(a.unique()) > 1:  # biases may start at zero
+            assert not torch.equal(a, c)
+
+
+def test_only_better_epochs_are_saved(tmp_path):
+    _, result, saved = fit(tmp_path, synthetic.store())
+    values = [entry["valid/pairwise_accuracy"] for entry in saved]
+    assert values == sorted(set(values))
+    assert result.best_value == values[-1]
+    assert result.best_epoch == saved[-1]["epoch"]
+
+
+def test_warmup_cosine_by_hand():
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    schedule = warmup_cosine(torch.optim.SGD([parameter], lr=2.0), 12, warmup=1 / 6, final=0.1)
+    rates = []
+    for _ in range(13):
+        rates.append(schedule.get_last_lr()[0])
+        schedule.optimizer.step()
+        schedule.step()
+    assert rates[0] == pytest.approx(2.0 * 1 / 2)
+    assert rates[1] == rates[2] == pytest.approx(2.0)
+    assert rates[7] == pytest.approx(2.0 * (0.1 + 0.9 / 2))  # half way of ten falling steps
+    assert rates[12] == pytest.approx(2.0 * 0.1)
+
+
+def test_an_unknown_monitor_names_the_known_ones():
+    trainer = SimpleNamespace(callback_metrics={"valid/top1": torch.tensor(0.5)})
+    with pytest.raises(ValueError, match="validation logs valid/top1"):
+        KeepBest(print, monitor="valid/accuracy").on_validation_end(trainer, None)

@@ -38,9 +38,9 @@ class StepChecker:
     """Checks the steps of records; fast when a record has the shape of an earlier one.
 
     Two step lists have the same *structure* when their JSON is equal after deleting all digits and
-    their tags are equal: same steps, same number and type of fields, same list lengths, no new sign,
-    point or quote. Only numbers can differ then, so only split extents need another look. Real logs
-    have one or two structures a task (data room notes), which makes this cheap.
+    their tags are equal: same steps, same number and type of fields, same list lengths, no new
+    sign, point or quote. Only numbers can differ then, so only split extents need another look.
+    Tuning logs have one or two structures a task, which makes this cheap.
     """
 
     def __init__(self) -> None:

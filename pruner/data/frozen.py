@@ -1,0 +1,172 @@
+"""Frozen splits: committed lists of which workload is on which side, with a hash.
+
+``datasets/splits/<name>.json`` (other draws: ``<name>-seed<seed>.json``) lists workload identities
+(`pruner.data.workload.Workload.identity`). A list that was edited after it was drawn does not load.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal, Self
+
+import numpy as np
+import orjson
+
+from pruner.errors import DataError
+
+Side = Literal["train", "valid", "test"]
+SIDES: tuple[Side, ...] = ("train", "valid", "test")
+SPLITS_FOLDER = Path(__file__).parents[2] / "datasets" / "splits"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrozenSplit:
+    """Which workload identities are on which side, and how they were drawn."""
+
+    name: str
+    seed: int
+    how: str
+    train: tuple[str, ...]
+    valid: tuple[str, ...]
+    test: tuple[str, ...]
+
+    @property
+    def sha256(self) -> str:
+        """Hash over name, seed and the three lists, independent of file formatting."""
+        content = [self.name, self.seed, *(sorted(self.side(side)) for side in SIDES)]
+        return sha256(orjson.dumps(content)).hexdigest()
+
+    def side(self, side: Side) -> tuple[str, ...]:
+        """The identities on one side."""
+        return {"train": self.train, "valid": self.valid, "test": self.test}[side]
+
+    @property
+    def sides(self) -> dict[str, Side]:
+        """Identity to side."""
+        return {identity: side for side in SIDES for identity in self.side(side)}
+
+    def save(self, folder: Path = SPLITS_FOLDER) -> Path:
+        """Write the file; refuses to overwrite, since a frozen list does not change."""
+        path = folder / file_name(self.name, self.seed)
+        if path.exists():
+            raise DataError(f"{path} exists and is frozen; draw under another name or seed")
+        content = {
+            "name": self.name,
+            "seed": self.seed,
+            "how": self.how,
+            "sha256": self.sha256,
+            **{side: sorted(self.side(side)) for side in SIDES},
+        }
+        path.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
+        return path
+
+    @classmethod
+    def load(cls, name: str, seed: int, folder: Path = SPLITS_FOLDER) -> Self | None:
+        """The frozen split of that name and seed; None where there is none.
+
+        Raises:
+            DataError: the file is unreadable or no longer what was drawn.
+        """
+        path = folder / file_name(name, seed)
+        if not path.exists():
+            return None
+        try:
+            content = orjson.loads(path.read_bytes())
+            split = cls(
+                name=content["name"],
+                seed=content["seed"],
+                how=content["how"],
+                **{side: tuple(content[side]) for side in SIDES},
+            )
+            stored = content["sha256"]
+        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+            raise DataError(f"{path}: not a split file ({error!r})") from error
+        if split.sha256 != stored or (split.name, split.seed) != (name, seed):
+            raise DataError(f"{path}: the lists do not match their sha256; restore the file")
+        return split
+
+
+def file_name(name: str, seed: int) -> str:
+    """File of a frozen split; seed 0 is the plain name."""
+    return f"{name}.json" if seed == 0 else f"{name}-seed{seed}.json"
+
+
+def draw_split(
+    name: str,
+    workloads: Mapping[str, tuple[str, frozenset[str]]],
+    *,
+    seed: int,
+    test: float,
+    valid: float,
+    max_draws: int = 10_000,
+) -> FrozenSplit:
+    """Draw a split of `workloads`: identity to (operator, platforms that measured it).
+
+    Stratified by operator through systematic sampling: the workloads are shuffled inside each
+    operator, operators stand one behind the other in shuffled order, and every (1 / `test`)-th one
+    from a random start is held out; then the same among the rest for validation. Draws repeat until
+    every platform has between half and one and a half times its share of held-out workloads (at
+    least one) and a validation workload, so that a split never leaves a small platform untested.
+
+    Raises:
+        DataError: fewer than three workloads, or no balanced draw.
+    """
+    if len(workloads) < 3:
+        raise DataError(f"split {name}: {len(workloads)} different workloads; at least 3 needed")
+    generator = np.random.default_rng(seed)
+    for draw in range(1, max_draws + 1):
+        order = _shuffled_by_operator(workloads, generator)
+        held_out = _every(order, test, generator)
+        rest = [identity for identity in order if identity not in held_out]
+        checked = _every(rest, valid / (1 - test), generator)
+        if _balanced(workloads, held_out, checked, test):
+            trained = set(rest) - checked
+            how = (
+                f"systematic sampling over operators, test {test:.3g}, valid {valid:.3g}, "
+                f"numpy default_rng({seed}), draw {draw} (the first balanced over platforms)"
+            )
+            return FrozenSplit(
+                name=name,
+                seed=seed,
+                how=how,
+                train=tuple(sorted(trained)),
+                valid=tuple(sorted(checked)),
+                test=tuple(sorted(held_out)),
+            )
+    raise DataError(f"split {name}: no draw is balanced over platforms; widen test={test}")
+
+
+def _shuffled_by_operator(
+    workloads: Mapping[str, tuple[str, frozenset[str]]], generator: np.random.Generator
+) -> list[str]:
+    by_op: dict[str, list[str]] = {}
+    for identity in sorted(workloads):
+        by_op.setdefault(workloads[identity][0], []).append(identity)
+    ops = sorted(by_op)
+    return [
+        by_op[ops[op]][position]
+        for op in generator.permutation(len(ops))
+        for position in generator.permutation(len(by_op[ops[op]]))
+    ]
+
+
+def _every(order: list[str], share: float, generator: np.random.Generator) -> set[str]:
+    count = max(1, round(share * len(order)))
+    positions = (np.arange(count) + generator.random()) * len(order) / count
+    return {order[int(position)] for position in positions}
+
+
+def _balanced(
+    workloads: Mapping[str, tuple[str, frozenset[str]]],
+    test: set[str],
+    valid: set[str],
+    share: float,
+) -> bool:
+    for platform in sorted({name for _, names in workloads.values() for name in names}):
+        here = {identity for identity, (_, names) in workloads.items() if platform in names}
+        num_test = len(here & test)
+        fair = 0.5 * share * len(here) <= num_test <= 1.5 * share * len(here)
+        if not fair or num_test < 1 or not here & valid:
+            return False
+    return True

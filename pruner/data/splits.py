@@ -1,0 +1,286 @@
+"""Splits: which records a model learns from, is tuned on, and is judged by.
+
+What a split keeps apart is work, not files: the same shapes on another platform, with another
+padding spelling or with fused operators count as the same workload (`Workload.identity`), so a
+model is never judged on a shape that it has seen on any platform.
+
+| name        | held out                                   | generalisation to            |
+|-------------|--------------------------------------------|------------------------------|
+| by_task     | workloads in a frozen list (about 20 %)     | new shapes                   |
+| bundled     | the same, for the bundled CPU records       | new shapes                   |
+| by_operator | all workloads of the operators `held_out`   | new operators                |
+| by_platform | the platforms `held_out`                    | new platforms and new shapes |
+| within_task | a fifth of the programs of every task       | nothing: only for debugging  |
+
+Workloads that are in no frozen list (a user's own records) are put on a side by a hash of their
+identity, the same on every machine and whatever other tasks are there.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Bool, UInt64
+
+from pruner.data.frozen import SIDES, SPLITS_FOLDER, FrozenSplit, Side
+from pruner.data.tasks import TaskKey, TaskRecords
+from pruner.errors import DataError
+
+log = logging.getLogger(__name__)
+
+SplitName = Literal["by_task", "bundled", "by_operator", "by_platform", "within_task"]
+TEST_SHARE = 0.2
+VALID_SHARE = 0.1
+
+# Operators that one name in `held_out` may stand for.
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "matmul": ("matmul", "batch_matmul"),
+    "convolution": ("conv2d", "depthwise_conv2d"),
+}
+
+
+class LeakError(DataError):
+    """The same work stands on two sides of a split."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Tasks on each side. `by_rows`: every task is on every side and rows are divided.
+
+    `generalisation` is False where a good score says nothing about new programs to tune.
+    """
+
+    name: str
+    seed: int
+    train: tuple[TaskKey, ...]
+    valid: tuple[TaskKey, ...]
+    test: tuple[TaskKey, ...]
+    by_rows: bool = False
+    generalisation: bool = True
+
+    def side(self, side: Side) -> tuple[TaskKey, ...]:
+        """The tasks of one side."""
+        return {"train": self.train, "valid": self.valid, "test": self.test}[side]
+
+    def rows(
+        self, side: Side, key: TaskKey, digest: UInt64[np.ndarray, " row"]
+    ) -> Bool[np.ndarray, " row"]:
+        """Which rows of a task are on `side`; `digest` is `TaskRecords.digest`.
+
+        Equal programs of the same workload are on the same side on every platform.
+        """
+        if key not in self.side(side):
+            return np.zeros(len(digest), dtype=bool)
+        if not self.by_rows:
+            return np.ones(len(digest), dtype=bool)
+        draw = _row_uniform(digest, f"{self.seed}:{key.identity}")
+        low, high = _bounds(side)
+        return (draw >= low) & (draw < high)
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of what is on which side, for run records."""
+        lines = [f"{self.name} {self.seed} {self.by_rows}"]
+        lines += [f"{side} {key}" for side in SIDES for key in sorted(self.side(side))]
+        return sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def make_split(
+    name: str,
+    tasks: Iterable[TaskKey],
+    seed: int = 0,
+    *,
+    held_out: Sequence[str] = (),
+    workloads: Literal["unseen", "all"] = "unseen",
+    folder: Path = SPLITS_FOLDER,
+) -> Split:
+    """Divide `tasks` by the named split; see the module's table.
+
+    `held_out` names operators or families (by_operator) or platforms (by_platform). For by_platform,
+    ``workloads="unseen"`` judges on workloads that by_task holds out and trains on none of them;
+    ``"all"`` judges on every workload of the platform, also those seen on other platforms.
+
+    Raises:
+        DataError: unknown name, nothing to hold out, or a side would be empty.
+        LeakError: the same work is on two sides (a bug or a damaged list).
+    """
+    keys = sorted(set(tasks))
+    if not keys:
+        raise DataError(f"split {name}: no task given")
+    if name == "within_task":
+        everything = tuple(keys)
+        return Split(
+            name=name,
+            seed=seed,
+            train=everything,
+            valid=everything,
+            test=everything,
+            by_rows=True,
+            generalisation=False,
+        )
+    if name in ("by_task", "bundled"):
+        split = _assemble(name, seed, keys, _sides_by_workload(name, seed, keys, folder))
+    elif name == "by_operator":
+        split = _by_operator(seed, keys, held_out)
+    elif name == "by_platform":
+        split = _by_platform(seed, keys, held_out, workloads, folder)
+    else:
+        known = "by_task, bundled, by_operator, by_platform, within_task"
+        raise DataError(f"split {name!r} is unknown; known: {known}")
+    if not (name == "by_platform" and workloads == "all"):
+        check_no_leak(split)
+    return split
+
+
+def check_no_leak(split: Split, records: Iterable[TaskRecords] = ()) -> None:
+    """Raise if the same work is on two sides.
+
+    Tasks: no workload identity on two sides. Rows, for `records` given: no program (workload
+    identity and steps) on two sides.
+
+    Raises:
+        LeakError: with an example.
+    """
+    seen: dict[object, Side] = {}
+    if not split.by_rows:
+        for side in SIDES:
+            for key in split.side(side):
+                _claim(seen, key.identity, side, f"workload {key.identity}")
+    for task in records:
+        for side in SIDES:
+            for row in np.flatnonzero(split.rows(side, task.key, task.digest)):
+                program = (task.key.identity, int(task.digest[row]))
+                _claim(seen, program, side, f"program {task.file}:{task.line[row]}")
+
+
+def _claim(seen: dict[object, Side], what: object, side: Side, name: str) -> None:
+    if seen.setdefault(what, side) != side:
+        raise LeakError(f"{name} is on two sides of the split: {seen[what]} and {side}")
+
+
+def _sides_by_workload(
+    name: str, seed: int, keys: Sequence[TaskKey], folder: Path
+) -> dict[str, Side]:
+    """Side of every identity: from the frozen list, else by hash; no side stays empty."""
+    identities = sorted({key.identity for key in keys})
+    if len(identities) < 3:
+        raise DataError(
+            f"split {name}: {len(identities)} different workloads, at least 3 needed; "
+            f"use split=within_task, or add records of other shapes"
+        )
+    frozen = FrozenSplit.load(name, seed, folder)
+    listed = frozen.sides if frozen else {}
+    salt = f"{name}:{seed}"
+    sides = {
+        identity: listed.get(identity) or _hashed_side(identity, salt) for identity in identities
+    }
+    loose = [identity for identity in identities if identity not in listed]
+    _fill(sides, "test", loose, salt)
+    # A listed training workload may serve for validation: what is held out stays the same.
+    _fill(sides, "valid", [name for name in identities if sides[name] == "train"], salt)
+    for side in SIDES:
+        if side not in sides.values():
+            raise DataError(
+                f"split {name} (seed {seed}): no workload of these {len(identities)} is on the "
+                f"{side} side; add records, or choose another split.seed or split=within_task"
+            )
+    return sides
+
+
+def _fill(sides: dict[str, Side], side: Side, candidates: Sequence[str], salt: str) -> None:
+    """Give an empty side the candidate with the smallest hash."""
+    if side not in sides.values() and len(candidates) > 1:
+        chosen = min(candidates, key=lambda identity: _uniform(identity, salt))
+        log.info("split %s: %s moved to the empty %s side", salt, chosen, side)
+        sides[chosen] = side
+
+
+def _by_operator(seed: int, keys: Sequence[TaskKey], held_out: Sequence[str]) -> Split:
+    present = sorted({key.workload.short_op for key in keys})
+    ops = {op for name in held_out for op in FAMILIES.get(name, (name.removesuffix("_layer"),))}
+    if not ops & set(present) or not set(present) - ops:
+        raise DataError(
+            f"split by_operator: split.held_out={list(held_out)} leaves a side empty; "
+            f"operators here: {', '.join(present)}; families: {', '.join(FAMILIES)}"
+        )
+    sides: dict[str, Side] = {}
+    for key in keys:
+        if key.workload.short_op in ops:
+            sides[key.identity] = "test"
+        else:
+            valid = _uniform(key.identity, f"by_operator:{seed}") < VALID_SHARE
+            sides[key.identity] = "valid" if valid else "train"
+    rest = sorted(identity for identity, side in sides.items() if side == "train")
+    _fill(sides, "valid", rest, f"by_operator:{seed}")
+    return _assemble("by_operator", seed, keys, sides)
+
+
+def _by_platform(
+    seed: int, keys: Sequence[TaskKey], held_out: Sequence[str], workloads: str, folder: Path
+) -> Split:
+    if workloads not in ("unseen", "all"):
+        raise DataError(f"split by_platform: split.workloads={workloads!r}; known: unseen, all")
+    present = sorted({key.platform for key in keys})
+    if not set(held_out) & set(present) or not set(present) - set(held_out):
+        raise DataError(
+            f"split by_platform: split.held_out={list(held_out)} leaves a side empty; "
+            f"platforms here: {', '.join(present)}"
+        )
+    away = [key for key in keys if key.platform not in held_out]
+    here = [key for key in keys if key.platform in held_out]
+    sides = _sides_by_workload("by_task", seed, keys, folder)
+    if workloads == "unseen":
+        here = [key for key in here if sides[key.identity] == "test"]
+        if not here:
+            raise DataError(
+                f"split by_platform: {', '.join(held_out)} has no workload that by_task holds out; "
+                "use split.workloads=all"
+            )
+        train = [key for key in away if sides[key.identity] == "train"]
+    else:
+        train = [key for key in away if sides[key.identity] != "valid"]
+    return Split(
+        name="by_platform",
+        seed=seed,
+        train=tuple(train),
+        valid=tuple(key for key in away if sides[key.identity] == "valid"),
+        test=tuple(here),
+    )
+
+
+def _assemble(name: str, seed: int, keys: Sequence[TaskKey], sides: dict[str, Side]) -> Split:
+    def pick(side: Side) -> tuple[TaskKey, ...]:
+        return tuple(key for key in keys if sides[key.identity] == side)
+
+    return Split(name=name, seed=seed, train=pick("train"), valid=pick("valid"), test=pick("test"))
+
+
+def _hashed_side(identity: str, salt: str) -> Side:
+    draw = _uniform(identity, salt)
+    return next(side for side in SIDES if _bounds(side)[0] <= draw < _bounds(side)[1])
+
+
+def _bounds(side: Side) -> tuple[float, float]:
+    """The part of [0, 1) that means `side`."""
+    edge = TEST_SHARE + VALID_SHARE
+    return {"test": (0.0, TEST_SHARE), "valid": (TEST_SHARE, edge), "train": (edge, 1.0)}[side]
+
+
+def _uniform(text: str, salt: str) -> float:
+    """A number in [0, 1) that depends on `salt` and `text` only."""
+    digest = sha256(f"{salt}\n{text}".encode()).digest()
+    return (int.from_bytes(digest[:8], "big") >> 11) / 2**53
+
+
+def _row_uniform(digest: UInt64[np.ndarray, " row"], salt: str) -> np.ndarray:
+    """Like `_uniform` for many programs: the finaliser of splitmix64 over digest xor salt."""
+    start = np.uint64(int.from_bytes(sha256(salt.encode()).digest()[:8], "big"))
+    mixed = digest ^ start
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return (mixed >> np.uint64(11)).astype(np.float64) / 2**53

@@ -6,8 +6,6 @@ with a reason, never approximated.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from pruner.data.node_graph import Node, NodeGraph
@@ -15,6 +13,7 @@ from pruner.errors import DataError, UnsupportedProgram
 from pruner.program.dag import AxisDef, Combiner, ComputeDAG, Stage
 from pruner.program.expr import Expr, Load, rewrite
 from pruner.program.graph_expr import ExprReader
+from pruner.program.integer_value import constant_value
 from pruner.program.stage_order import schedule_order
 
 COMBINERS: dict[str, Combiner] = {
@@ -22,13 +21,6 @@ COMBINERS: dict[str, Combiner] = {
     "tir.Mul": "mul",
     "tir.Max": "max",
     "tir.Min": "min",
-}
-FOLD: dict[str, Callable[[int, int], int]] = {
-    "tir.Add": operator.add,
-    "tir.Sub": operator.sub,
-    "tir.Mul": operator.mul,
-    "tir.FloorDiv": operator.floordiv,
-    "tir.FloorMod": operator.mod,
 }
 SPATIAL, REDUCE = 0, 2
 """Kinds of loop variables in the file."""
@@ -98,13 +90,16 @@ class _Reader:
                 return Stage(
                     name=op.field("name"),
                     kind="placeholder",
-                    shape=tuple(_extent(size) for size in op.ref("shape").items),
+                    shape=tuple(_extent(size, self.reader({})) for size in op.ref("shape").items),
                     dtype=op.field("dtype"),
                 )
             case "ComputeOp":
                 return self.compute(op)
             case other:
                 raise UnsupportedProgram("unsupported-operation", other)
+
+    def reader(self, variables: dict[int, int]) -> ExprReader:
+        return ExprReader(variables=variables, stage_of=self.operation)
 
     def compute(self, op: Node) -> Stage:
         bodies = op.ref("body").items
@@ -117,15 +112,15 @@ class _Reader:
         if reduction is None and reduce_axes:
             raise UnsupportedProgram("unsupported-reduction", "reduce axes without a reduction")
         variables = {axis.ref("var").number: i for i, axis in enumerate((*axes, *reduce_axes))}
-        reader = ExprReader(variables=variables, stage_of=self.operation)
-        spatial = tuple(_axis(axis, SPATIAL) for axis in axes)
+        reader = self.reader(variables)
+        spatial = tuple(_axis(axis, SPATIAL, reader, ()) for axis in axes)
         return Stage(
             name=op.field("name"),
             kind="compute",
             shape=tuple(axis.extent for axis in spatial),
             dtype=value.field("dtype"),
             axes=spatial,
-            reduce_axes=tuple(_axis(axis, REDUCE) for axis in reduce_axes),
+            reduce_axes=tuple(_axis(axis, REDUCE, reader, spatial) for axis in reduce_axes),
             body=reader.read(reduction.source if reduction else value),
             combiner=reduction.combiner if reduction else None,
             identity=reduction.identity if reduction else 0.0,
@@ -181,22 +176,21 @@ def _reduction(node: Node) -> _Reduction:
     return _Reduction(source=sources[0], combiner=combiner, identity=float(identity.field("value")))
 
 
-def _axis(axis: Node, kind: int) -> AxisDef:
+def _axis(axis: Node, kind: int, reader: ExprReader, spatial: tuple[AxisDef, ...]) -> AxisDef:
     if axis.integer("iter_type") != kind:
         raise UnsupportedProgram("unsupported-operation", "a loop of an unusual kind")
     domain = axis.ref("dom")
-    if _extent(domain.ref("min")) != 0:
+    if _extent(domain.ref("min"), reader, spatial) != 0:
         raise UnsupportedProgram("axis-start", "a loop does not start at 0")
     name = axis.ref("var").ref("name").text
-    return AxisDef(name=name, extent=_extent(domain.ref("extent")))
+    return AxisDef(name=name, extent=_extent(domain.ref("extent"), reader, spatial))
 
 
-def _extent(node: Node) -> int:
-    """A size: a number or arithmetic on numbers that was left unfolded."""
-    match node.type_key:
-        case "IntImm":
-            return node.integer("value")
-        case kind if kind in FOLD:
-            return FOLD[kind](_extent(node.ref("a")), _extent(node.ref("b")))
-        case other:
-            raise UnsupportedProgram("dynamic-shape", f"a size is {other}, no number")
+def _extent(node: Node, reader: ExprReader, spatial: tuple[AxisDef, ...] = ()) -> int:
+    """A size: a number, or arithmetic left unfolded that gives the same number everywhere."""
+    if node.type_key == "IntImm":
+        return node.integer("value")
+    value = constant_value(reader.read(node), [axis.extent for axis in spatial])
+    if value is None:
+        raise UnsupportedProgram("dynamic-shape", "a size differs between iterations")
+    return value

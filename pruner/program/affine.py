@@ -1,0 +1,247 @@
+"""Index expressions for N candidates at once.
+
+An index expression of a scheduled program is a sum of scaled loop variables, where a variable may
+first have been divided and taken modulo: ``sum_t coef_t * ((index_t mod upper_t) div lower_t) +
+base``. This is the normal form of TVM's canonical simplifier ("SplitExpr" and "SumExpr" in
+src/arith/canonical_simplify.cc); here every coefficient, factor and base may be an int64 array of
+length N, so one value stands for the simplified index of N programs. A term that is absent from a
+program has coefficient 0 there: structure is common, values are masked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+IntLike = int | Ints
+INF = 1 << 61  # "no modulo"; larger than any index and safe to multiply by small factors
+
+
+@dataclass(eq=False, slots=True)
+class LoopVar:
+    """One loop variable: ``0 <= value < extent``, per candidate.
+
+    ``bound_by`` is the value's exclusive limit where a guard around the statement states one.
+    """
+
+    name: str
+    extent: IntLike = 1
+
+
+@dataclass(eq=False, slots=True)
+class Term:
+    """``coef * ((index mod upper) div lower)``."""
+
+    index: LoopVar | Affine
+    lower: IntLike
+    upper: IntLike
+    coef: IntLike
+
+
+@dataclass(eq=False, slots=True)
+class Affine:
+    """``sum(terms) + base`` for N candidates."""
+
+    terms: list[Term] = field(default_factory=list)
+    base: IntLike = 0
+
+
+def any_nonzero(x: IntLike) -> bool:
+    """Whether any candidate has a non-zero value."""
+    return bool(x) if isinstance(x, int) else bool(np.any(x))
+
+
+def where(cond: bool | NDArray[np.bool_], a: IntLike, b: IntLike) -> IntLike:
+    """``np.where`` that keeps plain integers plain."""
+    if isinstance(cond, (bool, np.bool_)):
+        return a if cond else b
+    return np.where(cond, a, b)
+
+
+def const(value: IntLike) -> Affine:
+    """A constant index."""
+    return Affine([], value)
+
+
+def variable(var: LoopVar) -> Affine:
+    """The loop variable itself; absent where its extent is 1 (lowering removes such loops)."""
+    present = where(np.greater(var.extent, 1), 1, 0)
+    return Affine([Term(var, 1, INF, present)]) if any_nonzero(present) else Affine()
+
+
+def _same(a: IntLike, b: IntLike) -> bool:
+    return a is b or bool(np.all(np.equal(a, b)))
+
+
+def add(a: Affine, b: Affine, scale: IntLike = 1) -> Affine:
+    """``a + scale * b``; equal terms are merged."""
+    terms = list(a.terms)
+    for t in b.terms:
+        coef = t.coef * scale
+        for i, u in enumerate(terms):
+            if u.index is t.index and _same(u.lower, t.lower) and _same(u.upper, t.upper):
+                merged = u.coef + coef
+                terms[i] = Term(u.index, u.lower, u.upper, merged)
+                break
+        else:
+            terms.append(Term(t.index, t.lower, t.upper, coef))
+    return Affine([t for t in terms if any_nonzero(t.coef)], a.base + b.base * scale)
+
+
+def mul(a: Affine, scale: IntLike) -> Affine:
+    """``a * scale``."""
+    terms = [Term(t.index, t.lower, t.upper, t.coef * scale) for t in a.terms]
+    return Affine([t for t in terms if any_nonzero(t.coef)], a.base * scale)
+
+
+def index_bounds(index: LoopVar | Affine) -> tuple[IntLike, IntLike]:
+    """Smallest and largest value of a term's index."""
+    if isinstance(index, LoopVar):
+        return 0, index.extent - 1
+    return bounds(index)
+
+
+def wrap_bounds(t: Term, lo: IntLike, hi: IntLike) -> tuple[IntLike, IntLike]:
+    """Interval of ``(index mod upper) div lower`` for ``index`` in [lo, hi] (ConstIntBound rules)."""
+    if not (isinstance(t.upper, int) and t.upper >= INF):
+        inside = np.logical_and(np.greater_equal(lo, 0), np.less(hi, t.upper))
+        capped = where(np.greater_equal(lo, 0), np.minimum(hi, t.upper - 1), t.upper - 1)
+        lo, hi = where(inside, lo, 0), where(inside, hi, capped)
+    if not (isinstance(t.lower, int) and t.lower == 1):
+        lo, hi = np.floor_divide(lo, t.lower), np.floor_divide(hi, t.lower)
+    return lo, hi
+
+
+def bounds(a: Affine) -> tuple[IntLike, IntLike]:
+    """Smallest and largest value over all loops (interval arithmetic, each term on its own)."""
+    lo: IntLike = a.base
+    hi: IntLike = a.base
+    for t in a.terms:
+        tlo, thi = wrap_bounds(t, *index_bounds(t.index))
+        x, y = t.coef * tlo, t.coef * thi
+        lo, hi = lo + np.minimum(x, y), hi + np.maximum(x, y)
+    return lo, hi
+
+
+def _split(a: Affine, divisor: IntLike) -> tuple[Affine, Affine]:
+    """Terms that ``divisor`` divides, and the rest (``SeparateDivisibleParts``)."""
+    whole, rest = [], []
+    for t in a.terms:
+        divisible = np.equal(np.mod(t.coef, divisor), 0)
+        w, r = where(divisible, t.coef, 0), where(divisible, 0, t.coef)
+        if any_nonzero(w):
+            whole.append(Term(t.index, t.lower, t.upper, w))
+        if any_nonzero(r):
+            rest.append(Term(t.index, t.lower, t.upper, r))
+    divisible = np.equal(np.mod(a.base, divisor), 0)
+    return (
+        Affine(whole, where(divisible, a.base, 0)),
+        Affine(rest, where(divisible, 0, a.base)),
+    )
+
+
+def _masked(a: Affine, keep: IntLike) -> Affine:
+    return mul(a, keep)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """How many terms remain per candidate, as 0/1 masks."""
+
+    single: IntLike  # exactly one term and no base
+    multi: IntLike  # anything else that is not a plain constant
+
+
+def _shape(rest: Affine, live: IntLike) -> _Shape:
+    count: IntLike = 0
+    for t in rest.terms:
+        count = count + where(np.not_equal(t.coef, 0), 1, 0)
+    single = np.logical_and(np.equal(count, 1), np.equal(rest.base, 0))
+    multi = np.logical_and(np.greater(count, 0), np.logical_not(single))
+    return _Shape(where(single, live, 0), where(multi, live, 0))
+
+
+def floordiv(a: Affine, divisor: IntLike) -> Affine:
+    """``floor(a / divisor)``, simplified as TVM's canonical simplifier does (``divisor`` > 0)."""
+    if isinstance(divisor, int) and divisor == 1:
+        return a
+    whole, rest = _split(a, divisor)
+    out = Affine(
+        [Term(t.index, t.lower, t.upper, np.floor_divide(t.coef, divisor)) for t in whole.terms],
+        np.floor_divide(whole.base, divisor),
+    )
+    if not rest.terms:
+        return Affine(out.terms, out.base + np.floor_divide(rest.base, divisor))
+    lo, hi = bounds(rest)
+    gone = np.logical_and(np.greater_equal(lo, 0), np.less(hi, divisor))
+    shape = _shape(rest, where(gone, 0, 1))
+    has_terms = np.greater(shape.single + shape.multi + where(gone, 1, 0), 0)
+    out = Affine(out.terms, out.base + where(has_terms, 0, np.floor_divide(rest.base, divisor)))
+    composite = shape.multi
+    for t in rest.terms:
+        here = where(np.not_equal(t.coef, 0), shape.single, 0)
+        if not any_nonzero(here):
+            continue
+        scaled, fits = _scaled(divisor, t.coef)
+        reach = t.lower * scaled
+        endless = np.greater_equal(t.upper, INF)
+        exact = np.logical_or(endless, np.equal(np.mod(t.upper, np.maximum(reach, 1)), 0))
+        fold = np.logical_and(fits, exact)
+        vanish = np.logical_and(fits, np.less_equal(t.upper, reach))
+        folded = where(fold, here, 0)
+        out = add(out, Affine([Term(t.index, where(fold, reach, t.lower), t.upper, folded)]))
+        composite = composite + where(np.logical_or(fold, vanish), 0, here)
+    if any_nonzero(composite):
+        inner = _masked(rest, composite)
+        out = add(out, Affine([Term(inner, divisor, INF, composite)]))
+    return out
+
+
+def floormod(a: Affine, divisor: IntLike) -> Affine:
+    """``a mod divisor`` (floor), simplified as TVM's canonical simplifier does."""
+    if isinstance(divisor, int) and divisor == 1:
+        return Affine()
+    _, rest = _split(a, divisor)
+    if not rest.terms:
+        return Affine([], np.mod(rest.base, divisor))
+    lo, hi = bounds(rest)
+    keep = where(np.logical_and(np.greater_equal(lo, 0), np.less(hi, divisor)), 1, 0)
+    shape = _shape(rest, 1 - keep)
+    count = shape.single + shape.multi
+    out = _masked(rest, keep)
+    is_const = np.equal(count + keep, 0)
+    out = Affine(out.terms, out.base + where(is_const, np.mod(rest.base, divisor), 0))
+    composite = shape.multi
+    for t in rest.terms:
+        here = where(np.not_equal(t.coef, 0), shape.single, 0)
+        if not any_nonzero(here):
+            continue
+        scaled, fits = _scaled(divisor, t.coef)
+        reach = t.lower * scaled
+        endless = np.greater_equal(t.upper, INF)
+        tighter = np.logical_or(endless, np.equal(np.mod(t.upper, np.maximum(reach, 1)), 0))
+        looser = np.logical_and(
+            np.logical_not(tighter), np.equal(np.mod(reach, np.maximum(t.upper, 1)), 0)
+        )
+        ok = np.logical_and(fits, np.logical_or(tighter, looser))
+        upper = where(tighter, reach, t.upper)
+        out = add(
+            out,
+            Affine([Term(t.index, t.lower, where(ok, upper, INF), where(ok, here, 0) * t.coef)]),
+        )
+        composite = composite + where(ok, 0, here)
+    if any_nonzero(composite):
+        inner = _masked(rest, composite)
+        inner = Affine(inner.terms, np.mod(inner.base, divisor))
+        out = add(out, Affine([Term(inner, 1, divisor, composite)]))
+    return out
+
+
+def _scaled(divisor: IntLike, coef: IntLike) -> tuple[IntLike, NDArray[np.bool_] | np.bool_]:
+    """``divisor / coef`` where a positive ``coef`` divides it."""
+    safe = np.where(np.greater(coef, 0), coef, 1)
+    fits = np.logical_and(np.greater(coef, 0), np.equal(np.mod(divisor, safe), 0))
+    return np.floor_divide(divisor, safe), fits

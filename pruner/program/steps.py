@@ -1,0 +1,228 @@
+"""Schedule primitives as frozen values, and the reader of Ansor's JSON step lists.
+
+A program is *skeleton + decision vector*: the skeleton is a tuple of primitives in which every
+tile length and the unroll depth is a *slot*, the position of its value in the decision vector.
+``stage`` and ``iter`` numbers refer to the state at that point of the replay, as in Ansor's log
+(src/auto_scheduler/transform_step.cc; ../shared notes list the fields).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pruner.errors import UnknownStep, UnsupportedProgram
+
+ANNOTATIONS = (
+    "none", "unroll", "vectorize", "parallel", "vthread", "blockIdx.x", "threadIdx.x",
+    "blockIdx.y", "threadIdx.y", "blockIdx.z", "threadIdx.z", "tensorize",
+)  # fmt: skip
+UNROLL_PRAGMA = "auto_unroll_max_step"
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """``for i in E`` -> ``len(slots) + 1`` nested loops.
+
+    ``inner_to_outer``: the slots are the inner lengths in order and the outermost loop gets
+    ``ceil(E / product)``; otherwise they are the outer loops' counts.
+    """
+
+    stage: int
+    iter: int
+    slots: tuple[int, ...]
+    inner_to_outer: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FollowSplit:
+    """Split like the primitive ``source``: its first ``num - 1`` lengths, the rest multiplied."""
+
+    stage: int
+    iter: int
+    source: int
+    num: int
+
+
+@dataclass(frozen=True, slots=True)
+class FollowFusedSplit:
+    """Split by the product over ``sources`` of their lengths at ``level``."""
+
+    stage: int
+    iter: int
+    sources: tuple[int, ...]
+    level: int
+    by_factor: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reorder:
+    """Loops of ``stage`` in the order ``order``."""
+
+    stage: int
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fuse:
+    """``for i: for j`` -> ``for ij`` over adjacent loops ``iters``."""
+
+    stage: int
+    iters: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Annotate:
+    """Mark a loop: one of :data:`ANNOTATIONS`."""
+
+    stage: int
+    iter: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnrollPragma:
+    """``auto_unroll_max_step`` for everything under the loop; the depth is decision ``slot``."""
+
+    stage: int
+    iter: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeAt:
+    """Compute ``stage`` inside loop ``target_iter`` of ``target``."""
+
+    stage: int
+    target: int
+    target_iter: int
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeInline:
+    """Replace loads of ``stage`` by its body."""
+
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeRoot:
+    """Compute ``stage`` in a loop nest of its own."""
+
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class CacheRead:
+    """Insert a copy of ``stage`` in ``scope`` right after it, read by ``readers``."""
+
+    stage: int
+    scope: str
+    readers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheWrite:
+    """Insert a stage in ``scope`` right before ``stage`` that takes over its computation."""
+
+    stage: int
+    scope: str
+
+
+@dataclass(frozen=True, slots=True)
+class RFactor:
+    """Turn reduction loop ``iter`` into spatial axis ``factor_axis`` of a new partial result."""
+
+    stage: int
+    iter: int
+    factor_axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class StorageAlign:
+    """Pad a buffer's rows; changes addresses, not loops."""
+
+    stage: int
+    iter: int
+
+
+Primitive = (
+    Split
+    | FollowSplit
+    | FollowFusedSplit
+    | Reorder
+    | Fuse
+    | Annotate
+    | UnrollPragma
+    | ComputeAt
+    | ComputeInline
+    | ComputeRoot
+    | CacheRead
+    | CacheWrite
+    | RFactor
+    | StorageAlign
+)
+
+
+def parse_steps(steps: list[list[Any]]) -> tuple[tuple[Primitive, ...], list[int]]:
+    """Read one record's step list.
+
+    Returns the skeleton and the record's decision vector.
+
+    Raises:
+        UnknownStep: a tag outside Ansor's vocabulary (such as TLM's ``PPT``).
+        UnsupportedProgram: a known step with fields that cannot be read.
+    """
+    primitives: list[Primitive] = []
+    decisions: list[int] = []
+    for number, step in enumerate(steps):
+        try:
+            primitives.append(_parse(step, decisions))
+        except (IndexError, TypeError, ValueError) as error:
+            raise UnsupportedProgram(
+                "malformed-step", f"step {number} {step!r:.80}: {error}"
+            ) from error
+    return tuple(primitives), decisions
+
+
+def _slots(values: list[int], decisions: list[int]) -> tuple[int, ...]:
+    first = len(decisions)
+    decisions.extend(int(v) for v in values)
+    return tuple(range(first, len(decisions)))
+
+
+def _parse(step: list[Any], decisions: list[int]) -> Primitive:  # noqa: PLR0911 - a table
+    match step:
+        case ["SP", stage, it, _extent, lengths, inner_to_outer]:
+            return Split(stage, it, _slots(lengths, decisions), bool(inner_to_outer))
+        case ["FSP", stage, it, source, num]:
+            return FollowSplit(stage, it, source, num)
+        case ["FFSP", stage, it, sources, level, by_factor]:
+            return FollowFusedSplit(stage, it, tuple(sources), level, bool(by_factor))
+        case ["RE", stage, order]:
+            return Reorder(stage, tuple(order))
+        case ["FU", stage, iters]:
+            return Fuse(stage, tuple(iters))
+        case ["AN", stage, it, kind]:
+            return Annotate(stage, it, ANNOTATIONS[kind])
+        case ["PR", stage, it, text]:
+            name, _, value = str(text).partition("$")
+            if name != UNROLL_PRAGMA:
+                raise UnsupportedProgram("unknown-pragma", repr(text)[:80])
+            return UnrollPragma(stage, it, _slots([int(value)], decisions)[0])
+        case ["CA", stage, target, it]:
+            return ComputeAt(stage, target, it)
+        case ["CI", stage]:
+            return ComputeInline(stage)
+        case ["CR", stage]:
+            return ComputeRoot(stage)
+        case ["CHR", stage, scope, readers]:
+            return CacheRead(stage, scope, tuple(readers))
+        case ["CHW", stage, scope]:
+            return CacheWrite(stage, scope)
+        case ["RF", stage, it, axis]:
+            return RFactor(stage, it, axis)
+        case ["SA", stage, it, _factor, _offset]:
+            return StorageAlign(stage, it)
+        case _:
+            raise UnknownStep("unknown-step", repr(step)[:80])

@@ -7,10 +7,10 @@ EXTRAS := tvm,wandb,tensorboard,gbdt,dev
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint slow clean
+.PHONY: help setup demo test lint ansor-env slow clean
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
 setup: $(STAMP) ## make .venv and install the project with every extra, at exact versions
 
@@ -30,6 +30,9 @@ test: setup lint ## everything a change must pass: ruff, mypy, the fast tests
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+ansor-env: setup ## install Ansor beside the project, to measure schedules of your own CPU
+	$(BIN)/python collect.py setup=true
 
 slow: setup ## the slow tests
 	$(BIN)/python -m pytest -m slow

@@ -44,7 +44,10 @@ class FrozenSplit:
     @property
     def sides(self) -> dict[str, Side]:
         """Identity to side."""
-        return {identity: side for side in SIDES for identity in self.side(side)}
+        found: dict[str, Side] = {}
+        for side in SIDES:
+            found.update(dict.fromkeys(self.side(side), side))
+        return found
 
     def save(self, folder: Path = SPLITS_FOLDER) -> Path:
         """Write the file; refuses to overwrite, since a frozen list does not change."""

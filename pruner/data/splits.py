@@ -100,9 +100,9 @@ def make_split(
 ) -> Split:
     """Divide `tasks` by the named split; see the module's table.
 
-    `held_out` names operators or families (by_operator) or platforms (by_platform). For by_platform,
-    ``workloads="unseen"`` judges on workloads that by_task holds out and trains on none of them;
-    ``"all"`` judges on every workload of the platform, also those seen on other platforms.
+    `held_out` names operators or families (by_operator) or platforms (by_platform). With
+    by_platform, ``workloads="unseen"`` judges on workloads that by_task holds out and trains on
+    none of them; ``"all"`` judges on every workload of the platform, seen elsewhere or not.
 
     Raises:
         DataError: unknown name, nothing to hold out, or a side would be empty.

@@ -1,0 +1,215 @@
+"""Raw tuning logs, of any name and any mix of tasks, into the measure_records layout."""
+
+import gzip
+import logging
+import re
+import shutil
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import IO, Literal
+
+from pruner.data.parse import LineParser, ParsedLine
+from pruner.data.quarantine import Quarantine, Reason
+from pruner.data.records import parse_lines
+from pruner.data.store import FOLDER, summary
+from pruner.data.workload import fused_from_name, parse_workload
+from pruner.errors import DataError
+
+log = logging.getLogger(__name__)
+
+Compression = Literal["none", "gz"]
+Progress = Callable[[int, int, int], None]  # files done, files in all, records so far
+MAX_OPEN_FILES = 64
+COPY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportResult:
+    """What an import wrote: `records` lines, of them `failed` failed measurements."""
+
+    records: int
+    failed: int
+    tasks: int
+    files: int
+    quarantined: dict[str, int]
+    out: Path
+
+
+def import_logs(
+    logs: Path,
+    out: Path,
+    platform: str,
+    quarantine: Quarantine,
+    *,
+    compression: Compression = "none",
+    progress: Progress | None = None,
+) -> ImportResult:
+    """Write every record under `logs` to ``out/measure_records/<platform>/<task>.json``.
+
+    One file per workload, fused operators (known only from the log's name) and target; lines are
+    copied as they are and streamed, so logs may be larger than memory. A program logged twice is
+    kept once, the first valid time. The platform's folder appears when all is done.
+
+    Raises:
+        DataError: no log file, no record in them, a bad platform name, or records of that platform
+            already in `out`.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", platform):
+        raise DataError(f"platform={platform!r}: use letters, digits, '.', '_' and '-' only")
+    final = out / FOLDER / platform
+    if final.exists():
+        raise DataError(f"{final} exists and is left alone; choose another out or platform")
+    files = _log_files(logs, out)
+    partial = final.with_name(f".{platform}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # of an interrupted import
+    partial.mkdir(parents=True)
+    try:
+        writer = _LayoutWriter(partial)
+        _copy(files, writer, quarantine, progress)
+        writer.finish(compression)
+        if not writer.records:
+            raise DataError(
+                f"logs={logs}: no usable record in {len(files)} files ({summary(quarantine)}); "
+                'expected Ansor logs: one JSON object {"i": ..., "r": ..., "v": "v0.6"} a line'
+            )
+        partial.rename(final)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return ImportResult(
+        records=writer.records,
+        failed=writer.failed,
+        tasks=len(writer.paths),
+        files=len(files),
+        quarantined=dict(quarantine.counts),
+        out=final,
+    )
+
+
+def _log_files(logs: Path, out: Path) -> list[Path]:
+    if not logs.exists():
+        raise DataError(f"logs={logs}: no such file or folder")
+    found = [logs] if logs.is_file() else sorted(logs.rglob("*"))
+    written = (out / FOLDER).resolve()
+    files = [
+        path
+        for path in found
+        if path.is_file()
+        and not path.name.startswith(".")
+        and not path.resolve().is_relative_to(written)
+    ]
+    if not files:
+        raise DataError(f"logs={logs}: no file in it; name the folder that holds the tuning logs")
+    return files
+
+
+def _copy(
+    files: list[Path], writer: "_LayoutWriter", quarantine: Quarantine, progress: Progress | None
+) -> None:
+    parser = LineParser()
+    for done, path in enumerate(files):
+        if progress:
+            progress(done, len(files), writer.records)
+        fused = fused_from_name(path.name)
+        for number, line, parsed in parse_lines(path, quarantine, parser):
+            repeated = writer.add(parsed, line, fused, (str(path), number))
+            if repeated is not None:
+                file, repeated_line = repeated
+                quarantine.add(file=file, line=repeated_line, reason=Reason.DUPLICATE)
+    if progress:
+        progress(len(files), len(files), writer.records)
+
+
+_Task = tuple[str, tuple[str, ...], str]  # workload key, fused operators, target
+_Place = tuple[str, int]  # log file, 0-based line
+
+
+class _LayoutWriter:
+    """Task files in one folder, opened as needed, and what is already in them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.paths: dict[_Task, Path] = {}
+        self.records = 0
+        self.failed = 0
+        self._folder = folder
+        self._names: set[str] = set()
+        # Program digest -> None where it ran, the place of the failed record otherwise.
+        self._programs: dict[_Task, dict[int, _Place | None]] = {}
+        self._superseded: dict[_Task, set[int]] = {}  # failed first, then valid
+        self._open: OrderedDict[Path, IO[bytes]] = OrderedDict()
+
+    def add(
+        self, parsed: ParsedLine, line: bytes, fused: tuple[str, ...], place: _Place
+    ) -> _Place | None:
+        """Append one record; returns the place of the one that is a duplicate, if any."""
+        workload = parse_workload(parsed.header.workload_key)
+        if not Path(place[0]).name.removeprefix("ansor_").startswith(workload.short_op):
+            fused = ()  # the name of a mixed log says nothing about this record
+        task = (parsed.header.workload_key, fused, parsed.header.target)
+        programs = self._programs.setdefault(task, {})
+        valid = parsed.error_no == 0
+        earlier = None
+        if parsed.digest in programs:
+            earlier = programs[parsed.digest]
+            if earlier is None or not valid:
+                return place
+            self._superseded.setdefault(task, set()).add(parsed.digest)
+        programs[parsed.digest] = None if valid else place
+        self._handle(self._path(task)).write(line.rstrip(b"\r") + b"\n")
+        self.records += 1
+        self.failed += not valid
+        return earlier
+
+    def finish(self, compression: Compression) -> None:
+        """Drop failed records that a valid one replaced, close, compress."""
+        while self._open:
+            self._open.popitem()[1].close()
+        for task, digests in self._superseded.items():
+            self._drop_failed(self.paths[task], digests)
+        if compression == "gz":
+            for path in self.paths.values():
+                _compress(path)
+
+    def _drop_failed(self, path: Path, digests: set[int]) -> None:
+        kept = path.with_suffix(".kept")
+        with kept.open("wb") as handle:
+            for _, line, parsed in parse_lines(path, Quarantine()):
+                if parsed.error_no != 0 and parsed.digest in digests:
+                    self.records -= 1
+                    self.failed -= 1
+                else:
+                    handle.write(line + b"\n")
+        kept.replace(path)
+
+    def _path(self, task: _Task) -> Path:
+        if task not in self.paths:
+            workload_key, fused, target = task
+            name = parse_workload(workload_key).file_stem(fused)
+            if name in self._names:  # the same work for another target
+                name += "__" + sha256(repr(task).encode()).hexdigest()[:8]
+            self._names.add(name)
+            self.paths[task] = self._folder / f"{name}.json"
+        return self.paths[task]
+
+    def _handle(self, path: Path) -> IO[bytes]:
+        if path in self._open:
+            self._open.move_to_end(path)
+            return self._open[path]
+        if len(self._open) >= MAX_OPEN_FILES:
+            self._open.popitem(last=False)[1].close()
+        self._open[path] = path.open("ab")
+        return self._open[path]
+
+
+def _compress(path: Path) -> None:
+    # No name and no time in the header: the same records give the same bytes.
+    packed = path.with_name(path.name + ".gz")
+    with (
+        path.open("rb") as source,
+        packed.open("wb") as raw,
+        gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as target,
+    ):
+        shutil.copyfileobj(source, target, COPY_BYTES)
+    path.unlink()

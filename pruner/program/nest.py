@@ -113,9 +113,8 @@ def _emit_stage(
     nests: LoopNests, stage: StageState, loops: tuple[NestLoop, ...], unroll: IntLike
 ) -> None:
     """``MakePipeline``: allocate the buffer, then compute it."""
-    if not stage.is_output:
-        extents = tuple(axis.extent for axis in stage.axes)
-        nests.allocations[stage.key] = Allocation(stage, loops, extents)
+    extents = tuple(axis.extent for axis in stage.axes)
+    nests.allocations[stage.key] = Allocation(stage, loops, extents)
     if _is_cross_thread(stage):
         _emit_cross_thread(nests, stage, loops, unroll)
     else:

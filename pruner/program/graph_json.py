@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pruner.data.node_graph import Node, NodeGraph
 from pruner.errors import DataError, UnsupportedProgram
 from pruner.program.dag import AxisDef, Combiner, ComputeDAG, Stage
-from pruner.program.expr import Expr, Load, rewrite
+from pruner.program.expr import Expr, Load, loads, rewrite
 from pruner.program.graph_expr import ExprReader
 from pruner.program.integer_value import constant_value
 from pruner.program.stage_order import schedule_order
@@ -67,6 +67,7 @@ class _Reader:
             stages.append(self.stage(self.ops[len(stages)]))
         order, outputs = schedule_order([stage.reads for stage in stages], tensors)
         position = {op: i for i, op in enumerate(order)}
+        _check_loads(stages, position)
         return ComputeDAG(
             stages=tuple(_renumbered(stages[op], position) for op in order),
             outputs=tuple(position[op] for op in outputs),
@@ -126,6 +127,16 @@ class _Reader:
             identity=reduction.identity if reduction else 0.0,
             tag=op.field("tag"),
         )
+
+
+def _check_loads(stages: list[Stage], position: dict[int, int]) -> None:
+    """Every load reads an earlier stage and has one index a dimension."""
+    for op, stage in enumerate(stages):
+        for load in loads(stage.body) if stage.body is not None else ():
+            if op not in position or position[load.stage] >= position[op]:
+                raise UnsupportedProgram("damaged-graph", f"{stage.name} reads itself")
+            if len(load.indices) != len(stages[load.stage].shape):
+                raise UnsupportedProgram("damaged-graph", f"{stage.name}: wrong number of indices")
 
 
 def _renumbered(stage: Stage, position: dict[int, int]) -> Stage:

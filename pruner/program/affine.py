@@ -22,10 +22,7 @@ INF = 1 << 61  # "no modulo"; larger than any index and safe to multiply by smal
 
 @dataclass(eq=False, slots=True)
 class LoopVar:
-    """One loop variable: ``0 <= value < extent``, per candidate.
-
-    ``bound_by`` is the value's exclusive limit where a guard around the statement states one.
-    """
+    """One loop variable: ``0 <= value < extent``, per candidate."""
 
     name: str
     extent: IntLike = 1
@@ -43,10 +40,15 @@ class Term:
 
 @dataclass(eq=False, slots=True)
 class Affine:
-    """``sum(terms) + base`` for N candidates."""
+    """``sum(terms) + base`` for N candidates.
+
+    ``limit``: a guard around the statement states that the value stays below it (:data:`INF`: no
+    guard). It belongs to this very expression; arithmetic makes expressions without it.
+    """
 
     terms: list[Term] = field(default_factory=list)
     base: IntLike = 0
+    limit: IntLike = INF
 
 
 def any_nonzero(x: IntLike) -> bool:
@@ -78,6 +80,8 @@ def _same(a: IntLike, b: IntLike) -> bool:
 
 def add(a: Affine, b: Affine, scale: IntLike = 1) -> Affine:
     """``a + scale * b``; equal terms are merged."""
+    if not b.terms and isinstance(b.base, int) and b.base == 0:
+        return a
     terms = list(a.terms)
     for t in b.terms:
         coef = t.coef * scale
@@ -106,7 +110,7 @@ def index_bounds(index: LoopVar | Affine) -> tuple[IntLike, IntLike]:
 
 def wrap_bounds(t: Term, lo: IntLike, hi: IntLike) -> tuple[IntLike, IntLike]:
     """Interval of ``(index mod upper) div lower`` for ``index`` in [lo, hi] (ConstIntBound rules)."""
-    if not (isinstance(t.upper, int) and t.upper >= INF):
+    if not _is_endless(t.upper):
         inside = np.logical_and(np.greater_equal(lo, 0), np.less(hi, t.upper))
         capped = where(np.greater_equal(lo, 0), np.minimum(hi, t.upper - 1), t.upper - 1)
         lo, hi = where(inside, lo, 0), where(inside, hi, capped)
@@ -123,7 +127,11 @@ def bounds(a: Affine) -> tuple[IntLike, IntLike]:
         tlo, thi = wrap_bounds(t, *index_bounds(t.index))
         x, y = t.coef * tlo, t.coef * thi
         lo, hi = lo + np.minimum(x, y), hi + np.maximum(x, y)
-    return lo, hi
+    return lo, hi if _is_endless(a.limit) else np.minimum(hi, a.limit - 1)
+
+
+def _is_endless(limit: IntLike) -> bool:
+    return isinstance(limit, int) and limit >= INF
 
 
 def _split(a: Affine, divisor: IntLike) -> tuple[Affine, Affine]:
@@ -137,10 +145,14 @@ def _split(a: Affine, divisor: IntLike) -> tuple[Affine, Affine]:
         if any_nonzero(r):
             rest.append(Term(t.index, t.lower, t.upper, r))
     divisible = np.equal(np.mod(a.base, divisor), 0)
-    return (
-        Affine(whole, where(divisible, a.base, 0)),
-        Affine(rest, where(divisible, 0, a.base)),
-    )
+    base = where(divisible, a.base, 0)
+    limit = a.limit
+    if not _is_endless(limit):  # the guard speaks of the rest only where that is all there is
+        alone = np.equal(base, 0)
+        for t in whole:
+            alone = np.logical_and(alone, np.equal(t.coef, 0))
+        limit = where(alone, limit, INF)
+    return Affine(whole, base), Affine(rest, where(divisible, 0, a.base), limit)
 
 
 def _masked(a: Affine, keep: IntLike) -> Affine:

@@ -29,7 +29,13 @@ StoreKind = Literal["init", "update", "plain", "allreduce"]
 
 @dataclass(eq=False, slots=True)
 class NestLoop:
-    """One loop around stores. ``mark`` is the annotation; ``present`` bool (or array [N])."""
+    """One loop around stores; ``mark`` is its annotation.
+
+    ``number`` identifies the loop in tables of what was touched. A loop bound to a GPU index takes
+    the number of the last such loop that was closed: the original keys its tables by the address
+    of a temporary node, which the allocator hands out again (a defect of feature.cc that the
+    released models have learned with).
+    """
 
     number: int
     var: LoopVar
@@ -81,6 +87,7 @@ class LoopNests:
     stores: list[Store] = field(default_factory=list)
     allocations: dict[int, Allocation] = field(default_factory=dict)
     num_loops: int = 0
+    free_numbers: list[int] = field(default_factory=list)
 
 
 def build_nests(dag: ComputeDAG, skeleton: tuple[Primitive, ...], decisions: Ints) -> LoopNests:
@@ -105,8 +112,15 @@ def build_nests(dag: ComputeDAG, skeleton: tuple[Primitive, ...], decisions: Int
 
 
 def _open(nests: LoopNests, stage: StageState, loop: Loop, var: LoopVar) -> NestLoop:
+    mark = stage.marks.get(loop)
+    if thread_rank(mark) is not None and nests.free_numbers:
+        return NestLoop(nests.free_numbers.pop(), var, loop.extent, mark)
     nests.num_loops += 1
-    return NestLoop(nests.num_loops - 1, var, loop.extent, stage.marks.get(loop))
+    return NestLoop(nests.num_loops - 1, var, loop.extent, mark)
+
+
+def _close(nests: LoopNests, loops: tuple[NestLoop, ...]) -> None:
+    nests.free_numbers.extend(loop.number for loop in reversed(loops) if loop.is_thread)
 
 
 def _emit_stage(
@@ -145,11 +159,12 @@ def _emit_nest(
         (i for i, leaf in enumerate(stage.leaves) if flags.get(leaf, 0) & 2), len(stage.leaves)
     )
     values: dict[Loop, Affine] = {}
+    outside = len(loops)
     for i, leaf in enumerate(stage.leaves):
         if i == first_reduce:
             _emit_init(nests, stage, loops, unroll, values, flags, first_reduce)
         assert leaf.var is not None
-        unroll = stage.unroll.get(leaf, unroll)
+        unroll = _unroll_under(stage, leaf, unroll)
         loops = (*loops, _open(nests, stage, leaf, leaf.var))
         values[leaf] = af.variable(leaf.var)
         for producer in _attached(nests, stage, leaf):
@@ -161,6 +176,14 @@ def _emit_nest(
         nests.stores.append(Store(stage, "update", value, loops, roots, unroll))
     else:
         nests.stores.append(Store(stage, "plain", body, loops, roots, unroll))
+    _close(nests, loops[outside:])
+
+
+def _unroll_under(stage: StageState, leaf: Loop, unroll: IntLike) -> IntLike:
+    """Depth in force under ``leaf``; lowering drops pragmas of loops bound to GPU indices."""
+    if thread_rank(stage.marks.get(leaf)) is not None:
+        return unroll
+    return stage.unroll.get(leaf, unroll)
 
 
 def _combine(stage: StageState) -> Literal["add", "mul", "max", "min"]:
@@ -185,6 +208,7 @@ def _emit_init(
 ) -> None:
     """``C[...] = identity`` under loops of its own, before the first reduction loop."""
     own = dict(values)
+    outside = len(loops)
     for leaf in stage.leaves[first:]:
         if flags.get(leaf, 0) == 2:
             own[leaf] = Affine()
@@ -192,12 +216,13 @@ def _emit_init(
         assert leaf.var is not None
         bound = thread_rank(stage.marks.get(leaf)) is not None
         var = leaf.var if bound else LoopVar(leaf.name + ".init", leaf.extent)
-        unroll = stage.unroll.get(leaf, unroll)
+        unroll = _unroll_under(stage, leaf, unroll)
         loops = (*loops, _open(nests, stage, leaf, var))
         own[leaf] = af.variable(var)
     roots = _root_values(stage, own, nests.bounds)
     value = Const(stage.identity, stage.dtype)
     nests.stores.append(Store(stage, "init", value, loops, roots, unroll))
+    _close(nests, loops[outside:])
 
 
 def _emit_cross_thread(
@@ -208,6 +233,7 @@ def _emit_cross_thread(
     The partial sums live in registers that are not buffers and the reduction itself is a call.
     """
     values: dict[Loop, Affine] = {}
+    outside = len(loops)
     for leaf in stage.leaves:
         assert leaf.var is not None
         thread = thread_rank(stage.marks.get(leaf)) is not None
@@ -215,27 +241,44 @@ def _emit_cross_thread(
         if leaf.kind == "reduce" and not thread:
             values[leaf] = Affine()
             continue
-        unroll = stage.unroll.get(leaf, unroll)
+        unroll = _unroll_under(stage, leaf, unroll)
         loops = (*loops, _open(nests, stage, leaf, leaf.var))
         for producer in _attached(nests, stage, leaf):
             _emit_stage(nests, producer, loops, unroll)
     roots = _root_values(stage, values, nests.bounds)
     value = Const(0.0, stage.dtype)
     nests.stores.append(Store(stage, "allreduce", value, loops, roots, unroll))
+    _close(nests, loops[outside:])
 
 
 def _root_values(
     stage: StageState, leaves: dict[Loop, Affine], bounds: Bounds
 ) -> tuple[Affine, ...]:
-    """Values of the axis slots from the loop variables (``PassUpIndex``)."""
+    """Values of the axis slots from the loop variables (``PassUpIndex``).
+
+    Where tiles do not divide a loop, lowering guards the store with ``value < extent`` for that
+    loop and for what it was fused from; the simplifier knows the guards (``MakeBoundCheck``).
+    """
     values = dict(leaves)
+    guarded: dict[Loop, IntLike] = {}
     for rel in reversed(stage.relations):
         if isinstance(rel, SplitRelation):
-            values[rel.parent] = af.add(
-                values[rel.inner], values[rel.outer], rel.inner.extent
-            )
+            value = af.add(values[rel.inner], values[rel.outer], rel.inner.extent)
+            covered = rel.inner.extent * rel.outer.extent
+            ragged = np.not_equal(covered, rel.parent.extent) * 1
+            inside = np.maximum(guarded.get(rel.outer, 0), guarded.get(rel.inner, 0))
+            guarded[rel.parent] = np.maximum(ragged, inside)
+            values[rel.parent] = _with_guard(value, guarded[rel.parent], rel.parent)
         else:
             fused, extent = values[rel.fused], rel.inner.extent
-            values[rel.outer] = af.floordiv(fused, extent)
-            values[rel.inner] = af.floormod(fused, extent)
+            guard = guarded.get(rel.fused, 0)
+            guarded[rel.outer] = guarded[rel.inner] = guard
+            values[rel.outer] = _with_guard(af.floordiv(fused, extent), guard, rel.outer)
+            values[rel.inner] = _with_guard(af.floormod(fused, extent), guard, rel.inner)
     return tuple(af.add(values[root], bounds.mins[root]) for root in stage.roots)
+
+
+def _with_guard(value: Affine, guard: IntLike, loop: Loop) -> Affine:
+    if not np.any(guard) or not value.terms:
+        return value
+    return Affine(value.terms, value.base, np.where(guard, loop.extent, af.INF))

@@ -70,6 +70,10 @@ class OpCounter:
                 self._condition(expr, live)
             case Binary(op=op) if op in _COMPARISONS:
                 self._condition(expr, live)
+            case Binary(op="div", a=a, b=Const(value=value)):
+                if value != 1:  # Simplify multiplies by the reciprocal
+                    self._bump(FLOAT + _MUL, live)
+                self._expr(a, live)
             case Binary(op=op, a=a, b=b):
                 self._bump(FLOAT + _GROUP[op], live)
                 self._expr(a, live)

@@ -39,14 +39,15 @@ class FrozenSplit:
 
     def side(self, side: Side) -> tuple[str, ...]:
         """The identities on one side."""
-        return {"train": self.train, "valid": self.valid, "test": self.test}[side]
+        by_side = {"train": self.train, "valid": self.valid, "test": self.test}
+        return by_side[side]
 
     @property
     def sides(self) -> dict[str, Side]:
         """Identity to side."""
         found: dict[str, Side] = {}
         for side in SIDES:
-            found.update(dict.fromkeys(self.side(side), side))
+            found |= dict.fromkeys(self.side(side), side)
         return found
 
     def save(self, folder: Path = SPLITS_FOLDER) -> Path:
@@ -54,13 +55,13 @@ class FrozenSplit:
         path = folder / file_name(self.name, self.seed)
         if path.exists():
             raise DataError(f"{path} exists and is frozen; draw under another name or seed")
-        content = {
+        content: dict[str, object] = {
             "name": self.name,
             "seed": self.seed,
             "how": self.how,
             "sha256": self.sha256,
-            **{side: sorted(self.side(side)) for side in SIDES},
         }
+        content |= {side: sorted(self.side(side)) for side in SIDES}
         path.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
         return path
 

@@ -66,8 +66,8 @@ def import_logs(
     partial = final.with_name(f".{platform}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # of an interrupted import
     partial.mkdir(parents=True)
+    writer = _LayoutWriter(partial)
     try:
-        writer = _LayoutWriter(partial)
         _copy(files, writer, quarantine, progress)
         writer.finish(compression)
         if not writer.records:
@@ -77,6 +77,7 @@ def import_logs(
             )
         partial.rename(final)
     finally:
+        writer.close()
         shutil.rmtree(partial, ignore_errors=True)
     return ImportResult(
         records=writer.records,
@@ -164,13 +165,17 @@ class _LayoutWriter:
 
     def finish(self, compression: Compression) -> None:
         """Drop failed records that a valid one replaced, close, compress."""
-        while self._open:
-            self._open.popitem()[1].close()
+        self.close()
         for task, digests in self._superseded.items():
             self._drop_failed(self.paths[task], digests)
         if compression == "gz":
             for path in self.paths.values():
                 _compress(path)
+
+    def close(self) -> None:
+        """Close the task files."""
+        while self._open:
+            self._open.popitem()[1].close()
 
     def _drop_failed(self, path: Path, digests: set[int]) -> None:
         kept = path.with_suffix(".kept")
@@ -185,7 +190,7 @@ class _LayoutWriter:
 
     def _path(self, task: _Task) -> Path:
         if task not in self.paths:
-            workload_key, fused, target = task
+            workload_key, fused, _ = task
             name = parse_workload(workload_key).file_stem(fused)
             if name in self._names:  # the same work for another target
                 name += "__" + sha256(repr(task).encode()).hexdigest()[:8]

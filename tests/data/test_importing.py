@@ -1,0 +1,136 @@
+import gzip
+
+import pytest
+
+from pruner.data import importing
+from pruner.data.importing import import_logs
+from pruner.data.quarantine import Quarantine, read_report
+from pruner.data.store import RecordRoot
+from pruner.errors import DataError
+
+RELU = '["relu_layer", [4096, 4096]]'
+CONV = '["conv2d_layer", 1, 8, 14, 14, 8, 3, 3, 1, "SAME"]'
+
+
+def files(out, platform="k80"):
+    return sorted(path.name for path in (out / "measure_records" / platform).iterdir())
+
+
+@pytest.fixture
+def logs(write, line, tmp_path):
+    """Mixed tasks in differently packed and named logs, with damage."""
+    write("logs/run1.log", [line(2), line(2, key=RELU), line(4, error_no=2), b"{broken"])
+    path = write("logs/deep/er/ansor_conv2d_add_1_8.log", [line(2, key=CONV), line(4, key=CONV)])
+    path.with_suffix(".log.gz").write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
+    write("logs/run2.txt", [line(2), line(4, costs=[0.5]), line(2, target="llvm")], end=b"\r\n")
+    write("logs/.hidden", [line(8)])
+    return tmp_path / "logs"
+
+
+def test_mixed_logs_become_one_file_per_task(logs, tmp_path, line):
+    with Quarantine(tmp_path / "report.jsonl") as quarantine:
+        result = import_logs(logs, tmp_path / "out", "k80", quarantine)
+    assert (result.records, result.failed, result.tasks, result.files) == (6, 0, 4, 3)
+    assert result.quarantined == {"malformed_json": 1, "duplicate": 2}
+    names = files(tmp_path / "out")
+    assert names[0] == "conv2d_add_1_8_14_14_8_3_3_1_SAME.json"
+    assert names[1] == "matmul_16_1024_1024.json"
+    assert names[2].startswith("matmul_16_1024_1024__")  # the other target
+    assert names[3] == "relu_4096_4096.json"
+    matmul = tmp_path / "out/measure_records/k80/matmul_16_1024_1024.json"
+    # the failed record of program 4 gave way to the valid one of the second log
+    assert matmul.read_bytes() == line(2) + b"\n" + line(4, costs=[0.5]) + b"\n"
+    entries = read_report(tmp_path / "report.jsonl")
+    places = {(entry.file.rsplit("/", 1)[-1], entry.line, str(entry.reason)) for entry in entries}
+    assert places == {
+        ("run1.log", 3, "malformed_json"),
+        ("run1.log", 2, "duplicate"),
+        ("run2.txt", 0, "duplicate"),
+    }
+
+
+def test_an_imported_folder_reads_and_imports_to_itself(logs, tmp_path):
+    quarantine = Quarantine()
+    import_logs(logs, tmp_path / "one", "k80", quarantine)
+    again = import_logs(tmp_path / "one/measure_records/k80", tmp_path / "two", "k80", Quarantine())
+    assert again.quarantined == {}
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+    read = [list(RecordRoot(tmp_path / name).read(Quarantine())) for name in ("one", "two")]
+    for one, two in zip(*read, strict=True):
+        assert (one.key, one.steps, one.costs_s) == (two.key, two.steps, two.costs_s)
+    fused = [task.fused for task in read[0]]
+    assert fused == [("add",), (), (), ()]
+
+
+def test_few_open_files_are_enough(write, line, tmp_path, monkeypatch):
+    monkeypatch.setattr(importing, "MAX_OPEN_FILES", 2)
+    keys = [f'["matmul_layer", {size}, 64, 64]' for size in range(1, 8)]
+    lines = [line(tile, key=key) for tile in (1, 2, 3) for key in keys]
+    path = write("network.log", lines)
+    result = import_logs(path, tmp_path / "out", "k80", Quarantine())
+    assert (result.records, result.tasks) == (21, 7)
+    assert all(len(task) == 3 for task in RecordRoot(tmp_path / "out").read(Quarantine()))
+
+
+def test_packed_output_is_reproducible(logs, tmp_path):
+    for out in ("one", "two"):
+        import_logs(logs, tmp_path / out, "k80", Quarantine(), compression="gz")
+    packed = [
+        [path.read_bytes() for path in sorted((tmp_path / out / "measure_records/k80").iterdir())]
+        for out in ("one", "two")
+    ]
+    assert packed[0] == packed[1]
+    assert all(name.endswith(".json.gz") for name in files(tmp_path / "one"))
+    assert sum(len(task) for task in RecordRoot(tmp_path / "one").read(Quarantine())) == 6
+
+
+def test_progress_ends_at_the_end(logs, tmp_path):
+    calls = []
+    import_logs(
+        logs, tmp_path / "out", "k80", Quarantine(), progress=lambda *call: calls.append(call)
+    )
+    assert [call[0] for call in calls] == [0, 1, 2, 3]
+    assert calls[-1] == (3, 3, 7)  # before the superseded record is dropped
+
+
+def test_logs_beside_the_output_are_not_read_twice(logs, tmp_path):
+    import_logs(logs, logs, "k80", Quarantine())
+    assert import_logs(logs, logs, "v100", Quarantine()).files == 3
+
+
+def test_an_interrupted_import_starts_anew_and_leaves_nothing_half(logs, tmp_path):
+    def interrupt(done, total, records):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        import_logs(logs, tmp_path / "out", "k80", Quarantine(), progress=interrupt)
+    assert list((tmp_path / "out/measure_records").iterdir()) == []
+    assert import_logs(logs, tmp_path / "out", "k80", Quarantine()).records == 6
+
+
+@pytest.mark.parametrize(
+    ("platform", "message"),
+    [("../k80", "use letters"), ("", "use letters"), ("done", "exists and is left alone")],
+)
+def test_nothing_is_overwritten(logs, tmp_path, platform, message):
+    (tmp_path / "out/measure_records/done").mkdir(parents=True)
+    with pytest.raises(DataError, match=message):
+        import_logs(logs, tmp_path / "out", platform, Quarantine())
+
+
+def test_no_logs_say_so(tmp_path):
+    with pytest.raises(DataError, match="no such file"):
+        import_logs(tmp_path / "nowhere", tmp_path / "out", "k80", Quarantine())
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="no file in it"):
+        import_logs(tmp_path / "empty", tmp_path / "out", "k80", Quarantine())
+
+
+def test_no_record_says_why(write, tmp_path):
+    logs = write("logs/readme.md", [b"# hello"]).parent
+    with pytest.raises(DataError, match=r"no usable record in 1 files.*1 malformed_json") as error:
+        import_logs(logs, tmp_path / "out", "k80", Quarantine())
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "out/measure_records/k80").exists()

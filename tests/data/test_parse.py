@@ -1,0 +1,192 @@
+import json
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pruner.data.parse import LineParser
+from pruner.data.quarantine import MalformedError
+from pruner.data.steps import STEP_FIELDS, StepChecker
+
+
+def reason_of(parser, text):
+    try:
+        parser.parse(text)
+    except MalformedError as error:
+        return error.reason.value
+    return None
+
+
+def with_step(raw, position, step):
+    raw["i"][1][1][position] = step
+    return json.dumps(raw)
+
+
+DAMAGE = {
+    "cut in the middle": (lambda r: json.dumps(r)[:80], "malformed_json"),
+    "two objects": (lambda r: json.dumps(r) + "{}", "malformed_json"),
+    "nested without end": (lambda r: "[" * 5000 + "]" * 5000, "malformed_json"),
+    "a list": (lambda r: "[1, 2]", "not_a_record"),
+    "a number": (lambda r: "17", "not_a_record"),
+    "AutoTVM": (lambda r: json.dumps({"input": [], "config": {}}), "missing_field"),
+    "no r": (lambda r: json.dumps({"i": r["i"]}), "missing_field"),
+    "short r": (lambda r: json.dumps({**r, "r": r["r"][:2]}), "missing_field"),
+    "r is null": (lambda r: json.dumps({**r, "r": None}), "missing_field"),
+    "no steps": (lambda r: json.dumps({**r, "i": [r["i"][0], [[]]]}), "missing_field"),
+    "no hardware": (lambda r: json.dumps({**r, "i": [r["i"][0][:2], r["i"][1]]}), "missing_field"),
+    "steps are text": (lambda r: json.dumps({**r, "i": [r["i"][0], [[], "SP"]]}), "bad_field"),
+    "cost NaN": (lambda r: json.dumps({**r, "r": [[float("nan")], 0, 1, 1]}), "bad_cost"),
+    "cost infinite": (lambda r: json.dumps({**r, "r": [[float("inf")], 0, 1, 1]}), "bad_cost"),
+    "one cost NaN": (lambda r: json.dumps({**r, "r": [[1e-3, float("nan")], 0, 1, 1]}), "bad_cost"),
+    "cost negative": (lambda r: json.dumps({**r, "r": [[-0.1], 0, 1, 1]}), "bad_cost"),
+    "cost zero": (lambda r: json.dumps({**r, "r": [[0], 0, 1, 1]}), "bad_cost"),
+    "cost filler": (lambda r: json.dumps({**r, "r": [[1e10], 0, 1, 1]}), "bad_cost"),
+    "cost text": (lambda r: json.dumps({**r, "r": [["fast"], 0, 1, 1]}), "bad_cost"),
+    "cost true": (lambda r: json.dumps({**r, "r": [[True], 0, 1, 1]}), "bad_cost"),
+    "no cost": (lambda r: json.dumps({**r, "r": [[], 0, 1, 1]}), "bad_cost"),
+    "error_no text": (lambda r: json.dumps({**r, "r": [[1], "0", 1, 1]}), "bad_field"),
+    "all_cost NaN": (lambda r: json.dumps({**r, "r": [[1], 0, float("nan"), 1]}), "bad_field"),
+    "TLM's PPT": (lambda r: with_step(r, 0, ["PPT"]), "unknown_step"),
+    "tag with a digit": (lambda r: with_step(r, 1, ["SP2", 2, 0, 16, [1, 4], 1]), "unknown_step"),
+    "step without tag": (lambda r: with_step(r, 0, [3, 1]), "bad_step"),
+    "step is text": (lambda r: with_step(r, 0, "CI"), "bad_step"),
+    "too few fields": (lambda r: with_step(r, 1, ["SP", 2, 0, 16]), "bad_step"),
+    "too many fields": (lambda r: with_step(r, 7, ["AN", 3, 0, 5, 1]), "bad_step"),
+    "stage negative": (lambda r: with_step(r, 1, ["SP", -2, 0, 16, [1, 4], 1]), "bad_step"),
+    "stage a fraction": (lambda r: with_step(r, 1, ["SP", 2.5, 0, 16, [1, 4], 1]), "bad_step"),
+    "length a fraction": (lambda r: with_step(r, 1, ["SP", 2, 0, 16, [1, 4.5], 1]), "bad_step"),
+    "length true": (lambda r: with_step(r, 1, ["SP", 2, 0, 16, [1, True], 1]), "bad_step"),
+    "no length": (lambda r: with_step(r, 1, ["SP", 2, 0, 16, [], 1]), "bad_step"),
+    "extent zero": (lambda r: with_step(r, 1, ["SP", 2, 0, 0, [1, 4], 1]), "absurd_extent"),
+    "length zero": (lambda r: with_step(r, 1, ["SP", 2, 0, 16, [1, 0], 1]), "absurd_extent"),
+    "length negative": (lambda r: with_step(r, 1, ["SP", 2, 0, 16, [-1, 4], 1]), "absurd_extent"),
+    "extent 2^31 + 1": (
+        lambda r: with_step(r, 1, ["SP", 2, 0, 2**31 + 1, [1, 4], 1]),
+        "absurd_extent",
+    ),
+    "extent 10^30": (lambda r: with_step(r, 1, ["SP", 2, 0, 10**30, [1, 4], 1]), "absurd_extent"),
+    "lengths overflow": (
+        lambda r: with_step(r, 1, ["SP", 2, 0, 16, [2**20, 2**20], 1]),
+        "absurd_extent",
+    ),
+}
+
+
+def damaged(record, case):
+    change, reason = DAMAGE[case]
+    return change(record()).encode(), reason
+
+
+@pytest.mark.parametrize("warm", [False, True], ids=["first line", "after good lines"])
+@pytest.mark.parametrize("case", DAMAGE)
+def test_damage_has_its_reason(record, line, case, warm):
+    """The same verdict whether or not a good record of the same shape came before."""
+    text, reason = damaged(record, case)
+    parser = LineParser()
+    if warm:
+        parser.parse(line(4))
+        parser.parse(line(8))
+    assert reason_of(parser, text) == reason
+    assert reason_of(parser, line(2)) is None  # the line after it reads
+
+
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [
+        ([7, "cuda", [1]], "bad_field"),
+        (["matmul", "cuda", [1]], "bad_field"),
+        (["[]", "cuda", [1]], "bad_field"),
+        (["[16, 1024]", "cuda", [1]], "bad_field"),
+        (['["matmul_layer", 4294967296]', "cuda", [1]], "absurd_extent"),
+        (['["matmul_layer", [4294967296]]', "cuda", [1]], "absurd_extent"),
+        (['["matmul_layer", 1]', "", [1]], "bad_field"),
+        (['["matmul_layer", 1]', None, [1]], "bad_field"),
+        (['["matmul_layer", 1]', ["cuda"], [1]], "bad_field"),
+        (['["matmul_layer", 1]', "cuda", [1.5]], "bad_field"),
+        (['["matmul_layer", 1]', "cuda", [[1]]], "bad_field"),
+        (['["matmul_layer", 1]', "cuda", 1], "missing_field"),
+    ],
+)
+def test_header_damage_has_its_reason(record, header, reason):
+    raw = record()
+    raw["i"][0][:3] = header
+    assert reason_of(LineParser(), orjson.dumps(raw)) == reason
+
+
+def test_bytes_that_are_no_utf8(line):
+    assert reason_of(LineParser(), line().replace(b"local", b"lo\xe9al")) == "not_utf8"
+
+
+def test_a_good_line_is_read_as_written(record):
+    raw = record(4, origin="evolved", later_addition={"x": 1})
+    parsed = LineParser().parse(orjson.dumps(raw))
+    assert parsed.header.workload_key == '["matmul_layer", 16, 1024, 1024]'
+    assert parsed.header.hardware_params == (-1, 16, 64, 49152, 2147483647, 1024, 8, 32)
+    assert parsed.steps == raw["i"][1][1]
+    assert (parsed.costs_s, parsed.error_no) == ((0.002, 0.004), 0)
+    assert (parsed.all_cost_s, parsed.timestamp) == (1.5, 1700000000)
+    assert parsed.origin == "evolved"
+
+
+@pytest.mark.parametrize("costs", [[1e10], [], [0], ["x"]])
+def test_a_failed_measurement_is_a_record_whatever_its_filler(line, costs):
+    assert LineParser().parse(line(costs=costs, error_no=4)).error_no == 4
+
+
+def test_every_known_step_passes_and_no_other(record):
+    sample = {"i": 3, "e": 16, "E": [2, 4], "I": [0, 1], "s": "shared"}
+    for tag, fields in STEP_FIELDS.items():
+        StepChecker().check([[tag, *(sample[kind] for kind in fields)]])
+        with pytest.raises(MalformedError, match="unknown_step"):
+            StepChecker().check([[tag.lower(), *(sample[kind] for kind in fields)]])
+
+
+def test_structure_ignores_numbers_and_nothing_else():
+    checker = StepChecker()
+
+    def structure(*steps):
+        return checker.check([list(step) for step in steps])[1]
+
+    one = structure(("SP", 2, 0, 16, [1, 4], 1), ("FU", 1, [0]))
+    assert structure(("SP", 9, 8, 512, [32, 16], 0), ("FU", 7, [1])) == one
+    others = [
+        structure(("SP", 2, 0, 16, [4], 1), ("FU", 1, [0])),
+        structure(("SP", 2, 0, 16, [1, 4], 1), ("FU", 1, [])),
+        structure(("SP", 2, 0, 16, [1, 4], 1), ("RE", 1, [0])),
+        structure(("FU", 1, [0]), ("SP", 2, 0, 16, [1, 4], 1)),
+    ]
+    assert len({one, *others}) == 5
+
+
+VALUES = st.one_of(
+    st.integers(-(2**33), 2**33), st.floats(), st.none(), st.booleans(), st.sampled_from("ab5")
+)
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["SP", "SP", "RE", "FU", "PPT", "SP1"]),
+        st.integers(-1, 3),
+        st.one_of(st.integers(0, 3), VALUES),
+        st.one_of(st.integers(0, 2**32), VALUES),
+        st.lists(st.one_of(st.integers(0, 2**20), VALUES), max_size=3),
+        st.integers(0, 1),
+    ).map(list),
+    max_size=3,
+)
+
+
+@given(st.lists(STEPS, max_size=4), STEPS)
+def test_what_came_before_never_changes_a_verdict(earlier, steps):
+    """Oracle for the fast way: a fresh checker, which looks at every field."""
+
+    def verdict(checker, steps):
+        try:
+            return checker.check(json.loads(json.dumps(steps)))[0]
+        except MalformedError as error:
+            return error.reason
+
+    warm = StepChecker()
+    twin = [[2 * number if type(number) is int else number for number in step] for step in steps]
+    for other in [*earlier, twin]:
+        verdict(warm, other)
+    assert verdict(warm, steps) == verdict(StepChecker(), steps)

@@ -1,0 +1,123 @@
+"""All 360 public GPU record files against the table that came with them."""
+
+import csv
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from pruner.data.frozen import FrozenSplit
+from pruner.data.quarantine import Quarantine
+from pruner.data.splits import SIDES, make_split
+from pruner.data.store import RecordRoot
+
+
+@pytest.fixture(scope="module")
+def gpu_records(shared):
+    path = shared / "data" / "gpu-records"
+    if not (path / "tasks.csv").is_file():
+        pytest.skip("the public GPU logs are absent: no ../shared/data/gpu-records")
+    return path
+
+
+@pytest.fixture(scope="module")
+def read_once(gpu_records):
+    """Per file: key, latencies, fused and the number of tasks; plus the quarantine."""
+    files = {}
+    quarantine = Quarantine()
+    for task in RecordRoot(gpu_records).read(quarantine, duplicates="keep"):
+        parts = files.setdefault((task.key.platform, task.key.task), [])
+        programs = Counter(task.digest.tolist())
+        repeated = sum(count - 1 for count in programs.values())
+        parts.append((task.key, task.latency_s, repeated))
+    return files, quarantine
+
+
+def test_every_line_of_every_file_is_a_record(read_once):
+    files, quarantine = read_once
+    assert quarantine.counts == {}
+    assert len(files) == 360
+    assert sum(len(latency_s) for parts in files.values() for _, latency_s, _ in parts) == 289_839
+
+
+def test_counts_best_latency_and_fusion_match_the_table(read_once, gpu_records):
+    files, _ = read_once
+    with (gpu_records / "tasks.csv").open() as handle:
+        rows = list(csv.DictReader(handle))
+    assert len(rows) == len(files)
+    for row in rows:
+        task = row["file"].rsplit("/", 1)[-1].removesuffix(".json.gz")
+        parts = files[row["platform"], task]
+        latency_s = np.concatenate([part[1] for part in parts])
+        ran_s = latency_s[np.isfinite(latency_s)]
+        assert len(latency_s) == int(row["records"]), row
+        assert len(ran_s) == int(row["valid"]), row
+        if len(ran_s):
+            assert ran_s.min() == pytest.approx(float(row["best_s"]), rel=1e-5), row
+            assert np.median(ran_s) == pytest.approx(float(row["median_s"]), rel=1e-4), row
+        for key, _, _ in parts:
+            assert "_".join(key.fused) == row["fused"], row
+            assert key.workload.op == row["op"], row
+            assert json.dumps(key.workload.args) == json.dumps(json.loads(row["args"])), row
+
+
+def test_tasks_of_two_campaigns_are_not_pooled(read_once):
+    """Six files hold two target texts; in the A100 folder, 20 records are of another GPU."""
+    files, _ = read_once
+    mixed = {name: parts for name, parts in files.items() if len(parts) > 1}
+    assert Counter(platform for platform, _ in mixed) == {"a100": 2, "v100": 4}
+    assert all(len(parts) == 2 for parts in mixed.values())
+    strangers = [
+        latency_s
+        for (platform, _), parts in mixed.items()
+        for key, latency_s, _ in parts
+        if platform == "a100" and "sm_75" in key.target
+    ]
+    assert [len(latency_s) for latency_s in strangers] == [10, 10]
+
+
+def test_repeated_programs(read_once):
+    """Found once by comparing the raw step texts: 897 + 70 on A100, 440 on K80."""
+    repeated = Counter()
+    for (platform, _), parts in read_once[0].items():
+        repeated[platform] += sum(part[2] for part in parts)
+    assert repeated == {"a100": 967, "k80": 440, "mi50": 0, "v100": 0}
+
+
+@pytest.fixture(scope="module")
+def keys(read_once):
+    return [key for parts in read_once[0].values() for key, _, _ in parts]
+
+
+def test_the_same_work_is_found_across_padding_spellings(keys):
+    on = {name: {key.identity for key in keys if key.platform == name} for name in ("k80", "mi50")}
+    on["v100"] = {key.identity for key in keys if key.platform == "v100"}
+    assert on["k80"] <= on["v100"]
+    # MI50 writes integers. Two of its convolutions ran without the padding that the others had.
+    assert len(on["mi50"]) == 101
+    assert on["mi50"] - on["v100"] == {
+        '["conv2d_layer",128,256,14,14,256,3,3,1,[0,0,0,0]]',
+        '["conv2d_layer",128,64,56,56,64,3,3,1,[0,0,0,0]]',
+    }
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_frozen_splits_cover_all_and_test_every_platform(keys, seed):
+    """make_split runs the leak check itself."""
+    split = make_split("by_task", keys, seed)
+    assert sum(len(split.side(side)) for side in SIDES) == len(keys) == 366
+    frozen = FrozenSplit.load("by_task", seed)
+    assert {key.identity for key in keys} == set(frozen.sides)
+    for platform in ("k80", "mi50", "v100", "a100"):
+        here = {key.identity for key in keys if key.platform == platform}
+        held_out = here & set(frozen.test)
+        assert 0.1 <= len(held_out) / len(here) <= 0.3
+
+
+def test_platforms_are_judged_on_work_unseen_anywhere(keys):
+    for platform in ("k80", "mi50", "v100", "a100"):
+        split = make_split("by_platform", keys, held_out=[platform])
+        seen = {key.identity for key in split.train + split.valid}
+        assert split.test
+        assert not seen & {key.identity for key in split.test}

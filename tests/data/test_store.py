@@ -1,0 +1,148 @@
+import gzip
+import shutil
+
+import pytest
+
+from pruner.data.quarantine import Quarantine
+from pruner.data.store import RecordRoot
+from pruner.data.table import COLUMNS, join, record_frame, record_table
+from pruner.errors import DataError
+
+
+def test_layout_is_listed_in_order(data_root):
+    root = RecordRoot(data_root)
+    assert root.platforms == ("a", "b")
+    assert [(file.platform, file.task) for file in root.task_files()] == [
+        ("a", "conv2d_add_1_8_14_14_8_3_3_1_SAME"),
+        ("a", "matmul_16_1024_1024"),
+        ("a", "relu_4096_4096"),
+        ("b", "conv2d_1_8_14_14_8_3_3_1_1"),
+        ("b", "relu_4096_4096"),
+    ]
+    assert len(root.task_files("b")) == 2
+    assert len(root.task_files(["b", "a"])) == 5
+
+
+@pytest.mark.parametrize("suffix", [".json", ".json.gz", ".json.xz", ".json.zst"])
+def test_tenset_names_are_tasks(write, line, suffix):
+    key = '["0bcb8746286db050cd088f375c85372d", 1, 64]'
+    name = "([0bcb8746286db050cd088f375c85372d,1,64],cuda)"
+    path = write(f"measure_records/t4/{name}{suffix}", [line(2, key=key)])
+    write("measure_records/t4/notes.txt", [b"not a record file"])
+    (records,) = RecordRoot(path.parents[2]).read(Quarantine())
+    assert (records.key.platform, records.key.task) == ("t4", name)
+    assert records.key.workload.short_op == "subgraph"
+
+
+def test_the_same_task_twice_is_read_once(data_root, caplog):
+    path = data_root / "measure_records/b/relu_4096_4096.json"
+    path.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes()))
+    assert len(RecordRoot(data_root).task_files("b")) == 2
+    assert "relu_4096_4096.json.gz ignored" in caplog.text
+
+
+def test_read_gives_every_task(data_root):
+    quarantine = Quarantine()
+    tasks = list(RecordRoot(data_root).read(quarantine))
+    assert [(task.key.platform, len(task), int(task.valid.sum())) for task in tasks] == [
+        ("a", 1, 1),
+        ("a", 2, 2),
+        ("a", 2, 1),
+        ("b", 2, 2),
+        ("b", 1, 1),
+    ]
+    assert quarantine.total == 0
+
+
+def one_line(error):
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+def test_no_folder(tmp_path):
+    with pytest.raises(DataError) as error:
+        RecordRoot(tmp_path / "nowhere")
+    assert "no such folder" in one_line(error)
+    assert "python import_logs.py logs=DIR" in one_line(error)
+
+
+@pytest.mark.parametrize("inside", ["measure_records", "measure_records/a"])
+def test_one_folder_too_deep(data_root, inside):
+    with pytest.raises(DataError) as error:
+        RecordRoot(data_root / inside)
+    assert "name its parent instead" in one_line(error)
+
+
+def test_no_platform(tmp_path):
+    (tmp_path / "measure_records" / "empty").mkdir(parents=True)
+    with pytest.raises(DataError, match="no platform folder"):
+        RecordRoot(tmp_path)
+
+
+def test_unknown_platform(data_root):
+    with pytest.raises(DataError) as error:
+        RecordRoot(data_root).task_files("orin")
+    assert "no records for platform 'orin'; there are records for: a, b" in one_line(error)
+
+
+@pytest.mark.parametrize("kind", ["rubbish", "empty", "failed"])
+def test_no_usable_record_is_one_clear_line(write, line, tmp_path, kind):
+    lines = {"rubbish": [b"x"] * 3, "empty": [], "failed": [line(2, error_no=2)]}[kind]
+    root = write("measure_records/k80/matmul.json", lines).parents[2]
+    quarantine = Quarantine(tmp_path / "report.jsonl")
+    with quarantine, pytest.raises(DataError) as error:
+        list(RecordRoot(root).read(quarantine))
+    message = one_line(error)
+    assert "no usable record in 1 files" in message
+    assert "python import_logs.py" in message
+    expected = {"rubbish": "3 malformed_json", "empty": "1 empty_file", "failed": "every meas"}
+    assert expected[kind] in message
+    if kind != "failed":
+        assert "report.jsonl" in message
+
+
+def test_a_broken_file_does_not_stop_the_others(data_root):
+    path = data_root / "measure_records/a/matmul_16_1024_1024.json"
+    path.write_bytes(b"\x1f\x8b broken")
+    shutil.copy(path, path.with_name("aaa.json"))
+    quarantine = Quarantine()
+    assert len(list(RecordRoot(data_root).read(quarantine, "a"))) == 2
+    assert quarantine.total == 2
+
+
+def test_table_has_one_row_per_record(data_root):
+    table = record_table(data_root, Quarantine())
+    assert table.num_rows == 1 + 2 + 2 + 2 + 1
+    assert table.column_names == [name for name, _, _ in COLUMNS]
+    failed = table.to_pylist()[4]
+    assert failed["latency_s"] is None
+    assert failed["relative_noise"] is None
+    assert (failed["valid"], failed["label"], failed["error_no"]) == (False, 0, 2)
+    fused = table.to_pylist()[0]
+    assert (fused["op"], fused["fused"]) == ("conv2d", "add")
+    assert fused["args"] == '[1,8,14,14,8,3,3,1,"SAME"]'
+
+
+def test_frame_answers_a_question(data_root):
+    frame = record_frame(data_root, Quarantine(), ["a", "b"])
+    best_s = frame.groupby(["platform", "op"], observed=True).latency_s.min().to_dict()
+    assert best_s == {
+        ("a", "conv2d"): 0.003,
+        ("a", "matmul"): 0.001,
+        ("a", "relu"): 0.003,
+        ("b", "conv2d"): 0.003,
+        ("b", "relu"): 0.003,
+    }
+    assert frame.groupby("identity", observed=True).platform.nunique().sort_values().tolist() == [
+        1,
+        2,
+        2,
+    ]
+
+
+def test_steps_ride_along_on_request(data_root):
+    table = record_table(data_root, Quarantine(), "b", with_steps=True)
+    assert table["steps"][0].as_py().startswith('[["CHW",2,"local"],["SP",2,0,16,[1,2],1]')
+    assert join([]).num_rows == 0
+    assert join([], with_steps=True).column_names[-1] == "steps"

@@ -1,0 +1,115 @@
+import gzip
+import hashlib
+import lzma
+
+import pytest
+import zstandard
+
+from pruner.data import stream
+from pruner.data.quarantine import Quarantine, Reason, read_report
+from pruner.data.stream import read_lines
+
+LINES = [f"line {n} {hashlib.sha512(b'%d' % n).hexdigest()}".encode() for n in range(8000)]
+TEXT = b"".join(text + b"\n" for text in LINES)
+PACK = {
+    ".json": bytes,
+    ".json.gz": gzip.compress,
+    ".json.xz": lzma.compress,
+    # With its checksum, as the zstd command writes it; without, rewritten letters go unnoticed.
+    ".json.zst": zstandard.ZstdCompressor(write_checksum=True).compress,
+}
+
+
+def read(path):
+    quarantine = Quarantine()
+    lines = list(read_lines(path, quarantine))
+    return lines, quarantine.counts
+
+
+@pytest.mark.parametrize("suffix", PACK)
+def test_every_compression_gives_the_same_lines(tmp_path, suffix):
+    path = tmp_path / f"log{suffix}"
+    path.write_bytes(PACK[suffix](TEXT))
+    lines, counts = read(path)
+    assert lines == [(number, text, True) for number, text in enumerate(LINES)]
+    assert not counts
+
+
+@pytest.mark.parametrize("suffix", PACK)
+def test_compression_is_told_from_content(tmp_path, suffix):
+    path = tmp_path / "log.json"
+    path.write_bytes(PACK[suffix](b"one\ntwo\n"))
+    assert [text for _, text, _ in read(path)[0]] == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("suffix", [".json.gz", ".json.xz", ".json.zst"])
+def test_members_one_after_the_other_are_one_file(tmp_path, suffix):
+    path = tmp_path / "log"
+    path.write_bytes(PACK[suffix](b"one\ntw") + PACK[suffix](b"o\nthree\n") + b"\0" * 512)
+    lines, counts = read(path)
+    assert [text for _, text, _ in lines] == [b"one", b"two", b"three"]
+    assert not counts
+
+
+@pytest.mark.parametrize("suffix", [".json.gz", ".json.xz", ".json.zst"])
+@pytest.mark.parametrize("share", [0.5, 0.9, "last byte"])
+def test_a_stream_that_breaks_off_keeps_its_whole_lines(tmp_path, suffix, share):
+    packed = PACK[suffix](TEXT)
+    path = tmp_path / "log"
+    path.write_bytes(packed[:-1] if share == "last byte" else packed[: int(len(packed) * share)])
+    lines, counts = read(path)
+    assert counts == {"truncated_file": 1}
+    assert lines == [(number, text, True) for number, text in enumerate(LINES[: len(lines)])]
+    assert len(lines) > 1000
+
+
+@pytest.mark.parametrize("suffix", [".json.gz", ".json.xz", ".json.zst"])
+def test_a_damaged_stream_is_reported_once(tmp_path, suffix):
+    packed = bytearray(PACK[suffix](TEXT))
+    packed[len(packed) // 2 : len(packed) // 2 + 64] = b"\xff" * 64
+    path = tmp_path / "log"
+    path.write_bytes(packed)
+    assert sum(read(path)[1].values()) == 1
+
+
+def test_only_the_last_line_can_lack_its_newline(tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(b"\xef\xbb\xbfone\r\n\n  \ntwo")
+    assert read(path)[0] == [(0, b"one\r", True), (3, b"two", False)]
+
+
+def test_a_line_without_end_does_not_fill_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(stream, "MAX_LINE_BYTES", 100)
+    monkeypatch.setattr(stream, "CHUNK_BYTES", 64)
+    path = tmp_path / "log"
+    path.write_bytes(b"one\n" + b"x" * 1000 + b"\ntwo\n")
+    lines, counts = read(path)
+    assert lines == [(0, b"one", True), (2, b"two", True)]
+    assert counts == {"line_too_long": 1}
+
+
+@pytest.mark.parametrize(("content", "reason"), [(b"", "empty_file"), (None, "unreadable_file")])
+def test_a_file_that_gives_nothing_is_counted(tmp_path, content, reason):
+    path = tmp_path / "log"
+    if content is not None:
+        path.write_bytes(content)
+    assert read(path) == ([], {reason: 1})
+
+
+def test_the_report_names_file_line_and_reason(tmp_path):
+    with Quarantine(tmp_path / "deep" / "report.jsonl") as quarantine:
+        quarantine.add(
+            file="log", line=7, reason=Reason.NOT_UTF8, detail="byte 3", text=b"ab\xff" * 200
+        )
+    (entry,) = read_report(tmp_path / "deep" / "report.jsonl")
+    assert (entry.file, entry.line, entry.reason, entry.detail) == ("log", 7, "not_utf8", "byte 3")
+    assert entry.excerpt.startswith("ab\\xffab")
+    assert len(entry.excerpt) < 400
+
+
+def test_a_clean_run_leaves_no_report(tmp_path):
+    report = tmp_path / "report.jsonl"
+    report.write_text("of an earlier run")
+    with Quarantine(report):
+        pass
+    assert not report.exists()

@@ -1,0 +1,109 @@
+import pytest
+
+from pruner.data.workload import explicit_padding, fused_from_name, parse_workload
+
+
+def identity(key):
+    return parse_workload(key).identity
+
+
+@pytest.mark.parametrize(
+    ("cuda", "mi50"),
+    [
+        (
+            '["conv2d_layer", 128, 128, 28, 28, 128, 3, 3, 1, "SAME"]',
+            '["conv2d_layer", 128, 128, 28, 28, 128, 3, 3, 1, 1]',
+        ),
+        (
+            '["conv2d_layer", 128, 1008, 21, 21, 168, 1, 1, 1, "SAME"]',
+            '["conv2d_layer", 128, 1008, 21, 21, 168, 1, 1, 1, 0]',
+        ),
+        (
+            '["conv2d_layer", 128, 512, 28, 28, 1024, 1, 1, 2, "VALID"]',
+            '["conv2d_layer", 128, 512, 28, 28, 1024, 1, 1, 2, 0]',
+        ),
+        (
+            '["depthwise_conv2d_layer", 128, 42, 83, 83, 7, 7, 1, "SAME"]',
+            '["depthwise_conv2d_layer",128,42,83,83,7,7,1,[3,3]]',
+        ),
+        (
+            '["pool_layer", "avg", 128, 42, 83, 83, 3, 3, 1, "SAME"]',
+            '["pool_layer", "avg", 128, 42, 83, 83, 3, 3, 1, [1, 1, 1, 1]]',
+        ),
+    ],
+)
+def test_the_same_shapes_are_the_same_work(cuda, mi50):
+    assert identity(cuda) == identity(mi50)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (
+            '["conv2d_layer", 128, 256, 14, 14, 256, 3, 3, 1, "SAME"]',
+            '["conv2d_layer", 128, 256, 14, 14, 256, 3, 3, 1, 0]',
+        ),
+        (
+            '["pool_layer", "avg", 128, 42, 83, 83, 3, 3, 1, "SAME"]',
+            '["pool_layer", "max", 128, 42, 83, 83, 3, 3, 1, "SAME"]',
+        ),
+        ('["matmul_layer", 16, 1024, 1024]', '["matmul_layer", 1024, 16, 1024]'),
+        ('["relu_layer", 4096, 4096]', '["add_layer", 4096, 4096]'),
+    ],
+)
+def test_other_shapes_are_other_work(one, other):
+    assert identity(one) != identity(other)
+
+
+@pytest.mark.parametrize("kernel", [1, 2, 3, 4, 5, 7])
+def test_same_padding_keeps_the_size_at_stride_one(kernel):
+    """The property that gives SAME its name: size + pads - kernel + 1 = size."""
+    top, left, bottom, right = explicit_padding("SAME", kernel, kernel)
+    assert 14 + top + bottom - kernel + 1 == 14
+    assert 14 + left + right - kernel + 1 == 14
+
+
+def test_a_tenset_key_is_its_own_identity():
+    workload = parse_workload('["0bcb8746286db050cd088f375c85372d", 1, 64, 64, 128]')
+    assert workload.short_op == "subgraph"
+    assert workload.identity == '["0bcb8746286db050cd088f375c85372d",1,64,64,128]'
+
+
+@pytest.mark.parametrize(
+    ("name", "fused"),
+    [
+        ("conv2d_add_relu_128_64_56_56_64_3_3_1_SAME", ("add", "relu")),
+        ("conv2d_add_128_64", ("add",)),
+        ("conv2d_relu_128_64", ("relu",)),
+        ("ansor_conv2d_add_relu_128_64.log", ("add", "relu")),
+        ("conv2d_128_64_56_56_64_3_3_1_SAME", ()),
+        ("relu_4096_4096", ()),
+        ("pool_avg_128_168_83_83_1_1_2_VALID", ()),
+        ("depthwise_conv2d_128_84_83_83_5_5_2_SAME", ()),
+        ("reduction_128_512_1024_2_False", ()),
+        ("([0bcb8746286db050cd088f375c85372d,1,64],cuda)", ()),
+        ("conv2d_add_on_128", ()),
+    ],
+)
+def test_fused_operators_are_read_from_the_name(name, fused):
+    assert fused_from_name(name) == fused
+
+
+@pytest.mark.parametrize(
+    ("key", "fused", "stem"),
+    [
+        ('["conv2d_layer", 1, 2, 3, "SAME"]', ("add", "relu"), "conv2d_add_relu_1_2_3_SAME"),
+        ('["reduction_layer", [128, 2048], [1], false]', (), "reduction_128_2048_1_False"),
+        ('["pool_layer", "avg", 128, 0.5]', (), "pool_avg_128_0.5"),
+        ('["../../etc/passwd", 1]', (), "etc_passwd_1"),
+    ],
+)
+def test_file_stems_are_plain_names(key, fused, stem):
+    assert parse_workload(key).file_stem(fused) == stem
+
+
+def test_a_long_key_has_a_short_name():
+    keys = [f'["x", {", ".join(["123456"] * 80)}, {last}]' for last in (1, 2)]
+    names = [parse_workload(key).file_stem() for key in keys]
+    assert len(set(names)) == 2
+    assert max(map(len, names)) < 200

@@ -55,7 +55,8 @@ def test_counts_best_latency_and_fusion_match_the_table(read_once, gpu_records):
         assert len(ran_s) == int(row["valid"]), row
         if len(ran_s):
             assert ran_s.min() == pytest.approx(float(row["best_s"]), rel=1e-5), row
-            assert np.median(ran_s) == pytest.approx(float(row["median_s"]), rel=1e-4), row
+            middle_s = np.sort(ran_s)[len(ran_s) // 2]  # the upper one of an even number
+            assert middle_s == pytest.approx(float(row["median_s"]), rel=1e-5), row
         for key, _, _ in parts:
             assert "_".join(key.fused) == row["fused"], row
             assert key.workload.op == row["op"], row

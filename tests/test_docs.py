@@ -1,0 +1,48 @@
+"""What the documents tell a reader to type or open exists."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+DOCUMENTS = ["README.md", "CONTRIBUTING.md"]
+
+
+def text_of(name):
+    return (REPOSITORY / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_script_named_exists(name):
+    scripts = set(re.findall(r"\b([\w/]+\.py)\b", text_of(name)))
+    assert [s for s in sorted(scripts) if not (REPOSITORY / s).is_file()] == []
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_make_target_named_exists(name):
+    targets = set(re.findall(r"^([\w-]+):", text_of("Makefile"), flags=re.MULTILINE))
+    named = {
+        word
+        for command in re.findall(r"(?:`|^ +|\$ )make ([a-z][a-z -]*)", text_of(name), re.MULTILINE)
+        for word in command.split()
+    }
+    assert named
+    assert named <= targets
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_folder_and_link_named_exists(name):
+    text = text_of(name)
+    folders = re.findall(
+        r"`((?:pruner|conf|tests|datasets|experiments|benchmarks)/[\w/.-]*)`", text
+    )
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
+    assert [p for p in folders + links if not (REPOSITORY / p).exists()] == []
+
+
+def test_platforms_named_in_the_readme_exist():
+    named = re.findall(r"\bplatform=([\w-]+)", text_of("README.md"))
+    assert named
+    folder = REPOSITORY / "conf/platform"
+    assert [p for p in named if not (folder / f"{p}.yaml").is_file()] == []

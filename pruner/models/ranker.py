@@ -78,8 +78,8 @@ class NeuralRanker(nn.Module, Ranker):
 class RandomRanker(Ranker):
     """Scores that know nothing: the row every table prints beside the others."""
 
-    def __init__(self, rng: np.random.Generator) -> None:
-        self._rng = rng
+    def __init__(self, *, seed: int = 0) -> None:
+        self._rng = np.random.default_rng(seed)
 
     def score_store(
         self, store: ProgramStore, index: Int[Tensor, " program"]

@@ -56,7 +56,8 @@ class TaskPrograms:
 
     Shapes: `rows` float32 [R, 164], `num_statements` int32 [N], `dataflow` float32 [N, slots, 23],
     `workload_flags` float32 [10], `latency_s` float64 [N], `line` int64 [N] (where each program
-    stood in its record file). `num_failed` programs could not be replayed.
+    stood in its record file), `digest` uint64 [N] (equal for equal programs). `num_failed` programs
+    could not be replayed.
     """
 
     key: TaskKey
@@ -66,11 +67,16 @@ class TaskPrograms:
     workload_flags: np.ndarray
     latency_s: np.ndarray
     line: np.ndarray
+    digest: np.ndarray
     num_failed: int = 0
 
     @staticmethod
     def of(
-        key: TaskKey, features: Features, latency_s: np.ndarray, line: np.ndarray
+        key: TaskKey,
+        features: Features,
+        latency_s: np.ndarray,
+        line: np.ndarray,
+        digest: np.ndarray | None = None,
     ) -> "TaskPrograms":
         """Drop padding and programs that are not valid."""
         keep = np.asarray(features.valid, dtype=bool)
@@ -85,6 +91,7 @@ class TaskPrograms:
             workload_flags=np.asarray(features.workload_flags, dtype=np.float32),
             latency_s=np.asarray(latency_s, dtype=np.float64)[keep],
             line=np.asarray(line, dtype=np.int64)[keep],
+            digest=np.asarray(line if digest is None else digest, dtype=np.uint64)[keep],
             num_failed=int((~keep).sum()),
         )
 
@@ -94,7 +101,7 @@ class ProgramStore:
     """Programs of many tasks; programs of one task are neighbours, tasks in the given order.
 
     `rows` [row, 164], `row_start` [N + 1], `dataflow` [N, slots, 23], `flags` [task, 10], `task`
-    [N], `latency_s` [N] (float64), `line` [N].
+    [N], `latency_s` [N] (float64), `line` [N], `digest` uint64 [N].
     """
 
     keys: tuple[TaskKey, ...]
@@ -105,6 +112,7 @@ class ProgramStore:
     task: Int[Tensor, " program"]
     latency_s: Float[Tensor, " program"]
     line: Int[Tensor, " program"]
+    digest: np.ndarray
     num_failed: int = 0
     label: Float[Tensor, " program"] = field(init=False)
     task_start: Int[Tensor, " boundary"] = field(init=False)
@@ -137,6 +145,7 @@ class ProgramStore:
             task=torch.from_numpy(np.repeat(np.arange(len(parts)), sizes)),
             latency_s=torch.from_numpy(np.concatenate([part.latency_s for part in parts])),
             line=torch.from_numpy(np.concatenate([part.line for part in parts])),
+            digest=np.concatenate([part.digest for part in parts]),
             num_failed=sum(part.num_failed for part in parts),
         )
 

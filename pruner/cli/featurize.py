@@ -1,0 +1,263 @@
+"""``python featurize.py``: write the features of record files as NumPy archives.
+
+One ``<out>/<platform>/<task>.npz`` for each record file, with a row for every readable record:
+`index` int64 [N] line numbers (from 0), `statement` float32 [N, S, 164] zero padded,
+`num_statements` int32 [N], `dataflow` float32 [N, 10 or 8, 23], `valid` bool [N] (False: could not
+be replayed, rows are zero), with ``features.psa=true`` also `psa` float32 [N, S, 11]; `about` tells
+how it was made (JSON).
+"""
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from hashlib import sha256
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from omegaconf import DictConfig
+
+from pruner.cli.common import plain, run_door, say
+from pruner.cli.dataset import record_root, required_platforms
+from pruner.data.quarantine import Quarantine
+from pruner.data.store import TaskFile
+from pruner.data.tasks import TaskRecords, read_tasks
+from pruner.errors import PrunerError, UnsupportedProgram
+
+NUM_STATEMENT = 164
+NUM_PSA = 11
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileReport:
+    """What became of one record file. `reused`: an earlier run had already written it."""
+
+    path: Path
+    programs: int
+    failures: Counter[str] = field(default_factory=Counter)
+    quarantined: Counter[str] = field(default_factory=Counter)
+    reused: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to write where; the same for every file of a run, and picklable."""
+
+    out: Path
+    dataflow: str
+    psa: bool
+    feature_version: str
+
+    def target(self, file: TaskFile) -> Path:
+        """Where the features of a record file go."""
+        return self.out / file.platform / f"{file.task}.npz"
+
+    def about(self, file: TaskFile) -> dict[str, Any]:
+        """What identifies the content of a target: settings and the source's checksum."""
+        return {
+            "feature_version": self.feature_version,
+            "dataflow": self.dataflow,
+            "psa": self.psa,
+            "source": file.path.name,
+            "source_sha256": sha256(file.path.read_bytes()).hexdigest(),
+        }
+
+
+def featurize_file(file: TaskFile, plan: Plan) -> FileReport:
+    """Write the features of one record file, unless the target already holds them."""
+    target, about = plan.target(file), plan.about(file)
+    earlier = _earlier(target, about)
+    if earlier is not None:
+        return earlier
+    quarantine = Quarantine()
+    tasks = read_tasks(
+        file.path, quarantine, platform=file.platform, task=file.task, duplicates="keep"
+    )
+    failures: Counter[str] = Counter()
+    arrays = _joined([_task_arrays(task, plan, failures) for task in tasks if len(task)], plan)
+    about = {**about, "failures": dict(failures), "quarantined": dict(quarantine.counts)}
+    _write(target, {**arrays, "about": np.array(json.dumps(about))})
+    return FileReport(
+        path=target,
+        programs=len(arrays["index"]),
+        failures=failures,
+        quarantined=quarantine.counts,
+    )
+
+
+def _earlier(target: Path, about: dict[str, Any]) -> FileReport | None:
+    """The report of an existing target made from the same source with the same settings."""
+    if not target.is_file():
+        return None
+    try:
+        with np.load(target, allow_pickle=False) as stored:
+            told = json.loads(str(stored["about"]))
+            programs = len(stored["index"])
+    except (OSError, ValueError, KeyError):  # not ours or damaged: write it anew
+        return None
+    if any(told.get(name) != value for name, value in about.items()):
+        return None
+    return FileReport(
+        path=target,
+        programs=programs,
+        failures=Counter(told["failures"]),
+        quarantined=Counter(told["quarantined"]),
+        reused=True,
+    )
+
+
+def _task_arrays(records: TaskRecords, plan: Plan, failures: Counter[str]) -> dict[str, np.ndarray]:
+    from pruner.features import featurize_records
+
+    try:
+        batch = featurize_records(
+            records.workload_key,
+            records.fused,
+            records.target,
+            records.hardware_params,
+            records.steps,
+            dataflow=plan.dataflow,
+            psa=plan.psa,
+        )
+    except UnsupportedProgram as error:
+        failures[error.reason] += len(records)
+        return _nothing(records.line, plan)
+    failed = int((~batch.valid).sum())
+    if failed:
+        failures["not replayed"] += failed
+    arrays: dict[str, np.ndarray] = {
+        "index": records.line,
+        "statement": batch.statement,
+        "num_statements": batch.num_statements,
+        "dataflow": batch.dataflow,
+        "valid": batch.valid,
+    }
+    if plan.psa:
+        arrays["psa"] = batch.psa
+    return arrays
+
+
+def _nothing(line: np.ndarray, plan: Plan) -> dict[str, np.ndarray]:
+    """Rows of programs whose task is not supported."""
+    n, slots = len(line), 8 if plan.dataflow == "official" else 10
+    arrays: dict[str, np.ndarray] = {
+        "index": np.asarray(line, dtype=np.int64),
+        "statement": np.zeros((n, 1, NUM_STATEMENT), np.float32),
+        "num_statements": np.zeros(n, np.int32),
+        "dataflow": np.zeros((n, slots, 23), np.float32),
+        "valid": np.zeros(n, bool),
+    }
+    if plan.psa:
+        arrays["psa"] = np.zeros((n, 1, NUM_PSA), np.float32)
+    return arrays
+
+
+def _joined(parts: Sequence[dict[str, np.ndarray]], plan: Plan) -> dict[str, np.ndarray]:
+    """All tasks of a file together, padded to the same width, in order of lines."""
+    parts = parts or [_nothing(np.zeros(0, np.int64), plan)]
+    order = np.argsort(np.concatenate([part["index"] for part in parts]), kind="stable")
+    widest = max(part["statement"].shape[1] for part in parts)
+    padded = ("statement", "psa")
+
+    def column(name: str) -> np.ndarray:
+        values = [_padded(p[name], widest) if name in padded else p[name] for p in parts]
+        return np.concatenate(values)[order]
+
+    return {name: column(name) for name in parts[0]}
+
+
+def _padded(values: np.ndarray, width: int) -> np.ndarray:
+    return np.pad(values, ((0, 0), (0, width - values.shape[1]), (0, 0)))
+
+
+def _write(target: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Write whole or not at all: a reader never sees half a file, a killed run leaves none."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with partial.open("wb") as handle:
+            np.savez(handle, **arrays)  # type: ignore[arg-type]  # the stub knows one keyword only
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def reports(files: Sequence[TaskFile], plan: Plan, num_workers: int) -> Iterator[FileReport]:
+    """Featurise files here (num_workers 1) or in worker processes; any order."""
+    if num_workers == 1:
+        for file in files:
+            yield featurize_file(file, plan)
+        return
+    # Fresh interpreters: forking a process that already runs threads can hang.
+    with ProcessPoolExecutor(num_workers, mp_context=get_context("spawn")) as pool:
+        waiting = [pool.submit(featurize_file, file, plan) for file in files]
+        try:
+            for done in as_completed(waiting):
+                yield done.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def featurize(config: DictConfig) -> dict[str, Any]:
+    """Run the command; returns the object of the last line."""
+    from pruner.cli.progress import track
+    from pruner.features import FEATURE_SET_VERSION
+
+    if config.out is None:
+        raise PrunerError("out=DIR is missing: where to write <platform>/<task>.npz")
+    workers = int(config.num_workers or os.cpu_count() or 1)
+    start = time.perf_counter()
+    root = record_root(config.data)
+    files = root.task_files(list(required_platforms(config, root)))
+    features = plain(config.features)
+    plan = Plan(
+        out=Path(config.out),
+        dataflow=features["dataflow"],
+        psa=bool(features.get("psa", False)),
+        feature_version=str(FEATURE_SET_VERSION),
+    )
+    found = list(track(reports(files, plan, workers), "featurising", len(files)))
+    return _result(found, time.perf_counter() - start, plan)
+
+
+def _result(found: Sequence[FileReport], seconds: float, plan: Plan) -> dict[str, Any]:
+    failures = _total(found, lambda report: report.failures)
+    programs = sum(report.programs for report in found)
+    fresh = sum(report.programs for report in found if not report.reused)
+    reused = sum(report.reused for report in found)
+    if reused:
+        say(f"{reused} of {len(found)} files were already there")
+    if not programs:
+        raise PrunerError("no record could be read; see the quarantine counts of train.py")
+    return {
+        "programs": programs,
+        "failed": failures.total(),
+        "failures": dict(failures),
+        "quarantined": dict(_total(found, lambda report: report.quarantined)),
+        "files": len(found),
+        "files_reused": reused,
+        "out": str(plan.out),
+        "seconds": round(seconds, 3),
+        "programs_per_second": round(fresh / max(seconds, 1e-9), 1),
+    }
+
+
+def _total(
+    found: Sequence[FileReport], counts: Callable[[FileReport], Counter[str]]
+) -> Counter[str]:
+    return sum((counts(report) for report in found), Counter())
+
+
+def main() -> None:
+    """Open the door."""
+    run_door("featurize", featurize)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""Fit one model on one split, judge its best epoch, write both down. Repeatable and resumable."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+from torch import Tensor, nn
+
+from pruner.cli.common import build, load_metrics, plain, save_metrics
+from pruner.cli.progress import TrainingProgress
+from pruner.data.frozen import Side
+from pruner.data.splits import Split
+from pruner.errors import DataError
+from pruner.models.assemble import divide, seen_tasks, small_tasks_removed
+from pruner.models.checkpoint import CheckpointInfo, git_commit, load_checkpoint, save_checkpoint
+from pruner.models.datamodule import RankingData
+from pruner.models.lit import RankingModule
+from pruner.models.ranker import NeuralRanker, Ranker
+from pruner.models.report import full_report
+from pruner.models.store import ProgramStore
+from pruner.models.training import build_network, fit_network
+from pruner.models.trees import XGBoostRanker
+
+BEST = "best.pt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One fit of a run: a split, a seed, and the folder that holds its results."""
+
+    name: str
+    folder: Path
+    split: Split
+    seed: int
+
+    @property
+    def checkpoint(self) -> Path:
+        """Weights of the best epoch."""
+        return self.folder / BEST
+
+
+def run_part(config: DictConfig, store: ProgramStore, part: Part) -> dict[str, Any] | None:
+    """Fit and judge, or take up what an earlier start already finished.
+
+    None when `stop_after` ended the fit early.
+    """
+    finished = load_metrics(part.folder) if part.name else None
+    if finished is not None:
+        return finished
+    part.folder.mkdir(parents=True, exist_ok=True)
+    sides = divide(store, part.split)
+    start = time.perf_counter()
+    fitted = _fit(config, store, part, sides)
+    if fitted is None:
+        return None
+    metrics = {
+        "seed": part.seed,
+        "checkpoint": str(part.checkpoint),
+        **judge(part.checkpoint, store, sides["test"], config.min_programs),
+        **fitted,
+        "split": part.split.name,
+        "split_fingerprint": part.split.fingerprint,
+        "fit_seconds": round(time.perf_counter() - start, 2),
+    }
+    if part.name:
+        save_metrics(part.folder, metrics)
+    return metrics
+
+
+def judge(checkpoint: Path, store: ProgramStore, test: Tensor, least: int) -> dict[str, Any]:
+    """Metrics of a checkpoint on test programs; tasks with fewer than `least` do not count."""
+    ranker, _ = load_checkpoint(checkpoint)
+    index = small_tasks_removed(store, test, least)
+    if not len(index):
+        raise DataError(f"no test task has {least} programs; lower min_programs")
+    return full_report(ranker.score_tasks(store, index))
+
+
+def _fit(
+    config: DictConfig, store: ProgramStore, part: Part, sides: Mapping[Side, Tensor]
+) -> dict[str, Any] | None:
+    model: Any = build_network(lambda: build(config.model), part.seed)
+    info = _info(config, store, sides)
+    if isinstance(model, XGBoostRanker):
+        rounds = model.fit(
+            store, sides["train"], sides["valid"], seed=part.seed, num_threads=_threads(config)
+        )
+        save_checkpoint(part.checkpoint, model, info)
+        return {"num_rounds": rounds, "num_train_programs": len(sides["train"])}
+    return _fit_network(config, store, part, sides, model, info)
+
+
+def _fit_network(
+    config: DictConfig,
+    store: ProgramStore,
+    part: Part,
+    sides: Mapping[Side, Tensor],
+    network: nn.Module,
+    info: CheckpointInfo,
+) -> dict[str, Any] | None:
+    ranker = NeuralRanker(network, store.fit_scaler(sides["train"]))
+    module = RankingModule(
+        ranker,
+        loss=build(config.loss),
+        optimizer=build(config.optimizer),
+        schedule=build(config.schedule.factory) if config.schedule.factory else None,
+    )
+    data = RankingData(
+        store,
+        train=sides["train"],
+        valid=sides["valid"],
+        batches=build(config.batches),
+        seed=part.seed,
+    )
+    progress = TrainingProgress(part.name or str(part.folder.name))
+
+    def save(metrics: dict[str, float]) -> None:
+        save_checkpoint(part.checkpoint, ranker, info_with(info, metrics))
+
+    logger = build(config.logger)(folder=part.folder, name=part.folder.name)
+    result = fit_network(
+        module,
+        data,
+        folder=part.folder,
+        make_trainer=lambda **options: build(config.trainer, **options),
+        save_best=save,
+        monitor=config.monitor,
+        callbacks=[progress],
+        loggers=[logger],
+        stop_after=config.stop_after,
+    )
+    if not result.finished:
+        return None
+    return {
+        "monitor": config.monitor,
+        "best_valid": result.best_value,
+        "best_epoch": result.best_epoch,
+        "epochs": result.epochs,
+        "num_train_programs": len(sides["train"]),
+        "train_programs_per_second": round(progress.programs_per_second),
+    }
+
+
+def info_with(info: CheckpointInfo, metrics: Mapping[str, float]) -> CheckpointInfo:
+    """The same description with metrics."""
+    fields = {name: getattr(info, name) for name in CheckpointInfo.__dataclass_fields__}
+    return CheckpointInfo(**{**fields, "metrics": metrics})
+
+
+def _info(config: DictConfig, store: ProgramStore, sides: Mapping[Side, Tensor]) -> CheckpointInfo:
+    return CheckpointInfo(
+        model=plain(config.model),
+        feature_version=feature_version(),
+        dataflow=config.features.dataflow,
+        config=plain(config),
+        git_commit=git_commit(),
+        seen_tasks=seen_tasks(store, (sides["train"], sides["valid"])),
+    )
+
+
+def feature_version() -> str:
+    """Version of the features that this installation computes."""
+    from pruner.features import FEATURE_SET_VERSION
+
+    return str(FEATURE_SET_VERSION)
+
+
+def _threads(config: DictConfig) -> int:
+    return int(config.num_threads or torch.get_num_threads())
+
+
+def ranker_of(path: Path) -> tuple[Ranker, CheckpointInfo]:
+    """Load a checkpoint that must fit the features of this installation."""
+    return load_checkpoint(path, feature_version=feature_version())

@@ -1,0 +1,127 @@
+"""From record files to a store of featurised programs, and from a split to its programs."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from pruner.data.frozen import SIDES, Side
+from pruner.data.quarantine import Quarantine
+from pruner.data.splits import Split
+from pruner.data.store import RecordRoot
+from pruner.data.tasks import TaskRecords
+from pruner.errors import UnsupportedProgram
+from pruner.models.store import Features, ProgramStore, TaskPrograms
+
+log = logging.getLogger(__name__)
+
+Dataflow = Literal["paper", "official"]
+Featurize = Callable[..., Features]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """What happened to the records on the way: nothing is dropped without being counted here.
+
+    `num_records` read, `num_unmeasured` of them without a valid measurement, `failures` programs
+    that could not be featurised, by reason.
+    """
+
+    failures: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def num_failed(self) -> int:
+        """Measured programs without features."""
+        return self.failures.total()
+
+
+def featurize_task(
+    records: TaskRecords, featurize: Featurize, dataflow: Dataflow, tally: Tally
+) -> TaskPrograms | None:
+    """Featurise the measured programs of one task; None when there are none or none can be."""
+    measured = records.select(records.valid)
+    tally.counts["records"] += len(records)
+    tally.counts["measured"] += len(measured)
+    if not len(measured):
+        return None
+    try:
+        features = featurize(
+            records.workload_key,
+            records.fused,
+            records.target,
+            records.hardware_params,
+            measured.steps,
+            dataflow=dataflow,
+        )
+    except UnsupportedProgram as error:
+        tally.failures[error.reason] += len(measured)
+        log.warning("%s left out (%d programs): %s", records.file, len(measured), error)
+        return None
+    part = TaskPrograms.of(
+        records.key, features, measured.latency_s, measured.line, measured.digest
+    )
+    if part.num_failed:
+        tally.failures["not replayed"] += part.num_failed
+    return part if len(part.latency_s) else None
+
+
+def featurized_tasks(
+    root: RecordRoot,
+    platforms: Sequence[str],
+    *,
+    quarantine: Quarantine,
+    tally: Tally,
+    dataflow: Dataflow,
+    featurize: Featurize | None = None,
+) -> Iterator[TaskPrograms]:
+    """Read and featurise task after task of the given platforms."""
+    compute = featurize or _default_featurize()
+    for records in root.read(quarantine, list(platforms)):
+        part = featurize_task(records, compute, dataflow, tally)
+        if part is not None:
+            yield part
+
+
+def _default_featurize() -> Featurize:
+    from pruner.features import featurize_records
+
+    return featurize_records
+
+
+def programs_on_side(store: ProgramStore, split: Split, side: Side) -> Int[Tensor, " program"]:
+    """Programs of the store that `split` puts on `side`, in store order."""
+    parts = []
+    for number, key in enumerate(store.keys):
+        programs = store.programs_of([number])
+        rows = split.rows(side, key, store.digest[programs.numpy()])
+        parts.append(programs[torch.from_numpy(np.ascontiguousarray(rows))])
+    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.long)
+
+
+def divide(store: ProgramStore, split: Split) -> dict[Side, Int[Tensor, " program"]]:
+    """Programs of every side."""
+    return {side: programs_on_side(store, split, side) for side in SIDES}
+
+
+def small_tasks_removed(
+    store: ProgramStore, index: Int[Tensor, " program"], least: int
+) -> Int[Tensor, " program"]:
+    """Keep programs whose task has at least `least` of them in `index`."""
+    kept = [programs for programs in store.by_task(index) if len(programs) >= least]
+    return torch.cat(kept) if kept else index[:0]
+
+
+def seen_tasks(store: ProgramStore, parts: Iterable[Tensor]) -> dict[str, list[str]]:
+    """Platform to sorted task names of all programs in `parts`."""
+    seen: dict[str, set[str]] = {}
+    for number in torch.unique(torch.cat([store.task[part] for part in parts])).tolist():
+        key = store.keys[number]
+        seen.setdefault(key.platform, set()).add(key.task)
+    return {platform: sorted(tasks) for platform, tasks in sorted(seen.items())}

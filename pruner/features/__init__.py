@@ -1,1 +1,1 @@
-"""Meaning to named numbers: statement, dataflow and symbol columns."""
+"""Meaning to named numbers: features of N programs at once."""

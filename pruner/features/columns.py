@@ -1,0 +1,159 @@
+"""Names, units and formulas of every feature column, and the version of the set.
+
+A checkpoint stores :data:`FEATURE_SET_VERSION` and refuses to run on another one.
+"""
+
+from __future__ import annotations
+
+from pruner.features.column import Column
+from pruner.features.workload import WORKLOAD_COLUMNS
+
+FEATURE_SET_VERSION = "official-1"
+"""Changes whenever any column's value changes for any program."""
+
+_STATEMENT_SOURCE = "TenSet feature.cc, GetPerStoreFeature"
+_DATAFLOW_SOURCE = "Pruner feature_pam.cc, GetPerStoreFeaturePAM"
+_PSA_SOURCE = "Pruner feature_psa.cc, GetPerStoreFeaturePSA"
+_KINDS = ("mad", "addsub", "mul", "divmod", "cmp", "mathfunc", "otherfunc")
+_POSITIONS = (
+    "none", "inner_spatial", "middle_spatial", "outer_spatial",
+    "inner_reduce", "middle_reduce", "outer_reduce", "mixed",
+)  # fmt: skip
+
+
+def _logged(name: str, unit: str, formula: str, source: str) -> Column:
+    return Column(name=name, unit=f"log2(1 + {unit})", formula=formula, source=source)
+
+
+def _computation() -> list[Column]:
+    out = [
+        _logged(f"{group}_{kind}", "operations", f"{group} {kind} per iteration x P", _STATEMENT_SOURCE)
+        for group in ("float", "int")
+        for kind in _KINDS
+    ]
+    out += [
+        _logged(f"{kind}_op", "operations", f"{kind} operations per iteration x P", _STATEMENT_SOURCE)
+        for kind in ("bool", "select")
+    ]
+    for mark in ("vec", "unroll", "parallel"):
+        what = {"num": "number of", "prod": "product of", "len": "innermost of"}
+        out += [
+            _logged(f"{mark}_{key}", "iterations", f"{text} the {mark} loops", _STATEMENT_SOURCE)
+            for key, text in what.items()
+        ]
+        out += [
+            Column(
+                name=f"{mark}_type.{position}",
+                unit="0 or 1",
+                formula="only none and mixed are ever set",
+                source=_STATEMENT_SOURCE,
+            )
+            for position in _POSITIONS
+        ]
+    out.append(
+        Column(name="is_gpu", unit="0 or 1", formula="a GPU index was met", source=_STATEMENT_SOURCE)
+    )
+    indices = [f"{kind}Idx_{axis}_len" for kind in ("block", "thread") for axis in "xyz"]
+    out += [
+        _logged(name, "iterations", "extent of the GPU index", _STATEMENT_SOURCE)
+        for name in (*indices, "vthread_len")
+    ]
+    return out
+
+
+def _access(prefix: str, source: str) -> list[Column]:
+    """The 18 columns of one buffer access."""
+    measured = (
+        ("bytes", "bytes", "P x element size"),
+        ("unique_bytes", "bytes", "touched region under the outermost loop"),
+        ("lines", "cache lines", "64-byte lines touched, with repeats"),
+        ("unique_lines", "cache lines", "unique bytes / contiguous run"),
+    )
+    out = [
+        Column(name=f"{prefix}acc_type.{k}", unit="0 or 1", formula=f"access is {k}", source=source)
+        for k in ("read", "write", "read_write")
+    ]
+    out += [_logged(prefix + n, u, f, source) for n, u, f in measured]
+    out += [
+        Column(name=f"{prefix}reuse_type.{k}", unit="0 or 1", formula=f"reuse is {k}", source=source)
+        for k in ("loop", "serial", "none")
+    ]
+    out += [
+        _logged(f"{prefix}reuse_dis_iter", "iterations", "between two uses", source),
+        _logged(f"{prefix}reuse_dis_bytes", "bytes", "touched between two uses", source),
+        _logged(f"{prefix}reuse_ct", "uses", "number of uses", source),
+    ]
+    out += [
+        _logged(f"{prefix}{n}_d_reuse_ct", u, f"{n} / reuse_ct, x 2 without reuse", source)
+        for n, u, _ in measured
+    ]
+    out.append(_logged(f"{prefix}stride", "elements", "step of the innermost loop", source))
+    return out
+
+
+def _statement_columns() -> tuple[Column, ...]:
+    out = _computation()
+    for buffer in range(5):
+        out += _access(f"B{buffer}.", _STATEMENT_SOURCE)
+    out += [
+        Column(
+            name=f"arith_intensity_curve_{i}",
+            unit="log2(operations) / log2(bytes)",
+            formula=f"interpolated at {i + 1}/10 of log2(operations)",
+            source=_STATEMENT_SOURCE,
+        )
+        for i in range(10)
+    ]
+    out += [
+        _logged("alloc_size", "bytes", "elements of the buffer x element size", _STATEMENT_SOURCE),
+        _logged("alloc_prod", "elements", "elements x alloc_outer_prod", _STATEMENT_SOURCE),
+        _logged("alloc_outer_prod", "iterations", "loops around the allocation", _STATEMENT_SOURCE),
+        _logged("alloc_inner_prod", "iterations", "P / alloc_outer_prod", _STATEMENT_SOURCE),
+        _logged("outer_prod", "iterations", "P: product of all loops around", _STATEMENT_SOURCE),
+        _logged("num_loops", "loops", "loops around, extent 1 not counted", _STATEMENT_SOURCE),
+        _logged("auto_unroll_max_step", "iterations", "unroll depth in force", _STATEMENT_SOURCE),
+    ]
+    return tuple(out)
+
+
+def _dataflow_columns() -> tuple[Column, ...]:
+    out = [_logged("float_ops", "operations", "operations x P^2 (as released)", _DATAFLOW_SOURCE)]
+    out += [
+        Column(
+            name=f"location.{k}", unit="0 or 1", formula=f"buffer in {k}", source=_DATAFLOW_SOURCE
+        )
+        for k in ("global", "shared", "local")
+    ]
+    out += _access("", _DATAFLOW_SOURCE)
+    out.append(_logged("alloc_size", "bytes", "allocation of the buffer", _DATAFLOW_SOURCE))
+    return tuple(out)
+
+
+def _psa_columns() -> tuple[Column, ...]:
+    rows = (
+        ("thread_flops", "operations", "counted operations x serial and virtual-thread loops"),
+        ("total_flops", "operations", "thread_flops x blocks x threads"),
+        ("registers", "elements", "per buffer: spatial loops that move it, summed"),
+        ("memory_workload", "elements", "per buffer: all loops that move it, summed"),
+        ("shared_elements", "elements", "fetch loops that move the first operand x threads"),
+        ("dram_elements", "elements", "global traffic of the kernel"),
+        ("reuse", "ratio", "1 + thread_flops / memory_workload"),
+        ("is_gpu", "0 or 1", "a GPU index was met"),
+        ("num_blocks", "blocks", "product of block extents"),
+        ("num_threads", "threads", "product of thread extents"),
+        ("num_vthreads", "virtual threads", "product of virtual-thread extents"),
+    )
+    return tuple(Column(name=n, unit=u, formula=f, source=_PSA_SOURCE) for n, u, f in rows)
+
+
+STATEMENT_COLUMNS: tuple[Column, ...] = _statement_columns()
+DATAFLOW_COLUMNS: tuple[Column, ...] = _dataflow_columns()
+PSA_COLUMNS: tuple[Column, ...] = _psa_columns()
+
+__all__ = [
+    "DATAFLOW_COLUMNS",
+    "FEATURE_SET_VERSION",
+    "PSA_COLUMNS",
+    "STATEMENT_COLUMNS",
+    "WORKLOAD_COLUMNS",
+]

@@ -1,0 +1,99 @@
+"""Dataflow features: the multi-tiling pattern as a short sequence of buffer touches.
+
+Paper: 10 rows of 23 (Pruner, section "PaCM"); official code: the first 8 of them
+(src/auto_scheduler/feature_pam.cc). Along the program every store appends one row for each buffer
+it touches, sources before the destination. The pattern is *initialise a local tile, stage two
+operands through shared memory, accumulate*: locations 2, 0 1, 0 1, 1 1 2. The paper adds the
+epilogue, local tile to result. Programs without the pattern have zero rows.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.features.analysis import StoreAnalysis
+from pruner.features.memory import AccessFeatures
+from pruner.features.tensors import Floats, slog
+from pruner.program.bounds import GLOBAL, LOCAL, SHARED
+from pruner.program.nest import LoopNests
+
+DataflowKind = Literal["paper", "official"]
+NUM_ROWS: dict[str, int] = {"paper": 10, "official": 8}
+NUM_COLUMNS = 23
+_PATTERN = (LOCAL, GLOBAL, SHARED, GLOBAL, SHARED, SHARED, SHARED, LOCAL)
+_LOCATIONS = (GLOBAL, SHARED, LOCAL)
+_OPS, _LOCATION, _ACCESS, _ALLOC = 0, 1, 4, 22
+
+
+def dataflow_features(
+    nests: LoopNests, analyses: list[StoreAnalysis], kind: DataflowKind = "paper"
+) -> NDArray[np.float32]:
+    """Dataflow rows of N programs.
+
+    Args:
+        nests: the programs.
+        analyses: from :func:`analyse_stores`.
+        kind: ``paper`` (10 rows, with the epilogue) or ``official`` (8 rows).
+
+    Returns:
+        float32 [N, 10 or 8, 23]; all zero where the program does not have the pattern.
+    """
+    num = nests.num_programs
+    out = np.zeros((num, NUM_ROWS[kind], NUM_COLUMNS), np.float32)
+    # The last buffer touched comes first: the original's hash map lists them that way.
+    steps = [(a, access) for a in analyses for access in reversed(a.accesses)]
+    places = [_location(nests, access) for _, access in steps]
+    start = _find(places)
+    if start < 0:
+        return out
+    chosen = steps[start : start + len(_PATTERN)]
+    if kind == "paper":
+        chosen = chosen + _epilogue(analyses, chosen[-1])
+    for row, (analysis, access) in enumerate(chosen):
+        out[:, row] = _row(nests, analysis, access).T
+    return out
+
+
+def _location(nests: LoopNests, access: AccessFeatures) -> int:
+    return nests.bounds.scope_rank.get(access.access.stage.key, GLOBAL)
+
+
+def _find(places: list[int]) -> int:
+    """Where the pattern first occurs, or -1."""
+    width = len(_PATTERN)
+    for start in range(len(places) - width + 1):
+        if tuple(places[start : start + width]) == _PATTERN:
+            return start
+    return -1
+
+
+def _epilogue(
+    analyses: list[StoreAnalysis], accumulate: tuple[StoreAnalysis, AccessFeatures]
+) -> list[tuple[StoreAnalysis, AccessFeatures]]:
+    """The later store that reads the accumulated tile: its tile row, then its result row."""
+    analysis, tile = accumulate
+    for later in analyses[analyses.index(analysis) + 1 :]:
+        for access in later.accesses[1:]:
+            if access.access.stage is tile.access.stage:
+                return [(later, access), (later, later.accesses[0])]
+    return []
+
+
+def _row(nests: LoopNests, analysis: StoreAnalysis, access: AccessFeatures) -> Floats:
+    """The 23 columns of one touch, [23, N]."""
+    num = nests.num_programs
+    out = np.zeros((NUM_COLUMNS, num))
+    # The original multiplies by the loop product twice; the released norm vectors prove it.
+    out[_OPS] = slog(analysis.float_ops * analysis.frame.iterations**2)
+    out[_LOCATION + _LOCATIONS.index(_location(nests, access))] = 1.0
+    out[_ACCESS:_ALLOC] = access.log_columns()
+    allocation = nests.allocations.get(access.access.stage.key)
+    if allocation is not None:
+        size = np.full(num, float(access.access.bytes_per_element))
+        for extent in allocation.extents:
+            size = size * extent
+        out[_ALLOC] = slog(size)
+    return out

@@ -1,1 +1,21 @@
 """Meaning to named numbers: features of N programs at once."""
+
+from pruner.features.batch import FeatureBatch, featurize_records, featurize_steps
+from pruner.features.columns import (
+    DATAFLOW_COLUMNS,
+    FEATURE_SET_VERSION,
+    PSA_COLUMNS,
+    STATEMENT_COLUMNS,
+    WORKLOAD_COLUMNS,
+)
+
+__all__ = [
+    "DATAFLOW_COLUMNS",
+    "FEATURE_SET_VERSION",
+    "PSA_COLUMNS",
+    "STATEMENT_COLUMNS",
+    "WORKLOAD_COLUMNS",
+    "FeatureBatch",
+    "featurize_records",
+    "featurize_steps",
+]

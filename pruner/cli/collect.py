@@ -1,17 +1,17 @@
 """``python collect.py``: measure CPU schedules with Ansor (see conf/collect/collect.yaml)."""
 
-from __future__ import annotations
-
-import json
-import sys
+import os
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
+from pruner.cli.common import fail, print_result, say
 from pruner.errors import PrunerError
 from pruner.tune.ansor.driver import CollectPlan, collect
 from pruner.tune.ansor.environment import install, interpreter
@@ -21,11 +21,6 @@ from pruner.tune.ansor.tasks import select_tasks
 
 # a folder of its own: in conf/, `platform` and others are groups of files and take no plain value
 CONF = Path(__file__).resolve().parents[2] / "conf" / "collect"
-
-
-def report(line: str) -> None:
-    """Show progress."""
-    print(line, file=sys.stderr, flush=True)
 
 
 def runnable_targets(platform: str) -> list[CpuTarget]:
@@ -38,7 +33,7 @@ def runnable_targets(platform: str) -> list[CpuTarget]:
     missing = {target.platform: missing_flags(target) for target in targets}
     for name, flags in missing.items():
         if flags:
-            report(f"{name} is left out: this CPU lacks {', '.join(flags)}")
+            say(f"{name} is left out: this CPU lacks {', '.join(flags)}")
     runnable = [target for target in targets if not missing[target.platform]]
     if not runnable:
         raise PrunerError(f"this CPU cannot run platform={platform}; try platform=all")
@@ -49,8 +44,8 @@ def plan_from(config: DictConfig) -> CollectPlan:
     """Check the options and turn them into a plan."""
     if config.backend != "ansor":
         raise PrunerError(f"backend={config.backend} is unknown; use backend=ansor")
-    if config.num_programs < 2:
-        raise PrunerError(f"num_programs={config.num_programs} is too few; use 2 or more")
+    if not isinstance(config.num_programs, int) or config.num_programs < 2:
+        raise PrunerError(f"num_programs={config.num_programs}; use a whole number, 2 or more")
     workload: Any = config.workload
     if not isinstance(workload, str):
         workload = OmegaConf.to_container(workload)
@@ -64,6 +59,7 @@ def plan_from(config: DictConfig) -> CollectPlan:
         repeats=config.measure.repeats,
         min_repeat_ms=config.measure.min_repeat_ms,
         max_spread=config.measure.max_spread,
+        program_timeout_s=config.program_timeout_s,
         child_timeout_s=config.child_timeout_s,
     )
 
@@ -76,26 +72,28 @@ def run(config: DictConfig) -> dict[str, Any]:
         return {"records": 0, "failed": 0, "seconds": time.monotonic() - start}
     plan = plan_from(config)
     if config.remeasure:
-        rows = remeasure(plan, config.remeasure, report)
+        rows = remeasure(plan, config.remeasure, say)
         result = {"records": len(rows), "failed": 0, "seconds": time.monotonic() - start}
     else:
-        result = asdict(collect(plan, report))
+        result = asdict(collect(plan, say))
     return result | {"out": str(plan.out), **noise_summary(plan.out)}
 
 
-@hydra.main(version_base=None, config_path=str(CONF), config_name="collect")
-def _hydra_main(config: DictConfig) -> None:
-    try:
-        result = run(config)
-    except PrunerError as error:
-        report(f"error: {error}")
-        sys.exit(2)
-    print(json.dumps(result), flush=True)
-
-
 def main() -> None:
-    """Run the command."""
-    _hydra_main()
+    """Run the command; a mistake of the user's is one line on stderr and exit code 2."""
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
+
+    @hydra.main(version_base="1.3", config_path=str(CONF), config_name="collect")
+    def entry(config: DictConfig) -> None:
+        try:
+            print_result(run(config))
+        except PrunerError as error:  # here, before Hydra adds lines of its own
+            fail(str(error))
+
+    try:
+        entry()
+    except (HydraException, OmegaConfBaseException) as error:
+        fail(f"{str(error).splitlines()[0]}; see --help")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def test_an_environment_without_ansor_is_refused(tmp_path):
         ({"backend": "other"}, "use backend=ansor"),
         ({"platform": "v100"}, "use all or one of cpu-sse4"),
         ({"workload": "matmul_1"}, "no bundled task is called"),
-        ({"num_programs": 1}, "use 2 or more"),
+        ({"num_programs": 1}, "2 or more"),
     ],
 )
 def test_wrong_options_say_what_to_use(changes, message):

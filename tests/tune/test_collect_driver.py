@@ -64,6 +64,7 @@ def make_plan(tmp_path):
             "repeats": 3,
             "min_repeat_ms": 1,
             "max_spread": 0.1,
+            "program_timeout_s": 10.0,
             "child_timeout_s": 30.0,
         }
         return CollectPlan(**(values | changes))
@@ -110,6 +111,12 @@ def test_what_was_measured_before_a_lasting_crash_is_kept(make_plan):
     assert report.records == 8
     assert report.short[0] == "cpu-sse4/matmul_128_128_128: 4 of 6"
     assert "exit status -6" in (plan.out / "journal/cpu-sse4/matmul_128_128_128.log").read_text()
+
+
+def test_stopping_at_a_slow_program_is_progress_not_an_attempt(make_plan):
+    # every child adds one record and leaves as if the next program had been too slow
+    plan = make_plan("if number > len(known): sys.exit(75)")
+    assert collect(plan, silent).records == 12
 
 
 def test_a_hanging_child_is_stopped(make_plan):

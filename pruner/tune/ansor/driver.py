@@ -18,13 +18,14 @@ from pruner.tune.ansor.layout import (
     read_journal,
     write_checksums,
 )
-from pruner.tune.ansor.spec import WorkerSpec
+from pruner.tune.ansor.spec import SLOW_PROGRAM_EXIT, WorkerSpec
 from pruner.tune.ansor.targets import CpuTarget
 from pruner.tune.ansor.tasks import CollectTask
 
 Report = Callable[[str], None]
 
 ATTEMPTS = 2  # a crash in Ansor's feature extraction costs a child; another seed may avoid it
+MAX_SLOW_PROGRAMS = 20
 SEED_STRIDE = 7919  # so that the second attempt does not repeat the first
 
 
@@ -41,6 +42,7 @@ class CollectPlan:
     repeats: int
     min_repeat_ms: int
     max_spread: float
+    program_timeout_s: float
     child_timeout_s: float
 
 
@@ -103,9 +105,17 @@ def halves(num_programs: int) -> tuple[int, int]:
 
 
 def measure_pair(plan: CollectPlan, task: CollectTask, target: CpuTarget, paths: TaskPaths) -> None:
-    """Run children until the journal is complete or the attempts are used up."""
-    for attempt in range(ATTEMPTS):
-        run_child(plan, worker_spec(plan, task, target, paths, attempt), target, paths)
+    """Run children until the journal is complete or the attempts are used up.
+
+    A child that stopped at a slow program has noted it and made progress: that is no attempt.
+    """
+    attempt = slow_programs = 0
+    while attempt < ATTEMPTS and slow_programs < MAX_SLOW_PROGRAMS:
+        spec = worker_spec(plan, task, target, paths, attempt)
+        if run_child(plan, spec, target, paths) == SLOW_PROGRAM_EXIT:
+            slow_programs += 1
+            continue
+        attempt += 1
         if is_complete(plan, count_valid(read_journal(paths.journal))):
             paths.log.unlink(missing_ok=True)
             return
@@ -128,11 +138,17 @@ def worker_spec(
         repeats=plan.repeats,
         min_repeat_ms=plan.min_repeat_ms,
         max_spread=plan.max_spread,
+        program_timeout_s=plan.program_timeout_s,
     )
 
 
-def run_child(plan: CollectPlan, spec: WorkerSpec, target: CpuTarget, paths: TaskPaths) -> None:
-    """Run one child; a crash or a timeout costs its remaining records only."""
+def run_child(
+    plan: CollectPlan, spec: WorkerSpec, target: CpuTarget, paths: TaskPaths
+) -> int | None:
+    """Run one child and return its exit status, None after a timeout.
+
+    A crash or a timeout costs the child's remaining records only.
+    """
     paths.log.parent.mkdir(parents=True, exist_ok=True)
     command = [str(plan.python), "-m", "pruner.tune.ansor.worker", spec.to_json()]
     with paths.log.open("ab") as log:
@@ -148,5 +164,6 @@ def run_child(plan: CollectPlan, spec: WorkerSpec, target: CpuTarget, paths: Tas
             )
         except subprocess.TimeoutExpired:
             log.write(f"stopped after {plan.child_timeout_s:g} s\n".encode())
-        else:
-            log.write(f"exit status {done.returncode}\n".encode())
+            return None
+        log.write(f"exit status {done.returncode}\n".encode())
+        return done.returncode

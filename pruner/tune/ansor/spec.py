@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+SLOW_PROGRAM_EXIT = 75  # exit status of a child that met a program slower than its timeout
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
@@ -12,6 +14,7 @@ class WorkerSpec:
 
     ``num_random`` and ``num_evolved`` count valid records. A set of ``repeats`` that spreads more
     than ``max_spread`` (largest minus smallest, relative to the median) is taken again.
+    A program that takes longer than ``program_timeout_s`` to build and run is noted as failed.
     """
 
     workload_key: str
@@ -25,6 +28,7 @@ class WorkerSpec:
     repeats: int
     min_repeat_ms: int
     max_spread: float
+    program_timeout_s: float
     evolution_rounds: int = 2
     population: int = 128
     generations: int = 3

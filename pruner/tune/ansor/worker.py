@@ -10,18 +10,22 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import os
 import random
 import sys
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pruner.tune.ansor.layout import read_journal
-from pruner.tune.ansor.spec import WorkerSpec
+from pruner.tune.ansor.spec import SLOW_PROGRAM_EXIT, WorkerSpec
 from pruner.tune.ansor.te_operators import tensors_for
 
 logger = logging.getLogger(__name__)
@@ -31,7 +35,8 @@ tvm: Any = importlib.import_module("tvm")
 ansor: Any = importlib.import_module("tvm.auto_scheduler")
 
 FAILED_COST_S = 1e10  # what Ansor writes for a program that could not be measured
-ERROR_BUILD, ERROR_RUN = 2, 4  # MeasureErrorNo.COMPILE_HOST and RUNTIME_DEVICE of Ansor
+# MeasureErrorNo of Ansor: COMPILE_HOST, RUNTIME_DEVICE, BUILD_TIMEOUT
+ERROR_BUILD, ERROR_RUN, ERROR_TIMEOUT = 2, 4, 6
 ROUNDS_WITHOUT_NEWS = 8  # give up when the space has no unseen program left
 
 
@@ -72,6 +77,9 @@ def resume(task: Any, entries: Iterable[dict[str, Any]]) -> Progress:
     """Rebuild the states of earlier measurements, so that the cost model can learn from them."""
     progress = Progress(seen=set(), inputs=[], results=[], valid={"random": 0, "evolved": 0})
     for entry in entries:
+        if entry["record"]["r"][1] != 0:  # its bounds may not even be inferable
+            progress.seen.add(steps_key(entry["record"]))
+            continue
         line = json.dumps(entry["record"])
         loaded, result = ansor.measure_record.load_record_from_string(line)
         state = task.compute_dag.infer_bound_from_state(loaded.state)
@@ -131,6 +139,40 @@ def measure(spec: WorkerSpec, task: Any, state: Any, rng: np.random.Generator) -
     return ansor.MeasureResult(costs, error_no, message, end - start, end)
 
 
+def append(journal: RawIOBase, task: Any, state: Any, origin: str, result: Any) -> dict[str, Any]:
+    """Add one line to the journal."""
+    entry = {"origin": origin, "record": record_of(task, state, result)}
+    journal.write(json.dumps(entry).encode() + b"\n")
+    return entry
+
+
+@contextmanager
+def deadline(
+    spec: WorkerSpec, task: Any, state: Any, origin: str, journal: RawIOBase
+) -> Iterator[None]:
+    """End this process when one program takes too long, noting that program as failed.
+
+    LLVM needs minutes for a few fully unrolled programs and cannot be interrupted. The parent
+    starts a new child, which goes on after the noted program.
+    """
+    only_one = threading.Lock()
+
+    def give_up() -> None:
+        if only_one.acquire(blocking=False):
+            seconds = spec.program_timeout_s
+            result = ansor.MeasureResult([FAILED_COST_S], ERROR_TIMEOUT, None, seconds, time.time())
+            append(journal, task, state, origin, result)
+            os._exit(SLOW_PROGRAM_EXIT)
+
+    timer = threading.Timer(spec.program_timeout_s, give_up)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        only_one.acquire()  # waits for the end where give_up was faster
+
+
 def measure_all(
     spec: WorkerSpec,
     task: Any,
@@ -142,16 +184,16 @@ def measure_all(
     """Measure unseen states until ``limit`` valid ones are in the journal; return the new ones."""
     rng = np.random.default_rng(spec.seed)
     done = 0
+    blank = ansor.MeasureResult([FAILED_COST_S], 0, None, 0.0, 0.0)
     with Path(spec.journal).open("ab", buffering=0) as journal:
         for state in states:
             if progress.valid[origin] >= limit:
                 break
-            blank = ansor.MeasureResult([FAILED_COST_S], 0, None, 0.0, 0.0)
             if steps_key(record_of(task, state, blank)) in progress.seen:
                 continue
-            result = measure(spec, task, state, rng)
-            entry = {"origin": origin, "record": record_of(task, state, result)}
-            journal.write(json.dumps(entry).encode() + b"\n")
+            with deadline(spec, task, state, origin, journal):
+                result = measure(spec, task, state, rng)
+            entry = append(journal, task, state, origin, result)
             note(progress, task, state, result, entry)
             done += 1
     return done

@@ -27,12 +27,12 @@ def _logged(name: str, unit: str, formula: str, source: str) -> Column:
 
 def _computation() -> list[Column]:
     out = [
-        _logged(f"{group}_{kind}", "operations", f"{group} {kind} per iteration x P", _STATEMENT_SOURCE)
+        _logged(f"{group}_{kind}", "operations", f"{group} {kind} x P", _STATEMENT_SOURCE)
         for group in ("float", "int")
         for kind in _KINDS
     ]
     out += [
-        _logged(f"{kind}_op", "operations", f"{kind} operations per iteration x P", _STATEMENT_SOURCE)
+        _logged(f"{kind}_op", "operations", f"{kind} operations x P", _STATEMENT_SOURCE)
         for kind in ("bool", "select")
     ]
     for mark in ("vec", "unroll", "parallel"):

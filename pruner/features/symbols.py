@@ -50,7 +50,8 @@ def _product(frame: LoopFrame, marks: tuple[str, ...]) -> Floats:
     for mark in marks:
         rows = [i for i, loop in enumerate(frame.loops) if loop.mark == mark]
         if rows:
-            out = out * (frame.extents[rows].prod(0) if mark == "vthread" else frame.extents[rows[-1]])
+            same = frame.extents[rows]
+            out = out * (same.prod(0) if mark == "vthread" else same[-1])
     return out
 
 

@@ -46,21 +46,22 @@ class _Template:
         return ("PR", step[1], step[2])
 
     def read(self, steps: list[list[Any]]) -> list[int] | None:
-        """Decision vector, or None when the skeleton differs."""
-        if len(steps) != self.size:
-            return None
-        if [steps[i] for i in self._fixed] != self._frozen:
+        """Decision vector, or None when the skeleton differs or a field cannot be read."""
+        if len(steps) != self.size or [steps[i] for i in self._fixed] != self._frozen:
             return None
         out: list[int] = []
-        for i, head in self._free:
-            step = steps[i]
-            if self._head(step) != head:
-                return None
-            if head[0] == "SP":
-                out.extend(step[4])
-            else:
-                out.append(int(step[3].partition("$")[2]))
-        return out
+        try:
+            for i, head in self._free:
+                step = steps[i]
+                if self._head(step) != head:
+                    return None
+                if head[0] == "SP":
+                    out.extend(step[4])
+                else:
+                    out.append(int(step[3].partition("$")[2]))
+        except (IndexError, TypeError, ValueError, AttributeError):
+            return None  # the full reader names what is wrong
+        return out if all(type(v) is int for v in out) else None
 
 
 def group_programs(

@@ -191,7 +191,7 @@ def _slots(values: list[int], decisions: list[int]) -> tuple[int, ...]:
     return tuple(range(first, len(decisions)))
 
 
-def _parse(step: list[Any], decisions: list[int]) -> Primitive:  # noqa: PLR0911 - a table
+def _parse(step: list[Any], decisions: list[int]) -> Primitive:
     match step:
         case ["SP", stage, it, _extent, lengths, inner_to_outer]:
             return Split(stage, it, _slots(lengths, decisions), bool(inner_to_outer))

@@ -1,0 +1,72 @@
+"""Records in, arrays out: order, padding, refusals; and a kernel small enough to do by hand."""
+
+import numpy as np
+import pytest
+
+from pruner.errors import UnsupportedProgram
+from pruner.features import STATEMENT_COLUMNS, featurize_records
+
+KEY = '["relu_layer", 64, 32]'
+AT = {column.name: i for i, column in enumerate(STATEMENT_COLUMNS)}
+
+
+def relu(threads):
+    """64 x 32 relu: all loops fused, then split over threads."""
+    return [
+        ["FU", 1, [0, 1]],
+        ["SP", 1, 0, 2048, [threads], 1],
+        ["AN", 1, 0, 5],
+        ["AN", 1, 1, 6],
+    ]
+
+
+def compute(steps, key=KEY):
+    return featurize_records(key, (), "cuda", (), steps)
+
+
+def value(batch, program, name):
+    return 2.0 ** batch.statement[program, 0, AT[name]] - 1
+
+
+def test_an_elementwise_kernel_by_hand():
+    batch = compute([relu(32)])
+    assert batch.statement.shape == (1, 1, 164)
+    assert value(batch, 0, "float_cmp") == pytest.approx(2048)  # one max an element
+    assert value(batch, 0, "blockIdx_x_len") == pytest.approx(2048 / 32)
+    assert value(batch, 0, "threadIdx_x_len") == pytest.approx(32)
+    assert value(batch, 0, "outer_prod") == pytest.approx(2048)
+    assert value(batch, 0, "num_loops") == pytest.approx(2)
+    for buffer in ("B0.", "B1."):  # read once and written once, 4 bytes an element
+        assert value(batch, 0, buffer + "bytes") == pytest.approx(2048 * 4)
+        assert value(batch, 0, buffer + "unique_bytes") == pytest.approx(2048 * 4)
+        assert batch.statement[0, 0, AT[buffer + "reuse_type.none"]] == 1
+
+
+def test_rows_keep_the_order_of_the_records():
+    batch = compute([relu(32), relu(64), relu(8)])
+    found = [value(batch, i, "threadIdx_x_len") for i in range(3)]
+    assert found == pytest.approx([32, 64, 8])
+
+
+def test_a_program_that_cannot_be_replayed_costs_itself_only():
+    batch = compute([relu(32), [["PPT", 0]], [["FU", 9, [0, 1]]], relu(8)])
+    assert batch.valid.tolist() == [True, False, False, True]
+    assert batch.failures == {1: "unknown-step", 2: "step-mismatch"}
+    assert not batch.statement[1:3].any()
+    assert batch.num_statements.tolist() == [1, 0, 0, 1]
+
+
+def test_no_records_is_an_empty_batch():
+    batch = compute([])
+    assert batch.statement.shape[0] == 0
+    assert batch.dataflow.shape == (0, 10, 23)
+
+
+def test_an_unknown_operator_is_refused():
+    with pytest.raises(UnsupportedProgram):
+        compute([relu(32)], key='["no_such_layer", 1]')
+
+
+def test_values_are_finite():
+    batch = compute([relu(t) for t in (1, 2, 1024)])
+    assert np.isfinite(batch.statement).all()

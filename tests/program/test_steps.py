@@ -1,0 +1,69 @@
+"""Step lists become typed primitives and a decision vector."""
+
+import numpy as np
+import pytest
+
+from pruner.errors import UnknownStep, UnsupportedProgram
+from pruner.program.skeleton import group_programs
+from pruner.program.steps import Annotate, Fuse, Split, UnrollPragma, parse_steps
+
+
+def tiled(inner, unroll):
+    """Split, fuse, bind, unroll: the skeleton of an elementwise GPU kernel."""
+    return [
+        ["FU", 1, [0, 1]],
+        ["SP", 1, 0, 64, [inner], 1],
+        ["AN", 1, 1, 6],
+        ["PR", 1, 0, f"auto_unroll_max_step${unroll}"],
+    ]
+
+
+def test_lengths_and_unroll_depth_are_decisions_in_step_order():
+    skeleton, decisions = parse_steps(tiled(32, 512))
+    assert skeleton == (
+        Fuse(1, (0, 1)),
+        Split(1, 0, (0,), inner_to_outer=True),
+        Annotate(1, 1, "threadIdx.x"),
+        UnrollPragma(1, 0, 1),
+    )
+    assert decisions == [32, 512]
+
+
+@pytest.mark.parametrize(
+    ("step", "error", "reason"),
+    [
+        (["PPT", 1], UnknownStep, "unknown-step"),
+        (["SP", 1, 0], UnknownStep, "unknown-step"),
+        (["AN", 1, 0, 99], UnsupportedProgram, "malformed-step"),
+        (["SP", 1, 0, 8, [None], 1], UnsupportedProgram, "malformed-step"),
+        (["PR", 1, 0, "import_c"], UnsupportedProgram, "unknown-pragma"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_a_reason(step, error, reason):
+    with pytest.raises(error) as caught:
+        parse_steps([step])
+    assert caught.value.reason == reason
+
+
+def test_programs_group_by_skeleton_and_keep_their_rows():
+    other = [["FU", 1, [0, 1]], ["SP", 1, 0, 64, [4, 2], 1]]
+    groups, failures = group_programs(
+        [tiled(32, 0), other, tiled(8, 16), [["PPT"]], tiled(2, 512)]
+    )
+    assert [g.rows.tolist() for g in groups] == [[0, 2, 4], [1]]
+    np.testing.assert_array_equal(groups[0].decisions, [[32, 0], [8, 16], [2, 512]])
+    np.testing.assert_array_equal(groups[1].decisions, [[4, 2]])
+    assert {row: error.reason for row, error in failures.items()} == {3: "unknown-step"}
+
+
+def test_the_recorded_extent_is_not_part_of_the_skeleton():
+    changed = tiled(32, 0)
+    changed[1][3] = 128
+    groups, _ = group_programs([tiled(32, 0), changed])
+    assert len(groups) == 1
+
+
+def test_a_bad_unroll_depth_quarantines_its_program_only():
+    groups, failures = group_programs([tiled(32, 0), tiled(32, "deep"), tiled(4, 16)])
+    assert groups[0].rows.tolist() == [0, 2]
+    assert failures[1].reason == "malformed-step"

@@ -176,9 +176,7 @@ def resumed_config(folder: Path, config: DictConfig) -> DictConfig:
     """
     path = folder / CONFIG_FILE
     if not path.is_file():
-        raise DataError(
-            f"resume={folder}: no {CONFIG_FILE} there; name the folder of an earlier run"
-        )
+        raise DataError(f"resume={folder}: no {CONFIG_FILE} there; name a run folder")
     earlier = OmegaConf.load(path)
     assert isinstance(earlier, DictConfig), type(earlier)
     earlier.stop_after = None

@@ -83,7 +83,12 @@ def required_platforms(config: DictConfig, root: RecordRoot) -> tuple[str, ...]:
 
 
 def load_dataset(
-    root: RecordRoot, platforms: Sequence[str], *, dataflow: Any, folder: Path | None
+    root: RecordRoot,
+    platforms: Sequence[str],
+    *,
+    dataflow: Any,
+    duplicates: Any = "drop",
+    folder: Path | None = None,
 ) -> Dataset:
     """Read and featurise; lines set aside are listed in ``<folder>/quarantine.jsonl``."""
     start, tally = time.perf_counter(), Tally()
@@ -91,7 +96,12 @@ def load_dataset(
     report = folder / "quarantine.jsonl" if folder else None
     with Quarantine(report) as quarantine:
         tasks = featurized_tasks(
-            root, platforms, quarantine=quarantine, tally=tally, dataflow=dataflow
+            root,
+            platforms,
+            quarantine=quarantine,
+            tally=tally,
+            dataflow=dataflow,
+            duplicates=duplicates,
         )
         store = ProgramStore.build(track(tasks, f"reading {', '.join(platforms)}", num_files))
     dataset = Dataset(

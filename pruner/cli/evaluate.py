@@ -36,7 +36,9 @@ def evaluate(config: DictConfig) -> dict[str, Any]:
     folder = new_run_folder(Path(config.outputs), "evaluate", config.run_id, "-".join(platforms))
     save_config(folder, config)
     dataflow = info.dataflow if info else config.features.dataflow
-    dataset = load_dataset(root, platforms, dataflow=dataflow, folder=folder)
+    dataset = load_dataset(
+        root, platforms, dataflow=dataflow, duplicates=config.data.duplicates, folder=folder
+    )
     index = small_tasks_removed(
         dataset.store, _judged(config, dataset.store, info), config.min_programs
     )

@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from omegaconf import DictConfig
 
+from pruner import features
 from pruner.cli.common import plain, run_door, say
 from pruner.cli.dataset import record_root, required_platforms
 from pruner.data.quarantine import Quarantine
@@ -49,7 +50,7 @@ class Plan:
     """What to write where; the same for every file of a run, and picklable."""
 
     out: Path
-    dataflow: str
+    dataflow: Literal["paper", "official"]
     psa: bool
     feature_version: str
 
@@ -112,10 +113,8 @@ def _earlier(target: Path, about: dict[str, Any]) -> FileReport | None:
 
 
 def _task_arrays(records: TaskRecords, plan: Plan, failures: Counter[str]) -> dict[str, np.ndarray]:
-    from pruner.features import featurize_records
-
     try:
-        batch = featurize_records(
+        batch = features.featurize_records(
             records.workload_key,
             records.fused,
             records.target,
@@ -127,9 +126,7 @@ def _task_arrays(records: TaskRecords, plan: Plan, failures: Counter[str]) -> di
     except UnsupportedProgram as error:
         failures[error.reason] += len(records)
         return _nothing(records.line, plan)
-    failed = int((~batch.valid).sum())
-    if failed:
-        failures["not replayed"] += failed
+    failures.update(batch.failures.values())
     arrays: dict[str, np.ndarray] = {
         "index": records.line,
         "statement": batch.statement,
@@ -137,7 +134,7 @@ def _task_arrays(records: TaskRecords, plan: Plan, failures: Counter[str]) -> di
         "dataflow": batch.dataflow,
         "valid": batch.valid,
     }
-    if plan.psa:
+    if batch.psa is not None:
         arrays["psa"] = batch.psa
     return arrays
 
@@ -206,8 +203,7 @@ def reports(files: Sequence[TaskFile], plan: Plan, num_workers: int) -> Iterator
 
 def featurize(config: DictConfig) -> dict[str, Any]:
     """Run the command; returns the object of the last line."""
-    from pruner.cli.progress import track
-    from pruner.features import FEATURE_SET_VERSION
+    from pruner.cli.progress import track  # imports torch, which the worker processes do not need
 
     if config.out is None:
         raise PrunerError("out=DIR is missing: where to write <platform>/<task>.npz")
@@ -215,12 +211,12 @@ def featurize(config: DictConfig) -> dict[str, Any]:
     start = time.perf_counter()
     root = record_root(config.data)
     files = root.task_files(list(required_platforms(config, root)))
-    features = plain(config.features)
+    chosen = plain(config.features)
     plan = Plan(
         out=Path(config.out),
-        dataflow=features["dataflow"],
-        psa=bool(features.get("psa", False)),
-        feature_version=str(FEATURE_SET_VERSION),
+        dataflow=chosen["dataflow"],
+        psa=bool(chosen["psa"]),
+        feature_version=features.FEATURE_SET_VERSION,
     )
     found = list(track(reports(files, plan, workers), "featurising", len(files)))
     return _result(found, time.perf_counter() - start, plan)

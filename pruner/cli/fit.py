@@ -10,6 +10,7 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
+from pruner import features
 from pruner.cli.common import build, load_metrics, plain, save_metrics
 from pruner.cli.progress import TrainingProgress
 from pruner.data.frozen import Side
@@ -154,19 +155,12 @@ def info_with(info: CheckpointInfo, metrics: Mapping[str, float]) -> CheckpointI
 def _info(config: DictConfig, store: ProgramStore, sides: Mapping[Side, Tensor]) -> CheckpointInfo:
     return CheckpointInfo(
         model=plain(config.model),
-        feature_version=feature_version(),
+        feature_version=features.FEATURE_SET_VERSION,
         dataflow=config.features.dataflow,
         config=plain(config),
         git_commit=git_commit(),
         seen_tasks=seen_tasks(store, (sides["train"], sides["valid"])),
     )
-
-
-def feature_version() -> str:
-    """Version of the features that this installation computes."""
-    from pruner.features import FEATURE_SET_VERSION
-
-    return str(FEATURE_SET_VERSION)
 
 
 def _threads(config: DictConfig) -> int:
@@ -175,4 +169,4 @@ def _threads(config: DictConfig) -> int:
 
 def ranker_of(path: Path) -> tuple[Ranker, CheckpointInfo]:
     """Load a checkpoint that must fit the features of this installation."""
-    return load_checkpoint(path, feature_version=feature_version())
+    return load_checkpoint(path, feature_version=features.FEATURE_SET_VERSION)

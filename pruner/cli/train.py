@@ -58,7 +58,11 @@ def train(config: DictConfig) -> dict[str, Any]:
         torch.set_num_threads(config.num_threads)
     _log_to(folder)
     dataset = load_dataset(
-        root, own or root.platforms, dataflow=config.features.dataflow, folder=folder
+        root,
+        own or root.platforms,
+        dataflow=config.features.dataflow,
+        duplicates=config.data.duplicates,
+        folder=folder,
     )
     parts = plan(config, folder, dataset.store.keys, transfer=not own)
     results = {part.name: run_part(config, dataset.store, part) for part in parts}

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -11,26 +11,26 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from pruner import features
 from pruner.data.frozen import SIDES, Side
 from pruner.data.quarantine import Quarantine
 from pruner.data.splits import Split
 from pruner.data.store import RecordRoot
-from pruner.data.tasks import TaskRecords
+from pruner.data.tasks import Duplicates, TaskRecords
 from pruner.errors import UnsupportedProgram
-from pruner.models.store import Features, ProgramStore, TaskPrograms
+from pruner.models.store import ProgramStore, TaskPrograms
 
 log = logging.getLogger(__name__)
 
 Dataflow = Literal["paper", "official"]
-Featurize = Callable[..., Features]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
     """What happened to the records on the way: nothing is dropped without being counted here.
 
-    `num_records` read, `num_unmeasured` of them without a valid measurement, `failures` programs
-    that could not be featurised, by reason.
+    `counts` has the "records" read and those "measured" without error; `failures` the measured
+    programs that could not be featurised, by reason.
     """
 
     failures: Counter[str] = field(default_factory=Counter)
@@ -42,9 +42,7 @@ class Tally:
         return self.failures.total()
 
 
-def featurize_task(
-    records: TaskRecords, featurize: Featurize, dataflow: Dataflow, tally: Tally
-) -> TaskPrograms | None:
+def featurize_task(records: TaskRecords, dataflow: Dataflow, tally: Tally) -> TaskPrograms | None:
     """Featurise the measured programs of one task; None when there are none or none can be."""
     measured = records.select(records.valid)
     tally.counts["records"] += len(records)
@@ -52,7 +50,7 @@ def featurize_task(
     if not len(measured):
         return None
     try:
-        features = featurize(
+        batch = features.featurize_records(
             records.workload_key,
             records.fused,
             records.target,
@@ -64,11 +62,8 @@ def featurize_task(
         tally.failures[error.reason] += len(measured)
         log.warning("%s left out (%d programs): %s", records.file, len(measured), error)
         return None
-    part = TaskPrograms.of(
-        records.key, features, measured.latency_s, measured.line, measured.digest
-    )
-    if part.num_failed:
-        tally.failures["not replayed"] += part.num_failed
+    tally.failures.update(batch.failures.values())
+    part = TaskPrograms.of(records.key, batch, measured.latency_s, measured.line, measured.digest)
     return part if len(part.latency_s) else None
 
 
@@ -79,20 +74,13 @@ def featurized_tasks(
     quarantine: Quarantine,
     tally: Tally,
     dataflow: Dataflow,
-    featurize: Featurize | None = None,
+    duplicates: Duplicates = "drop",
 ) -> Iterator[TaskPrograms]:
     """Read and featurise task after task of the given platforms."""
-    compute = featurize or _default_featurize()
-    for records in root.read(quarantine, list(platforms)):
-        part = featurize_task(records, compute, dataflow, tally)
+    for records in root.read(quarantine, list(platforms), duplicates=duplicates):
+        part = featurize_task(records, dataflow, tally)
         if part is not None:
             yield part
-
-
-def _default_featurize() -> Featurize:
-    from pruner.features import featurize_records
-
-    return featurize_records
 
 
 def programs_on_side(store: ProgramStore, split: Split, side: Side) -> Int[Tensor, " program"]:

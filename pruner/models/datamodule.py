@@ -8,6 +8,7 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from pruner.errors import DataError
 from pruner.models.batch import LabelledBatch
 from pruner.models.batching import BatchPlan, EpochSampler
 from pruner.models.store import ProgramStore
@@ -31,7 +32,7 @@ class RankingData(pl.LightningDataModule):
     """Programs of `store`; `train` and `valid` [program] index those to fit and to validate on.
 
     Validation ranks the `valid` programs of each task, so splits by task and inside tasks both
-    work. Raises ValueError when nothing is left to train or validate on.
+    work. Raises DataError when nothing is left to train or validate on.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class RankingData(pl.LightningDataModule):
     ) -> None:
         super().__init__()
         if not len(train) or not len(valid):
-            raise ValueError(
+            raise DataError(
                 f"split: {len(train)} programs to train on and {len(valid)} to validate on; "
                 "both need some"
             )

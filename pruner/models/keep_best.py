@@ -6,12 +6,14 @@ from typing import Any, Literal
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
+from pruner.errors import PrunerError
+
 
 class KeepBest(Callback):
     """Call `save(metrics)` whenever the monitored validation metric is better than ever before.
 
     The best value travels in Lightning's own checkpoint, so that a resumed run keeps comparing
-    with it. Raises ValueError for a metric that validation does not log.
+    with it. Raises PrunerError for a metric that validation does not log.
     """
 
     def __init__(
@@ -32,7 +34,7 @@ class KeepBest(Callback):
         values = {name: float(value) for name, value in trainer.callback_metrics.items()}
         if self.monitor not in values:
             known = ", ".join(sorted(name for name in values if name.startswith("valid/")))
-            raise ValueError(f"monitor: no metric {self.monitor!r}; validation logs {known}")
+            raise PrunerError(f"monitor={self.monitor}: no such metric; validation logs {known}")
         value = values[self.monitor]
         if self.best is not None and self._sign * value <= self._sign * self.best:
             return

@@ -82,6 +82,8 @@ class XGBoostRanker(Ranker):
         }
         if objective.startswith("rank:"):
             # Pairs drawn over the whole list: log order inside a task carries no rank to truncate.
+            # The exponential gain of its NDCG takes whole labels only; ours are shares.
+            self.parameters["ndcg_exp_gain"] = False
             self.parameters["lambdarank_pair_method"] = "mean"
             self.parameters["lambdarank_num_pair_per_sample"] = pairs_per_program
         self._booster: Any = None

@@ -5,6 +5,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
+from pruner.errors import PrunerError
 from pruner.models import metrics
 from pruner.models.batching import MixedBatches, TaskBatches
 from pruner.models.datamodule import RankingData
@@ -138,5 +139,5 @@ def test_warmup_cosine_by_hand():
 
 def test_an_unknown_monitor_names_the_known_ones():
     trainer = SimpleNamespace(callback_metrics={"valid/top1": torch.tensor(0.5)})
-    with pytest.raises(ValueError, match="validation logs valid/top1"):
+    with pytest.raises(PrunerError, match="validation logs valid/top1"):
         KeepBest(print, monitor="valid/accuracy").on_validation_end(trainer, None)

@@ -1,0 +1,41 @@
+import json
+import sys
+
+import pytest
+
+from tests.cli import toy_records
+
+
+@pytest.fixture
+def toy_root(tmp_path):
+    return toy_records.write(tmp_path / "records")
+
+
+@pytest.fixture
+def toy_features(monkeypatch):
+    """Features that follow the toy records: the commands are under test here, not the engine."""
+    import pruner.features
+
+    monkeypatch.setattr(pruner.features, "featurize_records", toy_records.featurize_records)
+    monkeypatch.setattr(pruner.features, "FEATURE_SET_VERSION", "toy-1")
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path, toy_features):
+    """Run a door in this process; returns (exit code, last stdout line as JSON, stderr)."""
+
+    def run(name, *arguments):
+        module = __import__(f"pruner.cli.{name}", fromlist=["main"])
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, arguments)])
+        monkeypatch.chdir(tmp_path)
+        code = 0
+        try:
+            module.main()
+        except SystemExit as stop:
+            code = stop.code
+        out, err = capsys.readouterr()
+        lines = out.strip().splitlines()
+        result = json.loads(lines[-1]) if lines and code == 0 and lines[-1][0] == "{" else None
+        return code, result, err + ("" if result else out)
+
+    return run

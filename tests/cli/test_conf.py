@@ -1,0 +1,75 @@
+"""Configuration files: each composes, chooses only our own or torch's classes, and can be built."""
+
+import inspect
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.utils import get_class, get_method
+from omegaconf import OmegaConf
+
+CONF = Path(__file__).parents[2] / "conf"
+ALLOWED = ("pruner.", "torch.optim.", "pytorch_lightning.")
+LEARNING = ["model", "loss", "batches", "optimizer", "schedule", "trainer", "logger"]
+GROUPS = {
+    "train": ["platform", "data", "split", "features", *LEARNING],
+    "evaluate": ["platform", "data", "features", "model"],
+    "featurize": ["platform", "data", "features"],
+}
+CHOICES = [
+    (command, group, path.stem)
+    for command, groups in GROUPS.items()
+    for group in groups
+    for path in sorted((CONF / group).glob("*.yaml"))
+]
+
+
+def composed(command, *overrides):
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose(command, overrides=list(overrides))
+
+
+def targets(node):
+    if isinstance(node, dict):
+        if "_target_" in node:
+            yield node
+        for value in node.values():
+            yield from targets(value)
+
+
+@pytest.mark.parametrize(("command", "group", "name"), CHOICES)
+def test_every_choice_composes_and_names_allowed_classes(command, group, name):
+    config = OmegaConf.to_container(composed(command, f"{group}={name}"), resolve=True)
+    found = [node["_target_"] for node in targets(config)]
+    assert [target for target in found if not target.startswith(ALLOWED)] == []
+
+
+@pytest.mark.parametrize(
+    ("group", "name"), [choice[1:] for choice in CHOICES if choice[0] == "train"]
+)
+def test_no_key_exists_that_no_constructor_takes(group, name):
+    config = OmegaConf.to_container(composed("train", f"{group}={name}"), resolve=True)
+    for node in targets(config):
+        target = node["_target_"]
+        is_class = target.rpartition(".")[2][:1].isupper()
+        accepted = inspect.signature((get_class if is_class else get_method)(target)).parameters
+        given = {key for key in node if key not in ("_target_", "_partial_")}
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
+        assert takes_any or given <= set(accepted), (target, given - set(accepted))
+
+
+@pytest.mark.parametrize("command", GROUPS)
+def test_help_shows_usage_and_choices(command, monkeypatch, capsys):
+    import sys
+
+    module = __import__(f"pruner.cli.{command}", fromlist=["main"])
+    monkeypatch.setattr(sys, "argv", [f"{command}.py", "--help"])
+    with pytest.raises(SystemExit) as stop:
+        module.main()
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert f"python {command}.py" in text
+    assert "platform: a100" in text
+    assert "$" not in text

@@ -1,0 +1,45 @@
+import pytest
+
+
+def test_a_random_ranker_needs_no_checkpoint(command, toy_root):
+    code, result, err = command(
+        "evaluate", "model=random", "platform=v100", f"data.root={toy_root}"
+    )
+    assert code == 0, err
+    assert result["num_tasks"] == 6
+    assert result["num_programs"] == 6 * 15
+    assert {"best1_at_512", "best1_at_eighth", "best1_at_2pct"} <= result["best_k"].keys()
+    assert result["best_k"].keys() == result["random"]["best_k"].keys()
+    assert 0 < result["random"]["top1"] < result["random"]["top5"] <= 1
+    for name in ("top1", "top5", "pairwise_accuracy", "seconds"):
+        assert name in result
+
+
+def test_all_tasks_include_those_of_the_training(command, toy_root):
+    trained = command(
+        "train", f"data.root={toy_root}", "platform=v100", "trainer.max_epochs=1", "model=tensetmlp"
+    )[1]
+    options = [f"checkpoint={trained['run_dir']}", f"data.root={toy_root}", "platform=v100"]
+    unseen, everything = (
+        command("evaluate", *options)[1],
+        command("evaluate", *options, "tasks=all")[1],
+    )
+    assert unseen["num_tasks"] == trained["num_tasks"] < everything["num_tasks"] == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give either checkpoint=FILE"),
+        (["model=random", "checkpoint=x"], "give either"),
+        (["checkpoint=nowhere.pt"], "does not exist"),
+        (["model=pacm"], "train it with train.py"),
+        (["model=random", "platform=orin"], "no records for platform=orin"),
+        (["model=random", "tasks=some"], "known: unseen, all"),
+    ],
+)
+def test_mistakes_are_one_line_and_code_2(command, toy_root, arguments, message):
+    code, _, err = command("evaluate", f"data.root={toy_root}", *arguments)
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err

@@ -1,0 +1,165 @@
+import json
+
+import pytest
+import torch
+
+SMALL = ("trainer.max_epochs=2", "batches.programs=8", "num_threads=1", "trainer.accelerator=cpu")
+
+
+@pytest.fixture
+def train(command, toy_root):
+    def run(*arguments):
+        return command("train", f"data.root={toy_root}", "platform=v100", *SMALL, *arguments)
+
+    return run
+
+
+def weights(checkpoint):
+    return torch.load(checkpoint, weights_only=True)["state"]["network"]
+
+
+def test_the_last_line_says_what_the_contract_promises(train, tmp_path):
+    code, result, err = train()
+    assert code == 0, err
+    promised = [
+        "run_dir",
+        "checkpoint",
+        "top1",
+        "top5",
+        "pairwise_accuracy",
+        "num_tasks",
+        "num_programs",
+        "seconds",
+    ]
+    assert [name for name in promised if name not in result] == []
+    folder = tmp_path / result["run_dir"]
+    assert {p.name for p in folder.iterdir()} >= {"config.yaml", "metrics.json", "best.pt"}
+    assert json.loads((folder / "metrics.json").read_text()) == result
+    assert result["num_programs"] == 15 * result["num_tasks"]  # the failed record is not counted
+    assert result["data"]["num_records"] - result["data"]["num_measured"] == 6
+    assert "epoch 2/2" in err
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one(train, command):
+    _, whole, _ = train("trainer.max_epochs=4")
+    _, stopped, _ = train("trainer.max_epochs=4", "stop_after=1")
+    assert not stopped["finished"]
+    code, resumed, err = command("train", f"resume={stopped['run_dir']}")
+    assert code == 0, err
+    first, second = weights(whole["checkpoint"]), weights(resumed["checkpoint"])
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    for name in ("top1", "top5", "pairwise_accuracy", "ndcg"):
+        assert whole[name] == resumed[name]
+
+
+def test_with_a_constant_rate_more_epochs_go_on_exactly(train, command):
+    _, whole, _ = train("schedule=constant", "trainer.max_epochs=4")
+    _, short, _ = train("schedule=constant", "trainer.max_epochs=2")
+    again = command("train", f"resume={short['run_dir']}")
+    assert again[0] == 2
+    assert "trainer.max_epochs=N with a larger N" in again[2]
+    _, longer, _ = command("train", f"resume={short['run_dir']}", "trainer.max_epochs=4")
+    first, second = weights(whole["checkpoint"]), weights(longer["checkpoint"])
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_resume_refuses_another_computation(train, command):
+    _, stopped, _ = train("stop_after=1")
+    code, _, err = command("train", f"resume={stopped['run_dir']}", "loss=mse")
+    assert code == 2
+    assert "leave out loss=mse" in err
+
+
+def test_several_seeds_give_mean_and_spread(train):
+    _, result, _ = train("seeds=[0,1,2]", "model=tensetmlp")
+    values = [part["pairwise_accuracy"] for part in result["parts"].values()]
+    assert len(values) == 3
+    assert result["pairwise_accuracy"] == pytest.approx(sum(values) / 3)
+    mean = sum(values) / 3
+    variance = sum((value - mean) ** 2 for value in values) / 2
+    assert result["spread"]["pairwise_accuracy"] == pytest.approx(variance**0.5)
+
+
+def test_equal_seeds_give_equal_models(train):
+    first, second = train("seed=5")[1], train("seed=5")[1]
+    assert first["run_dir"] != second["run_dir"]
+    a, b = weights(first["checkpoint"]), weights(second["checkpoint"])
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("model", ["pacm", "pacm_official", "tensetmlp", "xgboost"])
+def test_every_model_trains_and_is_evaluated(train, command, toy_root, model):
+    code, result, err = train(f"model={model}")
+    assert code == 0, err
+    evaluated = command(
+        "evaluate", f"checkpoint={result['checkpoint']}", f"data.root={toy_root}", "platform=v100"
+    )
+    assert evaluated[0] == 0, evaluated[2]
+    assert evaluated[1]["top1"] == pytest.approx(result["top1"])
+    assert evaluated[1]["num_tasks"] == result["num_tasks"]
+
+
+def test_without_records_the_other_platforms_teach(command, toy_root):
+    code, result, err = command(
+        "train", f"data.root={toy_root}", "platform=orin", "split=by_task", *SMALL
+    )
+    assert code == 0, err
+    assert err.count("no records for platform=orin") == 1
+    assert result["validation"] == "leave one platform out"
+    assert set(result["parts"]) == {"without-k80", "without-v100"}
+    seen = torch.load(result["checkpoint"], weights_only=True)["seen_tasks"]
+    assert set(seen) == {"k80", "v100"}
+    left = torch.load(f"{result['run_dir']}/without-k80/best.pt", weights_only=True)["seen_tasks"]
+    assert set(left) == {"v100"}
+
+
+def test_a_run_id_is_never_overwritten(train):
+    assert train("run_id=mine")[0] == 0
+    code, _, err = train("run_id=mine")
+    assert code == 2
+    assert "never overwritten" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["platform=nowhere"], "platform=nowhere is unknown; known: a100"),
+        (["nonsense=1"], "nonsense"),
+        (["data.root=/nowhere"], "no such folder"),
+        (["data.platform=t4"], "there are records for: k80, v100"),
+        (["resume=/nowhere"], "no config.yaml"),
+        (["loss.lists=everything"], "loss.lists: got 'everything'"),
+        (["seeds=[]"], "at least one seed"),
+        (["seeds=[1,1]"], "each once"),
+        (["monitor=valid/accuracy"], "validation logs"),
+        (["min_programs=1000"], "lower min_programs"),
+        (["split=by_operator", "split.held_out=[softmax]"], "operators here: matmul"),
+    ],
+)
+def test_mistakes_are_one_line_and_code_2(train, arguments, message):
+    code, _, err = train(*arguments)
+    assert code == 2
+    errors = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert message in errors[0]
+    assert "Traceback" not in err
+
+
+def test_a_folder_without_usable_records_is_one_line(command, tmp_path):
+    folder = tmp_path / "bad" / "measure_records" / "v100"
+    folder.mkdir(parents=True)
+    (folder / "matmul_1_2_3.json").write_text("not json\n{}\n")
+    code, _, err = command("train", f"data.root={tmp_path / 'bad'}", "platform=v100")
+    assert code == 2
+    assert "no usable record" in err
+    assert "Traceback" not in err
+
+
+def test_a_checkpoint_of_other_features_is_refused(train, command, toy_root, monkeypatch):
+    _, result, _ = train()
+    monkeypatch.setattr("pruner.features.FEATURE_SET_VERSION", "toy-2")
+    code, _, err = command(
+        "evaluate", f"checkpoint={result['checkpoint']}", f"data.root={toy_root}"
+    )
+    assert code == 2
+    assert "made for feature-set version 'toy-1'" in err

@@ -1,0 +1,59 @@
+"""A small record folder whose latencies follow from the steps, and features to match."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+
+SHAPES = [(64, 64, 64), (128, 64, 32), (32, 32, 512), (256, 16, 64), (96, 48, 24), (16, 16, 16)]
+
+
+def record(shape, tile, unroll, platform_factor=1.0, error_no=0):
+    m, k, n = shape
+    steps = [
+        ["SP", 2, 0, m, [tile], 1],
+        ["SP", 2, 4, k, [tile], 1],
+        ["PR", 2, 0, f"auto_unroll_max_step${unroll}"],
+    ]
+    latency = platform_factor * 1e-6 * m * k * n / (1 + tile) / (1 + 0.1 * np.log2(1 + unroll))
+    key = json.dumps(["matmul_layer", m, k, n])
+    return {
+        "i": [[key, "cuda", [-1, 16, 64, 49152, 1 << 30, 1024, 8, 32], "", 0, []], [[], steps]],
+        "r": [[latency if error_no == 0 else 1e10], error_no, 1.0, 1700000000],
+        "v": "v0.6",
+    }
+
+
+def write(root, platforms=("v100", "k80"), shapes=SHAPES):
+    for factor, platform in enumerate(platforms, start=1):
+        folder = root / "measure_records" / platform
+        folder.mkdir(parents=True)
+        for shape in shapes:
+            lines = [
+                json.dumps(record(shape, tile, unroll, factor))
+                for tile in (1, 2, 4, 8, 16)
+                for unroll in (0, 16, 64)
+            ]
+            lines.insert(3, json.dumps(record(shape, 32, 0, error_no=2)))
+            name = "matmul_" + "_".join(map(str, shape)) + ".json"
+            (folder / name).write_text("\n".join(lines) + "\n")
+    return root
+
+
+def featurize_records(
+    workload_key, fused, target, hardware_params, steps_list, *, dataflow="paper", psa=False
+):
+    n, slots = len(steps_list), 8 if dataflow == "official" else 10
+    statement = np.zeros((n, 2, 164), np.float32)
+    for i, steps in enumerate(steps_list):
+        statement[i, 0, :2] = np.log2([steps[0][4][0] + 1, int(steps[2][3].split("$")[1]) + 1])
+        statement[i, 1, 2] = np.log2(steps[0][3])
+    return SimpleNamespace(
+        statement=statement,
+        num_statements=np.full(n, 2, np.int32),
+        dataflow=np.full((n, slots, 23), 0.5, np.float32) * statement[:, :1, :1],
+        valid=np.ones(n, bool),
+        workload_flags=np.zeros(10, np.float32),
+        psa=np.zeros((n, 2, 11), np.float32) if psa else None,
+        failures={},
+    )

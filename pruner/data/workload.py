@@ -18,7 +18,10 @@ from pruner.data.steps import MAX_EXTENT
 
 # Operators that a log may fuse behind a convolution; the workload key does not mention them.
 FUSABLE = ("add", "relu")
-_FUSED_NAME = re.compile(rf"^(?:ansor_)?[a-z0-9]+((?:_(?:{'|'.join(FUSABLE)}))+)_(?=[\d(\[])")
+_CHAIN = rf"((?:_(?:{'|'.join(FUSABLE)}))+)"
+_OPERATOR = rf"(?!(?:{'|'.join(FUSABLE)})_)[a-z]+(?:\d+[a-z]+)*"
+_FUSED_BEHIND_OPERATOR = re.compile(rf"{_OPERATOR}{_CHAIN}_\d")
+_FUSED_AT_THE_END = re.compile(rf"{_OPERATOR}_\w*?{_CHAIN}$")
 
 # Operators whose last four arguments are kernel height, kernel width, stride and padding.
 _WINDOWED = ("conv2d_layer", "depthwise_conv2d_layer", "pool_layer")
@@ -102,10 +105,12 @@ def explicit_padding(padding: Any, kernel_h: Any, kernel_w: Any) -> Any:
 def fused_from_name(task: str) -> tuple[str, ...]:
     """Operators fused behind the main one, read from a task (file) name.
 
-    ``"conv2d_add_relu_128_64_..."`` gives ``("add", "relu")``; ``"conv2d_128_64_..."`` and
+    ``"conv2d_add_relu_128_64_..."`` gives ``("add", "relu")``, and so does the other spelling of
+    public logs, ``"ansor_conv2d_128_64_..._add_relu"``; ``"conv2d_128_64_..."`` and
     ``"relu_4096_4096"`` give ``()``.
     """
-    match = _FUSED_NAME.match(task)
+    name = task.partition(".")[0].removeprefix("ansor_")
+    match = _FUSED_BEHIND_OPERATOR.match(name) or _FUSED_AT_THE_END.match(name)
     return tuple(match.group(1).strip("_").split("_")) if match else ()
 
 

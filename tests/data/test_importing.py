@@ -1,4 +1,5 @@
 import gzip
+import resource
 
 import pytest
 
@@ -64,12 +65,17 @@ def test_an_imported_folder_reads_and_imports_to_itself(logs, tmp_path):
 
 
 def test_few_open_files_are_enough(write, line, tmp_path, monkeypatch):
+    """Many more tasks than files that the system lets us open."""
     monkeypatch.setattr(importing, "MAX_OPEN_FILES", 2)
-    keys = [f'["matmul_layer", {size}, 64, 64]' for size in range(1, 8)]
-    lines = [line(tile, key=key) for tile in (1, 2, 3) for key in keys]
-    path = write("network.log", lines)
-    result = import_logs(path, tmp_path / "out", "k80", Quarantine())
-    assert (result.records, result.tasks) == (21, 7)
+    keys = [f'["matmul_layer", {size}, 64, 64]' for size in range(1, 121)]
+    path = write("network.log", [line(tile, key=key) for tile in (1, 2, 3) for key in keys])
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))
+    try:
+        result = import_logs(path, tmp_path / "out", "k80", Quarantine())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (result.records, result.tasks) == (360, 120)
     assert all(len(task) == 3 for task in RecordRoot(tmp_path / "out").read(Quarantine()))
 
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pruner.data import splits
 from pruner.data.frozen import SPLITS_FOLDER, FrozenSplit, draw_split
 from pruner.data.quarantine import Quarantine
 from pruner.data.splits import SIDES, LeakError, Split, check_no_leak, make_split
@@ -241,6 +242,15 @@ def test_by_platform_needs_two_sides(empty, held_out):
 def test_wrong_settings_are_told(empty, name, tasks, options, message):
     with pytest.raises(DataError, match=message):
         make_split(name, tasks, folder=empty, **options)
+
+
+def test_every_split_of_tasks_is_checked(empty, monkeypatch):
+    checked = []
+    monkeypatch.setattr(splits, "check_no_leak", lambda split: checked.append(split.name))
+    make_split("by_task", MANY, folder=empty)
+    make_split("by_operator", MANY, held_out=["pool"], folder=empty)
+    make_split("by_platform", MANY, held_out=["v100"], folder=empty)
+    assert checked == ["by_task", "by_operator", "by_platform"]
 
 
 def test_the_leak_check_sees_a_leak(empty):

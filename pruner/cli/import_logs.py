@@ -1,16 +1,17 @@
 """``python import_logs.py``: raw Ansor logs into the measure_records layout."""
 
-import json
-import sys
+import os
 import time
 from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra.errors import HydraException
 from omegaconf import DictConfig
 from rich.console import Console
 from rich.progress import Progress
 
+from pruner.cli.common import fail, print_result
 from pruner.data.importing import import_logs
 from pruner.data.quarantine import Quarantine
 from pruner.errors import PrunerError
@@ -67,19 +68,21 @@ def run(config: DictConfig) -> dict[str, Any]:
     }
 
 
-@hydra.main(version_base=None, config_path=str(CONF), config_name="import_logs")
+@hydra.main(version_base="1.3", config_path=str(CONF), config_name="import_logs")
 def _hydra_main(config: DictConfig) -> None:
     try:
-        result = run(config)
+        print_result(run(config))
     except PrunerError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    print(json.dumps(result), flush=True)
+        fail(str(error))
 
 
 def main() -> None:
-    """Run the command."""
-    _hydra_main()
+    """Run the command; a mistake ends as one line on stderr and exit code 2."""
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
+    try:
+        _hydra_main()
+    except HydraException as error:
+        fail(f"{str(error).splitlines()[0]}; see --help")
 
 
 if __name__ == "__main__":

@@ -65,6 +65,7 @@ def test_the_last_line_is_one_json_object(call, logs, tmp_path):
         ([], "missing logs= out= platform=; use: python import_logs.py"),
         (["logs=nowhere", "out=data", "platform=a"], "logs=nowhere: no such file or folder"),
         (["logs=logs", "out=data", "platform=a", "compress=rar"], "use none or gz"),
+        (["logs=logs", "output=data", "platform=a"], "'output'"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(call, logs, arguments, message):

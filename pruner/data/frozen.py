@@ -70,9 +70,12 @@ class FrozenSplit:
         """The frozen split of that name and seed; None where there is none.
 
         Raises:
-            DataError: the file is unreadable or no longer what was drawn.
+            DataError: the file is unreadable or no longer what was drawn, or the folder is absent
+                (an installation without the lists must not quietly split otherwise).
         """
         path = folder / file_name(name, seed)
+        if not folder.is_dir():
+            raise DataError(f"{folder}: no such folder; install from a checkout: pip install -e .")
         if not path.exists():
             return None
         try:

@@ -136,6 +136,11 @@ def test_a_list_changed_by_hand_does_not_load(empty):
         make_split("by_task", tasks, folder=empty)
 
 
+def test_lists_that_were_not_installed_are_missed(empty):
+    with pytest.raises(DataError, match="install from a checkout"):
+        make_split("by_task", MANY, folder=empty / "absent")
+
+
 def test_a_list_is_not_overwritten(empty):
     split = frozen(train=[key("matmul", 1)])
     split.save(empty)

@@ -47,12 +47,9 @@ def level_bounds(
             row = depth[t.index] + 1
             a, b = wrap_bounds(t, 0, t.index.extent - 1)
             x, y = t.coef * a, t.coef * b
-            if isinstance(t.coef, np.ndarray) and bool((t.coef < 0).any()):
+            if np.any(np.less(t.coef, 0)):
                 lo[:row] += np.minimum(x, y)
                 hi[:row] += np.maximum(x, y)
-            elif isinstance(t.coef, int) and t.coef < 0:
-                lo[:row] += y
-                hi[:row] += x
             else:
                 hi[:row] += y
             continue
@@ -63,7 +60,9 @@ def level_bounds(
     return lo, hi
 
 
-def mentions(index: Affine, num_levels: int, depth: dict[LoopVar, int], num: int) -> NDArray[np.bool_]:
+def mentions(
+    index: Affine, num_levels: int, depth: dict[LoopVar, int], num: int
+) -> NDArray[np.bool_]:
     """Which loops an index uses, bool [levels, N]."""
     out = np.zeros((num_levels, num), bool)
     for t in index.terms:

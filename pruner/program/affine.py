@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 IntLike = int | Ints
 INF = 1 << 61  # "no modulo"; larger than any index and safe to multiply by small factors
 
@@ -30,12 +31,16 @@ class LoopVar:
 
 @dataclass(eq=False, slots=True)
 class Term:
-    """``coef * ((index mod upper) div lower)``."""
+    """``coef * ((index mod upper) div lower)``.
+
+    ``limit``: a guard around the statement states that the quotient stays below it.
+    """
 
     index: LoopVar | Affine
     lower: IntLike
     upper: IntLike
     coef: IntLike
+    limit: IntLike = INF
 
 
 @dataclass(eq=False, slots=True)
@@ -74,30 +79,67 @@ def variable(var: LoopVar) -> Affine:
     return Affine([Term(var, 1, INF, present)]) if any_nonzero(present) else Affine()
 
 
-def _same(a: IntLike, b: IntLike) -> bool:
-    return a is b or bool(np.all(np.equal(a, b)))
-
-
 def add(a: Affine, b: Affine, scale: IntLike = 1) -> Affine:
-    """``a + scale * b``; equal terms are merged."""
+    """``a + scale * b``; equal terms are merged, candidate by candidate (``AddToSelf``)."""
     if not b.terms and isinstance(b.base, int) and b.base == 0:
         return a
     terms = list(a.terms)
     for t in b.terms:
-        coef = t.coef * scale
-        for i, u in enumerate(terms):
-            if u.index is t.index and _same(u.lower, t.lower) and _same(u.upper, t.upper):
-                merged = u.coef + coef
-                terms[i] = Term(u.index, u.lower, u.upper, merged)
-                break
-        else:
-            terms.append(Term(t.index, t.lower, t.upper, coef))
-    return Affine([t for t in terms if any_nonzero(t.coef)], a.base + b.base * scale)
+        _insert(terms, t, t.coef * scale)
+    limit = a.limit
+    if not _is_endless(limit):
+        limit = where(is_zero(b), limit, INF)
+    return Affine([t for t in terms if any_nonzero(t.coef)], a.base + b.base * scale, limit)
+
+
+def _insert(terms: list[Term], t: Term, coef: IntLike) -> None:
+    """Add ``coef * t`` to the equal term, or to the list where there is none."""
+    for i, u in enumerate(terms):
+        equal = equal_terms(t, u)
+        if equal is False:
+            continue
+        merged = u.coef + where(equal, coef, 0)
+        terms[i] = Term(u.index, u.lower, u.upper, merged, u.limit)
+        coef = where(equal, 0, coef)
+        if not any_nonzero(coef):
+            return
+    terms.append(Term(t.index, t.lower, t.upper, coef, t.limit))
+
+
+def equal_terms(t: Term, u: Term) -> Mask | bool:
+    """Where two terms are the same but for their coefficients; False: nowhere."""
+    if t.index is u.index:
+        same: Mask | bool = True
+    elif isinstance(t.index, LoopVar) or isinstance(u.index, LoopVar):
+        return False
+    else:
+        same = is_zero(add(t.index, u.index, -1))
+    same = np.logical_and(same, np.logical_and(_eq(t.lower, u.lower), _eq(t.upper, u.upper)))
+    if not np.any(same):
+        return False
+    return True if np.all(same) else same
+
+
+def _eq(a: IntLike, b: IntLike) -> Mask | np.bool_:
+    return np.bool_(True) if a is b else np.equal(a, b)
+
+
+def is_zero(a: Affine) -> Mask | np.bool_:
+    """Where the value is the constant 0."""
+    return np.logical_and(is_constant(a), np.equal(a.base, 0))
+
+
+def is_constant(a: Affine) -> Mask | np.bool_:
+    """Where no term is present."""
+    out: Mask | np.bool_ = np.bool_(True)
+    for t in a.terms:
+        out = np.logical_and(out, np.equal(t.coef, 0))
+    return out
 
 
 def mul(a: Affine, scale: IntLike) -> Affine:
     """``a * scale``."""
-    terms = [Term(t.index, t.lower, t.upper, t.coef * scale) for t in a.terms]
+    terms = [Term(t.index, t.lower, t.upper, t.coef * scale, t.limit) for t in a.terms]
     return Affine([t for t in terms if any_nonzero(t.coef)], a.base * scale)
 
 
@@ -119,12 +161,30 @@ def wrap_bounds(t: Term, lo: IntLike, hi: IntLike) -> tuple[IntLike, IntLike]:
     return lo, hi
 
 
+def with_limit(a: Affine, limit: IntLike) -> Affine:
+    """``a``, known to stay below ``limit``: noted on the term where there is but one."""
+    if _is_endless(limit) or not a.terms:
+        return a
+    count: IntLike = 0
+    for t in a.terms:
+        count = count + np.not_equal(t.coef, 0)
+    alone = np.equal(count, 1) & np.equal(a.base, 0)
+    terms = []
+    for t in a.terms:
+        here = alone & np.equal(t.coef, 1)
+        bound = np.minimum(t.limit, np.where(here, limit, INF))
+        terms.append(Term(t.index, t.lower, t.upper, t.coef, bound))
+    return Affine(terms, a.base, np.minimum(a.limit, limit))
+
+
 def bounds(a: Affine) -> tuple[IntLike, IntLike]:
     """Smallest and largest value over all loops (interval arithmetic, each term on its own)."""
     lo: IntLike = a.base
     hi: IntLike = a.base
     for t in a.terms:
         tlo, thi = wrap_bounds(t, *index_bounds(t.index))
+        if not _is_endless(t.limit):
+            thi = np.minimum(thi, t.limit - 1)
         x, y = t.coef * tlo, t.coef * thi
         lo, hi = lo + np.minimum(x, y), hi + np.maximum(x, y)
     return lo, hi if _is_endless(a.limit) else np.minimum(hi, a.limit - 1)
@@ -141,9 +201,9 @@ def _split(a: Affine, divisor: IntLike) -> tuple[Affine, Affine]:
         divisible = np.equal(np.mod(t.coef, divisor), 0)
         w, r = where(divisible, t.coef, 0), where(divisible, 0, t.coef)
         if any_nonzero(w):
-            whole.append(Term(t.index, t.lower, t.upper, w))
+            whole.append(Term(t.index, t.lower, t.upper, w, t.limit))
         if any_nonzero(r):
-            rest.append(Term(t.index, t.lower, t.upper, r))
+            rest.append(Term(t.index, t.lower, t.upper, r, t.limit))
     divisible = np.equal(np.mod(a.base, divisor), 0)
     base = where(divisible, a.base, 0)
     limit = a.limit
@@ -156,7 +216,13 @@ def _split(a: Affine, divisor: IntLike) -> tuple[Affine, Affine]:
 
 
 def _masked(a: Affine, keep: IntLike) -> Affine:
-    return mul(a, keep)
+    out = mul(a, keep)
+    return Affine(out.terms, out.base, a.limit)
+
+
+def _quotient_limit(limit: IntLike, divisor: IntLike) -> IntLike:
+    """Bound of ``x div divisor`` when ``x < limit``."""
+    return limit if _is_endless(limit) else -(-limit // divisor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +248,10 @@ def floordiv(a: Affine, divisor: IntLike) -> Affine:
         return a
     whole, rest = _split(a, divisor)
     out = Affine(
-        [Term(t.index, t.lower, t.upper, np.floor_divide(t.coef, divisor)) for t in whole.terms],
+        [
+            Term(t.index, t.lower, t.upper, np.floor_divide(t.coef, divisor), t.limit)
+            for t in whole.terms
+        ],
         np.floor_divide(whole.base, divisor),
     )
     if not rest.terms:
@@ -204,7 +273,9 @@ def floordiv(a: Affine, divisor: IntLike) -> Affine:
         fold = np.logical_and(fits, exact)
         vanish = np.logical_and(fits, np.less_equal(t.upper, reach))
         folded = where(fold, here, 0)
-        out = add(out, Affine([Term(t.index, where(fold, reach, t.lower), t.upper, folded)]))
+        lower = where(fold, reach, t.lower)
+        limit = _quotient_limit(t.limit, where(fold, scaled, 1))
+        out = add(out, Affine([Term(t.index, lower, t.upper, folded, limit)]))
         composite = composite + where(np.logical_or(fold, vanish), 0, here)
     if any_nonzero(composite):
         inner = _masked(rest, composite)
@@ -240,15 +311,16 @@ def floormod(a: Affine, divisor: IntLike) -> Affine:
         )
         ok = np.logical_and(fits, np.logical_or(tighter, looser))
         upper = where(tighter, reach, t.upper)
-        out = add(
-            out,
-            Affine([Term(t.index, t.lower, where(ok, upper, INF), where(ok, here, 0) * t.coef)]),
-        )
+        coef = where(ok, here, 0) * t.coef
+        out = add(out, Affine([Term(t.index, t.lower, where(ok, upper, INF), coef, t.limit)]))
         composite = composite + where(ok, 0, here)
     if any_nonzero(composite):
         inner = _masked(rest, composite)
-        inner = Affine(inner.terms, np.mod(inner.base, divisor))
-        out = add(out, Affine([Term(inner, 1, divisor, composite)]))
+        base = np.mod(inner.base, divisor)
+        limit = (
+            inner.limit if _is_endless(inner.limit) else where(base == inner.base, inner.limit, INF)
+        )
+        out = add(out, Affine([Term(Affine(inner.terms, base, limit), 1, divisor, composite)]))
     return out
 
 

@@ -27,6 +27,7 @@ from pruner.program.schedule import (
     StageState,
 )
 
+UNKNOWN_WIDTH = 1 << 40  # stands for a width that depends on a loop variable
 GLOBAL, SHARED, LOCAL = 0, 1, 3  # storage ranks (src/runtime/thread_storage_scope.h)
 _SCOPE_RANK = {"global": GLOBAL, "shared": SHARED, "local": LOCAL}
 
@@ -45,12 +46,14 @@ class Bounds:
     """Result of inference.
 
     ``bodies``: body by stage key after inlining; ``mins``: start of every root axis;
-    ``scope_rank``: storage rank of every computed stage.
+    ``scope_rank``: storage rank of every computed stage; ``resolved``: where every buffer has a
+    size that is a number (the original fails on the other programs).
     """
 
     bodies: dict[int, Expr]
     mins: dict[Loop, Affine]
     scope_rank: dict[int, int]
+    resolved: np.ndarray | np.bool_ = np.bool_(True)
 
 
 def thread_rank(mark: str | None) -> int | None:
@@ -158,17 +161,22 @@ def _root_region(schedule: Schedule, stage: StageState, out: Bounds) -> None:
         if not found:
             raise UnsupportedProgram("unread-stage", stage.name)
         region = _union(found)
-        axis.extent = region.hi - region.lo + 1
+        extent = region.hi - region.lo + 1
+        fixed = np.less(extent, UNKNOWN_WIDTH)
+        out.resolved = np.logical_and(out.resolved, fixed)
+        axis.extent = af.where(fixed, extent, 1)
         out.mins[axis] = af.add(region.start, af.const(region.lo))
 
 
 def _clip_to_shape(region: Region, size: IntLike) -> Region:
     """The whole axis where the region is known to cover it."""
-    if region.start.terms:
-        return region
     lo, hi = region.lo + region.start.base, region.hi + region.start.base
     covers = np.logical_and(np.less_equal(lo, 0), np.greater_equal(hi, size - 1))
-    return Region(Affine(), af.where(covers, 0, lo), af.where(covers, size - 1, hi))
+    covers = np.logical_and(covers, af.is_constant(region.start))
+    if not np.any(covers):
+        return region
+    start = af.mul(region.start, af.where(covers, 0, 1))
+    return Region(start, af.where(covers, 0, region.lo), af.where(covers, size - 1, region.hi))
 
 
 def _union(regions: list[Region]) -> Region:
@@ -176,10 +184,9 @@ def _union(regions: list[Region]) -> Region:
     lo, hi = first.lo, first.hi
     for other in regions[1:]:
         shift = af.add(other.start, first.start, -1)
-        if shift.terms:
-            raise UnsupportedProgram("region-union", "reads that start at different loops")
         lo = np.minimum(lo, other.lo + shift.base)
         hi = np.maximum(hi, other.hi + shift.base)
+        hi = af.where(af.is_constant(shift), hi, lo + UNKNOWN_WIDTH)
     return Region(first.start, lo, hi)
 
 
@@ -289,13 +296,9 @@ def _unfuse(fused: Region, inner_extent: IntLike) -> tuple[Region, Region]:
         )
     first, last = af.floordiv(start, inner_extent), start
     last = af.floordiv(af.add(last, af.const(width - 1)), inner_extent)
-    span = af.add(last, first, -1)
-    if span.terms:
-        raise UnsupportedProgram("unaligned-fuse", "part of a fused loop spans rows unevenly")
+    span = _span(last, first)
     point = np.equal(width, 1)
-    within = np.logical_and(
-        np.equal(np.mod(inner_extent, width), 0), _multiple_of(start, width)
-    )
+    within = np.logical_and(np.equal(np.mod(inner_extent, width), 0), _multiple_of(start, width))
     tight = np.logical_or(point, within)
     if bool(np.all(tight)):
         inner_start, inner_hi = af.floormod(start, inner_extent), width - 1
@@ -304,7 +307,13 @@ def _unfuse(fused: Region, inner_extent: IntLike) -> tuple[Region, Region]:
     else:
         inner_start = af.mul(af.floormod(start, inner_extent), af.where(tight, 1, 0))
         inner_hi = af.where(tight, width - 1, inner_extent - 1)
-    return Region(first, 0, span.base), Region(inner_start, 0, inner_hi)
+    return Region(first, 0, span), Region(inner_start, 0, inner_hi)
+
+
+def _span(last: Affine, first: Affine) -> IntLike:
+    """``last - first`` where that is a number."""
+    width = af.add(last, first, -1)
+    return af.where(af.is_constant(width), width.base, UNKNOWN_WIDTH)
 
 
 def _multiple_of(a: Affine, divisor: IntLike) -> np.ndarray | np.bool_:
@@ -392,11 +401,11 @@ def _divide(a: Region, divisor: IntLike) -> Region:
         base = a.start.base
         return Region(Affine(), (a.lo + base) // divisor, (a.hi + base) // divisor)
     first = af.floordiv(af.add(a.start, af.const(a.lo)), divisor)
+    if _is_point(a):
+        return Region(first, 0, 0)
     last = af.floordiv(af.add(a.start, af.const(a.hi)), divisor)
-    span = af.add(last, first, -1)
-    if span.terms:
-        raise UnsupportedProgram("unaligned-divide", "a divided index has no constant width")
-    return Region(first, 0, span.base)
+    span = af.where(np.equal(a.lo, a.hi), 0, _span(last, first))
+    return Region(first, 0, span)
 
 
 def _modulo(a: Region, divisor: IntLike) -> Region:
@@ -412,16 +421,15 @@ def _modulo(a: Region, divisor: IntLike) -> Region:
         )
     first = af.add(a.start, af.const(a.lo))
     start = af.floormod(first, divisor)
+    if _is_point(a):
+        return Region(start, 0, 0)
     width = a.hi - a.lo
     last = af.floordiv(af.add(first, af.const(width)), divisor)
-    span = af.add(last, af.floordiv(first, divisor), -1)
-    one = np.logical_and(np.equal(span.base, 0), not span.terms)
+    one = np.equal(_span(last, af.floordiv(first, divisor)), 0)
     one = np.logical_or(one, np.equal(width, 0))
     if bool(np.all(one)):
         return Region(start, 0, width)
-    return Region(
-        af.mul(start, af.where(one, 1, 0)), 0, af.where(one, width, divisor - 1)
-    )
+    return Region(af.mul(start, af.where(one, 1, 0)), 0, af.where(one, width, divisor - 1))
 
 
 def evaluate_index(index: Expr, roots: Mapping[int, Affine]) -> Affine:

@@ -126,6 +126,7 @@ class _Reader:
             combiner=reduction.combiner if reduction else None,
             identity=reduction.identity if reduction else 0.0,
             tag=op.field("tag"),
+            const_matrix="const_matrix" in op.ref("attrs").keys,
         )
 
 
@@ -160,6 +161,7 @@ def _renumbered(stage: Stage, position: dict[int, int]) -> Stage:
         combiner=stage.combiner,
         identity=stage.identity,
         tag=stage.tag,
+        const_matrix=stage.const_matrix,
     )
 
 

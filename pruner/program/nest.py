@@ -20,6 +20,7 @@ from pruner.program.affine import Affine, IntLike, Ints, LoopVar
 from pruner.program.bounds import Bounds, infer_bounds, thread_rank
 from pruner.program.dag import ComputeDAG
 from pruner.program.expr import Binary, Const, Expr, Load
+from pruner.program.fold import fold
 from pruner.program.replay import replay
 from pruner.program.schedule import Attach, Loop, Schedule, SplitRelation, StageState, touched_by
 from pruner.program.steps import Primitive
@@ -169,7 +170,7 @@ def _emit_nest(
         values[leaf] = af.variable(leaf.var)
         for producer in _attached(nests, stage, leaf):
             _emit_stage(nests, producer, loops, unroll)
-    body = nests.bounds.bodies[stage.key]
+    body = fold(nests.bounds.bodies[stage.key])
     roots = _root_values(stage, values, nests.bounds)
     if stage.reduce:
         value: Expr = Binary(_combine(stage), _self_load(stage), body, stage.dtype)
@@ -279,6 +280,6 @@ def _root_values(
 
 
 def _with_guard(value: Affine, guard: IntLike, loop: Loop) -> Affine:
-    if not np.any(guard) or not value.terms:
+    if not np.any(guard):
         return value
-    return Affine(value.terms, value.base, np.where(guard, loop.extent, af.INF))
+    return af.with_limit(value, np.where(guard, loop.extent, af.INF))

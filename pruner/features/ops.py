@@ -137,9 +137,7 @@ class OpCounter:
                 return _Truth(0, 0)
 
     def _compare(self, op: str, a: Expr, b: Expr) -> _Truth:
-        difference = af.add(
-            evaluate_index(a, self._roots), evaluate_index(b, self._roots), -1
-        )
+        difference = af.add(evaluate_index(a, self._roots), evaluate_index(b, self._roots), -1)
         lo, hi = af.bounds(difference)
         below, not_below = np.less(hi, 0) * 1, np.greater_equal(lo, 0) * 1
         above, not_above = np.greater(lo, 0) * 1, np.less_equal(hi, 0) * 1
@@ -175,19 +173,56 @@ class OpCounter:
                     self._expr(b, live)
                     return
                 self._bump(INT + _CMP, live)
-                for side in self._sides(a, b):
+                for side in self._sides(op, a, b):
                     self._affine(side, live)
             case _:
                 self._expr(cond, live)
 
-    def _sides(self, a: Expr, b: Expr) -> tuple[Affine, Affine]:
+    def _sides(self, op: str, a: Expr, b: Expr) -> tuple[Affine, Affine]:
         """Both sides of an integer comparison; a constant moves to the side without loops."""
         left, right = evaluate_index(a, self._roots), evaluate_index(b, self._roots)
+        ordered = op not in ("eq", "ne")
         if not right.terms:
-            left = Affine(left.terms, 0)
+            left = _compared(left, ordered=ordered)
         elif not left.terms:
-            right = Affine(right.terms, 0)
+            right = _compared(right, ordered=ordered)
         return left, right
+
+
+_PASSES = 2  # Simplify runs the rewriting simplifier, then the canonical one; each takes one step
+
+
+def _compared(a: Affine, *, ordered: bool) -> Affine:
+    """The side with loops of a comparison with a constant, after the constant took what it can.
+
+    ``x + c1 < c2 -> x < c2 - c1``, ``x * c1 < c2 -> x < c2 div c1`` and
+    ``x div c1 < c2 -> x < c1 c2`` (``LTNode`` rules of src/arith/rewrite_simplify.cc).
+    """
+    a = Affine(a.terms, 0)
+    for _ in range(_PASSES if ordered else 0):
+        a = _without_factor(a)
+    return a
+
+
+def _without_factor(a: Affine) -> Affine:
+    """Drop the coefficient, or the divisor, of a single term."""
+    count: IntLike = 0
+    for t in a.terms:
+        count = count + np.not_equal(t.coef, 0)
+    out = Affine()
+    for t in a.terms:
+        single = np.equal(count, 1) & np.not_equal(t.coef, 0)
+        scaled = single & np.not_equal(t.coef, 1)
+        divided = single & np.equal(t.coef, 1) & np.not_equal(t.lower, 1)
+        bare = divided & np.greater_equal(t.upper, INF)
+        coef = np.where(scaled, 1, np.where(divided, 0, t.coef))
+        out = af.add(out, Affine([af.Term(t.index, t.lower, t.upper, coef)]))
+        wrapped = np.where(divided & ~bare, 1, 0)
+        out = af.add(out, Affine([af.Term(t.index, 1, t.upper, wrapped)]))
+        inner = af.variable(t.index) if isinstance(t.index, af.LoopVar) else t.index
+        if np.any(bare):
+            out = af.add(out, Affine(af.mul(inner, np.where(bare, 1, 0)).terms))
+    return out
 
 
 def _is_int(expr: Expr) -> bool:

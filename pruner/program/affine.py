@@ -89,7 +89,33 @@ def add(a: Affine, b: Affine, scale: IntLike = 1) -> Affine:
     limit = a.limit
     if not _is_endless(limit):
         limit = where(is_zero(b), limit, INF)
-    return Affine([t for t in terms if any_nonzero(t.coef)], a.base + b.base * scale, limit)
+    terms = [t for t in terms if any_nonzero(t.coef)]
+    _join(terms)
+    return Affine(terms, a.base + b.base * scale, limit)
+
+
+def _join(terms: list[Term]) -> None:
+    """``(x div (c s)) * s + (x mod (c s)) div c -> x div c`` (``SimplifySplitExprs``), in place."""
+    joined = True
+    while joined:
+        joined = False
+        for i, high in enumerate(terms):
+            for j, low in enumerate(terms):
+                if i == j or high.index is not low.index or _is_endless(low.upper):
+                    continue
+                ratio = np.floor_divide(high.coef, np.where(np.equal(low.coef, 0), 1, low.coef))
+                fits = np.equal(high.coef, ratio * low.coef) & np.not_equal(high.coef, 0)
+                fits = fits & np.equal(high.lower, low.upper)
+                fits = fits & np.equal(high.lower, ratio * low.lower)
+                if not np.any(fits):
+                    continue
+                upper = np.where(fits, high.upper, low.upper)
+                limit = np.where(fits, INF, low.limit)
+                terms[j] = Term(low.index, low.lower, upper, low.coef, limit)
+                coef = np.where(fits, 0, high.coef)
+                terms[i] = high = Term(high.index, high.lower, high.upper, coef, high.limit)
+                joined = True
+        terms[:] = [t for t in terms if any_nonzero(t.coef)]
 
 
 def _insert(terms: list[Term], t: Term, coef: IntLike) -> None:
@@ -151,7 +177,7 @@ def index_bounds(index: LoopVar | Affine) -> tuple[IntLike, IntLike]:
 
 
 def wrap_bounds(t: Term, lo: IntLike, hi: IntLike) -> tuple[IntLike, IntLike]:
-    """Interval of ``(index mod upper) div lower`` for ``index`` in [lo, hi] (ConstIntBound rules)."""
+    """Interval of ``(index mod upper) div lower`` for ``index`` in [lo, hi] (``ConstIntBound``)."""
     if not _is_endless(t.upper):
         inside = np.logical_and(np.greater_equal(lo, 0), np.less(hi, t.upper))
         capped = where(np.greater_equal(lo, 0), np.minimum(hi, t.upper - 1), t.upper - 1)

@@ -10,7 +10,7 @@ give exact boxes and everything else gives what interval arithmetic gives.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -53,7 +53,7 @@ class Bounds:
     bodies: dict[int, Expr]
     mins: dict[Loop, Affine]
     scope_rank: dict[int, int]
-    resolved: np.ndarray | np.bool_ = np.bool_(True)
+    resolved: np.ndarray | np.bool_ = field(default_factory=lambda: np.bool_(True))
 
 
 def thread_rank(mark: str | None) -> int | None:

@@ -23,7 +23,7 @@ from pruner.program.skeleton import SkeletonGroup, group_programs
 from pruner.program.task_index import TaskIndex, find_dag
 
 logger = logging.getLogger(__name__)
-_CHUNK = 2048  # programs at once: large enough to pay for Python, small enough for the caches
+_CHUNK = 4096  # programs at once: enough to pay for Python, few enough for the caches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pruner.features.accesses import Access
 from pruner.features.reuse import Reuse, compute_reuse
-from pruner.features.stride import touch_stride
+from pruner.features.stride import Target, touch_stride
 from pruner.features.tensors import Floats, column, level_bounds, mentions, slog
 from pruner.features.touches import TouchTable
 from pruner.program.affine import LoopVar
@@ -37,7 +37,8 @@ class LoopFrame:
 
 
 def make_frame(loops: tuple[NestLoop, ...], num: int) -> LoopFrame:
-    """Arrays of the loops around a store."""
+    """Arrays of the loops around a store that at least one program has."""
+    loops = tuple(loop for loop in loops if np.any(loop.present))
     extents = np.empty((len(loops), num))
     present = np.empty((len(loops), num), bool)
     for row, loop in enumerate(loops):
@@ -121,32 +122,28 @@ class AccessFeatures:
         return out
 
 
-def _lines_and_stride(access: Access, frame: LoopFrame) -> tuple[Floats, Floats]:
+def _lines_and_stride(
+    access: Access, foot: Footprint, frame: LoopFrame
+) -> tuple[Floats, Floats]:
     """Cache lines touched, and the stride of the innermost loop."""
     levels, num = frame.extents.shape
-    open_ = np.ones(num, bool)
-    stride = np.zeros(num)
-    skipped = np.zeros(num)
-    innermost = np.ones(num, bool)  # no present loop passed yet
-    inner_stride = np.zeros(num)
-    inner_extent = np.ones(num)
-    for row in range(levels - 1, -1, -1):
-        here = open_ & frame.present[row]
-        found, value = touch_stride(access.indices, access.stage.shape, frame.loops[row].var)
-        hit = here & found
-        stride = np.where(hit, np.minimum(value, _MAX_STRIDE), stride)
-        inner_stride = np.where(hit & innermost, stride, inner_stride)
-        fresh = innermost & frame.present[row]
-        inner_extent = np.where(fresh, frame.extents[row], inner_extent)
-        innermost &= ~frame.present[row]
-        skipped += here & ~found
-        open_ &= ~hit
-        if not open_.any() and not innermost.any():
-            break
-    ratio = inner_extent**skipped
+    if levels == 0:
+        return np.ones(num), np.zeros(num)
+    present = frame.present[::-1]
+    moving = foot.moves[::-1] & present
+    nearest = moving.argmax(0)  # innermost loop that moves the access, counted from inside
+    some = moving.any(0)
+    target = Target(frame.depth, np.where(some, levels - 1 - nearest, -1))
+    stride = touch_stride(access.indices, access.stage.shape, target)
+    stride = np.where(some, np.minimum(stride, _MAX_STRIDE), 0.0)
+    innermost = present.argmax(0)
+    skipped = (present & (np.arange(levels)[:, None] < nearest)).sum(0)
+    inner_extent = np.take_along_axis(frame.extents[::-1], innermost[None], 0)[0]
+    # The original multiplies the innermost extent once for every skipped loop.
+    ratio = np.where(skipped > 0, inner_extent, 1.0) ** skipped
     share = np.minimum(1.0, stride * access.bytes_per_element / CACHE_LINE_BYTES)
     lines = np.maximum(frame.iterations / ratio * share, 1.0)
-    return lines, inner_stride
+    return lines, np.where(innermost == nearest, stride, 0.0)
 
 
 def access_features(
@@ -163,7 +160,7 @@ def access_features(
     """
     size = access.bytes_per_element
     num = frame.num
-    lines, stride = _lines_and_stride(access, frame)
+    lines, stride = _lines_and_stride(access, foot, frame)
     if len(frame.rows):
         outermost = frame.present.argmax(0)
         first = table.of(access).first[frame.rows]

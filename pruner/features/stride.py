@@ -8,6 +8,8 @@ candidates at once.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,124 +18,134 @@ from pruner.program.affine import INF, Affine, IntLike, LoopVar, Term
 _MAGIC = 2  # what the original leaves when it saw the variable but no factor afterwards
 
 
-def uses(index: LoopVar | Affine, var: LoopVar) -> IntLike:
-    """1 where ``var`` appears in ``index``."""
-    if isinstance(index, LoopVar):
-        return int(index is var)
-    found: IntLike = 0
-    for t in index.terms:
-        inside = uses(t.index, var)
-        if isinstance(inside, np.ndarray) or inside:
-            found = np.maximum(found, inside * np.not_equal(t.coef, 0))
-    return found
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The loop whose stride is asked for: per candidate, as a row of ``depth``."""
+
+    depth: dict[LoopVar, int]
+    row: NDArray[np.int64]
+
+    def is_var(self, var: LoopVar) -> NDArray[np.bool_]:
+        """Where ``var`` is the target."""
+        return self.row == self.depth[var]
+
+    def inside(self, index: LoopVar | Affine) -> NDArray[np.bool_]:
+        """Where the target appears in ``index``."""
+        if isinstance(index, LoopVar):
+            return self.is_var(index)
+        found = np.zeros(len(self.row), bool)
+        for t in index.terms:
+            found |= self.inside(t.index) & np.not_equal(t.coef, 0)
+        return found
 
 
-def coefficient(index: Affine, var: LoopVar) -> tuple[IntLike, IntLike]:
-    """The original's coefficient of ``var`` in ``index``.
+def coefficient(index: Affine, target: Target) -> tuple[NDArray[np.bool_], IntLike]:
+    """The original's coefficient of the target in ``index``.
 
-    Returns (1 where the variable appears, coefficient there).
+    Returns (where the target appears, coefficient there).
     """
     if any(isinstance(t.index, Affine) for t in index.terms):
-        return _Walk(var).run(index)
-    present: IntLike = 0
-    largest: IntLike = 0  # coefficient of the first term that holds the variable
-    tail: IntLike = 0  # a term with coefficient 1 holds the variable
+        return _Walk(target).run(index)
+    present = np.zeros(len(target.row), bool)
+    largest: IntLike = 0  # coefficient of the first term that holds the target
+    tail = np.zeros(len(target.row), bool)  # a term with coefficient 1 holds it
     smallest: IntLike = INF  # last constant factor among the positive terms
     negative: IntLike = 0
     for t in index.terms:
-        active = np.not_equal(t.coef, 0)
-        has = uses(t.index, var) * active
-        present = np.maximum(present, has)
+        has = target.inside(t.index) & np.not_equal(t.coef, 0)
+        present |= has
         largest = np.maximum(largest, has * t.coef)
-        tail = np.maximum(tail, has * np.equal(t.coef, 1))
-        factor = np.greater(t.coef, 1)
-        smallest = np.where(factor, np.minimum(smallest, t.coef), smallest)
-        negative = np.minimum(negative, np.where(np.less(t.coef, -1), t.coef, 0))
+        tail |= has & np.equal(t.coef, 1)
+        smallest = np.minimum(smallest, np.where(np.greater(t.coef, 1), t.coef, INF))
+        if np.any(np.less(t.coef, -1)):
+            negative = np.minimum(negative, np.where(np.less(t.coef, -1), t.coef, 0))
     value = np.where(np.equal(largest, 1), 1, np.where(tail, _MAGIC, smallest))
     only_negative = np.less_equal(largest, 0)
-    value = np.where(only_negative, np.where(np.less(negative, 0), -negative, 1), value)
-    return present, np.where(present, value, 0)
+    if bool((only_negative & present).any()):
+        value = np.where(only_negative, np.where(np.less(negative, 0), -negative, 1), value)
+    return present, value
 
 
 class _Walk:
     """The original's walk itself, for sums that hold divided sums: its memory is four flags."""
 
-    def __init__(self, var: LoopVar) -> None:
-        self._var = var
-        self._seen: IntLike = 0
-        self._factor: IntLike = 0
-        self._sum: IntLike = 0
-        self._stride: IntLike = 0
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        num = len(target.row)
+        self._seen = np.zeros(num, bool)
+        self._factor = np.zeros(num, bool)
+        self._sum = np.zeros(num, bool)
+        self._stride = np.zeros(num, np.int64)
 
-    def run(self, index: Affine) -> tuple[IntLike, IntLike]:
-        self._visit(index, 1)
-        alone = np.equal(self._factor + self._sum, 0)
-        return self._seen, np.where(self._seen, np.where(alone, 1, self._stride), 0)
+    def run(self, index: Affine) -> tuple[NDArray[np.bool_], IntLike]:
+        self._visit(index, np.ones(len(self._seen), bool))
+        return self._seen, np.where(self._factor | self._sum, self._stride, 1)
 
-    def _visit(self, index: Affine, live: IntLike) -> None:
+    def _visit(self, index: Affine, live: NDArray[np.bool_]) -> None:
         ranks = _print_order(index)
-        last_positive: IntLike = 0
+        after_positive = np.zeros(len(live), bool)
         for rank in range(len(index.terms)):
             for t, place in zip(index.terms, ranks, strict=True):
-                here = np.equal(place, rank) * np.not_equal(t.coef, 0) * live
-                if not np.any(here):
+                here = np.equal(place, rank) & live & np.not_equal(t.coef, 0)
+                if not here.any():
                     continue
                 self._term(t, here)
-                positive = here * np.greater(t.coef, 0)
-                self._add(positive * last_positive)
-                last_positive = np.maximum(last_positive, positive)
-        self._add(np.greater(index.base, 0) * last_positive * live)
+                positive = here & np.greater(t.coef, 0)
+                self._add(positive & after_positive)
+                after_positive |= positive
+        self._add(np.greater(index.base, 0) & after_positive & live)
 
-    def _term(self, t: Term, here: IntLike) -> None:
+    def _term(self, t: Term, here: NDArray[np.bool_]) -> None:
         if isinstance(t.index, Affine):
             self._visit(t.index, here)
-        elif t.index is self._var:
-            self._seen = np.maximum(self._seen, here)
-            self._stride = np.where(here, _MAGIC, self._stride)
-        scaled = here * np.not_equal(np.abs(t.coef), 1) * self._seen * (1 - self._sum)
-        self._factor = np.maximum(self._factor, scaled)
-        self._stride = np.where(scaled, np.abs(t.coef), self._stride)
+        else:
+            met = here & self._target.is_var(t.index)
+            self._seen |= met
+            self._stride[met] = _MAGIC
+        factor = np.abs(t.coef)
+        scaled = here & np.not_equal(factor, 1) & self._seen & ~self._sum
+        self._factor |= scaled
+        self._stride = np.where(scaled, factor, self._stride)
 
-    def _add(self, here: IntLike) -> None:
-        free = here * self._seen * (1 - self._factor)
-        self._sum = np.maximum(self._sum, free)
-        self._stride = np.where(free, 1, self._stride)
+    def _add(self, here: NDArray[np.bool_]) -> None:
+        free = here & self._seen & ~self._factor
+        self._sum |= free
+        self._stride[free] = 1
 
 
 def _print_order(index: Affine) -> list[IntLike]:
     """Rank of every term in the printed sum: by coefficient, then lower and upper factor, down."""
     terms = index.terms
-    ranks: list[IntLike] = []
+    ranks: list[IntLike] = [0] * len(terms)
     for i, t in enumerate(terms):
-        rank: IntLike = 0
-        for j, u in enumerate(terms):
-            if i == j:
-                continue
-            before = np.greater(u.coef, t.coef)
-            tie = np.equal(u.coef, t.coef)
-            before = before | (tie & np.greater(u.lower, t.lower))
-            tie = tie & np.equal(u.lower, t.lower)
-            before = before | (tie & np.greater(u.upper, t.upper))
-            tie = tie & np.equal(u.upper, t.upper)
-            rank = rank + (before | (tie & (j < i)))
-        ranks.append(rank)
+        for j in range(i):
+            u = terms[j]
+            first = np.greater(u.coef, t.coef) | (
+                np.equal(u.coef, t.coef)
+                & (
+                    np.greater(u.lower, t.lower)
+                    | (np.equal(u.lower, t.lower) & np.greater_equal(u.upper, t.upper))
+                )
+            )
+            ranks[i] = ranks[i] + first
+            ranks[j] = ranks[j] + np.logical_not(first)
     return ranks
 
 
 def touch_stride(
-    indices: list[tuple[Affine, ...]], shape: tuple[IntLike, ...], var: LoopVar
-) -> tuple[NDArray[np.bool_], IntLike]:
-    """Stride of ``var`` in elements: the least over all touches (``ComputeStride``)."""
+    indices: list[tuple[Affine, ...]], shape: tuple[IntLike, ...], target: Target
+) -> IntLike:
+    """Stride of the target loop in elements: the least over all touches (``ComputeStride``)."""
     best: IntLike = INF
-    any_found: IntLike = 0
     for index in indices:
         row: IntLike = 1
-        seen: IntLike = 0
+        seen = np.zeros(len(target.row), bool)
         for d in range(len(index) - 1, -1, -1):
-            found, coef = coefficient(index[d], var)
-            fresh = np.logical_and(found, np.equal(seen, 0))
+            found, coef = coefficient(index[d], target)
+            fresh = found & ~seen
             best = np.where(fresh, np.minimum(best, np.abs(coef) * row), best)
-            seen = np.maximum(seen, found)
+            seen |= found
+            if seen.all():
+                break
             row = row * shape[d]
-        any_found = np.maximum(any_found, seen)
-    return np.asarray(any_found, bool), best
+    return best

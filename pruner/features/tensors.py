@@ -7,7 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pruner.program.affine import Affine, IntLike, LoopVar, wrap_bounds
+from pruner.program.affine import (
+    Affine,
+    IntLike,
+    LoopVar,
+    Term,
+    any_nonzero,
+    wrap_bounds,
+)
 
 Floats = NDArray[np.float64]
 
@@ -40,23 +47,33 @@ def level_bounds(
     """
     lo = np.zeros((levels, num), np.int64)
     hi = np.zeros((levels, num), np.int64)
-    lo += index.base
-    hi += index.base
-    for t in index.terms:
-        if isinstance(t.index, LoopVar):
-            row = depth[t.index] + 1
-            a, b = wrap_bounds(t, 0, t.index.extent - 1)
-            x, y = t.coef * a, t.coef * b
-            if np.any(np.less(t.coef, 0)):
-                lo[:row] += np.minimum(x, y)
-                hi[:row] += np.maximum(x, y)
-            else:
-                hi[:row] += y
+    signed = False
+    composites: list[Term] = []
+    for t in index.terms:  # every loop adds its own reach at its own row ...
+        if not isinstance(t.index, LoopVar):
+            composites.append(t)
             continue
+        row = depth[t.index]
+        _, last = wrap_bounds(t, 0, t.index.extent - 1)
+        reach = t.coef * last
+        if bool(np.any(np.less(t.coef, 0))):
+            signed = True
+            lo[row] += np.minimum(reach, 0)
+            hi[row] += np.maximum(reach, 0)
+        else:
+            hi[row] += reach
+    for row in range(levels - 2, -1, -1):  # ... and moves together with the loops inside it
+        hi[row] += hi[row + 1]
+        if signed:
+            lo[row] += lo[row + 1]
+    for t in composites:
         a, b = wrap_bounds(t, *level_bounds(t.index, depth, levels, num))
         x, y = t.coef * a, t.coef * b
         lo += np.minimum(x, y)
         hi += np.maximum(x, y)
+    if any_nonzero(index.base):
+        lo += index.base
+        hi += index.base
     return lo, hi
 
 

@@ -129,7 +129,33 @@ def _insert(terms: list[Term], t: Term, coef: IntLike) -> None:
         coef = where(equal, 0, coef)
         if not any_nonzero(coef):
             return
-    terms.append(Term(t.index, t.lower, t.upper, coef, t.limit))
+    fresh = Term(t.index, t.lower, t.upper, coef, t.limit)
+    for i, u in enumerate(terms):
+        both = _join(u, fresh)
+        if both is not None:
+            terms[i] = both
+            return
+    terms.append(fresh)
+
+
+def _join(u: Term, t: Term) -> Term | None:
+    """One term for two of which no candidate has both; keeps sums short, changes no value."""
+    composite = isinstance(u.index, Affine) and isinstance(t.index, Affine)
+    if u.index is not t.index and not composite:
+        return None
+    mine = np.not_equal(u.coef, 0)
+    if np.any(mine & np.not_equal(t.coef, 0)):
+        return None
+    index: LoopVar | Affine = u.index
+    if isinstance(u.index, Affine) and isinstance(t.index, Affine):
+        index = add(mul(u.index, where(mine, 1, 0)), mul(t.index, where(mine, 0, 1)))
+    return Term(
+        index,
+        where(mine, u.lower, t.lower),
+        where(mine, u.upper, t.upper),
+        u.coef + t.coef,
+        where(mine, u.limit, t.limit),
+    )
 
 
 def equal_terms(t: Term, u: Term) -> Mask | bool:

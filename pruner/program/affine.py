@@ -131,14 +131,14 @@ def _insert(terms: list[Term], t: Term, coef: IntLike) -> None:
             return
     fresh = Term(t.index, t.lower, t.upper, coef, t.limit)
     for i, u in enumerate(terms):
-        both = _join(u, fresh)
+        both = _overlay(u, fresh)
         if both is not None:
             terms[i] = both
             return
     terms.append(fresh)
 
 
-def _join(u: Term, t: Term) -> Term | None:
+def _overlay(u: Term, t: Term) -> Term | None:
     """One term for two of which no candidate has both; keeps sums short, changes no value."""
     composite = isinstance(u.index, Affine) and isinstance(t.index, Affine)
     if u.index is not t.index and not composite:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-Operation = Literal["slot", "sum", "ceil", "min", "max", "equal"]
+Operation = Literal["slot", "sum", "ceil", "min", "max", "equal", "banks"]
 
 @dataclass(frozen=True, slots=True)
 class Atom:
@@ -124,6 +124,21 @@ def equal(a: Formula, b: Formula) -> Formula:
     if a.is_constant and b.is_constant:
         return ZERO
     return _operation("equal", (a, b))
+
+
+def power_of_two(value: Formula) -> Formula:
+    """Largest power of two, at most 32, that divides a whole number (32 for 0)."""
+    if value.is_constant:
+        return Formula(float(np.gcd(int(value.constant), 32)))
+    return _operation("banks", (value,))
+
+
+def where_one(test: Formula, then: Formula, other: Formula) -> Formula:
+    """``then`` where ``test`` is 1, else ``other``."""
+    one = equal(test, ONE)
+    if one.is_constant:
+        return then if one.constant else other
+    return one * then + (ONE - one) * other
 
 
 def _pair(operation: Literal["min", "max"], a: Formula, b: Formula) -> Formula:
@@ -239,6 +254,8 @@ def _execute(
             return sum((values[r] for r in above[1:]), start=values[above[0]])
         case "ceil":
             return np.ceil(np.asarray(values[above[0]]) - 1e-9)
+        case "banks":
+            return np.gcd(np.asarray(values[above[0]]).astype(np.int64), 32).astype(np.float64)
         case "min":
             return np.minimum(values[above[0]], values[above[1]])
         case "max":

@@ -1,0 +1,464 @@
+"""Tiles of a skeleton as formulas: loops, regions and accesses without touching a candidate.
+
+A lean twin of bound inference (:mod:`pruner.program.bounds`) for the draft: the same relaxation
+rules, but an index is a plain sum of scaled loop *parts* and every extent is a formula over the
+decision columns. It is exact for perfect tilings, which is what schedule spaces contain;
+:func:`check_tiling` compares it with the general engine on real candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.errors import UnsupportedProgram
+from pruner.features import formula as fm
+from pruner.features.formula import ONE, Formula
+from pruner.program.bounds import GLOBAL, LOCAL, SHARED, attach_path, thread_rank
+from pruner.program.dag import ComputeDAG
+from pruner.program.expr import Axis, Binary, Cast, Const, Expr, Load, loads
+from pruner.program.inline import inline_bodies
+from pruner.program.replay import replay
+from pruner.program.schedule import Attach, Loop, Schedule, SplitRelation, StageState
+from pruner.program.steps import Primitive, RFactor, Split, UnrollPragma
+
+_SCOPES = {"global": GLOBAL, "shared": SHARED, "local": LOCAL}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """A loop before it was fused: ``extent`` iterations, run by ``leaves`` (one if not re-split)."""
+
+    extent: Formula
+    leaves: tuple[Loop, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Index:
+    """``sum(coefficient * part) + [low, high]``."""
+
+    parts: tuple[tuple[Part, Formula], ...] = ()
+    low: Formula = fm.ZERO
+    high: Formula = fm.ZERO
+
+    def width(self, moving: set[Loop]) -> Formula:
+        """Distinct values span when only the loops in ``moving`` run (box rule)."""
+        spans = [
+            coefficient * (part.extent - 1)
+            for part, coefficient in self.parts
+            if all(leaf in moving for leaf in part.leaves)
+        ]
+        return fm.total([ONE, self.high, self.low * -1.0, *spans])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Access:
+    """One buffer a statement touches: its storage rank and one index per dimension."""
+
+    stage: StageState
+    scope: int
+    indices: tuple[Index, ...]
+
+    def footprint(self, moving: set[Loop]) -> Formula:
+        """Elements touched when only the loops in ``moving`` run."""
+        return fm.product(index.width(moving) for index in self.indices)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TiledLoop:
+    """A loop around a statement, outermost first in :attr:`Statement.loops`."""
+
+    loop: Loop
+    extent: Formula
+    mark: str | None
+    is_reduce: bool
+    is_own: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Statement:
+    """One stage's store under its loops. ``tile``: the allocated extent per axis of a buffer."""
+
+    stage: StageState
+    scope: int
+    body: Expr
+    loops: tuple[TiledLoop, ...]
+    write: Access
+    reads: tuple[Access, ...]
+    tile: tuple[Formula, ...]
+    unroll: Formula
+
+    @property
+    def is_reduction(self) -> bool:
+        """The store accumulates."""
+        return bool(self.stage.reduce)
+
+
+@dataclass(slots=True, eq=False)
+class Tiling:
+    """All statements of a skeleton in program order of their stages."""
+
+    dag: ComputeDAG
+    skeleton: tuple[Primitive, ...]
+    schedule: Schedule
+    statements: list[Statement] = field(default_factory=list)
+    extents: dict[Loop, Formula] = field(default_factory=dict)
+
+
+def tile_skeleton(dag: ComputeDAG, skeleton: tuple[Primitive, ...]) -> Tiling:
+    """Statements of ``skeleton`` with formulas over its decision slots.
+
+    Raises:
+        UnsupportedProgram: rfactor, an index that divides, or reads that start at different loops.
+    """
+    if any(isinstance(step, RFactor) for step in skeleton):
+        raise UnsupportedProgram("draft-rfactor", "no formulas for rfactor")
+    primes = _primes(_num_slots(skeleton))
+    schedule = replay(dag, skeleton, np.asarray([primes], np.int64))
+    return _Tiler(dag, skeleton, schedule, primes).run()
+
+
+def _num_slots(skeleton: tuple[Primitive, ...]) -> int:
+    used = [-1]
+    for step in skeleton:
+        if isinstance(step, Split):
+            used.extend(step.slots)
+        elif isinstance(step, UnrollPragma):
+            used.append(step.slot)
+    return max(used) + 1
+
+
+def _primes(count: int) -> list[int]:
+    """Primes beyond any extent: a product of decisions tells which slots it holds."""
+    found: list[int] = []
+    candidate = 1_000_003
+    while len(found) < count:
+        if all(candidate % d for d in range(3, 1002, 2)):
+            found.append(candidate)
+        candidate += 2
+    return found
+
+
+class _Tiler:
+    """Bound inference on formulas, from the outputs to the inputs."""
+
+    def __init__(
+        self,
+        dag: ComputeDAG,
+        skeleton: tuple[Primitive, ...],
+        schedule: Schedule,
+        primes: list[int],
+    ) -> None:
+        self._primes = primes
+        self._schedule = schedule
+        self._bodies: dict[int, Expr] = {}
+        self._scopes: dict[int, int] = {}
+        self._mins: dict[Loop, Index] = {}
+        self._values: dict[int, list[Index]] = {}
+        self.out = Tiling(dag, skeleton, schedule)
+
+    def run(self) -> Tiling:
+        _move_attach_points(self._schedule)
+        self._bodies = inline_bodies(self._schedule)
+        order = [k for k in self._schedule.nest_order if self._schedule.pool[k].attach != "inline"]
+        for key in reversed(order):
+            self._infer(self._schedule.pool[key])
+        for key in order:
+            if key in self._bodies:
+                self.out.statements.append(self._statement(self._schedule.pool[key]))
+        return self.out
+
+    def _decode(self, value: object) -> Formula:
+        number = int(np.ravel(np.asarray(value, object))[0])
+        out = ONE
+        for slot, prime in enumerate(self._primes):
+            while number % prime == 0:
+                out, number = out * fm.slot(slot), number // prime
+        return out * float(number)
+
+    def _infer(self, stage: StageState) -> None:
+        self._scopes[stage.key] = _scope_of(self._schedule, stage)
+        whole = stage.is_output or stage.is_placeholder
+        for d, axis in enumerate(stage.axes):
+            if whole:
+                self._set_root(axis, Formula(float(np.ravel(stage.shape[d])[0])), Index())
+            else:
+                self._region(stage, d, axis)
+        for axis in stage.reduce:
+            self._set_root(axis, Formula(float(axis.extent)), Index())  # type: ignore[arg-type]
+        self._extents_down(stage)
+        self._values[stage.key] = [_shift(self._up(stage, r), self._mins[r]) for r in stage.roots]
+
+    def _set_root(self, axis: Loop, extent: Formula, start: Index) -> None:
+        self.out.extents[axis] = extent
+        self._mins[axis] = start
+
+    def _region(self, stage: StageState, d: int, axis: Loop) -> None:
+        path = attach_path(self._schedule, stage)
+        attach_loop = path[0][1] if path else None
+        found: list[tuple[Index, Formula]] = []
+        for consumer in self._schedule.pool:
+            body = self._bodies.get(consumer.key)
+            if body is None or consumer.key == stage.key:
+                continue
+            reads = [load for load in loads(body) if load.stage == stage.key]
+            if not reads:
+                continue
+            moving = self._moving(consumer, attach_loop, stage)
+            for read in reads:
+                index = evaluate(read.indices[d], self._values[consumer.key])
+                width = index.width(moving)
+                start = _fixed(index, moving)
+                if not start.parts:
+                    width = fm.minimum(width, Formula(float(np.ravel(stage.shape[d])[0])))
+                found.append((start, width))
+        if not found:
+            raise UnsupportedProgram("unread-stage", stage.name)
+        start, width = found[0]
+        for other, wider in found[1:]:
+            if {p for p, _ in other.parts} != {p for p, _ in start.parts}:
+                raise UnsupportedProgram("draft-union", f"{stage.name}: unlike reads")
+            width = fm.maximum(width, wider)
+        self._set_root(axis, width, start)
+
+    def _moving(
+        self, consumer: StageState, attach_loop: Loop | None, stage: StageState
+    ) -> set[Loop]:
+        """Loops that one run of ``stage`` serves as a whole (the relaxation rule of TE)."""
+        rank = self._scopes[stage.key]
+        found = False
+        moving: set[Loop] = set()
+        around = [(consumer, loop) for loop in reversed(consumer.leaves)]
+        for owner, loop in [*around, *attach_path(self._schedule, consumer)]:
+            found = found or loop is attach_loop
+            thread = thread_rank(owner.marks.get(loop))
+            if (not found) if thread is None else rank <= thread:
+                moving.add(loop)
+        return moving
+
+    def _extents_down(self, stage: StageState) -> None:
+        extents = self.out.extents
+        perfect = self._perfect_loops(stage)
+        bound = _feeds_thread(stage)
+        for rel in stage.relations:
+            if not isinstance(rel, SplitRelation):
+                extents[rel.fused] = extents[rel.outer] * extents[rel.inner]
+                continue
+            extent = extents[rel.parent]
+            by_factor = rel.factor is not None
+            given = self._decode(rel.factor if by_factor else rel.nparts)
+            kept, other = (rel.inner, rel.outer) if by_factor else (rel.outer, rel.inner)
+            # the thread split of a cross-thread reduction is no tiling: any length may come
+            ragged = rel.parent.kind == "reduce" and kept in bound
+            exact = (rel.parent in perfect and not ragged) or _divides(given, extent)
+            extents[other] = extent / given if exact else fm.ceil(extent / given)
+            if exact or kept in bound:
+                extents[kept] = given
+            else:
+                extents[kept] = fm.minimum(extent, given)
+            if not exact and extent == ONE:
+                extents[other] = ONE
+                extents[kept] = given if kept in bound else ONE
+
+    def _perfect_loops(self, stage: StageState) -> set[Loop]:
+        """Loops over a whole axis: schedule spaces hold only tilings that divide these."""
+        perfect = {r for r in stage.roots if self._is_whole(stage, r)}
+        for rel in stage.relations:
+            if isinstance(rel, SplitRelation):
+                if rel.parent in perfect:
+                    perfect |= {rel.outer, rel.inner}
+            elif rel.outer in perfect and rel.inner in perfect:
+                perfect.add(rel.fused)
+        return perfect
+
+    def _is_whole(self, stage: StageState, root: Loop) -> bool:
+        extent = self.out.extents[root]
+        if root in stage.reduce:
+            return True
+        size = float(np.ravel(stage.shape[stage.axes.index(root)])[0])
+        return extent.is_constant and extent.constant == size and extent != ONE
+
+    def _up(self, stage: StageState, root: Loop) -> Index:
+        """A root loop as a sum of parts of the leaves."""
+        extents = self.out.extents
+
+        def down(loop: Loop) -> tuple[Loop, ...]:
+            if loop in stage.leaves:
+                return (loop,)
+            for rel in stage.relations:
+                if isinstance(rel, SplitRelation):
+                    if rel.parent is loop:
+                        return (*down(rel.outer), *down(rel.inner))
+                elif loop in (rel.outer, rel.inner):
+                    return down(rel.fused)
+            return ()
+
+        def value(loop: Loop) -> tuple[tuple[Part, Formula], ...]:
+            if extents[loop] == ONE:
+                return ()
+            if loop in stage.leaves:
+                return ((Part(extents[loop], (loop,)), ONE),)
+            for rel in stage.relations:
+                if isinstance(rel, SplitRelation):
+                    if rel.parent is loop:
+                        outer = tuple((p, c * extents[rel.inner]) for p, c in value(rel.outer))
+                        return outer + value(rel.inner)
+                elif loop in (rel.outer, rel.inner):
+                    return ((Part(extents[loop], down(rel.fused)), ONE),)
+            return ()
+
+        return Index(value(root))
+
+    def _statement(self, stage: StageState) -> Statement:
+        body = self._bodies[stage.key]
+        path = list(reversed(attach_path(self._schedule, stage)))
+        own = [(stage, leaf) for leaf in stage.leaves]
+        loops = tuple(
+            TiledLoop(
+                loop=loop,
+                extent=self.out.extents[loop],
+                mark=owner.marks.get(loop),
+                is_reduce=loop.kind == "reduce",
+                is_own=owner is stage,
+            )
+            for owner, loop in (*path, *own)
+        )
+        roots = self._values[stage.key]
+        unroll: Formula = fm.ZERO
+        for owner, loop in (*path, *own):
+            if thread_rank(owner.marks.get(loop)) is None and loop in owner.unroll:
+                unroll = self._decode(owner.unroll[loop])
+        return Statement(
+            stage=stage,
+            scope=self._scopes[stage.key],
+            body=body,
+            loops=loops,
+            write=Access(stage, self._scopes[stage.key], tuple(roots[: len(stage.axes)])),
+            reads=tuple(self._reads(body, roots)),
+            tile=tuple(self.out.extents[axis] for axis in stage.axes),
+            unroll=unroll,
+        )
+
+    def _reads(self, body: Expr, roots: list[Index]) -> Iterable[Access]:
+        seen: set[Load] = set()
+        for load in loads(body):
+            if load in seen:
+                continue
+            seen.add(load)
+            indices = tuple(evaluate(index, roots) for index in load.indices)
+            yield Access(self._schedule.pool[load.stage], self._scopes[load.stage], indices)
+
+
+def evaluate(index: Expr, roots: list[Index]) -> Index:
+    """An index expression over the values of the axis slots."""
+    match index:
+        case Axis(slot=slot):
+            return roots[slot]
+        case Const(value=value):
+            return Index((), Formula(float(value)), Formula(float(value)))
+        case Cast(a=a):
+            return evaluate(a, roots)
+        case Binary(op=("add" | "sub") as op, a=a, b=b):
+            return _combine(evaluate(a, roots), evaluate(b, roots), 1.0 if op == "add" else -1.0)
+        case Binary(op="mul", a=a, b=b):
+            x, y = evaluate(a, roots), evaluate(b, roots)
+            if x.parts:
+                x, y = y, x
+            if x.parts or x.low != x.high:
+                raise UnsupportedProgram("draft-index", "product of two loop variables")
+            return Index(
+                tuple((p, c * x.low) for p, c in y.parts), y.low * x.low, y.high * x.low
+            )
+        case _:
+            raise UnsupportedProgram("draft-index", type(index).__name__)
+
+
+def _combine(a: Index, b: Index, sign: float) -> Index:
+    low, high = (b.low, b.high) if sign > 0 else (b.high, b.low)
+    return Index(a.parts + b.parts, a.low + low * sign, a.high + high * sign)
+
+
+def _shift(value: Index, start: Index) -> Index:
+    return Index(start.parts + value.parts, start.low + value.low, start.high + value.high)
+
+
+def _fixed(index: Index, moving: set[Loop]) -> Index:
+    """What stays when the loops in ``moving`` are taken as a whole."""
+    kept = tuple(
+        (p, c) for p, c in index.parts if not all(leaf in moving for leaf in p.leaves)
+    )
+    return Index(kept)
+
+
+def _divides(given: Formula, extent: Formula) -> bool:
+    quotient = extent / given
+    return all(power > 0 for _, power in quotient.powers) and quotient.constant == int(
+        quotient.constant
+    )
+
+
+def _feeds_thread(stage: StageState) -> set[Loop]:
+    bound = {leaf for leaf in stage.leaves if thread_rank(stage.marks.get(leaf)) is not None}
+    for rel in reversed(stage.relations):
+        if isinstance(rel, SplitRelation):
+            if rel.inner in bound or rel.outer in bound:
+                bound.add(rel.parent)
+        elif rel.fused in bound:
+            bound |= {rel.outer, rel.inner}
+    return bound
+
+
+def _scope_of(schedule: Schedule, stage: StageState) -> int:
+    if stage.scope:
+        return _SCOPES[stage.scope]
+    ranks = [
+        rank
+        for owner, loop in attach_path(schedule, stage)
+        if (rank := thread_rank(owner.marks.get(loop))) is not None
+    ]
+    return {-1: GLOBAL, 0: SHARED, 1: LOCAL}[max(ranks, default=-1)]
+
+
+def _move_attach_points(schedule: Schedule) -> None:
+    """Attach points split or fused later move to the inner or the fused loop."""
+    for stage in schedule.pool:
+        if not isinstance(stage.attach, Attach):
+            continue
+        target, loop = schedule.pool[stage.attach.stage], stage.attach.loop
+        while loop not in target.leaves:
+            for rel in target.relations:
+                if isinstance(rel, SplitRelation) and rel.parent is loop:
+                    loop = rel.inner
+                    break
+                if not isinstance(rel, SplitRelation) and rel.inner is loop:
+                    loop = rel.fused
+                    break
+            else:
+                raise UnsupportedProgram("bad-compute-at", f"{stage.name} has no attach point")
+        stage.attach = Attach(target.key, loop)
+
+
+def check_tiling(tiling: Tiling, decisions: NDArray[np.int64]) -> list[str]:
+    """Loops whose formula differs from the general engine for some of N decision vectors.
+
+    Returns one line a difference; empty when every extent of every loop agrees.
+    """
+    from pruner.program.bounds import infer_bounds
+
+    schedule = replay(tiling.dag, tiling.skeleton, decisions)
+    infer_bounds(schedule)
+    pairs = [
+        (ours, theirs, tiling.extents[mine])
+        for ours, theirs in zip(tiling.schedule.pool, schedule.pool, strict=True)
+        if ours.attach != "inline"
+        for mine, theirs in zip(ours.leaves, theirs.leaves, strict=True)
+    ]
+    values = fm.Evaluator([formula for _, _, formula in pairs])(decisions)
+    return [
+        f"{stage.name}: loop {loop.name}"
+        for (stage, loop, _), value in zip(pairs, values, strict=True)
+        if not np.array_equal(value, np.broadcast_to(loop.extent, value.shape))
+    ]

@@ -1,0 +1,84 @@
+"""``python import_checkpoint.py FILE``: an official Pruner checkpoint becomes one of ours."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from pruner import features
+from pruner.cli.common import (
+    new_run_folder,
+    plain,
+    run_door,
+    save_config,
+    save_metrics,
+    say,
+)
+from pruner.errors import PrunerError
+from pruner.models.checkpoint import CheckpointInfo, git_commit, save_checkpoint
+from pruner.models.official import NUM_DATAFLOW_ROWS, official_ranker, read_official
+
+CHECKPOINT = "best.pt"  # the name that evaluate.py looks for in a run folder
+
+
+def import_checkpoint(config: DictConfig) -> dict[str, Any]:
+    """Run the command; returns the object of the last line."""
+    start = time.perf_counter()
+    if config.file is None:
+        raise PrunerError("no file given; use: python import_checkpoint.py FILE (.pkl or .npz)")
+    source = Path(str(config.file))
+    if config.norm_statistics not in ("batch", "running"):
+        raise PrunerError(
+            f"norm_statistics={config.norm_statistics} is unknown; known: batch, running"
+        )
+    weights = read_official(source)
+    ranker = official_ranker(weights, config.norm_statistics)
+    info = CheckpointInfo(
+        model={
+            "_target_": "pruner.models.pacm.PaCM",
+            "num_dataflow_rows": NUM_DATAFLOW_ROWS,
+            "norm_statistics": config.norm_statistics,
+        },
+        feature_version=features.FEATURE_SET_VERSION,
+        dataflow="official",
+        config=plain(config) | {"source": source.name, "source_sha256": weights.sha256},
+        git_commit=git_commit(),
+    )
+    folder = new_run_folder(
+        Path(config.outputs), "import_checkpoint", config.run_id, source.stem.replace(" ", "_")
+    )
+    save_config(folder, config)
+    save_checkpoint(folder / CHECKPOINT, ranker, info)
+    num_parameters = sum(p.numel() for p in ranker.network.parameters())
+    say(f"{num_parameters:,} parameters and 174 + 23 column maxima from {source.name}")
+    result = {
+        "checkpoint": str(folder / CHECKPOINT),
+        "run_dir": str(folder),
+        "num_parameters": num_parameters,
+        "source_sha256": weights.sha256,
+        "seconds": round(time.perf_counter() - start, 2),
+    }
+    save_metrics(folder, result)
+    return result
+
+
+def with_named_file(arguments: list[str]) -> list[str]:
+    """Let the file stand without ``file=``: the first argument that is a path, not an option."""
+    for position, argument in enumerate(arguments):
+        is_option = argument.startswith("-") or ("=" in argument and not Path(argument).exists())
+        if not is_option:
+            quoted = argument.replace("\\", "\\\\").replace("'", "\\'")
+            return [*arguments[:position], f"file='{quoted}'", *arguments[position + 1 :]]
+    return arguments
+
+
+def main() -> None:
+    """Open the door."""
+    sys.argv[1:] = with_named_file(sys.argv[1:])
+    run_door("import_checkpoint", import_checkpoint)
+
+
+if __name__ == "__main__":
+    main()

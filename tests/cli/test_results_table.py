@@ -1,0 +1,50 @@
+import csv
+
+import pytest
+
+from pruner.cli.results_table import markdown
+
+FAST = "overrides=['trainer.max_epochs=1','trainer.accelerator=cpu','num_threads=1']"
+
+
+@pytest.fixture
+def table(command, toy_root):
+    def run(*arguments):
+        return command(
+            "results_table", f"data.root={toy_root}", "platforms=[v100]", FAST, *arguments
+        )
+
+    return run
+
+
+def test_one_row_for_each_model_and_seed(table, tmp_path):
+    code, result, err = table("models=[tensetmlp,xgboost,random]", "seeds=[0,1]")
+    assert code == 0, err
+    with (tmp_path / "experiments/table_topk/results.csv").open() as handle:
+        rows = list(csv.DictReader(handle))
+    assert [(row["model"], row["seed"]) for row in rows] == [
+        (model, seed) for seed in "01" for model in ("tensetmlp", "xgboost", "random")
+    ]
+    assert result["rows"] == 6
+    mean = (float(rows[0]["top1"]) + float(rows[3]["top1"])) / 2
+    assert result["mean"]["v100/tensetmlp"]["top1"] == pytest.approx(mean, abs=1e-6)
+
+
+def test_a_resumed_table_repeats_no_fit(table, command, tmp_path):
+    _, first, _ = table("models=[tensetmlp]", "seeds=[0]")
+    code, again, err = command("results_table", f"resume={first['run_dir']}")
+    assert code == 0, err
+    assert "epoch" not in err
+    assert again["mean"] == first["mean"]
+
+
+def test_an_unknown_platform_is_an_error_not_a_gap(table):
+    code, _, err = table("platforms=[v100,t4]")
+    assert code == 2
+    assert "'t4'" in err
+
+
+def test_markdown_has_mean_and_sample_deviation():
+    base = dict.fromkeys(("top5", "pairwise_accuracy", "top1_task_mean", "top5_task_mean"))
+    rows = [{"platform": "p", "model": "m", "top1": value, **base} for value in (0.5, 0.7)]
+    assert "| p | m | 2 | 0.600 ± 0.141 |" in markdown(rows)  # 0.2 / sqrt(2)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pruner.program.affine import Affine
-from pruner.program.bounds import evaluate_index
 from pruner.program.expr import Expr, Load, children
 from pruner.program.nest import LoopNests, Store
+from pruner.program.regions import evaluate_index
 from pruner.program.schedule import StageState
 
 READ, WRITE, READ_WRITE = 0, 1, 2

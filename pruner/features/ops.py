@@ -13,7 +13,7 @@ import numpy as np
 from pruner.features.accesses import load_indices
 from pruner.program import affine as af
 from pruner.program.affine import INF, Affine, IntLike
-from pruner.program.bounds import evaluate_index
+from pruner.program.divide import unsealed
 from pruner.program.expr import (
     Axis,
     Binary,
@@ -26,6 +26,7 @@ from pruner.program.expr import (
     Select,
 )
 from pruner.program.nest import Store
+from pruner.program.regions import evaluate_index
 
 _ADDSUB, _MUL, _DIVMOD, _CMP, _MATH, _OTHER = range(1, 7)  # offsets inside a group of seven
 FLOAT, INT, BOOL_OP, SELECT_OP, NUM_COUNTS = 0, 7, 14, 15, 16
@@ -198,8 +199,10 @@ def _compared(a: Affine, *, ordered: bool) -> Affine:
     ``x + c1 < c2 -> x < c2 - c1``, ``x * c1 < c2 -> x < c2 div c1`` and
     ``x div c1 < c2 -> x < c1 c2`` (``LTNode`` rules of src/arith/rewrite_simplify.cc).
     """
-    a = Affine(a.terms, 0)
-    for _ in range(_PASSES if ordered else 0):
+    if not ordered:
+        return Affine(a.terms, 0)
+    a = unsealed(Affine(a.terms, 0))
+    for _ in range(_PASSES):
         a = _without_factor(a)
     return a
 

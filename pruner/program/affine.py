@@ -87,7 +87,7 @@ def add(a: Affine, b: Affine, scale: IntLike = 1) -> Affine:
     for t in b.terms:
         _insert(terms, t, t.coef * scale)
     limit = a.limit
-    if not _is_endless(limit):
+    if not is_endless(limit):
         limit = where(is_zero(b), limit, INF)
     terms = [t for t in terms if any_nonzero(t.coef)]
     _join(terms)
@@ -101,7 +101,7 @@ def _join(terms: list[Term]) -> None:
         joined = False
         for i, high in enumerate(terms):
             for j, low in enumerate(terms):
-                if i == j or high.index is not low.index or _is_endless(low.upper):
+                if i == j or high.index is not low.index or is_endless(low.upper):
                     continue
                 ratio = np.floor_divide(high.coef, np.where(np.equal(low.coef, 0), 1, low.coef))
                 fits = np.equal(high.coef, ratio * low.coef) & np.not_equal(high.coef, 0)
@@ -195,6 +195,16 @@ def mul(a: Affine, scale: IntLike) -> Affine:
     return Affine([t for t in terms if any_nonzero(t.coef)], a.base * scale)
 
 
+def select(cond: Mask | np.bool_, a: Affine, b: Affine) -> Affine:
+    """``a`` where ``cond`` holds, else ``b``."""
+    if np.all(cond):
+        return a
+    if not np.any(cond):
+        return b
+    out = add(mul(a, where(cond, 1, 0)), mul(b, where(cond, 0, 1)))
+    return Affine(out.terms, out.base, where(cond, a.limit, b.limit))
+
+
 def index_bounds(index: LoopVar | Affine) -> tuple[IntLike, IntLike]:
     """Smallest and largest value of a term's index."""
     if isinstance(index, LoopVar):
@@ -204,7 +214,7 @@ def index_bounds(index: LoopVar | Affine) -> tuple[IntLike, IntLike]:
 
 def wrap_bounds(t: Term, lo: IntLike, hi: IntLike) -> tuple[IntLike, IntLike]:
     """Interval of ``(index mod upper) div lower`` for ``index`` in [lo, hi] (``ConstIntBound``)."""
-    if not _is_endless(t.upper):
+    if not is_endless(t.upper):
         inside = np.logical_and(np.greater_equal(lo, 0), np.less(hi, t.upper))
         capped = where(np.greater_equal(lo, 0), np.minimum(hi, t.upper - 1), t.upper - 1)
         lo, hi = where(inside, lo, 0), where(inside, hi, capped)
@@ -215,7 +225,7 @@ def wrap_bounds(t: Term, lo: IntLike, hi: IntLike) -> tuple[IntLike, IntLike]:
 
 def with_limit(a: Affine, limit: IntLike) -> Affine:
     """``a``, known to stay below ``limit``: noted on the term where there is but one."""
-    if _is_endless(limit) or not a.terms:
+    if is_endless(limit) or not a.terms:
         return a
     count: IntLike = 0
     for t in a.terms:
@@ -235,149 +245,13 @@ def bounds(a: Affine) -> tuple[IntLike, IntLike]:
     hi: IntLike = a.base
     for t in a.terms:
         tlo, thi = wrap_bounds(t, *index_bounds(t.index))
-        if not _is_endless(t.limit):
+        if not is_endless(t.limit):
             thi = np.minimum(thi, t.limit - 1)
         x, y = t.coef * tlo, t.coef * thi
         lo, hi = lo + np.minimum(x, y), hi + np.maximum(x, y)
-    return lo, hi if _is_endless(a.limit) else np.minimum(hi, a.limit - 1)
+    return lo, hi if is_endless(a.limit) else np.minimum(hi, a.limit - 1)
 
 
-def _is_endless(limit: IntLike) -> bool:
+def is_endless(limit: IntLike) -> bool:
+    """A plain "no limit" for all candidates."""
     return isinstance(limit, int) and limit >= INF
-
-
-def _split(a: Affine, divisor: IntLike) -> tuple[Affine, Affine]:
-    """Terms that ``divisor`` divides, and the rest (``SeparateDivisibleParts``)."""
-    whole, rest = [], []
-    for t in a.terms:
-        divisible = np.equal(np.mod(t.coef, divisor), 0)
-        w, r = where(divisible, t.coef, 0), where(divisible, 0, t.coef)
-        if any_nonzero(w):
-            whole.append(Term(t.index, t.lower, t.upper, w, t.limit))
-        if any_nonzero(r):
-            rest.append(Term(t.index, t.lower, t.upper, r, t.limit))
-    divisible = np.equal(np.mod(a.base, divisor), 0)
-    base = where(divisible, a.base, 0)
-    limit = a.limit
-    if not _is_endless(limit):  # the guard speaks of the rest only where that is all there is
-        alone = np.equal(base, 0)
-        for t in whole:
-            alone = np.logical_and(alone, np.equal(t.coef, 0))
-        limit = where(alone, limit, INF)
-    return Affine(whole, base), Affine(rest, where(divisible, 0, a.base), limit)
-
-
-def _masked(a: Affine, keep: IntLike) -> Affine:
-    out = mul(a, keep)
-    return Affine(out.terms, out.base, a.limit)
-
-
-def _quotient_limit(limit: IntLike, divisor: IntLike) -> IntLike:
-    """Bound of ``x div divisor`` when ``x < limit``."""
-    return limit if _is_endless(limit) else -(-limit // divisor)
-
-
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """How many terms remain per candidate, as 0/1 masks."""
-
-    single: IntLike  # exactly one term and no base
-    multi: IntLike  # anything else that is not a plain constant
-
-
-def _shape(rest: Affine, live: IntLike) -> _Shape:
-    count: IntLike = 0
-    for t in rest.terms:
-        count = count + where(np.not_equal(t.coef, 0), 1, 0)
-    single = np.logical_and(np.equal(count, 1), np.equal(rest.base, 0))
-    multi = np.logical_and(np.greater(count, 0), np.logical_not(single))
-    return _Shape(where(single, live, 0), where(multi, live, 0))
-
-
-def floordiv(a: Affine, divisor: IntLike) -> Affine:
-    """``floor(a / divisor)``, simplified as TVM's canonical simplifier does (``divisor`` > 0)."""
-    if isinstance(divisor, int) and divisor == 1:
-        return a
-    whole, rest = _split(a, divisor)
-    out = Affine(
-        [
-            Term(t.index, t.lower, t.upper, np.floor_divide(t.coef, divisor), t.limit)
-            for t in whole.terms
-        ],
-        np.floor_divide(whole.base, divisor),
-    )
-    if not rest.terms:
-        return Affine(out.terms, out.base + np.floor_divide(rest.base, divisor))
-    lo, hi = bounds(rest)
-    gone = np.logical_and(np.greater_equal(lo, 0), np.less(hi, divisor))
-    shape = _shape(rest, where(gone, 0, 1))
-    has_terms = np.greater(shape.single + shape.multi + where(gone, 1, 0), 0)
-    out = Affine(out.terms, out.base + where(has_terms, 0, np.floor_divide(rest.base, divisor)))
-    composite = shape.multi
-    for t in rest.terms:
-        here = where(np.not_equal(t.coef, 0), shape.single, 0)
-        if not any_nonzero(here):
-            continue
-        scaled, fits = _scaled(divisor, t.coef)
-        reach = t.lower * scaled
-        endless = np.greater_equal(t.upper, INF)
-        exact = np.logical_or(endless, np.equal(np.mod(t.upper, np.maximum(reach, 1)), 0))
-        fold = np.logical_and(fits, exact)
-        vanish = np.logical_and(fits, np.less_equal(t.upper, reach))
-        folded = where(fold, here, 0)
-        lower = where(fold, reach, t.lower)
-        limit = _quotient_limit(t.limit, where(fold, scaled, 1))
-        out = add(out, Affine([Term(t.index, lower, t.upper, folded, limit)]))
-        composite = composite + where(np.logical_or(fold, vanish), 0, here)
-    if any_nonzero(composite):
-        inner = _masked(rest, composite)
-        out = add(out, Affine([Term(inner, divisor, INF, composite)]))
-    return out
-
-
-def floormod(a: Affine, divisor: IntLike) -> Affine:
-    """``a mod divisor`` (floor), simplified as TVM's canonical simplifier does."""
-    if isinstance(divisor, int) and divisor == 1:
-        return Affine()
-    _, rest = _split(a, divisor)
-    if not rest.terms:
-        return Affine([], np.mod(rest.base, divisor))
-    lo, hi = bounds(rest)
-    keep = where(np.logical_and(np.greater_equal(lo, 0), np.less(hi, divisor)), 1, 0)
-    shape = _shape(rest, 1 - keep)
-    count = shape.single + shape.multi
-    out = _masked(rest, keep)
-    is_const = np.equal(count + keep, 0)
-    out = Affine(out.terms, out.base + where(is_const, np.mod(rest.base, divisor), 0))
-    composite = shape.multi
-    for t in rest.terms:
-        here = where(np.not_equal(t.coef, 0), shape.single, 0)
-        if not any_nonzero(here):
-            continue
-        scaled, fits = _scaled(divisor, t.coef)
-        reach = t.lower * scaled
-        endless = np.greater_equal(t.upper, INF)
-        tighter = np.logical_or(endless, np.equal(np.mod(t.upper, np.maximum(reach, 1)), 0))
-        looser = np.logical_and(
-            np.logical_not(tighter), np.equal(np.mod(reach, np.maximum(t.upper, 1)), 0)
-        )
-        ok = np.logical_and(fits, np.logical_or(tighter, looser))
-        upper = where(tighter, reach, t.upper)
-        coef = where(ok, here, 0) * t.coef
-        out = add(out, Affine([Term(t.index, t.lower, where(ok, upper, INF), coef, t.limit)]))
-        composite = composite + where(ok, 0, here)
-    if any_nonzero(composite):
-        inner = _masked(rest, composite)
-        base = np.mod(inner.base, divisor)
-        limit = (
-            inner.limit if _is_endless(inner.limit) else where(base == inner.base, inner.limit, INF)
-        )
-        out = add(out, Affine([Term(Affine(inner.terms, base, limit), 1, divisor, composite)]))
-    return out
-
-
-def _scaled(divisor: IntLike, coef: IntLike) -> tuple[IntLike, NDArray[np.bool_] | np.bool_]:
-    """``divisor / coef`` where a positive ``coef`` divides it."""
-    safe = np.where(np.greater(coef, 0), coef, 1)
-    fits = np.logical_and(np.greater(coef, 0), np.equal(np.mod(divisor, safe), 0))
-    return np.floor_divide(divisor, safe), fits

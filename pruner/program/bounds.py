@@ -9,16 +9,25 @@ give exact boxes and everything else gives what interval arithmetic gives.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from pruner.errors import UnsupportedProgram
 from pruner.program import affine as af
-from pruner.program.affine import Affine, IntLike, LoopVar, Term
-from pruner.program.expr import Axis, Binary, Cast, Const, Expr, loads
+from pruner.program.affine import Affine, IntLike, LoopVar
+from pruner.program.divide import floordiv, floormod
+from pruner.program.expr import Expr, loads
 from pruner.program.inline import inline_bodies
+from pruner.program.regions import (
+    UNKNOWN_WIDTH,
+    Region,
+    clip_to_shape,
+    evaluate_region,
+    relax,
+    span,
+    union,
+)
 from pruner.program.schedule import (
     Attach,
     Loop,
@@ -27,18 +36,8 @@ from pruner.program.schedule import (
     StageState,
 )
 
-UNKNOWN_WIDTH = 1 << 40  # stands for a width that depends on a loop variable
 GLOBAL, SHARED, LOCAL = 0, 1, 3  # storage ranks (src/runtime/thread_storage_scope.h)
 _SCOPE_RANK = {"global": GLOBAL, "shared": SHARED, "local": LOCAL}
-
-
-@dataclass(slots=True, eq=False)
-class Region:
-    """Values ``start + [lo, hi]``."""
-
-    start: Affine
-    lo: IntLike
-    hi: IntLike
 
 
 @dataclass(slots=True, eq=False)
@@ -156,38 +155,16 @@ def _root_region(schedule: Schedule, stage: StageState, out: Bounds) -> None:
         for read in reads:
             for d, index in enumerate(read.indices):
                 region = evaluate_region(index, domains)
-                regions[d].append(_clip_to_shape(region, stage.shape[d]))
+                regions[d].append(clip_to_shape(region, stage.shape[d]))
     for axis, found in zip(stage.axes, regions, strict=True):
         if not found:
             raise UnsupportedProgram("unread-stage", stage.name)
-        region = _union(found)
+        region = union(found)
         extent = region.hi - region.lo + 1
         fixed = np.less(extent, UNKNOWN_WIDTH)
         out.resolved = np.logical_and(out.resolved, fixed)
         axis.extent = af.where(fixed, extent, 1)
         out.mins[axis] = af.add(region.start, af.const(region.lo))
-
-
-def _clip_to_shape(region: Region, size: IntLike) -> Region:
-    """The whole axis where the region is known to cover it."""
-    lo, hi = region.lo + region.start.base, region.hi + region.start.base
-    covers = np.logical_and(np.less_equal(lo, 0), np.greater_equal(hi, size - 1))
-    covers = np.logical_and(covers, af.is_constant(region.start))
-    if not np.any(covers):
-        return region
-    start = af.mul(region.start, af.where(covers, 0, 1))
-    return Region(start, af.where(covers, 0, region.lo), af.where(covers, size - 1, region.hi))
-
-
-def _union(regions: list[Region]) -> Region:
-    first = regions[0]
-    lo, hi = first.lo, first.hi
-    for other in regions[1:]:
-        shift = af.add(other.start, first.start, -1)
-        lo = np.minimum(lo, other.lo + shift.base)
-        hi = np.maximum(hi, other.hi + shift.base)
-        hi = af.where(af.is_constant(shift), hi, lo + UNKNOWN_WIDTH)
-    return Region(first.start, lo, hi)
 
 
 def _consumer_domains(
@@ -223,32 +200,6 @@ def _consumer_domains(
         start = af.add(whole.start, out.mins[root])
         domains.append(relax(Region(start, whole.lo, whole.hi), relaxed))
     return domains
-
-
-def relax(region: Region, variables: set[int]) -> Region:
-    """Let the loop variables with these ids run over their whole range."""
-    if not variables:
-        return region
-    fixed: list[Term] = []
-    lo, hi = region.lo, region.hi
-    for t in region.start.terms:
-        used = variables_of(t.index)
-        if not used & variables:
-            fixed.append(t)
-            continue
-        if not used <= variables:
-            raise UnsupportedProgram("mixed-relax", "a fused index is only partly relaxed")
-        a, b = af.wrap_bounds(t, *af.index_bounds(t.index))
-        x, y = t.coef * a, t.coef * b
-        lo, hi = lo + np.minimum(x, y), hi + np.maximum(x, y)
-    return Region(Affine(fixed, region.start.base), lo, hi)
-
-
-def variables_of(index: LoopVar | Affine) -> set[int]:
-    """Ids of the loop variables inside an index."""
-    if isinstance(index, LoopVar):
-        return {id(index)}
-    return set().union(*(variables_of(t.index) for t in index.terms))
 
 
 def _domains_up(stage: StageState, state: dict[Loop, Region | None]) -> None:
@@ -291,29 +242,23 @@ def _unfuse(fused: Region, inner_extent: IntLike) -> tuple[Region, Region]:
     start = af.add(fused.start, af.const(fused.lo))
     if bool(np.all(np.equal(width, 1))):
         return (
-            Region(af.floordiv(start, inner_extent), 0, 0),
-            Region(af.floormod(start, inner_extent), 0, 0),
+            Region(floordiv(start, inner_extent), 0, 0),
+            Region(floormod(start, inner_extent), 0, 0),
         )
-    first, last = af.floordiv(start, inner_extent), start
-    last = af.floordiv(af.add(last, af.const(width - 1)), inner_extent)
-    span = _span(last, first)
+    first, last = floordiv(start, inner_extent), start
+    last = floordiv(af.add(last, af.const(width - 1)), inner_extent)
+    width_outer = span(last, first)
     point = np.equal(width, 1)
     within = np.logical_and(np.equal(np.mod(inner_extent, width), 0), _multiple_of(start, width))
     tight = np.logical_or(point, within)
     if bool(np.all(tight)):
-        inner_start, inner_hi = af.floormod(start, inner_extent), width - 1
+        inner_start, inner_hi = floormod(start, inner_extent), width - 1
     elif not bool(np.any(tight)):
         inner_start, inner_hi = Affine(), inner_extent - 1
     else:
-        inner_start = af.mul(af.floormod(start, inner_extent), af.where(tight, 1, 0))
+        inner_start = af.mul(floormod(start, inner_extent), af.where(tight, 1, 0))
         inner_hi = af.where(tight, width - 1, inner_extent - 1)
-    return Region(first, 0, span), Region(inner_start, 0, inner_hi)
-
-
-def _span(last: Affine, first: Affine) -> IntLike:
-    """``last - first`` where that is a number."""
-    width = af.add(last, first, -1)
-    return af.where(af.is_constant(width), width.base, UNKNOWN_WIDTH)
+    return Region(first, 0, width_outer), Region(inner_start, 0, inner_hi)
 
 
 def _multiple_of(a: Affine, divisor: IntLike) -> np.ndarray | np.bool_:
@@ -348,97 +293,3 @@ def _feeds_thread(stage: StageState) -> set[Loop]:
         elif rel.fused in bound:
             bound |= {rel.outer, rel.inner}
     return bound
-
-
-def evaluate_region(index: Expr, domains: list[Region]) -> Region:
-    """Interval of an index expression when axis slot ``s`` lies in ``domains[s]``."""
-    match index:
-        case Axis(slot=slot):
-            return domains[slot]
-        case Const(value=value):
-            return Region(af.const(_int(value)), 0, 0)
-        case Cast(a=a):
-            return evaluate_region(a, domains)
-        case Binary(op=op, a=a, b=b):
-            return _binary_region(op, evaluate_region(a, domains), evaluate_region(b, domains))
-        case _:
-            raise UnsupportedProgram("index-expression", type(index).__name__)
-
-
-def _int(value: object) -> IntLike:
-    return np.asarray(value, np.int64) if isinstance(value, np.ndarray) else int(value)  # type: ignore[call-overload, no-any-return]
-
-
-def _binary_region(op: str, a: Region, b: Region) -> Region:
-    if op == "add":
-        return Region(af.add(a.start, b.start), a.lo + b.lo, a.hi + b.hi)
-    if op == "sub":
-        return Region(af.add(a.start, b.start, -1), a.lo - b.hi, a.hi - b.lo)
-    if op == "mul":
-        if a.start.terms or not _is_point(a):
-            a, b = b, a
-        if a.start.terms or not _is_point(a):
-            raise UnsupportedProgram("index-expression", "product of two loop variables")
-        k = a.start.base + a.lo
-        x, y = b.lo * k, b.hi * k
-        return Region(af.mul(b.start, k), np.minimum(x, y), np.maximum(x, y))
-    if b.start.terms or not _is_point(b):
-        raise UnsupportedProgram("index-expression", f"{op} by a loop variable")
-    divisor = b.start.base + b.lo
-    if op in ("floordiv", "div"):
-        return _divide(a, divisor)
-    if op in ("floormod", "mod"):
-        return _modulo(a, divisor)
-    raise UnsupportedProgram("index-expression", op)
-
-
-def _is_point(a: Region) -> bool:
-    return bool(np.all(np.equal(a.lo, a.hi)))
-
-
-def _divide(a: Region, divisor: IntLike) -> Region:
-    if not a.start.terms:
-        base = a.start.base
-        return Region(Affine(), (a.lo + base) // divisor, (a.hi + base) // divisor)
-    first = af.floordiv(af.add(a.start, af.const(a.lo)), divisor)
-    if _is_point(a):
-        return Region(first, 0, 0)
-    last = af.floordiv(af.add(a.start, af.const(a.hi)), divisor)
-    span = af.where(np.equal(a.lo, a.hi), 0, _span(last, first))
-    return Region(first, 0, span)
-
-
-def _modulo(a: Region, divisor: IntLike) -> Region:
-    """``a mod divisor``; exact where the whole interval has one quotient (int_set.cc)."""
-    if not a.start.terms:
-        lo, hi = a.lo + a.start.base, a.hi + a.start.base
-        low_q, high_q = lo // divisor, hi // divisor
-        one = np.equal(low_q, high_q)
-        return Region(
-            Affine(),
-            af.where(one, lo - divisor * low_q, 0),
-            af.where(one, hi - divisor * low_q, divisor - 1),
-        )
-    first = af.add(a.start, af.const(a.lo))
-    start = af.floormod(first, divisor)
-    if _is_point(a):
-        return Region(start, 0, 0)
-    width = a.hi - a.lo
-    last = af.floordiv(af.add(first, af.const(width)), divisor)
-    one = np.equal(_span(last, af.floordiv(first, divisor)), 0)
-    one = np.logical_or(one, np.equal(width, 0))
-    if bool(np.all(one)):
-        return Region(start, 0, width)
-    return Region(af.mul(start, af.where(one, 1, 0)), 0, af.where(one, width, divisor - 1))
-
-
-def evaluate_index(index: Expr, roots: Mapping[int, Affine]) -> Affine:
-    """An index expression with axis slots replaced by their simplified values."""
-    points = [Region(roots[s], 0, 0) for s in range(len(roots))]
-    region = evaluate_region(index, points)
-    return af.add(region.start, af.const(region.lo))
-
-
-def all_loops(stages: Iterable[StageState]) -> list[Loop]:
-    """Every leaf loop of ``stages``."""
-    return [leaf for stage in stages for leaf in stage.leaves]

@@ -22,7 +22,8 @@ from pruner.program.dag import ComputeDAG
 from pruner.program.expr import Binary, Const, Expr, Load
 from pruner.program.fold import fold
 from pruner.program.replay import replay
-from pruner.program.schedule import Attach, Loop, Schedule, SplitRelation, StageState, touched_by
+from pruner.program.root_values import root_values
+from pruner.program.schedule import Attach, Loop, Schedule, StageState, touched_by
 from pruner.program.steps import Primitive
 
 StoreKind = Literal["init", "update", "plain", "allreduce"]
@@ -171,7 +172,7 @@ def _emit_nest(
         for producer in _attached(nests, stage, leaf):
             _emit_stage(nests, producer, loops, unroll)
     body = fold(nests.bounds.bodies[stage.key])
-    roots = _root_values(stage, values, nests.bounds)
+    roots = root_values(stage, values, nests.bounds)
     if stage.reduce:
         value: Expr = Binary(_combine(stage), _self_load(stage), body, stage.dtype)
         nests.stores.append(Store(stage, "update", value, loops, roots, unroll))
@@ -220,7 +221,7 @@ def _emit_init(
         unroll = _unroll_under(stage, leaf, unroll)
         loops = (*loops, _open(nests, stage, leaf, var))
         own[leaf] = af.variable(var)
-    roots = _root_values(stage, own, nests.bounds)
+    roots = root_values(stage, own, nests.bounds)
     value = Const(stage.identity, stage.dtype)
     nests.stores.append(Store(stage, "init", value, loops, roots, unroll))
     _close(nests, loops[outside:])
@@ -246,40 +247,7 @@ def _emit_cross_thread(
         loops = (*loops, _open(nests, stage, leaf, leaf.var))
         for producer in _attached(nests, stage, leaf):
             _emit_stage(nests, producer, loops, unroll)
-    roots = _root_values(stage, values, nests.bounds)
+    roots = root_values(stage, values, nests.bounds)
     value = Const(0.0, stage.dtype)
     nests.stores.append(Store(stage, "allreduce", value, loops, roots, unroll))
     _close(nests, loops[outside:])
-
-
-def _root_values(
-    stage: StageState, leaves: dict[Loop, Affine], bounds: Bounds
-) -> tuple[Affine, ...]:
-    """Values of the axis slots from the loop variables (``PassUpIndex``).
-
-    Where tiles do not divide a loop, lowering guards the store with ``value < extent`` for that
-    loop and for what it was fused from; the simplifier knows the guards (``MakeBoundCheck``).
-    """
-    values = dict(leaves)
-    guarded: dict[Loop, IntLike] = {}
-    for rel in reversed(stage.relations):
-        if isinstance(rel, SplitRelation):
-            value = af.add(values[rel.inner], values[rel.outer], rel.inner.extent)
-            covered = rel.inner.extent * rel.outer.extent
-            ragged = np.not_equal(covered, rel.parent.extent) * 1
-            inside = np.maximum(guarded.get(rel.outer, 0), guarded.get(rel.inner, 0))
-            guarded[rel.parent] = np.maximum(ragged, inside)
-            values[rel.parent] = _with_guard(value, guarded[rel.parent], rel.parent)
-        else:
-            fused, extent = values[rel.fused], rel.inner.extent
-            guard = guarded.get(rel.fused, 0)
-            guarded[rel.outer] = guarded[rel.inner] = guard
-            values[rel.outer] = _with_guard(af.floordiv(fused, extent), guard, rel.outer)
-            values[rel.inner] = _with_guard(af.floormod(fused, extent), guard, rel.inner)
-    return tuple(af.add(values[root], bounds.mins[root]) for root in stage.roots)
-
-
-def _with_guard(value: Affine, guard: IntLike, loop: Loop) -> Affine:
-    if not np.any(guard):
-        return value
-    return af.with_limit(value, np.where(guard, loop.extent, af.INF))

@@ -101,12 +101,14 @@ def _join(terms: list[Term]) -> None:
         joined = False
         for i, high in enumerate(terms):
             for j, low in enumerate(terms):
-                if i == j or high.index is not low.index or is_endless(low.upper):
+                if i == j or is_endless(low.upper):
                     continue
                 ratio = np.floor_divide(high.coef, np.where(np.equal(low.coef, 0), 1, low.coef))
                 fits = np.equal(high.coef, ratio * low.coef) & np.not_equal(high.coef, 0)
                 fits = fits & np.equal(high.lower, low.upper)
                 fits = fits & np.equal(high.lower, ratio * low.lower)
+                if np.any(fits):
+                    fits = fits & same_index(high, low)
                 if not np.any(fits):
                     continue
                 upper = np.where(fits, high.upper, low.upper)
@@ -160,16 +162,23 @@ def _overlay(u: Term, t: Term) -> Term | None:
 
 def equal_terms(t: Term, u: Term) -> Mask | bool:
     """Where two terms are the same but for their coefficients; False: nowhere."""
-    if t.index is u.index:
-        same: Mask | bool = True
-    elif isinstance(t.index, LoopVar) or isinstance(u.index, LoopVar):
+    same = same_index(t, u)
+    if same is False:
         return False
-    else:
-        same = is_zero(add(t.index, u.index, -1))
     same = np.logical_and(same, np.logical_and(_eq(t.lower, u.lower), _eq(t.upper, u.upper)))
     if not np.any(same):
         return False
     return True if np.all(same) else same
+
+
+def same_index(t: Term, u: Term) -> Mask | np.bool_ | bool:
+    """Where two terms divide the same index; False: nowhere."""
+    if t.index is u.index:
+        return True
+    if isinstance(t.index, LoopVar) or isinstance(u.index, LoopVar):
+        return False
+    same = is_zero(add(t.index, u.index, -1))
+    return same if np.any(same) else False
 
 
 def _eq(a: IntLike, b: IntLike) -> Mask | np.bool_:

@@ -130,7 +130,7 @@ def test_nothing_measured_is_one_clear_error(make_plan):
 
 
 def test_relative_spread_by_hand():
-    assert relative_spread([1.0, 3.0, 2.0]) == 1.0
+    assert relative_spread([1.0, 4.0, 2.0]) == 1.5
     assert Remeasured(
         platform="p", task="t", line=0, first_s=[1.0, 3.0], again_s=[3.0, 3.0]
     ).ratio == pytest.approx(1.5)

@@ -1,7 +1,8 @@
 """Compute definitions of the field's standard operators, written with TVM tensor expressions.
 
-The order of the stages is part of the record format: step indices refer to it. A pad stage exists
-only where some padding is not zero. All tensors are float32, images are NCHW.
+The order of the stages is part of the record format: step indices refer to it. As in TVM's operator
+library, a convolution always has a pad stage (a plain copy where the padding is zero), pooling has
+one only where some padding is not zero. All tensors are float32, images are NCHW.
 """
 
 from __future__ import annotations
@@ -31,8 +32,6 @@ def padding_of(padding: str | int, kernel_h: int, kernel_w: int) -> Padding:
 
 
 def _pad(data: Any, padding: Padding) -> Any:
-    if not any(padding):
-        return data
     top, left, bottom, right = padding
     return topi.nn.pad(data, (0, 0, top, left), (0, 0, bottom, right), name="pad")
 

@@ -47,9 +47,14 @@ def analyse_stores(nests: LoopNests) -> list[StoreAnalysis]:
     num = nests.num_programs
     table = TouchTable(nests.num_loops, num)
     is_gpu = False
+    entered: set[int] = set()
     out = []
     for store in nests.stores:
         frame = make_frame(store.loops, num)
+        for loop in store.loops:
+            if id(loop) not in entered and np.any(loop.forgets):
+                table.forget(loop.number, loop.forgets)
+            entered.add(id(loop))
         accesses = store_accesses(nests, store)
         feet = [footprint(access, frame) for access in accesses]
         touched = np.zeros_like(frame.extents)

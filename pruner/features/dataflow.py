@@ -89,7 +89,7 @@ def _row(nests: LoopNests, analysis: StoreAnalysis, access: AccessFeatures) -> F
     # The original multiplies by the loop product twice; the released norm vectors prove it.
     out[_OPS] = slog(analysis.float_ops * analysis.frame.iterations**2)
     out[_LOCATION + _LOCATIONS.index(_location(nests, access))] = 1.0
-    out[_ACCESS:_ALLOC] = access.log_columns()
+    out[_ACCESS:_ALLOC] = access.log_columns(kept=True)
     allocation = nests.allocations.get(access.access.stage.key)
     if allocation is not None:
         size = np.full(num, float(access.access.bytes_per_element))

@@ -96,8 +96,8 @@ class AccessFeatures:
         count = self.reuse.count
         return np.where(count > 0.5, value / np.maximum(count, 0.5), value * 2)
 
-    def log_columns(self) -> Floats:
-        """The 18 columns as [18, N]: slog of all but the one-hots."""
+    def log_columns(self, *, kept: bool = False) -> Floats:
+        """The 18 columns as [18, N]: slog of all but the one-hots; ``kept``: see Reuse."""
         kind, reuse = self.access.kind, self.reuse
         out = np.empty((18, len(self.bytes)))
         for k in range(3):
@@ -109,7 +109,7 @@ class AccessFeatures:
             self.lines,
             self.unique_lines,
             reuse.distance_iters,
-            reuse.distance_bytes,
+            reuse.kept_bytes if kept else reuse.distance_bytes,
             reuse.count,
             self.per_reuse(self.bytes),
             self.per_reuse(self.unique_bytes),

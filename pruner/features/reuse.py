@@ -21,12 +21,17 @@ LOOP, SERIAL, NONE = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """Kind (0 loop, 1 serial, 2 none), distance in iterations and bytes, and count; each [N]."""
+    """Kind (0 loop, 1 serial, 2 none), distance in iterations and bytes, and count; each [N].
+
+    ``kept_bytes`` is the distance in bytes when the allocator hands every node on, as it does for
+    the dataflow rows (see :class:`pruner.program.nest.NestLoop`).
+    """
 
     kind: NDArray[np.int64]
     distance_iters: Floats
     distance_bytes: Floats
     count: Floats
+    kept_bytes: Floats
 
 
 def _first(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -60,7 +65,7 @@ def compute_reuse(
     levels, num = extents.shape
     if levels == 0:
         zero = np.zeros(num)
-        return Reuse(np.full(num, NONE), zero, zero, zero)
+        return Reuse(np.full(num, NONE), zero, zero, zero, zero)
     inner_rows = rows[::-1]
     moves, present, extents = moves[::-1], present[::-1], extents[::-1]
     order = np.arange(levels)[:, None]
@@ -79,10 +84,12 @@ def compute_reuse(
     moved = present & moves & lead
     last_moved = levels - 1 - _first(moved[::-1])
     all_bytes = table.all_bytes[inner_rows]
-    entry_bytes = np.broadcast_to(table.entry_bytes[inner_rows][:, None], (levels, num))
-    near_bytes = np.where(
-        moved.any(0), _pick(all_bytes, np.maximum(last_moved, 0)), _pick(entry_bytes, start)
-    )
+    entry_bytes = table.entry_bytes[inner_rows]
+    last_moved = np.maximum(last_moved, 0)
+    no_move = ~moved.any(0)
+    repeated = _pick(entry_bytes, start)
+    near_bytes = np.where(no_move, repeated, _pick(all_bytes, last_moved))
+    kept_bytes = np.where(no_move, repeated, _pick(table.kept_bytes[inner_rows], last_moved))
     kind = np.where(serial, SERIAL, np.where(start < levels, LOOP, NONE))
 
     extent_there = _pick(extents, serial_at)
@@ -98,4 +105,5 @@ def compute_reuse(
         choose(serial_iters, distance),
         choose(serial_bytes, near_bytes),
         choose(outward, count),
+        choose(serial_bytes, kept_bytes),
     )

@@ -28,15 +28,22 @@ class TouchTable:
 
     def __init__(self, num_loops: int, num: int) -> None:
         self.all_bytes = np.zeros((num_loops, num))
+        self.kept_bytes = np.zeros((num_loops, num))  # as all_bytes, but never forgotten
         self.read_bytes = np.zeros((num_loops, num))
-        self.entry_bytes = np.zeros(num_loops)
+        self.entry_bytes = np.zeros((num_loops, num))
         self._buffers: dict[int, _BufferTouches] = {}
         self._shape = (num_loops, num)
+
+    def forget(self, row: int, where: NDArray[np.bool_] | np.bool_) -> None:
+        """Drop the totals of loop ``row`` for the programs ``where``."""
+        for totals in (self.all_bytes, self.read_bytes, self.entry_bytes):
+            totals[row] = np.where(where, 0.0, totals[row])
 
     def record(self, rows: NDArray[np.int64], access: Access, elements: Floats) -> None:
         """Append one access: ``elements`` [L, N] touched elements per loop in ``rows``."""
         size = access.bytes_per_element
         self.all_bytes[rows] += elements * size
+        self.kept_bytes[rows] += elements * size
         self.entry_bytes[rows] += size
         if access.kind == READ:
             self.read_bytes[rows] += elements * size

@@ -110,7 +110,7 @@ class LambdaRank(RankingLoss):
 
     @staticmethod
     def _weights(score: Tensor, label: Tensor, mask: Tensor) -> Float[Tensor, "list item item"]:
-        gain = (2.0**label - 1.0) * mask
+        gain = 2.0**label - 1.0  # padding has label 0, so gain 0
         ideal = torch.log2(1.0 + _ranks(label, mask))
         max_dcg = (gain / ideal).sum(dim=1, keepdim=True).clamp(min=1e-12)
         discount = 1.0 / torch.log2(1.0 + _ranks(score, mask))
@@ -160,10 +160,11 @@ class ListNet(RankingLoss):
         mask: Bool[Tensor, "list item"],
     ) -> Float[Tensor, " list"]:
         """Return the cross-entropy of each list, in nats."""
-        # A large finite filler: minus infinity times a zero probability would be NaN.
+        # A large finite filler: minus infinity times a zero probability would be NaN. Padding gets
+        # target 0 and so adds nothing.
         target = (label / self.temperature).masked_fill(~mask, -1e9).softmax(dim=1)
         predicted = score.masked_fill(~mask, -1e9).log_softmax(dim=1)
-        return -(target * predicted * mask).sum(dim=1)
+        return -(target * predicted).sum(dim=1)
 
 
 class MeanSquare(RankingLoss):

@@ -68,7 +68,9 @@ def test_scaler_is_the_column_maximum_of_the_chosen_programs():
         torch.where(batch.statement.amax(0) > 0, batch.statement.amax(0), torch.tensor(1.0)),
     )
     assert torch.equal(scaler.dataflow_max, batch.dataflow.amax(dim=(0, 1)))
-    assert scaler(batch).statement.max() <= 1.0
+    scaled = scaler(batch)
+    assert torch.equal(scaled.statement, batch.statement / scaler.statement_max)
+    assert scaled.statement.max() == scaled.dataflow.max() == 1.0
 
 
 def test_no_program_at_all_is_a_data_error():

@@ -123,6 +123,25 @@ def test_only_better_epochs_are_saved(tmp_path):
     assert result.best_epoch == saved[-1]["epoch"]
 
 
+def test_a_resumed_run_still_compares_with_the_best_before():
+    saved = []
+    first, second = (KeepBest(saved.append, monitor="valid/top1") for _ in range(2))
+
+    def validate(keep, value, epoch):
+        metrics = {"valid/top1": torch.tensor(value)}
+        trainer = SimpleNamespace(
+            callback_metrics=metrics, current_epoch=epoch, is_global_zero=True
+        )
+        keep.on_validation_end(trainer, None)
+
+    validate(first, 0.75, epoch=0)
+    second.load_state_dict(first.state_dict())
+    validate(second, 0.5, epoch=1)
+    assert (second.best, second.best_epoch) == (0.75, 0)
+    validate(second, 0.875, epoch=2)
+    assert [entry["valid/top1"] for entry in saved] == [0.75, 0.875]
+
+
 def test_warmup_cosine_by_hand():
     parameter = torch.nn.Parameter(torch.zeros(1))
     schedule = warmup_cosine(torch.optim.SGD([parameter], lr=2.0), 12, warmup=1 / 6, final=0.1)

@@ -20,6 +20,7 @@ CHILD_MODULES = (
     "pruner.tune",
     "pruner.tune.ansor",
     "pruner.tune.ansor.layout",
+    "pruner.tune.ansor.priority",
     "pruner.tune.ansor.remeasure",
     "pruner.tune.ansor.spec",
     "pruner.tune.ansor.te_operators",

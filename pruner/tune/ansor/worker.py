@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from pruner.tune.ansor.layout import read_journal
+from pruner.tune.ansor.priority import undisturbed
 from pruner.tune.ansor.spec import SLOW_PROGRAM_EXIT, WorkerSpec
 from pruner.tune.ansor.te_operators import tensors_for
 
@@ -111,7 +112,8 @@ def timed(spec: WorkerSpec, module: Any, arrays: list[Any]) -> list[float]:
     best: list[float] = []
     best_spread = float("inf")
     for _ in range(3):
-        costs = list(evaluator(*arrays).results)
+        with undisturbed():
+            costs = list(evaluator(*arrays).results)
         spread = (max(costs) - min(costs)) / float(np.median(costs))
         if spread < best_spread:
             best, best_spread = costs, spread

@@ -106,18 +106,18 @@ class OpCounter:
         positive: IntLike = 0
         negative: IntLike = 0
         for t in a.terms:
-            active = np.not_equal(t.coef, 0) * live
-            positive = positive + active * np.greater(t.coef, 0)
-            negative = negative + active * np.less(t.coef, 0)
-            self._bump(INT + _MUL, active * np.not_equal(np.abs(t.coef), 1))
-            divides = np.not_equal(t.lower, 1) * 1 + np.less(t.upper, INF)
-            self._bump(INT + _DIVMOD, active * divides)
+            active = af.where(np.not_equal(t.coef, 0), live, 0)
+            positive = positive + af.where(np.greater(t.coef, 0), active, 0)
+            negative = negative + af.where(np.less(t.coef, 0), active, 0)
+            self._bump(INT + _MUL, af.where(np.equal(np.abs(t.coef), 1), 0, active))
+            self._bump(INT + _DIVMOD, af.where(np.not_equal(t.lower, 1), active, 0))
+            self._bump(INT + _DIVMOD, af.where(np.less(t.upper, INF), active, 0))
             if isinstance(t.index, Affine):
                 self._affine(t.index, active)
-        has_terms = np.greater(positive + negative, 0)
-        leading_zero = np.logical_and(np.equal(positive, 0), np.less_equal(a.base, 0)) * 1
-        sums = positive + negative + np.not_equal(a.base, 0) - 1 + leading_zero
-        self._bump(INT + _ADDSUB, np.where(has_terms, sums, 0) * live)
+        number = positive + negative
+        leading_zero = np.equal(positive, 0) & np.less_equal(a.base, 0)
+        sums = number - 1 + af.where(np.not_equal(a.base, 0), 1, 0) + af.where(leading_zero, 1, 0)
+        self._bump(INT + _ADDSUB, af.where(np.greater(number, 0), sums, 0) * live)
 
     def _decide(self, cond: Expr) -> _Truth:
         match cond:

@@ -61,7 +61,7 @@ def any_nonzero(x: IntLike) -> bool:
     return bool(x) if isinstance(x, int) else bool(np.any(x))
 
 
-def where(cond: bool | NDArray[np.bool_], a: IntLike, b: IntLike) -> IntLike:
+def where(cond: bool | np.bool_ | Mask, a: IntLike, b: IntLike) -> IntLike:
     """``np.where`` that keeps plain integers plain."""
     if isinstance(cond, (bool, np.bool_)):
         return a if cond else b

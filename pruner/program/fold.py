@@ -53,10 +53,14 @@ def _binary(node: Binary) -> Expr:
     match node:
         case Binary(op=op, a=Const(value=x), b=Const(value=y)) if op in _ARITHMETIC:
             return Const(_ARITHMETIC[op](x, y), node.dtype)
-        case Binary(op="mul", a=Const(value=value) as zero, b=other):
-            return {0: zero, 1: other}.get(value, node)
-        case Binary(op="mul", a=other, b=Const(value=value) as zero):
-            return {0: zero, 1: other}.get(value, node)
+        case (
+            Binary(op="mul", a=Const(value=0) as zero) | Binary(op="mul", b=Const(value=0) as zero)
+        ):
+            return zero
+        case Binary(op="mul", a=Const(value=1), b=other):
+            return other
+        case Binary(op="mul", a=other, b=Const(value=1)):
+            return other
         case Binary(op="add", a=Const(value=0), b=other):
             return other
         case Binary(op=("add" | "sub"), a=other, b=Const(value=0)):

@@ -101,7 +101,7 @@ def evaluate_region(index: Expr, domains: list[Region]) -> Region:
 
 
 def _int(value: object) -> IntLike:
-    return np.asarray(value, np.int64) if isinstance(value, np.ndarray) else int(value)  # type: ignore[call-overload, no-any-return]
+    return np.asarray(value, np.int64) if isinstance(value, np.ndarray) else int(value)  # type: ignore[call-overload]
 
 
 def _binary_region(op: str, a: Region, b: Region) -> Region:

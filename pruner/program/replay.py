@@ -19,6 +19,7 @@ from pruner.program.dag import ComputeDAG
 from pruner.program.expr import Axis, Binary, Const, Expr, Load
 from pruner.program.schedule import (
     Attach,
+    AxisKind,
     FuseRelation,
     Loop,
     Schedule,
@@ -101,9 +102,7 @@ def _apply_split(
 
 def _split(s: _Replay, step: p.Split) -> None:
     lengths = [s.value(slot) for slot in step.slots]
-    _apply_split(
-        s.schedule.at(step.stage), step.iter, lengths, inner_to_outer=step.inner_to_outer
-    )
+    _apply_split(s.schedule.at(step.stage), step.iter, lengths, inner_to_outer=step.inner_to_outer)
 
 
 def _follow_split(s: _Replay, step: p.FollowSplit) -> None:
@@ -138,7 +137,7 @@ def _fuse(s: _Replay, step: p.Fuse) -> None:
     first, last = step.iters[0], step.iters[-1]
     fused = stage.leaves[first]
     for inner in stage.leaves[first + 1 : last + 1]:
-        kind = "reduce" if "reduce" in (fused.kind, inner.kind) else "spatial"
+        kind: AxisKind = "reduce" if "reduce" in (fused.kind, inner.kind) else "spatial"
         both = Loop(f"{fused.name}.{inner.name}.f", kind)
         stage.relations.append(FuseRelation(fused, inner, both))
         fused = both

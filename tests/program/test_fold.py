@@ -33,7 +33,7 @@ def test_what_is_not_neutral_stays():
 
 
 def test_the_divisor_of_an_adaptive_pool_is_a_number():
-    # select(1, (i + 1) * 14, (i + 1) * 14 + 1) - i * 14
+    # the width (i + 1) * 14 - i * 14, with a choice that is always the same
     upper = whole("mul", whole("add", Axis(0), Const(1)), Const(14))
     chosen = Select(Const(1, "bool"), upper, whole("add", upper, Const(1)), "int32")
     width = Cast(whole("sub", chosen, whole("mul", Axis(0), Const(14))), "float32")

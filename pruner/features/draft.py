@@ -62,6 +62,7 @@ EXTRA_COLUMNS = (
     "lane_step",  # elements between adjacent threads of a direct global access
     "lane_extent",  # adjacent threads at that step
     "inner_tile",  # iterations of the innermost spatial tile and the virtual threads
+    "spatial_body",  # iterations inside and of the outermost own spatial loop, see `_spatial_body`
     "special",  # function calls of one thread
 )
 COLUMNS = PAPER_COLUMNS + EXTRA_COLUMNS
@@ -189,6 +190,7 @@ class _GpuStatement:
             "lane_step": self._lane()[0],
             "lane_extent": self._lane()[1],
             "inner_tile": extent_of(self._inner_tile()) * extent_of(self.loops.vthreads),
+            "spatial_body": self._spatial_body(),
             "special": self.iterations * self.operations.special,
         }
 
@@ -212,7 +214,7 @@ class _GpuStatement:
             return ZERO
         spatial = _set([x for x in self.loops.in_thread if not x.is_reduce])
         accesses = [self.statement.write, *self.statement.reads]
-        return fm.total(access.footprint(spatial) for access in accesses)
+        return fm.total(access.count(spatial) for access in accesses)
 
     def _global_traffic(self) -> tuple[Formula, Formula]:
         """Elements a block moves: by staging tiles in shared memory, and directly."""
@@ -255,6 +257,20 @@ class _GpuStatement:
         last = max((i for i, x in enumerate(own) if x.is_reduce), default=-1)
         return own[last + 1 :]
 
+    def _spatial_body(self) -> Formula:
+        """Statements that unrolling must write out before every index of the tile is constant.
+
+        A compiler keeps a thread's tile in registers only when all its indices are constants, so
+        every spatial loop has to be unrolled, and with it whatever runs inside.
+        """
+        inside = extent_of(self.loops.vthreads)
+        body = inside
+        for loop in reversed(self.loops.own):
+            inside = inside * loop.extent
+            if not loop.is_reduce:
+                body = fm.where_one(loop.extent, body, inside)
+        return body
+
     def _loads(self, scope: int, *, conflicts: bool = False) -> Formula:
         """Loads of one thread from ``scope``: an operand stays in registers over the inner tile."""
         out = []
@@ -280,7 +296,7 @@ class _GpuStatement:
             names = [x.loop for x in self.loops.serial]
             cut = names.index(attach.loop) + 1 if attach.loop in names else 0
             inside = _set(self.loops.serial[cut:], self.loops.vthreads)
-            out.append(access.footprint(inside) * extent_of(self.loops.serial[:cut]))
+            out.append(access.count(inside) * extent_of(self.loops.serial[:cut]))
         return fm.total(out)
 
     def _conflict(self, access: Access) -> Formula:

@@ -53,6 +53,23 @@ class Index:
         ]
         return fm.total([ONE, self.high, self.low * -1.0, *spans])
 
+    def count(self, moving: set[Loop]) -> Formula:
+        """Distinct values when only the loops in ``moving`` run: a strided outer part skips some.
+
+        The least over all cuts of (iterations of the parts before it) x (span of those after it).
+        """
+        inside = [
+            (part, coefficient)
+            for part, coefficient in self.parts
+            if all(leaf in moving for leaf in part.leaves)
+        ]
+        best, before = self.width(moving), ONE
+        for cut, (part, _) in enumerate(inside):
+            before = before * part.extent
+            spans = [coefficient * (p.extent - 1) for p, coefficient in inside[cut + 1 :]]
+            best = fm.minimum(best, before * fm.total([ONE, *spans]))
+        return best
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Access:
@@ -65,6 +82,10 @@ class Access:
     def footprint(self, moving: set[Loop]) -> Formula:
         """Elements touched when only the loops in ``moving`` run."""
         return fm.product(index.width(moving) for index in self.indices)
+
+    def count(self, moving: set[Loop]) -> Formula:
+        """Distinct elements touched when only the loops in ``moving`` run."""
+        return fm.product(index.count(moving) for index in self.indices)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

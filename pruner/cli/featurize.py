@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from functools import cache
 from hashlib import sha256
 from multiprocessing import get_context
 from pathlib import Path
@@ -29,6 +30,7 @@ from pruner.data.quarantine import Quarantine
 from pruner.data.store import TaskFile
 from pruner.data.tasks import TaskRecords, read_tasks
 from pruner.errors import PrunerError, UnsupportedProgram
+from pruner.program.task_index import TaskIndex, task_index_of
 
 NUM_STATEMENT = 164
 NUM_PSA = 11
@@ -53,6 +55,7 @@ class Plan:
     dataflow: Literal["paper", "official"]
     psa: bool
     feature_version: str
+    data_root: Path | None = None  # may hold TenSet's task files
 
     def target(self, file: TaskFile) -> Path:
         """Where the features of a record file go."""
@@ -112,6 +115,12 @@ def _earlier(target: Path, about: dict[str, Any]) -> FileReport | None:
     )
 
 
+@cache
+def _tasks(data_root: Path | None) -> TaskIndex | None:
+    """TenSet's task files of a data root; read once in every process."""
+    return None if data_root is None else task_index_of(data_root)
+
+
 def _task_arrays(records: TaskRecords, plan: Plan, failures: Counter[str]) -> dict[str, np.ndarray]:
     try:
         batch = features.featurize_records(
@@ -120,6 +129,7 @@ def _task_arrays(records: TaskRecords, plan: Plan, failures: Counter[str]) -> di
             records.target,
             records.hardware_params,
             records.steps,
+            tasks=_tasks(plan.data_root),
             dataflow=plan.dataflow,
             psa=plan.psa,
         )
@@ -217,7 +227,9 @@ def featurize(config: DictConfig) -> dict[str, Any]:
         dataflow=chosen["dataflow"],
         psa=bool(chosen["psa"]),
         feature_version=features.FEATURE_SET_VERSION,
+        data_root=root.path,
     )
+    _tasks(root.path)  # a damaged folder is told at once, not by a worker
     found = list(track(reports(files, plan, workers), "featurising", len(files)))
     return _result(found, time.perf_counter() - start, plan)
 

@@ -19,6 +19,7 @@ from pruner.data.store import RecordRoot
 from pruner.data.tasks import Duplicates, TaskRecords
 from pruner.errors import UnsupportedProgram
 from pruner.models.store import ProgramStore, TaskPrograms
+from pruner.program.task_index import TaskIndex, task_index_of
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +43,13 @@ class Tally:
         return self.failures.total()
 
 
-def featurize_task(records: TaskRecords, dataflow: Dataflow, tally: Tally) -> TaskPrograms | None:
-    """Featurise the measured programs of one task; None when there are none or none can be."""
+def featurize_task(
+    records: TaskRecords, dataflow: Dataflow, tally: Tally, tasks: TaskIndex | None = None
+) -> TaskPrograms | None:
+    """Featurise the measured programs of one task; None when there are none or none can be.
+
+    `tasks` has the operators of TenSet's own tasks.
+    """
     measured = records.select(records.valid)
     tally.counts["records"] += len(records)
     tally.counts["measured"] += len(measured)
@@ -56,6 +62,7 @@ def featurize_task(records: TaskRecords, dataflow: Dataflow, tally: Tally) -> Ta
             records.target,
             records.hardware_params,
             measured.steps,
+            tasks=tasks,
             dataflow=dataflow,
         )
     except UnsupportedProgram as error:
@@ -77,8 +84,9 @@ def featurized_tasks(
     duplicates: Duplicates = "drop",
 ) -> Iterator[TaskPrograms]:
     """Read and featurise task after task of the given platforms."""
+    index = task_index_of(root.path)
     for records in root.read(quarantine, list(platforms), duplicates=duplicates):
-        part = featurize_task(records, dataflow, tally)
+        part = featurize_task(records, dataflow, tally, index)
         if part is not None:
             yield part
 

@@ -15,6 +15,7 @@ from pruner.program.graph_json import dag_from_json
 from pruner.program.operators import OPERATORS, dag_for_workload, parse_workload_key
 
 PATTERN = "*.task.pkl"
+FOLDER = "network_info"
 
 
 class TaskIndex:
@@ -71,6 +72,15 @@ class TaskIndex:
         if workload_key not in self._file_of:
             raise UnsupportedProgram("unknown-task", f"{workload_key} is not in {self.folder}")
         return self._read(self._file_of[workload_key])[workload_key]
+
+
+def task_index_of(data_root: Path | str) -> TaskIndex | None:
+    """The task files of a TenSet data set as downloaded (``<data_root>/network_info``), if any.
+
+    Raises :class:`DataError` when the folder is there without a task file.
+    """
+    folder = Path(data_root) / FOLDER
+    return TaskIndex(folder) if folder.is_dir() else None
 
 
 def find_dag(

@@ -41,7 +41,15 @@ def write(root, platforms=("v100", "k80"), shapes=SHAPES):
 
 
 def featurize_records(
-    workload_key, fused, target, hardware_params, steps_list, *, dataflow="paper", psa=False
+    workload_key,
+    fused,
+    target,
+    hardware_params,
+    steps_list,
+    *,
+    tasks=None,
+    dataflow="paper",
+    psa=False,
 ):
     n, slots = len(steps_list), 8 if dataflow == "official" else 10
     statement = np.zeros((n, 2, 164), np.float32)

@@ -97,7 +97,8 @@ class _Loops:
 
     def __init__(self, statement: Statement) -> None:
         self.all = statement.loops
-        fetches = any(self._is_thread(loop) and loop.is_own for loop in self.all)
+        bound = {loop.is_own for loop in self.all if self._is_thread(loop)}
+        fetches = bound == {True, False}  # own threads inside a block's: a cooperative fetch
         self.blocks = self._of("blockIdx")
         threads = self._of("threadIdx")
         self.threads = [x for x in threads if x.is_own or not fetches]
@@ -364,9 +365,10 @@ class DraftPlan:
     def __init__(self, dag: ComputeDAG, skeleton: tuple[Primitive, ...]) -> None:
         """Raises :class:`~pruner.errors.UnsupportedProgram` as :func:`tile_skeleton` does."""
         self.tiling = tile_skeleton(dag, skeleton)
-        statements = [s for s in self.tiling.statements]
+        statements = self.tiling.statements
         self.names = tuple(s.stage.name for s in statements)
         self.scopes = tuple(s.scope for s in statements)
+        self.reductions = tuple(s.is_reduction for s in statements)
         rows = [_GpuStatement(self.tiling, s).columns() for s in statements]
         self._shape = (len(rows), len(COLUMNS))
         self._evaluator = Evaluator([row[name] for row in rows for name in COLUMNS])
@@ -374,15 +376,20 @@ class DraftPlan:
     def symbols(self, decisions: NDArray[np.int64]) -> Symbols:
         """Symbols of N decision vectors int64 [N, d]."""
         values = self._evaluator(decisions)
-        return Symbols(values.reshape(*self._shape, len(decisions)), self.scopes)
+        table = values.reshape(*self._shape, len(decisions))
+        return Symbols(table, self.scopes, self.reductions)
 
 
 @dataclass(frozen=True, slots=True)
 class Symbols:
-    """``values`` float64 [S, len(COLUMNS), N]: one row a statement; storage ranks in ``scopes``."""
+    """``values`` float64 [S, len(COLUMNS), N]: one row a statement; storage ranks in ``scopes``.
+
+    ``reductions`` tells which statements accumulate.
+    """
 
     values: Floats
     scopes: tuple[int, ...]
+    reductions: tuple[bool, ...]
 
     def __getitem__(self, name: str) -> Floats:
         """One column [S, N]."""

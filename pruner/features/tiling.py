@@ -30,7 +30,7 @@ _SCOPES = {"global": GLOBAL, "shared": SHARED, "local": LOCAL}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """A loop before it was fused: ``extent`` iterations, run by ``leaves`` (one if not re-split)."""
+    """A loop before it was fused: ``extent`` iterations, run by ``leaves`` (several if re-split)."""
 
     extent: Formula
     leaves: tuple[Loop, ...]

@@ -1,0 +1,101 @@
+"""What the hardware form needs beyond a platform file: capacities of a multiprocessor, and rates.
+
+One YAML file a platform under ``conf/draft``. The rates are the free constants: calibration fits
+them by least squares; `default.yaml` holds values that are reasonable for any GPU.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from pruner.errors import DataError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacities:
+    """What one multiprocessor holds at once."""
+
+    registers_per_sm: int = 65536
+    shared_bytes_per_sm: int = 98304
+    max_threads_per_sm: int = 2048
+    max_blocks_per_sm: int = 32
+    unroll_follows_pragma: bool = True  # the compiler unrolls what the pragma asks for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """The free constants. Costs are in issued instructions of one thread unless named otherwise."""
+
+    base_registers: float = 24.0  # of addresses and loop counters
+    reserved_registers: float = 4.0  # not available for the tile
+    spill: float = 8.0  # slow-down of arithmetic when the tile does not fit the registers
+    rolled: float = 1.0  # slow-down when the tile's indices are not constants
+    unroll_limit: float = 400.0  # iterations a compiler unrolls by itself
+    multiply_add: float = 2.0
+    shared_load: float = 2.5
+    bank_conflict: float = 0.08  # of a shared load, per extra way
+    kept_operands: float = 1.0  # shared loads at most this often the least possible
+    loop: float = 4.0  # per iteration of a loop that is not unrolled
+    unrolled_body: float = 16.0  # iterations between two loop overheads at least
+    stage: float = 9.0  # moving one element to shared memory, index arithmetic included
+    vector_saving: float = 0.1  # exponent: staging costs 1 / lanes ** exponent
+    short_rows: float = 0.2  # extra staging cost per extra 32-byte sector of a request
+    odd_vectors: float = 0.05  # the same for vectors that no instruction loads
+    write: float = 4.0  # writing one result
+    scattered_write: float = 1.0
+    step_cycles: float = 250.0  # latency of one step of the outer reduction: loads and barriers
+    fetch_cycles: float = 120.0  # of each load a thread waits for in it
+    chain_cycles: float = 4.0  # between dependent instructions
+    overlap: float = 4.0  # exponent of the norm that joins issue time and latency
+    row_elements: float = 26.0  # run length at which half of a transaction is used
+    repeated_traffic: float = 0.02  # share of repeated global traffic that the caches miss
+    traffic: float = 0.6  # all global traffic against the peak bandwidth
+    idle_threads: float = 0.3  # bandwidth lost when few threads are resident (no shared stage)
+    block_launch_ns: float = 100.0  # of a multiprocessor (no shared stage)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftConstants:
+    """Capacities and rates of one platform; `origin` says where the rates come from."""
+
+    capacities: Capacities
+    rates: Rates
+    origin: str = "defaults"
+
+
+def load_constants(folder: Path, platform: str) -> DraftConstants:
+    """Read ``<folder>/<platform>.yaml``, or the defaults where a platform has no file.
+
+    Raises:
+        DataError: the file is no YAML mapping, or has an unknown key.
+    """
+    path = folder / f"{platform}.yaml"
+    if not path.is_file():
+        return DraftConstants(capacities=Capacities(), rates=Rates())
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(values, dict):
+        raise DataError(f"{path}: expected 'capacities:' and 'rates:'; write them or remove it")
+    return DraftConstants(
+        capacities=_build(Capacities, values.get("capacities") or {}, path),
+        rates=_build(Rates, values.get("rates") or {}, path),
+        origin=str(values.get("origin", path.name)),
+    )
+
+
+def save_constants(path: Path, constants: DraftConstants) -> None:
+    """Write a platform's file, whole."""
+    values = dataclasses.asdict(constants)
+    path.write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
+
+
+_T = TypeVar("_T", Capacities, Rates)
+
+
+def _build(kind: type[_T], values: dict[str, Any], path: Path) -> _T:
+    known = {field.name for field in dataclasses.fields(kind)}
+    if unknown := sorted(values.keys() - known):
+        raise DataError(f"{path}: unknown {', '.join(unknown)}; known: {', '.join(sorted(known))}")
+    return kind(**values)

@@ -1,0 +1,126 @@
+"""The analyzer: the release to the digit, the paper's form by hand, calibration, bad input."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pruner.errors import DataError, PrunerError
+from pruner.features.batch import featurize_steps
+from pruner.features.draft import DraftPlan
+from pruner.models.symbolic.analyzer import load_analyzer
+from pruner.models.symbolic.calibrate import Sample, calibrate, free_rates
+from pruner.models.symbolic.constants import load_constants, save_constants
+from pruner.models.symbolic.official import OfficialSwitches, official_latency_ms
+from pruner.program.device import GpuDevice, load_device
+from pruner.program.skeleton import group_programs
+from tests.features.matmul_skeleton import matmul_dag, matmul_steps
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+EXAMPLES = [  # pruner-facts 2.6: platform, shape m n k, rows, columns, reduce, milliseconds
+    ("a100_40", (128, 128, 128), (1, 8, 2, 2), (1, 8, 2, 2), (4, 2), 3.58184e-3),
+    ("a100_40", (1024, 1024, 1024), (2, 8, 2, 2), (2, 8, 2, 2), (4, 4), 0.188110),
+    ("titanv", (1024, 960, 1024), (1, 8, 4, 4), (1, 6, 2, 5), (8, 4), 0.388813),
+]
+
+
+def gpu(platform: str) -> GpuDevice:
+    device = load_device(CONF / "platform" / f"{platform}.yaml")
+    assert isinstance(device, GpuDevice)
+    return device
+
+
+@pytest.mark.parametrize(
+    ("platform", "shape", "rows", "columns", "reduce", "expected_ms"), EXAMPLES
+)
+def test_worked_examples_to_the_digit(platform, shape, rows, columns, reduce, expected_ms):
+    m, n, k = shape
+    steps = matmul_steps(m, k, n, rows, columns, reduce)
+    batch = featurize_steps(matmul_dag(m, k, n), [steps], psa=True)
+    latency_ms = official_latency_ms(batch.psa, gpu(platform))
+    assert latency_ms[0] == pytest.approx(expected_ms, rel=5e-6)
+
+
+def test_official_switches_and_failed_programs():
+    m, n, k = EXAMPLES[2][1]
+    batch = featurize_steps(
+        matmul_dag(m, k, n), [matmul_steps(m, k, n, *EXAMPLES[2][2:5])], psa=True
+    )
+    whole = official_latency_ms(batch.psa, gpu("titanv"))[0]
+    # Without the register term the arithmetic is 186 / 128 faster: 0.351967 ms less that share.
+    lean = official_latency_ms(batch.psa, gpu("titanv"), OfficialSwitches(registers=False))[0]
+    assert whole - lean == pytest.approx(0.351967 * (1 - 128 / 186), rel=1e-5)
+    assert official_latency_ms(np.zeros((1, 4, 11)), gpu("titanv"))[0] == np.inf
+
+
+def test_paper_form_by_hand():
+    """E1 without compute penalties: S8 / T_p, and bytes over the bandwidth with P_l2,m of S7."""
+    m, n, k = 128, 128, 128
+    group = group_programs([matmul_steps(m, k, n, *EXAMPLES[0][2:5])])[0][0]
+    plan = DraftPlan(matmul_dag(m, k, n), group.skeleton)
+    analyzer = load_analyzer(CONF, "a100_40", form="paper", without="c")
+    device = analyzer.device
+    compute_s = 2 * 128**3 / device.peak_flops_per_s
+    a_s = 65536 * 4 / (device.dram_bytes_per_s * 8 / 32)  # runs of 8 of 32 elements
+    b_s = 65536 * 4 / device.dram_bytes_per_s
+    write_s = 16384 * 4 / device.dram_bytes_per_s
+    latency_s = analyzer.latency_s(plan.symbols(group.decisions))[0]
+    assert latency_s == pytest.approx(compute_s + a_s + b_s + write_s)
+
+
+def steps_of(rng: np.random.Generator, count: int) -> list:
+    """Random perfect tilings of a 256-cube."""
+    out = []
+    for _ in range(count):
+        rows, columns = (tuple(int(2**e) for e in rng.integers(0, 3, 4)) for _ in range(2))
+        reduce = tuple(int(2**e) for e in rng.integers(0, 4, 2))
+        unroll = int(rng.choice([0, 64, 512]))
+        out.append(matmul_steps(256, 256, 256, rows, columns, reduce, unroll=unroll))
+    return out
+
+
+def test_spills_and_rolled_tiles_cost_time():
+    dag = matmul_dag(1024, 1024, 1024)
+    fits = matmul_steps(1024, 1024, 1024, (2, 8, 2, 2), (2, 8, 2, 2), (4, 4))
+    spills = matmul_steps(1024, 1024, 1024, (1, 16, 4, 4), (1, 16, 4, 8), (4, 4))
+    rolled = matmul_steps(1024, 1024, 1024, (2, 8, 4, 1), (2, 8, 4, 1), (1, 128), unroll=0)
+    scores = load_analyzer(CONF, "v100").score_steps(dag, [fits, spills, rolled])
+    assert scores[0] > scores[1]
+    assert scores[0] > scores[2]
+
+
+def test_calibration_recovers_the_order_of_another_device():
+    rng = np.random.default_rng(0)
+    group = group_programs(steps_of(rng, 120))[0][0]
+    plan = DraftPlan(matmul_dag(256, 256, 256), group.skeleton)
+    analyzer = load_analyzer(CONF, "v100")
+    symbols = plan.symbols(group.decisions)
+    changed = load_constants(CONF / "draft", "v100")
+
+
+    rates = dataclasses.replace(changed.rates, shared_load=10.0, stage=40.0, step_cycles=2000.0)
+    truth = dataclasses.replace(analyzer, constants=dataclasses.replace(changed, rates=rates))
+    sample = Sample(symbols=symbols, latency_s=truth.latency_s(symbols))
+    fit = calibrate([sample], analyzer.device, analyzer.constants, ridge=0.01)
+    assert fit.num_programs == 120
+    assert fit.error_after < 0.2 * fit.error_before
+    assert free_rates(fit.constants.rates)["shared_load"] > analyzer.constants.rates.shared_load
+
+
+def test_constants_survive_a_file(tmp_path):
+    constants = load_constants(CONF / "draft", "k80")
+    save_constants(tmp_path / "mine.yaml", constants)
+    assert load_constants(tmp_path, "mine") == constants
+
+
+def test_bad_input_is_one_line_that_names_the_fix(tmp_path):
+    with pytest.raises(DataError, match="known platforms: a100"):
+        load_analyzer(CONF, "nonesuch")
+    with pytest.raises(PrunerError, match="kind gpu"):
+        load_analyzer(CONF, "cpu-avx2")
+    (tmp_path / "x.yaml").write_text("rates: {speed: 1}\n")
+    with pytest.raises(DataError, match="unknown speed"):
+        load_constants(tmp_path, "x")
+    with pytest.raises(PrunerError, match="measure 50"):
+        calibrate([], gpu("v100"), load_constants(CONF / "draft", "v100"))

@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from pruner import features
+from pruner.cli import loggers
 from pruner.cli.common import build, load_metrics, plain, save_metrics
 from pruner.cli.progress import TrainingProgress
 from pruner.data.frozen import Side
@@ -123,17 +124,20 @@ def _fit_network(
         save_checkpoint(part.checkpoint, ranker, info_with(info, metrics))
 
     logger = build(config.logger)(folder=part.folder, name=part.folder.name)
-    result = fit_network(
-        module,
-        data,
-        folder=part.folder,
-        make_trainer=lambda **options: build(config.trainer, **options),
-        save_best=save,
-        monitor=config.monitor,
-        callbacks=[progress],
-        loggers=[logger],
-        stop_after=config.stop_after,
-    )
+    try:
+        result = fit_network(
+            module,
+            data,
+            folder=part.folder,
+            make_trainer=lambda **options: build(config.trainer, **options),
+            save_best=save,
+            monitor=config.monitor,
+            callbacks=[progress],
+            loggers=[logger],
+            stop_after=config.stop_after,
+        )
+    finally:
+        loggers.close(logger)
     if not result.finished:
         return None
     return {

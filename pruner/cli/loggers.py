@@ -54,3 +54,11 @@ def wandb(
     alone = not has_wandb_key() if offline is None else offline
     folder.mkdir(parents=True, exist_ok=True)
     return WandbLogger(save_dir=str(folder), name=name, project=project, offline=alone, **kwargs)
+
+
+def close(logger: Logger) -> None:
+    """End a W&B run here: the next fit starts its own, and nothing follows our last line."""
+    from pytorch_lightning.loggers import WandbLogger
+
+    if isinstance(logger, WandbLogger):
+        logger.experiment.finish()

@@ -113,6 +113,22 @@ def test_without_records_the_other_platforms_teach(command, toy_root):
     assert set(left) == {"v100"}
 
 
+@pytest.mark.parametrize(
+    ("logger", "pattern"),
+    [
+        ("csv", "start-0/metrics.csv"),
+        ("tensorboard", "start-0/events.out.tfevents.*"),
+        ("wandb", "wandb/offline-run-*"),
+    ],
+)
+def test_every_logger_writes_into_the_part_folder_offline(train, tmp_path, logger, pattern):
+    pytest.importorskip({"csv": "csv"}.get(logger, logger))
+    code, result, err = train(f"logger={logger}", "seeds=[0,1]", "model=tensetmlp")
+    assert code == 0, err
+    for seed in (0, 1):
+        assert len(list((tmp_path / result["run_dir"] / f"seed-{seed}").glob(pattern))) == 1
+
+
 def test_a_run_id_is_never_overwritten(train):
     assert train("run_id=mine")[0] == 0
     code, _, err = train("run_id=mine")

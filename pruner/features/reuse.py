@@ -44,6 +44,24 @@ def _pick(table: Floats, row: NDArray[np.int64]) -> Floats:
     return np.take_along_axis(table, np.minimum(row, len(table) - 1)[None], 0)[0]
 
 
+def _near_bytes(
+    table: TouchTable,
+    inner_rows: NDArray[np.int64],
+    moved: NDArray[np.bool_],
+    start: NDArray[np.int64],
+) -> tuple[Floats, Floats]:
+    """Bytes touched in the outermost loop that moves before the reuse begins, and as kept.
+
+    Without such a loop: one element of every access in the loop where the reuse begins.
+    """
+    last_moved = np.maximum(len(moved) - 1 - _first(moved[::-1]), 0)
+    no_move = ~moved.any(0)
+    repeated = _pick(table.entry_bytes[inner_rows], start)
+    near = np.where(no_move, repeated, _pick(table.all_bytes[inner_rows], last_moved))
+    kept = np.where(no_move, repeated, _pick(table.kept_bytes[inner_rows], last_moved))
+    return near, kept
+
+
 def compute_reuse(
     access: Access,
     table: TouchTable,
@@ -82,14 +100,7 @@ def compute_reuse(
     run = (order >= start) & (order < end)
     count = np.where(run, extents, 1.0).prod(0)
     moved = present & moves & lead
-    last_moved = levels - 1 - _first(moved[::-1])
-    all_bytes = table.all_bytes[inner_rows]
-    entry_bytes = table.entry_bytes[inner_rows]
-    last_moved = np.maximum(last_moved, 0)
-    no_move = ~moved.any(0)
-    repeated = _pick(entry_bytes, start)
-    near_bytes = np.where(no_move, repeated, _pick(all_bytes, last_moved))
-    kept_bytes = np.where(no_move, repeated, _pick(table.kept_bytes[inner_rows], last_moved))
+    near_bytes, kept_bytes = _near_bytes(table, inner_rows, moved, start)
     kind = np.where(serial, SERIAL, np.where(start < levels, LOOP, NONE))
 
     extent_there = _pick(extents, serial_at)

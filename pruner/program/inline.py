@@ -1,4 +1,4 @@
-"""Inlining: bodies after every compute_inline (TE's ``InjectInline`` in feature-extraction mode)."""
+"""Inlining: bodies after every compute_inline (TE's ``InjectInline``, feature-extraction mode)."""
 
 from __future__ import annotations
 

@@ -247,9 +247,10 @@ def _rfactor(s: _Replay, step: p.RFactor) -> None:
     slot_of |= {m: len(axes) + len(keep) + i for i, m in enumerate(moved)}
     root_values = _up_index(stage, {loop: Axis(slot_of[loop]) for loop in values})
     spatial = [Axis(i if i < position else i + 1) for i in range(len(stage.axes))]
-    table: list[Expr] = list(spatial)
-    for r in stage.reduce:
-        table.append(Axis(len(axes) + keep.index(r)) if r in keep else root_values[r])
+    table: list[Expr] = [
+        *spatial,
+        *(Axis(len(axes) + keep.index(r)) if r in keep else root_values[r] for r in stage.reduce),
+    ]
     partial = StageState(
         key=len(s.schedule.pool),
         name=f"{stage.name}.rf",

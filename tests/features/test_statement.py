@@ -58,14 +58,14 @@ class Agreement:
 @needs_golden
 def test_features_of_real_records_are_the_official_ones():
     found = Agreement()
-    for task in map(lambda t: load(*t), tasks(every=15)):
+    for task in (load(*listed) for listed in tasks(every=15)):
         dag = dag_for_workload(task.workload_key, task.fused)
         for ours, expected in zip(
             compute(dag, task.steps), task.expected["statement"], strict=True
         ):
             found.add(ours, expected)
     assert found.programs > 60
-    assert found.equal >= 0.95 * found.programs
+    assert found.equal >= 0.98 * found.programs
     assert found.columns <= REUSE
 
 

@@ -21,8 +21,11 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
-demo: setup ## train and evaluate on the bundled CPU measurements (minutes on 2 cores)
-	$(BIN)/python train.py platform=cpu-avx512
+DEMO_RUN := demo-$(shell date +%Y%m%d-%H%M%S)
+
+demo: setup ## train on the bundled CPU measurements, judge on workloads it has not seen
+	$(BIN)/python train.py platform=cpu-avx512 data.platform=all split=bundled run_id=$(DEMO_RUN)
+	$(BIN)/python evaluate.py checkpoint=outputs/train/$(DEMO_RUN) data.platform=all
 
 test: setup lint ## everything a change must pass: ruff, mypy, the fast tests
 	$(BIN)/python -m pytest -m "not slow"

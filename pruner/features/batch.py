@@ -51,6 +51,7 @@ class _Part:
     statement: NDArray[np.float32]
     dataflow: NDArray[np.float32]
     psa: NDArray[np.float32] | None
+    resolved: NDArray[np.bool_]
 
 
 def featurize_records(
@@ -102,9 +103,10 @@ def featurize_steps(
             except UnsupportedProgram as error:
                 failures |= dict.fromkeys(rows.tolist(), error.reason)
                 logger.debug("%d programs not featurised: %s", len(rows), error)
+    batch = _assemble(dag, len(steps_list), parts, failures, dataflow, psa)
     if failures:
         logger.info("programs not featurised: %s", dict(Counter(failures.values())))
-    return _assemble(dag, len(steps_list), parts, failures, dataflow, psa)
+    return batch
 
 
 def _chunk(
@@ -118,6 +120,7 @@ def _chunk(
         statement_features(nests, analyses),
         dataflow_features(nests, analyses, dataflow),
         psa_features(nests, analyses) if psa else None,
+        np.broadcast_to(nests.bounds.resolved, len(decisions)),
     )
 
 
@@ -136,13 +139,15 @@ def _assemble(
     count = np.zeros(num, np.int32)
     valid = np.zeros(num, bool)
     for part in parts:
+        failures |= dict.fromkeys(part.rows[~part.resolved].tolist(), "unresolved-size")
+        rows, kept = part.rows[part.resolved], part.resolved
         size = part.statement.shape[1]
-        statement[part.rows, :size] = part.statement
-        flow[part.rows] = part.dataflow
+        statement[rows, :size] = part.statement[kept]
+        flow[rows] = part.dataflow[kept]
         if symbols is not None and part.psa is not None:
-            symbols[part.rows, :size] = part.psa
-        count[part.rows] = size
-        valid[part.rows] = True
+            symbols[rows, :size] = part.psa[kept]
+        count[rows] = size
+        valid[rows] = True
     return FeatureBatch(
         statement=statement,
         num_statements=count,

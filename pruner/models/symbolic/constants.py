@@ -35,8 +35,8 @@ class Rates:
     rolled: float = 1.0  # slow-down when the tile's indices are not constants
     unroll_limit: float = 400.0  # iterations a compiler unrolls by itself
     multiply_add: float = 2.0
-    shared_load: float = 2.5
-    bank_conflict: float = 0.08  # of a shared load, per extra way
+    shared_load: float = 1.25  # of one warp, in cycles of the 32 load lanes
+    bank_conflict: float = 0.04  # of a shared load, per extra way
     kept_operands: float = 1.0  # shared loads at most this often the least possible
     loop: float = 4.0  # per iteration of a loop that is not unrolled
     unrolled_body: float = 16.0  # iterations between two loop overheads at least

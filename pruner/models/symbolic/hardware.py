@@ -30,6 +30,7 @@ from pruner.program.device import GpuDevice
 Array = Float[np.ndarray, "..."]
 _BYTES = 4.0
 _SECTOR = 8.0  # elements of the smallest transfer between cache and memory (32 bytes)
+_LOAD_LANES = 32
 _OVERHEAD_S = 2e-6  # launch of a kernel
 
 
@@ -104,7 +105,7 @@ class _Staged:
 
     def _register_limit(self) -> Array:
         device = self._device
-        per_thread = self._capacity.registers_per_sm / self._lanes
+        per_thread = device.registers_per_block / self._lanes
         return np.minimum(device.max_registers_per_thread, per_thread)
 
     def _resident(self) -> Array:
@@ -129,7 +130,9 @@ class _Staged:
             least = s["shared_loads_least"][self._main].sum(axis=0)
             ways = s["shared_cycles"][self._main].sum(axis=0) / np.maximum(loads, 1)
             kept = np.minimum(loads, least * c.kept_operands)
-            out = out + kept * (c.shared_load + c.bank_conflict * (ways - 1))
+            # 32 lanes load from shared memory at a time, however many lanes multiply
+            lanes = self._device.float32_lanes_per_sm / _LOAD_LANES
+            out = out + kept * lanes * (c.shared_load + c.bank_conflict * (ways - 1))
             body = np.maximum(s["unroll"][self._main].max(axis=0), c.unrolled_body)
             out = out + iterations / np.minimum(iterations / self._passes, body) * c.loop
         return out * self._slowdown()

@@ -58,7 +58,7 @@ class Affine:
 
 def any_nonzero(x: IntLike) -> bool:
     """Whether any candidate has a non-zero value."""
-    return bool(x) if isinstance(x, int) else bool(np.any(x))
+    return bool(x.any()) if isinstance(x, np.ndarray) else bool(x)
 
 
 def where(cond: bool | np.bool_ | Mask, a: IntLike, b: IntLike) -> IntLike:
@@ -101,15 +101,16 @@ def _join(terms: list[Term]) -> None:
         joined = False
         for i, high in enumerate(terms):
             for j, low in enumerate(terms):
-                if i == j or is_endless(low.upper):
+                if i == j or is_endless(low.upper) or _other_variable(high, low):
                     continue
-                ratio = np.floor_divide(high.coef, np.where(np.equal(low.coef, 0), 1, low.coef))
-                fits = np.equal(high.coef, ratio * low.coef) & np.not_equal(high.coef, 0)
-                fits = fits & np.equal(high.lower, low.upper)
-                fits = fits & np.equal(high.lower, ratio * low.lower)
-                if np.any(fits):
+                fits = np.equal(high.lower, low.upper) & np.not_equal(high.coef, 0)
+                if not any_nonzero(fits):
+                    continue
+                # One ratio for coefficients and factors; the larger factor is a multiple.
+                fits = fits & np.equal(high.coef * low.lower, low.coef * high.lower)
+                if any_nonzero(fits):
                     fits = fits & same_index(high, low)
-                if not np.any(fits):
+                if not any_nonzero(fits):
                     continue
                 upper = np.where(fits, high.upper, low.upper)
                 limit = np.where(fits, INF, low.limit)
@@ -118,6 +119,16 @@ def _join(terms: list[Term]) -> None:
                 terms[i] = high = Term(high.index, high.lower, high.upper, coef, high.limit)
                 joined = True
         terms[:] = [t for t in terms if any_nonzero(t.coef)]
+
+
+def _other_variable(t: Term, u: Term) -> bool:
+    """Whether the terms can be told apart without a look at the candidates."""
+    simple = isinstance(t.index, LoopVar) or isinstance(u.index, LoopVar)
+    return simple and t.index is not u.index
+
+
+def _is_one(factor: IntLike) -> bool:
+    return isinstance(factor, int) and factor == 1
 
 
 def _insert(terms: list[Term], t: Term, coef: IntLike) -> None:
@@ -223,6 +234,9 @@ def index_bounds(index: LoopVar | Affine) -> tuple[IntLike, IntLike]:
 
 def wrap_bounds(t: Term, lo: IntLike, hi: IntLike) -> tuple[IntLike, IntLike]:
     """Interval of ``(index mod upper) div lower`` for ``index`` in [lo, hi] (``ConstIntBound``)."""
+    if isinstance(lo, int) and lo == 0:  # loop variables: the common case
+        hi = hi if is_endless(t.upper) else np.minimum(hi, t.upper - 1)
+        return 0, hi if _is_one(t.lower) else np.floor_divide(hi, t.lower)
     if not is_endless(t.upper):
         inside = np.logical_and(np.greater_equal(lo, 0), np.less(hi, t.upper))
         capped = where(np.greater_equal(lo, 0), np.minimum(hi, t.upper - 1), t.upper - 1)

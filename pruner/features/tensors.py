@@ -48,10 +48,10 @@ def level_bounds(
     lo = np.zeros((levels, num), np.int64)
     hi = np.zeros((levels, num), np.int64)
     signed = False
-    composites: list[Term] = []
+    composites: list[tuple[Term, Affine]] = []
     for t in index.terms:  # every loop adds its own reach at its own row ...
         if not isinstance(t.index, LoopVar):
-            composites.append(t)
+            composites.append((t, t.index))
             continue
         row = depth[t.index]
         _, last = wrap_bounds(t, 0, t.index.extent - 1)
@@ -66,8 +66,8 @@ def level_bounds(
         hi[row] += hi[row + 1]
         if signed:
             lo[row] += lo[row + 1]
-    for t in composites:
-        a, b = wrap_bounds(t, *level_bounds(t.index, depth, levels, num))
+    for t, inner in composites:
+        a, b = wrap_bounds(t, *level_bounds(inner, depth, levels, num))
         x, y = t.coef * a, t.coef * b
         lo += np.minimum(x, y)
         hi += np.maximum(x, y)

@@ -56,7 +56,7 @@ class Affine:
     limit: IntLike = INF
 
 
-def any_nonzero(x: IntLike) -> bool:
+def any_nonzero(x: IntLike | Mask | np.bool_) -> bool:
     """Whether any candidate has a non-zero value."""
     return bool(x.any()) if isinstance(x, np.ndarray) else bool(x)
 

@@ -1,0 +1,108 @@
+"""The latent schedule explorer: evolution over decision vectors with the draft score as fitness.
+
+Pruner (ASPLOS'25), Algorithms 1 and 2; sizes and rates of the presets are those of pruner-facts
+section 3. Nothing is built or lowered: a generation is a few array operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.errors import PrunerError
+from pruner.search.space import Decisions, DecisionSpace, unique_rows
+
+Scores = NDArray[np.float64]
+ScoreFunction = Callable[[Decisions], Scores]  # higher is better, minus infinity: never choose
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplorerSettings:
+    """How a draft is made. ``population`` programs a generation, the ``keep`` best of all stay."""
+
+    population: int = 2048
+    generations: int = 4
+    keep: int = 512
+    mutation_probability: float = 0.85
+
+    def __post_init__(self) -> None:
+        """Raises `PrunerError` on numbers that cannot work."""
+        if min(self.population, self.keep) < 1 or self.generations < 0:
+            raise PrunerError("explorer: population and keep must be at least 1, generations 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """Drafted decision vectors, best first; ``scored`` counts what the draft model looked at."""
+
+    decisions: Decisions
+    score: Scores
+    scored: int
+
+
+def explore(
+    space: DecisionSpace,
+    score: ScoreFunction,
+    settings: ExplorerSettings,
+    rng: np.random.Generator,
+    *,
+    start: Decisions | None = None,
+    exclude: NDArray[np.int64] | None = None,
+) -> Draft:
+    """Evolve; the ``keep`` best distinct legal vectors that are not in `exclude` (space keys).
+
+    Raises:
+        PrunerError: no legal vector was met at all.
+    """
+    population = space.sample(settings.population, rng) if start is None else start
+    best = Draft(decisions=population[:0], score=np.zeros(0), scored=0)
+    for generation in range(settings.generations + 1):
+        scores = score(population)
+        best = _merge(space, best, population, scores, settings.keep, exclude)
+        if generation < settings.generations:
+            parents = population[select(scores, settings.population, rng)]
+            changed = rng.random(len(parents)) < settings.mutation_probability
+            population = np.where(changed[:, None], space.mutate(parents, rng), parents)
+    if not len(best.decisions):
+        raise PrunerError(
+            "no legal schedule among the drafted ones; check the device's limits, or draft more"
+        )
+    return best
+
+
+def select(score: Scores, num: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Parents, with probability proportional to ``1 / predicted latency``.
+
+    Scores are ``-log(latency)``, so the weights are ``exp(score - best)``; uniform if none is legal.
+    """
+    finite = np.isfinite(score)
+    if not finite.any():
+        return rng.integers(0, len(score), num)
+    weight = np.where(finite, np.exp(np.where(finite, score, 0) - score[finite].max()), 0.0)
+    edges = np.cumsum(weight)
+    return np.searchsorted(edges, rng.random(num) * edges[-1], side="right")
+
+
+def _merge(
+    space: DecisionSpace,
+    best: Draft,
+    population: Decisions,
+    score: Scores,
+    keep: int,
+    exclude: NDArray[np.int64] | None,
+) -> Draft:
+    rows = np.concatenate([best.decisions, population])
+    scores = np.concatenate([best.score, score])
+    keys = space.keys(rows)
+    good = np.isfinite(scores)
+    if exclude is not None and len(exclude):
+        good &= ~np.isin(keys, exclude)
+    chosen = np.flatnonzero(good)
+    chosen = chosen[unique_rows(keys[chosen])]
+    order = chosen[np.argsort(-scores[chosen], kind="stable")[:keep]]
+    return Draft(
+        decisions=rows[order], score=scores[order], scored=best.scored + len(population)
+    )

@@ -1,0 +1,195 @@
+"""Policies: ``propose(k)`` what to measure next, ``observe`` what came of it.
+
+`DraftThenVerify` is the round of Pruner (pruner-facts section 3); `ModelEvolution` is Ansor's:
+evolution with the learned model as fitness; `RandomPolicy` draws. All take any score function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.search.explorer import ExplorerSettings, ScoreFunction, Scores, explore
+from pruner.search.pool import Measurements
+from pruner.search.space import Decisions, DecisionSpace, unique_rows
+
+# From measured programs to a score function; None while there is nothing to learn from.
+Learner = Callable[[Decisions, NDArray[np.float64]], ScoreFunction | None]
+
+
+class Policy(Protocol):
+    """What spends a measurement budget."""
+
+    def propose(self, num: int) -> Decisions:
+        """At most `num` vectors that were not measured yet."""
+
+    def observe(self, measured: Measurements) -> None:
+        """Take in results."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundSettings:
+    """One tuning round. Defaults: the public release (pruner-facts section 3)."""
+
+    draft: ExplorerSettings = ExplorerSettings(population=1536, generations=2, keep=512)
+    verify: ExplorerSettings = ExplorerSettings(population=1536, generations=1, keep=64)
+    random_sample: int = 1536
+    redraft_period: int = 2  # rounds between drafts
+    measured_share: float = 0.1  # best measured programs in the verified population
+    epsilon: float = 0.1  # share of a batch that is random
+    verify_only_draft: bool = False  # score the drafted set and the randoms, no evolution
+
+
+PRUNER_OFFICIAL = RoundSettings()
+PRUNER_PAPER = RoundSettings(
+    draft=ExplorerSettings(population=2048, generations=4, keep=512),
+    random_sample=128,
+    redraft_period=1,
+    verify_only_draft=True,
+)
+ANSOR = RoundSettings(
+    verify=ExplorerSettings(population=2048, generations=4, keep=64),
+    random_sample=2048,
+    measured_share=0.2,
+    epsilon=0.05,
+)
+
+
+@dataclass(slots=True)
+class _History:
+    """What was measured so far."""
+
+    space: DecisionSpace
+    decisions: list[Decisions] = field(default_factory=list)
+    latency_s: list[NDArray[np.float64]] = field(default_factory=list)
+
+    def add(self, measured: Measurements) -> None:
+        self.decisions.append(measured.decisions)
+        self.latency_s.append(measured.latency_s)
+
+    def all(self) -> tuple[Decisions, NDArray[np.float64]]:
+        if not self.decisions:
+            return np.zeros((0, self.space.num_slots), np.int64), np.zeros(0)
+        return np.concatenate(self.decisions), np.concatenate(self.latency_s)
+
+    @property
+    def keys(self) -> NDArray[np.int64]:
+        return self.space.keys(self.all()[0])
+
+    def best(self, num: int) -> Decisions:
+        decisions, latency_s = self.all()
+        return decisions[np.argsort(latency_s, kind="stable")[:num]]
+
+
+def fresh(
+    space: DecisionSpace, decisions: Decisions, seen: NDArray[np.int64], num: int
+) -> Decisions:
+    """The first `num` distinct rows that are not among the keys `seen`."""
+    keys = space.keys(decisions)
+    rows = unique_rows(keys)
+    return decisions[rows[~np.isin(keys[rows], seen)][:num]]
+
+
+class RandomPolicy:
+    """Uniform draws without repetition."""
+
+    def __init__(
+        self,
+        space: DecisionSpace,
+        rng: np.random.Generator,
+        *,
+        legal: ScoreFunction | None = None,
+        draws: int = 512,
+    ) -> None:
+        self._space, self._rng, self._legal, self._draws = space, rng, legal, draws
+        self._history = _History(space)
+
+    def propose(self, num: int) -> Decisions:
+        """See :class:`Policy`."""
+        drawn = self._space.sample(max(self._draws, num), self._rng)
+        if self._legal is not None:
+            drawn = drawn[np.isfinite(self._legal(drawn))]
+        return fresh(self._space, drawn, self._history.keys, num)
+
+    def observe(self, measured: Measurements) -> None:
+        """See :class:`Policy`."""
+        self._history.add(measured)
+
+
+class DraftThenVerify:
+    """Draft a set with the cheap score, verify it with the learned one, measure the best.
+
+    ``draft=None`` skips the draft: then this is evolution with the learned model alone. While the
+    learner has nothing to learn from, the draft score (or chance) decides.
+    """
+
+    def __init__(
+        self,
+        space: DecisionSpace,
+        draft: ScoreFunction | None,
+        learner: Learner,
+        settings: RoundSettings,
+        rng: np.random.Generator,
+    ) -> None:
+        self._space, self._draft, self._learner = space, draft, learner
+        self._settings, self._rng = settings, rng
+        self._history = _History(space)
+        self._model: ScoreFunction | None = None
+        self._round = 0
+        self._drafted = np.zeros((0, space.num_slots), np.int64)
+
+    def propose(self, num: int) -> Decisions:
+        """See :class:`Policy`."""
+        settings, seen = self._settings, self._history.keys
+        sample = self._space.sample(settings.random_sample, self._rng)
+        if self._draft is not None and self._round % settings.redraft_period == 0:
+            start = self._space.sample(settings.draft.population, self._rng)
+            drafted = explore(
+                self._space, self._draft, settings.draft, self._rng, start=start, exclude=seen
+            )
+            self._drafted = drafted.decisions
+        self._round += 1
+        best = self._history.best(int(settings.measured_share * settings.verify.population))
+        population = np.concatenate([self._drafted, sample, best])
+        num_random = int(settings.epsilon * num)
+        chosen = self._verified(population, num - num_random, seen)
+        pool = self._space.sample(3 * num, self._rng)
+        if self._draft is not None:
+            pool = pool[np.isfinite(self._draft(pool))]
+        rest = fresh(
+            self._space, pool, np.concatenate([seen, self._space.keys(chosen)]), num - len(chosen)
+        )
+        return np.concatenate([chosen, rest])
+
+    def observe(self, measured: Measurements) -> None:
+        """See :class:`Policy`; the model is learned anew from all measurements."""
+        self._history.add(measured)
+        self._model = self._learner(*self._history.all())
+
+    def _verified(self, population: Decisions, num: int, seen: NDArray[np.int64]) -> Decisions:
+        score = self._model or self._draft
+        if score is None:
+            return fresh(self._space, population, seen, num)
+        settings = self._settings.verify
+        if self._settings.verify_only_draft:
+            settings = replace(settings, generations=0)
+        guarded = _guard(score, self._draft)
+        found = explore(
+            self._space, guarded, settings, self._rng, start=population, exclude=seen
+        )
+        return found.decisions[:num]
+
+
+def _guard(score: ScoreFunction, draft: ScoreFunction | None) -> ScoreFunction:
+    """The learned score, minus infinity where the draft says illegal."""
+    if draft is None or score is draft:
+        return score
+
+    def guarded(decisions: Decisions) -> Scores:
+        return np.where(np.isfinite(draft(decisions)), score(decisions), -np.inf)
+
+    return guarded

@@ -1,0 +1,121 @@
+"""The recorded pool as a space and a measurer: search without a device, with a simulated clock."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.errors import PrunerError
+from pruner.search.space import Decisions
+
+_NEIGHBOURS = 16
+_HASH_SEED = 20250330
+
+
+class PoolSpace:
+    """A finite space: the decision vectors that were measured, of one skeleton.
+
+    Sampling draws rows, mutation steps to one of a row's nearest others (fewest decisions changed).
+    """
+
+    def __init__(self, decisions: Decisions) -> None:
+        """Raises `PrunerError` for an empty pool."""
+        if not len(decisions):
+            raise PrunerError("empty pool: no measured program; give a record file with results")
+        self.decisions = decisions
+        self.num_slots = decisions.shape[1]
+        random = np.random.default_rng(_HASH_SEED)
+        self._hash = random.integers(1, 1 << 62, self.num_slots, dtype=np.int64) | 1
+        keys = self.keys(decisions)
+        self._order = np.argsort(keys)
+        self._sorted = keys[self._order]
+        self._near = self._neighbours(min(_NEIGHBOURS, len(decisions) - 1))
+
+    def _neighbours(self, count: int) -> NDArray[np.int64]:
+        if count < 1:
+            return np.zeros((len(self.decisions), 1), np.int64)
+        near = np.empty((len(self.decisions), count), np.int64)
+        for row, decisions in enumerate(self.decisions):  # once a pool, not once a candidate
+            distance = (self.decisions != decisions).sum(axis=1)
+            distance[row] = self.num_slots + 1
+            near[row] = np.argpartition(distance, count - 1)[:count]
+        return near
+
+    def __len__(self) -> int:
+        return len(self.decisions)
+
+    def rows(self, decisions: Decisions) -> NDArray[np.int64]:
+        """Pool rows of decision vectors. Raises `PrunerError` for one that is not in the pool."""
+        keys = self.keys(decisions)
+        at = np.minimum(np.searchsorted(self._sorted, keys), len(self._sorted) - 1)
+        if not np.array_equal(self._sorted[at], keys):
+            raise PrunerError("a program outside the recorded pool cannot be measured by replay")
+        return self._order[at]
+
+    def sample(self, num: int, rng: np.random.Generator) -> Decisions:
+        """Independent uniform rows [num, d]."""
+        return self.decisions[rng.integers(0, len(self.decisions), num)]
+
+    def mutate(self, parents: Decisions, rng: np.random.Generator) -> Decisions:
+        """A near neighbour of every parent."""
+        near = self._near[self.rows(parents)]
+        pick = rng.integers(0, near.shape[1], len(parents))
+        return self.decisions[near[np.arange(len(parents)), pick]]
+
+    def keys(self, decisions: Decisions) -> NDArray[np.int64]:
+        """A 64-bit key a row."""
+        with np.errstate(over="ignore"):
+            return (decisions * self._hash).sum(axis=1)
+
+
+@dataclass(slots=True)
+class Clock:
+    """Simulated seconds: recorded cost of building and measuring, and our own thinking."""
+
+    measuring_s: float = 0.0
+    thinking_s: float = 0.0
+    _since: float = field(default_factory=time.perf_counter)
+
+    @property
+    def total_s(self) -> float:
+        """Both together."""
+        return self.measuring_s + self.thinking_s
+
+    def think(self) -> None:
+        """Start a stretch of thinking."""
+        self._since = time.perf_counter()
+
+    def thought(self) -> None:
+        """End it."""
+        self.thinking_s += time.perf_counter() - self._since
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurements:
+    """What came back for decision vectors [N, d]: seconds, infinite where it failed."""
+
+    decisions: Decisions
+    latency_s: NDArray[np.float64]
+
+
+class PoolMeasurer:
+    """Answers from the records and charges what they cost."""
+
+    def __init__(
+        self,
+        space: PoolSpace,
+        latency_s: NDArray[np.float64],
+        cost_s: NDArray[np.float64],
+        clock: Clock,
+    ) -> None:
+        self._space, self._latency_s, self._cost_s = space, latency_s, cost_s
+        self.clock = clock
+
+    def measure(self, decisions: Decisions) -> Measurements:
+        """Latencies of pool rows."""
+        rows = self._space.rows(decisions)
+        self.clock.measuring_s += float(self._cost_s[rows].sum())
+        return Measurements(decisions=decisions, latency_s=self._latency_s[rows])

@@ -391,6 +391,11 @@ class Symbols:
     scopes: tuple[int, ...]
     reductions: tuple[bool, ...]
 
+    @property
+    def stages(self) -> bool:
+        """Some statement stages operands in shared memory."""
+        return SHARED in self.scopes
+
     def __getitem__(self, name: str) -> Floats:
         """One column [S, N]."""
         return self.values[:, COLUMNS.index(name)]

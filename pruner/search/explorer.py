@@ -76,7 +76,8 @@ def explore(
 def select(score: Scores, num: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Parents, with probability proportional to ``1 / predicted latency``.
 
-    Scores are ``-log(latency)``, so the weights are ``exp(score - best)``; uniform if none is legal.
+    Scores are ``-log(latency)``, so the weights are ``exp(score - best)``; uniform where
+    none is legal.
     """
     finite = np.isfinite(score)
     if not finite.any():
@@ -103,6 +104,4 @@ def _merge(
     chosen = np.flatnonzero(good)
     chosen = chosen[unique_rows(keys[chosen])]
     order = chosen[np.argsort(-scores[chosen], kind="stable")[:keep]]
-    return Draft(
-        decisions=rows[order], score=scores[order], scored=best.scored + len(population)
-    )
+    return Draft(decisions=rows[order], score=scores[order], scored=best.scored + len(population))

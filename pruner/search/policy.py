@@ -31,12 +31,16 @@ class Policy(Protocol):
         """Take in results."""
 
 
+_DRAFT = ExplorerSettings(population=1536, generations=2, keep=512)
+_VERIFY = ExplorerSettings(population=1536, generations=1, keep=64)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundSettings:
     """One tuning round. Defaults: the public release (pruner-facts section 3)."""
 
-    draft: ExplorerSettings = ExplorerSettings(population=1536, generations=2, keep=512)
-    verify: ExplorerSettings = ExplorerSettings(population=1536, generations=1, keep=64)
+    draft: ExplorerSettings = _DRAFT
+    verify: ExplorerSettings = _VERIFY
     random_sample: int = 1536
     redraft_period: int = 2  # rounds between drafts
     measured_share: float = 0.1  # best measured programs in the verified population
@@ -178,9 +182,7 @@ class DraftThenVerify:
         if self._settings.verify_only_draft:
             settings = replace(settings, generations=0)
         guarded = _guard(score, self._draft)
-        found = explore(
-            self._space, guarded, settings, self._rng, start=population, exclude=seen
-        )
+        found = explore(self._space, guarded, settings, self._rng, start=population, exclude=seen)
         return found.decisions[:num]
 
 

@@ -71,7 +71,7 @@ def factorisations(extent: int, parts: int, limit: int) -> Decisions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MutationRule:
-    """Ansor's rules for GPUs: how often a mutation moves tiles, else it changes the unroll depth."""
+    """Ansor's rules for GPUs: a mutation moves tiles, or it changes the unroll depth."""
 
     tile: float = 0.90
     unroll: float = 0.10

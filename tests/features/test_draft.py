@@ -34,7 +34,8 @@ def test_symbols_are_the_products_of_fig_3(name):
     def value(symbol: str, statement: int) -> float:
         return float(s[symbol][statement, 0])
 
-    assert value("l0_mem_alloc", UPDATE) == i2 * i3 * i4 * j2 * j3 * j4 + i2 * i3 * i4 + j2 * j3 * j4
+    rows, columns = i2 * i3 * i4, j2 * j3 * j4
+    assert value("l0_mem_alloc", UPDATE) == rows * columns + rows + columns
     # The figure counts multiply-adds, we count both operations.
     macs = i2 * i3 * i4 * j2 * j3 * j4 * k0 * k1 * k2
     assert value("l0_comp_count", UPDATE) == 2 * macs

@@ -1,0 +1,155 @@
+"""``python -m pruner.cli.draft_report``: quality of the draft on record folders, as a table.
+
+Options as ``name=value``: ``data.root=DIR`` (a folder with ``measure_records``), ``platforms=a,b``,
+``calibrate=200`` (measured programs a fold; 0: the rates of conf/draft), ``official=true`` (also
+the released form: needs the general engine, minutes), ``min_programs=200``, ``out=FILE.csv``.
+"""
+
+import csv
+import json
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pruner.cli.common import CONF, fail, jsonable, say
+from pruner.data.quarantine import Quarantine
+from pruner.data.store import RecordRoot
+from pruner.data.tasks import TaskRecords
+from pruner.errors import PrunerError
+from pruner.features.analysis import analyse_stores
+from pruner.features.symbols import psa_features
+from pruner.models.metrics import ScoredTask
+from pruner.models.symbolic.analyzer import load_analyzer
+from pruner.models.symbolic.official import official_latency_ms
+from pruner.models.symbolic.quality import (
+    DraftTask,
+    cross_calibrated,
+    draft_task,
+    quality,
+    score_task,
+)
+from pruner.program.device import GpuDevice
+from pruner.program.nest import build_nests
+from pruner.program.skeleton import group_programs
+from pruner.program.task_index import find_dag
+
+DEFAULTS = {
+    "data.root": "../shared/data/gpu-records",
+    "platforms": "k80,v100,mi50,a100",
+    "calibrate": "200",
+    "official": "false",
+    "min_programs": "200",
+    "seed": "0",
+    "out": "experiments/draft/results.csv",
+}
+
+
+def report_platform(
+    root: RecordRoot, platform: str, options: dict[str, str]
+) -> list[dict[str, Any]]:
+    """Rows of one platform: one a form and pool selection."""
+    hardware = load_analyzer(CONF, platform)
+    tasks: list[DraftTask] = []
+    official: list[ScoredTask] = []
+    for records in root.read(Quarantine(), platform):
+        task = draft_task(records)
+        if task is None:
+            continue
+        tasks.append(task)
+        if options["official"] == "true":
+            official.append(_official_task(records, hardware.device))
+    scored = {
+        "paper": [score_task(t, replace(hardware, form="paper")) for t in tasks],
+        "hardware": [score_task(t, hardware) for t in tasks],
+        "oracle": [
+            ScoredTask(name=t.name, latency_s=t.latency_s, score=-t.latency_s) for t in tasks
+        ],
+    }
+    for group, name in (("c", "compute"), ("m", "memory")):
+        for form in ("paper", "hardware"):
+            ablated = replace(hardware, form=form, without=group)
+            scored[f"{form}_without_{name}"] = [score_task(t, ablated) for t in tasks]
+    if official:
+        scored["official"] = official
+    if int(options["calibrate"]):
+        rng = np.random.default_rng(int(options["seed"]))
+        folds, fits = cross_calibrated(tasks, hardware, int(options["calibrate"]), rng)
+        scored["hardware_calibrated"] = [score_task(t, folds[t.fold]) for t in tasks]
+        for fit in fits.values():
+            say(
+                f"{platform}: {fit.num_programs} programs, error {fit.error_before:.3f} -> "
+                f"{fit.error_after:.3f}"
+            )
+    rows = []
+    for form, all_tasks in scored.items():
+        for least in (1, int(options["min_programs"])):
+            kept = [t for t in all_tasks if t.num_programs >= least]
+            if kept:
+                rows.append(
+                    {"platform": platform, "form": form, "min_programs": least, **quality(kept)}
+                )
+    return rows
+
+
+def _official_task(records: TaskRecords, device: GpuDevice) -> ScoredTask:
+    records = records.select(records.valid)
+    dag = find_dag(records.workload_key, records.fused)
+    score = np.empty(len(records))
+    for group in group_programs(records.steps)[0]:
+        nests = build_nests(dag, group.skeleton, group.decisions)
+        psa = psa_features(nests, analyse_stores(nests))
+        score[group.rows] = -np.log(official_latency_ms(psa, device))
+    return ScoredTask(name=records.key.task, latency_s=records.latency_s, score=score)
+
+
+def main() -> None:
+    """Run the command."""
+    options = dict(DEFAULTS)
+    for argument in sys.argv[1:]:
+        name, _, value = argument.partition("=")
+        if name not in options:
+            fail(f"{name} is unknown; known: {', '.join(DEFAULTS)}")
+        options[name] = value
+    start = time.perf_counter()
+    try:
+        root = RecordRoot(options["data.root"])
+        rows = [
+            row
+            for platform in options["platforms"].split(",")
+            for row in report_platform(root, platform, options)
+        ]
+    except PrunerError as error:
+        fail(str(error))
+    _write(Path(options["out"]), rows)
+    for row in rows:
+        say(
+            f"{row['platform']:6s}{row['form']:26s}>={row['min_programs']:<4d}"
+            f"2%: {row['best1_at_2pct']:.4f} random {row['random_at_2pct']:.4f} "
+            f"ratio {row['regret_ratio_at_2pct']:6.3f}  1/8: {row['best1_at_eighth']:.4f} random "
+            f"{row['random_at_eighth']:.4f}  rank {row['rank_correlation']:.3f}"
+        )
+    line = {"rows": len(rows), "out": options["out"], "seconds": time.perf_counter() - start}
+    print(json.dumps(jsonable(line)))
+
+
+def _write(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Replace the rows of these platforms and forms in the table, keep the others."""
+    fresh = {(row["platform"], row["form"]) for row in rows}
+    kept: list[dict[str, Any]] = []
+    if path.is_file():
+        with path.open(newline="", encoding="utf-8") as file:
+            kept = [row for row in csv.DictReader(file) if (row["platform"], row["form"]) not in fresh]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        for row in [*kept, *rows]:
+            writer.writerow({k: f"{v:.5f}" if isinstance(v, float) else v for k, v in row.items()})
+
+
+if __name__ == "__main__":
+    main()

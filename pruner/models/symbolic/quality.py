@@ -1,0 +1,130 @@
+"""Quality of the draft on measured records: Best-k over set sizes, beside random and the oracle.
+
+The analyzer may be calibrated; then tasks are halved by the identity of their work, and the rates
+used on one half were fitted to programs of the other half only.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from pruner.data.tasks import TaskRecords
+from pruner.errors import UnsupportedProgram
+from pruner.features.draft import DraftPlan, Symbols
+from pruner.models import metrics
+from pruner.models.chance import expected_latency
+from pruner.models.metrics import ScoredTask
+from pruner.models.report import draft_sizes
+from pruner.models.symbolic.analyzer import Analyzer
+from pruner.models.symbolic.calibrate import Fit, Sample, calibrate
+from pruner.program.skeleton import group_programs
+from pruner.program.task_index import TaskIndex, find_dag
+
+_TASKS_FITTED = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DraftTask:
+    """Measured programs of one task with their symbols, by skeleton (`rows` into the task)."""
+
+    name: str
+    identity: str
+    latency_s: Float[np.ndarray, " program"]
+    groups: tuple[tuple[np.ndarray, Symbols], ...]
+
+    @property
+    def fold(self) -> int:
+        """0 or 1 from a hash of the work: the same work is in the same half on every platform."""
+        return hashlib.sha256(self.identity.encode()).digest()[0] % 2
+
+
+def draft_task(records: TaskRecords, tasks: TaskIndex | None = None) -> DraftTask | None:
+    """Symbols of a task's valid records; None when nothing valid is left or a skeleton has none."""
+    records = records.select(records.valid)
+    if not len(records):
+        return None
+    dag = find_dag(records.workload_key, records.fused, tasks)
+    groups = []
+    for group in group_programs(records.steps)[0]:
+        try:
+            plan = DraftPlan(dag, group.skeleton)
+        except UnsupportedProgram:
+            return None
+        groups.append((group.rows, plan.symbols(group.decisions)))
+    return DraftTask(
+        name=records.key.task,
+        identity=records.key.identity,
+        latency_s=records.latency_s,
+        groups=tuple(groups),
+    )
+
+
+def score_task(task: DraftTask, analyzer: Analyzer) -> ScoredTask:
+    """Scores of the analyzer, higher is better."""
+    score = np.empty(len(task.latency_s))
+    for rows, symbols in task.groups:
+        score[rows] = -np.log(analyzer.latency_s(symbols))
+    return ScoredTask(name=task.name, latency_s=task.latency_s, score=score)
+
+
+def sample_programs(tasks: Sequence[DraftTask], num: int, rng: np.random.Generator) -> list[Sample]:
+    """About `num` measured programs, drawn at random from 20 tasks that stage operands."""
+    staged = [t for t in tasks if len(t.latency_s) >= 50 and t.groups[0][1].stages]
+    chosen = rng.permutation(len(staged))[:_TASKS_FITTED]
+    each = max(2, num // max(1, len(chosen)))
+    samples = []
+    for number in chosen:
+        rows, symbols = staged[number].groups[0]
+        pick = rng.choice(len(rows), min(each, len(rows)), replace=False)
+        part = replace(symbols, values=symbols.values[:, :, pick])
+        samples.append(Sample(symbols=part, latency_s=staged[number].latency_s[rows[pick]]))
+    return samples
+
+
+def cross_calibrated(
+    tasks: Sequence[DraftTask], analyzer: Analyzer, num: int, rng: np.random.Generator
+) -> tuple[dict[int, Analyzer], dict[int, Fit]]:
+    """Analyzer and fit by fold: those of fold f saw only programs of the other fold."""
+    fits = {}
+    for fold in (0, 1):
+        samples = sample_programs([t for t in tasks if t.fold != fold], num, rng)
+        fits[fold] = calibrate(samples, analyzer.device, analyzer.constants)
+    return {f: replace(analyzer, constants=fit.constants) for f, fit in fits.items()}, fits
+
+
+def quality(tasks: Sequence[ScoredTask]) -> dict[str, Any]:
+    """Best-1 by set size with the exact expectation of a random draft, and ranking metrics."""
+    out: dict[str, Any] = {
+        "num_tasks": len(tasks),
+        "num_programs": sum(task.num_programs for task in tasks),
+        "top1": metrics.top_k(tasks, 1),
+        "top5": metrics.top_k(tasks, 5),
+        "rank_correlation": float(np.mean([_rank_correlation(task) for task in tasks])),
+    }
+    best_s = sum(task.best_s for task in tasks)
+    for name, sizes in draft_sizes(tasks).items():
+        ours = metrics.best_k(tasks, 1, sizes)
+        chance = best_s / sum(expected_latency(t, k) for t, k in zip(tasks, sizes, strict=True))
+        own = [
+            t.best_s / metrics.best_k_latency(t, 1, k) for t, k in zip(tasks, sizes, strict=True)
+        ]
+        random = [t.best_s / expected_latency(t, k) for t, k in zip(tasks, sizes, strict=True)]
+        out[f"best1_at_{name}"] = ours
+        out[f"random_at_{name}"] = chance
+        out[f"regret_ratio_at_{name}"] = metrics.regret_against_random(ours, chance)
+        out[f"task_mean_regret_ratio_at_{name}"] = metrics.regret_against_random(
+            float(np.mean(own)), float(np.mean(random))
+        )
+    return out
+
+
+def _rank_correlation(task: ScoredTask) -> float:
+    """Spearman's; 0 where one side is constant."""
+    ranks = [np.argsort(np.argsort(v)) for v in (task.score, -task.latency_s)]
+    if task.num_programs < 2 or np.ptp(task.score) == 0 or np.ptp(task.latency_s) == 0:
+        return 0.0
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])

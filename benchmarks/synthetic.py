@@ -1,0 +1,54 @@
+"""Decision vectors like those of measured records: each tile of one record, others of others."""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.data.quarantine import Quarantine
+from pruner.data.tasks import TaskRecords, read_tasks
+from pruner.program.skeleton import SkeletonGroup, group_programs
+from pruner.program.steps import Split, UnrollPragma
+
+
+def records_of(path: Path) -> TaskRecords:
+    """The only task of a record file."""
+    with Quarantine() as quarantine:
+        return read_tasks(path, quarantine, duplicates="keep")[0]
+
+
+def largest_group(records: TaskRecords) -> SkeletonGroup:
+    """The records of the most frequent skeleton."""
+    groups, _ = group_programs(records.steps)
+    return groups[0]
+
+
+def vectors(group: SkeletonGroup, num: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """``num`` vectors, int64 [num, d]: the lengths of one split stay together."""
+    out = np.empty((num, group.decisions.shape[1]), np.int64)
+    for step in group.skeleton:
+        if isinstance(step, Split | UnrollPragma):
+            slots = list(step.slots) if isinstance(step, Split) else [step.slot]
+            rows = rng.integers(0, len(group.decisions), num)
+            out[:, slots] = group.decisions[rows][:, slots]
+    return out
+
+
+def as_steps(group: SkeletonGroup, template: list, values: NDArray[np.int64]) -> list[list]:
+    """Step lists of decision vectors, with the steps of one record of the group as a pattern."""
+    made = []
+    for row in values.tolist():
+        steps, place = [], 0
+        for step in template:
+            if step[0] == "SP":
+                size = len(step[4])
+                steps.append([*step[:4], row[place : place + size], step[5]])
+                place += size
+            elif step[0] == "PR":
+                name = step[3].partition("$")[0]
+                steps.append([*step[:3], f"{name}${row[place]}"])
+                place += 1
+            else:
+                steps.append(step)
+        made.append(steps)
+    return made

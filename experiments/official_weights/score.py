@@ -1,0 +1,136 @@
+"""Score measured records with the released weights, family by family; writes results.csv.
+
+    python import_checkpoint.py pam_k80_1500.npz run_id=k80_1500
+    python experiments/official_weights/score.py --root DATA_ROOT \
+        --checkpoint outputs/import_checkpoint/k80_1500/best.pt --platforms k80 v100
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from pruner import features
+from pruner.data.quarantine import Quarantine
+from pruner.data.store import RecordRoot
+from pruner.models.assemble import Tally, featurize_task
+from pruner.models.checkpoint import load_checkpoint
+from pruner.models.metrics import ScoredTask, pairwise_accuracy, top_k
+from pruner.models.ranker import Ranker
+from pruner.models.report import random_report
+from pruner.models.store import ProgramStore, TaskPrograms
+
+HERE = Path(__file__).parent
+SAMPLE = 200  # measured programs a task and draw
+LEAST = 20  # tasks with fewer are left out
+FLAGS = ("as_printed", "zero", "tenset_names")
+
+
+def programs(root: RecordRoot, platform: str, tally: Tally) -> Iterator[TaskPrograms]:
+    """Every task with enough measured programs."""
+    with Quarantine() as quarantine:
+        for records in root.read(quarantine, platform):
+            part = featurize_task(records, "official", tally)
+            if part is not None and len(part.latency_s) >= LEAST:
+                yield part
+
+
+def families(names: list[str]) -> dict[str, list[int]]:
+    """Task numbers by family, and all of them."""
+    groups: dict[str, list[int]] = {}
+    for number, name in enumerate(names):
+        groups.setdefault(name, []).append(number)
+    return dict(sorted(groups.items())) | {"all": list(range(len(names)))}
+
+
+def sample(store: ProgramStore, rng: np.random.Generator) -> torch.Tensor:
+    """At most SAMPLE programs of every task, drawn without looking at their place in the log."""
+    tasks = store.by_task(torch.arange(store.num_programs))
+    return torch.cat([t[torch.from_numpy(rng.permutation(len(t))[:SAMPLE])] for t in tasks])
+
+
+def figures(scored: list[ScoredTask]) -> dict[str, float]:
+    """Metrics of one draw."""
+    return {
+        "top1": top_k(scored, 1),
+        "top5": top_k(scored, 5),
+        "pairwise": pairwise_accuracy(scored),
+    }
+
+
+def rows(
+    ranker: Ranker, platform: str, flags: str, store: ProgramStore, draws: int
+) -> Iterator[dict[str, object]]:
+    """One line of the table for every family: means over draws; random of the first draw."""
+    names = [key.task.split("_")[0] for key in store.keys]
+    rngs = [np.random.default_rng(seed) for seed in range(draws)]
+    scored = [ranker.score_tasks(store, sample(store, rng)) for rng in rngs]
+    for family, numbers in families(names).items():
+        found = [figures([draw[n] for n in numbers]) for draw in scored]
+        chance = random_report([scored[0][n] for n in numbers], ks=())
+        yield {
+            "platform": platform,
+            "flags": flags,
+            "family": family,
+            "tasks": len(numbers),
+            "programs": sum(scored[0][n].num_programs for n in numbers),
+            **{name: round(float(np.mean([f[name] for f in found])), 4) for name in found[0]},
+            "top1_std": round(float(np.std([f["top1"] for f in found])), 4),
+            "random_top1": round(chance["top1"], 4),
+            "random_top5": round(chance["top5"], 4),
+        }
+
+
+def with_flags(store: ProgramStore, variant: str) -> ProgramStore:
+    """The store with other workload flags."""
+    flags = store.flags.clone()
+    if variant == "zero":
+        flags[:] = 0
+    if variant == "ones":
+        flags[:, :9] = 1
+    if variant == "tenset_names":  # as if the operators were TenSet's NHWC ones
+        for row, key in zip(flags, store.keys, strict=True):
+            if key.task.startswith("conv2d"):
+                row[2] = row[3] = 1  # PaddedInput holds "add"; Conv2dOutput
+            if "matmul" in key.task:
+                row[6] = 1  # dense
+    fields = {f.name: getattr(store, f.name) for f in dataclasses.fields(store) if f.init}
+    return ProgramStore(**{**fields, "flags": flags})
+
+
+def main() -> None:
+    """Read the options, write the table."""
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--root", type=Path, required=True)
+    options.add_argument("--checkpoint", type=Path, required=True)
+    options.add_argument("--platforms", nargs="+", default=["k80", "v100"])
+    options.add_argument("--flags", nargs="+", default=list(FLAGS))
+    options.add_argument("--draws", type=int, default=10)
+    options.add_argument("--out", type=Path, default=HERE / "results.csv")
+    chosen = options.parse_args()
+    logging.basicConfig(level=logging.WARNING)
+    torch.set_num_threads(1)
+    ranker, _ = load_checkpoint(chosen.checkpoint, feature_version=features.FEATURE_SET_VERSION)
+    root, table = RecordRoot(chosen.root), []
+    for platform in chosen.platforms:
+        tally = Tally()
+        store = ProgramStore.build(programs(root, platform, tally))
+        for flags in chosen.flags:
+            table += rows(ranker, platform, flags, with_flags(store, flags), chosen.draws)
+            print(" ".join(f"{k}={v}" for k, v in table[-1].items()), flush=True)
+        print(f"{platform}: not featurised {dict(tally.failures)}", flush=True)
+    with chosen.out.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, list(table[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -127,22 +127,23 @@ class RandomPolicy:
 class DraftThenVerify:
     """Draft a set with the cheap score, verify it with the learned one, measure the best.
 
-    ``draft=None`` skips the draft: then this is evolution with the learned model alone. While the
-    learner has nothing to learn from, the draft score (or chance) decides.
+    ``draft=None`` skips the draft: then this is evolution with the learned model alone;
+    ``learner=None`` measures what the draft ranks best, without a learned model. While the
+    learner has nothing to learn from, chance decides among the drafted ones.
     """
 
     def __init__(
         self,
         space: DecisionSpace,
         draft: ScoreFunction | None,
-        learner: Learner,
+        learner: Learner | None,
         settings: RoundSettings,
         rng: np.random.Generator,
     ) -> None:
         self._space, self._draft, self._learner = space, draft, learner
         self._settings, self._rng = settings, rng
         self._history = _History(space)
-        self._model: ScoreFunction | None = None
+        self._model: ScoreFunction | None = draft if learner is None else None
         self._round = 0
         self._drafted = np.zeros((0, space.num_slots), np.int64)
 
@@ -172,16 +173,17 @@ class DraftThenVerify:
     def observe(self, measured: Measurements) -> None:
         """See :class:`Policy`; the model is learned anew from all measurements."""
         self._history.add(measured)
-        self._model = self._learner(*self._history.all())
+        if self._learner is not None:
+            self._model = self._learner(*self._history.all())
 
     def _verified(self, population: Decisions, num: int, seen: NDArray[np.int64]) -> Decisions:
-        score = self._model or self._draft
-        if score is None:
-            return fresh(self._space, population, seen, num)
+        if self._model is None:  # nothing to verify with: spread over the draft, as the release
+            known = self._drafted if len(self._drafted) else population
+            return fresh(self._space, self._rng.permutation(known), seen, num)
         settings = self._settings.verify
         if self._settings.verify_only_draft:
             settings = replace(settings, generations=0)
-        guarded = _guard(score, self._draft)
+        guarded = _guard(self._model, self._draft)
         found = explore(self._space, guarded, settings, self._rng, start=population, exclude=seen)
         return found.decisions[:num]
 

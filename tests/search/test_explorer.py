@@ -109,9 +109,7 @@ def test_drafting_beats_chance_when_the_draft_is_informed(space, draft):
     for seed in range(10):
         pool, latency_s = pool_of(space, draft, seed)
         costs = np.ones(len(pool))
-        ours = DraftThenVerify(
-            pool, draft, lambda d, s: None, settings, np.random.default_rng(seed)
-        )
+        ours = DraftThenVerify(pool, draft, None, settings, np.random.default_rng(seed))
         chance = RandomPolicy(pool, np.random.default_rng(seed))
         results = [
             run_session(p, PoolMeasurer(pool, latency_s, costs, Clock()), trials=30).best_s[-1]

@@ -1,6 +1,11 @@
 """Meaning to named numbers: features of N programs at once."""
 
-from pruner.features.batch import FeatureBatch, featurize_records, featurize_steps
+from pruner.features.batch import (
+    FeatureBatch,
+    featurize_records,
+    featurize_steps,
+    featurize_vectors,
+)
 from pruner.features.columns import (
     DATAFLOW_COLUMNS,
     FEATURE_SET_VERSION,
@@ -18,4 +23,5 @@ __all__ = [
     "FeatureBatch",
     "featurize_records",
     "featurize_steps",
+    "featurize_vectors",
 ]

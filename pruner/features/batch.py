@@ -20,6 +20,7 @@ from pruner.features.workload import workload_flags
 from pruner.program.dag import ComputeDAG
 from pruner.program.nest import build_nests
 from pruner.program.skeleton import SkeletonGroup, group_programs
+from pruner.program.steps import Primitive
 from pruner.program.task_index import TaskIndex, find_dag
 
 logger = logging.getLogger(__name__)
@@ -72,6 +73,25 @@ def featurize_records(
     """
     dag = find_dag(workload_key, fused, tasks)
     return featurize_steps(dag, steps_list, dataflow=dataflow, psa=psa)
+
+
+def featurize_vectors(
+    dag: ComputeDAG,
+    skeleton: tuple[Primitive, ...],
+    decisions: NDArray[np.int64],
+    *,
+    dataflow: DataflowKind = "paper",
+    psa: bool = False,
+) -> FeatureBatch:
+    """Features straight from decision vectors int64 [N, d] of one skeleton.
+
+    Raises:
+        UnsupportedProgram: the skeleton cannot be replayed.
+    """
+    everything = np.arange(len(decisions))
+    group = SkeletonGroup(skeleton=skeleton, rows=everything, decisions=decisions)
+    parts = [_chunk(dag, group, start, dataflow, psa) for start in range(0, len(decisions), _CHUNK)]
+    return _assemble(dag, len(decisions), parts, {}, dataflow, psa)
 
 
 def featurize_steps(

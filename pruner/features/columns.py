@@ -51,7 +51,9 @@ def _computation() -> list[Column]:
             for position in _POSITIONS
         ]
     out.append(
-        Column(name="is_gpu", unit="0 or 1", formula="a GPU index was met", source=_STATEMENT_SOURCE)
+        Column(
+            name="is_gpu", unit="0 or 1", formula="a GPU index was met", source=_STATEMENT_SOURCE
+        )
     )
     indices = [f"{kind}Idx_{axis}_len" for kind in ("block", "thread") for axis in "xyz"]
     out += [
@@ -75,7 +77,9 @@ def _access(prefix: str, source: str) -> list[Column]:
     ]
     out += [_logged(prefix + n, u, f, source) for n, u, f in measured]
     out += [
-        Column(name=f"{prefix}reuse_type.{k}", unit="0 or 1", formula=f"reuse is {k}", source=source)
+        Column(
+            name=f"{prefix}reuse_type.{k}", unit="0 or 1", formula=f"reuse is {k}", source=source
+        )
         for k in ("loop", "serial", "none")
     ]
     out += [

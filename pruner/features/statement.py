@@ -126,7 +126,7 @@ def _intensity_curve(table: Floats, analysis: StoreAnalysis) -> None:
     sample; loops missing at the very inside are skipped by ``start``.
     """
     frame = analysis.frame
-    levels, num = frame.extents.shape
+    levels = len(frame.extents)
     ops = analysis.float_ops
     if levels == 0 or not bool((ops > 0).any()):
         return

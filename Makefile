@@ -21,11 +21,14 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
-DEMO_RUN := demo-$(shell date +%Y%m%d-%H%M%S)
+DEMO := demo-$(shell date +%Y%m%d-%H%M%S)
+BUNDLED := data.platform=all split=bundled
 
-demo: setup ## train on the bundled CPU measurements, judge on workloads it has not seen
-	$(BIN)/python train.py platform=cpu-avx512 data.platform=all split=bundled run_id=$(DEMO_RUN)
-	$(BIN)/python evaluate.py checkpoint=outputs/train/$(DEMO_RUN) data.platform=all
+demo: setup ## train two models on the bundled CPU measurements, judge them on unseen workloads
+	$(BIN)/python train.py $(BUNDLED) loss=listnet trainer.max_epochs=40 run_id=$(DEMO)-pacm
+	$(BIN)/python train.py $(BUNDLED) model=xgboost run_id=$(DEMO)-xgboost
+	$(BIN)/python evaluate.py checkpoint=outputs/train/$(DEMO)-pacm
+	$(BIN)/python evaluate.py checkpoint=outputs/train/$(DEMO)-xgboost
 
 test: setup lint ## everything a change must pass: ruff, mypy, the fast tests
 	$(BIN)/python -m pytest -m "not slow"

@@ -132,6 +132,7 @@ def main() -> None:
             f"ratio {row['regret_ratio_at_2pct']:6.3f}  1/8: {row['best1_at_eighth']:.4f} random "
             f"{row['random_at_eighth']:.4f}  rank {row['rank_correlation']:.3f}"
         )
+    _plot(Path(options["out"]).with_name("plot.png"), rows, int(options["min_programs"]))
     line = {"rows": len(rows), "out": options["out"], "seconds": time.perf_counter() - start}
     print(json.dumps(jsonable(line)))
 
@@ -142,13 +143,43 @@ def _write(path: Path, rows: list[dict[str, Any]]) -> None:
     kept: list[dict[str, Any]] = []
     if path.is_file():
         with path.open(newline="", encoding="utf-8") as file:
-            kept = [row for row in csv.DictReader(file) if (row["platform"], row["form"]) not in fresh]
+            kept = [
+                row for row in csv.DictReader(file) if (row["platform"], row["form"]) not in fresh
+            ]
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
         writer.writeheader()
         for row in [*kept, *rows]:
             writer.writerow({k: f"{v:.5f}" if isinstance(v, float) else v for k, v in row.items()})
+
+
+def _plot(path: Path, rows: list[dict[str, Any]], least: int) -> None:
+    """Regret of the 1/50 draft by form and platform, all pools and large pools."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    forms = [
+        f for f in ("paper", "hardware", "hardware_calibrated") if any(r["form"] == f for r in rows)
+    ]
+    platforms = list(dict.fromkeys(row["platform"] for row in rows))
+    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.2), sharey=True)
+    for axis, smallest in zip(axes, (1, least), strict=True):
+        chosen = {(r["platform"], r["form"]): r for r in rows if r["min_programs"] == smallest}
+        series = {"random": [1 - chosen[p, forms[0]]["random_at_2pct"] for p in platforms]}
+        series |= {f: [1 - chosen[p, f]["best1_at_2pct"] for p in platforms] for f in forms}
+        for shift, (name, values) in enumerate(series.items()):
+            places = np.arange(len(platforms)) + 0.2 * (shift - 1.5)
+            axis.bar(places, values, width=0.2, label=name.replace("_", " "))
+        axis.set_xticks(range(len(platforms)), platforms)
+        axis.set_title("all pools" if smallest == 1 else f"pools of {least} or more")
+        axis.set_yscale("log")
+    axes[0].set_ylabel("1 - Best-1, 1/50 of the pool")
+    axes[1].legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
 
 
 if __name__ == "__main__":

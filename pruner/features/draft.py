@@ -27,11 +27,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.features import formula as fm
+from pruner.features.draft_statement import StatementLoops, count_operations
 from pruner.features.formula import ONE, ZERO, Evaluator, Formula
-from pruner.features.tiling import Access, Statement, TiledLoop, Tiling, tile_skeleton
+from pruner.features.tiling import Tiling, tile_skeleton
+from pruner.features.tiling_index import Access, Statement, TiledLoop
 from pruner.program.bounds import GLOBAL, SHARED
 from pruner.program.dag import ComputeDAG
-from pruner.program.expr import Binary, Call, Expr, Load, children
 from pruner.program.schedule import Loop
 from pruner.program.steps import Primitive
 
@@ -62,66 +63,11 @@ EXTRA_COLUMNS = (
     "lane_step",  # elements between adjacent threads of a direct global access
     "lane_extent",  # adjacent threads at that step
     "inner_tile",  # iterations of the innermost spatial tile and the virtual threads
+    "accumulators",  # registers of S1 that hold results
     "spatial_body",  # iterations inside and of the outermost own spatial loop, see `_spatial_body`
     "special",  # function calls of one thread
 )
 COLUMNS = PAPER_COLUMNS + EXTRA_COLUMNS
-
-
-@dataclass(frozen=True, slots=True)
-class Operations:
-    """Operations of one iteration: ``flops`` (with min and max), ``special`` function calls."""
-
-    flops: float
-    special: float
-
-
-def count_operations(statement: Statement) -> Operations:
-    """Floating-point work of one iteration; index arithmetic inside loads does not count."""
-    flops = special = 0.0
-    pending: list[Expr] = [statement.body]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, Load) or node.dtype == "bool":
-            continue
-        if isinstance(node, Binary) and node.dtype.startswith("float"):
-            flops += 1
-        if isinstance(node, Call) and node.name != "if_then_else":
-            special += 1
-        pending.extend(children(node))
-    return Operations(flops + (1.0 if statement.is_reduction else 0.0), special)
-
-
-class _Loops:
-    """The loops around one statement by role, and products over them."""
-
-    def __init__(self, statement: Statement) -> None:
-        self.all = statement.loops
-        bound = {loop.is_own for loop in self.all if self._is_thread(loop)}
-        fetches = bound == {True, False}  # own threads inside a block's: a cooperative fetch
-        self.blocks = self._of("blockIdx")
-        threads = self._of("threadIdx")
-        self.threads = [x for x in threads if x.is_own or not fetches]
-        # A block fetches once for all virtual threads: their loop does not repeat the statement.
-        self.vthreads = [] if fetches else [x for x in self.all if x.mark == "vthread"]
-        self.serial = [x for x in self.all if not self._is_bound(x)]
-        self.path = [x for x in self.serial if not x.is_own]
-        self.own = [x for x in self.serial if x.is_own]
-
-    @staticmethod
-    def _is_thread(loop: TiledLoop) -> bool:
-        return loop.mark is not None and loop.mark.startswith("threadIdx")
-
-    @staticmethod
-    def _is_bound(loop: TiledLoop) -> bool:
-        return loop.mark is not None and (loop.mark == "vthread" or "Idx" in loop.mark)
-
-    def _of(self, prefix: str) -> list[TiledLoop]:
-        return [x for x in self.all if x.mark is not None and x.mark.startswith(prefix)]
-
-    @property
-    def in_thread(self) -> list[TiledLoop]:
-        return [*self.vthreads, *self.serial]
 
 
 def extent_of(loops: list[TiledLoop]) -> Formula:
@@ -155,7 +101,7 @@ class _GpuStatement:
 
     def __init__(self, tiling: Tiling, statement: Statement) -> None:
         self.statement = statement
-        self.loops = _Loops(statement)
+        self.loops = StatementLoops(statement)
         self.extents = tiling.extents
         self.operations = count_operations(statement)
         self.blocks = extent_of(self.loops.blocks)
@@ -191,6 +137,7 @@ class _GpuStatement:
             "lane_step": self._lane()[0],
             "lane_extent": self._lane()[1],
             "inner_tile": extent_of(self._inner_tile()) * extent_of(self.loops.vthreads),
+            "accumulators": self._accumulators(),
             "spatial_body": self._spatial_body(),
             "special": self.iterations * self.operations.special,
         }
@@ -217,6 +164,10 @@ class _GpuStatement:
         accesses = [self.statement.write, *self.statement.reads]
         return fm.total(access.count(spatial) for access in accesses)
 
+    def _accumulators(self) -> Formula:
+        spatial = _set([x for x in self.loops.in_thread if not x.is_reduce])
+        return self.statement.write.count(spatial) if self.operations.flops else ZERO
+
     def _global_traffic(self) -> tuple[Formula, Formula]:
         """Elements a block moves: by staging tiles in shared memory, and directly."""
         if self._stages:
@@ -237,8 +188,10 @@ class _GpuStatement:
         elif self._global:
             access = self._global[0]
             shape = access.stage.shape
-            widths = [_block_elements_of(access, d, self.block_loops, self.extents)
-                      for d in range(len(access.indices))]
+            widths = [
+                _block_elements_of(access, d, self.block_loops, self.extents)
+                for d in range(len(access.indices))
+            ]
         else:
             return ZERO
         if not widths:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Operation = Literal["slot", "sum", "ceil", "min", "max", "equal", "banks"]
 
+
 @dataclass(frozen=True, slots=True)
 class Atom:
     """What a product is made of: a decision column, or an operation on formulas.
@@ -221,7 +222,8 @@ class Evaluator:
     def _formula(self, formula: Formula) -> int:
         if formula in self._registers:
             return self._registers[formula]
-        above, below = [], []
+        above: list[int] = []
+        below: list[int] = []
         for atom, power in formula.powers:
             (above if power > 0 else below).extend([self._atom(atom)] * abs(power))
         if len(above) == 1 and not below and formula.constant == 1.0:

@@ -3,7 +3,7 @@
 A lean twin of bound inference (:mod:`pruner.program.bounds`) for the draft: the same relaxation
 rules, but an index is a plain sum of scaled loop *parts* and every extent is a formula over the
 decision columns. It is exact for perfect tilings, which is what schedule spaces contain;
-:func:`check_tiling` compares it with the general engine on real candidates.
+`tiling_check` compares it with the general engine on real candidates.
 """
 
 from __future__ import annotations
@@ -12,110 +12,29 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pruner.errors import UnsupportedProgram
 from pruner.features import formula as fm
 from pruner.features.formula import ONE, Formula
+from pruner.features.tiling_index import (
+    Access,
+    Index,
+    Part,
+    Statement,
+    TiledLoop,
+    evaluate,
+    fixed,
+    shift,
+)
 from pruner.program.bounds import GLOBAL, LOCAL, SHARED, attach_path, thread_rank
 from pruner.program.dag import ComputeDAG
-from pruner.program.expr import Axis, Binary, Cast, Const, Expr, Load, loads
+from pruner.program.expr import Expr, Load, loads
 from pruner.program.inline import inline_bodies
 from pruner.program.replay import replay
 from pruner.program.schedule import Attach, Loop, Schedule, SplitRelation, StageState
 from pruner.program.steps import Primitive, RFactor, Split, UnrollPragma
 
 _SCOPES = {"global": GLOBAL, "shared": SHARED, "local": LOCAL}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Part:
-    """A loop before it was fused: ``extent`` iterations, run by ``leaves`` (several if re-split)."""
-
-    extent: Formula
-    leaves: tuple[Loop, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Index:
-    """``sum(coefficient * part) + [low, high]``."""
-
-    parts: tuple[tuple[Part, Formula], ...] = ()
-    low: Formula = fm.ZERO
-    high: Formula = fm.ZERO
-
-    def width(self, moving: set[Loop]) -> Formula:
-        """Distinct values span when only the loops in ``moving`` run (box rule)."""
-        spans = [
-            coefficient * (part.extent - 1)
-            for part, coefficient in self.parts
-            if all(leaf in moving for leaf in part.leaves)
-        ]
-        return fm.total([ONE, self.high, self.low * -1.0, *spans])
-
-    def count(self, moving: set[Loop]) -> Formula:
-        """Distinct values when only the loops in ``moving`` run: a strided outer part skips some.
-
-        The least over all cuts of (iterations of the parts before it) x (span of those after it).
-        """
-        inside = [
-            (part, coefficient)
-            for part, coefficient in self.parts
-            if all(leaf in moving for leaf in part.leaves)
-        ]
-        best, before = self.width(moving), ONE
-        for cut, (part, _) in enumerate(inside):
-            before = before * part.extent
-            spans = [coefficient * (p.extent - 1) for p, coefficient in inside[cut + 1 :]]
-            best = fm.minimum(best, before * fm.total([ONE, *spans]))
-        return best
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Access:
-    """One buffer a statement touches: its storage rank and one index per dimension."""
-
-    stage: StageState
-    scope: int
-    indices: tuple[Index, ...]
-
-    def footprint(self, moving: set[Loop]) -> Formula:
-        """Elements touched when only the loops in ``moving`` run."""
-        return fm.product(index.width(moving) for index in self.indices)
-
-    def count(self, moving: set[Loop]) -> Formula:
-        """Distinct elements touched when only the loops in ``moving`` run."""
-        return fm.product(index.count(moving) for index in self.indices)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TiledLoop:
-    """A loop around a statement, outermost first in :attr:`Statement.loops`."""
-
-    loop: Loop
-    extent: Formula
-    mark: str | None
-    is_reduce: bool
-    is_own: bool
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Statement:
-    """One stage's store under its loops. ``tile``: the allocated extent per axis of a buffer."""
-
-    stage: StageState
-    scope: int
-    body: Expr
-    loops: tuple[TiledLoop, ...]
-    write: Access
-    reads: tuple[Access, ...]
-    tile: tuple[Formula, ...]
-    unroll: Formula
-
-    @property
-    def is_reduction(self) -> bool:
-        """The store accumulates."""
-        return bool(self.stage.reduce)
 
 
 @dataclass(slots=True, eq=False)
@@ -213,9 +132,9 @@ class _Tiler:
             else:
                 self._region(stage, d, axis)
         for axis in stage.reduce:
-            self._set_root(axis, Formula(float(axis.extent)), Index())  # type: ignore[arg-type]
+            self._set_root(axis, Formula(float(axis.extent)), Index())
         self._extents_down(stage)
-        self._values[stage.key] = [_shift(self._up(stage, r), self._mins[r]) for r in stage.roots]
+        self._values[stage.key] = [shift(self._up(stage, r), self._mins[r]) for r in stage.roots]
 
     def _set_root(self, axis: Loop, extent: Formula, start: Index) -> None:
         self.out.extents[axis] = extent
@@ -236,7 +155,7 @@ class _Tiler:
             for read in reads:
                 index = evaluate(read.indices[d], self._values[consumer.key])
                 width = index.width(moving)
-                start = _fixed(index, moving)
+                start = fixed(index, moving)
                 if not start.parts:
                     width = fm.minimum(width, Formula(float(np.ravel(stage.shape[d])[0])))
                 found.append((start, width))
@@ -395,47 +314,6 @@ class _Tiler:
             yield Access(self._schedule.pool[load.stage], self._scopes[load.stage], indices)
 
 
-def evaluate(index: Expr, roots: list[Index]) -> Index:
-    """An index expression over the values of the axis slots."""
-    match index:
-        case Axis(slot=slot):
-            return roots[slot]
-        case Const(value=value):
-            return Index((), Formula(float(value)), Formula(float(value)))
-        case Cast(a=a):
-            return evaluate(a, roots)
-        case Binary(op=("add" | "sub") as op, a=a, b=b):
-            return _combine(evaluate(a, roots), evaluate(b, roots), 1.0 if op == "add" else -1.0)
-        case Binary(op="mul", a=a, b=b):
-            x, y = evaluate(a, roots), evaluate(b, roots)
-            if x.parts:
-                x, y = y, x
-            if x.parts or x.low != x.high:
-                raise UnsupportedProgram("draft-index", "product of two loop variables")
-            return Index(
-                tuple((p, c * x.low) for p, c in y.parts), y.low * x.low, y.high * x.low
-            )
-        case _:
-            raise UnsupportedProgram("draft-index", type(index).__name__)
-
-
-def _combine(a: Index, b: Index, sign: float) -> Index:
-    low, high = (b.low, b.high) if sign > 0 else (b.high, b.low)
-    return Index(a.parts + b.parts, a.low + low * sign, a.high + high * sign)
-
-
-def _shift(value: Index, start: Index) -> Index:
-    return Index(start.parts + value.parts, start.low + value.low, start.high + value.high)
-
-
-def _fixed(index: Index, moving: set[Loop]) -> Index:
-    """What stays when the loops in ``moving`` are taken as a whole."""
-    kept = tuple(
-        (p, c) for p, c in index.parts if not all(leaf in moving for leaf in p.leaves)
-    )
-    return Index(kept)
-
-
 def _divides(given: Formula, extent: Formula) -> bool:
     quotient = extent / given
     return all(power > 0 for _, power in quotient.powers) and quotient.constant == int(
@@ -482,26 +360,3 @@ def _move_attach_points(schedule: Schedule) -> None:
             else:
                 raise UnsupportedProgram("bad-compute-at", f"{stage.name} has no attach point")
         stage.attach = Attach(target.key, loop)
-
-
-def check_tiling(tiling: Tiling, decisions: NDArray[np.int64]) -> list[str]:
-    """Loops whose formula differs from the general engine for some of N decision vectors.
-
-    Returns one line a difference; empty when every extent of every loop agrees.
-    """
-    from pruner.program.bounds import infer_bounds
-
-    schedule = replay(tiling.dag, tiling.skeleton, decisions)
-    infer_bounds(schedule)
-    pairs = [
-        (ours, theirs, tiling.extents[mine])
-        for ours, theirs in zip(tiling.schedule.pool, schedule.pool, strict=True)
-        if ours.attach != "inline"
-        for mine, theirs in zip(ours.leaves, theirs.leaves, strict=True)
-    ]
-    values = fm.Evaluator([formula for _, _, formula in pairs])(decisions)
-    return [
-        f"{stage.name}: loop {loop.name}"
-        for (stage, loop, _), value in zip(pairs, values, strict=True)
-        if not np.array_equal(value, np.broadcast_to(loop.extent, value.shape))
-    ]

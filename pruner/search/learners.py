@@ -31,9 +31,7 @@ class TreeLearner:
         try:
             import xgboost
         except ImportError as error:
-            raise MissingExtra(
-                "trees need xgboost; install it with: pip install pruner[gbdt]"
-            ) from error
+            raise MissingExtra("xgboost", "gbdt") from error
         self._xgboost, self._space, self._features = xgboost, space, features
         self._rounds = rounds
         self._parameters = {"max_depth": depth, "eta": 0.2, "nthread": 1, "seed": seed}

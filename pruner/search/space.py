@@ -131,7 +131,7 @@ class DecisionSpace:
     def mutate(self, parents: Decisions, rng: np.random.Generator) -> Decisions:
         """One mutation of every parent: move a factor inside a split, or redraw a choice."""
         out = parents.copy()
-        tiles = [*self.tilings, *(c for c in self.choices if c.is_tile)]
+        tiles: list[Tiling | Choice] = [*self.tilings, *(c for c in self.choices if c.is_tile)]
         others = [c for c in self.choices if not c.is_tile]
         share = self._rule.tile / (self._rule.tile + self._rule.unroll)
         pick_tile = rng.random(len(out)) < share if others else np.ones(len(out), bool)

@@ -5,7 +5,8 @@ import pytest
 
 from pruner.features.draft import DraftPlan, Symbols
 from pruner.features.formula import Evaluator, Formula, ceil, equal, minimum, slot
-from pruner.features.tiling import check_tiling, tile_skeleton
+from pruner.features.tiling import tile_skeleton
+from pruner.features.tiling_check import check_tiling
 from pruner.program.skeleton import group_programs
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
 

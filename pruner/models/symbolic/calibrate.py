@@ -21,6 +21,7 @@ from pruner.program.device import GpuDevice
 
 log = logging.getLogger(__name__)
 FREE = (
+    "live_operands",
     "kept_operands", "unroll_limit", "unrolled_body", "rolled", "loop", "multiply_add",
     "shared_load", "bank_conflict", "stage", "short_rows", "odd_vectors", "write",
     "scattered_write", "step_cycles", "fetch_cycles", "chain_cycles", "overlap", "row_elements",

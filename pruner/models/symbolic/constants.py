@@ -31,9 +31,10 @@ class Rates:
 
     base_registers: float = 24.0  # of addresses and loop counters
     reserved_registers: float = 4.0  # not available for the tile
-    spill: float = 8.0  # slow-down of arithmetic when the tile does not fit the registers
-    rolled: float = 1.0  # slow-down when the tile's indices are not constants
-    unroll_limit: float = 400.0  # iterations a compiler unrolls by itself
+    live_operands: float = 16.0  # operands of S1 that are in registers at the same time
+    spill: float = 15.0  # slow-down of arithmetic when the tile does not fit the registers
+    rolled: float = 2.0  # slow-down when the tile's indices are not constants
+    unroll_limit: float = 200.0  # iterations a compiler unrolls by itself
     multiply_add: float = 2.0
     shared_load: float = 1.25  # of one warp, in cycles of the 32 load lanes
     bank_conflict: float = 0.04  # of a shared load, per extra way
@@ -50,7 +51,7 @@ class Rates:
     fetch_cycles: float = 120.0  # of each load a thread waits for in it
     chain_cycles: float = 4.0  # between dependent instructions
     overlap: float = 4.0  # exponent of the norm that joins issue time and latency
-    row_elements: float = 26.0  # run length at which half of a transaction is used
+    row_elements: float = 8.0  # run length at which half of a transaction is used
     repeated_traffic: float = 0.02  # share of repeated global traffic that the caches miss
     traffic: float = 0.6  # all global traffic against the peak bandwidth
     idle_threads: float = 0.3  # bandwidth lost when few threads are resident (no shared stage)

@@ -84,7 +84,10 @@ class _Staged:
         self._threads = symbols["l1_para_info"][-1]
         self._blocks = symbols["l2_para_info"][-1]
         self._lanes = np.ceil(self._threads / device.warp_size) * device.warp_size
-        self._tile = symbols["l0_mem_alloc"][self._main].max(axis=0)
+        results = symbols["accumulators"][self._main].max(axis=0)
+        operands = symbols["l0_mem_alloc"][self._main].max(axis=0) - results
+        # results live through the whole reduction, operands only until they are used
+        self._tile = results + np.minimum(operands, constants.rates.live_operands)
         self._passes = symbols["passes"][self._staging].max(axis=0)
 
     def seconds(self) -> Array:

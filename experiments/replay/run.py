@@ -25,6 +25,7 @@ from pruner.search.policy import DraftThenVerify, Policy, RandomPolicy, RoundSet
 from pruner.search.pool import Clock, PoolMeasurer, PoolSpace
 from pruner.search.session import run_session
 
+Pool = tuple[PoolSpace, np.ndarray, np.ndarray, DraftScore, np.ndarray]
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SEEDS, TRIALS, CHECKPOINTS = 12, 60, (10, 20, 40, 60)
@@ -40,7 +41,7 @@ MODEL_ONLY = RoundSettings(
 )
 
 
-def pool_of(records: TaskRecords, platform: str):
+def pool_of(records: TaskRecords, platform: str) -> Pool:
     """Space, latencies, costs, draft score and feature rows of one task."""
     records = records.select(records.valid)
     dag = find_dag(records.workload_key, records.fused)
@@ -54,7 +55,7 @@ def pool_of(records: TaskRecords, platform: str):
     return space, records.latency_s[group.rows], cost_s, draft, features
 
 
-def policies(space, draft, features, seed: int) -> dict[str, Policy]:
+def policies(space: PoolSpace, draft: DraftScore, features: np.ndarray, seed: int) -> dict[str, Policy]:
     """The three competitors with equal seeds."""
     learner = TreeLearner(space, features, seed=seed)
     # the verifier of a draft may look at the draft's own score
@@ -93,14 +94,16 @@ def main() -> None:
                     clock = Clock()
                     measurer = PoolMeasurer(space, latency_s, cost_s, clock)
                     curve = run_session(policy, measurer, trials=TRIALS)
-                    for trials in CHECKPOINTS:
-                        rows.append({
+                    rows.extend(
+                        {
                             "platform": platform, "task": records.key.task, "seed": seed,
                             "policy": name, "trials": trials,
                             "relative_performance": latency_s.min() / curve.best_s[trials - 1],
                             "elapsed_s": curve.elapsed_s[trials - 1],
                             "thinking_s": clock.thinking_s,
-                        })  # fmt: skip
+                        }
+                        for trials in CHECKPOINTS
+                    )  # fmt: skip
         print(platform, "done", file=sys.stderr)
     with (HERE / "results.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))

@@ -55,7 +55,9 @@ def pool_of(records: TaskRecords, platform: str) -> Pool:
     return space, records.latency_s[group.rows], cost_s, draft, features
 
 
-def policies(space: PoolSpace, draft: DraftScore, features: np.ndarray, seed: int) -> dict[str, Policy]:
+def policies(
+    space: PoolSpace, draft: DraftScore, features: np.ndarray, seed: int
+) -> dict[str, Policy]:
     """The three competitors with equal seeds."""
     learner = TreeLearner(space, features, seed=seed)
     # the verifier of a draft may look at the draft's own score

@@ -3,11 +3,14 @@
 import numpy as np
 import pytest
 
+from pruner.data.quarantine import Quarantine
+from pruner.data.tasks import read_tasks
 from pruner.features.draft import DraftPlan, Symbols
 from pruner.features.formula import Evaluator, Formula, ceil, equal, minimum, slot
 from pruner.features.tiling import tile_skeleton
 from pruner.features.tiling_check import check_tiling
 from pruner.program.skeleton import group_programs
+from pruner.program.task_index import find_dag
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
 
 A_SHARED, B_SHARED, UPDATE, WRITE = 0, 1, 2, 3
@@ -78,6 +81,27 @@ def test_every_loop_agrees_with_the_general_engine(name):
     group = group_programs(steps)[0][0]
     tiling = tile_skeleton(matmul_dag(m, k, n), group.skeleton)
     assert check_tiling(tiling, group.decisions) == []
+
+
+RECORDED = [
+    "k80/pool_avg_128_168_83_83_1_1_2_VALID",
+    "v100/conv2d_add_relu_128_128_58_58_128_3_3_2_VALID",
+    "v100/reduction_128_4032_11_11_2_3_False",
+    "a100/depthwise_conv2d_128_84_83_83_5_5_2_SAME",
+]
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_recorded_programs_agree_with_the_general_engine(shared, name):
+    platform, stem = name.split("/")
+    folder = shared / "data" / "gpu-records" / "measure_records" / platform
+    path = folder / f"{stem}.json.gz"
+    if not path.is_file():
+        pytest.skip(f"development data is absent: {path.name}")
+    task = read_tasks(path, Quarantine())[0]
+    dag = find_dag(task.workload_key, task.fused)
+    for group in group_programs(task.steps[:200])[0]:
+        assert check_tiling(tile_skeleton(dag, group.skeleton), group.decisions) == []
 
 
 def test_a_wrong_formula_is_found():

@@ -121,7 +121,7 @@ def _statement_columns() -> tuple[Column, ...]:
 
 
 def _dataflow_columns() -> tuple[Column, ...]:
-    out = [_logged("float_ops", "operations", "operations x P^2 (as released)", _DATAFLOW_SOURCE)]
+    out = [_logged("float_ops", "operations", "operations x P (official: x P^2)", _DATAFLOW_SOURCE)]
     out += [
         Column(
             name=f"location.{k}", unit="0 or 1", formula=f"buffer in {k}", source=_DATAFLOW_SOURCE

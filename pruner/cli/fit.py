@@ -104,7 +104,10 @@ def _fit_network(
     network: nn.Module,
     info: CheckpointInfo,
 ) -> dict[str, Any] | None:
-    ranker = NeuralRanker(network, store.fit_scaler(sides["train"]))
+    relative = bool(config.inputs.relative)
+    store = store.relative() if relative else store
+    scaler = store.fit_scaler(sides["train"], config.inputs.scale)
+    ranker = NeuralRanker(network, scaler, relative=relative)
     module = RankingModule(
         ranker,
         loss=build(config.loss),

@@ -54,14 +54,20 @@ class TaskBatches(BatchPlan):
 
     Every epoch each task's programs are shuffled and dealt into lists of equal size (give or take
     one, none above `programs`), the lists of all tasks are shuffled, and `tasks` of them make a
-    batch. Two lists of a batch may come from the same task; they then form one list.
+    batch. Two lists of a batch may come from the same task; they then form one list. With
+    `per_task`, an epoch sees at most that many programs of a task, drawn anew each time: tasks
+    with long logs then do not dominate, and epochs are short.
     """
 
-    def __init__(self, *, tasks: int = 8, programs: int = 64) -> None:
-        if tasks < 1 or programs < 2:
-            raise ValueError(f"batches: got tasks={tasks}, programs={programs}; need >= 1 and >= 2")
+    def __init__(self, *, tasks: int = 8, programs: int = 64, per_task: int | None = None) -> None:
+        if tasks < 1 or programs < 2 or (per_task is not None and per_task < 2):
+            raise ValueError(
+                f"batches: got tasks={tasks}, programs={programs}, per_task={per_task}; "
+                "need >= 1, >= 2 and >= 2"
+            )
         self.tasks = tasks
         self.programs = programs
+        self.per_task = per_task
 
     def epoch(
         self, task: Int[Tensor, " program"], generator: torch.Generator
@@ -70,7 +76,8 @@ class TaskBatches(BatchPlan):
         shuffled = torch.randperm(len(task), generator=generator)
         by_task = shuffled[torch.argsort(task[shuffled], stable=True)]
         lists: list[Tensor] = []
-        for programs in by_task.split(self._counts(task)):
+        for everything in by_task.split(self._counts(task)):
+            programs = everything[: self.per_task]
             lists.extend(programs.tensor_split(self._num_lists(len(programs))))
         order = torch.randperm(len(lists), generator=generator).tolist()
         groups = [order[i : i + self.tasks] for i in range(0, len(order), self.tasks)]
@@ -79,7 +86,9 @@ class TaskBatches(BatchPlan):
 
     def num_batches(self, task: Int[Tensor, " program"]) -> int:
         """Lists of all tasks, `tasks` a batch."""
-        lists = sum(self._num_lists(count) for count in self._counts(task))
+        most = self.per_task
+        counts = [count if most is None else min(count, most) for count in self._counts(task)]
+        lists = sum(self._num_lists(count) for count in counts)
         return -(-lists // self.tasks)
 
     def _num_lists(self, count: int) -> int:

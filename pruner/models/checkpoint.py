@@ -18,7 +18,7 @@ from torch import nn
 
 from pruner.errors import DataError
 from pruner.models.ranker import NeuralRanker, Ranker
-from pruner.models.scaler import ColumnMaxScaler
+from pruner.models.scaler import ColumnScaler
 from pruner.models.trees import XGBoostRanker
 
 FORMAT = 1
@@ -58,6 +58,7 @@ def save_checkpoint(path: Path, ranker: Ranker, info: CheckpointInfo) -> None:
         state: Any = {
             "network": {k: v.detach().cpu() for k, v in ranker.network.state_dict().items()},
             "scaler": {k: v.detach().cpu() for k, v in ranker.scaler.state_dict().items()},
+            "relative": ranker.relative,
         }
     elif isinstance(ranker, XGBoostRanker):
         state = {"booster": ranker.state()}
@@ -102,9 +103,9 @@ def load_checkpoint(
         model.load_state(state["booster"])
         return model, info
     model.load_state_dict(state["network"])
-    scaler = ColumnMaxScaler()
+    scaler = ColumnScaler()
     scaler.load_state_dict(state["scaler"])
-    return NeuralRanker(model, scaler).eval(), info
+    return NeuralRanker(model, scaler, relative=state["relative"]).eval(), info
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from pruner.models.layers import NormStatistics
 from pruner.models.module_pickle import MAX_BYTES, InertModule, load_modules
 from pruner.models.pacm import PaCM
 from pruner.models.ranker import NeuralRanker
-from pruner.models.scaler import ColumnMaxScaler
+from pruner.models.scaler import ColumnScaler
 
 NUM_DATAFLOW_ROWS = 8
 LAYERS = {
@@ -135,5 +135,5 @@ def official_ranker(
     if odd:
         raise DataError(f"not the official network of 417,409 parameters; differs in {odd[0]}")
     network.load_state_dict(renamed)
-    scaler = ColumnMaxScaler(weights.statement_max, weights.dataflow_max)
+    scaler = ColumnScaler.by_maximum(weights.statement_max, weights.dataflow_max)
     return NeuralRanker(network, scaler).eval()

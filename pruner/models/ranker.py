@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from pruner.data.tasks import TaskKey
 from pruner.models.batch import ProgramBatch
 from pruner.models.metrics import ScoredTask
-from pruner.models.scaler import ColumnMaxScaler
+from pruner.models.relative import Center
+from pruner.models.scaler import ColumnScaler
 from pruner.models.store import Features, ProgramStore, TaskPrograms
 
 SCORING_BATCH = 4096  # programs, as in the official code
@@ -50,15 +51,20 @@ class Ranker(ABC):
 
 
 class NeuralRanker(nn.Module, Ranker):
-    """A network with the normalisation of its training set; takes raw features."""
+    """A network with the normalisation of its training set.
 
-    def __init__(self, network: nn.Module, scaler: ColumnMaxScaler) -> None:
+    With `relative`, scoring takes the mean candidate away from all of them first (training does so
+    once for the whole store).
+    """
+
+    def __init__(self, network: nn.Module, scaler: ColumnScaler, *, relative: bool = False) -> None:
         super().__init__()
         self.network = network
         self.scaler = scaler
+        self.relative = relative
 
     def forward(self, batch: ProgramBatch) -> Float[Tensor, " program"]:
-        """Score raw features, in training or evaluation mode as set."""
+        """Score features that are not scaled yet, in training or evaluation mode as set."""
         scores: Tensor = self.network(self.scaler(batch))
         return scores
 
@@ -69,8 +75,12 @@ class NeuralRanker(nn.Module, Ranker):
         """Score programs of one task in evaluation mode, at most 4096 at a time."""
         was_training = self.training
         self.eval()
-        device = self.scaler.statement_max.device
-        parts = [self(store.programs(part).to(device)) for part in index.split(SCORING_BATCH)]
+        device = self.scaler.statement_scale.device
+        center = Center.of(store.programs(index)) if self.relative and len(index) else None
+        parts = []
+        for part in index.split(SCORING_BATCH):
+            batch = store.programs(part)
+            parts.append(self((center.relative(batch) if center else batch).to(device)))
         self.train(was_training)
         return torch.cat(parts).float().cpu().numpy()
 

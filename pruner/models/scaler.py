@@ -1,4 +1,4 @@
-"""Normalisation of inputs: every column divided by its maximum over the training programs."""
+"""Normalisation of inputs: column by column, with statistics of the training programs."""
 
 import torch
 from jaxtyping import Float
@@ -6,41 +6,68 @@ from torch import Tensor, nn
 
 from pruner.models.batch import NUM_DATAFLOW_COLUMNS, NUM_STATEMENT_COLUMNS, ProgramBatch
 
-
-def positive_or_one(maximum: Float[Tensor, " column"]) -> Float[Tensor, " column"]:
-    """Replace maxima that are not positive by 1, so that constant columns stay what they are."""
-    return torch.where(maximum > 0, maximum, torch.ones_like(maximum))
+STANDARD_LIMIT = 5.0
+"""Standard scores beyond this many deviations are cut: a new operator can be far outside."""
 
 
-class ColumnMaxScaler(nn.Module):
-    """Divide by column maxima of the training set: one vector of 174, one of 23.
+def positive_or_one(value: Float[Tensor, " column"]) -> Float[Tensor, " column"]:
+    """Replace values that are not positive by 1, so that constant columns stay what they are."""
+    return torch.where(value > 0, value, torch.ones_like(value))
 
-    The vectors are buffers: they travel with the weights, to devices and into checkpoints.
+
+class ColumnScaler(nn.Module):
+    """``clamp((x - center) / scale, -limit, limit)`` for the 174 statement and 23 dataflow columns.
+
+    Two uses: the official division by column maxima (center 0, no limit) and standard scores. The
+    vectors are buffers: they travel with the weights, to devices and into checkpoints.
     """
 
-    statement_max: Tensor
-    dataflow_max: Tensor
+    statement_center: Tensor
+    statement_scale: Tensor
+    dataflow_center: Tensor
+    dataflow_scale: Tensor
+    limit: Tensor
 
-    def __init__(
-        self,
-        statement_max: Float[Tensor, " statement"] | None = None,
-        dataflow_max: Float[Tensor, " dataflow"] | None = None,
-    ) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        ones = torch.ones
-        self.register_buffer(
-            "statement_max",
-            ones(NUM_STATEMENT_COLUMNS) if statement_max is None else statement_max.clone(),
-        )
-        self.register_buffer(
-            "dataflow_max",
-            ones(NUM_DATAFLOW_COLUMNS) if dataflow_max is None else dataflow_max.clone(),
-        )
+        for kind, size in (
+            ("statement", NUM_STATEMENT_COLUMNS),
+            ("dataflow", NUM_DATAFLOW_COLUMNS),
+        ):
+            self.register_buffer(f"{kind}_center", torch.zeros(size))
+            self.register_buffer(f"{kind}_scale", torch.ones(size))
+        self.register_buffer("limit", torch.tensor(torch.inf))
+
+    @staticmethod
+    def by_maximum(
+        statement: Float[Tensor, " statement"], dataflow: Float[Tensor, " dataflow"]
+    ) -> "ColumnScaler":
+        """Division by column maxima, as in the official code."""
+        scaler = ColumnScaler()
+        scaler.statement_scale.copy_(statement)
+        scaler.dataflow_scale.copy_(dataflow)
+        return scaler
+
+    @staticmethod
+    def standard(
+        statement: tuple[Float[Tensor, " statement"], Float[Tensor, " statement"]],
+        dataflow: tuple[Float[Tensor, " dataflow"], Float[Tensor, " dataflow"]],
+    ) -> "ColumnScaler":
+        """Standard scores from (mean, deviation) of every column."""
+        scaler = ColumnScaler()
+        scaler.statement_center.copy_(statement[0])
+        scaler.statement_scale.copy_(statement[1])
+        scaler.dataflow_center.copy_(dataflow[0])
+        scaler.dataflow_scale.copy_(dataflow[1])
+        scaler.limit.fill_(STANDARD_LIMIT)
+        return scaler
 
     def forward(self, batch: ProgramBatch) -> ProgramBatch:
         """Return the batch with normalised columns."""
+        statement = (batch.statement - self.statement_center) / self.statement_scale
+        dataflow = (batch.dataflow - self.dataflow_center) / self.dataflow_scale
         return ProgramBatch(
-            statement=batch.statement / self.statement_max,
+            statement=statement.clamp(-self.limit, self.limit),
             program=batch.program,
-            dataflow=batch.dataflow / self.dataflow_max,
+            dataflow=dataflow.clamp(-self.limit, self.limit),
         )

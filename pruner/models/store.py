@@ -6,8 +6,8 @@ once for each task.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -23,7 +23,8 @@ from pruner.models.batch import (
     LabelledBatch,
     ProgramBatch,
 )
-from pruner.models.scaler import ColumnMaxScaler, positive_or_one
+from pruner.models.relative import group_means
+from pruner.models.scaler import ColumnScaler, positive_or_one
 
 
 class Features(Protocol):
@@ -202,17 +203,66 @@ class ProgramStore:
             index=index,
         )
 
-    def fit_scaler(self, index: Int[Tensor, " program"]) -> ColumnMaxScaler:
-        """Column maxima over the given (training) programs; 1 where not positive."""
+    def relative(self) -> "ProgramStore":
+        """The same programs, features relative to their task (:mod:`pruner.models.relative`)."""
+        program = torch.repeat_interleave(
+            torch.arange(self.num_programs), self.row_start[1:] - self.row_start[:-1]
+        )
+        place = torch.arange(len(self.rows)) - self.row_start[program]
+        width = int(place.max()) + 1 if len(place) else 1
+        group = self.task[program] * width + place
+        rows = self.rows - group_means(self.rows, group, len(self.keys) * width)[group]
+        flat = self.dataflow.reshape(self.num_programs, -1)
+        flow = flat - group_means(flat, self.task, len(self.keys))[self.task]
+        return replace(self, rows=rows, dataflow=flow.view_as(self.dataflow))
+
+    def fit_scaler(
+        self, index: Int[Tensor, " program"], kind: Literal["standard", "max"] = "max"
+    ) -> ColumnScaler:
+        """Column statistics over the given (training) programs.
+
+        ``max``: division by the maximum (1 where not positive); ``standard``: standard scores.
+        """
         rows, _ = self.row_index(index)
-        statement = torch.cat(
-            [_column_max(self.rows, rows), self.flags[self.task[index].unique()].amax(dim=0)]
+        flags = self.flags[self.task[index].unique()]
+        flow = self.dataflow.reshape(self.num_programs, -1)
+        if kind == "max":
+            statement = torch.cat([_column_max(self.rows, rows), flags.amax(dim=0)])
+            dataflow = _column_max(flow, index).view(-1, NUM_DATAFLOW_COLUMNS).amax(dim=0)
+            return ColumnScaler.by_maximum(positive_or_one(statement), positive_or_one(dataflow))
+        mean, square = _column_moments(self.rows, rows)
+        mean = torch.cat([mean, flags.mean(dim=0)])
+        square = torch.cat([square, flags.square().mean(dim=0)])
+        flow_mean, flow_square = _column_moments(
+            self.dataflow.reshape(-1, NUM_DATAFLOW_COLUMNS),
+            (index[:, None] * self.num_dataflow_rows + torch.arange(self.num_dataflow_rows)).view(
+                -1
+            ),
         )
-        dataflow = _column_max(self.dataflow.view(self.num_programs, -1), index)
-        return ColumnMaxScaler(
-            positive_or_one(statement),
-            positive_or_one(dataflow.view(-1, NUM_DATAFLOW_COLUMNS).amax(dim=0)),
+        return ColumnScaler.standard(
+            (mean, _deviation(mean, square)), (flow_mean, _deviation(flow_mean, flow_square))
         )
+
+
+def _column_moments(
+    values: Tensor, index: Tensor, block: int = 65536
+) -> tuple[Float[Tensor, " column"], Float[Tensor, " column"]]:
+    """Mean and mean square of the chosen rows without copying them all at once."""
+    total = torch.zeros((2, values.shape[1]), dtype=torch.float64)
+    for part in index.split(block):
+        chosen = values[part].double()
+        total[0] += chosen.sum(dim=0)
+        total[1] += chosen.square().sum(dim=0)
+    mean, square = (total / max(len(index), 1)).float()
+    return mean, square
+
+
+def _deviation(
+    mean: Float[Tensor, " column"], square: Float[Tensor, " column"]
+) -> Float[Tensor, " column"]:
+    """Standard deviation; 1 for columns that (almost) never vary."""
+    deviation = (square - mean.square()).clamp(min=0).sqrt()
+    return torch.where(deviation > 1e-4, deviation, torch.ones_like(deviation))
 
 
 def _column_max(values: Tensor, index: Tensor, block: int = 65536) -> Float[Tensor, " column"]:

@@ -9,7 +9,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pruner.errors import MissingExtra
+from pruner.models.batch import NUM_STATEMENT_FEATURES
 from pruner.models.ranker import Ranker
+from pruner.models.relative import group_means
 from pruner.models.store import ProgramStore
 
 Pooling = Literal["sum", "mean", "max"]
@@ -46,6 +48,9 @@ def pooled(
 class XGBoostRanker(Ranker):
     """XGBoost on pooled statements, ranking inside tasks or regressing best/latency.
 
+    With `relative` the pooled columns are relative to the mean of the task's programs that are
+    given together (:mod:`pruner.models.relative`).
+
     `objective` is XGBoost's own name: "rank:pairwise" compares programs of one task only,
     "reg:squarederror" fits the label. Training stops after `patience` rounds without a better
     validation error. Raises MissingExtra when xgboost is not installed.
@@ -64,11 +69,13 @@ class XGBoostRanker(Ranker):
         subsample: float = 0.8,
         colsample_bytree: float = 0.5,
         pairs_per_program: int = 8,
+        relative: bool = True,
     ) -> None:
         unknown = set(pooling) - {"sum", "mean", "max"}
         if unknown or not pooling:
             raise ValueError(f"model.pooling: got {list(pooling)}; known: sum, mean, max")
         self.pooling: tuple[Pooling, ...] = tuple(pooling)
+        self.relative = relative
         self.num_rounds = num_rounds
         self.patience = patience
         self.parameters: dict[str, Any] = {
@@ -137,10 +144,19 @@ class XGBoostRanker(Ranker):
         xgboost = _xgboost()
         index = index.sort().values if labelled else index
         values = pooled(store, index, self.pooling)
+        if self.relative:
+            _center(values[:, : len(self.pooling) * NUM_STATEMENT_FEATURES], store.task[index])
         if not labelled:
             return xgboost.DMatrix(values)
         label, task = store.label[index].numpy(), store.task[index].numpy()
         return xgboost.DMatrix(values, label=label, qid=task)
+
+
+def _center(values: Float[np.ndarray, "program column"], task: Int[Tensor, " program"]) -> None:
+    """Take the mean of every task's programs away, in place."""
+    names, group = torch.unique(task, return_inverse=True)
+    mean = group_means(torch.from_numpy(values), group, len(names))
+    values -= mean.numpy()[group.numpy()]
 
 
 def _xgboost() -> Any:

@@ -77,8 +77,8 @@ def test_every_parameter_of_a_pickle_arrives_once(tmp_path, network, maxima, pro
     assert {our_name(name) for name in expected} == set(found)
     for name, value in expected.items():
         assert torch.equal(found[our_name(name)], value), name
-    assert torch.equal(ranker.scaler.statement_max, maxima[0])
-    assert torch.equal(ranker.scaler.dataflow_max, maxima[1])
+    assert torch.equal(ranker.scaler.statement_scale, maxima[0])
+    assert torch.equal(ranker.scaler.dataflow_scale, maxima[1])
 
 
 def test_an_archive_says_the_same_as_the_pickle(tmp_path, network, maxima):
@@ -246,5 +246,5 @@ def test_the_released_weights_fit(shared, name):
     # pruner-facts 4.3: the shipped maximum of the squared loop product is twice the plain one.
     if name == "pam_k80_1500":
         maxima = ranker.scaler
-        assert maxima.dataflow_max[0] == pytest.approx(93.36, abs=0.01)
-        assert maxima.statement_max[161] == pytest.approx(46.68, abs=0.01)
+        assert maxima.dataflow_scale[0] == pytest.approx(93.36, abs=0.01)
+        assert maxima.statement_scale[161] == pytest.approx(46.68, abs=0.01)

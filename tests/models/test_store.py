@@ -64,12 +64,12 @@ def test_scaler_is_the_column_maximum_of_the_chosen_programs():
     scaler = store.fit_scaler(index)
     batch = store.programs(index)
     assert torch.equal(
-        scaler.statement_max,
+        scaler.statement_scale,
         torch.where(batch.statement.amax(0) > 0, batch.statement.amax(0), torch.tensor(1.0)),
     )
-    assert torch.equal(scaler.dataflow_max, batch.dataflow.amax(dim=(0, 1)))
+    assert torch.equal(scaler.dataflow_scale, batch.dataflow.amax(dim=(0, 1)))
     scaled = scaler(batch)
-    assert torch.equal(scaled.statement, batch.statement / scaler.statement_max)
+    assert torch.equal(scaled.statement, batch.statement / scaler.statement_scale)
     assert scaled.statement.max() == scaled.dataflow.max() == 1.0
 
 

@@ -25,7 +25,7 @@ DEMO := demo-$(shell date +%Y%m%d-%H%M%S)
 BUNDLED := data.platform=all split=bundled
 
 demo: setup ## train two models on the bundled CPU measurements, judge them on unseen workloads
-	$(BIN)/python train.py $(BUNDLED) loss=listnet trainer.max_epochs=40 run_id=$(DEMO)-pacm
+	$(BIN)/python train.py $(BUNDLED) loss=listnet run_id=$(DEMO)-pacm
 	$(BIN)/python train.py $(BUNDLED) model=xgboost run_id=$(DEMO)-xgboost
 	$(BIN)/python evaluate.py checkpoint=outputs/train/$(DEMO)-pacm
 	$(BIN)/python evaluate.py checkpoint=outputs/train/$(DEMO)-xgboost

@@ -18,7 +18,7 @@ from pruner.cli.common import (
     say,
 )
 from pruner.cli.dataset import load_dataset, record_root, required_platforms
-from pruner.cli.fit import ranker_of
+from pruner.cli.fit import BEST, ranker_of
 from pruner.errors import DataError, PrunerError
 from pruner.models.assemble import small_tasks_removed
 from pruner.models.checkpoint import CheckpointInfo
@@ -69,12 +69,23 @@ def _ranker(config: DictConfig) -> tuple[Ranker, CheckpointInfo | None]:
     if (config.checkpoint is None) == (model is None):
         raise PrunerError("give either checkpoint=FILE (of train.py) or model=random")
     if config.checkpoint is not None:
-        path = Path(config.checkpoint)
-        return ranker_of(path / "best.pt" if path.is_dir() else path)
+        return ranker_of(_checkpoint_file(Path(config.checkpoint)))
     ranker = build(model)
     if not isinstance(ranker, Ranker) or hasattr(ranker, "fit"):
         raise PrunerError("this model learns: train it with train.py and give checkpoint=FILE")
     return ranker, None
+
+
+def _checkpoint_file(path: Path) -> Path:
+    """The file itself, or the checkpoint of a run folder with one fit."""
+    if not path.is_dir():
+        return path
+    parts = sorted(path.glob(f"*/{BEST}"))
+    if parts and not (path / BEST).exists():
+        raise PrunerError(
+            f"{path} holds {len(parts)} fits; give one of them, such as checkpoint={parts[0]}"
+        )
+    return path / BEST
 
 
 def _judged(config: DictConfig, store: ProgramStore, info: CheckpointInfo | None) -> Tensor:

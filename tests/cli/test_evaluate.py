@@ -43,3 +43,13 @@ def test_mistakes_are_one_line_and_code_2(command, toy_root, arguments, message)
     assert code == 2
     assert message in err
     assert "Traceback" not in err
+
+
+def test_a_folder_of_several_fits_asks_for_one(command, toy_root, tmp_path):
+    for seed in (0, 1):
+        (tmp_path / "run" / f"seed-{seed}").mkdir(parents=True)
+        (tmp_path / "run" / f"seed-{seed}" / "best.pt").touch()
+    code, _, err = command("evaluate", f"data.root={toy_root}", f"checkpoint={tmp_path / 'run'}")
+    assert code == 2
+    assert "holds 2 fits" in err
+    assert "seed-0" in err

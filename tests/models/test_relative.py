@@ -59,7 +59,8 @@ def test_scoring_raw_features_equals_scoring_the_relative_store():
 def test_an_offset_common_to_all_candidates_changes_no_score():
     store = synthetic.store(sizes=(12,))
     index = torch.arange(12)
-    ranker = NeuralRanker(TenSetMLP(), store.relative().fit_scaler(index, "standard"), relative=True)
+    scaler = store.relative().fit_scaler(index, "standard")
+    ranker = NeuralRanker(TenSetMLP(), scaler, relative=True)
     before = ranker.score_store(store, index)
     store.rows[:] += 3.0
     store.dataflow[:] += 5.0

@@ -18,6 +18,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from pruner.cli.options import check_options
 from pruner.errors import DataError, PrunerError
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -35,7 +36,9 @@ RESUMABLE = (
     "trainer.max_epochs",
 )
 
-_UNKNOWN_CHOICE = r"Could not find '(.+?)'\s+Available options in '(.+?)':\s+(.*)"
+_UNKNOWN_CHOICE = re.compile(
+    r"Could not find '(.+?)'\s+Available options in '(.+?)':\s+(.*)", re.DOTALL
+)
 
 Task = Callable[[DictConfig], Mapping[str, Any]]
 
@@ -56,9 +59,12 @@ def run_door(config_name: str, task: Task) -> None:
     def entry(config: DictConfig) -> None:
         logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
         try:
+            check_options(config)
             print_result(task(config))
         except PrunerError as error:
             fail(str(error))
+        except OSError as error:  # a folder that cannot be written, a disk that is full
+            fail(f"{error.filename or 'files'}: {error.strerror or error}")
         except OmegaConfBaseException as error:  # composed well, read wrongly: ours
             raise RuntimeError(str(error)) from error
 
@@ -80,9 +86,7 @@ def fail(message: str) -> NoReturn:
 def _one_line(error: Exception) -> str:
     """Shorten Hydra's message; of a wrong choice keep what there is to choose from."""
     text = str(error)
-    missing = re.search(
-        r"Could not find '(.+?)'\s+Available options in '(.+?)':\s+(.*)", text, re.S
-    )
+    missing = _UNKNOWN_CHOICE.search(text)
     if missing:
         wanted, group, options = missing.groups()
         known = ", ".join(options.split("Config search path")[0].split())

@@ -78,10 +78,10 @@ def featurize_file(file: TaskFile, plan: Plan) -> FileReport:
     earlier = _earlier(target, about)
     if earlier is not None:
         return earlier
-    quarantine = Quarantine()
-    tasks = read_tasks(
-        file.path, quarantine, platform=file.platform, task=file.task, duplicates="keep"
-    )
+    with Quarantine(target.with_suffix(".quarantine.jsonl")) as quarantine:
+        tasks = read_tasks(
+            file.path, quarantine, platform=file.platform, task=file.task, duplicates="keep"
+        )
     failures: Counter[str] = Counter()
     arrays = _joined([_task_arrays(task, plan, failures) for task in tasks if len(task)], plan)
     about = {**about, "failures": dict(failures), "quarantined": dict(quarantine.counts)}
@@ -242,7 +242,7 @@ def _result(found: Sequence[FileReport], seconds: float, plan: Plan) -> dict[str
     if reused:
         say(f"{reused} of {len(found)} files were already there")
     if not programs:
-        raise PrunerError("no record could be read; see the quarantine counts of train.py")
+        raise PrunerError("no record could be read; see the .quarantine.jsonl files in out")
     return {
         "programs": programs,
         "failed": failures.total(),

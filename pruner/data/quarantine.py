@@ -58,16 +58,14 @@ class Entry:
 class Quarantine:
     """Counts what was set aside and, given `report`, writes one JSON object a line there.
 
-    The report file appears with its first entry, so a clean run leaves none; an older report of
-    the same name is replaced. Use it as a context manager or call `close`.
+    The report file appears with its first entry, which replaces an older report of the same name; a
+    clean run that ends well leaves none, one that fails leaves the older one. Use it as a context manager or call `close`.
     """
 
     def __init__(self, report: Path | str | None = None) -> None:
         self.report = None if report is None else Path(report)
         self.counts: Counter[str] = Counter()
         self._handle: IO[bytes] | None = None
-        if self.report is not None:
-            self.report.unlink(missing_ok=True)
 
     @property
     def total(self) -> int:
@@ -105,6 +103,8 @@ class Quarantine:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+        if kind is None and not self.counts and self.report is not None:
+            self.report.unlink(missing_ok=True)
 
 
 def read_report(path: Path | str) -> list[Entry]:

@@ -114,14 +114,12 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise DataError(f"{path} is not a Pruner checkpoint: {_first_line(error)}") from error
+        raise DataError(
+            f"{path} is not a Pruner checkpoint, or a damaged one; train.py writes them"
+        ) from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise DataError(f"{path} is not a Pruner checkpoint of format {FORMAT}")
     return content
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,79 @@
+"""Option values that a command would otherwise misread or refuse late: checked before any work."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from pruner.errors import PrunerError
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What an option must be: ``accepts`` its value, ``wanted`` in words."""
+
+    accepts: Callable[[Any], bool]
+    wanted: str
+
+
+def _whole(least: int) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and value >= least
+
+
+def _optional(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or accepts(value)
+
+
+def _one_of(*known: str) -> Rule:
+    return Rule(lambda value: value in known, f"one of {', '.join(known)}")
+
+
+def _seeds(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_whole(0), value))
+
+
+def _name(value: Any) -> bool:
+    return str(value) not in ("", ".", "..") and not {"/", "\\"} & set(str(value))
+
+
+COUNT = Rule(_whole(0), "a whole number, 0 or more")
+POSITIVE = Rule(_whole(1), "a whole number, 1 or more")
+POSITIVE_OR_NULL = Rule(_optional(_whole(1)), "a whole number, 1 or more, or null")
+
+RULES: dict[str, Rule] = {
+    "seed": COUNT,
+    "seeds": Rule(_optional(_seeds), "a list with at least one seed, such as [0,1,2], or null"),
+    "split.seed": COUNT,
+    "num_threads": POSITIVE_OR_NULL,
+    "num_workers": POSITIVE_OR_NULL,
+    "stop_after": POSITIVE_OR_NULL,
+    "min_programs": POSITIVE,
+    "trainer.max_epochs": POSITIVE,
+    "optimizer.lr": Rule(
+        lambda value: isinstance(value, float | int) and value > 0, "a number above 0"
+    ),
+    "inputs.relative": Rule(lambda value: isinstance(value, bool), "true or false"),
+    "inputs.scale": _one_of("standard", "max"),
+    "features.dataflow": _one_of("paper", "official"),
+    "data.duplicates": _one_of("drop", "keep"),
+    "run_id": Rule(_optional(_name), "a folder name without separators"),
+}
+
+
+def check_options(config: DictConfig) -> None:
+    """Refuse values that break a rule; options that a command does not have are skipped.
+
+    Raises:
+        PrunerError: names the option, the value and what is wanted.
+    """
+    values = OmegaConf.to_container(config, resolve=True)
+    for name, rule in RULES.items():
+        value: Any = values
+        for part in name.split("."):
+            if not isinstance(value, dict) or part not in value:
+                break
+            value = value[part]
+        else:
+            if not rule.accepts(value):
+                raise PrunerError(f"{name}={value}: it must be {rule.wanted}")

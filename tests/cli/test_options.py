@@ -1,0 +1,59 @@
+"""Values that would be misread or refused late are refused at once, in one line."""
+
+import pytest
+from omegaconf import OmegaConf
+
+from pruner.cli.options import RULES, check_options
+from pruner.errors import PrunerError
+
+
+def nested(name, value):
+    for part in reversed(name.split(".")):
+        value = {part: value}
+    return OmegaConf.create(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("seed", -1), ("seed", "abc"), ("seeds", []), ("seeds", [0, "x"]), ("split.seed", "abc"),
+        ("num_threads", -1), ("num_workers", 0), ("stop_after", 0), ("min_programs", -4),
+        ("trainer.max_epochs", 1.5), ("trainer.max_epochs", True), ("optimizer.lr", -1),
+        ("inputs.relative", "foo"), ("inputs.scale", "foo"), ("features.dataflow", "foo"),
+        ("data.duplicates", "foo"), ("run_id", "../x"), ("run_id", ".."),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_named(name, value):
+    with pytest.raises(PrunerError, match=name.replace(".", r"\.")):
+        check_options(nested(name, value))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("seed", 0), ("seeds", None), ("seeds", [0, 1]), ("num_threads", None), ("stop_after", 2),
+        ("optimizer.lr", 7e-4), ("inputs.relative", False), ("inputs.scale", "max"),
+        ("data.duplicates", "keep"), ("run_id", None), ("run_id", "a-1"),
+    ],
+)  # fmt: skip
+def test_a_right_value_passes(name, value):
+    check_options(nested(name, value))
+
+
+def test_options_that_a_command_lacks_are_skipped():
+    check_options(OmegaConf.create({"unrelated": 1}))
+    assert len(RULES) > 10
+
+
+def test_mistakes_end_in_one_line(command, toy_root, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.touch()
+    for arguments, message in (
+        (["trainer.max_epochs=0"], "trainer.max_epochs=0: it must be"),
+        (["model=random"], "nothing to train"),
+        ([f"outputs={blocked}"], str(blocked)),
+    ):
+        code, _, err = command("train", f"data.root={toy_root}", "platform=v100", *arguments)
+        assert code == 2, err
+        assert message in err
+        assert "Traceback" not in err

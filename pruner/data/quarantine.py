@@ -59,7 +59,8 @@ class Quarantine:
     """Counts what was set aside and, given `report`, writes one JSON object a line there.
 
     The report file appears with its first entry, which replaces an older report of the same name; a
-    clean run that ends well leaves none, one that fails leaves the older one. Use it as a context manager or call `close`.
+    clean run that ends well leaves none, one that fails leaves the older one. Use it as a context
+    manager or call `close`.
     """
 
     def __init__(self, report: Path | str | None = None) -> None:

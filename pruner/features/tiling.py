@@ -26,15 +26,18 @@ from pruner.features.tiling_index import (
     fixed,
     shift,
 )
-from pruner.program.bounds import GLOBAL, LOCAL, SHARED, attach_path, thread_rank
+from pruner.program.bounds import (
+    attach_path,
+    feeds_thread,
+    scope_rank_of,
+    thread_rank,
+)
 from pruner.program.dag import ComputeDAG
 from pruner.program.expr import Expr, Load, loads
 from pruner.program.inline import inline_bodies
 from pruner.program.replay import replay
 from pruner.program.schedule import Attach, Loop, Schedule, SplitRelation, StageState
 from pruner.program.steps import Primitive, RFactor, Split, UnrollPragma
-
-_SCOPES = {"global": GLOBAL, "shared": SHARED, "local": LOCAL}
 
 
 @dataclass(slots=True, eq=False)
@@ -124,7 +127,7 @@ class _Tiler:
         return out * float(number)
 
     def _infer(self, stage: StageState) -> None:
-        self._scopes[stage.key] = _scope_of(self._schedule, stage)
+        self._scopes[stage.key] = scope_rank_of(self._schedule, stage)
         whole = stage.is_output or stage.is_placeholder
         for d, axis in enumerate(stage.axes):
             if whole:
@@ -186,7 +189,7 @@ class _Tiler:
     def _extents_down(self, stage: StageState) -> None:
         extents = self.out.extents
         perfect = self._perfect_loops(stage)
-        bound = _feeds_thread(stage)
+        bound = feeds_thread(stage)
         for rel in stage.relations:
             if not isinstance(rel, SplitRelation):
                 extents[rel.fused] = extents[rel.outer] * extents[rel.inner]
@@ -319,28 +322,6 @@ def _divides(given: Formula, extent: Formula) -> bool:
     return all(power > 0 for _, power in quotient.powers) and quotient.constant == int(
         quotient.constant
     )
-
-
-def _feeds_thread(stage: StageState) -> set[Loop]:
-    bound = {leaf for leaf in stage.leaves if thread_rank(stage.marks.get(leaf)) is not None}
-    for rel in reversed(stage.relations):
-        if isinstance(rel, SplitRelation):
-            if rel.inner in bound or rel.outer in bound:
-                bound.add(rel.parent)
-        elif rel.fused in bound:
-            bound |= {rel.outer, rel.inner}
-    return bound
-
-
-def _scope_of(schedule: Schedule, stage: StageState) -> int:
-    if stage.scope:
-        return _SCOPES[stage.scope]
-    ranks = [
-        rank
-        for owner, loop in attach_path(schedule, stage)
-        if (rank := thread_rank(owner.marks.get(loop))) is not None
-    ]
-    return {-1: GLOBAL, 0: SHARED, 1: LOCAL}[max(ranks, default=-1)]
 
 
 def _move_attach_points(schedule: Schedule) -> None:

@@ -77,7 +77,7 @@ def infer_bounds(schedule: Schedule) -> Bounds:
         stage = schedule.pool[key]
         if stage.attach == "inline":
             continue
-        out.scope_rank[key] = _scope_rank(schedule, stage)
+        out.scope_rank[key] = scope_rank_of(schedule, stage)
         if stage.is_output or stage.is_placeholder:
             for axis, extent in zip(stage.axes, stage.shape, strict=True):
                 axis.extent = extent
@@ -124,7 +124,8 @@ def attach_path(schedule: Schedule, stage: StageState) -> list[tuple[StageState,
     return path
 
 
-def _scope_rank(schedule: Schedule, stage: StageState) -> int:
+def scope_rank_of(schedule: Schedule, stage: StageState) -> int:
+    """Storage rank: the stage's scope or, without one, that of the threads around it."""
     if stage.scope:
         return _SCOPE_RANK[stage.scope]
     ranks = [
@@ -270,7 +271,7 @@ def _multiple_of(a: Affine, divisor: IntLike) -> np.ndarray | np.bool_:
 
 def _extents_down(stage: StageState) -> None:
     """From root extents to leaf extents (``PassDownDomain``)."""
-    bound = _feeds_thread(stage)
+    bound = feeds_thread(stage)
     for rel in stage.relations:
         if not isinstance(rel, SplitRelation):
             rel.fused.extent = rel.outer.extent * rel.inner.extent
@@ -283,7 +284,7 @@ def _extents_down(stage: StageState) -> None:
         other.extent = -(-extent // given)
 
 
-def _feeds_thread(stage: StageState) -> set[Loop]:
+def feeds_thread(stage: StageState) -> set[Loop]:
     """Loops from which a thread-bound leaf is made (``PassUpThreadBinding``)."""
     bound = {leaf for leaf in stage.leaves if thread_rank(stage.marks.get(leaf)) is not None}
     for rel in reversed(stage.relations):

@@ -126,8 +126,6 @@ def _task_arrays(records: TaskRecords, plan: Plan, failures: Counter[str]) -> di
         batch = features.featurize_records(
             records.workload_key,
             records.fused,
-            records.target,
-            records.hardware_params,
             records.steps,
             tasks=_tasks(plan.data_root),
             dataflow=plan.dataflow,

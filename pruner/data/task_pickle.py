@@ -38,7 +38,7 @@ MAX_BYTES = 256 * 2**20
 
 
 class UnsafePickle(DataError):
-    """The file asks for something that no task file needs; nothing of it was executed."""
+    """The file asks for something that its kind never needs; nothing of it was executed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ def read_task_pickle(path: Path) -> list[PickledTask]:
 
 def load_inert(payload: bytes) -> Any:
     """The pickled value with every object replaced by an inert :class:`Inert` record."""
-    _check_opcodes(payload)
+    check_opcodes(payload, ALLOWED_OPCODES)
     try:
         return _InertUnpickler(io.BytesIO(payload)).load()
     except UnsafePickle:
@@ -179,10 +179,11 @@ class _InertUnpickler(pickle.Unpickler):
         raise UnsafePickle(f"refused: persistent identifier {pid!r}")
 
 
-def _check_opcodes(payload: bytes) -> None:
+def check_opcodes(payload: bytes, allowed: frozenset[str]) -> None:
+    """Refuse a pickle with another opcode, or with a memo index that only wastes memory."""
     try:
         for count, (opcode, value, position) in enumerate(pickletools.genops(payload)):
-            if opcode.name not in ALLOWED_OPCODES:
+            if opcode.name not in allowed:
                 raise UnsafePickle(f"refused: opcode {opcode.name} at byte {position}")
             if opcode.name == "LONG_BINPUT" and int(value or 0) > count:
                 raise UnsafePickle(f"refused: memo index {value} at byte {position}")

@@ -58,8 +58,6 @@ class _Part:
 def featurize_records(
     workload_key: str,
     fused: tuple[str, ...],
-    target: str,
-    hardware_params: tuple[int, ...],
     steps_list: Sequence[list[list[Any]]],
     *,
     tasks: TaskIndex | None = None,

@@ -81,9 +81,10 @@ def footprint(access: Access, frame: LoopFrame) -> Footprint:
 
 @dataclass(slots=True, eq=False)
 class AccessFeatures:
-    """Values of one access before the logarithm; each [N]."""
+    """Values of one access before the logarithm, each [N]; ``moves`` as in Footprint."""
 
     access: Access
+    moves: NDArray[np.bool_]
     bytes: Floats
     unique_bytes: Floats
     lines: Floats
@@ -178,5 +179,5 @@ def access_features(
     unique_lines = np.maximum(unique / np.minimum(contiguous, CACHE_LINE_BYTES), 1.0)
     reuse = compute_reuse(access, table, frame.rows, foot.moves, frame.present, frame.extents)
     return AccessFeatures(
-        access, frame.iterations * size, unique, lines, unique_lines, reuse, stride
+        access, foot.moves, frame.iterations * size, unique, lines, unique_lines, reuse, stride
     )

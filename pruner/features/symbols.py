@@ -9,11 +9,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.features.accesses import Access
 from pruner.features.analysis import StoreAnalysis
 from pruner.features.memory import LoopFrame
 from pruner.features.ops import FLOAT
-from pruner.features.tensors import Floats, mentions
+from pruner.features.tensors import Floats
 from pruner.program.bounds import SHARED
 from pruner.program.nest import LoopNests
 
@@ -55,15 +54,6 @@ def _product(frame: LoopFrame, marks: tuple[str, ...]) -> Floats:
     return out
 
 
-def _moves(access: Access, frame: LoopFrame) -> NDArray[np.bool_]:
-    levels, num = frame.extents.shape
-    out = np.zeros((levels, num), bool)
-    for touch in access.indices:
-        for index in touch:
-            out |= mentions(index, levels, frame.depth, num)
-    return out
-
-
 def _row(nests: LoopNests, analysis: StoreAnalysis, workload: dict[int, Floats]) -> Floats:
     frame = analysis.frame
     num = frame.num
@@ -76,7 +66,7 @@ def _row(nests: LoopNests, analysis: StoreAnalysis, workload: dict[int, Floats])
         if loop.mark == "vthread" or not loop.is_thread:
             serial = serial * frame.extents[i]
     ops = np.sum(analysis.counts[FLOAT : FLOAT + _NUM_COUNTED_OPS], axis=0) * serial
-    moves = [_moves(a.access, frame) for a in analysis.accesses]
+    moves = [a.moves for a in analysis.accesses]
     spatial = moves[0] & counted[:, None]
 
     def volume(access: int, over: NDArray[np.bool_]) -> Floats:

@@ -59,8 +59,6 @@ def featurize_task(
         batch = features.featurize_records(
             records.workload_key,
             records.fused,
-            records.target,
-            records.hardware_params,
             measured.steps,
             tasks=tasks,
             dataflow=dataflow,

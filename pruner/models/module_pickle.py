@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import io
 import pickle
-import pickletools
 from collections import OrderedDict
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
+from pruner.data.task_pickle import UnsafePickle, check_opcodes
 from pruner.errors import DataError
 
 MAX_BYTES = 256 * 2**20
@@ -48,10 +48,6 @@ MODULE_NAMES = frozenset(
     }
 )
 """Classes of modules that the official network is made of."""
-
-
-class UnsafePickle(DataError):
-    """The file asks for something that no checkpoint needs; nothing of it was executed."""
 
 
 class InertModule:
@@ -103,7 +99,7 @@ def load_modules(payload: bytes) -> Any:
         UnsafePickle: the file names anything that is not on the lists of this module.
         DataError: the file is damaged.
     """
-    _check_opcodes(payload)
+    check_opcodes(payload, ALLOWED_OPCODES)
     try:
         return _ModuleUnpickler(io.BytesIO(payload)).load()
     except DataError:
@@ -114,17 +110,6 @@ def load_modules(payload: bytes) -> Any:
 
 def _line(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0]
-
-
-def _check_opcodes(payload: bytes) -> None:
-    try:
-        for count, (opcode, value, position) in enumerate(pickletools.genops(payload)):
-            if opcode.name not in ALLOWED_OPCODES:
-                raise UnsafePickle(f"refused: opcode {opcode.name} at byte {position}")
-            if opcode.name == "LONG_BINPUT" and int(value or 0) > count:
-                raise UnsafePickle(f"refused: memo index {value} at byte {position}")
-    except ValueError as error:
-        raise DataError(f"damaged pickle ({error})") from error
 
 
 def _storage(payload: object) -> Tensor:

@@ -43,8 +43,6 @@ def write(root, platforms=("v100", "k80"), shapes=SHAPES):
 def featurize_records(
     workload_key,
     fused,
-    target,
-    hardware_params,
     steps_list,
     *,
     tasks=None,

@@ -21,7 +21,7 @@ def relu(threads):
 
 
 def compute(steps, key=KEY):
-    return featurize_records(key, (), "cuda", (), steps)
+    return featurize_records(key, (), steps)
 
 
 def value(batch, program, name):

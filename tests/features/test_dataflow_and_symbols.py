@@ -8,7 +8,7 @@ from tests.features.golden import aligned, load, needs_golden, tasks
 
 
 def compute(task, **options):
-    return featurize_records(task.workload_key, task.fused, "", (), task.steps, **options)
+    return featurize_records(task.workload_key, task.fused, task.steps, **options)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from pruner.program.nest import build_nests
 from pruner.program.operators import dag_for_workload
 from pruner.program.skeleton import group_programs
 from pruner.program.task_index import TaskIndex, find_dag
+from tests.features import matmul_skeleton
 
 HARDWARE = (-1, 16, 64, 49152, 2**31 - 1, 1024, 8, 32)  # of the records, a V100
 LIMITS = GpuLimits.of_hardware_params(HARDWARE)
@@ -19,38 +20,8 @@ EVERY = 10  # of the golden files, to stay fast
 
 def matmul_steps(i, j, k, a_lanes=1, b_lanes=1):
     """Ansor's tiling of a 128 x 256 x 256 product: shared tiles, threads, virtual threads."""
-    return [
-        ["CHW", 2, "local"],
-        ["SP", 2, 0, 128, list(i), 1],
-        ["SP", 2, 5, 256, list(j), 1],
-        ["SP", 2, 10, 256, list(k), 1],
-        ["RE", 2, [0, 5, 1, 6, 2, 7, 10, 11, 3, 8, 12, 4, 9]],
-        ["FSP", 3, 0, 1, 3],
-        ["FSP", 3, 4, 2, 3],
-        ["RE", 3, [0, 4, 1, 5, 2, 6, 3, 7]],
-        ["CA", 2, 3, 5],
-        ["CHR", 1, "shared", [2]],
-        ["CA", 2, 3, 6],
-        ["CHR", 0, "shared", [3]],
-        ["CA", 1, 4, 6],
-        ["FU", 5, [0, 1]],
-        ["AN", 5, 0, 5],
-        ["FU", 5, [1, 2]],
-        ["AN", 5, 1, 4],
-        ["FU", 5, [2, 3]],
-        ["AN", 5, 2, 6],
-        ["FU", 3, [0, 1]],
-        ["SP", 3, 0, 512, [b_lanes], 1],
-        ["AN", 3, 1, 2],
-        ["FFSP", 3, 0, [2, 1], 1, 1],
-        ["AN", 3, 1, 6],
-        ["FU", 1, [0, 1]],
-        ["SP", 1, 0, 512, [a_lanes], 1],
-        ["AN", 1, 1, 2],
-        ["FFSP", 1, 0, [2, 1], 1, 1],
-        ["AN", 1, 1, 6],
-        ["PR", 4, 0, "auto_unroll_max_step$0"],
-    ]
+    vectors = (a_lanes, b_lanes)
+    return matmul_skeleton.matmul_steps(128, 256, 256, i, j, k, vectors=vectors, unroll=0)
 
 
 def nests_of(*steps):

@@ -1,0 +1,58 @@
+"""Import TVM once, quickly, and tell kindly where it is missing.
+
+The TVMScript decorators in ``tvm.s_tir.tensor_intrin`` call `inspect.stack`, which resolves the
+source file of every frame through all loaded modules: 40 to 90 s when torch is loaded. All they
+use is file, line and function, which a plain walk over the frames gives at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from types import FrameType
+from typing import Any, NamedTuple
+
+from pruner.errors import MissingExtra
+
+
+class Tvm(NamedTuple):
+    """The modules of TVM 0.27 that tuning uses."""
+
+    tvm: Any
+    s_tir: Any
+    tirx: Any
+    meta_schedule: Any
+
+
+def load_tvm() -> Tvm:
+    """Return TVM's modules, imported on the first call. Raises `MissingExtra` without TVM."""
+    original = inspect.stack
+    inspect.stack = _quick_stack  # type: ignore[assignment]
+    try:
+        tvm = importlib.import_module("tvm")
+        importlib.import_module("tvm.s_tir.tensor_intrin")
+        return Tvm(
+            tvm,
+            importlib.import_module("tvm.s_tir"),
+            importlib.import_module("tvm.tirx"),
+            importlib.import_module("tvm.s_tir.meta_schedule"),
+        )
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("tvm", "tvm_ffi"):
+            raise
+        raise MissingExtra("apache-tvm", "tvm") from error
+    finally:
+        inspect.stack = original
+
+
+def _quick_stack(*_: object) -> list[inspect.FrameInfo]:
+    frames: list[inspect.FrameInfo] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        frames.append(
+            inspect.FrameInfo(frame, code.co_filename, frame.f_lineno, code.co_name, None, None)
+        )
+        frame = frame.f_back
+    return frames

@@ -40,6 +40,9 @@ def test_peak_is_lanes_times_clock(path):
             clock_hz, peak = gpu.clock_hz, gpu.peak_flops_per_s
             assert gpu.registers_per_block >= 64 * gpu.max_threads_per_block
             assert gpu.max_threads_per_block % gpu.warp_size == 0
+            assert gpu.registers_per_sm >= gpu.registers_per_block
+            assert gpu.shared_bytes_per_sm >= gpu.shared_bytes_per_block
+            assert gpu.max_threads_per_sm >= gpu.max_threads_per_block
         case CpuDevice() as cpu:
             flops_per_cycle = cpu.flops_per_cycle_per_core * cpu.num_cores
             clock_hz, peak = cpu.clock_hz, cpu.peak_flops_per_s

@@ -61,6 +61,11 @@ class GpuDevice(Device):
     shared_bytes_per_block: int  # without the opt-in for more
     registers_per_block: int  # 32-bit registers
     max_registers_per_thread: int
+    registers_per_sm: int  # what one multiprocessor holds for all its resident blocks
+    shared_bytes_per_sm: int
+    max_threads_per_sm: int
+    max_blocks_per_sm: int
+    unroll_follows_pragma: bool = True  # its compiler unrolls what the pragma asks for
     register_cap: int = 128  # registers per thread from which the draft model counts spilling
     official_peak_flops_per_s: float | None = None
     official_dram_bytes_per_s: float | None = None
@@ -144,6 +149,8 @@ def _check(device: str, field: str, hint: Any, value: object) -> None:
         return
     if str in allowed:
         good, wanted = isinstance(value, str) and bool(value), "a text"
+    elif bool in allowed:
+        good, wanted = type(value) is bool, "true or false"
     elif int in allowed:
         good, wanted = type(value) is int and value > 0, "a positive whole number"
     else:

@@ -26,6 +26,10 @@ TINY_GPU = {
     "shared_bytes_per_block": 4096,
     "registers_per_block": 1024,
     "max_registers_per_thread": 63,
+    "registers_per_sm": 2048,
+    "shared_bytes_per_sm": 8192,
+    "max_threads_per_sm": 128,
+    "max_blocks_per_sm": 4,
 }
 
 
@@ -64,6 +68,8 @@ def test_a_cpu_is_another_kind(repository):
     ("values", "message"),
     [
         (without("dram_bytes_per_s"), "missing dram_bytes_per_s"),
+        (without("registers_per_sm"), "missing registers_per_sm; add each with its source"),
+        (TINY_GPU | {"unroll_follows_pragma": 1}, "unroll_follows_pragma must be true or false"),
         (TINY_GPU | {"bandwidth": 3}, "unknown key bandwidth for a gpu; known: name, title"),
         (TINY_GPU | {"num_cores": 4}, "unknown key num_cores for a gpu"),
         (TINY_GPU | {"kind": "tpu"}, "kind must be one of gpu, cpu, got 'tpu'"),

@@ -1,28 +1,17 @@
-"""What the hardware form needs beyond a platform file: capacities of a multiprocessor, and rates.
+"""What the hardware form needs beyond a platform file: its rates, the free constants.
 
-One YAML file a platform under ``conf/draft``. The rates are the free constants: calibration fits
-them by least squares; `default.yaml` holds values that are reasonable for any GPU.
+The defaults are reasonable for any GPU. Calibration fits them to measured programs of a platform by
+least squares and saves them as ``conf/draft/<platform>.yaml``.
 """
 
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 
 from pruner.errors import DataError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capacities:
-    """What one multiprocessor holds at once."""
-
-    registers_per_sm: int = 65536
-    shared_bytes_per_sm: int = 98304
-    max_threads_per_sm: int = 2048
-    max_blocks_per_sm: int = 32
-    unroll_follows_pragma: bool = True  # the compiler unrolls what the pragma asks for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +49,8 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftConstants:
-    """Capacities and rates of one platform; `origin` says where the rates come from."""
+    """Rates of one platform; `origin` says where they come from."""
 
-    capacities: Capacities
     rates: Rates
     origin: str = "defaults"
 
@@ -75,15 +63,14 @@ def load_constants(folder: Path, platform: str) -> DraftConstants:
     """
     path = folder / f"{platform}.yaml"
     if not path.is_file():
-        return DraftConstants(capacities=Capacities(), rates=Rates())
+        return DraftConstants(rates=Rates())
     values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if not isinstance(values, dict):
-        raise DataError(f"{path}: expected 'capacities:' and 'rates:'; write them or remove it")
-    return DraftConstants(
-        capacities=_build(Capacities, values.get("capacities") or {}, path),
-        rates=_build(Rates, values.get("rates") or {}, path),
-        origin=str(values.get("origin", path.name)),
-    )
+    if not isinstance(values, dict) or not isinstance(values.get("rates"), dict):
+        raise DataError(f"{path}: expected 'rates:' with names and numbers; write it or remove it")
+    if unknown := sorted(values.keys() - {"rates", "origin"}):
+        raise DataError(f"{path}: unknown {', '.join(unknown)}; known: rates, origin")
+    origin = str(values.get("origin", path.name))
+    return DraftConstants(rates=_rates(values["rates"], path), origin=origin)
 
 
 def save_constants(path: Path, constants: DraftConstants) -> None:
@@ -92,11 +79,11 @@ def save_constants(path: Path, constants: DraftConstants) -> None:
     path.write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
 
 
-_T = TypeVar("_T", Capacities, Rates)
-
-
-def _build(kind: type[_T], values: dict[str, Any], path: Path) -> _T:
-    known = {field.name for field in dataclasses.fields(kind)}
-    if unknown := sorted(values.keys() - known):
-        raise DataError(f"{path}: unknown {', '.join(unknown)}; known: {', '.join(sorted(known))}")
-    return kind(**values)
+def _rates(values: dict[str, Any], path: Path) -> Rates:
+    known = [field.name for field in dataclasses.fields(Rates)]
+    if unknown := sorted(values.keys() - set(known)):
+        raise DataError(f"{path}: unknown {', '.join(unknown)}; known: {', '.join(known)}")
+    for name, value in values.items():
+        if type(value) not in (int, float) or not 0 <= value < float("inf"):
+            raise DataError(f"{path}: {name} must be a number, 0 or more, got {value!r}")
+    return Rates(**values)

@@ -78,7 +78,7 @@ class _Staged:
         switches: HardwareSwitches,
     ) -> None:
         self._s, self._device, self._on = symbols, device, switches
-        self._c, self._capacity = constants.rates, constants.capacities
+        self._c = constants.rates
         self._staging = [i for i, scope in enumerate(symbols.scopes) if scope == SHARED]
         self._main = [i for i, loads in enumerate(symbols.reductions) if loads]
         self._threads = symbols["l1_para_info"][-1]
@@ -113,15 +113,15 @@ class _Staged:
 
     def _resident(self) -> Array:
         """Blocks that one multiprocessor holds at once."""
-        capacity = self._capacity
+        device = self._device
         limit = np.minimum(
-            capacity.max_blocks_per_sm, np.floor(capacity.max_threads_per_sm / self._lanes)
+            device.max_blocks_per_sm, np.floor(device.max_threads_per_sm / self._lanes)
         )
         if self._on.occupancy_m:
             shared = self._s["l1_mem_alloc"].sum(axis=0) * _BYTES
-            limit = np.minimum(limit, np.floor(capacity.shared_bytes_per_sm / shared))
+            limit = np.minimum(limit, np.floor(device.shared_bytes_per_sm / shared))
             used = np.clip(self._tile + self._c.base_registers, 32, self._register_limit())
-            limit = np.minimum(limit, np.floor(capacity.registers_per_sm / (used * self._lanes)))
+            limit = np.minimum(limit, np.floor(device.registers_per_sm / (used * self._lanes)))
         return np.maximum(limit, 1)
 
     def _arithmetic(self) -> Array:
@@ -150,7 +150,7 @@ class _Staged:
         if self._on.rolled_c:
             body = np.maximum(s["spatial_body"][self._main].max(axis=0), 1)
             limit = np.full_like(body, c.unroll_limit)
-            if self._capacity.unroll_follows_pragma:
+            if self._device.unroll_follows_pragma:
                 limit = np.maximum(s["unroll"][self._main].max(axis=0), limit)
             out = out + c.rolled / (1 + (limit / body) ** 8)
         return out
@@ -199,11 +199,11 @@ def _direct_s(
     s: Symbols, device: GpuDevice, constants: DraftConstants, on: HardwareSwitches
 ) -> Array:
     """Kernels without a shared stage: bandwidth, resident threads, launch of blocks."""
-    c, capacity = constants.rates, constants.capacities
+    c = constants.rates
     threads, blocks = s["l1_para_info"], s["l2_para_info"]
     lanes = np.ceil(threads / device.warp_size) * device.warp_size
-    resident = np.minimum(capacity.max_blocks_per_sm, np.floor(capacity.max_threads_per_sm / lanes))
-    busy = np.minimum(1, resident * threads / capacity.max_threads_per_sm)
+    resident = np.minimum(device.max_blocks_per_sm, np.floor(device.max_threads_per_sm / lanes))
+    busy = np.minimum(1, resident * threads / device.max_threads_per_sm)
     seconds = _BYTES * s["unique"] / device.dram_bytes_per_s
     if on.occupancy_m:
         seconds = seconds * (1 + c.idle_threads) * (busy + c.idle_threads) / busy

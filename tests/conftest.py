@@ -13,6 +13,15 @@ os.environ.setdefault("WANDB_SILENT", "true")
 
 import pytest
 from hypothesis import settings
+from jaxtyping import install_import_hook
+
+from tests import shapes
+
+# Array shapes in the annotations of the models hold in every test. Only there: the wrappers around
+# every call would triple the time of the program and feature tests.
+# The hook imports the checker by the first part of its name, and pytest makes its own `tests`.
+sys.modules["shapes"] = shapes
+install_import_hook("pruner.models", "shapes.arrays_checked")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -106,7 +106,7 @@ def divide(store: ProgramStore, split: Split) -> dict[Side, Int[Tensor, " progra
 
 def small_tasks_removed(
     store: ProgramStore, index: Int[Tensor, " program"], least: int
-) -> Int[Tensor, " program"]:
+) -> Int[Tensor, " kept"]:
     """Keep programs whose task has at least `least` of them in `index`."""
     kept = [programs for programs in store.by_task(index) if len(programs) >= least]
     return torch.cat(kept) if kept else index[:0]

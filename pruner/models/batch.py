@@ -2,7 +2,7 @@
 
 Axes: `program` N programs, `row` all their statements (ragged: program 0's rows, then program 1's,
 ...), `column` 174 statement columns (164 features + 10 workload flags), `slot` 8 or 10 dataflow
-rows, 23 dataflow columns.
+rows, `flow` 23 dataflow columns.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class ProgramBatch:
 
     statement: Float[Tensor, "row column"]
     program: Int[Tensor, " row"]  # which program a row belongs to, ascending
-    dataflow: Float[Tensor, "program slot column"]
+    dataflow: Float[Tensor, "program slot flow"]
 
     @property
     def num_programs(self) -> int:

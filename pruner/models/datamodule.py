@@ -39,8 +39,8 @@ class RankingData(pl.LightningDataModule):
         self,
         store: ProgramStore,
         *,
-        train: Int[Tensor, " program"],
-        valid: Int[Tensor, " program"],
+        train: Int[Tensor, " train"],
+        valid: Int[Tensor, " valid"],
         batches: BatchPlan,
         seed: int,
     ) -> None:

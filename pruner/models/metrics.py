@@ -26,7 +26,7 @@ class ScoredTask:
 
     name: str
     latency_s: Float[np.ndarray, " program"]
-    score: Float[np.ndarray, " program"]
+    score: Float[np.ndarray, " score"]  # as many as programs: refused below, in words
     weight: float = 1.0
 
     def __post_init__(self) -> None:

@@ -108,7 +108,7 @@ class ProgramStore:
     keys: tuple[TaskKey, ...]
     rows: Float[Tensor, "row column"]
     row_start: Int[Tensor, " boundary"]
-    dataflow: Float[Tensor, "program slot column"]
+    dataflow: Float[Tensor, "program slot flow"]
     flags: Float[Tensor, "task flag"]
     task: Int[Tensor, " program"]
     latency_s: Float[Tensor, " program"]
@@ -170,7 +170,7 @@ class ProgramStore:
         """The task of programs that all belong to one."""
         return self.keys[int(self.task[programs[0]])]
 
-    def by_task(self, index: Int[Tensor, " program"]) -> list[Int[Tensor, " program"]]:
+    def by_task(self, index: Int[Tensor, " program"]) -> list[Int[Tensor, " _"]]:
         """Split program indices into one ascending tensor for each task that occurs."""
         index = index.sort().values
         _, counts = torch.unique_consecutive(self.task[index], return_counts=True)

@@ -98,8 +98,8 @@ class XGBoostRanker(Ranker):
     def fit(
         self,
         store: ProgramStore,
-        train: Int[Tensor, " program"],
-        valid: Int[Tensor, " program"],
+        train: Int[Tensor, " train"],
+        valid: Int[Tensor, " valid"],
         *,
         seed: int,
         num_threads: int = 0,

@@ -1,0 +1,21 @@
+"""The check of annotated shapes is on while tests run, and says which axis differs."""
+
+import pytest
+import torch
+from jaxtyping import TypeCheckError
+
+from pruner.models.batch import ProgramBatch
+from pruner.models.layers import segment_sum
+
+
+def test_a_wrong_axis_is_refused():
+    rows, segment = torch.zeros(3, 4), torch.tensor([0, 1])  # 3 rows, 2 of them assigned
+    with pytest.raises(TypeCheckError, match="segment"):
+        segment_sum(rows, segment, 2)
+
+
+def test_a_wrong_number_of_rows_in_a_batch_is_refused():
+    right = {"statement": torch.zeros(2, 174), "dataflow": torch.zeros(2, 10, 23)}
+    ProgramBatch(**right, program=torch.tensor([0, 1]))
+    with pytest.raises(TypeCheckError):
+        ProgramBatch(**right, program=torch.tensor([0, 1, 1]))

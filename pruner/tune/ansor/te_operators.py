@@ -2,7 +2,9 @@
 
 The order of the stages is part of the record format: step indices refer to it. As in TVM's operator
 library, a convolution always has a pad stage (a plain copy where the padding is zero), pooling has
-one only where some padding is not zero. All tensors are float32, images are NCHW.
+one only where some padding is not zero. Images are NCHW; records are float32.
+
+Runs in both TVM versions (0.19 for Ansor, 0.27 for MetaSchedule), so that both tune the same thing.
 """
 
 from __future__ import annotations
@@ -40,33 +42,42 @@ def _out_size(size: int, before: int, after: int, kernel: int, stride: int) -> i
     return (size + before + after - kernel) // stride + 1
 
 
-def matmul(m: int, k: int, n: int) -> Tensors:
+def matmul(m: int, k: int, n: int, dtype: str = "float32") -> Tensors:
     """C[x, y] = sum_k A[x, k] B[k, y]."""
-    a = te.placeholder((m, k), name="A")
-    b = te.placeholder((k, n), name="B")
+    a = te.placeholder((m, k), dtype, name="A")
+    b = te.placeholder((k, n), dtype, name="B")
     r = te.reduce_axis((0, k), name="k")
     c = te.compute((m, n), lambda x, y: te.sum(a[x, r] * b[r, y], axis=r), name="C")
     return [a, b, c]
 
 
-def batch_matmul(outer: int, inner: int, m: int, k: int, n: int) -> Tensors:
+def batch_matmul(outer: int, inner: int, m: int, k: int, n: int, dtype: str = "float32") -> Tensors:
     """One matmul for each of ``outer * inner`` batch entries, no transposes."""
     batch = outer * inner
-    a = te.placeholder((batch, m, k), name="A")
-    b = te.placeholder((batch, k, n), name="B")
+    a = te.placeholder((batch, m, k), dtype, name="A")
+    b = te.placeholder((batch, k, n), dtype, name="B")
     r = te.reduce_axis((0, k), name="k")
     c = te.compute((batch, m, n), lambda z, x, y: te.sum(a[z, x, r] * b[z, r, y], axis=r), name="C")
     return [a, b, c]
 
 
 def conv2d(
-    n: int, ci: int, h: int, w: int, co: int, kh: int, kw: int, stride: int, padding: str | int
+    n: int,
+    ci: int,
+    h: int,
+    w: int,
+    co: int,
+    kh: int,
+    kw: int,
+    stride: int,
+    padding: str | int,
+    dtype: str = "float32",
 ) -> Tensors:
     """Convolution, NCHW data and OIHW kernel, dilation 1."""
     top, left, bottom, right = sides = padding_of(padding, kh, kw)
-    data = te.placeholder((n, ci, h, w), name="data")
+    data = te.placeholder((n, ci, h, w), dtype, name="data")
     padded = _pad(data, sides)
-    kernel = te.placeholder((co, ci, kh, kw), name="kernel")
+    kernel = te.placeholder((co, ci, kh, kw), dtype, name="kernel")
     rc = te.reduce_axis((0, ci), name="rc")
     ry = te.reduce_axis((0, kh), name="ry")
     rx = te.reduce_axis((0, kw), name="rx")
@@ -83,13 +94,21 @@ def conv2d(
 
 
 def depthwise_conv2d(
-    n: int, c: int, h: int, w: int, kh: int, kw: int, stride: int, padding: str | int
+    n: int,
+    c: int,
+    h: int,
+    w: int,
+    kh: int,
+    kw: int,
+    stride: int,
+    padding: str | int,
+    dtype: str = "float32",
 ) -> Tensors:
     """Depthwise convolution with channel multiplier 1, kernel (C, 1, KH, KW)."""
     top, left, bottom, right = sides = padding_of(padding, kh, kw)
-    data = te.placeholder((n, c, h, w), name="data")
+    data = te.placeholder((n, c, h, w), dtype, name="data")
     padded = _pad(data, sides)
-    kernel = te.placeholder((c, 1, kh, kw), name="kernel")
+    kernel = te.placeholder((c, 1, kh, kw), dtype, name="kernel")
     ry = te.reduce_axis((0, kh), name="ry")
     rx = te.reduce_axis((0, kw), name="rx")
     shape = (n, c, _out_size(h, top, bottom, kh, stride), _out_size(w, left, right, kw, stride))
@@ -104,10 +123,19 @@ def depthwise_conv2d(
 
 
 def pool(
-    kind: str, n: int, c: int, h: int, w: int, kh: int, kw: int, stride: int, padding: str | int
+    kind: str,
+    n: int,
+    c: int,
+    h: int,
+    w: int,
+    kh: int,
+    kw: int,
+    stride: int,
+    padding: str | int,
+    dtype: str = "float32",
 ) -> Tensors:
     """Max or average pooling; the average does not count padded elements."""
-    data = te.placeholder((n, c, h, w), name="data")
+    data = te.placeholder((n, c, h, w), dtype, name="data")
     out = topi.nn.pool2d(
         data,
         [kh, kw],
@@ -120,6 +148,20 @@ def pool(
         count_include_pad=False,
     )
     return [data, out]
+
+
+def softmax(rows: int, columns: int, dtype: str = "float32") -> Tensors:
+    """exp(x - max) / sum over the last axis."""
+    data = te.placeholder((rows, columns), dtype, name="data")
+    return [data, topi.nn.softmax(data, axis=-1)]
+
+
+def layer_norm(rows: int, columns: int, dtype: str = "float32") -> Tensors:
+    """Zero mean and unit variance over the last axis, then scale and shift."""
+    data = te.placeholder((rows, columns), dtype, name="data")
+    gamma = te.placeholder((columns,), dtype, name="gamma")
+    beta = te.placeholder((columns,), dtype, name="beta")
+    return [data, gamma, beta, topi.nn.layer_norm(data, gamma, beta, [1])]
 
 
 def reduction(shape: Sequence[int], axis: int | Sequence[int], keepdims: bool) -> Tensors:
@@ -145,15 +187,21 @@ _BUILDERS: dict[str, Callable[..., Tensors]] = {
 }
 
 
-def _fuse(tensors: Tensors, name: str) -> Tensors:
+def fuse(tensors: Tensors, name: str) -> Tensors:
+    """Add ``relu``, ``add`` (a second tensor) or ``bias`` (one number a channel) behind."""
     *inputs, out = tensors
+    if name == "bias":
+        channel = 1 if len(out.shape) == 4 else len(out.shape) - 1
+        bias = te.placeholder((out.shape[channel],), out.dtype, name="bias")
+        total = te.compute(out.shape, lambda *i: out(*i) + bias(i[channel]), name="bias_add")
+        return [*inputs, bias, total]
     if name == "relu":
         return [*inputs, topi.nn.relu(out)]
     if name == "add":
-        other = te.placeholder(out.shape, name="other")
+        other = te.placeholder(out.shape, out.dtype, name="other")
         total = te.compute(out.shape, lambda *i: out(*i) + other(*i), name="add")
         return [*inputs, other, total]
-    raise ValueError(f"cannot fuse {name!r}: add and relu are known")
+    raise ValueError(f"cannot fuse {name!r}: add, bias and relu are known")
 
 
 def tensors_for(workload_key: str, fused: Sequence[str]) -> Tensors:
@@ -163,5 +211,5 @@ def tensors_for(workload_key: str, fused: Sequence[str]) -> Tensors:
         raise ValueError(f"unknown operator {op!r}, known: {', '.join(sorted(_BUILDERS))}")
     tensors = _BUILDERS[op](*args)
     for name in fused:
-        tensors = _fuse(tensors, name)
+        tensors = fuse(tensors, name)
     return tensors

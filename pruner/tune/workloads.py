@@ -1,0 +1,127 @@
+"""What is tuned: named operators, TVMScript files, and lists of them, as TIR modules."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pruner.errors import PrunerError
+from pruner.tune import operators
+from pruner.tune.tvm_import import load_tvm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Workload:
+    """One task: a TIR module with the function ``main``, and how often a model runs it.
+
+    ``spec`` is the operator it came from, None for a program of the user's.
+    """
+
+    name: str
+    module: Any
+    weight: float = 1.0
+    spec: Mapping[str, Any] | None = None
+
+
+def load_workloads(options: Mapping[str, Any]) -> list[Workload]:
+    """Read the options of ``conf/workload``: one operator, a file, or ``tasks``, a list of them.
+
+    Raises:
+        PrunerError: an unknown operator, a file without TIR function, two tasks of one name.
+    """
+    if "tasks" in options:
+        found = [w for entry in options["tasks"] for w in load_workloads(entry)]
+        names = [workload.name for workload in found]
+        if not found or len(set(names)) != len(names):
+            raise PrunerError(f"workload.tasks={names}: give at least one task, each once")
+        return found
+    spec = dict(options)
+    weight = float(spec.pop("weight", 1.0))
+    if spec.get("operator") == "file":
+        return from_file(Path(str(spec.get("path"))), spec.get("function"), weight)
+    return [from_operator(spec, weight)]
+
+
+def from_operator(spec: Mapping[str, Any], weight: float = 1.0) -> Workload:
+    """A named operator. Raises `PrunerError` for options it does not take."""
+    spec = operators.checked(spec)
+    tvm = load_tvm().tvm
+    te = importlib.import_module("tvm.te")
+    module = tvm.IRModule({"main": te.create_prim_func(operators.tensors(spec))})
+    name = operators.name_of(spec)
+    return Workload(name=name, module=normalised(module), weight=weight, spec=spec)
+
+
+def from_file(path: Path, function: str | None = None, weight: float = 1.0) -> list[Workload]:
+    """Every TIR function of a Python file (PrimFunc or IRModule), or the one that is named.
+
+    Raises:
+        PrunerError: no such file, it does not run, or it holds no (such) TIR function.
+    """
+    tvm, _, tirx, _ = load_tvm()
+    if not path.is_file():
+        raise PrunerError(f"workload.path={path}: no such file; give a Python file with TVMScript")
+    values = vars(_run_file(path))
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, tirx.PrimFunc):
+            found[name] = value
+        elif isinstance(value, tvm.IRModule):
+            for var, func in value.functions_items():
+                if isinstance(func, tirx.PrimFunc):
+                    found[f"{name}.{var.name_hint}"] = func
+    chosen = {k: v for k, v in found.items() if function in (None, k)}
+    if not chosen:
+        known = ", ".join(found) or "none"
+        raise PrunerError(f"{path}: no TIR function {function or ''}; it holds: {known}")
+    return [
+        Workload(name=f"{path.stem}_{key}".replace(".", "_"), module=_alone(func), weight=weight)
+        for key, func in chosen.items()
+    ]
+
+
+def _run_file(path: Path) -> Any:
+    # A file, not a string: the TVMScript parser reads the source of its functions.
+    spec = importlib.util.spec_from_file_location(f"workload_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise PrunerError(f"workload.path={path}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # the user's file may raise anything
+        line = (str(error).strip().splitlines() or [repr(error)])[0]
+        raise PrunerError(f"{path}: {type(error).__name__}: {line}") from error
+    return module
+
+
+def _alone(func: Any) -> Any:
+    return normalised(func.with_attr("global_symbol", "main"))
+
+
+def normalised(module: Any) -> Any:
+    """The form in which MetaSchedule keys its database: one function ``main`` without aliasing."""
+    tune_context = importlib.import_module("tvm.s_tir.meta_schedule.tune_context")
+    return tune_context._normalize_mod(module)
+
+
+def arguments(module: Any) -> list[tuple[tuple[int, ...], str]]:
+    """Shape and dtype of every argument of ``main``. Raises `PrunerError` for symbolic shapes."""
+    try:
+        found = load_tvm().meta_schedule.arg_info.ArgInfo.from_prim_func(module["main"])
+        return [(tuple(int(e) for e in info.shape), str(info.dtype)) for info in found]
+    except TypeError as error:
+        raise PrunerError("an argument of main has a symbolic shape; fix its sizes") from error
+
+
+def flops(module: Any) -> float:
+    """Floating-point operations of the module as TVM estimates them."""
+    estimate = importlib.import_module("tvm.s_tir.analysis").estimate_tir_flops
+    return float(estimate(module))
+
+
+def by_name(workloads: Sequence[Workload]) -> dict[str, Workload]:
+    """Tasks by name."""
+    return {workload.name: workload for workload in workloads}

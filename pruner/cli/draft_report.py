@@ -9,9 +9,10 @@ import csv
 import json
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -20,22 +21,21 @@ from pruner.data.quarantine import Quarantine
 from pruner.data.store import RecordRoot
 from pruner.data.tasks import TaskRecords
 from pruner.errors import PrunerError
-from pruner.features.analysis import analyse_stores
-from pruner.features.symbols import psa_features
 from pruner.models.metrics import ScoredTask
-from pruner.models.symbolic.analyzer import load_analyzer
-from pruner.models.symbolic.official import official_latency_ms
+from pruner.models.symbolic.analyzer import Form, load_analyzer
+from pruner.models.symbolic.choice import SymbolicDraft
+from pruner.models.symbolic.constants import DraftConstants, Rates
 from pruner.models.symbolic.quality import (
     DraftTask,
     cross_calibrated,
     draft_task,
     quality,
+    score_records,
     score_task,
 )
-from pruner.program.device import GpuDevice
-from pruner.program.nest import build_nests
-from pruner.program.skeleton import group_programs
-from pruner.program.task_index import find_dag
+from pruner.program.device import GpuDevice, load_device
+
+Scored = dict[str, list[ScoredTask]]
 
 DEFAULTS = {
     "data.root": "../shared/data/gpu-records",
@@ -51,41 +51,15 @@ DEFAULTS = {
 def report_platform(
     root: RecordRoot, platform: str, options: dict[str, str]
 ) -> list[dict[str, Any]]:
-    """Rows of one platform: one a form and pool selection."""
-    hardware = load_analyzer(CONF, platform)
-    tasks: list[DraftTask] = []
-    official: list[ScoredTask] = []
-    for records in root.read(Quarantine(), platform):
-        task = draft_task(records)
-        if task is None:
-            continue
-        tasks.append(task)
-        if options["official"] == "true":
-            official.append(_official_task(records, hardware.device))
-    scored = {
-        "paper": [score_task(t, replace(hardware, form="paper")) for t in tasks],
-        "hardware": [score_task(t, hardware) for t in tasks],
-        "oracle": [
-            ScoredTask(name=t.name, latency_s=t.latency_s, score=-t.latency_s) for t in tasks
-        ],
-    }
-    for group, name in (("c", "compute"), ("m", "memory")):
-        for form in ("paper", "hardware"):
-            ablated = replace(hardware, form=form, without=group)
-            scored[f"{form}_without_{name}"] = [score_task(t, ablated) for t in tasks]
-    if official:
-        scored["official"] = official
-    if int(options["calibrate"]):
-        rng = np.random.default_rng(int(options["seed"]))
-        folds, fits = cross_calibrated(tasks, hardware, int(options["calibrate"]), rng)
-        scored["hardware_calibrated"] = [score_task(t, folds[t.fold]) for t in tasks]
-        for fit in fits.values():
-            say(
-                f"{platform}: {fit.num_programs} programs, error {fit.error_before:.3f} -> "
-                f"{fit.error_after:.3f}"
-            )
+    """Rows of one platform: one a form and pool selection. The rates of all rows are the defaults.
+
+    Raises:
+        PrunerError: unknown platform, no records of it, or an operator that is not known.
+    """
+    device = load_device(CONF / "platform" / f"{platform}.yaml")
+    scored = _gpu_forms if isinstance(device, GpuDevice) else _cpu_forms
     rows = []
-    for form, all_tasks in scored.items():
+    for form, all_tasks in scored(root, platform, options).items():
         for least in (1, int(options["min_programs"])):
             kept = [t for t in all_tasks if t.num_programs >= least]
             if kept:
@@ -95,15 +69,56 @@ def report_platform(
     return rows
 
 
-def _official_task(records: TaskRecords, device: GpuDevice) -> ScoredTask:
-    records = records.select(records.valid)
-    dag = find_dag(records.workload_key, records.fused)
-    score = np.empty(len(records))
-    for group in group_programs(records.steps)[0]:
-        nests = build_nests(dag, group.skeleton, group.decisions)
-        psa = psa_features(nests, analyse_stores(nests))
-        score[group.rows] = -np.log(official_latency_ms(psa, device))
-    return ScoredTask(name=records.key.task, latency_s=records.latency_s, score=score)
+def _measured(root: RecordRoot, platform: str) -> Iterator[TaskRecords]:
+    return (task for task in root.read(Quarantine(), platform) if task.valid.any())
+
+
+def _gpu_forms(root: RecordRoot, platform: str, options: dict[str, str]) -> Scored:
+    default = DraftConstants(rates=Rates())
+    hardware = replace(load_analyzer(CONF, platform), constants=default)
+    released = SymbolicDraft(form="official").scorer(CONF, hardware.device)
+    tasks: list[DraftTask] = []
+    official: list[ScoredTask] = []
+    for records in _measured(root, platform):
+        tasks.append(draft_task(records))
+        if options["official"] == "true":
+            official.append(score_records(records, released))
+    scored: Scored = {"official": official} if official else {}
+    scored |= {
+        form: [score_task(t, replace(hardware, form=form)) for t in tasks]
+        for form in get_args(Form)
+    }
+    scored["oracle"] = [_oracle(t.name, t.latency_s) for t in tasks]
+    for group, name in (("c", "compute"), ("m", "memory")):
+        for form in get_args(Form):
+            ablated = replace(hardware, form=form, without=group)
+            scored[f"{form}_without_{name}"] = [score_task(t, ablated) for t in tasks]
+    if int(options["calibrate"]):
+        rng = np.random.default_rng(int(options["seed"]))
+        folds, fits = cross_calibrated(tasks, hardware, int(options["calibrate"]), rng)
+        scored["hardware_calibrated"] = [score_task(t, folds[t.fold]) for t in tasks]
+        for fit in fits.values():
+            say(
+                f"{platform}: {fit.num_programs} programs, error {fit.error_before:.3f} -> "
+                f"{fit.error_after:.3f}"
+            )
+    return scored
+
+
+def _cpu_forms(root: RecordRoot, platform: str, options: dict[str, str]) -> Scored:
+    analyzer = load_analyzer(CONF, platform)
+    ablations = {"": None, "_without_compute": "c", "_without_memory": "m"}
+    scored: Scored = {name: [] for name in [f"hardware{name}" for name in ablations] + ["oracle"]}
+    for records in _measured(root, platform):
+        for name, group in ablations.items():
+            task = score_records(records, replace(analyzer, without=group))
+            scored[f"hardware{name}"].append(task)
+        scored["oracle"].append(_oracle(task.name, task.latency_s))
+    return scored
+
+
+def _oracle(name: str, latency_s: np.ndarray) -> ScoredTask:
+    return ScoredTask(name=name, latency_s=latency_s, score=-latency_s)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""``python evaluate.py``: judge a checkpoint on measured records, a random ranker beside it."""
+"""``python evaluate.py``: judge a ranking on measured records, a random ranker beside it."""
 
 import time
 from pathlib import Path
@@ -18,23 +18,53 @@ from pruner.cli.common import (
     say,
 )
 from pruner.cli.dataset import load_dataset, record_root, required_platforms
+from pruner.cli.evaluate_symbolic import judge_symbolic
 from pruner.cli.fit import BEST, ranker_of
+from pruner.data.store import RecordRoot
 from pruner.errors import DataError, PrunerError
 from pruner.models.assemble import small_tasks_removed
 from pruner.models.checkpoint import CheckpointInfo
+from pruner.models.metrics import ScoredTask
 from pruner.models.ranker import Ranker
 from pruner.models.report import full_report
 from pruner.models.store import ProgramStore
+from pruner.models.symbolic.choice import SymbolicDraft
+
+Judge = tuple[Ranker, CheckpointInfo | None] | SymbolicDraft
 
 
 def evaluate(config: DictConfig) -> dict[str, Any]:
     """Run the command; returns the object of the last line."""
     start = time.perf_counter()
-    ranker, info = _ranker(config)
+    judge = _judge(config)
     root = record_root(config.data)
     platforms = required_platforms(config, root)
     folder = new_run_folder(Path(config.outputs), "evaluate", config.run_id, "-".join(platforms))
     save_config(folder, config)
+    if isinstance(judge, SymbolicDraft):
+        scored, report = _symbolic(config, judge, root, platforms, folder)
+    else:
+        scored, report = _learned(config, *judge, root, platforms, folder)
+    result = {
+        **full_report(scored),
+        "run_dir": str(folder),
+        "checkpoint": config.checkpoint,
+        **report,
+        "seconds": round(time.perf_counter() - start, 2),
+    }
+    save_metrics(folder, result)
+    _show(result)
+    return result
+
+
+def _learned(
+    config: DictConfig,
+    ranker: Ranker,
+    info: CheckpointInfo | None,
+    root: RecordRoot,
+    platforms: tuple[str, ...],
+    folder: Path,
+) -> tuple[list[ScoredTask], dict[str, Any]]:
     dataflow = info.dataflow if info else config.features.dataflow
     dataset = load_dataset(
         root, platforms, dataflow=dataflow, duplicates=config.data.duplicates, folder=folder
@@ -47,33 +77,57 @@ def evaluate(config: DictConfig) -> dict[str, Any]:
             "no task is left to judge: all were used for training or have fewer than "
             f"min_programs={config.min_programs} programs; tasks=all judges them anyway"
         )
-    scoring = time.perf_counter()
+    start = time.perf_counter()
     scored = ranker.score_tasks(dataset.store, index)
-    scoring = time.perf_counter() - scoring
-    result = {
-        **full_report(scored),
-        "run_dir": str(folder),
-        "checkpoint": config.checkpoint,
+    return scored, {
         "model": plain(config.model) if info is None else dict(info.model),
-        "scored_programs_per_second": round(len(index) / max(scoring, 1e-9)),
+        "scored_programs_per_second": _rate(len(index), start),
         "data": dataset.report(),
-        "seconds": round(time.perf_counter() - start, 2),
     }
-    save_metrics(folder, result)
-    _show(result)
-    return result
 
 
-def _ranker(config: DictConfig) -> tuple[Ranker, CheckpointInfo | None]:
+def _symbolic(
+    config: DictConfig,
+    draft: SymbolicDraft,
+    root: RecordRoot,
+    platforms: tuple[str, ...],
+    folder: Path,
+) -> tuple[list[ScoredTask], dict[str, Any]]:
+    start = time.perf_counter()
+    scored, data = judge_symbolic(config, draft, root, platforms, folder)
+    scored = [task for task in scored if task.num_programs >= config.min_programs]
+    if not scored:
+        raise DataError(
+            f"no task is left to judge: all have fewer than min_programs={config.min_programs} "
+            "programs or an unknown operator; lower min_programs"
+        )
+    return scored, {
+        "model": plain(config.model),
+        "scored_programs_per_second": _rate(sum(t.num_programs for t in scored), start),
+        "data": data,
+    }
+
+
+def _rate(num: int, start: float) -> int:
+    return round(num / max(time.perf_counter() - start, 1e-9))
+
+
+def _judge(config: DictConfig) -> Judge:
     model = config.get("model")
+    if config.tasks not in ("unseen", "all"):
+        raise PrunerError(f"tasks={config.tasks} is unknown; known: unseen, all")
     if (config.checkpoint is None) == (model is None):
-        raise PrunerError("give either checkpoint=FILE (of train.py) or model=random")
+        raise PrunerError(
+            "give either checkpoint=FILE (of train.py) or model=symbolic or model=random"
+        )
     if config.checkpoint is not None:
         return ranker_of(_checkpoint_file(Path(config.checkpoint)))
-    ranker = build(model)
-    if not isinstance(ranker, Ranker) or hasattr(ranker, "fit"):
+    built = build(model)
+    if isinstance(built, SymbolicDraft):
+        return built
+    if not isinstance(built, Ranker) or hasattr(built, "fit"):
         raise PrunerError("this model learns: train it with train.py and give checkpoint=FILE")
-    return ranker, None
+    return built, None
 
 
 def _checkpoint_file(path: Path) -> Path:
@@ -90,8 +144,6 @@ def _checkpoint_file(path: Path) -> Path:
 
 def _judged(config: DictConfig, store: ProgramStore, info: CheckpointInfo | None) -> Tensor:
     """Programs of the tasks to judge; by default not those that the checkpoint was fitted on."""
-    if config.tasks not in ("unseen", "all"):
-        raise PrunerError(f"tasks={config.tasks} is unknown; known: unseen, all")
     if info is None or config.tasks == "all":
         return torch.arange(store.num_programs)
     numbers = [

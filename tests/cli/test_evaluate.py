@@ -36,6 +36,12 @@ def test_all_tasks_include_those_of_the_training(command, toy_root):
         (["model=pacm"], "train it with train.py"),
         (["model=random", "platform=orin"], "no records for platform=orin"),
         (["model=random", "tasks=some"], "known: unseen, all"),
+        (["model=symbolic", "checkpoint=x"], "give either"),
+        (["model=symbolic", "platform=t4"], "no records for platform=t4"),
+        (["model=symbolic", "model.form=best"], "known: official, paper, hardware"),
+        (["model=symbolic", "model.without=x"], "known: c, m"),
+        (["model=symbolic", "model.form=paper", "model.calibrate=9"], "use model.form=hardware"),
+        (["model=symbolic", "platform=v100", "platform.num_sms=0"], "num_sms must be a positive"),
     ],
 )
 def test_mistakes_are_one_line_and_code_2(command, toy_root, arguments, message):

@@ -28,6 +28,14 @@ class OfficialSwitches:
     reuse: bool = True
     memory: bool = True
 
+    @classmethod
+    def without(cls, group: str) -> "OfficialSwitches":
+        """Without the penalties of compute (``c``), or the only one of memory (``m``): registers.
+
+        The release divides compute by the register penalty; it is the paper's P_l0,m all the same.
+        """
+        return cls(wave=False, warp=False, reuse=False) if group == "c" else cls(registers=False)
+
 
 def official_latency_ms(
     psa: Float[np.ndarray, "program statement 11"],

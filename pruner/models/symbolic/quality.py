@@ -7,13 +7,13 @@ used on one half were fitted to programs of the other half only.
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from jaxtyping import Float
 
 from pruner.data.tasks import TaskRecords
-from pruner.errors import UnsupportedProgram
+from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.features.draft import DraftPlan, Symbols
 from pruner.models import metrics
 from pruner.models.chance import expected_latency
@@ -21,20 +21,37 @@ from pruner.models.metrics import ScoredTask
 from pruner.models.report import draft_sizes
 from pruner.models.symbolic.analyzer import Analyzer
 from pruner.models.symbolic.calibrate import Fit, Sample, calibrate
+from pruner.models.symbolic.constants import DraftConstants, Rates
+from pruner.program.dag import ComputeDAG
 from pruner.program.skeleton import group_programs
 from pruner.program.task_index import TaskIndex, find_dag
 
 _TASKS_FITTED = 20
 
 
+class StepScorer(Protocol):
+    """Scores programs of one task from their step lists."""
+
+    def score_steps(
+        self, dag: ComputeDAG, steps: Sequence[list[list[Any]]]
+    ) -> Float[np.ndarray, " program"]:
+        """Higher is better; minus infinity for programs that cannot be scored."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DraftTask:
-    """Measured programs of one task with their symbols, by skeleton (`rows` into the task)."""
+    """Measured programs of one GPU task with their symbols, by skeleton (`rows` into the task).
+
+    `others` are rows whose skeleton has no closed formulas: they are scored from `steps`.
+    """
 
     name: str
     identity: str
+    dag: ComputeDAG
     latency_s: Float[np.ndarray, " program"]
     groups: tuple[tuple[np.ndarray, Symbols], ...]
+    others: np.ndarray
+    steps: list[list[list[Any]]]
 
     @property
     def fold(self) -> int:
@@ -42,25 +59,37 @@ class DraftTask:
         return hashlib.sha256(self.identity.encode()).digest()[0] % 2
 
 
-def draft_task(records: TaskRecords, tasks: TaskIndex | None = None) -> DraftTask | None:
-    """Symbols of a task's valid records; None when nothing valid is left or a skeleton has none."""
+def draft_task(records: TaskRecords, tasks: TaskIndex | None = None) -> DraftTask:
+    """Symbols of a task's measured programs.
+
+    Raises:
+        UnsupportedProgram: the operator is not known.
+    """
     records = records.select(records.valid)
-    if not len(records):
-        return None
     dag = find_dag(records.workload_key, records.fused, tasks)
-    groups = []
+    groups, has_symbols = [], np.zeros(len(records), bool)
     for group in group_programs(records.steps)[0]:
         try:
             plan = DraftPlan(dag, group.skeleton)
         except UnsupportedProgram:
-            return None
+            continue
         groups.append((group.rows, plan.symbols(group.decisions)))
+        has_symbols[group.rows] = True
+    others = np.flatnonzero(~has_symbols)
     return DraftTask(
-        name=records.key.task,
+        name=task_label(records),
         identity=records.key.identity,
+        dag=dag,
         latency_s=records.latency_s,
         groups=tuple(groups),
+        others=others,
+        steps=[records.steps[row] for row in others],
     )
+
+
+def task_label(records: TaskRecords) -> str:
+    """``platform/task``, as other models name scored tasks."""
+    return f"{records.key.platform}/{records.key.task}"
 
 
 def score_task(task: DraftTask, analyzer: Analyzer) -> ScoredTask:
@@ -68,12 +97,31 @@ def score_task(task: DraftTask, analyzer: Analyzer) -> ScoredTask:
     score = np.empty(len(task.latency_s))
     for rows, symbols in task.groups:
         score[rows] = -np.log(analyzer.latency_s(symbols))
+    if len(task.others):
+        score[task.others] = analyzer.score_steps(task.dag, task.steps)
     return ScoredTask(name=task.name, latency_s=task.latency_s, score=score)
+
+
+def score_records(
+    records: TaskRecords, scorer: StepScorer, tasks: TaskIndex | None = None
+) -> ScoredTask:
+    """Scores of a task's measured programs, on any device, without keeping symbols.
+
+    Raises:
+        UnsupportedProgram: the operator is not known.
+    """
+    records = records.select(records.valid)
+    dag = find_dag(records.workload_key, records.fused, tasks)
+    return ScoredTask(
+        name=task_label(records),
+        latency_s=records.latency_s,
+        score=scorer.score_steps(dag, records.steps),
+    )
 
 
 def sample_programs(tasks: Sequence[DraftTask], num: int, rng: np.random.Generator) -> list[Sample]:
     """About `num` measured programs, drawn at random from 20 tasks that stage operands."""
-    staged = [t for t in tasks if len(t.latency_s) >= 50 and t.groups[0][1].stages]
+    staged = [t for t in tasks if len(t.latency_s) >= 50 and t.groups and t.groups[0][1].stages]
     chosen = rng.permutation(len(staged))[:_TASKS_FITTED]
     each = max(2, num // max(1, len(chosen)))
     samples = []
@@ -88,10 +136,22 @@ def sample_programs(tasks: Sequence[DraftTask], num: int, rng: np.random.Generat
 def cross_calibrated(
     tasks: Sequence[DraftTask], analyzer: Analyzer, num: int, rng: np.random.Generator
 ) -> tuple[dict[int, Analyzer], dict[int, Fit]]:
-    """Analyzer and fit by fold: those of fold f saw only programs of the other fold."""
+    """Analyzer and fit by fold: those of fold f saw only programs of the other fold.
+
+    Fits start from the default rates: those of a platform's file may have seen these tasks.
+
+    Raises:
+        PrunerError: a half has no task to fit to.
+    """
     fits = {}
+    analyzer = replace(analyzer, constants=DraftConstants(rates=Rates()))
     for fold in (0, 1):
         samples = sample_programs([t for t in tasks if t.fold != fold], num, rng)
+        if not samples:
+            raise PrunerError(
+                "calibration: a half of the tasks has none with 50 measured programs and staged "
+                "operands; give more tasks"
+            )
         fits[fold] = calibrate(samples, analyzer.device, analyzer.constants)
     return {f: replace(analyzer, constants=fit.constants) for f, fit in fits.items()}, fits
 

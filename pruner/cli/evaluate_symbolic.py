@@ -1,0 +1,161 @@
+"""The half of ``python evaluate.py`` that judges the symbol-based analyzer (``model=symbolic``)."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from omegaconf import DictConfig
+
+from pruner.cli.common import CONF, plain, say
+from pruner.cli.progress import track
+from pruner.data.quarantine import Quarantine
+from pruner.data.store import RecordRoot
+from pruner.data.tasks import TaskRecords
+from pruner.errors import PrunerError, UnsupportedProgram
+from pruner.models.metrics import ScoredTask
+from pruner.models.symbolic.analyzer import Analyzer
+from pruner.models.symbolic.calibrate import Fit, calibrate
+from pruner.models.symbolic.choice import SymbolicDraft
+from pruner.models.symbolic.constants import DraftConstants, Rates, save_constants
+from pruner.models.symbolic.quality import (
+    DraftTask,
+    cross_calibrated,
+    draft_task,
+    sample_programs,
+    score_records,
+    score_task,
+)
+from pruner.program.device import Device, GpuDevice, device_from_mapping, load_device
+from pruner.program.task_index import TaskIndex, task_index_of
+
+
+@dataclass(slots=True)
+class _Judge:
+    """Scores task after task and counts what happened to the records on the way."""
+
+    root: RecordRoot
+    index: TaskIndex | None
+    counts: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
+    fits: dict[str, Any] = field(default_factory=dict)
+
+    def records(self, platform: str, read: Iterator[TaskRecords]) -> Iterator[TaskRecords]:
+        """Tasks with a measured program."""
+        for records in track(read, f"reading {platform}", len(self.root.task_files([platform]))):
+            num = int(records.valid.sum())
+            self.counts["records"] += len(records)
+            self.counts["measured"] += num
+            if num:
+                yield records
+
+    def refuse(self, records: TaskRecords, error: UnsupportedProgram) -> None:
+        """Count a task of an unknown operator, and tell."""
+        num = int(records.valid.sum())
+        self.failures[error.reason] += num
+        say(f"{records.file} left out ({num} programs): {error}")
+
+
+def judge_symbolic(
+    config: DictConfig,
+    draft: SymbolicDraft,
+    root: RecordRoot,
+    platforms: Sequence[str],
+    folder: Path,
+) -> tuple[list[ScoredTask], dict[str, Any]]:
+    """Scores of every task of the record folders, and what the run reports about its data.
+
+    A device is that of ``platform=``, or else the one named like the record folder. Lines set aside
+    are listed in ``<folder>/quarantine.jsonl``; fitted rates are saved under ``<folder>/draft``.
+    """
+    judge, scored = _Judge(root, task_index_of(root.path)), []
+    with Quarantine(folder / "quarantine.jsonl") as quarantine:
+        for platform in platforms:
+            read = root.read(quarantine, platform, duplicates=config.data.duplicates)
+            device = _device(config, platform)
+            scored += _scores(judge, judge.records(platform, read), draft, device, folder)
+    without_score = sum(int(np.isneginf(task.score).sum()) for task in scored)
+    if without_score:
+        say(f"{without_score:,} programs have no symbols; they are ranked last")
+    return scored, {
+        "platforms": list(platforms),
+        "num_records": judge.counts["records"],
+        "num_measured": judge.counts["measured"],
+        "quarantined": dict(quarantine.counts),
+        "num_left_out": judge.failures.total(),
+        "left_out": dict(judge.failures),
+        "num_without_score": without_score,
+        "calibration": judge.fits,
+    }
+
+
+def _device(config: DictConfig, platform: str) -> Device:
+    if config.get("platform"):
+        return device_from_mapping(plain(config.platform), origin="platform")
+    return load_device(CONF / "platform" / f"{platform}.yaml")
+
+
+def _scores(
+    judge: _Judge,
+    tasks: Iterator[TaskRecords],
+    draft: SymbolicDraft,
+    device: Device,
+    folder: Path,
+) -> list[ScoredTask]:
+    scorer = draft.scorer(CONF, device)
+    if draft.calibrate:
+        assert isinstance(scorer, Analyzer), scorer  # SymbolicDraft lets no other form through
+        return _calibrated(judge, tasks, draft, scorer, folder)
+    out = []
+    for records in tasks:
+        try:
+            out.append(score_records(records, scorer, judge.index))
+        except UnsupportedProgram as error:
+            judge.refuse(records, error)
+    return out
+
+
+def _calibrated(
+    judge: _Judge,
+    records: Iterator[TaskRecords],
+    draft: SymbolicDraft,
+    analyzer: Analyzer,
+    folder: Path,
+) -> list[ScoredTask]:
+    """Every task is scored with rates fitted to the other half; rates of all tasks are saved."""
+    device = analyzer.device
+    if not isinstance(device, GpuDevice):
+        raise PrunerError(
+            f"platform={device.name}: only the rates of GPUs can be fitted; leave out "
+            "model.calibrate"
+        )
+    tasks: list[DraftTask] = []
+    for task in records:
+        try:
+            tasks.append(draft_task(task, judge.index))
+        except UnsupportedProgram as error:
+            judge.refuse(task, error)
+    rng = np.random.default_rng(draft.seed)
+    halves, fits = cross_calibrated(tasks, analyzer, draft.calibrate, rng)
+    start = DraftConstants(rates=Rates())
+    whole = calibrate(sample_programs(tasks, draft.calibrate, rng), device, start)
+    path = folder / "draft" / f"{device.name}.yaml"
+    path.parent.mkdir(exist_ok=True)
+    save_constants(path, whole.constants)
+    say(f"rates fitted to {whole.num_programs} programs: {path}; copy it to conf/draft to use it")
+    judge.fits[device.name] = {
+        "saved": str(path),
+        "whole": _summary(whole),
+        **{f"half_{number}": _summary(fit) for number, fit in fits.items()},
+    }
+    return [score_task(task, halves[task.fold]) for task in tasks]
+
+
+def _summary(fit: Fit) -> dict[str, Any]:
+    return {
+        "num_programs": fit.num_programs,
+        "error_before": fit.error_before,
+        "error_after": fit.error_after,
+    }

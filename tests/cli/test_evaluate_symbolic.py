@@ -1,0 +1,127 @@
+"""``evaluate.py model=symbolic`` against scores and metrics taken directly."""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pruner.models import metrics
+from pruner.models.metrics import ScoredTask
+from pruner.models.symbolic.analyzer import load_analyzer
+from pruner.models.symbolic.constants import Rates, load_constants
+from tests.features.matmul_skeleton import matmul_dag, matmul_steps
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+SIZES = [(256, 256, 256), (512, 128, 256), (128, 512, 512), (512, 512, 512)]
+HARDWARE = [-1, 16, 64, 49152, 1 << 30, 1024, 8, 32]
+
+
+def programs(size, rng, count=60):
+    return [
+        matmul_steps(
+            *size,
+            *(tuple(int(2**e) for e in rng.integers(0, 3, 4)) for _ in range(2)),
+            tuple(int(2**e) for e in rng.integers(0, 4, 2)),
+            unroll=int(rng.choice([0, 64, 512])),
+        )
+        for _ in range(count)
+    ]
+
+
+@pytest.fixture
+def measured_root(tmp_path):
+    """Some matrix products on a V100 whose latencies are the analyzer's with noise."""
+    rng, folder = np.random.default_rng(0), tmp_path / "root" / "measure_records" / "v100"
+    folder.mkdir(parents=True)
+    analyzer = load_analyzer(CONF, "v100")
+    for size in SIZES:
+        m, n, k = size
+        steps = programs((m, k, n), rng)
+        seconds = np.exp(rng.normal(0, 0.2, len(steps)) - analyzer.score_steps(
+            matmul_dag(m, k, n), steps))  # fmt: skip
+        key = json.dumps(["matmul_layer", m, k, n])
+        lines = [
+            {
+                "i": [[key, "cuda", HARDWARE, "", 0, []], [[], program]],
+                "r": [[latency_s], 0, 1.0, 1700000000],
+                "v": "v0.6",
+            }
+            for program, latency_s in zip(steps, seconds.tolist(), strict=True)
+        ]
+        text = "\n".join(map(json.dumps, lines)) + "\n"
+        (folder / f"matmul_{m}_{k}_{n}.json.gz").write_bytes(gzip.compress(text.encode()))
+    return tmp_path / "root"
+
+
+def direct(root, **options):
+    """The same tasks scored one file at a time."""
+    tasks = []
+    for m, n, k in SIZES:
+        path = root / "measure_records" / "v100" / f"matmul_{m}_{k}_{n}.json.gz"
+        rows = {}
+        for line in gzip.decompress(path.read_bytes()).decode().splitlines():
+            record = json.loads(line)
+            rows.setdefault(json.dumps(record["i"][1]), record)
+        steps = [record["i"][1][1] for record in rows.values()]
+        latency_s = np.array([record["r"][0][0] for record in rows.values()])
+        score = load_analyzer(CONF, "v100", **options).score_steps(matmul_dag(m, k, n), steps)
+        tasks.append(ScoredTask(name=path.name, latency_s=latency_s, score=score))
+    return tasks
+
+
+@pytest.mark.parametrize("options", [{}, {"form": "paper"}, {"without": "m"}])
+def test_the_draft_is_judged_like_a_checkpoint(command, measured_root, options):
+    arguments = [f"model.{name}={value}" for name, value in options.items()]
+    code, result, err = command(
+        "evaluate", "model=symbolic", "platform=v100", f"data.root={measured_root}", *arguments
+    )
+    assert code == 0, err
+    tasks = direct(measured_root, **options)
+    assert result["num_tasks"] == len(SIZES)
+    assert result["num_programs"] == sum(task.num_programs for task in tasks)
+    assert result["top1"] == pytest.approx(metrics.top_k(tasks, 1))
+    assert result["pairwise_accuracy"] == pytest.approx(metrics.pairwise_accuracy(tasks))
+    assert {"best1_at_512", "best1_at_eighth", "best1_at_2pct"} <= result["best_k"].keys()
+    assert result["best_k"].keys() == result["random"]["best_k"].keys()
+    assert result["data"]["num_without_score"] == 0
+    assert Path(result["run_dir"], "metrics.json").is_file()
+    everywhere = command("evaluate", "model=symbolic", f"data.root={measured_root}", *arguments)[1]
+    assert everywhere["top1"] == result["top1"]  # the record folder names the device
+
+
+def test_the_released_form_and_constants_of_the_command_line(command, measured_root):
+    common = ["evaluate", "model=symbolic", "platform=v100", f"data.root={measured_root}"]
+    plain, official, slow = (
+        command(*common, *more)[1] for more in ([], ["model.form=official"], ["platform.num_sms=1"])
+    )
+    assert official["num_programs"] == plain["num_programs"]
+    assert len({r["pairwise_accuracy"] for r in (plain, official, slow)}) == 3
+
+
+def test_calibration_fits_on_the_other_half_and_saves_a_platform_file(command, measured_root):
+    code, result, err = command(
+        "evaluate", "model=symbolic", "platform=v100", f"data.root={measured_root}",
+        "model.calibrate=60",
+    )  # fmt: skip
+    assert code == 0, err
+    fits = result["data"]["calibration"]["v100"]
+    assert fits["whole"]["error_after"] <= fits["whole"]["error_before"]
+    saved = Path(fits["saved"])
+    fitted = load_constants(saved.parent, "v100")
+    assert fitted.rates != Rates()
+    assert "measured programs" in fitted.origin
+
+
+def test_tasks_of_unknown_operators_are_told_and_counted(command, measured_root):
+    folder = measured_root / "measure_records" / "v100"
+    text = gzip.decompress(next(iter(sorted(folder.iterdir()))).read_bytes()).decode()
+    (folder / "odd.json").write_text(text.replace("matmul_layer", "strange_layer"))
+    code, result, err = command(
+        "evaluate", "model=symbolic", "platform=v100", f"data.root={measured_root}"
+    )
+    assert code == 0, err
+    assert result["num_tasks"] == len(SIZES)
+    assert sum(result["data"]["left_out"].values()) == result["data"]["num_left_out"] > 0
+    assert "odd.json left out" in err

@@ -46,7 +46,7 @@ def measure(path: Path) -> dict[str, float]:
     candidates = space.sample(POPULATION * 4, rng)
     score(candidates)
     best_s, round_s = np.inf, np.inf
-    settings = ExplorerSettings(population=POPULATION, generations=GENERATIONS)
+    settings = ExplorerSettings(population=POPULATION, generations=GENERATIONS, keep=512)
     for _ in range(5):
         start = time.perf_counter()
         score(candidates)

@@ -23,9 +23,9 @@ ScoreFunction = Callable[[Decisions], Scores]  # higher is better, minus infinit
 class ExplorerSettings:
     """How a draft is made. ``population`` programs a generation, the ``keep`` best of all stay."""
 
-    population: int = 2048
-    generations: int = 4
-    keep: int = 512
+    population: int
+    generations: int
+    keep: int
     mutation_probability: float = 0.85
 
     def __post_init__(self) -> None:

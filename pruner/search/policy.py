@@ -37,30 +37,18 @@ _VERIFY = ExplorerSettings(population=1536, generations=1, keep=64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundSettings:
-    """One tuning round. Defaults: the public release (pruner-facts section 3)."""
+    """One tuning round. Defaults: the public release (pruner-facts section 3).
 
-    draft: ExplorerSettings = _DRAFT
+    ``draft=None``: no round drafts, as in Ansor. The other presets are files of ``conf/policy``.
+    """
+
+    draft: ExplorerSettings | None = _DRAFT
     verify: ExplorerSettings = _VERIFY
     random_sample: int = 1536
     redraft_period: int = 2  # rounds between drafts
     measured_share: float = 0.1  # best measured programs in the verified population
     epsilon: float = 0.1  # share of a batch that is random
     verify_only_draft: bool = False  # score the drafted set and the randoms, no evolution
-
-
-PRUNER_OFFICIAL = RoundSettings()
-PRUNER_PAPER = RoundSettings(
-    draft=ExplorerSettings(population=2048, generations=4, keep=512),
-    random_sample=128,
-    redraft_period=1,
-    verify_only_draft=True,
-)
-ANSOR = RoundSettings(
-    verify=ExplorerSettings(population=2048, generations=4, keep=64),
-    random_sample=2048,
-    measured_share=0.2,
-    epsilon=0.05,
-)
 
 
 @dataclass(slots=True)
@@ -151,11 +139,10 @@ class DraftThenVerify:
         """See :class:`Policy`."""
         settings, seen = self._settings, self._history.keys
         sample = self._space.sample(settings.random_sample, self._rng)
-        if self._draft is not None and self._round % settings.redraft_period == 0:
-            start = self._space.sample(settings.draft.population, self._rng)
-            drafted = explore(
-                self._space, self._draft, settings.draft, self._rng, start=start, exclude=seen
-            )
+        how = settings.draft
+        if self._draft is not None and how and self._round % settings.redraft_period == 0:
+            start = self._space.sample(how.population, self._rng)
+            drafted = explore(self._space, self._draft, how, self._rng, start=start, exclude=seen)
             self._drafted = drafted.decisions
         self._round += 1
         best = self._history.best(int(settings.measured_share * settings.verify.population))

@@ -1,0 +1,46 @@
+"""The presets of conf/policy: each builds, says what the notes say, and repeats no default."""
+
+from pathlib import Path
+
+import pytest
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from pruner.search.explorer import ExplorerSettings
+from pruner.search.policy import RoundSettings
+
+FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "policy").glob("*.yaml"))
+
+# (population, generations, keep) of draft and verification; random, redraft, measured, epsilon.
+NOTES = {
+    "ansor": (None, (2048, 4, 64), 2048, 2, 0.2, 0.05),
+    "pruner_official": ((1536, 2, 512), (1536, 1, 64), 1536, 2, 0.1, 0.1),
+    "pruner_paper": ((2048, 4, 512), (1536, 1, 64), 128, 1, 0.1, 0.1),
+}
+
+
+def sizes(settings: ExplorerSettings | None) -> tuple[int, int, int] | None:
+    return settings and (settings.population, settings.generations, settings.keep)
+
+
+def test_every_preset_is_described():
+    assert {path.stem for path in FILES} >= set(NOTES)
+
+
+@pytest.mark.parametrize("name", NOTES)
+def test_presets_say_what_the_notes_say(name):
+    built = instantiate(OmegaConf.load(FILES[0].parent / f"{name}.yaml"))
+    assert isinstance(built, RoundSettings)
+    found = (
+        sizes(built.draft), sizes(built.verify), built.random_sample, built.redraft_period,
+        built.measured_share, built.epsilon,
+    )  # fmt: skip
+    assert found == NOTES[name]
+    assert built.verify_only_draft == (name == "pruner_paper")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_a_value_is_stated_where_it_differs_from_the_default(path):
+    built, default = instantiate(OmegaConf.load(path)), RoundSettings()
+    given = OmegaConf.to_container(OmegaConf.load(path)).keys() - {"_target_"}
+    assert [name for name in given if getattr(built, name) == getattr(default, name)] == []

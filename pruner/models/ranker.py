@@ -27,13 +27,13 @@ class Ranker(ABC):
     ) -> Float[np.ndarray, " program"]:
         """Score programs of one task of a store."""
 
-    def score(self, features: Features) -> Float[np.ndarray, " program"]:
+    def score(self, features: Features, key: TaskKey = _NO_TASK) -> Float[np.ndarray, " program"]:
         """Score the N programs of one task; minus infinity where features are not valid."""
         valid = np.asarray(features.valid, dtype=bool)
         score = np.full(len(valid), -np.inf, dtype=np.float32)
         if valid.any():
             unmeasured, line = np.ones(len(valid)), np.arange(len(valid))
-            part = TaskPrograms.of(_NO_TASK, features, unmeasured, line)
+            part = TaskPrograms.of(key, features, unmeasured, line)
             store = ProgramStore.build([part])
             score[valid] = self.score_store(store, torch.arange(store.num_programs))
         return score
@@ -53,8 +53,9 @@ class Ranker(ABC):
 class NeuralRanker(nn.Module, Ranker):
     """A network with the normalisation of its training set.
 
-    With `relative`, scoring takes the mean candidate away from all of them first (training does so
-    once for the whole store).
+    With `relative`, scoring takes a mean candidate away from all of them first (training does so
+    once for the whole store): that of `centers` for a task that has one there, else the mean of the
+    programs that are scored together.
     """
 
     def __init__(self, network: nn.Module, scaler: ColumnScaler, *, relative: bool = False) -> None:
@@ -62,6 +63,7 @@ class NeuralRanker(nn.Module, Ranker):
         self.network = network
         self.scaler = scaler
         self.relative = relative
+        self.centers: dict[TaskKey, Center] = {}
 
     def forward(self, batch: ProgramBatch) -> Float[Tensor, " program"]:
         """Score features that are not scaled yet, in training or evaluation mode as set."""
@@ -76,13 +78,18 @@ class NeuralRanker(nn.Module, Ranker):
         was_training = self.training
         self.eval()
         device = self.scaler.statement_scale.device
-        center = Center.of(store.programs(index)) if self.relative and len(index) else None
+        center = self._center(store, index) if self.relative and len(index) else None
         parts = []
         for part in index.split(SCORING_BATCH):
             batch = store.programs(part)
             parts.append(self((center.relative(batch) if center else batch).to(device)))
         self.train(was_training)
         return torch.cat(parts).float().cpu().numpy()
+
+    def _center(self, store: ProgramStore, index: Int[Tensor, " program"]) -> Center:
+        of_candidates = Center.of(store.programs(index))
+        known = self.centers.get(store.key_of(index))
+        return of_candidates if known is None else known.over(of_candidates)
 
 
 class RandomRanker(Ranker):

@@ -7,7 +7,7 @@ is taken away, place by place: statement row r of every program minus the mean r
 then relative to the set of candidates that is scored together; the ten workload flags stay.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
@@ -54,6 +54,11 @@ class Center:
         num_places = int(place.max()) + 1 if len(place) else 0
         rows = batch.statement[:, :NUM_STATEMENT_FEATURES]
         return Center(group_means(rows, place, num_places), batch.dataflow.mean(dim=0))
+
+    def over(self, other: "Center") -> "Center":
+        """This mean where it has one, the other's for places that none of its programs had."""
+        missing = other.statement[len(self.statement) :]
+        return replace(self, statement=torch.cat([self.statement, missing]))
 
     def relative(self, batch: ProgramBatch) -> ProgramBatch:
         """The batch with this mean taken away."""

@@ -1,5 +1,7 @@
 """Normalisation of inputs: column by column, with statistics of the training programs."""
 
+from dataclasses import replace
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -62,12 +64,23 @@ class ColumnScaler(nn.Module):
         scaler.limit.fill_(STANDARD_LIMIT)
         return scaler
 
+    @property
+    def is_standard(self) -> bool:
+        """Standard scores, not maxima."""
+        return bool(torch.isfinite(self.limit))
+
+    @property
+    def is_identity(self) -> bool:
+        """Nothing fitted yet."""
+        scales = torch.cat([self.statement_scale, self.dataflow_scale])
+        return not self.is_standard and bool((scales == 1).all())
+
     def forward(self, batch: ProgramBatch) -> ProgramBatch:
         """Return the batch with normalised columns."""
         statement = (batch.statement - self.statement_center) / self.statement_scale
         dataflow = (batch.dataflow - self.dataflow_center) / self.dataflow_scale
-        return ProgramBatch(
+        return replace(
+            batch,
             statement=statement.clamp(-self.limit, self.limit),
-            program=batch.program,
             dataflow=dataflow.clamp(-self.limit, self.limit),
         )

@@ -5,7 +5,7 @@ contiguous gather. The 10 workload flags are the same for all programs of a task
 once for each task.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pruner.data.tasks import TaskKey
 from pruner.errors import DataError
+from pruner.features.primitives import PrimitiveTokens
 from pruner.models.batch import (
     NUM_DATAFLOW_COLUMNS,
     NUM_STATEMENT_COLUMNS,
@@ -23,8 +24,10 @@ from pruner.models.batch import (
     LabelledBatch,
     ProgramBatch,
 )
-from pruner.models.relative import group_means
+from pruner.models.layers import group_means
+from pruner.models.relative import Center
 from pruner.models.scaler import ColumnScaler, positive_or_one
+from pruner.models.tokens import ProgramTokens
 
 
 class Features(Protocol):
@@ -58,7 +61,7 @@ class TaskPrograms:
     Shapes: `rows` float32 [R, 164], `num_statements` int32 [N], `dataflow` float32 [N, slots, 23],
     `workload_flags` float32 [10], `latency_s` float64 [N], `line` int64 [N] (where each program
     stood in its record file), `digest` uint64 [N] (equal for equal programs). `num_failed` programs
-    could not be replayed.
+    could not be replayed. `tokens` are the schedule primitives, None where they are not known.
     """
 
     key: TaskKey
@@ -70,6 +73,7 @@ class TaskPrograms:
     line: np.ndarray
     digest: np.ndarray
     num_failed: int = 0
+    tokens: PrimitiveTokens | None = None
 
     @staticmethod
     def of(
@@ -84,6 +88,7 @@ class TaskPrograms:
         counts = np.asarray(features.num_statements)[keep]
         statement = np.asarray(features.statement)[keep]
         mask = np.arange(statement.shape[1]) < counts[:, None]
+        tokens: PrimitiveTokens | None = getattr(features, "tokens", None)
         return TaskPrograms(
             key=key,
             rows=statement[mask],
@@ -94,6 +99,7 @@ class TaskPrograms:
             line=np.asarray(line, dtype=np.int64)[keep],
             digest=np.asarray(line if digest is None else digest, dtype=np.uint64)[keep],
             num_failed=int((~keep).sum()),
+            tokens=None if tokens is None else tokens.select(keep),
         )
 
 
@@ -102,7 +108,8 @@ class ProgramStore:
     """Programs of many tasks; programs of one task are neighbours, tasks in the given order.
 
     `rows` [row, 164], `row_start` [N + 1], `dataflow` [N, slots, 23], `flags` [task, 10], `task`
-    [N], `latency_s` [N] (float64), `line` [N], `digest` uint64 [N].
+    [N], `latency_s` [N] (float64), `line` [N], `digest` uint64 [N]; `tokens` of all programs where
+    every task has them.
     """
 
     keys: tuple[TaskKey, ...]
@@ -115,8 +122,11 @@ class ProgramStore:
     line: Int[Tensor, " program"]
     digest: np.ndarray
     num_failed: int = 0
+    tokens: ProgramTokens | None = None
     label: Float[Tensor, " program"] = field(init=False)
     task_start: Int[Tensor, " boundary"] = field(init=False)
+    platforms: tuple[str, ...] = field(init=False)
+    platform: Int[Tensor, " task"] = field(init=False)
 
     def __post_init__(self) -> None:
         counts = torch.bincount(self.task, minlength=len(self.keys))
@@ -126,6 +136,10 @@ class ProgramStore:
         label = (best[self.task] / self.latency_s).float()
         object.__setattr__(self, "label", label)
         object.__setattr__(self, "task_start", starts)
+        platforms = tuple(sorted({key.platform for key in self.keys}))
+        object.__setattr__(self, "platforms", platforms)
+        numbers = torch.tensor([platforms.index(key.platform) for key in self.keys])
+        object.__setattr__(self, "platform", numbers)
 
     @staticmethod
     def build(tasks: Iterable[TaskPrograms]) -> "ProgramStore":
@@ -137,6 +151,7 @@ class ProgramStore:
             )
         counts = np.concatenate([part.num_statements for part in parts])
         sizes = [len(part.latency_s) for part in parts]
+        tokens = [part.tokens for part in parts if part.tokens is not None]
         return ProgramStore(
             keys=tuple(part.key for part in parts),
             rows=torch.from_numpy(np.concatenate([part.rows for part in parts])),
@@ -148,6 +163,7 @@ class ProgramStore:
             line=torch.from_numpy(np.concatenate([part.line for part in parts])),
             digest=np.concatenate([part.digest for part in parts]),
             num_failed=sum(part.num_failed for part in parts),
+            tokens=ProgramTokens.join(tokens) if len(tokens) == len(parts) else None,
         )
 
     @property
@@ -192,7 +208,14 @@ class ProgramStore:
         statement = torch.empty((len(rows), NUM_STATEMENT_COLUMNS))
         statement[:, :NUM_STATEMENT_FEATURES] = self.rows[rows]
         statement[:, NUM_STATEMENT_FEATURES:] = self.flags[self.task[index]][position]
-        return ProgramBatch(statement=statement, program=position, dataflow=self.dataflow[index])
+        return ProgramBatch(
+            statement=statement,
+            program=position,
+            dataflow=self.dataflow[index],
+            platform=self.platform[self.task[index]],
+            platforms=self.platforms,
+            tokens=None if self.tokens is None else self.tokens.take(index),
+        )
 
     def batch(self, index: Int[Tensor, " program"]) -> LabelledBatch:
         """Gather programs with their labels and tasks."""
@@ -203,18 +226,33 @@ class ProgramStore:
             index=index,
         )
 
-    def relative(self) -> "ProgramStore":
-        """The same programs, features relative to their task (:mod:`pruner.models.relative`)."""
+    def relative(self, centers: Mapping[TaskKey, Center] | None = None) -> "ProgramStore":
+        """The same programs, features relative to their task (:mod:`pruner.models.relative`).
+
+        `centers` has the means to take away; other tasks lose the mean of their own programs here.
+        """
         program = torch.repeat_interleave(
             torch.arange(self.num_programs), self.row_start[1:] - self.row_start[:-1]
         )
         place = torch.arange(len(self.rows)) - self.row_start[program]
         width = int(place.max()) + 1 if len(place) else 1
         group = self.task[program] * width + place
-        rows = self.rows - group_means(self.rows, group, len(self.keys) * width)[group]
+        mean = group_means(self.rows, group, len(self.keys) * width)
         flat = self.dataflow.reshape(self.num_programs, -1)
-        flow = flat - group_means(flat, self.task, len(self.keys))[self.task]
-        return replace(self, rows=rows, dataflow=flow.view_as(self.dataflow))
+        flow = group_means(flat, self.task, len(self.keys))
+        tokens, decided = self.tokens, torch.zeros(0)
+        if tokens is not None:
+            decided = tokens.place_means(self.task, len(self.keys))
+        for number, key in enumerate(self.keys):
+            if centers and key in centers:
+                known = centers[key].statement[:width]
+                mean[number * width : number * width + len(known)] = known
+                flow[number] = centers[key].dataflow.reshape(-1)
+                if tokens is not None and (known_tokens := centers[key].tokens) is not None:
+                    decided[number] = known_tokens
+        dataflow = (flat - flow[self.task]).view_as(self.dataflow)
+        tokens = None if tokens is None else tokens.minus(decided, self.task)
+        return replace(self, rows=self.rows - mean[group], dataflow=dataflow, tokens=tokens)
 
     def fit_scaler(
         self, index: Int[Tensor, " program"], kind: Literal["standard", "max"] = "max"

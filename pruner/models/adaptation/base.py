@@ -1,0 +1,174 @@
+"""What every adaptation method is: target programs in round by round, a ranker out."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import nn
+
+from pruner.data.tasks import TaskKey
+from pruner.errors import PrunerError
+from pruner.models.adaptation.fitting import Example, OnlineFit
+from pruner.models.ranker import NeuralRanker
+from pruner.models.relative import Center
+from pruner.models.scaler import ColumnScaler
+from pruner.models.store import Features, ProgramStore, TaskPrograms
+from pruner.models.training import build_network
+
+_STREAM = 1_000_003  # rounds of one run never reach it, so every (seed, round) has its own stream
+
+
+class Setting:
+    """What an adaptation starts from.
+
+    `make_network` builds an untrained network. `source` is the ranker that was trained on the
+    source platform, with the normalisation it was trained with; without it a method that starts
+    from weights starts from random ones. `source_store` has labelled programs of the source
+    platform (absolute features) for the methods that look at them again. Without a source,
+    `relative` and `standard` say what a fresh network sees: features relative to the task, standard
+    scores (otherwise: divided by column maxima).
+    """
+
+    # Not a dataclass: Hydra turns dataclass arguments of what it instantiates into its own nodes.
+    def __init__(
+        self,
+        *,
+        make_network: Callable[[], nn.Module],
+        source: NeuralRanker | None = None,
+        source_store: ProgramStore | None = None,
+        relative: bool = True,
+        standard: bool = True,
+        seed: int = 0,
+    ) -> None:
+        self.make_network = make_network
+        self.source = source
+        self.source_store = source_store
+        self.relative = relative if source is None else source.relative
+        self.standard = standard if source is None else source.scaler.is_standard
+        self.seed = seed
+
+    def needed_source(self, method: str) -> NeuralRanker:
+        """The source ranker; raises PrunerError where there is none."""
+        if self.source is None:
+            raise PrunerError(f"method={method} needs a model of the source platform; give one")
+        return self.source
+
+    def needed_store(self, method: str) -> ProgramStore:
+        """The source programs; raises PrunerError where there are none."""
+        if self.source_store is None:
+            raise PrunerError(f"method={method} needs labelled source programs; give source=")
+        return self.source_store
+
+
+class Adaptation(ABC):
+    """One ranker that follows a target platform.
+
+    Once a round `update` gets all labelled target programs so far; `ranker` is what scores until
+    the next one. Networks that see relative features need a centre for every task, and at the
+    start of a search the few measured programs are a bad one: they are the model's own favourites.
+    `meet` therefore takes the first population of a task; its mean stays the task's centre in
+    every later fit and score. A task that nobody introduced gets the mean of its measured programs
+    at the first update that has some, and keeps it.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.round = 0
+        source = setting.source
+        if source is None:
+            network = build_network(setting.make_network, setting.seed)
+            ranker = NeuralRanker(network, ColumnScaler(), relative=setting.relative)
+        else:
+            ranker = deepcopy(source)
+        self._ranker = ranker.eval()
+
+    @property
+    def ranker(self) -> NeuralRanker:
+        """What scores now, in evaluation mode; replaced or changed by `update`."""
+        return self._ranker
+
+    def meet(self, key: TaskKey, population: Features) -> None:
+        """Take the mean of a task's first population as its centre; later calls change nothing."""
+        if self.ranker.relative and key not in self.ranker.centers:
+            unmeasured = torch.ones(len(population.valid)).numpy()
+            line = torch.arange(len(population.valid)).numpy()
+            part = TaskPrograms.of(key, population, unmeasured, line)
+            if len(part.line):
+                self.ranker.centers[key] = _center(ProgramStore.build([part]), 0)
+
+    def update(self, store: ProgramStore) -> None:
+        """Learn from all labelled target programs so far (absolute features)."""
+        if self.ranker.relative:
+            for number, key in enumerate(store.keys):
+                if key not in self.ranker.centers:
+                    self.ranker.centers[key] = _center(store, number)
+        self._update(store)
+        self.round += 1
+
+    @abstractmethod
+    def _update(self, store: ProgramStore) -> None:
+        """The method itself; `round` counts the updates before this one."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a restored adaptation needs to go on exactly; `torch.save` can write it."""
+        return {
+            "round": self.round,
+            "network": _copied(self.ranker.network),
+            "scaler": _copied(self.ranker.scaler),
+            "centers": [
+                (asdict(key), asdict(center)) for key, center in self.ranker.centers.items()
+            ],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state of an adaptation with the same setting."""
+        self.round = state["round"]
+        self.ranker.network.load_state_dict(state["network"])
+        self.ranker.scaler.load_state_dict(state["scaler"])
+        self.ranker.centers.clear()
+        for key, center in state["centers"]:
+            known = TaskKey(**{**key, "fused": tuple(key["fused"])})
+            self.ranker.centers[known] = Center(**center)
+
+
+class FittedAdaptation(Adaptation):
+    """An adaptation whose update is a fit of a network on the target programs."""
+
+    def __init__(self, setting: Setting, *, fit: OnlineFit | None = None) -> None:
+        super().__init__(setting)
+        self.fit = fit or OnlineFit()
+
+    def _update(self, store: ProgramStore) -> None:
+        learnable = self.fit.learnable(store)
+        if len(learnable):
+            self._learn(store, learnable)
+
+    @abstractmethod
+    def _learn(self, store: ProgramStore, index: torch.Tensor) -> None:
+        """Fit on the programs `index` of a store that has some to compare."""
+
+    def run_fit(self, store: ProgramStore, index: torch.Tensor, **extras: Any) -> None:
+        """Fit the present ranker; batches depend on the seed and the round only."""
+        example = Example.of(store, self.ranker, index)
+        self.fit(self.ranker.network, example, seed=self.stream(), **extras)
+
+    def stream(self) -> int:
+        """A seed for everything random in this round."""
+        return self.setting.seed * _STREAM + self.round
+
+    def refit_scaler(self, store: ProgramStore, index: torch.Tensor) -> None:
+        """Recompute the normalisation from target programs, of the kind the source has."""
+        seen = store.relative(self.ranker.centers) if self.ranker.relative else store
+        fresh = seen.fit_scaler(index, "standard" if self.setting.standard else "max")
+        self.ranker.scaler.load_state_dict(fresh.state_dict())
+
+
+def _center(store: ProgramStore, task: int) -> Center:
+    return Center.of(store.programs(store.programs_of([task])))
+
+
+def _copied(module: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in module.state_dict().items()}

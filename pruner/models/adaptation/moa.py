@@ -1,0 +1,85 @@
+"""Momentum online adaptation, Pruner's own."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from pruner.models.adaptation.base import FittedAdaptation, Setting
+from pruner.models.adaptation.fitting import OnlineFit
+from pruner.models.store import ProgramStore
+
+Normalisation = Literal["source", "online"]
+
+
+class MomentumAdaptation(FittedAdaptation):
+    """A Siamese copy of the source gives every fit its start and slowly follows the results.
+
+    Pruner (ASPLOS'25, section on MoA; ``siamese_update`` of the release):
+    ``theta_t = fit(theta_s)``, then ``theta_s <- m theta_s + (1 - m) theta_t`` with m = 0.99. The
+    Siamese side is never trained itself.
+
+    `period`: every update (1, as the paper reads) or every fourth (the release: updates number 4,
+    8, ..., the last fit scores in between, the source before the first). `normalisation`: the
+    source's vectors, or "online", recomputed from the target programs at every fit while the
+    weights come from the source's inputs (the release). `average_buffers`: BatchNorm's running
+    statistics follow the same average; the release leaves the Siamese ones untouched.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        *,
+        momentum: float = 0.99,
+        period: int = 1,
+        normalisation: Normalisation = "source",
+        average_buffers: bool = False,
+        fit: OnlineFit | None = None,
+    ) -> None:
+        if not 0.0 <= momentum <= 1.0 or period < 1:
+            raise ValueError(f"moa: got momentum={momentum}, period={period}; need [0, 1], >= 1")
+        if normalisation not in ("source", "online"):
+            raise ValueError(f"moa.normalisation: got {normalisation!r}; known: 'source', 'online'")
+        source = setting.needed_source("moa")
+        super().__init__(setting, fit=fit)
+        self.momentum = momentum
+        self.period = period
+        self.normalisation = normalisation
+        self.average_buffers = average_buffers
+        self.siamese = {name: value.clone() for name, value in source.network.state_dict().items()}
+
+    def _update(self, store: ProgramStore) -> None:
+        if (self.round + 1) % self.period == 0:
+            super()._update(store)
+
+    def _learn(self, store: ProgramStore, index: torch.Tensor) -> None:
+        if self.normalisation == "online":
+            self.refit_scaler(store, index)
+        self.ranker.network.load_state_dict(self.siamese)
+        self.run_fit(store, index)
+        follow(
+            self.siamese, self.ranker.network, self.momentum, average_buffers=self.average_buffers
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The Siamese weights besides the rest."""
+        siamese = {name: value.clone() for name, value in self.siamese.items()}
+        return {**super().state_dict(), "siamese": siamese}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state."""
+        super().load_state_dict(state)
+        self.siamese = {name: value.clone() for name, value in state["siamese"].items()}
+
+
+@torch.no_grad()
+def follow(
+    siamese: dict[str, torch.Tensor], target: nn.Module, momentum: float, *, average_buffers: bool
+) -> None:
+    """``s <- m s + (1 - m) t`` in place for parameters and, if wanted, floating-point buffers."""
+    averaged: dict[str, torch.Tensor] = dict(target.named_parameters())
+    if average_buffers:
+        averaged |= {n: b for n, b in target.named_buffers() if b.is_floating_point()}
+    for name, value in averaged.items():
+        siamese[name].mul_(momentum).add_(value, alpha=1.0 - momentum)

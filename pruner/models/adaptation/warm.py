@@ -1,0 +1,56 @@
+"""The three plain fits: from random weights, from the source's, from those of the last round."""
+
+import torch
+
+from pruner.models.adaptation.base import FittedAdaptation, Setting
+from pruner.models.adaptation.fitting import OnlineFit, official_fit
+from pruner.models.store import ProgramStore
+from pruner.models.training import build_network
+
+
+class Scratch(FittedAdaptation):
+    """A new random network every round, with normalisation of the target programs alone.
+
+    Online Pruner and online Ansor of the release (``PAMModelInternal.fit_base`` without a loaded
+    model). Of a source only its kind of inputs is used.
+    """
+
+    def __init__(self, setting: Setting, *, fit: OnlineFit | None = None) -> None:
+        super().__init__(setting, fit=fit or official_fit(max_steps=100))
+        self.ranker.network = build_network(setting.make_network, setting.seed).eval()
+
+    def _learn(self, store: ProgramStore, index: torch.Tensor) -> None:
+        self.refit_scaler(store, index)
+        self.ranker.network = build_network(self.setting.make_network, self.stream())
+        self.run_fit(store, index)
+
+
+class FineTune(FittedAdaptation):
+    """Every round from the source weights again: ``theta = fit(theta_source)``.
+
+    The release's ``pruner_fine_tune_model.py`` does this once, by plain SGD at 7e-4
+    (`fitting.released_fine_tuning`); the default here is Adam. The source's normalisation stays, as
+    released.
+    """
+
+    def __init__(self, setting: Setting, *, fit: OnlineFit | None = None) -> None:
+        setting.needed_source("finetune")
+        super().__init__(setting, fit=fit)
+
+    def _learn(self, store: ProgramStore, index: torch.Tensor) -> None:
+        source = self.setting.needed_source("finetune")
+        self.ranker.network.load_state_dict(source.network.state_dict())
+        self.run_fit(store, index)
+
+
+class Continue(FittedAdaptation):
+    """Every round from where the last one ended: ``theta_r = fit(theta_{r-1})``.
+
+    What TVM's MetaSchedule does with its MLP between full refits. Without a source, round 0 starts
+    from random weights and normalisation of the first target programs.
+    """
+
+    def _learn(self, store: ProgramStore, index: torch.Tensor) -> None:
+        if self.ranker.scaler.is_identity:
+            self.refit_scaler(store, index)
+        self.run_fit(store, index)

@@ -17,7 +17,7 @@ from pruner.cli.progress import TrainingProgress
 from pruner.data.frozen import Side
 from pruner.data.splits import Split
 from pruner.errors import DataError
-from pruner.models.assemble import divide, seen_tasks, small_tasks_removed
+from pruner.models.assemble import divide, sampled, seen_tasks, small_tasks_removed
 from pruner.models.checkpoint import CheckpointInfo, git_commit, load_checkpoint, save_checkpoint
 from pruner.models.datamodule import RankingData
 from pruner.models.lit import RankingModule
@@ -55,6 +55,7 @@ def run_part(config: DictConfig, store: ProgramStore, part: Part) -> dict[str, A
         return finished
     part.folder.mkdir(parents=True, exist_ok=True)
     sides = divide(store, part.split)
+    sides["train"] = sampled(store, sides["train"], config.train_share, part.seed)
     start = time.perf_counter()
     fitted = _fit(config, store, part, sides)
     if fitted is None:

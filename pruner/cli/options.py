@@ -33,6 +33,10 @@ def _seeds(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(map(_whole(0), value))
 
 
+def _between_0_and_1(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value <= 1
+
+
 def _name(value: Any) -> bool:
     return str(value) not in ("", ".", "..") and not {"/", "\\"} & set(str(value))
 
@@ -49,6 +53,7 @@ RULES: dict[str, Rule] = {
     "num_workers": POSITIVE_OR_NULL,
     "stop_after": POSITIVE_OR_NULL,
     "min_programs": POSITIVE,
+    "train_share": Rule(_between_0_and_1, "a number above 0, at most 1"),
     "trainer.max_epochs": POSITIVE,
     "optimizer.lr": Rule(
         lambda value: isinstance(value, float | int) and value > 0, "a number above 0"

@@ -6,6 +6,8 @@ Every fit keeps its folder under the run folder, so an interrupted run goes on w
 import csv
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from pruner.cli.common import (
 )
 from pruner.cli.dataset import Dataset, load_dataset, record_root
 from pruner.cli.fit import Part, judge, ranker_of, run_part
+from pruner.cli.options import check_options
 from pruner.data.splits import Split, make_split
 from pruner.data.store import RecordRoot
 from pruner.errors import PrunerError
@@ -37,6 +40,7 @@ COLUMNS = (
     "platform",
     "model",
     "seed",
+    "train_share",
     "split",
     *METRICS,
     "num_tasks",
@@ -50,6 +54,23 @@ COLUMNS = (
 Row = dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """One cell of the table: `variant` are the options of train.py that make the model."""
+
+    platform: str
+    model: str
+    seed: int
+    variant: tuple[str, ...] = ()
+    share: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """Folder of the fit below the run folder."""
+        share = "" if self.share == 1 else f"-share-{self.share}"
+        return f"{self.platform}/{self.model}{share}/seed-{self.seed}"
+
+
 def results_table(config: DictConfig) -> dict[str, Any]:
     """Run the command; returns the object of the last line."""
     start = time.perf_counter()
@@ -58,11 +79,10 @@ def results_table(config: DictConfig) -> dict[str, Any]:
         config = resumed_config(earlier, config)
     root = record_root(config.data)
     missing = sorted(set(config.platforms) - set(root.platforms))
-    if missing or not config.platforms or not config.models or not config.seeds:
-        raise PrunerError(
-            f"platforms={list(config.platforms)}, models={list(config.models)}, "
-            f"seeds={list(config.seeds)}: each needs an entry; records here: {root.platforms}"
-        )
+    lists = ("platforms", "models", "seeds", "shares")
+    if missing or not all(config[name] for name in lists):
+        given = ", ".join(f"{name}={list(config[name])}" for name in lists)
+        raise PrunerError(f"{given}: each needs an entry; records here: {root.platforms}")
     folder = earlier or new_run_folder(
         Path(config.outputs), "results_table", config.run_id, "-".join(config.platforms)
     )
@@ -77,7 +97,7 @@ def results_table(config: DictConfig) -> dict[str, Any]:
         "run_dir": str(folder),
         "results": str(out / "results.csv"),
         "rows": len(rows),
-        "mean": {f"{p}/{m}": _means(found) for (p, m), found in grouped(rows).items()},
+        "mean": {"/".join(key): _means(found) for key, found in grouped(rows).items()},
         "seconds": round(time.perf_counter() - start, 1),
     }
     save_metrics(folder, result)
@@ -94,37 +114,38 @@ def platform_rows(config: DictConfig, root: RecordRoot, platform: str, folder: P
         return datasets[dataflow]
 
     rows = []
+    for seed, share, model in product(config.seeds, config.shares, config.models):
+        fit = Fit(
+            platform=platform,
+            model=model,
+            variant=tuple(config.variants.get(model, (f"model={model}",))),
+            seed=seed,
+            share=share,
+        )
+        finished = load_metrics(folder / fit.name)
+        metrics = finished or _metrics(config, fit, folder / fit.name, dataset)
+        rows.append(_row(fit, metrics))
     for seed in config.seeds:
-        for model in config.models:
-            part_folder = folder / platform / model / f"seed-{seed}"
-            finished = load_metrics(part_folder)
-            metrics = finished or _metrics(config, model, platform, seed, part_folder, dataset)
-            rows.append(_row(platform, model, seed, metrics))
         for name, path in config.checkpoints.items():
             _, info = ranker_of(Path(path))
             store = dataset(info.dataflow).store
             test = divide(store, _split(config, store.keys, seed))["test"]
             judged = {**judge(Path(path), store, test, 1), "split": config.split}
-            rows.append(_row(platform, name, seed, judged))
+            rows.append(_row(Fit(platform=platform, model=name, seed=seed), judged))
     return rows
 
 
-def _metrics(
-    config: DictConfig, model: str, platform: str, seed: int, folder: Path, dataset: Any
-) -> Mapping[str, Any]:
-    choices = [f"platform={platform}", *config.overrides]
-    if model == "random":
+def _metrics(config: DictConfig, fit: Fit, folder: Path, dataset: Any) -> Mapping[str, Any]:
+    if fit.model == "random":
         store = dataset("paper").store
-        test = divide(store, _split(config, store.keys, seed))["test"]
+        test = divide(store, _split(config, store.keys, fit.seed))["test"]
         return _random_metrics(store, test, config.split)
-    fit_config = compose("train", overrides=[*choices, f"model={model}"])
+    choices = [f"platform={fit.platform}", f"train_share={fit.share}", *config.overrides]
+    fit_config = compose("train", overrides=[*choices, *fit.variant])
+    check_options(fit_config)
     store = dataset(fit_config.features.dataflow).store
-    part = Part(
-        name=f"{platform}/{model}/seed-{seed}",
-        folder=folder,
-        split=_split(config, store.keys, seed),
-        seed=seed,
-    )
+    split = _split(config, store.keys, fit.seed)
+    part = Part(name=fit.name, folder=folder, split=split, seed=fit.seed)
     metrics = run_part(fit_config, store, part)
     if metrics is None:
         raise PrunerError(f"{part.name}: stop_after= has no place in a table")
@@ -147,16 +168,19 @@ def _split(config: DictConfig, keys: Any, seed: int) -> Split:
     return make_split(config.split, keys, seed if config.resplit else 0)
 
 
-def _row(platform: str, model: str, seed: int, metrics: Mapping[str, Any]) -> Row:
+def _row(fit: Fit, metrics: Mapping[str, Any]) -> Row:
+    known = {"platform": fit.platform, "model": fit.model, "seed": fit.seed}
     row = {name: metrics.get(name) for name in COLUMNS}
-    return row | {"platform": platform, "model": model, "seed": seed, "commit": git_commit()}
+    return row | known | {"train_share": fit.share, "commit": git_commit()}
 
 
 def grouped(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
-    """Rows of each platform and model, in order of appearance."""
+    """Rows of each platform and model (with its share, unless 1), in order of appearance."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        groups.setdefault((row["platform"], row["model"]), []).append(row)
+        share = row["train_share"]
+        model = row["model"] if share == 1 else f"{row['model']} at {share}"
+        groups.setdefault((row["platform"], model), []).append(row)
     return groups
 
 

@@ -112,6 +112,23 @@ def small_tasks_removed(
     return torch.cat(kept) if kept else index[:0]
 
 
+def sampled(
+    store: ProgramStore, index: Int[Tensor, " program"], share: float, seed: int
+) -> Int[Tensor, " kept"]:
+    """Draw this share of the programs of every task in `index`, at least two of each.
+
+    Draws are nested: with the same seed a smaller share is part of a larger one.
+    """
+    if share >= 1:
+        return index
+    generator = torch.Generator().manual_seed(seed)
+    kept = []
+    for programs in store.by_task(index):
+        order = torch.randperm(len(programs), generator=generator)
+        kept.append(programs[order[: max(2, round(share * len(programs)))]].sort().values)
+    return torch.cat(kept) if kept else index[:0]
+
+
 def seen_tasks(store: ProgramStore, parts: Iterable[Tensor]) -> dict[str, list[str]]:
     """Platform to sorted task names of all programs in `parts`."""
     seen: dict[str, set[str]] = {}

@@ -1,6 +1,7 @@
 import csv
 
 import pytest
+import torch
 
 from pruner.cli.results_table import markdown
 
@@ -38,6 +39,22 @@ def test_a_resumed_table_repeats_no_fit(table, command, tmp_path):
     assert again["mean"] == first["mean"]
 
 
+def test_a_variant_is_a_name_for_options_and_a_share_draws_programs(table, tmp_path):
+    code, result, err = table(
+        "models=[blind]", "+variants.blind=['model=pacm','+model.use_dataflow=false']",
+        "seeds=[0]", "shares=[0.2,1]",
+    )  # fmt: skip
+    assert code == 0, err
+    assert set(result["mean"]) == {"v100/blind at 0.2", "v100/blind"}
+    with (tmp_path / "experiments/table_topk/results.csv").open() as handle:
+        few, every = csv.DictReader(handle)
+    assert 5 * int(few["num_train_programs"]) == int(every["num_train_programs"])  # 3 of 15
+    weights = torch.load(
+        tmp_path / result["run_dir"] / "v100/blind/seed-0/best.pt", weights_only=True
+    )["state"]["network"]
+    assert not [name for name in weights if name.startswith("dataflow")]
+
+
 def test_an_unknown_platform_is_an_error_not_a_gap(table):
     code, _, err = table("platforms=[v100,t4]")
     assert code == 2
@@ -46,5 +63,6 @@ def test_an_unknown_platform_is_an_error_not_a_gap(table):
 
 def test_markdown_has_mean_and_sample_deviation():
     base = dict.fromkeys(("top5", "pairwise_accuracy", "top1_task_mean", "top5_task_mean"))
-    rows = [{"platform": "p", "model": "m", "top1": value, **base} for value in (0.5, 0.7)]
+    known = {"platform": "p", "model": "m", "train_share": 1.0, **base}
+    rows = [{**known, "top1": value} for value in (0.5, 0.7)]
     assert "| p | m | 2 | 0.600 ± 0.141 |" in markdown(rows)  # 0.2 / sqrt(2)

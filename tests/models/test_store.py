@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from pruner.errors import DataError
+from pruner.models.assemble import sampled
 from pruner.models.batch import from_padded
 from pruner.models.store import ProgramStore, TaskPrograms
 from tests.models import synthetic
@@ -76,3 +77,14 @@ def test_scaler_is_the_column_maximum_of_the_chosen_programs():
 def test_no_program_at_all_is_a_data_error():
     with pytest.raises(DataError, match="no task has a program"):
         ProgramStore.build([])
+
+
+def test_a_smaller_share_is_part_of_a_larger_and_every_task_keeps_two():
+    store = synthetic.store(sizes=(3, 20, 40))
+    index = torch.arange(store.num_programs)
+    small, large = sampled(store, index, 0.1, seed=3), sampled(store, index, 0.5, seed=3)
+    assert torch.bincount(store.task[small]).tolist() == [2, 2, 4]
+    assert torch.bincount(store.task[large]).tolist() == [2, 10, 20]
+    assert set(small.tolist()) < set(large.tolist())
+    assert torch.equal(sampled(store, index, 1.0, seed=3), index)
+    assert not torch.equal(sampled(store, index, 0.5, seed=4), large)

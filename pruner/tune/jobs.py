@@ -1,0 +1,172 @@
+"""What worker processes do: build a program, run it, compute its reference, check its results."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.errors import PrunerError
+from pruner.tune.ansor.priority import undisturbed
+from pruner.tune.tvm_import import load_tvm
+
+load_tvm()  # here, so that the server process imports it once for all workers
+
+Arguments = Sequence[tuple[tuple[int, ...], str]]  # shape and dtype of each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """How long and how often a program runs: MetaSchedule's evaluator settings.
+
+    A repeat is the mean of at least ``number`` runs and at least ``min_repeat_ms``; all repeats are
+    kept. ``flush_cache`` empties the CPU caches before each. ``priority`` asks the system to let
+    nothing else run meanwhile, where it may.
+    """
+
+    number: int = 1
+    repeats: int = 3
+    min_repeat_ms: int = 50
+    flush_cache: bool = False
+    priority: bool = True
+
+    def __post_init__(self) -> None:
+        """Raises `PrunerError` on numbers that cannot work."""
+        if min(self.number, self.repeats) < 1 or self.min_repeat_ms < 0:
+            raise PrunerError("measure: number and repeats must be at least 1, min_repeat_ms 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RpcAddress:
+    """A device behind a TVM RPC tracker."""
+
+    host: str
+    port: int
+    key: str
+    session_timeout_s: int = 60
+
+
+def ready() -> bool:
+    """Nothing to do: the answer says that the worker is there."""
+    return True
+
+
+def build(module_json: str, target_json: str, path: str) -> float:
+    """Compile a scheduled module into the shared library `path`; its size in bytes."""
+    tvm = load_tvm().tvm
+    module = tvm.ir.load_json(module_json)
+    cleared = importlib.import_module("tvm.s_tir.transform").RemoveWeightLayoutRewriteBlock
+    module = cleared(skip_tensor_rewrite=True)(module)
+    built = importlib.import_module("tvm.driver").build(module, target=load_target(target_json))
+    built.export_library(path)
+    return float(Path(path).stat().st_size)
+
+
+def load_target(target_json: str) -> Any:
+    """The target that ``str(target)`` wrote."""
+    return load_tvm().tvm.target.Target(importlib.import_module("json").loads(target_json))
+
+
+def run(
+    path: str, device: str, arguments: Arguments, timing: Timing, address: RpcAddress | None
+) -> list[float]:
+    """Seconds of every repeat."""
+    module, handle = _open(path, device, address)
+    arrays = _upload(inputs(arguments), handle)
+    evaluator = module.time_evaluator(
+        "main",
+        handle,
+        number=timing.number,
+        repeat=timing.repeats,
+        min_repeat_ms=timing.min_repeat_ms,
+        f_preproc="cache_flush_cpu_non_first_arg" if timing.flush_cache else "",
+    )
+    if timing.priority and address is None and device == "cpu":
+        with undisturbed():
+            return [float(cost) for cost in evaluator(*arrays).results]
+    return [float(cost) for cost in evaluator(*arrays).results]
+
+
+def reference(path: str, arguments: Arguments, out: str) -> float:
+    """Run the unscheduled program once on this CPU, keep its results in `out`; its seconds."""
+    module, handle = _open(path, "cpu", None)
+    arrays = _upload(inputs(arguments), handle)
+    start = time.perf_counter()
+    module["main"](*arrays)
+    seconds = time.perf_counter() - start
+    np.savez(out, *[array.numpy() for array in arrays])
+    return seconds
+
+
+def check(
+    path: str, device: str, arguments: Arguments, expected: str, address: RpcAddress | None
+) -> float:
+    """Largest difference from the reference over all arguments, relative to their largest value.
+
+    Not a number anywhere counts as infinite.
+    """
+    module, handle = _open(path, device, address)
+    arrays = _upload(inputs(arguments), handle)
+    module["main"](*arrays)
+    handle.sync()
+    with np.load(expected) as wanted:
+        return max(
+            relative_error(array.numpy(), wanted[name])
+            for array, name in zip(arrays, wanted.files, strict=True)
+        )
+
+
+def relative_error(found: NDArray[Any], wanted: NDArray[Any]) -> float:
+    """max |found - wanted| / max |wanted|; infinite where either is not finite."""
+    found, wanted = found.astype(np.float64), wanted.astype(np.float64)
+    if not (np.isfinite(found).all() and np.isfinite(wanted).all()):
+        return float("inf")
+    scale = float(np.abs(wanted).max(initial=0.0)) or 1.0
+    return float(np.abs(found - wanted).max(initial=0.0)) / scale
+
+
+def inputs(arguments: Arguments, seed: int = 0) -> list[NDArray[Any]]:
+    """The same values for every candidate and for the reference: in [-1, 1), integers in [0, 8)."""
+    rng = np.random.default_rng(seed)
+    out = []
+    for shape, dtype in arguments:
+        values: NDArray[Any]
+        if dtype.startswith("float"):
+            values = rng.random(shape, dtype=np.float32) * 2 - 1
+        else:
+            values = rng.integers(0, 2 if dtype == "bool" else 8, shape)
+        out.append(values.astype(dtype))
+    return out
+
+
+def health(address: RpcAddress) -> str:
+    """Ask the tracker for a device and the device for its name."""
+    session = _session(address)
+    return str(session._sess.__class__.__name__)
+
+
+def _open(path: str, device: str, address: RpcAddress | None) -> tuple[Any, Any]:
+    tvm = load_tvm().tvm
+    if address is None:
+        return tvm.runtime.load_module(path), tvm.device(device, 0)
+    session = _session(address)
+    session.upload(path)
+    return session.load_module(os.path.basename(path)), session.device(device, 0)  # noqa: PTH119
+
+
+def _session(address: RpcAddress) -> Any:
+    rpc = importlib.import_module("tvm.rpc")
+    tracker = rpc.connect_tracker(address.host, address.port)
+    return tracker.request(address.key, priority=1, session_timeout=address.session_timeout_s)
+
+
+def _upload(values: Sequence[NDArray[Any]], device: Any) -> list[Any]:
+    tensor = load_tvm().tvm.runtime.tensor
+    return [tensor(value, device=device) for value in values]

@@ -1,0 +1,53 @@
+"""Where the seconds of a run go: one phase at a time, the rest is idle."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+PHASES = ("sample", "draft", "verify", "instantiate", "build", "run", "train")
+IDLE = "idle"
+
+
+class Phases:
+    """A stopwatch with phases that nest: the inner one counts, the outer one pauses.
+
+    Build and run are the seconds that the loop waited for workers; what workers do while the loop
+    explores costs no time here.
+    """
+
+    def __init__(self, seconds: dict[str, float] | None = None) -> None:
+        known = seconds or {}
+        self._seconds = {name: known.get(name, 0.0) for name in PHASES}
+        self._before_s = sum(known.values())
+        self._started = self._since = time.perf_counter()
+        self._open: list[str] = []
+
+    @contextmanager
+    def time(self, phase: str) -> Iterator[None]:
+        """Count what happens inside as `phase`."""
+        self._settle()
+        self._open.append(phase)
+        try:
+            yield
+        finally:
+            self._settle()
+            self._open.pop()
+
+    def _settle(self) -> None:
+        now = time.perf_counter()
+        if self._open:
+            self._seconds[self._open[-1]] += now - self._since
+        self._since = now
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of the whole run, those before a resumption included."""
+        return self._before_s + time.perf_counter() - self._started
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds a phase; ``idle`` is what no phase claimed, so all add up to `elapsed_s`."""
+        self._settle()
+        idle = max(0.0, self.elapsed_s - sum(self._seconds.values()))
+        return {**self._seconds, IDLE: idle}

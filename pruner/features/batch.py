@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pruner.errors import UnsupportedProgram
 from pruner.features.analysis import analyse_stores
 from pruner.features.dataflow import NUM_ROWS, DataflowKind, dataflow_features
+from pruner.features.primitives import PrimitiveTokens, primitive_tokens
 from pruner.features.statement import statement_features
 from pruner.features.symbols import psa_features
 from pruner.features.workload import workload_flags
@@ -34,7 +35,8 @@ class FeatureBatch:
     ``statement`` float32 [N, S, 164], zero padded; ``num_statements`` int32 [N]; ``dataflow``
     float32 [N, 10 or 8, 23]; ``valid`` bool [N]: False where the program could not be replayed
     (all its rows are zero, ``failures`` tells why); ``workload_flags`` float32 [10], the same for
-    all programs; ``psa`` float32 [N, S, 11] or None.
+    all programs; ``psa`` float32 [N, S, 11] or None; ``tokens``: the schedule primitives, None
+    where the programs have none (they were not made by replaying a skeleton).
     """
 
     statement: NDArray[np.float32]
@@ -44,6 +46,7 @@ class FeatureBatch:
     workload_flags: NDArray[np.float32]
     psa: NDArray[np.float32] | None
     failures: dict[int, str]
+    tokens: PrimitiveTokens | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,8 @@ def featurize_vectors(
     everything = np.arange(len(decisions))
     group = SkeletonGroup(skeleton=skeleton, rows=everything, decisions=decisions)
     parts = [_chunk(dag, group, start, dataflow, psa) for start in range(0, len(decisions), _CHUNK)]
-    return _assemble(dag, len(decisions), parts, {}, dataflow, psa)
+    batch = _assemble(dag, len(decisions), parts, {}, dataflow, psa)
+    return replace(batch, tokens=primitive_tokens([group], len(decisions)))
 
 
 def featurize_steps(
@@ -124,7 +128,7 @@ def featurize_steps(
     batch = _assemble(dag, len(steps_list), parts, failures, dataflow, psa)
     if failures:
         logger.info("programs not featurised: %s", dict(Counter(failures.values())))
-    return batch
+    return replace(batch, tokens=primitive_tokens(groups, len(steps_list)))
 
 
 def _chunk(

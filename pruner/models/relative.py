@@ -3,27 +3,19 @@
 A ranker compares schedules of one operator, but absolute features mostly tell operators apart (how
 much work, how large the tensors): a model learns what is special about the training operators and
 is lost on a new one. Relative features are what remains after the mean over the task's candidates
-is taken away, place by place: statement row r of every program minus the mean row r. Scores are
-then relative to the set of candidates that is scored together; the ten workload flags stay.
+is taken away, place by place: statement row r of every program minus the mean row r, and the same
+for decisions. Scores are then relative to the set of candidates that is scored together; the ten
+workload flags and the structure of schedules stay.
 """
 
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from pruner.models.batch import NUM_STATEMENT_FEATURES, ProgramBatch
-
-
-def group_means(
-    values: Float[Tensor, "item column"], group: Int[Tensor, " item"], num_groups: int
-) -> Float[Tensor, "group column"]:
-    """Mean of every group; zeros for a group without items."""
-    total = torch.zeros((num_groups, values.shape[1]), dtype=values.dtype)
-    total.index_add_(0, group, values)
-    count = torch.bincount(group, minlength=num_groups).clamp(min=1)
-    return total / count[:, None]
+from pruner.models.layers import group_means
 
 
 def places(program: Int[Tensor, " row"]) -> Int[Tensor, " row"]:
@@ -42,10 +34,14 @@ def places(program: Int[Tensor, " row"]) -> Int[Tensor, " row"]:
 
 @dataclass(frozen=True, slots=True)
 class Center:
-    """Mean candidate of one task: `statement` [place, 164], `dataflow` [slot, 23]."""
+    """Mean candidate of one task: `statement` [place, 164], `dataflow` [slot, 23].
+
+    `tokens` [place]: mean decisions, where the programs have primitive tokens.
+    """
 
     statement: Tensor
     dataflow: Tensor
+    tokens: Tensor | None = None
 
     @staticmethod
     def of(batch: ProgramBatch) -> "Center":
@@ -53,7 +49,13 @@ class Center:
         place = places(batch.program)
         num_places = int(place.max()) + 1 if len(place) else 0
         rows = batch.statement[:, :NUM_STATEMENT_FEATURES]
-        return Center(group_means(rows, place, num_places), batch.dataflow.mean(dim=0))
+        return Center(
+            group_means(rows, place, num_places),
+            batch.dataflow.mean(dim=0),
+            None
+            if batch.tokens is None
+            else batch.tokens.place_means(torch.zeros_like(batch.tokens.skeleton), 1)[0],
+        )
 
     def over(self, other: "Center") -> "Center":
         """This mean where it has one, the other's for places that none of its programs had."""
@@ -64,6 +66,9 @@ class Center:
         """The batch with this mean taken away."""
         statement = batch.statement.clone()
         statement[:, :NUM_STATEMENT_FEATURES] -= self.statement[places(batch.program)]
-        return ProgramBatch(
-            statement=statement, program=batch.program, dataflow=batch.dataflow - self.dataflow
+        tokens = batch.tokens
+        if tokens is not None and self.tokens is not None:
+            tokens = tokens.minus(self.tokens[None], torch.zeros_like(tokens.skeleton))
+        return replace(
+            batch, statement=statement, dataflow=batch.dataflow - self.dataflow, tokens=tokens
         )

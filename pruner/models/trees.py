@@ -10,8 +10,8 @@ from torch import Tensor
 
 from pruner.errors import MissingExtra
 from pruner.models.batch import NUM_STATEMENT_FEATURES
+from pruner.models.layers import group_means
 from pruner.models.ranker import Ranker
-from pruner.models.relative import group_means
 from pruner.models.store import ProgramStore
 
 Pooling = Literal["sum", "mean", "max"]

@@ -1,0 +1,132 @@
+"""Schedule primitives as tokens, the input of TLP (ASPLOS'23): one row a step.
+
+A row is ``[one-hot kind (14) | fields (8)]``, 22 columns as in TLP's CPU layout, with at most 40
+steps as in its GPU layout. Fields follow the step as Ansor logs it, lists flattened, what does not
+fit cut off. Everything but the decisions is the same for all programs of a skeleton, so it is
+written once a skeleton; decisions are numbers at known places.
+
+Differs from the release (scripts/tlp_make_dataset.py): 14 kinds instead of the 11 of one target;
+lengths and unroll depths as ``log2(1 + x)`` instead of raw integers; no loop extents, which are
+constant for the axes of an operator and, for fetch loops, stale: evolution copies them from the
+first parent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.program import steps as p
+from pruner.program.skeleton import SkeletonGroup
+
+NUM_STEPS = 40
+KINDS: tuple[type, ...] = (
+    p.Split, p.FollowSplit, p.FollowFusedSplit, p.Reorder, p.Fuse, p.Annotate, p.UnrollPragma,
+    p.ComputeAt, p.ComputeInline, p.ComputeRoot, p.CacheRead, p.CacheWrite, p.RFactor,
+    p.StorageAlign,
+)  # fmt: skip
+NUM_FIELDS = 8
+NUM_COLUMNS = len(KINDS) + NUM_FIELDS
+_SCOPES = ("local", "shared", "global")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrimitiveTokens:
+    """Tokens of N programs over K skeletons.
+
+    ``structure`` float32 [K, 40, 22]: the tokens, 0 where a decision belongs; ``place`` int64
+    [K, D]: where decision d goes in the flattened 40 x 22 block, -1 where the skeleton has none
+    there or it was cut off; ``skeleton`` int64 [N]; ``number`` float32 [N, D]: ``log2(1 + x)`` of
+    the decisions, 0 where there is none.
+    """
+
+    structure: NDArray[np.float32]
+    place: NDArray[np.int64]
+    skeleton: NDArray[np.int64]
+    number: NDArray[np.float32]
+
+    def select(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> PrimitiveTokens:
+        """The given programs, over the same skeletons."""
+        return PrimitiveTokens(
+            structure=self.structure,
+            place=self.place,
+            skeleton=self.skeleton[rows],
+            number=self.number[rows],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """A field that is a decision."""
+
+    number: int
+
+
+def _fields(step: p.Primitive) -> list[int | _Slot]:
+    """Fields of one step in the order of Ansor's log, without the extent of a split."""
+    match step:
+        case p.Split(stage, it, slots, inner):
+            return [stage, it, *map(_Slot, slots), int(inner)]
+        case p.FollowSplit(stage, it, source, num):
+            return [stage, it, source, num]
+        case p.FollowFusedSplit(stage, it, sources, level, by_factor):
+            return [stage, it, *sources, level, int(by_factor)]
+        case p.Reorder(stage, order):
+            return [stage, *order]
+        case p.Fuse(stage, iters):
+            return [stage, *iters]
+        case p.Annotate(stage, it, kind):
+            return [stage, it, p.ANNOTATIONS.index(kind)]
+        case p.UnrollPragma(stage, it, slot):
+            return [stage, it, _Slot(slot)]
+        case p.ComputeAt(stage, target, it):
+            return [stage, target, it]
+        case p.ComputeInline(stage) | p.ComputeRoot(stage):
+            return [stage]
+        case p.CacheRead(stage, scope, readers):
+            return [stage, _scope(scope), *readers]
+        case p.CacheWrite(stage, scope):
+            return [stage, _scope(scope)]
+        case p.RFactor(stage, it, axis):
+            return [stage, it, axis]
+        case p.StorageAlign(stage, it):
+            return [stage, it]
+
+
+def _scope(name: str) -> int:
+    """1, 2, 3 as in the release; any other scope is one kind more."""
+    return _SCOPES.index(name) + 1 if name in _SCOPES else len(_SCOPES) + 1
+
+
+def skeleton_tokens(
+    skeleton: Sequence[p.Primitive], num_slots: int
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Structure [40, 22] and places [num_slots] of one skeleton."""
+    structure = np.zeros((NUM_STEPS, NUM_COLUMNS), np.float32)
+    place = np.full(num_slots, -1, np.int64)
+    for number, step in enumerate(skeleton[:NUM_STEPS]):
+        structure[number, KINDS.index(type(step))] = 1
+        for column, field in enumerate(_fields(step)[:NUM_FIELDS], start=len(KINDS)):
+            if isinstance(field, _Slot):
+                place[field.number] = number * NUM_COLUMNS + column
+            else:
+                structure[number, column] = field
+    return structure, place
+
+
+def primitive_tokens(groups: Sequence[SkeletonGroup], num_programs: int) -> PrimitiveTokens:
+    """Tokens of grouped programs; rows that are in no group belong to a skeleton without steps."""
+    most = max((group.decisions.shape[1] for group in groups), default=0)
+    structure = np.zeros((len(groups) + 1, NUM_STEPS, NUM_COLUMNS), np.float32)
+    place = np.full((len(groups) + 1, most), -1, np.int64)
+    skeleton = np.full(num_programs, len(groups), np.int64)
+    number = np.zeros((num_programs, most), np.float32)
+    for k, group in enumerate(groups):
+        slots = group.decisions.shape[1]
+        structure[k], place[k, :slots] = skeleton_tokens(group.skeleton, slots)
+        skeleton[group.rows] = k
+        number[group.rows, :slots] = np.log2(1.0 + group.decisions)
+    return PrimitiveTokens(structure=structure, place=place, skeleton=skeleton, number=number)

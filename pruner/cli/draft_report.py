@@ -24,7 +24,6 @@ from pruner.errors import PrunerError
 from pruner.models.metrics import ScoredTask
 from pruner.models.symbolic.analyzer import Form, load_analyzer
 from pruner.models.symbolic.choice import SymbolicDraft
-from pruner.models.symbolic.constants import DraftConstants, Rates
 from pruner.models.symbolic.quality import (
     DraftTask,
     cross_calibrated,
@@ -33,7 +32,7 @@ from pruner.models.symbolic.quality import (
     score_records,
     score_task,
 )
-from pruner.program.device import GpuDevice, load_device
+from pruner.program.device import GpuDevice
 
 Scored = dict[str, list[ScoredTask]]
 
@@ -56,10 +55,8 @@ def report_platform(
     Raises:
         PrunerError: unknown platform, no records of it, or an operator that is not known.
     """
-    device = load_device(CONF / "platform" / f"{platform}.yaml")
-    scored = _gpu_forms if isinstance(device, GpuDevice) else _cpu_forms
     rows = []
-    for form, all_tasks in scored(root, platform, options).items():
+    for form, all_tasks in _forms(root, platform, options).items():
         for least in (1, int(options["min_programs"])):
             kept = [t for t in all_tasks if t.num_programs >= least]
             if kept:
@@ -73,24 +70,25 @@ def _measured(root: RecordRoot, platform: str) -> Iterator[TaskRecords]:
     return (task for task in root.read(Quarantine(), platform) if task.valid.any())
 
 
-def _gpu_forms(root: RecordRoot, platform: str, options: dict[str, str]) -> Scored:
-    default = DraftConstants(rates=Rates())
-    hardware = replace(load_analyzer(CONF, platform), constants=default)
-    released = SymbolicDraft(form="official").scorer(CONF, hardware.device)
+def _forms(root: RecordRoot, platform: str, options: dict[str, str]) -> Scored:
+    hardware = load_analyzer(CONF, platform).uncalibrated()
+    on_gpu = isinstance(hardware.device, GpuDevice)
+    forms: tuple[Form, ...] = get_args(Form) if on_gpu else ("hardware",)
+    with_official = on_gpu and options["official"] == "true"
     tasks: list[DraftTask] = []
     official: list[ScoredTask] = []
     for records in _measured(root, platform):
-        tasks.append(draft_task(records))
-        if options["official"] == "true":
+        tasks.append(draft_task(records, hardware))
+        if with_official:
+            released = SymbolicDraft(form="official").scorer(CONF, hardware.device)
             official.append(score_records(records, released))
     scored: Scored = {"official": official} if official else {}
     scored |= {
-        form: [score_task(t, replace(hardware, form=form)) for t in tasks]
-        for form in get_args(Form)
+        form: [score_task(t, replace(hardware, form=form)) for t in tasks] for form in forms
     }
     scored["oracle"] = [_oracle(t.name, t.latency_s) for t in tasks]
     for group, name in (("c", "compute"), ("m", "memory")):
-        for form in get_args(Form):
+        for form in forms:
             ablated = replace(hardware, form=form, without=group)
             scored[f"{form}_without_{name}"] = [score_task(t, ablated) for t in tasks]
     if int(options["calibrate"]):
@@ -102,18 +100,6 @@ def _gpu_forms(root: RecordRoot, platform: str, options: dict[str, str]) -> Scor
                 f"{platform}: {fit.num_programs} programs, error {fit.error_before:.3f} -> "
                 f"{fit.error_after:.3f}"
             )
-    return scored
-
-
-def _cpu_forms(root: RecordRoot, platform: str, options: dict[str, str]) -> Scored:
-    analyzer = load_analyzer(CONF, platform)
-    ablations = {"": None, "_without_compute": "c", "_without_memory": "m"}
-    scored: Scored = {name: [] for name in [f"hardware{name}" for name in ablations] + ["oracle"]}
-    for records in _measured(root, platform):
-        for name, group in ablations.items():
-            task = score_records(records, replace(analyzer, without=group))
-            scored[f"hardware{name}"].append(task)
-        scored["oracle"].append(_oracle(task.name, task.latency_s))
     return scored
 
 

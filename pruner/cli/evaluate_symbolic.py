@@ -14,12 +14,12 @@ from pruner.cli.progress import track
 from pruner.data.quarantine import Quarantine
 from pruner.data.store import RecordRoot
 from pruner.data.tasks import TaskRecords
-from pruner.errors import PrunerError, UnsupportedProgram
+from pruner.errors import UnsupportedProgram
 from pruner.models.metrics import ScoredTask
 from pruner.models.symbolic.analyzer import Analyzer
 from pruner.models.symbolic.calibrate import Fit, calibrate
 from pruner.models.symbolic.choice import SymbolicDraft
-from pruner.models.symbolic.constants import DraftConstants, Rates, save_constants
+from pruner.models.symbolic.constants import save_constants
 from pruner.models.symbolic.quality import (
     DraftTask,
     cross_calibrated,
@@ -28,7 +28,7 @@ from pruner.models.symbolic.quality import (
     score_records,
     score_task,
 )
-from pruner.program.device import Device, GpuDevice, device_from_mapping, load_device
+from pruner.program.device import Device, device_from_mapping, load_device
 from pruner.program.task_index import TaskIndex, task_index_of
 
 
@@ -125,27 +125,22 @@ def _calibrated(
     folder: Path,
 ) -> list[ScoredTask]:
     """Every task is scored with rates fitted to the other half; rates of all tasks are saved."""
-    device = analyzer.device
-    if not isinstance(device, GpuDevice):
-        raise PrunerError(
-            f"platform={device.name}: only the rates of GPUs can be fitted; leave out "
-            "model.calibrate"
-        )
+    name = analyzer.device.name
     tasks: list[DraftTask] = []
     for task in records:
         try:
-            tasks.append(draft_task(task, judge.index))
+            tasks.append(draft_task(task, analyzer, judge.index))
         except UnsupportedProgram as error:
             judge.refuse(task, error)
     rng = np.random.default_rng(draft.seed)
     halves, fits = cross_calibrated(tasks, analyzer, draft.calibrate, rng)
-    start = DraftConstants(rates=Rates())
-    whole = calibrate(sample_programs(tasks, draft.calibrate, rng), device, start)
-    path = folder / "draft" / f"{device.name}.yaml"
+    start = analyzer.uncalibrated()
+    whole = calibrate(sample_programs(tasks, start, draft.calibrate, rng), start)
+    path = folder / "draft" / f"{name}.yaml"
     path.parent.mkdir(exist_ok=True)
     save_constants(path, whole.constants)
     say(f"rates fitted to {whole.num_programs} programs: {path}; copy it to conf/draft to use it")
-    judge.fits[device.name] = {
+    judge.fits[name] = {
         "saved": str(path),
         "whole": _summary(whole),
         **{f"half_{number}": _summary(fit) for number, fit in fits.items()},

@@ -335,14 +335,16 @@ class DraftPlan:
 
 @dataclass(frozen=True, slots=True)
 class Symbols:
-    """``values`` float64 [S, len(COLUMNS), N]: one row a statement; storage ranks in ``scopes``.
+    """``values`` float64 [S, len(columns), N]: one row a statement; storage ranks in ``scopes``.
 
-    ``reductions`` tells which statements accumulate.
+    ``reductions`` tells which statements accumulate; ``columns`` are those of GPUs, or of CPUs
+    (:mod:`pruner.features.cpu_symbols`).
     """
 
     values: Floats
     scopes: tuple[int, ...]
     reductions: tuple[bool, ...]
+    columns: tuple[str, ...] = COLUMNS
 
     @property
     def stages(self) -> bool:
@@ -351,4 +353,4 @@ class Symbols:
 
     def __getitem__(self, name: str) -> Floats:
         """One column [S, N]."""
-        return self.values[:, COLUMNS.index(name)]
+        return self.values[:, self.columns.index(name)]

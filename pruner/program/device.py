@@ -93,6 +93,7 @@ class CpuDevice(Device):
 
     num_cores: int
     simd_bytes: int
+    vector_registers: int
     flops_per_cycle_per_core: int
     l1_bytes_per_core: int  # data cache
     l2_bytes_per_core: int

@@ -109,7 +109,7 @@ def test_calibration_fits_on_the_other_half_and_saves_a_platform_file(command, m
     fits = result["data"]["calibration"]["v100"]
     assert fits["whole"]["error_after"] <= fits["whole"]["error_before"]
     saved = Path(fits["saved"])
-    fitted = load_constants(saved.parent, "v100")
+    fitted = load_constants(saved.parent, "v100", Rates)
     assert fitted.rates != Rates()
     assert "measured programs" in fitted.origin
 

@@ -11,7 +11,7 @@ from pruner.features.batch import featurize_steps
 from pruner.features.draft import DraftPlan
 from pruner.models.symbolic.analyzer import load_analyzer
 from pruner.models.symbolic.calibrate import Sample, calibrate, free_rates
-from pruner.models.symbolic.constants import load_constants, save_constants
+from pruner.models.symbolic.constants import Rates, load_constants, save_constants
 from pruner.models.symbolic.official import OfficialSwitches, official_latency_ms
 from pruner.program.device import GpuDevice, load_device
 from pruner.program.skeleton import group_programs
@@ -96,31 +96,30 @@ def test_calibration_recovers_the_order_of_another_device():
     plan = DraftPlan(matmul_dag(256, 256, 256), group.skeleton)
     analyzer = load_analyzer(CONF, "v100")
     symbols = plan.symbols(group.decisions)
-    changed = load_constants(CONF / "draft", "v100")
-
+    changed = load_constants(CONF / "draft", "v100", Rates)
 
     rates = dataclasses.replace(changed.rates, shared_load=10.0, stage=40.0, step_cycles=2000.0)
     truth = dataclasses.replace(analyzer, constants=dataclasses.replace(changed, rates=rates))
-    sample = Sample(symbols=symbols, latency_s=truth.latency_s(symbols))
-    fit = calibrate([sample], analyzer.device, analyzer.constants, ridge=0.01)
+    sample = Sample(symbols=(symbols,), latency_s=truth.latency_s(symbols))
+    fit = calibrate([sample], analyzer, ridge=0.01)
     assert fit.num_programs == 120
     assert fit.error_after < 0.2 * fit.error_before
     assert free_rates(fit.constants.rates)["shared_load"] > analyzer.constants.rates.shared_load
 
 
 def test_constants_survive_a_file(tmp_path):
-    constants = load_constants(CONF / "draft", "k80")
+    constants = load_constants(CONF / "draft", "k80", Rates)
     save_constants(tmp_path / "mine.yaml", constants)
-    assert load_constants(tmp_path, "mine") == constants
+    assert load_constants(tmp_path, "mine", Rates) == constants
 
 
 def test_bad_input_is_one_line_that_names_the_fix(tmp_path):
     with pytest.raises(DataError, match="known platforms: a100"):
         load_analyzer(CONF, "nonesuch")
-    with pytest.raises(PrunerError, match="kind gpu"):
-        load_analyzer(CONF, "cpu-avx2")
+    with pytest.raises(PrunerError, match="use form=hardware"):
+        load_analyzer(CONF, "cpu-avx2", form="paper")
     (tmp_path / "x.yaml").write_text("rates: {speed: 1}\n")
     with pytest.raises(DataError, match="unknown speed"):
-        load_constants(tmp_path, "x")
+        load_constants(tmp_path, "x", Rates)
     with pytest.raises(PrunerError, match="measure 50"):
-        calibrate([], gpu("v100"), load_constants(CONF / "draft", "v100"))
+        calibrate([], load_analyzer(CONF, "v100"))

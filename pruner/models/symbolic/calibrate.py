@@ -9,33 +9,35 @@ import dataclasses
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from pruner.errors import PrunerError
 from pruner.features.draft import Symbols
+from pruner.models.symbolic.analyzer import Analyzer
 from pruner.models.symbolic.constants import DraftConstants, Rates
-from pruner.models.symbolic.hardware import hardware_latency_s
-from pruner.program.device import GpuDevice
+from pruner.models.symbolic.cpu import CpuRates
 
 log = logging.getLogger(__name__)
-FREE = (
+_FREE_GPU = (
     "live_operands",
     "kept_operands", "unroll_limit", "unrolled_body", "rolled", "loop", "multiply_add",
     "shared_load", "bank_conflict", "stage", "short_rows", "odd_vectors", "write",
     "scattered_write", "step_cycles", "fetch_cycles", "chain_cycles", "overlap", "row_elements",
     "repeated_traffic", "traffic",
 )  # fmt: skip
+FREE = {Rates: _FREE_GPU, CpuRates: tuple(f.name for f in dataclasses.fields(CpuRates))}
 _STEP = 1e-2
 _CLIP = 1.5  # log units: how far off a program may count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Measured programs of one task and skeleton; `latency_s` [N] belongs to the symbols' N."""
+    """Measured programs of one task, by skeleton; `latency_s` [N] in the order of `symbols`."""
 
-    symbols: Symbols
+    symbols: tuple[Symbols, ...]
     latency_s: Float[np.ndarray, " program"]
 
 
@@ -43,7 +45,7 @@ class Sample:
 class Fit:
     """Fitted constants and the weighted root mean square error of log latency before and after."""
 
-    constants: DraftConstants
+    constants: DraftConstants[Any]
     num_programs: int
     error_before: float
     error_after: float
@@ -51,13 +53,12 @@ class Fit:
 
 def calibrate(
     samples: Sequence[Sample],
-    device: GpuDevice,
-    constants: DraftConstants,
+    analyzer: Analyzer,
     *,
     ridge: float = 0.5,
     max_steps: int = 25,
 ) -> Fit:
-    """Fit :data:`FREE`. Fast programs weigh more: ``sqrt(best / latency)``.
+    """Fit the rates in :data:`FREE`. Fast programs weigh more: ``sqrt(best / latency)``.
 
     Raises:
         PrunerError: no task has two programs.
@@ -65,15 +66,17 @@ def calibrate(
     usable = [s for s in samples if len(s.latency_s) > 1]
     if not usable:
         raise PrunerError("calibration: no task with two measured programs; measure 50 or more")
-    start = np.log([getattr(constants.rates, name) for name in FREE])
+    constants = analyzer.constants
+    free = FREE[type(constants.rates)]
+    start = np.log([getattr(constants.rates, name) for name in free])
 
-    def with_rates(x: Float[np.ndarray, " rate"]) -> DraftConstants:
-        values = {name: float(np.exp(v)) for name, v in zip(FREE, x, strict=True)}
+    def with_rates(x: Float[np.ndarray, " rate"]) -> DraftConstants[Any]:
+        values = {name: float(np.exp(v)) for name, v in zip(free, x, strict=True)}
         return dataclasses.replace(constants, rates=dataclasses.replace(constants.rates, **values))
 
     def residual(x: Float[np.ndarray, " rate"]) -> Float[np.ndarray, " row"]:
-        fitted = with_rates(x)
-        rows = [_errors(sample, device, fitted) for sample in usable]
+        fitted = dataclasses.replace(analyzer, constants=with_rates(x))
+        rows = [_errors(sample, fitted) for sample in usable]
         return np.concatenate([*rows, ridge * (x - start)])
 
     x = _least_squares(residual, start, max_steps)
@@ -84,11 +87,10 @@ def calibrate(
     return Fit(constants=fitted, num_programs=count, error_before=before, error_after=after)
 
 
-def _errors(
-    sample: Sample, device: GpuDevice, constants: DraftConstants
-) -> Float[np.ndarray, " program"]:
+def _errors(sample: Sample, analyzer: Analyzer) -> Float[np.ndarray, " program"]:
+    predicted = np.concatenate([analyzer.latency_s(symbols) for symbols in sample.symbols])
     weight = np.sqrt(sample.latency_s.min() / sample.latency_s)
-    error = np.log(hardware_latency_s(sample.symbols, device, constants) / sample.latency_s)
+    error = np.log(predicted / sample.latency_s)
     error = error - np.average(error, weights=weight)
     return _CLIP * np.tanh(error / _CLIP) * np.sqrt(weight)
 
@@ -120,6 +122,6 @@ def _least_squares(
     return x
 
 
-def free_rates(rates: Rates) -> dict[str, float]:
+def free_rates(rates: Rates | CpuRates) -> dict[str, float]:
     """The fitted rates by name."""
-    return {name: getattr(rates, name) for name in FREE}
+    return {name: getattr(rates, name) for name in FREE[type(rates)]}

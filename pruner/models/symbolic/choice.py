@@ -66,8 +66,6 @@ class SymbolicDraft:
                 )
             return OfficialAnalyzer(device=device, without=self.without)
         loaded = load_analyzer(conf, device.name, form=self.form, without=self.without)
-        if not isinstance(device, GpuDevice):
-            return loaded
         return replace(loaded, device=device)  # with the constants that the user overrode
 
 

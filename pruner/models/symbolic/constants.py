@@ -7,11 +7,12 @@ least squares and saves them as ``conf/draft/<platform>.yaml``.
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import yaml
 
 from pruner.errors import DataError
+from pruner.models.symbolic.cpu import CpuRates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,43 +48,51 @@ class Rates:
     block_launch_ns: float = 100.0  # of a multiprocessor (no shared stage)
 
 
+R = TypeVar("R", Rates, CpuRates)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DraftConstants:
+class DraftConstants(Generic[R]):
     """Rates of one platform; `origin` says where they come from."""
 
-    rates: Rates
+    rates: R
     origin: str = "defaults"
 
 
-def load_constants(folder: Path, platform: str) -> DraftConstants:
+def load_constants(folder: Path, platform: str, kind: type[R]) -> DraftConstants[R]:
     """Read ``<folder>/<platform>.yaml``, or the defaults where a platform has no file.
+
+    Args:
+        folder: of one YAML file a platform.
+        platform: its name.
+        kind: rates of a GPU or of a CPU.
 
     Raises:
         DataError: the file is no YAML mapping, or has an unknown key.
     """
     path = folder / f"{platform}.yaml"
     if not path.is_file():
-        return DraftConstants(rates=Rates())
+        return DraftConstants(rates=kind())
     values = yaml.safe_load(path.read_text(encoding="utf-8"))
     if not isinstance(values, dict) or not isinstance(values.get("rates"), dict):
         raise DataError(f"{path}: expected 'rates:' with names and numbers; write it or remove it")
     if unknown := sorted(values.keys() - {"rates", "origin"}):
         raise DataError(f"{path}: unknown {', '.join(unknown)}; known: rates, origin")
     origin = str(values.get("origin", path.name))
-    return DraftConstants(rates=_rates(values["rates"], path), origin=origin)
+    return DraftConstants(rates=_rates(kind, values["rates"], path), origin=origin)
 
 
-def save_constants(path: Path, constants: DraftConstants) -> None:
+def save_constants(path: Path, constants: DraftConstants[R]) -> None:
     """Write a platform's file, whole."""
     values = dataclasses.asdict(constants)
     path.write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
 
 
-def _rates(values: dict[str, Any], path: Path) -> Rates:
-    known = [field.name for field in dataclasses.fields(Rates)]
+def _rates(kind: type[R], values: dict[str, Any], path: Path) -> R:
+    known = [field.name for field in dataclasses.fields(kind)]
     if unknown := sorted(values.keys() - set(known)):
         raise DataError(f"{path}: unknown {', '.join(unknown)}; known: {', '.join(known)}")
     for name, value in values.items():
         if type(value) not in (int, float) or not 0 <= value < float("inf"):
             raise DataError(f"{path}: {name} must be a number, 0 or more, got {value!r}")
-    return Rates(**values)
+    return kind(**values)

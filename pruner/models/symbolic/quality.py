@@ -14,19 +14,19 @@ from jaxtyping import Float
 
 from pruner.data.tasks import TaskRecords
 from pruner.errors import PrunerError, UnsupportedProgram
-from pruner.features.draft import DraftPlan, Symbols
+from pruner.features.draft import Symbols
 from pruner.models import metrics
 from pruner.models.chance import expected_latency
 from pruner.models.metrics import ScoredTask
 from pruner.models.report import draft_sizes
 from pruner.models.symbolic.analyzer import Analyzer
 from pruner.models.symbolic.calibrate import Fit, Sample, calibrate
-from pruner.models.symbolic.constants import DraftConstants, Rates
 from pruner.program.dag import ComputeDAG
 from pruner.program.skeleton import group_programs
 from pruner.program.task_index import TaskIndex, find_dag
 
 _TASKS_FITTED = 20
+_PROGRAMS_FITTED = 50  # a task with fewer measured programs is not fitted to
 
 
 class StepScorer(Protocol):
@@ -40,18 +40,15 @@ class StepScorer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DraftTask:
-    """Measured programs of one GPU task with their symbols, by skeleton (`rows` into the task).
+    """Measured programs of one task with their symbols, by skeleton (`rows` into the task).
 
-    `others` are rows whose skeleton has no closed formulas: they are scored from `steps`.
+    Rows that are in no group have a skeleton that the engine cannot replay.
     """
 
     name: str
     identity: str
-    dag: ComputeDAG
     latency_s: Float[np.ndarray, " program"]
     groups: tuple[tuple[np.ndarray, Symbols], ...]
-    others: np.ndarray
-    steps: list[list[list[Any]]]
 
     @property
     def fold(self) -> int:
@@ -59,7 +56,9 @@ class DraftTask:
         return hashlib.sha256(self.identity.encode()).digest()[0] % 2
 
 
-def draft_task(records: TaskRecords, tasks: TaskIndex | None = None) -> DraftTask:
+def draft_task(
+    records: TaskRecords, analyzer: Analyzer, tasks: TaskIndex | None = None
+) -> DraftTask:
     """Symbols of a task's measured programs.
 
     Raises:
@@ -67,23 +66,18 @@ def draft_task(records: TaskRecords, tasks: TaskIndex | None = None) -> DraftTas
     """
     records = records.select(records.valid)
     dag = find_dag(records.workload_key, records.fused, tasks)
-    groups, has_symbols = [], np.zeros(len(records), bool)
+    groups = []
     for group in group_programs(records.steps)[0]:
         try:
-            plan = DraftPlan(dag, group.skeleton)
+            symbols = analyzer.plan(dag, group.skeleton).symbols(group.decisions)
         except UnsupportedProgram:
             continue
-        groups.append((group.rows, plan.symbols(group.decisions)))
-        has_symbols[group.rows] = True
-    others = np.flatnonzero(~has_symbols)
+        groups.append((group.rows, symbols))
     return DraftTask(
         name=task_label(records),
         identity=records.key.identity,
-        dag=dag,
         latency_s=records.latency_s,
         groups=tuple(groups),
-        others=others,
-        steps=[records.steps[row] for row in others],
     )
 
 
@@ -93,12 +87,10 @@ def task_label(records: TaskRecords) -> str:
 
 
 def score_task(task: DraftTask, analyzer: Analyzer) -> ScoredTask:
-    """Scores of the analyzer, higher is better."""
-    score = np.empty(len(task.latency_s))
+    """Scores of the analyzer, higher is better; minus infinity for programs without symbols."""
+    score = np.full(len(task.latency_s), -np.inf)
     for rows, symbols in task.groups:
         score[rows] = -np.log(analyzer.latency_s(symbols))
-    if len(task.others):
-        score[task.others] = analyzer.score_steps(task.dag, task.steps)
     return ScoredTask(name=task.name, latency_s=task.latency_s, score=score)
 
 
@@ -119,18 +111,35 @@ def score_records(
     )
 
 
-def sample_programs(tasks: Sequence[DraftTask], num: int, rng: np.random.Generator) -> list[Sample]:
-    """About `num` measured programs, drawn at random from 20 tasks that stage operands."""
-    staged = [t for t in tasks if len(t.latency_s) >= 50 and t.groups and t.groups[0][1].stages]
-    chosen = rng.permutation(len(staged))[:_TASKS_FITTED]
+def sample_programs(
+    tasks: Sequence[DraftTask], analyzer: Analyzer, num: int, rng: np.random.Generator
+) -> list[Sample]:
+    """About `num` measured programs, drawn at random from 20 tasks that tell about the rates."""
+    useful = [
+        task
+        for task in tasks
+        if len(task.latency_s) >= _PROGRAMS_FITTED
+        and task.groups
+        and analyzer.has_rates_for(task.groups[0][1])
+    ]
+    chosen = rng.permutation(len(useful))[:_TASKS_FITTED]
     each = max(2, num // max(1, len(chosen)))
-    samples = []
-    for number in chosen:
-        rows, symbols = staged[number].groups[0]
-        pick = rng.choice(len(rows), min(each, len(rows)), replace=False)
-        part = replace(symbols, values=symbols.values[:, :, pick])
-        samples.append(Sample(symbols=part, latency_s=staged[number].latency_s[rows[pick]]))
-    return samples
+    return [_sample(useful[number], each, rng) for number in chosen]
+
+
+def _sample(task: DraftTask, num: int, rng: np.random.Generator) -> Sample:
+    """At most `num` programs of one task, by skeleton."""
+    size = sum(len(rows) for rows, _ in task.groups)
+    drawn = np.zeros(size, bool)
+    drawn[rng.choice(size, min(num, size), replace=False)] = True
+    parts, latency, start = [], [], 0
+    for rows, symbols in task.groups:
+        pick = np.flatnonzero(drawn[start : start + len(rows)])
+        start += len(rows)
+        if len(pick):
+            parts.append(replace(symbols, values=symbols.values[:, :, pick]))
+            latency.append(task.latency_s[rows[pick]])
+    return Sample(symbols=tuple(parts), latency_s=np.concatenate(latency))
 
 
 def cross_calibrated(
@@ -144,15 +153,15 @@ def cross_calibrated(
         PrunerError: a half has no task to fit to.
     """
     fits = {}
-    analyzer = replace(analyzer, constants=DraftConstants(rates=Rates()))
+    analyzer = analyzer.uncalibrated()
     for fold in (0, 1):
-        samples = sample_programs([t for t in tasks if t.fold != fold], num, rng)
+        samples = sample_programs([t for t in tasks if t.fold != fold], analyzer, num, rng)
         if not samples:
             raise PrunerError(
-                "calibration: a half of the tasks has none with 50 measured programs and staged "
-                "operands; give more tasks"
+                f"calibration: a half of the tasks has none with {_PROGRAMS_FITTED} measured "
+                "programs (on GPUs: with staged operands); give more tasks"
             )
-        fits[fold] = calibrate(samples, analyzer.device, analyzer.constants)
+        fits[fold] = calibrate(samples, analyzer)
     return {f: replace(analyzer, constants=fit.constants) for f, fit in fits.items()}, fits
 
 

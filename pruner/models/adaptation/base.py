@@ -102,9 +102,8 @@ class Adaptation(ABC):
     def update(self, store: ProgramStore) -> None:
         """Learn from all labelled target programs so far (absolute features)."""
         if self.ranker.relative:
-            for number, key in enumerate(store.keys):
-                if key not in self.ranker.centers:
-                    self.ranker.centers[key] = _center(store, number)
+            for number in store.task.unique().tolist():
+                self.ranker.centers.setdefault(store.keys[number], _center(store, number))
         self._update(store)
         self.round += 1
 
@@ -152,8 +151,11 @@ class FittedAdaptation(Adaptation):
 
     def run_fit(self, store: ProgramStore, index: torch.Tensor, **extras: Any) -> None:
         """Fit the present ranker; batches depend on the seed and the round only."""
-        example = Example.of(store, self.ranker, index)
-        self.fit(self.ranker.network, example, seed=self.stream(), **extras)
+        self.fit(self.ranker.network, self.example(store, index), seed=self.stream(), **extras)
+
+    def example(self, store: ProgramStore, index: torch.Tensor) -> Example:
+        """Programs as the present ranker sees them."""
+        return Example.of(store, self.ranker, index)
 
     def stream(self) -> int:
         """A seed for everything random in this round."""

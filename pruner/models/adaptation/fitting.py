@@ -3,7 +3,7 @@
 Normalisation does not change during a fit, so all programs are normalised once before it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -107,10 +107,14 @@ class OnlineFit:
         *,
         seed: int,
         penalty: Penalty | None = None,
+        also_trained: Sequence[Tensor] = (),
         after_step: Callable[[], None] | None = None,
     ) -> None:
-        """Train in place and leave the network in evaluation mode."""
-        trained = [p for p in network.parameters() if p.requires_grad]
+        """Train in place and leave the network in evaluation mode.
+
+        `also_trained` are parameters that only `penalty` uses.
+        """
+        trained = [*(p for p in network.parameters() if p.requires_grad), *also_trained]
         optimizer = self.optimizer(trained)
         batches = example.batches(self.batches, seed)
         network.train()

@@ -1,0 +1,83 @@
+"""Elastic weight consolidation: weights the source needs are held back."""
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from pruner.models.adaptation.base import FittedAdaptation, Setting
+from pruner.models.adaptation.fitting import Example, OnlineFit
+from pruner.models.adaptation.source import source_example
+from pruner.models.batch import LabelledBatch
+from pruner.models.store import ProgramStore
+
+
+class ElasticWeights(FittedAdaptation):
+    """Fine-tune from the source weights with a spring on each (Kirkpatrick et al. 2017, eq. 3).
+
+    ``L = L_target + strength / 2 sum_i F_i (theta_i - theta*_i)^2`` with theta* the source weights
+    and F the diagonal Fisher information of the source loss, measured once on batches from a sample
+    of `num_source` source programs: ``F_i = mean over batches of (dL_source / dtheta_i)^2``.
+    TCL (arXiv 2604.12891) uses it against forgetting. Differs: gradients are those of whole
+    batches, since a ranking loss has none of a single program, and F is divided by its mean so that
+    `strength` does not depend on the size of the loss.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        *,
+        strength: float = 1.0,
+        num_source: int = 4096,
+        fit: OnlineFit | None = None,
+    ) -> None:
+        source = setting.needed_source("ewc")
+        super().__init__(setting, fit=fit)
+        self.strength = strength
+        example = source_example(setting, "ewc", num_source)
+        self.anchor = {n: v.detach().clone() for n, v in source.network.named_parameters()}
+        self.fisher = fisher_diagonal(self.ranker.network, example, self.fit, setting.seed)
+
+    def _learn(self, store: ProgramStore, index: torch.Tensor) -> None:
+        network = self.ranker.network
+        network.load_state_dict(self.setting.needed_source("ewc").network.state_dict())
+
+        def spring(_: LabelledBatch, __: Float[Tensor, " program"]) -> Float[Tensor, ""]:
+            return elastic_penalty(network, self.anchor, self.fisher, self.strength)
+
+        self.run_fit(store, index, penalty=spring)
+
+
+def fisher_diagonal(
+    network: nn.Module, example: Example, fit: OnlineFit, seed: int
+) -> dict[str, Tensor]:
+    """Mean over one epoch's batches of squared gradients, over their mean; [parameter] each."""
+    total = {name: torch.zeros_like(value) for name, value in network.named_parameters()}
+    num_batches = fit.batches.num_batches(example.store.task[example.index])
+    batches = example.batches(fit.batches, seed)
+    for _ in range(num_batches):
+        batch = next(batches)
+        network.zero_grad()
+        loss: Tensor = fit.loss(network(batch.programs), batch.label, batch.task)
+        loss.backward()
+        for name, value in network.named_parameters():
+            if value.grad is not None:
+                total[name] += value.grad.square() / num_batches
+    network.zero_grad()
+    mean = torch.cat([value.flatten() for value in total.values()]).mean().clamp(min=1e-30)
+    return {name: value / mean for name, value in total.items()}
+
+
+def elastic_penalty(
+    network: nn.Module,
+    anchor: Mapping[str, Tensor],
+    fisher: Mapping[str, Tensor],
+    strength: float,
+) -> Float[Tensor, ""]:
+    """``strength / 2 sum_i F_i (theta_i - theta*_i)^2``."""
+    squares = [
+        (fisher[name] * (value - anchor[name]).square()).sum()
+        for name, value in network.named_parameters()
+    ]
+    return 0.5 * strength * torch.stack(squares).sum()

@@ -1,0 +1,80 @@
+"""Moses: only the parameters that carry over are trained on the target."""
+
+import torch
+from torch import Tensor, nn
+
+from pruner.models.adaptation.base import FittedAdaptation, Setting
+from pruner.models.adaptation.fitting import OnlineFit
+from pruner.models.store import ProgramStore
+
+
+class Moses(FittedAdaptation):
+    """Fine-tune the transferable share of the weights, let the rest decay (arXiv 2201.05752).
+
+    Every round from the source weights. With the gradient g of the target loss there, a parameter's
+    transferability is ``xi_i = |theta_i g_i|``; the `transferable` share with the largest xi (over
+    the whole network) is trained, every other one shrinks: ``theta_i <- (1 - decay) theta_i`` a
+    step. Differs: no adversarial domain loss and no measurement scheduling, and the share and the
+    decay are ours, the paper's values were not to be had.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        *,
+        transferable: float = 0.5,
+        decay: float = 1e-3,
+        fit: OnlineFit | None = None,
+    ) -> None:
+        if not 0.0 < transferable <= 1.0 or not 0.0 <= decay < 1.0:
+            raise ValueError(
+                f"moses: got transferable={transferable}, decay={decay}; need (0, 1] and [0, 1)"
+            )
+        setting.needed_source("moses")
+        super().__init__(setting, fit=fit)
+        self.transferable = transferable
+        self.decay = decay
+
+    def _learn(self, store: ProgramStore, index: torch.Tensor) -> None:
+        network = self.ranker.network
+        network.load_state_dict(self.setting.needed_source("moses").network.state_dict())
+        keep = transferable_masks(network, self._gradients(store, index), self.transferable)
+        specific = {
+            name: value.detach().clone()
+            for name, value in network.named_parameters()
+            if name in keep
+        }
+
+        @torch.no_grad()
+        def decay_the_rest() -> None:
+            for name, value in network.named_parameters():
+                specific[name].mul_(1.0 - self.decay)
+                value.copy_(torch.where(keep[name], value, specific[name]))
+
+        self.run_fit(store, index, after_step=decay_the_rest)
+
+    def _gradients(self, store: ProgramStore, index: Tensor) -> dict[str, Tensor]:
+        """Gradient of the loss of one epoch of target programs."""
+        network, fit = self.ranker.network.eval(), self.fit
+        network.zero_grad()
+        example = self.example(store, index)
+        batches = example.batches(fit.batches, self.stream())
+        for _ in range(fit.batches.num_batches(store.task[index])):
+            batch = next(batches)
+            loss: Tensor = fit.loss(network(batch.programs), batch.label, batch.task)
+            loss.backward()
+        return {
+            name: torch.zeros_like(value) if value.grad is None else value.grad.clone()
+            for name, value in network.named_parameters()
+        }
+
+
+def transferable_masks(
+    network: nn.Module, gradients: dict[str, Tensor], share: float
+) -> dict[str, Tensor]:
+    """True for the `share` of all parameters with the largest ``|theta g|``, name by name."""
+    xi = {name: (value * gradients[name]).abs() for name, value in network.named_parameters()}
+    ranked = torch.cat([value.detach().flatten() for value in xi.values()])
+    count = max(1, round(share * len(ranked)))
+    threshold = ranked.kthvalue(len(ranked) - count + 1).values
+    return {name: value >= threshold for name, value in xi.items()}

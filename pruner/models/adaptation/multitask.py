@@ -1,0 +1,74 @@
+"""Multi-task learning: target and source programs together, one head for each platform."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from pruner.errors import PrunerError
+from pruner.models.adaptation.base import FittedAdaptation, Setting
+from pruner.models.adaptation.fitting import OnlineFit
+from pruner.models.adaptation.source import source_example
+from pruner.models.batch import LabelledBatch
+from pruner.models.store import ProgramStore
+
+HEAD = "head"
+"""Parameters whose names begin so are a platform's own; the rest is the shared trunk."""
+
+
+class MultiTask(FittedAdaptation):
+    """Shared trunk, one head for each platform, both losses added (MTL-TLP, ASPLOS'23).
+
+    ``L = L_target(head_t(trunk(x_t))) + source_weight L_source(head_s(trunk(x_s)))``; every step
+    takes a batch of target programs and one of source programs, from a sample of `num_source`
+    programs. Both heads start as the source's. Differs: MTL-TLP trains both from random weights
+    once; here every round goes on from the last.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        *,
+        source_weight: float = 1.0,
+        num_source: int = 4096,
+        fit: OnlineFit | None = None,
+    ) -> None:
+        super().__init__(setting, fit=fit)
+        self.source_weight = source_weight
+        self._example = source_example(setting, "mtl", num_source)
+        network = self.ranker.network
+        self.source_head: dict[str, Tensor] = {
+            name: nn.Parameter(value.detach().clone())
+            for name, value in network.named_parameters()
+            if name.startswith(HEAD)
+        }
+        if not self.source_head:
+            raise PrunerError(f"method=mtl: {type(network).__name__} has no layer named {HEAD!r}")
+
+    def _learn(self, store: ProgramStore, index: torch.Tensor) -> None:
+        # Another stream than the target's batches, or both would be shuffled alike.
+        batches = self._example.batches(self.fit.batches, self.stream() + 1)
+
+        def source_loss(_: LabelledBatch, __: Float[Tensor, " program"]) -> Float[Tensor, ""]:
+            batch = next(batches)
+            score = functional_call(self.ranker.network, self.source_head, (batch.programs,))
+            loss: Tensor = self.fit.loss(score, batch.label, batch.task)
+            return self.source_weight * loss
+
+        self.run_fit(
+            store, index, penalty=source_loss, also_trained=list(self.source_head.values())
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The source head besides the rest."""
+        head = {name: value.detach().clone() for name, value in self.source_head.items()}
+        return {**super().state_dict(), "source_head": head}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state."""
+        super().load_state_dict(state)
+        for name, value in state["source_head"].items():
+            self.source_head[name].data.copy_(value)

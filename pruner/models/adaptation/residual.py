@@ -1,0 +1,73 @@
+"""A small correction added to a source model that never changes."""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from pruner.models.adaptation.base import FittedAdaptation, Setting
+from pruner.models.adaptation.fitting import OnlineFit
+from pruner.models.batch import ProgramBatch
+from pruner.models.mlp import TenSetMLP
+from pruner.models.store import ProgramStore
+from pruner.models.training import build_network
+
+
+class CorrectedNetwork(nn.Module):
+    """``base(x) + correction(x)``; the base is frozen and always in evaluation mode."""
+
+    def __init__(self, base: nn.Module, correction: nn.Module) -> None:
+        super().__init__()
+        self.base = base.requires_grad_(False).eval()
+        self.correction = correction
+
+    def train(self, mode: bool = True) -> "CorrectedNetwork":
+        """Switch the correction only."""
+        super().train(mode)
+        self.base.eval()
+        return self
+
+    def forward(self, batch: ProgramBatch) -> Float[Tensor, " program"]:
+        """Sum of both scores."""
+        total: Tensor = self.base(batch) + self.correction(batch)
+        return total
+
+
+def small_correction() -> TenSetMLP:
+    """A TenSetMLP of width 64."""
+    return TenSetMLP(width=64, num_residual=1)
+
+
+class Residual(FittedAdaptation):
+    """``s(x) = s_source(x) + c(x)`` with the source frozen and a new small c every round.
+
+    The "plus" mode of TenSet (``transfer``: a local model learns what the source model leaves
+    over). Differs: TenSet regresses c on the residual; here c is fitted through the ranking loss of
+    the sum, since ranking scores have no unit to subtract. c starts at zero: its last layer does.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        *,
+        make_correction: Callable[[], nn.Module] = small_correction,
+        fit: OnlineFit | None = None,
+    ) -> None:
+        setting.needed_source("residual")
+        super().__init__(setting, fit=fit)
+        self.make_correction = make_correction
+        self.ranker.network = CorrectedNetwork(self.ranker.network, self._fresh()).eval()
+
+    def _fresh(self) -> nn.Module:
+        correction = build_network(self.make_correction, self.stream())
+        last = [module for module in correction.modules() if isinstance(module, nn.Linear)][-1]
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+        return correction
+
+    def _learn(self, store: ProgramStore, index: torch.Tensor) -> None:
+        network = self.ranker.network
+        assert isinstance(network, CorrectedNetwork), type(network)
+        network.correction = self._fresh()
+        self.run_fit(store, index)

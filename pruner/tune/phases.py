@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 PHASES = ("sample", "draft", "verify", "instantiate", "build", "run", "train")
@@ -17,12 +17,17 @@ class Phases:
     explores costs no time here.
     """
 
-    def __init__(self, seconds: dict[str, float] | None = None) -> None:
-        known = seconds or {}
-        self._seconds = {name: known.get(name, 0.0) for name in PHASES}
-        self._before_s = sum(known.values())
+    def __init__(self) -> None:
+        self._seconds = dict.fromkeys(PHASES, 0.0)
+        self._before_s = 0.0
         self._started = self._since = time.perf_counter()
         self._open: list[str] = []
+
+    def add(self, seconds: Mapping[str, float]) -> None:
+        """Take in the seconds of an earlier start of the run."""
+        for name in PHASES:
+            self._seconds[name] += seconds[name]
+        self._before_s += sum(seconds.values())
 
     @contextmanager
     def time(self, phase: str) -> Iterator[None]:

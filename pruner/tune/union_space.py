@@ -1,0 +1,105 @@
+"""All design spaces of one task as one space of decision vectors.
+
+Column 0 says which design space, the others hold its decisions, zeros where it has fewer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.errors import PrunerError
+from pruner.features.batch import FeatureBatch
+from pruner.models.symbolic.analyzer import Analyzer
+from pruner.search.space import Decisions
+from pruner.tune.live_space import LiveSpace
+from pruner.tune.phases import Phases
+
+
+class UnionSpace:
+    """Sampling draws every design space alike, as MetaSchedule does."""
+
+    def __init__(
+        self, spaces: Sequence[LiveSpace], phases: Phases, analyzer: Analyzer | None = None
+    ) -> None:
+        """`analyzer` drafts; None: no draft score. Raises `PrunerError` without spaces."""
+        if not spaces:
+            raise PrunerError("MetaSchedule has no design space for this program and target")
+        self.spaces, self._phases, self._analyzer = list(spaces), phases, analyzer
+        self.num_slots = 1 + max(space.num_slots for space in spaces)
+        random = np.random.default_rng(20250330)
+        self._hash = random.integers(1, 1 << 62, self.num_slots, dtype=np.int64) | 1
+
+    def sample(self, num: int, rng: np.random.Generator) -> Decisions:
+        """Draws int64 [num, d]."""
+        out = np.zeros((num, self.num_slots), np.int64)
+        out[:, 0] = rng.integers(0, len(self.spaces), num)
+        with self._phases.time("sample"):
+            for space, rows, _ in self._parts(out):
+                out[rows, 1 : 1 + space.num_slots] = space.sample(len(rows), rng)
+        return out
+
+    def mutate(self, parents: Decisions, rng: np.random.Generator) -> Decisions:
+        """A mutation of every parent inside its own design space."""
+        out = parents.copy()
+        with self._phases.time("sample"):
+            for space, rows, vectors in self._parts(parents):
+                out[rows, 1 : 1 + space.num_slots] = space.mutate(vectors, rng)
+        return out
+
+    def keys(self, decisions: Decisions) -> NDArray[np.int64]:
+        """A 64-bit key a row."""
+        with np.errstate(over="ignore"):
+            return (decisions * self._hash).sum(axis=1)
+
+    def draft_score(self, decisions: Decisions) -> NDArray[np.float64]:
+        """Draft scores [N]; without an analyzer zero for legal programs."""
+        out = np.full(len(decisions), -np.inf)
+        with self._phases.time("draft"):
+            for space, rows, vectors in self._parts(decisions):
+                if self._analyzer is None:
+                    out[rows] = np.where(space.legal(vectors), 0.0, -np.inf)
+                else:
+                    out[rows] = space.draft_score(vectors, self._analyzer)
+        return out
+
+    def features(self, decisions: Decisions) -> FeatureBatch:
+        """Features of all rows, padded to the largest number of statements."""
+        parts = [(rows, space.features(v)) for space, rows, v in self._parts(decisions)]
+        num, most = len(decisions), max((b.statement.shape[1] for _, b in parts), default=0)
+        statement = np.zeros((num, most, 164), np.float32)
+        slots = parts[0][1].dataflow.shape[1] if parts else 10
+        dataflow = np.zeros((num, slots, 23), np.float32)
+        counts, valid = np.zeros(num, np.int32), np.zeros(num, bool)
+        failures: dict[int, str] = {}
+        for rows, batch in parts:
+            statement[rows, : batch.statement.shape[1]] = batch.statement
+            dataflow[rows], valid[rows] = batch.dataflow, batch.valid
+            counts[rows] = batch.num_statements
+            failures |= {int(rows[row]): reason for row, reason in batch.failures.items()}
+        return FeatureBatch(
+            statement=statement,
+            num_statements=counts,
+            dataflow=dataflow,
+            valid=valid,
+            workload_flags=parts[0][1].workload_flags if parts else np.zeros(10, np.float32),
+            psa=None,
+            failures=failures,
+        )
+
+    def instantiate(self, row: NDArray[np.int64]) -> Any | None:
+        """The schedule of one row; None where TVM refuses."""
+        space = self.spaces[int(row[0])]
+        with self._phases.time("instantiate"):
+            return space.instantiate(row[1 : 1 + space.num_slots])
+
+    def _parts(
+        self, decisions: Decisions
+    ) -> Iterator[tuple[LiveSpace, NDArray[np.intp], Decisions]]:
+        for number, space in enumerate(self.spaces):
+            rows = np.flatnonzero(decisions[:, 0] == number)
+            if len(rows):
+                yield space, rows, decisions[rows, 1 : 1 + space.num_slots]

@@ -42,17 +42,13 @@ from pruner.program.steps import Primitive, RFactor, Split, UnrollPragma
 
 @dataclass(slots=True, eq=False)
 class Tiling:
-    """All statements of a skeleton in program order of their stages.
-
-    ``whole_splits``: extent of the axis by slots of the splits that tile a whole axis.
-    """
+    """All statements of a skeleton in program order of their stages."""
 
     dag: ComputeDAG
     skeleton: tuple[Primitive, ...]
     schedule: Schedule
     statements: list[Statement] = field(default_factory=list)
     extents: dict[Loop, Formula] = field(default_factory=dict)
-    whole_splits: dict[tuple[int, ...], int] = field(default_factory=dict)
 
 
 def tile_skeleton(dag: ComputeDAG, skeleton: tuple[Primitive, ...]) -> Tiling:
@@ -197,10 +193,6 @@ class _Tiler:
             extent = extents[rel.parent]
             by_factor = rel.factor is not None
             given = self._decode(rel.factor if by_factor else rel.nparts)
-            if rel.parent in stage.axes:
-                self._whole(given, stage.shape[stage.axes.index(rel.parent)])
-            elif rel.parent in perfect and extent.is_constant and not self._is_part(stage, rel):
-                self._whole(given, int(extent.constant))
             kept, other = (rel.inner, rel.outer) if by_factor else (rel.outer, rel.inner)
             # the thread split of a cross-thread reduction is no tiling: any length may come
             ragged = rel.parent.kind == "reduce" and kept in bound
@@ -213,20 +205,6 @@ class _Tiler:
             if not exact and extent == ONE:
                 extents[other] = ONE
                 extents[kept] = given if kept in bound else ONE
-
-    @staticmethod
-    def _is_part(stage: StageState, relation: SplitRelation) -> bool:
-        """The split loop itself came from a split."""
-        made = [r for r in stage.relations if isinstance(r, SplitRelation)]
-        return any(relation.parent in (r.outer, r.inner) for r in made)
-
-    def _whole(self, given: Formula, size: object) -> None:
-        """Note the axis that a split divides, by the slot of its innermost length."""
-        extent = int(np.ravel(np.asarray(size))[0])
-        slots = tuple(atom.slot for atom, _ in given.powers)
-        for step in self.out.skeleton:
-            if isinstance(step, Split) and len(slots) == 1 and slots[0] in step.slots:
-                self.out.whole_splits.setdefault(step.slots, extent)
 
     def _perfect_loops(self, stage: StageState) -> set[Loop]:
         """Loops over a whole axis: schedule spaces hold only tilings that divide these."""

@@ -1,25 +1,31 @@
 """Spaces of decision vectors: sample, mutate, de-duplicate, all vectorised over the population.
 
-A skeleton fixes what is decided: the lengths of every split and the unroll depth. Split lengths of
+A skeleton fixes what is decided: the lengths of every split and the unroll depths. Split lengths of
 an axis of extent E are a perfect tiling: their product divides E and the innermost is at most
-``max_innermost_factor`` (Ansor's rule, 64). Vector lengths of cooperative fetches and the unroll
-depth are choices from a short list.
+``max_innermost_factor`` (Ansor's rule, 64). Vector lengths of cooperative fetches and unroll depths
+are choices from a short list; so are, in a space of a :class:`~pruner.search.family.Family`, the
+open steps: where a stage is computed, what runs in parallel, what is a vector.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
-from pruner.features.tiling import tile_skeleton
 from pruner.program.dag import ComputeDAG
 from pruner.program.steps import Primitive, Split, UnrollPragma
+from pruner.search.extents import is_gpu, split_extents
+from pruner.search.family import Family
 
 Decisions = NDArray[np.int64]
+Rule = Literal["tile", "unroll", "location", "annotation"]
 GPU_UNROLL = (0, 16, 64, 512, 1024)
+CPU_UNROLL = (0, 16, 64, 512)
 FETCH_VECTORS = (1, 2, 4)
 MAX_INNERMOST_FACTOR = 64
 MAX_THREADS = 1024
@@ -33,15 +39,16 @@ class Tiling:
     extent: int
     limit: int  # of the innermost length
     table: Decisions
+    rule: Rule = "tile"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Choice:
-    """One decision from a list; ``is_tile``: mutated with the tiles, not with the unroll depth."""
+    """One decision from a list; ``rule`` says which mutations redraw it."""
 
     slot: int
     values: Decisions
-    is_tile: bool
+    rule: Rule
 
 
 def divisors(extent: int) -> Decisions:
@@ -71,14 +78,24 @@ def factorisations(extent: int, parts: int, limit: int) -> Decisions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MutationRule:
-    """Ansor's rules for GPUs: a mutation moves tiles, or it changes the unroll depth."""
+    """How often a mutation is of each kind; kinds that a space does not have are left out.
 
-    tile: float = 0.90
-    unroll: float = 0.10
+    The constants are Ansor's (src/auto_scheduler/search_policy/sketch_policy.cc): on a GPU it moves
+    tiles and unrolls, on a CPU also compute locations and the parallel loops.
+    """
+
+    tile: float
+    unroll: float
+    location: float
+    annotation: float
+
+
+GPU_RULE = MutationRule(tile=0.90, unroll=0.10, location=0.05, annotation=0.01)
+CPU_RULE = MutationRule(tile=0.90, unroll=0.04, location=0.05, annotation=0.01)
 
 
 class DecisionSpace:
-    """All decision vectors of one skeleton.
+    """All decision vectors of one skeleton, or of a family of skeletons.
 
     Generators are passed in; nothing here loops over candidates.
     """
@@ -88,59 +105,63 @@ class DecisionSpace:
         dag: ComputeDAG,
         skeleton: tuple[Primitive, ...],
         *,
-        unroll: tuple[int, ...] = GPU_UNROLL,
-        fetch_vectors: tuple[int, ...] = FETCH_VECTORS,
+        family: Family | None = None,
         rule: MutationRule | None = None,
     ) -> None:
-        """Raises `UnsupportedProgram` where the skeleton has no formulas (see `tile_skeleton`)."""
-        self._rule = rule or MutationRule()
-        self.tilings: list[Tiling] = []
-        self.choices: list[Choice] = []
-        extents = tile_skeleton(dag, skeleton).whole_splits
-        for step in skeleton:
-            if isinstance(step, UnrollPragma):
-                self.choices.append(Choice(step.slot, np.array(unroll), is_tile=False))
-            elif isinstance(step, Split) and step.slots in extents:
-                extent = extents[step.slots]
-                limit = MAX_INNERMOST_FACTOR if len(step.slots) > 1 else MAX_THREADS
-                table = factorisations(extent, len(step.slots), limit)
-                self.tilings.append(Tiling(step.slots, extent, limit, table))
-            elif isinstance(step, Split):
-                vectors = np.array(fetch_vectors)
-                self.choices.extend(Choice(slot, vectors, is_tile=True) for slot in step.slots)
+        """`family`: that of `skeleton`, whose open steps become decisions behind the skeleton's.
+
+        Raises `UnsupportedProgram` for a skeleton that cannot be replayed, `PrunerError` for one
+        without any decision.
+        """
+        gpu = is_gpu(skeleton)
+        self._family = family
+        self._rule = rule or (GPU_RULE if gpu else CPU_RULE)
+        found = list(_decisions(skeleton, split_extents(dag, skeleton), gpu=gpu))
+        self.tilings = [d for d in found if isinstance(d, Tiling)]
+        self.choices = [d for d in found if isinstance(d, Choice)]
         slots = [s for t in self.tilings for s in t.slots] + [c.slot for c in self.choices]
         self.num_slots = max(slots, default=-1) + 1
+        for number, step in enumerate(family.opens if family else ()):
+            values = np.arange(len(step.alternatives))
+            self.choices.append(Choice(self.num_slots + number, values, step.rule))
+        self.num_slots += len(family.opens) if family else 0
+        if not self.num_slots:
+            raise PrunerError("this skeleton decides nothing: it has no split and no unroll depth")
         random = np.random.default_rng(20250330)
         self._hash = random.integers(1, 1 << 62, self.num_slots, dtype=np.int64) | 1
 
     @property
     def size(self) -> float:
-        """Number of decision vectors (as a float: it may exceed 2**63)."""
+        """Number of decision vectors (as a float: it may exceed 2**63), invalid members too."""
         tables = [float(len(t.table)) for t in self.tilings]
         return float(np.prod(tables + [float(len(c.values)) for c in self.choices]))
 
     def sample(self, num: int, rng: np.random.Generator) -> Decisions:
-        """Independent uniform draws int64 [num, d]: every tuple of a split is equally likely."""
+        """Independent uniform draws int64 [num, d]: every tuple of a split is equally likely.
+
+        Of a family every valid member is equally likely.
+        """
         out = np.empty((num, self.num_slots), np.int64)
         for tiling in self.tilings:
             out[:, tiling.slots] = tiling.table[rng.integers(0, len(tiling.table), num)]
         for choice in self.choices:
             out[:, choice.slot] = choice.values[rng.integers(0, len(choice.values), num)]
+        while len(rows := np.flatnonzero(~self._valid(out))):
+            for choice in self.choices:
+                if choice.rule in ("location", "annotation"):
+                    drawn = rng.integers(0, len(choice.values), len(rows))
+                    out[rows, choice.slot] = choice.values[drawn]
         return out
 
     def mutate(self, parents: Decisions, rng: np.random.Generator) -> Decisions:
-        """One mutation of every parent: move a factor inside a split, or redraw a choice."""
+        """One mutation of every parent: move a factor inside a split, or redraw a choice.
+
+        A child whose member is not valid is its parent again.
+        """
         out = parents.copy()
-        tiles: list[Tiling | Choice] = [*self.tilings, *(c for c in self.choices if c.is_tile)]
-        others = [c for c in self.choices if not c.is_tile]
-        share = self._rule.tile / (self._rule.tile + self._rule.unroll)
-        pick_tile = rng.random(len(out)) < share if others else np.ones(len(out), bool)
-        which = np.where(
-            pick_tile,
-            rng.integers(0, max(len(tiles), 1), len(out)),
-            len(tiles) + rng.integers(0, max(len(others), 1), len(out)),
-        )
-        for number, decision in enumerate([*tiles, *others]):
+        decisions: list[Tiling | Choice] = [*self.tilings, *self.choices]
+        which = rng.choice(len(decisions), len(out), p=self._shares(decisions))
+        for number, decision in enumerate(decisions):
             rows = np.flatnonzero(which == number)
             if isinstance(decision, Tiling):
                 slots = np.array(decision.slots)
@@ -148,7 +169,18 @@ class DecisionSpace:
             else:
                 values = decision.values
                 out[rows, decision.slot] = values[rng.integers(0, len(values), len(rows))]
-        return out
+        return np.where(self._valid(out)[:, None], out, parents)
+
+    def _shares(self, decisions: list[Tiling | Choice]) -> NDArray[np.float64]:
+        """Probability of each decision to be mutated: its rule's, shared evenly."""
+        rules = [d.rule for d in decisions]
+        weights = np.array([getattr(self._rule, rule) / rules.count(rule) for rule in rules])
+        return weights / weights.sum()
+
+    def _valid(self, decisions: Decisions) -> NDArray[np.bool_]:
+        return (
+            np.ones(len(decisions), bool) if self._family is None else self._family.valid(decisions)
+        )
 
     def keys(self, decisions: Decisions) -> NDArray[np.int64]:
         """A 64-bit key a row; equal rows have equal keys."""
@@ -165,6 +197,24 @@ class DecisionSpace:
         for c in self.choices:
             good &= np.isin(decisions[:, c.slot], c.values)
         return good
+
+
+def _decisions(
+    skeleton: tuple[Primitive, ...], extents: dict[tuple[int, ...], int], *, gpu: bool
+) -> Iterator[Tiling | Choice]:
+    """What the splits and unroll depths of a skeleton decide."""
+    for step in skeleton:
+        if isinstance(step, UnrollPragma):
+            yield Choice(step.slot, np.array(GPU_UNROLL if gpu else CPU_UNROLL), "unroll")
+        elif isinstance(step, Split) and step.slots in extents:
+            extent = extents[step.slots]
+            threads = gpu and len(step.slots) == 1
+            limit = MAX_THREADS if threads else MAX_INNERMOST_FACTOR
+            table = factorisations(extent, len(step.slots), limit)
+            yield Tiling(step.slots, extent, limit, table)
+        elif isinstance(step, Split):
+            for slot in step.slots:
+                yield Choice(slot, np.array(FETCH_VECTORS), "tile")
 
 
 def _move_factor(tiling: Tiling, lengths: Decisions, rng: np.random.Generator) -> Decisions:

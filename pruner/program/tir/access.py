@@ -1,0 +1,70 @@
+"""Regions that blocks read and write, relaxed over loops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pruner.program import affine as af
+from pruner.program.affine import LoopVar
+from pruner.program.bounds import GLOBAL, LOCAL, SHARED, thread_rank
+from pruner.program.expr import Axis, Expr, walk
+from pruner.program.regions import Region, evaluate_region, relax, union
+from pruner.program.tir.tree import Block, LoopNode, Tree
+
+_RANKS = {"global": GLOBAL, "shared": SHARED, "shared.dyn": SHARED, "local": LOCAL}
+
+
+def rank_of(scope: str) -> int:
+    """Storage rank of a buffer scope."""
+    return _RANKS[scope]
+
+
+def shared_threads(tree: Tree, loop: LoopNode, scope: str) -> set[int]:
+    """Ids of thread variables at and above ``loop`` whose threads share a buffer of that scope."""
+    rank = rank_of(scope)
+    out = set()
+    for outer in [*tree.path(loop), loop]:
+        thread = thread_rank(outer.mark)
+        if thread is not None and rank <= thread and rank > GLOBAL:
+            out.add(id(outer.var))
+    return out
+
+
+def loops_between(tree: Tree, block: Block, above: LoopNode | None) -> set[int]:
+    """Ids of the variables of loops around ``block`` and below ``above`` (None: all loops)."""
+    path = tree.path(block)
+    start = path.index(above) + 1 if above is not None else 0
+    return {id(loop.var) for loop in path[start:]}
+
+
+def region_of(tree: Tree, block: Block, indices: Sequence[Expr], moving: set[int]) -> list[Region]:
+    """Box that ``indices`` of a block span when the variables with ids ``moving`` run."""
+    domains = [relax(Region(value, 0, 0), moving) for value in tree.values(block)]
+    return [evaluate_region(index, domains) for index in indices]
+
+
+def union_all(boxes: Iterable[list[Region]]) -> list[Region]:
+    """Smallest box around all, dimension by dimension."""
+    return [union(list(dimension)) for dimension in zip(*boxes, strict=True)]
+
+
+def structural_uses(
+    tree: Tree, block: Block, index: Expr, moving: Iterable[LoopVar] = ()
+) -> frozenset[LoopVar]:
+    """Variables in an index, those of extent 1 included, without the ``moving`` ones."""
+    slots = {node.slot for node in walk(index) if isinstance(node, Axis)}
+    found: set[LoopVar] = set()
+    for slot in slots:
+        found |= tree.uses(block.bindings[slot])
+    return frozenset(found - set(moving))
+
+
+def start_of(region: Region) -> af.Affine:
+    """First value of a region."""
+    return af.add(region.start, af.const(region.lo))
+
+
+def dtype_bytes(dtype: str) -> int:
+    """Bytes of one element of a TVM dtype string (a bool takes one)."""
+    digits = "".join(c for c in dtype if c.isdigit())
+    return max(int(digits) // 8, 1) if digits else 1

@@ -1,0 +1,83 @@
+"""MetaSchedule's postprocessors that change the program (src/s_tir/meta_schedule/postproc)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pruner.errors import UnsupportedProgram
+from pruner.program import affine as af
+from pruner.program.affine import IntLike
+from pruner.program.expr import Cast, Load, walk
+from pruner.program.tir.access import dtype_bytes
+from pruner.program.tir.loops import bind, split
+from pruner.program.tir.reduction import (
+    decompose_reduction,
+    is_data_parallel,
+    reduces_over_threads,
+)
+from pruner.program.tir.tree import Block, LoopNode, Tree
+
+_MAX_VECTOR_ELEMENT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fetch:
+    """A cooperative fetch to rewrite: ``lanes`` a thread, and the thread loops it repeats."""
+
+    block: Block
+    lanes: IntLike
+    threads_x: IntLike
+    threads_y: IntLike | None
+
+
+def rewrite_cooperative_fetch(tree: Tree, fetch: Fetch) -> None:
+    """The fetch's last loop is dealt out to the block's threads, ``lanes`` elements each."""
+    fused = tree.path(fetch.block)[-1]
+    lanes = af.where(np.equal(np.mod(fused.extent, fetch.lanes), 0), fetch.lanes, 1)
+    if _widest_bytes(tree, fetch.block) > _MAX_VECTOR_ELEMENT_BYTES:
+        lanes = 1
+    threads = [fetch.threads_x] if fetch.threads_y is None else [fetch.threads_y, fetch.threads_x]
+    made = split(tree, fused, [None, *threads, lanes])
+    made[-1].mark = "vectorize"
+    bind(made[-2], "threadIdx.x")
+    if fetch.threads_y is not None:
+        bind(made[-3], "threadIdx.y")
+
+
+def _widest_bytes(tree: Tree, block: Block) -> int:
+    kinds = {node.dtype for node in walk(block.value) if isinstance(node, (Load, Cast))}
+    return max(dtype_bytes(kind) for kind in {*kinds, tree.buffers[block.buffer].dtype})
+
+
+def require_bound(tree: Tree) -> None:
+    """Every block of a GPU program is under block and thread indices."""
+    for block in tree.blocks():
+        marks = {loop.mark for loop in tree.path(block)}
+        if not any(m and m.startswith("blockIdx") for m in marks) or not any(
+            m and m.startswith("threadIdx") for m in marks
+        ):
+            raise UnsupportedProgram("unbound-block", block.name)
+
+
+def rewrite_unroll(tree: Tree, depth: IntLike) -> None:
+    """The outermost loop of every reduction unrolls its body up to ``depth`` steps."""
+    for block in list(tree.blocks()):
+        path = tree.path(block)
+        if path and block.reduces:
+            path[0].unroll = depth
+
+
+def rewrite_reduction_blocks(tree: Tree) -> None:
+    """Reductions start before their outermost reduction loop, unless threads reduce together."""
+    for block in list(tree.blocks()):
+        if block.init is None or reduces_over_threads(tree, block):
+            continue
+        point = _decompose_point(tree, block)
+        if point is not None:
+            decompose_reduction(tree, block, point)
+
+
+def _decompose_point(tree: Tree, block: Block) -> LoopNode | None:
+    return next((loop for loop in tree.path(block) if not is_data_parallel(tree, loop)), None)

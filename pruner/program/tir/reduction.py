@@ -1,0 +1,82 @@
+"""Reductions: their initialisation (src/s_tir/schedule/primitive/reduction.cc)."""
+
+from __future__ import annotations
+
+from pruner.program.affine import LoopVar
+from pruner.program.expr import Axis, Expr
+from pruner.program.schedule import substitute_axes
+from pruner.program.tir.tree import (
+    Binding,
+    Block,
+    IterKind,
+    LoopNode,
+    Node,
+    Tree,
+    insert,
+    is_thread,
+    renamed,
+)
+
+
+def iter_kinds(tree: Tree, loop: LoopNode) -> set[IterKind]:
+    """Kinds of the iterators, of all blocks below, that a loop moves."""
+    found: set[IterKind] = set()
+    for block in tree.blocks(loop):
+        for it, binding in zip(block.iters, block.bindings, strict=True):
+            if loop.var in tree.uses(binding):
+                found.add(it.kind)
+    return found
+
+
+def is_data_parallel(tree: Tree, loop: LoopNode) -> bool:
+    """No reduction iterator below moves with the loop (``GetLoopIterType``)."""
+    return "reduce" not in iter_kinds(tree, loop)
+
+
+def reduces_over_threads(tree: Tree, block: Block) -> bool:
+    """A reduction iterator is bound to threads."""
+    threads = {loop.var for loop in tree.path(block) if is_thread(loop) and loop.mark != "vthread"}
+    return any(
+        it.kind == "reduce" and tree.uses(binding) & threads
+        for it, binding in zip(block.iters, block.bindings, strict=True)
+    )
+
+
+def decompose_reduction(tree: Tree, block: Block, loop: LoopNode) -> Block:
+    """The block's initialisation as a block of its own, before ``loop``."""
+    assert block.init is not None
+    spatial = [i for i, it in enumerate(block.iters) if it.kind == "spatial"]
+    used: set[LoopVar] = set().union(*(tree.uses(block.bindings[i]) for i in spatial))
+    path = tree.path(block)
+    inner = path[path.index(loop) :]
+    names: dict[LoopVar, LoopVar] = {}
+    init = Block(
+        name=block.name + "_init",
+        iters=tuple(block.iters[i] for i in spatial),
+        bindings=[],
+        buffer=block.buffer,
+        indices=_renumbered(block, spatial),
+        value=block.init,
+        annotations=dict(block.annotations),
+    )
+    nest: Node = init
+    for old in reversed([x for x in inner if x.var in used]):
+        names[old.var] = LoopVar(old.var.name + "_init", old.extent)
+        outer = LoopNode(names[old.var], [nest], mark=old.mark, unroll=old.unroll)
+        nest.parent = outer
+        nest = outer
+    for i in spatial:
+        binding = block.bindings[i]
+        uses = frozenset(names.get(var, var) for var in tree.uses(binding))
+        init.bindings.append(Binding(renamed(tree.resolve(binding.value), names), uses))
+    parent = loop.parent
+    assert parent is not None
+    insert(parent, parent.body.index(loop), nest)
+    block.init = None
+    block.name += "_update"
+    return init
+
+
+def _renumbered(block: Block, spatial: list[int]) -> tuple[Expr, ...]:
+    table = [Axis(spatial.index(i)) if i in spatial else Axis(-1) for i in range(len(block.iters))]
+    return tuple(substitute_axes(index, table) for index in block.indices)

@@ -1,0 +1,274 @@
+"""Loops, blocks and buffers of a TIR function under scheduling, for N candidates at once.
+
+The tree's shape is common to all candidates; extents are plain integers or int64 [N]. A block's
+iterators are bound to sums of loop variables. A loop that was split or fused away lives on as a
+*definition* of its variable by the loops that replaced it, so bindings are never rewritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from pruner.errors import UnsupportedProgram
+from pruner.program import affine as af
+from pruner.program.affine import Affine, IntLike, LoopVar
+from pruner.program.bounds import thread_rank
+from pruner.program.divide import floordiv, floormod
+from pruner.program.expr import Expr, Load, loads
+
+IterKind = Literal["spatial", "reduce"]
+
+
+class Diverges(Exception):
+    """Candidates need different trees; ``values`` int64 [N] tells them apart."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        super().__init__("candidates need different trees")
+        self.values = values
+
+
+@dataclass(eq=False, slots=True)
+class Buffer:
+    """An array; ``key`` is its place in :attr:`Tree.buffers`, by which loads name it."""
+
+    key: int
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    scope: str = "global"
+    is_param: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BlockIter:
+    """One iterator of a block: spatial or reduction, over ``[0, extent)``."""
+
+    kind: IterKind
+    extent: int
+
+
+@dataclass(eq=False, slots=True)
+class Binding:
+    """Value of an iterator: a sum of loop variables, and all variables in it.
+
+    ``uses`` keeps variables of extent 1, which the sum drops: TVM's structural questions (is this
+    loop a reduction?) see them.
+    """
+
+    value: Affine
+    uses: frozenset[LoopVar]
+
+
+@dataclass(eq=False, slots=True)
+class LoopNode:
+    """One loop; ``mark`` is its annotation, ``unroll`` the depth its pragma sets (0: none)."""
+
+    var: LoopVar
+    body: list[LoopNode | Block] = field(default_factory=list)
+    parent: LoopNode | None = None
+    mark: str | None = None
+    unroll: IntLike | None = None
+    annotations: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def extent(self) -> IntLike:
+        """Iterations."""
+        return self.var.extent
+
+
+@dataclass(eq=False, slots=True)
+class Block:
+    """One statement ``buffer[indices] = value``; axis slots of expressions are its iterators.
+
+    ``init`` is what the element starts from where the block reduces; ``reads`` are the buffers TVM
+    lists as read, in its order.
+    """
+
+    name: str
+    iters: tuple[BlockIter, ...]
+    bindings: list[Binding]
+    buffer: int
+    indices: tuple[Expr, ...]
+    value: Expr
+    init: Expr | None = None
+    reads: list[int] = field(default_factory=list)
+    annotations: dict[str, object] = field(default_factory=dict)
+    parent: LoopNode | None = None
+
+    @property
+    def reduces(self) -> bool:
+        """Some iterator is a reduction."""
+        return any(it.kind == "reduce" for it in self.iters)
+
+    def list_reads(self) -> None:
+        """Recompute :attr:`reads` as TVM's detector lists them after a rewrite."""
+        found = dict.fromkeys(load.stage for load in loads(self.value))
+        if self.init is not None:
+            found.pop(self.buffer, None)
+        self.reads = list(found)
+
+    def loads_of(self, buffer: int) -> list[Load]:
+        """Every load of a buffer."""
+        return [load for load in loads(self.value) if load.stage == buffer]
+
+
+Node = LoopNode | Block
+
+
+@dataclass(eq=False, slots=True)
+class Tree:
+    """A function under scheduling; ``annotations`` are those of its root block."""
+
+    buffers: list[Buffer]
+    root: LoopNode
+    annotations: dict[str, object] = field(default_factory=dict)
+    definitions: dict[LoopVar, Affine] = field(default_factory=dict)
+    made_of: dict[LoopVar, frozenset[LoopVar]] = field(default_factory=dict)
+    _resolved: dict[LoopVar, Affine] = field(default_factory=dict)
+
+    def new_buffer(self, name: str, like: Buffer, scope: str) -> Buffer:
+        """A buffer of the same shape and type in another scope."""
+        made = Buffer(len(self.buffers), name, like.dtype, like.shape, scope)
+        self.buffers.append(made)
+        return made
+
+    def define(self, var: LoopVar, value: Affine, uses: Iterable[LoopVar]) -> None:
+        """``var`` is from now on ``value``, made of the loops ``uses``."""
+        self.definitions[var] = value
+        self.made_of[var] = frozenset(uses)
+        self._resolved.clear()
+
+    def blocks(self, below: Node | None = None) -> Iterator[Block]:
+        """Blocks in program order, of the whole tree or below a node."""
+        node = self.root if below is None else below
+        if isinstance(node, Block):
+            yield node
+            return
+        for child in node.body:
+            yield from self.blocks(child)
+
+    def find(self, name: str) -> Block:
+        """The block of that name."""
+        for block in self.blocks():
+            if block.name == name:
+                return block
+        raise UnsupportedProgram("unknown-block", name)
+
+    def path(self, node: Node) -> list[LoopNode]:
+        """Loops around a node, outermost first."""
+        out: list[LoopNode] = []
+        parent = node.parent
+        while parent is not None and parent is not self.root:
+            out.insert(0, parent)
+            parent = parent.parent
+        return out
+
+    def producers(self, block: Block) -> list[Block]:
+        """Other blocks that write what ``block`` reads."""
+        read = {load.stage for load in loads(block.value)} - {block.buffer}
+        return [other for other in self.blocks() if other is not block and other.buffer in read]
+
+    def consumers(self, block: Block) -> list[Block]:
+        """Other blocks that read what ``block`` writes, in program order."""
+        return [b for b in self.blocks() if b is not block and b.loads_of(block.buffer)]
+
+    def resolve(self, value: Affine) -> Affine:
+        """``value`` in the variables of the loops that exist now."""
+        return substitute(value, self._value_of)
+
+    def _value_of(self, var: LoopVar) -> Affine | None:
+        if var not in self.definitions:
+            return None
+        if var not in self._resolved:
+            self._resolved[var] = self.resolve(self.definitions[var])
+        return self._resolved[var]
+
+    def uses(self, binding: Binding) -> frozenset[LoopVar]:
+        """Variables of existing loops in a binding."""
+        out: set[LoopVar] = set()
+        pending = list(binding.uses)
+        while pending:
+            var = pending.pop()
+            if var in self.made_of:
+                pending.extend(self.made_of[var])
+            else:
+                out.add(var)
+        return frozenset(out)
+
+    def values(self, block: Block) -> list[Affine]:
+        """The iterators of a block in existing loop variables."""
+        return [self.resolve(binding.value) for binding in block.bindings]
+
+
+def substitute(value: Affine, lookup: object) -> Affine:
+    """``value`` with variables replaced; ``lookup(var)`` gives the sum for one, None to keep it."""
+    out = Affine([], value.base)
+    for t in value.terms:
+        if isinstance(t.index, LoopVar):
+            new = lookup(t.index)  # type: ignore[operator]
+            if new is None:
+                out = af.add(out, Affine([t]))
+                continue
+        else:
+            new = substitute(t.index, lookup)
+        if not af.is_endless(t.upper):
+            new = floormod(new, t.upper)
+        if not (isinstance(t.lower, int) and t.lower == 1):
+            new = floordiv(new, t.lower)
+        out = af.add(out, new, t.coef)
+    return out
+
+
+def renamed(value: Affine, names: Mapping[LoopVar, LoopVar]) -> Affine:
+    """``value`` with loop variables exchanged for others of the same extents."""
+    return substitute(value, lambda var: af.variable(names[var]) if var in names else None)
+
+
+def plain(value: IntLike) -> IntLike:
+    """An int where all candidates agree."""
+    if isinstance(value, np.ndarray) and value.ndim and value.size:
+        first = value.flat[0]
+        return int(first) if bool((value == first).all()) else value
+    return int(value)
+
+
+def uniform(value: IntLike | np.ndarray) -> int:
+    """The value all candidates share. Raises :class:`Diverges` where they do not."""
+    value = plain(value)
+    if isinstance(value, np.ndarray):
+        raise Diverges(value)
+    return value
+
+
+def is_thread(loop: LoopNode) -> bool:
+    """Bound to a GPU index."""
+    return thread_rank(loop.mark) is not None
+
+
+def replace_child(node: Node, new: list[Node]) -> None:
+    """Put ``new`` where ``node`` stands."""
+    parent = node.parent
+    assert parent is not None
+    place = parent.body.index(node)
+    parent.body[place : place + 1] = new
+    for child in new:
+        child.parent = parent
+
+
+def remove(node: Node) -> None:
+    """Take a node out, with the loops that hold nothing else."""
+    parent = node.parent
+    assert parent is not None
+    while len(parent.body) == 1 and parent.parent is not None:
+        node, parent = parent, parent.parent
+    parent.body.remove(node)
+
+
+def insert(parent: LoopNode, place: int, node: Node) -> None:
+    """Put ``node`` into the body of ``parent`` at ``place``."""
+    parent.body.insert(place, node)
+    node.parent = parent

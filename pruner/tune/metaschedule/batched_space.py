@@ -1,0 +1,148 @@
+"""A MetaSchedule design space whose programs are computed in batches, without TVM per candidate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.errors import PrunerError, UnsupportedProgram
+from pruner.features.batch import FeatureBatch
+from pruner.features.nest_batch import featurize_nests
+from pruner.models.symbolic.analyzer import Analyzer
+from pruner.program.tir.emit import Lowering, build_nests
+from pruner.program.tir.legality import TirLimits, legal
+from pruner.program.tir.replay import TraceProgram, replay_groups, tile_extents
+from pruner.program.tir.tree import Tree
+from pruner.search.space import Decisions
+from pruner.tune.design import DesignSpace
+from pruner.tune.metaschedule import mutators
+from pruner.tune.metaschedule.decisions import ChoiceDecision, Decision, TileDecision
+from pruner.tune.metaschedule.prim_func import read_prim_func
+from pruner.tune.metaschedule.trace import read_trace
+
+_FLAGS = 10
+_TRIES = 400  # draws for every legal program that is wanted
+_BATCH = 4096
+
+
+class BatchedSpace:
+    """See :class:`pruner.tune.live_space.LiveSpace`."""
+
+    def __init__(self, design: DesignSpace, *, lowering: Lowering = "ansor") -> None:
+        """``lowering``: see :mod:`pruner.program.tir.emit`.
+
+        Raises:
+            UnsupportedProgram: the function or the trace has no batched form.
+        """
+        self._design, self._lowering = design, lowering
+        kind = str(design.target.kind.name)
+        if kind not in ("cuda", "llvm"):
+            raise UnsupportedProgram("target", kind)
+        if len(design.module.functions) != 1:
+            raise UnsupportedProgram("functions", "one function is understood")
+        (func,) = (f for _, f in design.module.functions_items())
+        instructions, self.num_slots = read_trace(design.trace)
+        self.program = TraceProgram(
+            read_prim_func(func), instructions, self.num_slots, kind == "cuda"
+        )
+        self._limits = TirLimits.of_target(design.target) if kind == "cuda" else None
+        random = np.random.default_rng(20250330)
+        self._hash = random.integers(1, 1 << 62, self.num_slots, dtype=np.int64) | 1
+        self._decisions = self._open_decisions(design.vector(design.trace))
+        shares = mutators.GPU if kind == "cuda" else mutators.CPU
+        self._mutators = mutators.Mutators(instructions, self._decisions, shares)
+
+    def _open_decisions(self, example: NDArray[np.int64]) -> dict[int, Decision]:
+        """What is decided at every slot that starts a decision."""
+        extents = tile_extents(self.program, example)
+        out: dict[int, Decision] = {}
+        for i in self.program.instructions:
+            if i.kind == "SamplePerfectTile":
+                parts, limit = int(i.attrs[0]), int(i.attrs[1])
+                extent = extents[i.slot]
+                limit = extent if limit < 0 else limit
+                out[i.slot] = TileDecision(slice(i.slot, i.slot + parts), extent, limit)
+            elif i.kind == "SampleCategorical":
+                out[i.slot] = ChoiceDecision(i.slot, np.asarray(i.attrs[1], np.float64))
+        return out
+
+    def sample_any(self, num: int, rng: np.random.Generator) -> Decisions:
+        """Draws of MetaSchedule's distributions, legal or not, int64 [num, d]."""
+        out = np.zeros((num, self.num_slots), np.int64)
+        for decision in self._decisions.values():
+            decision.sample(out, rng)
+        return out
+
+    def sample(self, num: int, rng: np.random.Generator) -> Decisions:
+        """Draws that TVM would accept (as MetaSchedule keeps drawing until it has enough).
+
+        Raises:
+            PrunerError: none of very many draws is legal.
+        """
+        found: list[Decisions] = []
+        count = drawn = 0
+        while count < num and drawn < max(num * _TRIES, _BATCH):
+            draws = self.sample_any(min(max(2 * num, 256), _BATCH), rng)
+            good = draws[self.legal(draws)]
+            found.append(good)
+            count, drawn = count + len(good), drawn + len(draws)
+        if num and not count:
+            raise PrunerError("no random schedule of this space is legal on this target")
+        some = np.concatenate([np.zeros((0, self.num_slots), np.int64), *found])
+        return some[:num] if count >= num else some[rng.integers(0, len(some), num)]
+
+    def mutate(self, parents: Decisions, rng: np.random.Generator) -> Decisions:
+        """One of MetaSchedule's mutations of every parent."""
+        return self._mutators.mutate(parents, rng)
+
+    def keys(self, decisions: Decisions) -> NDArray[np.int64]:
+        """A 64-bit key a row; equal rows have equal keys."""
+        with np.errstate(over="ignore"):
+            return (decisions * self._hash).sum(axis=1)
+
+    def legal(self, decisions: Decisions) -> NDArray[np.bool_]:
+        """Which rows TVM's postprocessors would accept; False where the engine refuses."""
+        out = np.zeros(len(decisions), bool)
+        for rows, tree in self._trees(decisions)[0]:
+            out[rows] = self._accepted(tree, len(rows))
+        return out
+
+    def features(self, decisions: Decisions) -> FeatureBatch:
+        """Statement and dataflow features; invalid where the engine refuses a row."""
+        groups, refused = self._trees(decisions)
+        return featurize_nests(
+            ((rows, build_nests(tree, len(rows), self._lowering)) for rows, tree in groups),
+            len(decisions),
+            workload_flags=np.zeros(_FLAGS, np.float32),
+            failures=refused,
+        )
+
+    def draft_score(self, decisions: Decisions, analyzer: Analyzer) -> NDArray[np.float64]:
+        """Scores without a learned model; minus infinity where illegal."""
+        out = np.full(len(decisions), -np.inf)
+        for rows, tree in self._trees(decisions)[0]:
+            good = self._accepted(tree, len(rows))
+            if good.any():
+                scores = analyzer.score_nests(build_nests(tree, len(rows)))
+                out[rows] = np.where(good, scores, -np.inf)
+        return out
+
+    def instantiate(self, decision: NDArray[np.int64]) -> Any | None:
+        """The schedule that TVM makes of one vector, postprocessed; None where it refuses."""
+        return self._design.replay(decision, 1)
+
+    def _trees(
+        self, decisions: Decisions
+    ) -> tuple[list[tuple[NDArray[np.int64], Tree]], dict[int, str]]:
+        groups: list[tuple[NDArray[np.int64], Tree]] = []
+        refused: dict[int, str] = {}
+        for start in range(0, len(decisions), _BATCH):
+            some, bad = replay_groups(self.program, decisions[start : start + _BATCH])
+            groups += [(rows + start, tree) for rows, tree in some]
+            refused |= {row + start: reason for row, reason in bad.items()}
+        return groups, refused
+
+    def _accepted(self, tree: Tree, num: int) -> NDArray[np.bool_]:
+        return np.ones(num, bool) if self._limits is None else legal(tree, num, self._limits)

@@ -51,16 +51,25 @@ def say(line: str) -> None:
 def run_door(config_name: str, task: Task) -> None:
     """Compose the configuration, run `task`, print its result as the last stdout line.
 
-    A user's mistake ends as one line on stderr and exit code 2; a bug keeps its traceback.
+    A user's mistake ends as one line on stderr and exit code 2; a bug keeps its traceback. With
+    ``-m`` the task runs once for every cell of the sweep (:mod:`pruner.cli.sweep`).
     """
+    from pruner.cli.sweep import in_sweep, run_cell  # sweeps build on this module
+
+    def checked(config: DictConfig) -> Mapping[str, Any]:
+        check_options(config)
+        return task(config)
+
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
 
     @hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)
     def entry(config: DictConfig) -> None:
         logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
         try:
-            check_options(config)
-            print_result(task(config))
+            if in_sweep():
+                run_cell(checked, config)
+            else:
+                print_result(checked(config))
         except PrunerError as error:
             fail(str(error))
         except OSError as error:  # a folder that cannot be written, a disk that is full

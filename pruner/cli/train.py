@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,16 +59,16 @@ def train(config: DictConfig) -> dict[str, Any]:
     folder = _open_run(config, earlier)
     if config.num_threads:
         torch.set_num_threads(config.num_threads)
-    _log_to(folder)
-    dataset = load_dataset(
-        root,
-        own or root.platforms,
-        dataflow=config.features.dataflow,
-        duplicates=config.data.duplicates,
-        folder=folder,
-    )
-    parts = plan(config, folder, dataset.store.keys, transfer=not own)
-    results = {part.name: run_part(config, dataset.store, part) for part in parts}
+    with _log_to(folder):
+        dataset = load_dataset(
+            root,
+            own or root.platforms,
+            dataflow=config.features.dataflow,
+            duplicates=config.data.duplicates,
+            folder=folder,
+        )
+        parts = plan(config, folder, dataset.store.keys, transfer=not own)
+        results = {part.name: run_part(config, dataset.store, part) for part in parts}
     result = summarise(folder, parts, results, dataset, transfer=not own)
     result["seconds"] = round(time.perf_counter() - start, 2)
     if result["finished"]:
@@ -101,11 +102,18 @@ def _reopen(folder: Path, config: DictConfig) -> None:
     save_config(folder, config)
 
 
-def _log_to(folder: Path) -> None:
+@contextmanager
+def _log_to(folder: Path) -> Iterator[None]:
+    """Write the log of this run, and of no other of the same process, into its folder."""
     handler = logging.FileHandler(folder / "run.log")
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))
-    logging.getLogger("pruner").addHandler(handler)
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+    logging.getLogger("pruner").addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger("pruner").removeHandler(handler)
+        handler.close()
 
 
 def _announce_transfer(platform: str, root: RecordRoot) -> None:

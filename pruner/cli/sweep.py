@@ -1,0 +1,90 @@
+"""Sweeps (``-m``): every cell writes down how it ended, and the sweep ends with one table.
+
+A cell that fails is one line on stderr; the others go on, and the sweep ends with exit code 2.
+Cells may run in other processes or on other machines, so they meet only in the sweep's folder.
+"""
+
+import csv
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.experimental.callback import Callback
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from pruner.cli.common import jsonable, load_metrics, print_result, save_metrics, say
+from pruner.errors import PrunerError
+
+TABLE = "results.csv"
+
+
+def in_sweep() -> bool:
+    """Whether this process runs a cell of a sweep."""
+    return bool(HydraConfig.get().mode == RunMode.MULTIRUN)
+
+
+def run_cell(task: Any, config: DictConfig) -> None:
+    """Run one cell; its result, or why there is none, goes to ``<sweep>/<number>/metrics.json``.
+
+    A `run_id` gets the number of the cell behind it. Raises PrunerError, before any work, where
+    the command has no sweeps.
+    """
+    hydra = HydraConfig.get()
+    if "gather" not in (hydra.callbacks or {}):
+        raise PrunerError(f"{hydra.job.name} has no sweeps; run it once for each choice")
+    if config.get("run_id"):
+        config.run_id = f"{config.run_id}-{hydra.job.num}"
+    choices = list(hydra.overrides.task)
+    cell: dict[str, Any] = {"cell": hydra.job.num, "overrides": choices}
+    title = f"cell {hydra.job.num} ({' '.join(choices)})"
+    say(f"{title} starts")
+    try:
+        result = task(config)
+    except (PrunerError, OSError) as error:
+        cell["error"] = str(error)
+    except Exception as error:  # a bug of one cell must not end the others
+        say(traceback.format_exc())
+        cell["error"] = f"{type(error).__name__}: {error}"
+    else:
+        cell |= _scalars(result)
+    say(f"{title}: {'error: ' + cell['error'] if 'error' in cell else cell.get('run_dir', 'done')}")
+    save_metrics(Path(hydra.runtime.output_dir), cell)
+
+
+def _scalars(result: Mapping[str, Any]) -> dict[str, Any]:
+    found = jsonable(result)
+    return {k: v for k, v in found.items() if isinstance(v, str | int | float | bool)}
+
+
+class Gather(Callback):
+    """At the end of a sweep: ``results.csv``, ``metrics.json`` and the last line from its cells."""
+
+    def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
+        """Read what the cells wrote; exit with code 2 when one of them failed."""
+        folder = Path(config.hydra.sweep.dir)
+        found = [load_metrics(path.parent) for path in folder.glob("*/metrics.json")]
+        cells = sorted((cell for cell in found if cell), key=lambda cell: cell["cell"])
+        failed = [cell for cell in cells if "error" in cell]
+        write_table(folder / TABLE, cells)
+        result = {"sweep_dir": str(folder), "failed": len(failed), "cells": cells}
+        save_metrics(folder, result)
+        print_result(result)
+        if failed:
+            say(f"error: {len(failed)} of {len(cells)} cells failed; the others are in {folder}")
+            sys.exit(2)
+
+
+def write_table(path: Path, cells: list[dict[str, Any]]) -> None:
+    """One row a cell: its choices, then its numbers."""
+    rows = []
+    for cell in cells:
+        choices = dict(choice.lstrip("+~").split("=", 1) for choice in cell["overrides"])
+        rows.append(choices | {k: v for k, v in cell.items() if k not in ("overrides", *choices)})
+    with path.open("w", newline="", encoding="utf-8") as handle:
+        writer = csv.DictWriter(handle, list(dict.fromkeys(name for row in rows for name in row)))
+        writer.writeheader()
+        writer.writerows(rows)

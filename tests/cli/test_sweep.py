@@ -1,0 +1,100 @@
+"""``-m``: cells do not meet, a cell that fails is one line, and the last line has them all."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+
+REPOSITORY = Path(__file__).parents[2]
+TINY = ("trainer.max_epochs=1", "trainer.accelerator=cpu", "num_threads=1", "batches.programs=8")
+BUNDLED = (f"data.root={REPOSITORY}/datasets/bundled", "data.platform=cpu-avx2", "split=bundled")
+
+
+@pytest.fixture
+def sweep(command, toy_root):
+    def run(*arguments):
+        return command("train", "-m", f"data.root={toy_root}", "platform=v100", *TINY, *arguments)
+
+    return run
+
+
+def test_every_cell_is_a_run_of_its_own(sweep, tmp_path):
+    code, result, err = sweep("model=tensetmlp,xgboost", "seed=0,1", "run_id=mine")
+    assert code == 0, err
+    assert [(c["cell"], c["overrides"][-3:]) for c in result["cells"]] == [
+        (n, [f"model={model}", f"seed={seed}", "run_id=mine"])
+        for n, (model, seed) in enumerate(
+            [("tensetmlp", 0), ("tensetmlp", 1), ("xgboost", 0), ("xgboost", 1)]
+        )
+    ]
+    folders = [tmp_path / cell["run_dir"] for cell in result["cells"]]
+    assert [folder.name for folder in folders] == [f"mine-{n}" for n in range(4)]
+    for cell, folder in zip(result["cells"], folders, strict=True):
+        assert json.loads((folder / "metrics.json").read_text())["top1"] == cell["top1"]
+    with (tmp_path / result["sweep_dir"] / "results.csv").open() as handle:
+        rows = list(csv.DictReader(handle))
+    assert [(row["model"], row["seed"]) for row in rows][:2] == [
+        ("tensetmlp", "0"),
+        ("tensetmlp", "1"),
+    ]
+    assert [float(row["top1"]) for row in rows] == [cell["top1"] for cell in result["cells"]]
+
+
+def test_one_failing_cell_is_one_line_and_the_others_go_on(sweep):
+    code, _, err = sweep("min_programs=1,1000", "model=tensetmlp")
+    assert code == 2
+    assert "Traceback" not in err
+    assert "lower min_programs" in err
+    assert "error: 1 of 2 cells failed" in err
+
+
+def test_an_unknown_choice_ends_the_sweep_before_any_work(sweep, tmp_path):
+    code, _, err = sweep("model=tensetmlp,nonsense")
+    assert code == 2
+    assert "model=nonsense is unknown; known: " in err
+    assert not list(tmp_path.glob("outputs/train/*-tensetmlp"))
+
+
+def test_a_command_without_sweeps_says_so(command):
+    code, _, err = command("results_table", "-m", "seeds=[0],[1]")
+    assert code == 2
+    assert "results_table has no sweeps" in err
+
+
+def test_the_example_experiment_is_six_cells_on_bundled_data(tmp_path):
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(REPOSITORY / "conf"), version_base="1.3"):
+        config = compose("train", ["experiment=models_by_seed"], return_hydra_config=True)
+    assert config.hydra.mode.name == "MULTIRUN"
+    cells = [len(choices.split(",")) for choices in config.hydra.sweeper.params.values()]
+    assert cells == [2, 3]
+    assert config.data.root == "datasets/bundled"
+
+
+def two_cells(tmp_path, *options):
+    command = [sys.executable, REPOSITORY / "train.py", "-m", *BUNDLED, *TINY, "model=tensetmlp"]
+    command += ["seed=0,1", *options]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["failed"] == 0
+    return [(cell["run_dir"], cell["top1"]) for cell in result["cells"]]
+
+
+def test_two_cells_on_the_bundled_records(tmp_path):
+    (first, _), (second, _) = two_cells(tmp_path)
+    assert first != second
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["joblib", "submitit_local"])
+def test_a_launcher_gives_the_same_numbers_as_one_process(launcher, tmp_path):
+    pytest.importorskip(f"hydra_plugins.hydra_{launcher.split('_')[0]}_launcher")
+    alone = two_cells(tmp_path, "run_id=alone")
+    apart = two_cells(tmp_path, "run_id=apart", f"hydra/launcher={launcher}")
+    assert [value for _, value in apart] == [value for _, value in alone]

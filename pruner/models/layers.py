@@ -40,7 +40,7 @@ class ResidualLayer(nn.Module):
         super().__init__()
         self.linear = nn.Linear(width, width)
 
-    def forward(self, x: Float[Tensor, "program width"]) -> Float[Tensor, "program width"]:
+    def forward(self, x: Float[Tensor, "*rows width"]) -> Float[Tensor, "*rows width"]:
         """Keep the shape."""
         return x + functional.relu(self.linear(x))
 

@@ -5,11 +5,22 @@ from types import SimpleNamespace
 import numpy as np
 
 from pruner.data.tasks import TaskKey
+from pruner.features.primitives import primitive_tokens
 from pruner.models.store import ProgramStore, TaskPrograms
+from pruner.program.skeleton import group_programs
 
 
 def key(name="t", platform="toy"):
     return TaskKey(platform=platform, task=name, workload_key='["x"]', target="cuda")
+
+
+def steps(rng, speed):
+    """Steps of one program: a tiled loop, now and then a shorter schedule; the tile knows speed."""
+    tile = int(100 * 4**speed)
+    unroll = ["PR", 1, 0, f"auto_unroll_max_step${rng.choice([0, 16, 64, 512])}"]
+    if rng.random() < 0.25:
+        return [["SP", 1, 0, 1024, [tile], 1], unroll]
+    return [["SP", 1, 0, 1024, [tile, int(rng.integers(1, 9))], 1], ["AN", 1, 0, 5], unroll]
 
 
 def features(rng, num_programs, *, max_statements=4, slots=10, invalid=0):
@@ -19,19 +30,27 @@ def features(rng, num_programs, *, max_statements=4, slots=10, invalid=0):
     statement[np.arange(max_statements) >= counts[:, None]] = 0
     valid = np.ones(num_programs, bool)
     valid[:invalid] = False
+    dataflow = rng.uniform(0, 30, (num_programs, slots, 23)).astype(np.float32)
+    flags = rng.integers(0, 2, 10).astype(np.float32)
+    schedules = [steps(rng, speed) for speed in speed_of(statement, dataflow)]
     return SimpleNamespace(
         statement=statement,
         num_statements=counts,
-        dataflow=rng.uniform(0, 30, (num_programs, slots, 23)).astype(np.float32),
+        dataflow=dataflow,
         valid=valid,
-        workload_flags=rng.integers(0, 2, 10).astype(np.float32),
+        workload_flags=flags,
+        tokens=primitive_tokens(group_programs(schedules)[0], num_programs),
     )
 
 
+def speed_of(statement, dataflow):
+    """What a model can learn: grows with column 3 of statements and 7 of dataflow."""
+    return statement[..., 3].sum(axis=1) / 20 + dataflow[..., 7].mean(axis=1) / 30
+
+
 def latency_of(batch):
-    """A latency that a model can learn: falls with column 3 of statements and 7 of dataflow."""
-    speed = batch.statement[..., 3].sum(axis=1) / 20 + batch.dataflow[..., 7].mean(axis=1) / 30
-    return 1e-4 * np.exp(-speed)
+    """Seconds that fall with the speed."""
+    return 1e-4 * np.exp(-speed_of(batch.statement, batch.dataflow))
 
 
 def task(rng, name="t0", num_programs=12, *, platform="toy", **kwargs):

@@ -17,6 +17,7 @@ from pruner.models.ranker import NeuralRanker
 from tests.models import synthetic
 
 PACM = {"_target_": "pruner.models.pacm.PaCM", "num_dataflow_rows": 10}
+TLP = {"_target_": "pruner.models.tlp.TLP", "platforms": ["k80", "toy"]}
 XGBOOST = {"_target_": "pruner.models.trees.XGBoostRanker", "pooling": ["mean", "max"]}
 
 
@@ -41,7 +42,7 @@ def ranker(model, store):
     return built
 
 
-@pytest.mark.parametrize("model", [PACM, XGBOOST], ids=["pacm", "xgboost"])
+@pytest.mark.parametrize("model", [PACM, TLP, XGBOOST], ids=["pacm", "mtl-tlp", "xgboost"])
 def test_a_loaded_checkpoint_scores_the_same(tmp_path, model):
     store = synthetic.store()
     saved = ranker(model, store)

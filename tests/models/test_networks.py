@@ -1,13 +1,19 @@
 """One suite, every network: shape, permutation, padding, batch of one, seed."""
 
+from dataclasses import replace
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
 
-from pruner.models.batch import ProgramBatch, from_padded
+from pruner.errors import DataError
+from pruner.models.batch import from_padded
 from pruner.models.layers import PooledSelfAttention, ProgramNorm
 from pruner.models.mlp import TenSetMLP
 from pruner.models.pacm import PaCM
+from pruner.models.store import ProgramStore
+from pruner.models.tlp import TLP, StepAttention
 from tests.models import synthetic
 
 NETWORKS = {
@@ -15,7 +21,10 @@ NETWORKS = {
     "pacm-no-statement": lambda: PaCM(use_statement=False),
     "pacm-no-dataflow": lambda: PaCM(use_dataflow=False),
     "tensetmlp": TenSetMLP,
+    "tlp": TLP,
+    "mtl-tlp": lambda: TLP(platforms=["other", "toy"]),
 }
+WITH_STATEMENTS = [name for name in NETWORKS if "tlp" not in name]
 
 
 def network(name):
@@ -34,10 +43,13 @@ def permuted(batch, order):
     counts = torch.bincount(batch.program, minlength=batch.num_programs)
     starts = counts.cumsum(0) - counts
     rows = torch.cat([torch.arange(int(starts[i]), int(starts[i] + counts[i])) for i in order])
-    return ProgramBatch(
+    return replace(
+        batch,
         statement=batch.statement[rows],
         program=torch.repeat_interleave(torch.arange(len(order)), counts[order]),
         dataflow=batch.dataflow[order],
+        platform=batch.platform[order],
+        tokens=batch.tokens.take(order),
     )
 
 
@@ -74,11 +86,7 @@ def test_order_of_statements_and_dataflow_rows_does_not_matter(name):
     for program in range(batch.num_programs):
         mine = torch.nonzero(batch.program == program).squeeze(1)
         row_order[mine] = mine.flip(0)
-    flipped = ProgramBatch(
-        statement=batch.statement[row_order],
-        program=batch.program,
-        dataflow=batch.dataflow.flip(1),
-    )
+    flipped = replace(batch, statement=batch.statement[row_order], dataflow=batch.dataflow.flip(1))
     torch.testing.assert_close(model(flipped), model(batch))
 
 
@@ -92,7 +100,7 @@ def test_a_batch_of_one_scores_as_in_company(name):
     assert torch.isfinite(model(permuted(batch, torch.tensor([2])))).all()
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", WITH_STATEMENTS)
 def test_padding_contributes_nothing(name):
     raw = synthetic.features(np.random.default_rng(0), 8)
     tensors = [torch.from_numpy(x) for x in (raw.num_statements, raw.workload_flags, raw.dataflow)]
@@ -108,6 +116,65 @@ def test_padding_contributes_nothing(name):
 def test_an_empty_batch_gives_no_score(name):
     batch = synthetic.store().programs(torch.zeros(0, dtype=torch.long))
     assert network(name)(batch).shape == (0,)
+
+
+def test_tlp_parameters_by_hand():
+    def layers(*widths):
+        return sum(a * b + b for a, b in pairwise(widths))
+
+    encoder = layers(22, 64, 128, 256, 256)
+    attention = layers(256, 3 * 256) + layers(256, 256)
+    head = layers(256, 256, 128, 64, 1)
+    single = encoder + attention + 2 * layers(256, 256) + head
+    assert sum(p.numel() for p in TLP().parameters()) == single
+    three = TLP(platforms=["a", "b", "c"])
+    assert sum(p.numel() for p in three.parameters()) == single + 2 * head
+
+
+def test_step_attention_equals_torch_attention_with_masked_padding():
+    ours = StepAttention(32, 8)
+    theirs = torch.nn.MultiheadAttention(32, 8, batch_first=True)
+    theirs.load_state_dict(
+        {
+            "in_proj_weight": ours.project.weight,
+            "in_proj_bias": ours.project.bias,
+            "out_proj.weight": ours.out.weight,
+            "out_proj.bias": ours.out.bias,
+        }
+    )
+    x = torch.randn(4, 6, 32, generator=torch.Generator().manual_seed(0))
+    real = torch.arange(6) < torch.tensor([[6], [3], [1], [4]])
+    attended, _ = theirs(x, x, x, key_padding_mask=~real, need_weights=False)
+    torch.testing.assert_close(ours(x, real)[real], (x + attended)[real])
+
+
+def test_decisions_change_the_score():
+    batch = normalised()
+    tokens = batch.tokens
+    moved = replace(tokens, number=tokens.number + 1)
+    model = network("tlp")
+    assert not torch.allclose(model(replace(batch, tokens=moved)), model(batch))
+
+
+def test_each_platform_has_its_own_head_and_only_its_programs_train_it():
+    store = ProgramStore.build(
+        synthetic.task(np.random.default_rng(i), f"t{i}", 6, platform=name)
+        for i, name in enumerate(("b", "a"))
+    )
+    model = TLP(platforms=["a", "b", "c"])
+    batch = store.programs(torch.arange(12))
+    alone = torch.cat([model(store.programs(store.programs_of([task]))) for task in (0, 1)])
+    torch.testing.assert_close(model(batch), alone)
+    model(store.programs(store.programs_of([0]))).sum().backward()
+    trained = [any(p.grad is not None for p in head.parameters()) for head in model.heads]
+    assert trained == [False, True, False]
+    with pytest.raises(DataError, match=r"heads for a, c; got programs of b"):
+        TLP(platforms=["a", "c"])(batch)
+
+
+def test_tlp_names_what_is_missing():
+    with pytest.raises(DataError, match="schedule primitives"):
+        TLP()(replace(normalised(), tokens=None))
 
 
 def test_pooled_attention_equals_torch_attention_plus_residual_summed():

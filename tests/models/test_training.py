@@ -16,6 +16,7 @@ from pruner.models.mlp import TenSetMLP
 from pruner.models.pacm import PaCM
 from pruner.models.ranker import NeuralRanker
 from pruner.models.schedules import warmup_cosine
+from pruner.models.tlp import TLP
 from pruner.models.training import build_network, fit_network
 from pruner.models.trees import XGBoostRanker
 from tests.models import synthetic
@@ -61,7 +62,7 @@ def fit(tmp_path, store, *, network=PaCM, loss=None, batches=None, epochs=6, lr=
 
 
 @pytest.mark.parametrize("loss", [LambdaRank, RankNet, ListNet, MeanSquare])
-@pytest.mark.parametrize("network", [PaCM, TenSetMLP])
+@pytest.mark.parametrize("network", [PaCM, TenSetMLP, TLP])
 def test_every_network_and_loss_overfits_a_dozen_programs(tmp_path, network, loss):
     store = synthetic.store(sizes=(12,))
     module, _, _ = fit(

@@ -1,35 +1,39 @@
-"""Draft-then-verify against random and model-only search on recorded pools, at equal trials.
+"""Draft-then-verify with PaCM against random and model-only search on recorded pools.
 
-    python experiments/replay/run.py [data.root]     writes results.csv and summary.json here
+    python experiments/replay/run.py [data.root] [platforms]    results.csv and summary.json here
+
+A platform's rows replace its earlier ones, so platforms may be run one by one.
 """
 
 import csv
-import itertools
 import json
 import sys
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from pruner.data.quarantine import Quarantine
 from pruner.data.store import RecordRoot
-from pruner.data.tasks import TaskRecords
-from pruner.features.draft import DraftPlan
+from pruner.models.adaptation.base import Setting
+from pruner.models.adaptation.fitting import official_fit
+from pruner.models.adaptation.warm import Scratch
+from pruner.models.pacm import PaCM
 from pruner.models.symbolic.analyzer import load_analyzer
-from pruner.program.skeleton import group_programs
-from pruner.program.task_index import find_dag
-from pruner.search.draft import DraftScore
 from pruner.search.explorer import ExplorerSettings
-from pruner.search.learners import TreeLearner
-from pruner.search.policy import DraftThenVerify, Policy, RandomPolicy, RoundSettings
-from pruner.search.pool import Clock, PoolMeasurer, PoolSpace
-from pruner.search.session import run_session
+from pruner.search.learners import SharedModel
+from pruner.search.policy import DraftThenVerify, Learner, Policy, RandomPolicy, RoundSettings
+from pruner.search.pool import Clock, PoolMeasurer
+from pruner.search.recorded import RecordedPool, recorded_pool, table
+from pruner.search.session import Curve, run_session
+from pruner.search.statistics import Reach, first_reach, restricted_mean, sign_flip_p
 
-Pool = tuple[PoolSpace, np.ndarray, np.ndarray, DraftScore, np.ndarray]
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-SEEDS, TRIALS, CHECKPOINTS = 12, 60, (10, 20, 40, 60)
-TASKS_PER_PLATFORM, LEAST = 9, 800
+SEEDS, TRIALS, CHECKPOINTS = 12, 60, (10, 20, 30, 40, 60)
+TARGET = 0.98  # of the pool's best performance
+TASKS_PER_PLATFORM, LEAST = 6, 800
+POLICIES = ("random", "model_only", "draft_then_verify")
 DRAFTED = RoundSettings(  # a third of 1,536 is drafted in the release, a quarter of 1,000 here
     draft=ExplorerSettings(population=512, generations=2, keep=256),
     verify=ExplorerSettings(population=256, generations=1, keep=32),
@@ -37,105 +41,133 @@ DRAFTED = RoundSettings(  # a third of 1,536 is drafted in the release, a quarte
     redraft_period=1,
 )
 MODEL_ONLY = RoundSettings(
-    verify=ExplorerSettings(population=256, generations=4, keep=32), random_sample=256
+    draft=None,
+    verify=ExplorerSettings(population=256, generations=4, keep=32),
+    random_sample=256,
 )
 
 
-def pool_of(records: TaskRecords, platform: str) -> Pool:
-    """Space, latencies, costs, draft score and feature rows of one task."""
-    records = records.select(records.valid)
-    dag = find_dag(records.workload_key, records.fused)
-    group = group_programs(records.steps)[0][0]
-    space = PoolSpace(group.decisions)
-    draft = DraftScore(dag, group.skeleton, load_analyzer(ROOT / "conf", platform))
-    values = DraftPlan(dag, group.skeleton).symbols(group.decisions).values
-    features = np.log2(np.moveaxis(values, -1, 0).reshape(len(group.rows), -1) + 1)
-    features = np.concatenate([features, np.log2(group.decisions + 1)], axis=1)
-    cost_s = records.all_cost_s[group.rows]
-    return space, records.latency_s[group.rows], cost_s, draft, features
+def pacm(pool: RecordedPool, seed: int) -> Learner:
+    """A new PaCM after every batch on all programs measured so far: 30 epochs, Adam 7e-4."""
+    setting = Setting(make_network=PaCM, seed=seed)
+    return SharedModel([pool], Scratch(setting, fit=official_fit(epochs=30))).learner(0)
 
 
-def policies(
-    space: PoolSpace, draft: DraftScore, features: np.ndarray, seed: int
-) -> dict[str, Policy]:
-    """The three competitors with equal seeds."""
-    learner = TreeLearner(space, features, seed=seed)
-    # the verifier of a draft may look at the draft's own score
-    score = draft(space.decisions)
-    known = np.where(np.isfinite(score), score, -99.0)[:, None]
-    informed = TreeLearner(space, np.concatenate([features, known], axis=1), seed=seed)
-
-    def rng() -> np.random.Generator:
-        return np.random.default_rng(seed)
-
-    return {
-        "random": RandomPolicy(space, rng()),
-        "model_only": DraftThenVerify(space, None, learner, MODEL_ONLY, rng()),
-        "draft_then_verify": DraftThenVerify(space, draft, informed, DRAFTED, rng()),
-    }
+def policy_of(name: str, pool: RecordedPool, seed: int) -> Policy:
+    """A competitor; equal seeds for all."""
+    rng = np.random.default_rng(seed)
+    if name == "random":
+        return RandomPolicy(pool.space, rng)
+    if name == "model_only":
+        return DraftThenVerify(pool.space, None, pacm(pool, seed), MODEL_ONLY, rng)
+    assert pool.draft is not None, pool.key
+    draft = table(pool.space, pool.draft)
+    return DraftThenVerify(pool.space, draft, pacm(pool, seed), DRAFTED, rng)
 
 
-def sign_flip_p(differences: np.ndarray) -> float:
-    """One-sided exact test that the mean difference is above 0: all sign flips of the pairs."""
-    flips = np.array(list(itertools.product((1, -1), repeat=len(differences))))
-    return float((flips @ differences >= differences.sum() - 1e-12).mean())
+def rows_of(platform: str, pool: RecordedPool, seed: int, name: str) -> list[dict]:
+    """One search: a row a checkpoint, and when it was within reach of the pool's best."""
+    clock = Clock()
+    measurer = PoolMeasurer(pool.space, pool.latency_s, pool.cost_s, clock)
+    curve: Curve = run_session(policy_of(name, pool, seed), measurer, trials=TRIALS)
+    target = pool.latency_s.min() / TARGET
+    in_trials = first_reach(curve.best_s, np.arange(1.0, len(curve.best_s) + 1), target)
+    in_seconds = first_reach(curve.best_s, curve.elapsed_s, target)
+    relative = pool.latency_s.min() / curve.best_s
+    return [
+        {
+            "platform": platform, "task": pool.key.task, "seed": seed, "policy": name,
+            "trials": trials, "relative_performance": round(relative[trials - 1], 6),
+            "mean_relative_performance": round(relative[:trials].mean(), 6),
+            "elapsed_s": round(curve.elapsed_s[trials - 1], 3),
+            "thinking_s": round(clock.thinking_s, 3),
+            "trials_to_target": int(in_trials.at), "seconds_to_target": round(in_seconds.at, 3),
+            "reached": int(in_trials.reached),
+        }
+        for trials in CHECKPOINTS
+    ]  # fmt: skip
 
 
 def main() -> None:
     """Run all pools, seeds and policies."""
+    torch.set_num_threads(1)
     data = sys.argv[1] if len(sys.argv) > 1 else str(ROOT.parent / "shared/data/gpu-records")
     platforms = (sys.argv[2] if len(sys.argv) > 2 else "k80,v100,mi50").split(",")
-    root, rows = RecordRoot(data), []
+    results = HERE / "results.csv"
+    rows = list(csv.DictReader(results.open())) if results.exists() else []
+    rows = [row for row in rows if row["platform"] not in platforms]
     for platform in platforms:
-        usable = [t for t in root.read(Quarantine(), platform) if t.valid.sum() >= LEAST]
-        tiled = [t for t in usable if "conv2d" in t.key.task or "matmul" in t.key.task]
-        for records in tiled[:: max(1, len(tiled) // TASKS_PER_PLATFORM)][:TASKS_PER_PLATFORM]:
-            space, latency_s, cost_s, draft, features = pool_of(records, platform)
+        analyzer = load_analyzer(ROOT / "conf", platform)
+        usable = [
+            task
+            for task in RecordRoot(data).read(Quarantine(), platform)
+            if task.valid.sum() >= LEAST and {"conv2d", "matmul"} & set(task.key.task.split("_"))
+        ]
+        for records in usable[:: max(1, len(usable) // TASKS_PER_PLATFORM)][:TASKS_PER_PLATFORM]:
+            pool = recorded_pool(records, analyzer=analyzer)
             for seed in range(SEEDS):
-                for name, policy in policies(space, draft, features, seed).items():
-                    clock = Clock()
-                    measurer = PoolMeasurer(space, latency_s, cost_s, clock)
-                    curve = run_session(policy, measurer, trials=TRIALS)
-                    rows.extend(
-                        {
-                            "platform": platform, "task": records.key.task, "seed": seed,
-                            "policy": name, "trials": trials,
-                            "relative_performance": latency_s.min() / curve.best_s[trials - 1],
-                            "elapsed_s": curve.elapsed_s[trials - 1],
-                            "thinking_s": clock.thinking_s,
-                        }
-                        for trials in CHECKPOINTS
-                    )  # fmt: skip
+                for name in POLICIES:
+                    rows.extend(rows_of(platform, pool, seed, name))
         print(platform, "done", file=sys.stderr)
-    with (HERE / "results.csv").open("w", newline="") as file:
+    with results.open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    summary = summarise(rows)
+    summary = summarise(results)
     (HERE / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
     print(json.dumps(summary))
 
 
-def summarise(rows: list[dict]) -> dict:
-    """Mean over tasks by seed, then the paired tests over seeds."""
-    out: dict = {}
-    for trials in CHECKPOINTS:
-        by_seed = {
-            name: np.array([
-                np.mean([
-                    r["relative_performance"] for r in rows
-                    if r["policy"] == name and r["trials"] == trials and r["seed"] == seed
-                ])
-                for seed in range(SEEDS)
-            ])
-            for name in ("random", "model_only", "draft_then_verify")
-        }  # fmt: skip
-        ours = by_seed["draft_then_verify"]
-        out[str(trials)] = {name: float(v.mean()) for name, v in by_seed.items()} | {
-            f"p_against_{name}": sign_flip_p(ours - by_seed[name])
-            for name in ("random", "model_only")
-        }
+def summarise(results: Path) -> dict:
+    """Means over tasks by seed, one-sided paired tests over seeds, censored times to the target."""
+    rows = list(csv.DictReader(results.open()))
+    out: dict = {"platforms": sorted({row["platform"] for row in rows})}
+    for column in ("relative_performance", "mean_relative_performance"):
+        for trials in CHECKPOINTS:
+            if column == "mean_relative_performance" and trials != TRIALS:
+                continue
+            found = {name: _by_seed(rows, name, trials, column) for name in POLICIES}
+            ours = found["draft_then_verify"]
+            out[f"{column}_at_{trials}"] = {
+                name: round(float(v.mean()), 5) for name, v in found.items()
+            } | {
+                f"p_against_{name}": sign_flip_p(ours - found[name])
+                for name in POLICIES if name != "draft_then_verify"
+            }  # fmt: skip
+    last = [row for row in rows if int(row["trials"]) == TRIALS]
+    for unit in ("trials", "seconds"):
+        out[f"{unit}_to_{TARGET}"] = {name: _mean_to_target(last, name, unit) for name in POLICIES}
+    out["share_reached"] = {
+        name: round(float(np.mean([int(r["reached"]) for r in last if r["policy"] == name])), 4)
+        for name in POLICIES
+    }
     return out
+
+
+def _by_seed(rows: list[dict], name: str, trials: int, column: str) -> np.ndarray:
+    chosen = [r for r in rows if r["policy"] == name and int(r["trials"]) == trials]
+    return np.array([
+        np.mean([float(r[column]) for r in chosen if int(r["seed"]) == seed])
+        for seed in range(SEEDS)
+    ])  # fmt: skip
+
+
+def _mean_to_target(rows: list[dict], name: str, unit: str) -> float:
+    """Restricted mean (Kaplan-Meier) by task, averaged over tasks.
+
+    A task's horizon: where the first of its runs, of any policy, ran out of trials.
+    """
+    means = []
+    for task in sorted({(r["platform"], r["task"]) for r in rows}):
+        of_task = [r for r in rows if (r["platform"], r["task"]) == task]
+        horizon = TRIALS if unit == "trials" else min(float(r["elapsed_s"]) for r in of_task)
+        runs = [
+            Reach(at=float(r[f"{unit}_to_target"]), reached=r["reached"] == "1")
+            for r in of_task
+            if r["policy"] == name
+        ]
+        means.append(restricted_mean(runs, horizon))
+    return round(float(np.mean(means)), 2)
 
 
 if __name__ == "__main__":

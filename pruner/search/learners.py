@@ -1,54 +1,65 @@
-"""Learned scores for replay: from measured decision vectors to a score function.
+"""Learned scores for replay: one ranker, carried by an adaptation method, for one or many pools.
 
-The learner sees a pool's feature rows (one per program, prepared once) and is refitted from scratch
-on all measurements after every batch, as the public release does.
+What the ranker sees of a pool is prepared once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from pruner.errors import MissingExtra
-from pruner.search.explorer import ScoreFunction, Scores
-from pruner.search.pool import PoolSpace
+from pruner.models.adaptation.base import Adaptation
+from pruner.models.relative import Center
+from pruner.models.store import ProgramStore
+from pruner.models.subset import subset
+from pruner.search.explorer import ScoreFunction
+from pruner.search.policy import Learner
+from pruner.search.recorded import RecordedPool, table
 from pruner.search.space import Decisions
 
 
-class TreeLearner:
-    """Gradient-boosted trees on feature rows [pool, column]; the label is ``best / latency``."""
+class SharedModel:
+    """One ranker that learns from the measured programs of several pools and scores any of them.
 
-    def __init__(
-        self,
-        space: PoolSpace,
-        features: NDArray[np.float64],
-        *,
-        rounds: int = 60,
-        depth: int = 5,
-        seed: int = 0,
-    ) -> None:
-        """Raises `MissingExtra` without xgboost."""
-        try:
-            import xgboost
-        except ImportError as error:
-            raise MissingExtra("xgboost", "gbdt") from error
-        self._xgboost, self._space, self._features = xgboost, space, features
-        self._rounds = rounds
-        self._parameters = {"max_depth": depth, "eta": 0.2, "nthread": 1, "seed": seed}
+    The centre of a task (see `Adaptation.meet`) is the mean of its whole pool: features are known
+    before anything is measured. An update happens when a learner is asked with more measurements
+    than at the last one, so a round of ten programs is one update. Without a source model there are
+    no scores before the first update with two programs of a task.
+    """
 
-    def __call__(
-        self, decisions: Decisions, latency_s: NDArray[np.float64]
-    ) -> ScoreFunction | None:
-        """Fit; None while fewer than two programs ran."""
-        if np.isfinite(latency_s).sum() < 2:
-            return None
-        label = latency_s.min() / latency_s
-        rows = self._features[self._space.rows(decisions)]
-        data = self._xgboost.DMatrix(rows, label=label)
-        model = self._xgboost.train(self._parameters, data, self._rounds)
-        score = model.predict(self._xgboost.DMatrix(self._features)).astype(np.float64)
+    def __init__(self, pools: Sequence[RecordedPool], adaptation: Adaptation) -> None:
+        self.adaptation = adaptation
+        self._store = ProgramStore.build(pool.programs for pool in pools)
+        self._spaces = [pool.space for pool in pools]
+        self._programs = self._store.by_task(torch.arange(self._store.num_programs))
+        self._measured = [torch.zeros(0, dtype=torch.long) for _ in pools]
+        self._num_learned = 0
+        self._informed = adaptation.setting.source is not None
+        if adaptation.ranker.relative:
+            for pool, programs in zip(pools, self._programs, strict=True):
+                center = Center.of(self._store.programs(programs))
+                adaptation.ranker.centers[pool.key] = center
 
-        def lookup(wanted: Decisions) -> Scores:
-            return score[self._space.rows(wanted)]
+    def learner(self, number: int) -> Learner:
+        """The learner of pool `number`: takes its measurements, updates the model, scores it."""
+        space, programs = self._spaces[number], self._programs[number]
 
-        return lookup
+        def learn(decisions: Decisions, _latency_s: NDArray[np.float64]) -> ScoreFunction | None:
+            self._measured[number] = programs[torch.from_numpy(space.rows(decisions))]
+            self._update()
+            if not self._informed:
+                return None
+            score = self.adaptation.ranker.score_store(self._store, programs)
+            return table(space, score.astype(np.float64))
+
+        return learn
+
+    def _update(self) -> None:
+        index = torch.cat(self._measured)
+        if len(index) > self._num_learned:
+            self.adaptation.update(subset(self._store, index))
+            self._num_learned = len(index)
+            self._informed = self._informed or max(map(len, self._measured)) > 1

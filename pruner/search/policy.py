@@ -17,7 +17,7 @@ from pruner.search.explorer import ExplorerSettings, ScoreFunction, Scores, expl
 from pruner.search.pool import Measurements
 from pruner.search.space import Decisions, DecisionSpace, unique_rows
 
-# From measured programs to a score function; None while there is nothing to learn from.
+# From all measured programs to a score function, once a round; None: nothing to learn from yet.
 Learner = Callable[[Decisions, NDArray[np.float64]], ScoreFunction | None]
 
 
@@ -131,13 +131,15 @@ class DraftThenVerify:
         self._space, self._draft, self._learner = space, draft, learner
         self._settings, self._rng = settings, rng
         self._history = _History(space)
-        self._model: ScoreFunction | None = draft if learner is None else None
+        self._model: ScoreFunction | None = draft
         self._round = 0
         self._drafted = np.zeros((0, space.num_slots), np.int64)
 
     def propose(self, num: int) -> Decisions:
         """See :class:`Policy`."""
         settings, seen = self._settings, self._history.keys
+        if self._learner is not None:  # here, not in observe: the last batch needs no model
+            self._model = self._learner(*self._history.all())
         sample = self._space.sample(settings.random_sample, self._rng)
         how = settings.draft
         if self._draft is not None and how and self._round % settings.redraft_period == 0:
@@ -158,10 +160,8 @@ class DraftThenVerify:
         return np.concatenate([chosen, rest])
 
     def observe(self, measured: Measurements) -> None:
-        """See :class:`Policy`; the model is learned anew from all measurements."""
+        """See :class:`Policy`."""
         self._history.add(measured)
-        if self._learner is not None:
-            self._model = self._learner(*self._history.all())
 
     def _verified(self, population: Decisions, num: int, seen: NDArray[np.int64]) -> Decisions:
         if self._model is None:  # nothing to verify with: spread over the draft, as the release

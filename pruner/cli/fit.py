@@ -8,12 +8,14 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig
+from pytorch_lightning.loggers import Logger
 from torch import Tensor, nn
 
 from pruner import features
 from pruner.cli import loggers
 from pruner.cli.common import build, load_metrics, plain, save_metrics
 from pruner.cli.progress import TrainingProgress
+from pruner.cli.sweep import sweep_name
 from pruner.data.frozen import Side
 from pruner.data.splits import Split
 from pruner.errors import DataError
@@ -21,11 +23,12 @@ from pruner.models.assemble import divide, sampled, seen_tasks, small_tasks_remo
 from pruner.models.checkpoint import CheckpointInfo, git_commit, load_checkpoint, save_checkpoint
 from pruner.models.datamodule import RankingData
 from pruner.models.lit import RankingModule
+from pruner.models.metrics import ScoredTask
 from pruner.models.ranker import NeuralRanker, Ranker
-from pruner.models.report import full_report
+from pruner.models.report import full_report, task_rows
 from pruner.models.store import ProgramStore
 from pruner.models.training import build_network, fit_network
-from pruner.models.trees import XGBoostRanker
+from pruner.models.trees import TreeRanker
 
 BEST = "best.pt"
 
@@ -54,47 +57,75 @@ def run_part(config: DictConfig, store: ProgramStore, part: Part) -> dict[str, A
     if finished is not None:
         return finished
     part.folder.mkdir(parents=True, exist_ok=True)
+    logger = _open_logger(config, part)
+    try:
+        return _run_part(config, store, part, logger)
+    finally:
+        loggers.close(logger)
+
+
+def _run_part(
+    config: DictConfig, store: ProgramStore, part: Part, logger: Logger
+) -> dict[str, Any] | None:
     sides = divide(store, part.split)
     sides["train"] = sampled(store, sides["train"], config.train_share, part.seed)
     start = time.perf_counter()
-    fitted = _fit(config, store, part, sides)
+    fitted = _fit(config, store, part, sides, logger)
     if fitted is None:
         return None
+    ranker, _ = load_checkpoint(part.checkpoint)
+    scored = scored_tasks(ranker, store, sides["test"], config.min_programs)
     metrics = {
         "seed": part.seed,
         "checkpoint": str(part.checkpoint),
-        **judge(part.checkpoint, store, sides["test"], config.min_programs),
+        **full_report(scored),
         **fitted,
         "split": part.split.name,
         "split_fingerprint": part.split.fingerprint,
         "fit_seconds": round(time.perf_counter() - start, 2),
     }
+    loggers.report(logger, metrics, task_rows(scored), part.checkpoint)
     if part.name:
         save_metrics(part.folder, metrics)
     return metrics
 
 
-def judge(checkpoint: Path, store: ProgramStore, test: Tensor, least: int) -> dict[str, Any]:
-    """Metrics of a checkpoint on test programs; tasks with fewer than `least` do not count."""
-    ranker, _ = load_checkpoint(checkpoint)
+def _open_logger(config: DictConfig, part: Part) -> Logger:
+    """Named after the run and the part; grouped by the sweep, or by the run where it has parts."""
+    depth = len(Path(part.name).parts)
+    names = part.folder.parts[-1 - depth :]
+    group = sweep_name() or (names[0] if depth else None)
+    targets = (config.model._target_, config.loss._target_)
+    words = [config.platform.name, *(t.rpartition(".")[2] for t in targets), part.split.name]
+    about = loggers.About(config=plain(config), group=group, tags=words)
+    logger: Logger = build(config.logger)(folder=part.folder, name="/".join(names), about=about)
+    return logger
+
+
+def scored_tasks(ranker: Ranker, store: ProgramStore, test: Tensor, least: int) -> list[ScoredTask]:
+    """Score the test programs; raises DataError when no task has `least` of them."""
     index = small_tasks_removed(store, test, least)
     if not len(index):
         raise DataError(f"no test task has {least} programs; lower min_programs")
-    return full_report(ranker.score_tasks(store, index))
+    return ranker.score_tasks(store, index)
 
 
 def _fit(
-    config: DictConfig, store: ProgramStore, part: Part, sides: Mapping[Side, Tensor]
+    config: DictConfig,
+    store: ProgramStore,
+    part: Part,
+    sides: Mapping[Side, Tensor],
+    logger: Logger,
 ) -> dict[str, Any] | None:
     model: Any = build_network(lambda: build(config.model), part.seed)
     info = _info(config, store, sides)
-    if isinstance(model, XGBoostRanker):
+    if isinstance(model, TreeRanker):
         rounds = model.fit(
             store, sides["train"], sides["valid"], seed=part.seed, num_threads=_threads(config)
         )
         save_checkpoint(part.checkpoint, model, info)
         return {"num_rounds": rounds, "num_train_programs": len(sides["train"])}
-    return _fit_network(config, store, part, sides, model, info)
+    return _fit_network(config, store, part, sides, model, info, logger)
 
 
 def _fit_network(
@@ -104,6 +135,7 @@ def _fit_network(
     sides: Mapping[Side, Tensor],
     network: nn.Module,
     info: CheckpointInfo,
+    logger: Logger,
 ) -> dict[str, Any] | None:
     relative = bool(config.inputs.relative)
     store = store.relative() if relative else store
@@ -127,21 +159,17 @@ def _fit_network(
     def save(metrics: dict[str, float]) -> None:
         save_checkpoint(part.checkpoint, ranker, info_with(info, metrics))
 
-    logger = build(config.logger)(folder=part.folder, name=part.folder.name)
-    try:
-        result = fit_network(
-            module,
-            data,
-            folder=part.folder,
-            make_trainer=lambda **options: build(config.trainer, **options),
-            save_best=save,
-            monitor=config.monitor,
-            callbacks=[progress],
-            loggers=[logger],
-            stop_after=config.stop_after,
-        )
-    finally:
-        loggers.close(logger)
+    result = fit_network(
+        module,
+        data,
+        folder=part.folder,
+        make_trainer=lambda **options: build(config.trainer, **options),
+        save_best=save,
+        monitor=config.monitor,
+        callbacks=[progress],
+        loggers=[logger],
+        stop_after=config.stop_after,
+    )
     if not result.finished:
         return None
     return {

@@ -19,7 +19,7 @@ from torch import nn
 from pruner.errors import DataError
 from pruner.models.ranker import NeuralRanker, Ranker
 from pruner.models.scaler import ColumnScaler
-from pruner.models.trees import XGBoostRanker
+from pruner.models.trees import TreeRanker
 
 FORMAT = 1
 
@@ -41,14 +41,14 @@ class CheckpointInfo:
     metrics: Mapping[str, Any] = field(default_factory=dict)
 
 
-def build_model(model: Mapping[str, Any]) -> nn.Module | XGBoostRanker:
+def build_model(model: Mapping[str, Any]) -> nn.Module | TreeRanker:
     """Construct a model from its `_target_` and arguments; only this room's classes."""
     spec = dict(model)
     target = str(spec.pop("_target_", ""))
     if not target.startswith("pruner.models."):
         raise ValueError(f"model._target_: got {target!r}; it must begin with pruner.models.")
     module, _, name = target.rpartition(".")
-    built: nn.Module | XGBoostRanker = getattr(importlib.import_module(module), name)(**spec)
+    built: nn.Module | TreeRanker = getattr(importlib.import_module(module), name)(**spec)
     return built
 
 
@@ -60,7 +60,7 @@ def save_checkpoint(path: Path, ranker: Ranker, info: CheckpointInfo) -> None:
             "scaler": {k: v.detach().cpu() for k, v in ranker.scaler.state_dict().items()},
             "relative": ranker.relative,
         }
-    elif isinstance(ranker, XGBoostRanker):
+    elif isinstance(ranker, TreeRanker):
         state = {"booster": ranker.state()}
     else:
         raise TypeError(f"cannot store a {type(ranker).__name__}")
@@ -99,7 +99,7 @@ def load_checkpoint(
             f"computes {feature_version!r}; retrain, or check out commit {info.git_commit[:10]}"
         )
     model, state = build_model(info.model), content["state"]
-    if isinstance(model, XGBoostRanker):
+    if isinstance(model, TreeRanker):
         model.load_state(state["booster"])
         return model, info
     model.load_state_dict(state["network"])

@@ -1,5 +1,6 @@
 """Gradient-boosted trees on pooled statement features, the classic Ansor baseline."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -45,11 +46,70 @@ def pooled(
     return np.concatenate([*(blocks[kind] for kind in pooling), flags, size], axis=1)
 
 
-class XGBoostRanker(Ranker):
-    """XGBoost on pooled statements, ranking inside tasks or regressing best/latency.
+class TreeRanker(Ranker):
+    """Boosted trees on pooled statements: what their libraries have in common.
 
     With `relative` the pooled columns are relative to the mean of the task's programs that are
     given together (:mod:`pruner.models.relative`).
+    """
+
+    def __init__(self, *, pooling: Sequence[Pooling], relative: bool) -> None:
+        unknown = set(pooling) - {"sum", "mean", "max"}
+        if unknown or not pooling:
+            raise ValueError(f"model.pooling: got {list(pooling)}; known: sum, mean, max")
+        self.pooling: tuple[Pooling, ...] = tuple(pooling)
+        self.relative = relative
+        self._booster: Any = None
+
+    @abstractmethod
+    def fit(
+        self,
+        store: ProgramStore,
+        train: Int[Tensor, " program"],
+        valid: Int[Tensor, " held"],
+        *,
+        seed: int,
+        num_threads: int = 0,
+    ) -> int:
+        """Grow trees on `train`, stop on `valid` (may be empty); returns the rounds kept."""
+
+    @abstractmethod
+    def state(self) -> Tensor:
+        """The booster in its library's own form, as bytes in a uint8 tensor."""
+
+    @abstractmethod
+    def load_state(self, state: Tensor) -> None:
+        """Take back what `state` returned."""
+
+    @abstractmethod
+    def predict(self, columns: Float[np.ndarray, "program column"]) -> np.ndarray:
+        """Scores [program] of pooled columns."""
+
+    @property
+    def booster(self) -> Any:
+        """The fitted booster; RuntimeError before fit or load."""
+        if self._booster is None:
+            raise RuntimeError(f"{type(self).__name__}: score before fit or load")
+        return self._booster
+
+    def columns(
+        self, store: ProgramStore, index: Int[Tensor, " program"]
+    ) -> Float[np.ndarray, "program column"]:
+        """Pooled columns as the trees see them."""
+        values = pooled(store, index, self.pooling)
+        if self.relative:
+            _center(values[:, : len(self.pooling) * NUM_STATEMENT_FEATURES], store.task[index])
+        return values
+
+    def score_store(
+        self, store: ProgramStore, index: Int[Tensor, " program"]
+    ) -> Float[np.ndarray, " program"]:
+        """Score programs of one task of a store."""
+        return self.predict(self.columns(store, index)).astype(np.float32)
+
+
+class XGBoostRanker(TreeRanker):
+    """XGBoost on pooled statements, ranking inside tasks or regressing best/latency.
 
     `objective` is XGBoost's own name: "rank:pairwise" compares programs of one task only,
     "reg:squarederror" fits the label. Training stops after `patience` rounds without a better
@@ -71,11 +131,7 @@ class XGBoostRanker(Ranker):
         pairs_per_program: int = 8,
         relative: bool = True,
     ) -> None:
-        unknown = set(pooling) - {"sum", "mean", "max"}
-        if unknown or not pooling:
-            raise ValueError(f"model.pooling: got {list(pooling)}; known: sum, mean, max")
-        self.pooling: tuple[Pooling, ...] = tuple(pooling)
-        self.relative = relative
+        super().__init__(pooling=pooling, relative=relative)
         self.num_rounds = num_rounds
         self.patience = patience
         self.parameters: dict[str, Any] = {
@@ -93,7 +149,6 @@ class XGBoostRanker(Ranker):
             self.parameters["ndcg_exp_gain"] = False
             self.parameters["lambdarank_pair_method"] = "mean"
             self.parameters["lambdarank_num_pair_per_sample"] = pairs_per_program
-        self._booster: Any = None
 
     def fit(
         self,
@@ -107,10 +162,10 @@ class XGBoostRanker(Ranker):
         """Grow trees on `train`, stop on `valid` (may be empty); returns the rounds kept."""
         xgboost = _xgboost()
         parameters = {**self.parameters, "seed": seed, "nthread": num_threads}
-        watch = [(self._matrix(store, valid, labelled=True), "valid")] if len(valid) else []
+        watch = [(self._labelled(store, valid), "valid")] if len(valid) else []
         self._booster = xgboost.train(
             parameters,
-            self._matrix(store, train, labelled=True),
+            self._labelled(store, train),
             num_boost_round=self.num_rounds,
             evals=watch,
             early_stopping_rounds=self.patience if watch else None,
@@ -120,18 +175,14 @@ class XGBoostRanker(Ranker):
             self._booster = self._booster[: self._booster.best_iteration + 1]
         return int(self._booster.num_boosted_rounds())
 
-    def score_store(
-        self, store: ProgramStore, index: Int[Tensor, " program"]
-    ) -> Float[np.ndarray, " program"]:
-        """Predict raw margins."""
-        if self._booster is None:
-            raise RuntimeError("XGBoostRanker.score_store before fit or load")
-        matrix = self._matrix(store, index, labelled=False)
-        return np.asarray(self._booster.predict(matrix, output_margin=True), dtype=np.float32)
+    def predict(self, columns: Float[np.ndarray, "program column"]) -> np.ndarray:
+        """Raw margins."""
+        matrix = _xgboost().DMatrix(columns)
+        return np.asarray(self.booster.predict(matrix, output_margin=True))
 
     def state(self) -> Tensor:
         """The booster in XGBoost's own binary form, as bytes in a uint8 tensor."""
-        raw = self._booster.save_raw(raw_format="ubj")
+        raw = self.booster.save_raw(raw_format="ubj")
         return torch.frombuffer(bytearray(raw), dtype=torch.uint8)
 
     def load_state(self, state: Tensor) -> None:
@@ -140,16 +191,10 @@ class XGBoostRanker(Ranker):
         booster.load_model(bytearray(state.numpy().tobytes()))
         self._booster = booster
 
-    def _matrix(self, store: ProgramStore, index: Tensor, *, labelled: bool) -> Any:
-        xgboost = _xgboost()
-        index = index.sort().values if labelled else index
-        values = pooled(store, index, self.pooling)
-        if self.relative:
-            _center(values[:, : len(self.pooling) * NUM_STATEMENT_FEATURES], store.task[index])
-        if not labelled:
-            return xgboost.DMatrix(values)
+    def _labelled(self, store: ProgramStore, index: Tensor) -> Any:
+        index = index.sort().values
         label, task = store.label[index].numpy(), store.task[index].numpy()
-        return xgboost.DMatrix(values, label=label, qid=task)
+        return _xgboost().DMatrix(self.columns(store, index), label=label, qid=task)
 
 
 def _center(values: Float[np.ndarray, "program column"], task: Int[Tensor, " program"]) -> None:

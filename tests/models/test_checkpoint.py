@@ -18,6 +18,7 @@ from tests.models import synthetic
 
 PACM = {"_target_": "pruner.models.pacm.PaCM", "num_dataflow_rows": 10}
 TLP = {"_target_": "pruner.models.tlp.TLP", "platforms": ["k80", "toy"]}
+LIGHTGBM = {"_target_": "pruner.models.lightgbm_trees.LightGBMRanker", "min_data_in_leaf": 1}
 XGBOOST = {"_target_": "pruner.models.trees.XGBoostRanker", "pooling": ["mean", "max"]}
 
 
@@ -42,7 +43,9 @@ def ranker(model, store):
     return built
 
 
-@pytest.mark.parametrize("model", [PACM, TLP, XGBOOST], ids=["pacm", "mtl-tlp", "xgboost"])
+@pytest.mark.parametrize(
+    "model", [PACM, TLP, XGBOOST, LIGHTGBM], ids=["pacm", "mtl-tlp", "xgboost", "lightgbm"]
+)
 def test_a_loaded_checkpoint_scores_the_same(tmp_path, model):
     store = synthetic.store()
     saved = ranker(model, store)

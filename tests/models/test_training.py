@@ -10,6 +10,7 @@ from pruner.models import metrics
 from pruner.models.batching import MixedBatches, TaskBatches
 from pruner.models.datamodule import RankingData
 from pruner.models.keep_best import KeepBest
+from pruner.models.lightgbm_trees import LightGBMRanker
 from pruner.models.lit import RankingModule
 from pruner.models.losses import LambdaRank, ListNet, MeanSquare, RankNet
 from pruner.models.mlp import TenSetMLP
@@ -81,9 +82,17 @@ def test_every_network_and_loss_overfits_a_dozen_programs(tmp_path, network, los
 
 
 @pytest.mark.parametrize("objective", ["rank:pairwise", "reg:squarederror"])
-def test_trees_overfit_a_dozen_programs(objective):
+def test_xgboost_overfits_a_dozen_programs(objective):
+    overfits(XGBoostRanker(objective=objective, min_child_weight=0, subsample=1.0))
+
+
+@pytest.mark.parametrize("objective", ["lambdarank", "regression"])
+def test_lightgbm_overfits_a_dozen_programs(objective):
+    overfits(LightGBMRanker(objective=objective, min_data_in_leaf=1, subsample=1.0))
+
+
+def overfits(trees):
     store = synthetic.store(sizes=(12,))
-    trees = XGBoostRanker(objective=objective, min_child_weight=0, subsample=1.0)
     trees.fit(store, torch.arange(12), torch.arange(0), seed=0, num_threads=1)
     scored = trees.score_tasks(store, torch.arange(12))
     assert metrics.top_k(scored, 1) > 0.99

@@ -16,9 +16,12 @@ import resource
 import signal
 import sys
 import tempfile
+import threading
 import time
+import types
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -95,7 +98,8 @@ class Worker:
             args=(theirs, self._limits.memory_bytes, self._environment, _duplicate(self._log)),
             daemon=True,
         )
-        self._process.start()
+        with _without_main():
+            self._process.start()
         theirs.close()
 
     def _cause_of_death(self) -> tuple[str, str]:
@@ -146,6 +150,21 @@ class Pool:
 def start_server() -> None:
     """Have the server process import TVM, once and for all workers."""
     _CONTEXT.set_forkserver_preload([PRELOAD])
+
+
+_STARTING = threading.Lock()
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Keep a new worker from running the main script again, which may import for seconds."""
+    with _STARTING:
+        main = sys.modules.pop("__main__")
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
 
 
 def _duplicate(file: Any) -> Any:

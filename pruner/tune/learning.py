@@ -20,6 +20,8 @@ from pruner.search.space import Decisions
 from pruner.tune.phases import Phases
 from pruner.tune.union_space import UnionSpace
 
+_MET = 64  # programs whose mean becomes a task's centre
+
 
 class OnlineModel(Protocol):
     """A ranker that learns from all programs measured so far."""
@@ -27,6 +29,9 @@ class OnlineModel(Protocol):
     @property
     def ranker(self) -> Ranker | None:
         """What scores now; None while it knows nothing."""
+
+    def meet(self, key: TaskKey, population: FeatureBatch) -> None:
+        """See the first population of a task."""
 
     def learn(self, store: ProgramStore) -> None:
         """Take in all labelled programs (absolute features)."""
@@ -43,6 +48,10 @@ class AdaptedModel:
     def ranker(self) -> Ranker | None:
         """See :class:`OnlineModel`."""
         return self._adaptation.ranker if self._knows else None
+
+    def meet(self, key: TaskKey, population: FeatureBatch) -> None:
+        """See :class:`OnlineModel`: its mean becomes the task's centre."""
+        self._adaptation.meet(key, population)
 
     def learn(self, store: ProgramStore) -> None:
         """See :class:`OnlineModel`."""
@@ -62,6 +71,9 @@ class TreeModel:
     def ranker(self) -> Ranker | None:
         """See :class:`OnlineModel`."""
         return self._ranker
+
+    def meet(self, key: TaskKey, population: FeatureBatch) -> None:
+        """See :class:`OnlineModel`; absolute features need no centre."""
 
     def learn(self, store: ProgramStore) -> None:
         """See :class:`OnlineModel`."""
@@ -91,16 +103,25 @@ class LiveLearner:
     """The learner of one task's policy (:data:`pruner.search.policy.Learner`)."""
 
     def __init__(
-        self, key: TaskKey, space: UnionSpace, shared: SharedModel, phases: Phases
+        self,
+        key: TaskKey,
+        space: UnionSpace,
+        shared: SharedModel,
+        phases: Phases,
+        rng: np.random.Generator,
     ) -> None:
         self._key, self._space, self._shared, self._phases = key, space, shared, phases
         self._features: FeatureBatch | None = None
+        self._rng = rng  # draws the population that the model meets first
 
     def __call__(
         self, decisions: Decisions, latency_s: NDArray[np.float64]
     ) -> ScoreFunction | None:
         """Fit on all measurements of all tasks; only programs that are new are featurised."""
         with self._phases.time("train"):
+            if self._features is None:
+                population = self._space.sample(_MET, self._rng)
+                self._shared.model.meet(self._key, self._space.features(population))
             known = 0 if self._features is None else len(self._features.valid)
             fresh = self._space.features(decisions[known:])
             self._features = fresh if self._features is None else _joined(self._features, fresh)

@@ -1,0 +1,229 @@
+"""``python tune.py``: tune programs on real hardware."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+
+from pruner import features
+from pruner.cli import loggers
+from pruner.cli.common import (
+    CONF,
+    build,
+    choice,
+    load_metrics,
+    new_run_folder,
+    plain,
+    resumed_config,
+    run_door,
+    save_config,
+    save_metrics,
+    say,
+)
+from pruner.errors import PrunerError
+from pruner.models.adaptation.base import Setting
+from pruner.models.checkpoint import load_checkpoint
+from pruner.models.ranker import NeuralRanker
+from pruner.models.symbolic.analyzer import Analyzer, load_analyzer
+from pruner.models.trees import XGBoostRanker
+from pruner.program.device import device_from_mapping
+from pruner.tune.database import Database
+from pruner.tune.jobs import RpcAddress, Timing
+from pruner.tune.learning import AdaptedModel, OnlineModel, TreeModel
+from pruner.tune.loop import LiveTask, TuneBudget, TuningRun
+from pruner.tune.machine import local_platform, make_platform, missing_device
+from pruner.tune.measure import Measurer, MeasureSettings, Platform
+from pruner.tune.phases import Phases
+from pruner.tune.policies import MetaSchedule
+from pruner.tune.setup import SearchOptions, prepare
+from pruner.tune.workloads import Workload, load_workloads
+
+LOCAL = "cpu"  # platform=cpu: the described CPU that fits this machine
+
+
+def tune(config: DictConfig) -> dict[str, Any]:
+    """Run the command; returns the object of the last line."""
+    earlier = Path(config.resume) if config.resume is not None else None
+    if earlier is not None:
+        config = resumed_config(earlier, config)
+        if load_metrics(earlier) is not None:
+            raise PrunerError(f"resume={earlier}: this run is finished (metrics.json)")
+    if config.num_threads:
+        torch.set_num_threads(config.num_threads)
+    workloads = load_workloads(plain(config.workload))
+    folder = earlier or _open_run(config, workloads)
+    logger = build(config.logger)(folder=folder, name=folder.name)
+    try:
+        result = _tune(config, workloads, folder, logger)
+    finally:
+        loggers.close(logger)
+    save_metrics(folder, result)
+    return result
+
+
+def _open_run(config: DictConfig, workloads: Sequence[Workload]) -> Path:
+    what = workloads[0].name if len(workloads) == 1 else f"{len(workloads)}-tasks"
+    label = f"{config.platform.name}-{what}-{choice('policy')}"
+    folder = new_run_folder(Path(config.outputs), "tune", config.run_id, label)
+    save_config(folder, config)
+    return folder
+
+
+def _tune(
+    config: DictConfig, workloads: Sequence[Workload], folder: Path, logger: Any
+) -> dict[str, Any]:
+    platform = _platform(config)
+    work_dir = Path(config.work_dir or folder)
+    work_dir.mkdir(parents=True, exist_ok=True)
+    phases, database = Phases(), Database(work_dir)
+    budget = TuneBudget(**plain(config.budget))
+    policy = build(config.policy)
+    options = SearchOptions(
+        policy=policy,
+        analyzer=None if isinstance(policy, MetaSchedule) else _analyzer(config),
+        model=_model(config) if config.verify else None,
+        platform_name=config.platform.name,
+        seed=config.seed,
+        replay_only=config.spaces == "replay",
+    )
+    with Measurer(platform, _settings(config), phases) as measurer:
+        prepared = prepare(
+            workloads,
+            platform,
+            options,
+            measurer,
+            budget=budget,
+            database=database,
+            phases=phases,
+            folder=folder,
+            check=config.measure.check,
+            tell=say,
+        )
+        run = TuningRun(
+            prepared.tasks,
+            measurer,
+            platform,
+            folder=folder,
+            database=database,
+            phases=phases,
+            budget=budget,
+            order=config.task_order,
+            fixed=prepared.fixed,
+            report=partial(_report, logger, budget),
+        )
+        run.run()
+    return summary(run.tasks, phases, folder, work_dir)
+
+
+def _platform(config: DictConfig) -> Platform:
+    address = None
+    if config.runner.kind == "rpc":
+        names = ("host", "port", "key", "session_timeout_s")
+        address = RpcAddress(**{name: config.runner[name] for name in names})
+    device = device_from_mapping(plain(config.platform))
+    platform = make_platform(device, target=config.target, address=address)
+    reason = missing_device(platform)
+    if reason is not None:
+        raise PrunerError(
+            f"platform={config.platform.name}: {reason}; use runner=rpc, or platform=cpu"
+        )
+    say(f"target {platform.target_json}")
+    return platform
+
+
+def _settings(config: DictConfig) -> MeasureSettings:
+    options = plain(config.measure)
+    timing = Timing(
+        **{k: options.pop(k) for k in ("number", "repeats", "min_repeat_ms", "flush_cache")}
+    )
+    return MeasureSettings(timing=timing, **options)
+
+
+def _analyzer(config: DictConfig) -> Analyzer | None:
+    try:
+        return load_analyzer(CONF, config.platform.name)
+    except PrunerError as error:
+        say(f"no draft: {error}")
+        return None
+
+
+def _model(config: DictConfig) -> OnlineModel:
+    """The verifier: trees grown anew, or a network with an adaptation method."""
+    model = build(config.model)
+    if isinstance(model, XGBoostRanker):
+        return TreeModel(seed=config.seed)
+    source = None
+    if config.checkpoint is not None:
+        version = features.FEATURE_SET_VERSION
+        loaded, _ = load_checkpoint(Path(config.checkpoint), feature_version=version)
+        if not isinstance(loaded, NeuralRanker):
+            raise PrunerError(f"checkpoint={config.checkpoint}: trees cannot be adapted online")
+        source = loaded
+    setting = Setting(make_network=partial(build, config.model), source=source, seed=config.seed)
+    return AdaptedModel(build(config.adaptation, setting=setting))
+
+
+def _report(logger: Any, budget: TuneBudget, row: Mapping[str, Any]) -> None:
+    best_ms = 1e3 * row["best_latency_s"]
+    say(
+        f"[{row['trials']}/{budget.trials}] {row['task']}: best {best_ms:.4g} ms"
+        f"  failed {row['failed']}  {row['seconds']:.1f} s"
+    )
+    logger.log_metrics(
+        {k: v for k, v in row.items() if k not in ("task", "trials")}, step=row["trials"]
+    )
+
+
+def summary(
+    tasks: Sequence[LiveTask], phases: Phases, folder: Path, work_dir: Path
+) -> dict[str, Any]:
+    """The last line: best latency (weighted sum over tasks), trials, failures, seconds."""
+    failures: dict[str, int] = {}
+    for task in tasks:
+        for kind, count in task.failures.items():
+            failures[kind] = failures.get(kind, 0) + count
+    trials, failed = sum(task.trials for task in tasks), sum(failures.values())
+    best_s = sum(task.workload.weight * task.current_best_s for task in tasks)
+    return {
+        "best_latency_s": best_s,
+        "trials": trials,
+        "failed": failed,
+        "failures": failures,
+        "invalid_share": failed / trials if trials else 0.0,
+        "refused_before_build": sum(task.search.refused for task in tasks),
+        "tasks": {
+            task.workload.name: {
+                "best_latency_s": task.current_best_s,
+                "gflops_per_s": task.flops / task.current_best_s / 1e9,
+                "trials": task.trials,
+            }
+            for task in tasks
+        },
+        "seconds": phases.seconds(),
+        "total_seconds": phases.elapsed_s,
+        "run_dir": str(folder),
+        "work_dir": str(work_dir),
+    }
+
+
+def main() -> None:
+    """Open the door; without platform= (or with platform=cpu) this machine's CPU is meant."""
+    given = [word for word in sys.argv[1:] if word.startswith("platform=")]
+    asked = not any(word.startswith(("resume=", "plot=", "-")) for word in sys.argv[1:])
+    if given == [f"platform={LOCAL}"] or (not given and asked):
+        try:
+            rest = [word for word in sys.argv[1:] if word not in given]
+            host = [] if any(word.startswith("target=") for word in rest) else ["target=host"]
+            sys.argv[1:] = [f"platform={local_platform()}", *host, *rest]
+        except PrunerError as error:
+            say(f"error: {error}")
+            sys.exit(2)
+    run_door("tune", tune)
+
+
+if __name__ == "__main__":
+    main()

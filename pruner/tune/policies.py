@@ -1,0 +1,41 @@
+"""What ``conf/policy`` can choose besides the rounds of :mod:`pruner.search.policy`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pruner.errors import PrunerError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomDraws:
+    """Random programs that are legal, without model."""
+
+    draws: int = 128  # at once, of which the first new ones are measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetaSchedule:
+    """TVM's own evolutionary search with XGBoost; the defaults are TVM's."""
+
+    population_size: int = 512
+    init_measured_ratio: float = 0.2
+    init_min_unmeasured: int = 50
+    genetic_num_iters: int = 4
+    genetic_mutate_prob: float = 0.85
+    eps_greedy: float = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ansor:
+    """Ansor's own search and model, in TVM 0.19 and its own environment; CPUs only."""
+
+    environment: str = ".venv-ansor"
+    population: int = 2048
+    generations: int = 4
+    warm_up_trials: int = 0  # random trials before the model counts
+
+    def __post_init__(self) -> None:
+        """Raises `PrunerError` on numbers that cannot work."""
+        if min(self.population, self.generations) < 1:
+            raise PrunerError("policy=ansor_tvm: population and generations must be at least 1")

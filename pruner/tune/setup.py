@@ -1,0 +1,175 @@
+"""From workloads and options to the tasks of a run: spaces, searches, references."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pruner.data.tasks import TaskKey
+from pruner.models.symbolic.analyzer import Analyzer
+from pruner.search.policy import DraftThenVerify, Policy, RandomPolicy, RoundSettings
+from pruner.search.pool import Measurements
+from pruner.tune.database import Database
+from pruner.tune.design import DesignSpace, design_spaces
+from pruner.tune.learning import LiveLearner, OnlineModel, SharedModel
+from pruner.tune.live_search import DecisionSearch, LiveSearch
+from pruner.tune.live_space import LiveSpace
+from pruner.tune.loop import LiveTask, TuneBudget
+from pruner.tune.measure import Check, Measurer, Platform
+from pruner.tune.metaschedule_search import MetaScheduleSearch
+from pruner.tune.phases import Phases
+from pruner.tune.policies import MetaSchedule, RandomDraws
+from pruner.tune.replay_space import ReplaySpace
+from pruner.tune.union_space import UnionSpace
+from pruner.tune.workloads import Workload, arguments, flops
+
+Tell = Callable[[str], None]
+
+# Half precision accumulates in half precision here, so its sums are only this close.
+TOLERANCE = {"float32": 1e-4, "float64": 1e-9, "float16": 3e-2}
+_REPLAYED = 64  # programs a generation where each one is replayed by TVM
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchOptions:
+    """What all tasks of a run search with. ``model`` None: no verifier."""
+
+    policy: RoundSettings | RandomDraws | MetaSchedule
+    analyzer: Analyzer | None
+    model: OnlineModel | None
+    platform_name: str
+    seed: int
+    replay_only: bool = False  # every space through TVM's replay
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """Tasks, and the objects that a snapshot of the run names instead of saving."""
+
+    tasks: Sequence[LiveTask]
+    fixed: Mapping[str, object]
+
+
+def prepare(
+    workloads: Sequence[Workload],
+    platform: Platform,
+    options: SearchOptions,
+    measurer: Measurer,
+    *,
+    budget: TuneBudget,
+    database: Database,
+    phases: Phases,
+    folder: Path,
+    check: bool,
+    tell: Tell,
+) -> Prepared:
+    """Make every task ready; what is not as asked for is told once.
+
+    Raises:
+        PrunerError: a workload has no design space on this target, or symbolic shapes.
+    """
+    shared = SharedModel(options.model) if options.model is not None else None
+    tasks: list[LiveTask] = []
+    fixed: dict[str, object] = {"phases": phases}
+    for number, workload in enumerate(workloads):
+        wanted = arguments(workload.module)
+        search: LiveSearch
+        if isinstance(options.policy, MetaSchedule):
+            search = MetaScheduleSearch(
+                workload.module,
+                platform.target,
+                database.tvm_database,
+                trials=budget.trials,
+                batch=budget.batch,
+                seed=options.seed,
+                phases=phases,
+                options=asdict(options.policy),
+            )
+        else:
+            space = _spaces(workload, platform, options, phases, tell)
+            fixed[f"space-{workload.name}"] = space
+            rng = np.random.default_rng([options.seed, number])
+            policy = _policy(workload, space, options, shared, phases, rng)
+            search = DecisionSearch(space, policy, phases)
+        task = LiveTask(
+            workload=workload, flops=flops(workload.module), arguments=wanted, search=search
+        )
+        if check:
+            with phases.time("run"):
+                task.check = _reference(task, measurer, folder, tell)
+        tasks.append(task)
+    return Prepared(tasks=tasks, fixed=fixed)
+
+
+def _spaces(
+    workload: Workload, platform: Platform, options: SearchOptions, phases: Phases, tell: Tell
+) -> UnionSpace:
+    with phases.time("sample"):
+        designs = design_spaces(workload.module, platform.target)
+        spaces = [_space(design, options, workload.name, tell) for design in designs]
+    replayed = any(isinstance(space, ReplaySpace) for space in spaces)
+    return UnionSpace(spaces, phases, None if replayed else options.analyzer)
+
+
+def _space(design: DesignSpace, options: SearchOptions, name: str, tell: Tell) -> LiveSpace:
+    return ReplaySpace(design)
+
+
+def _policy(
+    workload: Workload,
+    space: UnionSpace,
+    options: SearchOptions,
+    shared: SharedModel | None,
+    phases: Phases,
+    rng: np.random.Generator,
+) -> Policy:
+    chosen: Any = space
+    replayed = any(isinstance(part, ReplaySpace) for part in space.spaces)
+    if isinstance(options.policy, RandomDraws):
+        draws = min(options.policy.draws, _REPLAYED) if replayed else options.policy.draws
+        return RandomPolicy(chosen, rng, legal=space.draft_score, draws=draws)
+    assert isinstance(options.policy, RoundSettings), type(options.policy)
+    settings = _for_replay(options.policy) if replayed else options.policy
+    learner = None
+    if shared is not None:
+        key = TaskKey(
+            platform=options.platform_name, task=workload.name, workload_key="[]", target=""
+        )
+        learner = LiveLearner(key, space, shared, phases, np.random.default_rng(options.seed))
+    policy = DraftThenVerify(chosen, space.draft_score, learner, settings, rng)
+    if learner is not None and shared is not None and shared.model.ranker is not None:
+        # a model that comes trained verifies the first batch already
+        policy.observe(
+            Measurements(decisions=np.zeros((0, space.num_slots), np.int64), latency_s=np.zeros(0))
+        )
+    return policy
+
+
+def _for_replay(settings: RoundSettings) -> RoundSettings:
+    """The same round with as many programs as TVM can replay in seconds."""
+
+    def fewer(explorer: Any) -> Any:
+        return replace(explorer, population=min(_REPLAYED, explorer.population))
+
+    return replace(
+        settings,
+        draft=None if settings.draft is None else replace(fewer(settings.draft), generations=0),
+        verify=fewer(settings.verify),
+        random_sample=min(_REPLAYED, settings.random_sample),
+    )
+
+
+def _reference(task: LiveTask, measurer: Measurer, folder: Path, tell: Tell) -> Check | None:
+    path = folder / f"reference-{task.workload.name}.npz"
+    if not path.is_file():
+        reason = measurer.reference(task.workload.module, task.arguments, path)
+        if reason is not None:
+            tell(f"{task.workload.name}: results are not checked, no reference ({reason})")
+            return None
+    kinds = {dtype for _, dtype in task.arguments}
+    tolerance = max(TOLERANCE.get(dtype, 0.0) for dtype in kinds)
+    return Check(expected=str(path), tolerance=tolerance)

@@ -18,7 +18,7 @@ CPU. Sources of the formulas:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,14 +35,13 @@ from pruner.features.nest_symbols_statement import (
     product_of,
 )
 from pruner.features.tensors import Floats
-from pruner.program.affine import LoopVar
 from pruner.program.device import CpuDevice
 from pruner.program.expr import Call, Expr, Select, walk
-from pruner.program.legality import mentions
 from pruner.program.nest import LoopNests
-from pruner.program.regions import evaluate_index
 
 _FLOAT_BYTES = 4
+_SHORT_REDUCTION = 16  # iterations that a compiler unrolls before it looks for vectors
+_COMPILER_UNROLLS = 64  # statements that it turns into one block by itself
 CACHES = ("l1", "l2", "l3")
 
 CPU_COLUMNS = (
@@ -53,17 +52,17 @@ CPU_COLUMNS = (
     "balance",  # share of the cores' time that is used, 1 / cores without a parallel loop
     "regions",  # how often a parallel region is opened
     "lanes",  # elements a vector operation of the statement works on, at most the device's
-    "vector",  # iterations of the vectorised loop
-    "choices",  # selections (padding) decided in every iteration
+    "automatic",  # 1 where no loop is marked: the compiler vectorises if it can
+    "choices",  # selections (padding) decided
     "tile",  # vector operations in the register tile
     "accumulators",  # vector registers that hold its results
-    "operands",  # vector registers that hold its operands
-    "steps",  # iterations of reduction loops directly around the tile
+    "steps",  # iterations of reduction loops in the tile and directly around it
+    "held",  # those in the tile alone
     "unroll",  # auto_unroll_max_step in force
     "body",  # statements between two loop overheads when the pragma is followed
     "vector_loads",  # load instructions of whole vectors, operands kept over the register tile
     "scalar_loads",  # load instructions of single elements: broadcasts and strided lanes
-    "vector_stores",  # stores if no result stays in registers
+    "vector_stores",  # stores if every operation stored its result
     "scalar_stores",
     "l1_footprint",  # bytes the loops touch that stay in the cache
     "l2_footprint",
@@ -80,7 +79,7 @@ def cpu_symbols(nests: LoopNests, device: CpuDevice) -> Symbols:
     statements = nest_statements(nests)
     values = np.zeros((len(statements), len(CPU_COLUMNS), nests.num_programs))
     for row, statement in enumerate(statements):
-        for name, value in _CpuRow(nests, statement, device).columns().items():
+        for name, value in _CpuRow(statement, device).columns().items():
             values[row, CPU_COLUMNS.index(name)] = value
     return Symbols(
         values=values,
@@ -93,29 +92,27 @@ def cpu_symbols(nests: LoopNests, device: CpuDevice) -> Symbols:
 class _CpuRow:
     """Columns of one statement."""
 
-    def __init__(self, nests: LoopNests, statement: NestStatement, device: CpuDevice) -> None:
-        self._nests, self._s, self._device = nests, statement, device
+    def __init__(self, statement: NestStatement, device: CpuDevice) -> None:
+        self._s, self._device = statement, device
         self._num = statement.num
         self._loops = statement.loops
+        self._own = [x for x in self._loops if x.is_own]
         self._width = device.simd_bytes // _FLOAT_BYTES
         self._iterations = extent_of(self._loops, self._num)
-        self._vectors = [x for x in self._loops if x.is_own and x.mark == "vectorize"]
-        self._vector = extent_of(self._vectors, self._num)
-        self._choices = _conditions(statement.value)
+        self._marked = extent_of((x for x in self._own if x.mark == "vectorize"), self._num)
+        self._body = self._unrolled_depth()
+        self._chosen = self._vector_loop()
+        self._vector = np.where(self._marked > 1, self._marked, self._run())
         self._lanes = self._used_lanes()
-        self._tile_loops = self._register_tile()
+        self._tile_depth = self._outermost_tile_loop()
 
     def columns(self) -> dict[str, Floats | float]:
         """Values of :data:`CPU_COLUMNS`."""
         operations = count_operations(self._s.value)
-        parallel = self._extent(lambda x: x.mark == "parallel")
+        parallel = extent_of((x for x in self._loops if x.mark == "parallel"), self._num)
         cores = self._device.num_cores
-        tile = extent_of(self._tile_loops, self._num)
-        groups = self._vector_groups()
-        loads, scalar_loads = self._loads()
-        stores, scalar_stores = self._split(self._s.write, self._iterations)
-        tiles = frozenset(x.var for x in self._tile_loops)
-        operands = sum((a.count(tiles) for a in self._s.reads), start=np.zeros(self._num))
+        vector_loads, scalar_loads = self._loads()
+        vector_stores, scalar_stores = self._split(self._s.write, self._iterations)
         return {
             "comp_count": self._iterations * operations.flops,
             "special": self._iterations * operations.special,
@@ -124,83 +121,123 @@ class _CpuRow:
             "balance": parallel / (np.ceil(parallel / cores) * cores),
             "regions": self._regions(),
             "lanes": self._lanes,
-            "vector": self._vector,
-            "choices": self._iterations * len(self._choices),
-            "tile": tile / groups,
-            "accumulators": self._s.write.count(tiles) / groups,
-            "operands": operands / groups,
-            "steps": self._steps(),
+            "automatic": np.where(self._marked > 1, 0.0, 1.0),
+            "choices": self._iterations * _count_choices(self._s.value),
+            "tile": self._tile_of(None) / self._lanes,
+            "accumulators": self._tile_of(self._s.write) / self._lanes,
+            "steps": self._reductions(self._tile_depth, around=True),
+            "held": self._reductions(self._tile_depth, around=False),
             "unroll": self._s.unroll,
-            "body": self._body(),
-            "vector_loads": loads,
+            "body": self._statements_unrolled(),
+            "vector_loads": vector_loads,
             "scalar_loads": scalar_loads,
-            "vector_stores": stores,
+            "vector_stores": vector_stores,
             "scalar_stores": scalar_stores,
             **self._memory(),
         }
 
-    def _extent(self, chosen: Callable[[StatementLoop], bool]) -> Floats:
-        return extent_of((x for x in self._loops if chosen(x)), self._num)
-
     def _regions(self) -> Floats:
         """1 for a statement whose own loops are parallel: a region is opened for it."""
-        own = self._extent(lambda x: x.is_own and x.mark == "parallel")
+        own = extent_of((x for x in self._own if x.mark == "parallel"), self._num)
         return np.where(own > 1, 1.0, 0.0)
 
-    def _used_lanes(self) -> Floats:
-        """``v / ceil(v / w)`` of v iterations and w lanes; 1 where a choice differs by lane.
+    def _unrolled_depth(self) -> NDArray[np.int64]:
+        """First own loop of the body that the pragma, or else the compiler, turns into one block.
 
-        Lowering gives up a vector whose lanes take different sides of a lazy condition
-        (VectorizeLoop in src/tir/transforms/vectorize_loop.cc).
+        A long reduction stays a loop. The spatial loop around the block belongs to it: it is the
+        innermost one left, which compilers run in vectors.
         """
-        lanes = self._vector / np.ceil(self._vector / self._width)
-        for choice in self._choices:
-            for loop in self._vectors:
-                lanes = np.where(self._in_condition(choice, loop.var), 1.0, lanes)
-        return lanes
+        depth = np.full(self._num, len(self._own))
+        open_, inside, reduced = (np.ones(self._num, t) for t in (bool, float, float))
+        limit = np.maximum(self._s.unroll, _COMPILER_UNROLLS)
+        for place in range(len(self._own) - 1, -1, -1):
+            loop = self._own[place]
+            inside = inside * loop.extent
+            if loop.is_reduce:
+                reduced = reduced * loop.extent
+                open_ &= (reduced <= _SHORT_REDUCTION) & (inside <= limit)
+            open_ &= loop.mark != "parallel"
+            depth = np.where(open_, place, depth)
+            open_ &= inside <= limit
+        return depth
 
-    def _in_condition(self, condition: Expr, var: LoopVar) -> NDArray[np.bool_]:
-        values = dict(enumerate(self._s.index_values))
-        out = np.zeros(self._num, bool)
-        for node in walk(condition):
-            for side in (getattr(node, "a", None), getattr(node, "b", None)):
-                if side is not None and side.dtype.startswith("int"):
-                    out |= mentions(evaluate_index(side, values), var, self._num)
-        return out
-
-    def _vector_groups(self) -> Floats:
-        """Elements of the tile that one vector register holds."""
-        inside = any(x in self._tile_loops for x in self._vectors)
-        return self._lanes if inside else np.ones(self._num)
-
-    def _register_tile(self) -> list[StatementLoop]:
-        """Own spatial loops inside the innermost reduction loop; a vector loop at most."""
-        own = [x for x in self._loops if x.is_own]
-        last = max((i for i, x in enumerate(own) if x.is_reduce), default=-1)
-        inside = own[last + 1 :]
-        return inside if self._s.is_reduction else [x for x in inside if x.mark == "vectorize"]
-
-    def _steps(self) -> Floats:
-        """Iterations of the reduction loops directly around the tile."""
-        out = np.ones(self._num)
-        if self._s.is_reduction:
-            own = [x for x in self._loops if x.is_own and x not in self._tile_loops]
-            for loop in reversed(own):
-                if not loop.is_reduce:
-                    break
-                out = out * loop.extent
-        return out
-
-    def _body(self) -> Floats:
-        """Statements of the innermost loops that the pragma unrolls, vectors counted once."""
-        body = np.ones(self._num)
+    def _vector_loop(self) -> dict[StatementLoop, NDArray[np.bool_]]:
+        """Which loop runs in vectors: the marked one, or the body's innermost spatial loop."""
+        chosen: dict[StatementLoop, NDArray[np.bool_]] = {}
         open_ = np.ones(self._num, bool)
-        for loop in reversed(self._loops):
-            if loop.mark == "vectorize":
+        for place in range(len(self._own) - 1, -1, -1):
+            loop = self._own[place]
+            if loop.is_reduce:
                 continue
-            larger = body * loop.extent
-            open_ &= (larger <= self._s.unroll) & (loop.mark != "parallel")
-            body = np.where(open_, larger, body)
+            here = (self._marked > 1) & (loop.mark == "vectorize")
+            here |= (self._marked <= 1) & (place >= self._body) & (loop.extent > 1)
+            chosen[loop] = here & open_
+            open_ &= ~here
+        return chosen
+
+    def _run(self) -> Floats:
+        """Neighbouring elements that the body writes [N]."""
+        runs = np.ones((len(self._own) + 1, self._num))
+        for depth in range(len(self._own)):
+            moving = frozenset(x.var for x in self._own[depth:]) - self._s.write.around
+            runs[depth] = _run_and_rows(self._s.write, moving)[0]
+        return np.take_along_axis(runs, self._body[None], 0)[0]
+
+    def _used_lanes(self) -> Floats:
+        """Elements per vector operation, of v iterations and w lanes.
+
+        ``v / ceil(v / w)`` for a marked loop, whose last vector is widened; else what is left after
+        whole vectors goes in smaller powers of two: ``v / (v div w + ones of v mod w)``.
+        """
+        whole, rest = np.divmod(self._vector.astype(np.int64), self._width)
+        pieces = sum(((rest >> bit) & 1 for bit in range(self._width.bit_length())), start=0 * rest)
+        return self._vector / (whole + np.where(self._marked > 1, rest > 0, pieces))
+
+    def _outermost_tile_loop(self) -> NDArray[np.int64]:
+        """First own loop of the register tile.
+
+        The tile is the spatial loops inside the innermost reduction loop, the body and the vector
+        loop; without a reduction the body alone.
+        """
+        depth = self._body
+        last = max((i for i, x in enumerate(self._own) if x.is_reduce), default=-1)
+        if self._s.is_reduction:
+            depth = np.minimum(depth, last + 1)
+        for place, loop in enumerate(self._own):
+            if loop in self._chosen:
+                depth = np.where(self._chosen[loop], np.minimum(depth, place), depth)
+        return depth
+
+    def _tile_of(self, access: NestAccess | None) -> Floats:
+        """Elements of the register tile, or those of it that move an access."""
+        out = np.ones(self._num)
+        for place, loop in enumerate(self._own):
+            if not loop.is_reduce:
+                here = place >= self._tile_depth
+                if access is not None:
+                    here = here & access.uses(loop.var)
+                out = out * np.where(here, loop.extent, 1)
+        return out
+
+    def _reductions(self, depth: NDArray[np.int64], *, around: bool) -> Floats:
+        """Iterations of the reduction loops inside a depth, and directly ``around`` it."""
+        out, open_ = np.ones(self._num), np.full(self._num, around)
+        for place in range(len(self._own) - 1, -1, -1):
+            loop, inside = self._own[place], place >= depth
+            if loop.is_reduce:
+                out = out * np.where(inside | open_, loop.extent, 1)
+            else:
+                open_ &= inside | (loop.extent == 1)
+        return out
+
+    def _statements_unrolled(self) -> Floats:
+        """Statements of the innermost loops that the pragma unrolls, a marked vector as one."""
+        body, open_ = np.ones(self._num), np.ones(self._num, bool)
+        for loop in reversed(self._loops):
+            if loop.mark != "vectorize":
+                larger = body * loop.extent
+                open_ &= (larger <= self._s.unroll) & (loop.mark != "parallel")
+                body = np.where(open_, larger, body)
         return body
 
     def _loads(self) -> tuple[Floats, Floats]:
@@ -208,21 +245,23 @@ class _CpuRow:
         vectors, scalars = np.zeros(self._num), np.zeros(self._num)
         for access in self._s.reads:
             loads = self._iterations
-            for loop in self._tile_loops:
-                if loop.mark != "vectorize":
-                    loads = loads / np.where(access.uses(loop.var), 1, loop.extent)
+            for place, loop in enumerate(self._own):
+                if not loop.is_reduce:
+                    kept = (place >= self._tile_depth) & ~access.uses(loop.var)
+                    kept &= ~self._chosen[loop]
+                    loads = loads / np.where(kept, loop.extent, 1)
             more = self._split(access, loads)
             vectors, scalars = vectors + more[0], scalars + more[1]
         return vectors, scalars
 
     def _split(self, access: NestAccess, count: Floats) -> tuple[Floats, Floats]:
         """``count`` element accesses as vector and scalar instructions, by stride of the lanes."""
-        if not self._vectors:
-            return np.zeros(self._num), count
-        stride = access.stride(self._vectors[-1].var)
+        stride = np.zeros(self._num)
+        for loop, here in self._chosen.items():
+            stride = stride + np.where(here, access.stride(loop.var), 0)
         wide = self._lanes > 1
         vectors = np.where((stride == 1) & wide, count / self._lanes, 0)
-        broadcast = np.where((stride == 0) & wide, count / self._vector, 0)
+        broadcast = np.where(stride == 0, count / self._vector, 0)
         return vectors, np.where(wide & (stride <= 1), broadcast, count)
 
     def _memory(self) -> dict[str, Floats]:
@@ -256,24 +295,24 @@ class _CpuRow:
         return out
 
     def _line_bytes(self, access: NestAccess, moving: Moving) -> Floats:
-        widths = access.widths(moving)
-        if not widths:
-            return np.full(self._num, float(self._device.transaction_bytes))
-        run, rows = widths[-1], product_of(widths[:-1], self._num)
-        for place in range(len(widths) - 2, -1, -1):  # whole rows are one run
-            whole = run >= product_of(access.sizes[place + 1 :], self._num)
-            run = np.where(whole, run * widths[place], run)
-            rows = np.where(whole, rows / widths[place], rows)
+        run, rows = _run_and_rows(access, moving)
         line = self._device.transaction_bytes
         return rows * np.ceil(run * access.bytes_per_element / line) * line
 
 
-def _conditions(value: Expr) -> list[Expr]:
-    """Conditions of the selections inside a value."""
-    out = []
-    for node in walk(value):
-        if isinstance(node, Select):
-            out.append(node.cond)
-        elif isinstance(node, Call) and node.name == "if_then_else":
-            out.append(node.args[0])
-    return out
+def _run_and_rows(access: NestAccess, moving: Moving) -> tuple[Floats, Floats]:
+    """Neighbouring elements of the box that is touched, and how many such runs there are."""
+    widths = access.widths(moving)
+    run, rows = product_of(widths[-1:], access.num), product_of(widths[:-1], access.num)
+    for place in range(len(widths) - 2, -1, -1):  # whole rows are one run
+        whole = run >= product_of(access.sizes[place + 1 :], access.num)
+        run = np.where(whole, run * widths[place], run)
+        rows = np.where(whole, rows / widths[place], rows)
+    return run, rows
+
+
+def _count_choices(value: Expr) -> int:
+    return sum(
+        isinstance(node, Select) or (isinstance(node, Call) and node.name == "if_then_else")
+        for node in walk(value)
+    )

@@ -34,13 +34,15 @@ class CpuRates:
 
     load: float = 0.5  # one load instruction (two load ports)
     store: float = 1.0
-    loop: float = 1.5  # per iteration of a loop that is not unrolled
-    unroll_limit: float = 16.0  # statements a compiler unrolls by itself
+    loop: float = 1.0  # per iteration of a loop that is not unrolled
+    unroll_limit: float = 64.0  # vector operations a compiler unrolls by itself
     chain: float = 4.0  # latency of a multiply-add
-    spill: float = 2.0  # per result that does not stay in registers, beside its load and store
-    choice: float = 2.0
+    forward: float = 5.0  # latency of a store that the next step loads
+    window: float = 16.0  # reduction steps that a core looks ahead, beyond one tile
+    overlap: float = 4.0  # exponent of the norm that joins the units of a core
+    choice: float = 1.0
     special: float = 15.0  # one function call
-    scalar: float = 1.0  # slow-down of arithmetic on single elements
+    automatic: float = 1.2  # slow-down of arithmetic where the compiler has to find the vectors
     l1_bytes: float = 32.0  # per cycle between L1 and L2
     l2_bytes: float = 12.0  # per cycle between L2 and L3
     dram: float = 0.7  # share of the memory bandwidth that is reached
@@ -88,38 +90,34 @@ def _core_cycles(s: Symbols, device: CpuDevice, c: CpuRates, on: CpuSwitches) ->
     width = device.simd_bytes / _FLOAT_BYTES
     lanes = s["lanes"] if on.lanes_c else np.full_like(s["lanes"], width)
     peak = device.flops_per_cycle_per_core / width * lanes  # operations a cycle with these lanes
-    compute = s["comp_count"] / peak * np.where(lanes > 1, 1.0, c.scalar)
-    if on.chain_c:
-        chains = np.maximum(s["accumulators"], 1)
-        is_reduction = np.array(s.reductions)[:, None]
-        steps = s["iterations"] / (np.maximum(s["tile"], 1) * np.maximum(s["lanes"], 1))
-        waiting = steps * c.chain * np.maximum(s["tile"] / chains, 1)
-        compute = np.maximum(compute, np.where(is_reduction, waiting, 0.0))
-    out = compute + s["special"] * c.special
-    if on.issue_c:
-        out = out + (s["vector_loads"] + s["scalar_loads"]) * c.load
-        turns = s["iterations"] / np.maximum(s["lanes"], 1)
-        body = np.maximum(s["body"], np.minimum(c.unroll_limit, s["tile"]))
-        out = out + turns / np.maximum(body, 1) * c.loop
-    if on.choice_c:
-        out = out + s["choices"] / np.maximum(s["lanes"], 1) * c.choice
-    return out + _result_cycles(s, device, c, on)
-
-
-def _result_cycles(s: Symbols, device: CpuDevice, c: CpuRates, on: CpuSwitches) -> Array:
-    """Cycles that loads and stores of results cost."""
+    units = [s["comp_count"] / peak * np.where(s["automatic"] > 0, c.automatic, 1.0)]
+    out_of_registers = _out_of_registers(s, device, c) if on.register_m else np.zeros_like(lanes)
     stores = s["vector_stores"] + s["scalar_stores"]
-    steps = np.maximum(s["steps"], 1)
-    held = stores / steps * c.store
-    if not on.register_m:
-        return held
+    again = stores / s["held"] * out_of_registers
+    if on.issue_c:
+        units.append((s["vector_loads"] + s["scalar_loads"] + again) * c.load)
+        units.append((stores / s["steps"] + again) * c.store)
+    if on.chain_c:
+        latency = c.chain + out_of_registers / s["held"] * c.forward
+        waiting = s["iterations"] / (s["accumulators"] * s["lanes"]) * latency
+        waiting = waiting * s["steps"] / (s["steps"] + c.window)
+        units.append(np.where(np.array(s.reductions)[:, None], waiting, 0.0))
+    busy = sum((unit**c.overlap for unit in units), np.zeros_like(lanes)) ** (1 / c.overlap)
+    out = busy + s["special"] * c.special
+    if on.issue_c:
+        body = np.maximum(s["body"], np.minimum(c.unroll_limit, s["tile"]))
+        out = out + s["iterations"] / s["lanes"] / body * c.loop
+    if on.choice_c:
+        out = out + s["choices"] / s["lanes"] * c.choice
+    return out
+
+
+def _out_of_registers(s: Symbols, device: CpuDevice, c: CpuRates) -> Array:
+    """Share of results that a reduction loads and stores in every step of the tile, 0 to 1."""
     limit = np.maximum(s["unroll"], c.unroll_limit)
-    rolled = 1 / (1 + (limit / np.maximum(s["tile"], 1)) ** 4)
+    rolled = 1 / (1 + (limit / s["tile"]) ** 4)
     over = np.clip(s["accumulators"] / device.vector_registers - 0.75, 0, 1)
-    out_of_registers = np.maximum(rolled, over)
-    return held + np.where(
-        np.array(s.reductions)[:, None], stores * (c.store + c.load + c.spill) * out_of_registers, 0
-    )
+    return np.where(np.array(s.reductions)[:, None], np.maximum(rolled, over), 0.0)
 
 
 def _transfer_cycles(s: Symbols, c: CpuRates, on: CpuSwitches) -> Array:

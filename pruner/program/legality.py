@@ -19,13 +19,14 @@ from numpy.typing import NDArray
 from pruner.program import affine as af
 from pruner.program.affine import Affine, IntLike, LoopVar
 from pruner.program.bounds import LOCAL, SHARED
+from pruner.program.device import GpuDevice
 from pruner.program.expr import Binary, Call, Expr, Load, loads, walk
 from pruner.program.nest import Allocation, LoopNests, NestLoop, Store
 from pruner.program.regions import evaluate_index
 from pruner.program.schedule import FuseRelation, Loop, SplitRelation, StageState
 
 _INDEX_BYTES = 4  # indices are int32 by the time they are checked, and their lanes count too
-_UNROLLED_VTHREADS = 16  # fewer virtual threads are unrolled and never counted
+UNROLLED_VTHREADS = 16  # fewer virtual threads are unrolled and never counted
 _THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 Mask = NDArray[np.bool_]
 Simplifier = Literal["official", "later"]
@@ -51,6 +52,18 @@ class GpuLimits:
             local_bytes=params[4],
             threads=params[5],
             vthreads=params[6],
+        )
+
+    @staticmethod
+    def of_device(device: GpuDevice) -> GpuLimits:
+        """What TVM's targets derive from a device: local memory has no limit of its own (it
+        spills), a quarter of a warp is the largest virtual thread."""
+        return GpuLimits(
+            vector_bytes=device.vector_bytes,
+            shared_bytes=device.shared_bytes_per_block,
+            local_bytes=np.iinfo(np.int32).max,
+            threads=device.max_threads_per_block,
+            vthreads=device.warp_size // 4,
         )
 
 
@@ -114,7 +127,7 @@ def _kernel_use(
             memory[rank] += _bytes(allocation, copies, num)
     virtual = np.ones(num, np.int64)
     for loop in vthreads:
-        kept = af.where(np.greater_equal(loop.extent, _UNROLLED_VTHREADS), loop.extent, 1)
+        kept = af.where(np.greater_equal(loop.extent, UNROLLED_VTHREADS), loop.extent, 1)
         virtual = np.maximum(virtual, kept)
     vector = np.zeros(num, np.int64)
     for store in stores:

@@ -7,7 +7,7 @@ section 3. Nothing is built or lowered: a generation is a few array operations.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from pruner.search.space import Decisions, DecisionSpace, unique_rows
 
 Scores = NDArray[np.float64]
 ScoreFunction = Callable[[Decisions], Scores]  # higher is better, minus infinity: never choose
+Check = Callable[[Decisions], NDArray[np.bool_]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +52,12 @@ def explore(
     *,
     start: Decisions | None = None,
     exclude: NDArray[np.int64] | None = None,
+    legal: Check | None = None,
 ) -> Draft:
     """Evolve; the ``keep`` best distinct legal vectors that are not in `exclude` (space keys).
+
+    The score tells most of the illegal ones cheaply; `legal` is the whole check, asked for what
+    leaves the explorer only, so fewer than ``keep`` may remain.
 
     Raises:
         PrunerError: no legal vector was met at all.
@@ -66,6 +71,9 @@ def explore(
             parents = population[select(scores, settings.population, rng)]
             changed = rng.random(len(parents)) < settings.mutation_probability
             population = np.where(changed[:, None], space.mutate(parents, rng), parents)
+    if legal is not None:
+        passed = legal(best.decisions)
+        best = replace(best, decisions=best.decisions[passed], score=best.score[passed])
     if not len(best.decisions):
         raise PrunerError(
             "no legal schedule among the drafted ones; check the device's limits, or draft more"

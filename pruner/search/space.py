@@ -159,7 +159,10 @@ class DecisionSpace:
         A child whose member is not valid is its parent again.
         """
         out = parents.copy()
-        decisions: list[Tiling | Choice] = [*self.tilings, *self.choices]
+        decisions: list[Tiling | Choice] = [t for t in self.tilings if len(t.table) > 1]
+        decisions += [c for c in self.choices if len(c.values) > 1]
+        if not decisions:
+            return out
         which = rng.choice(len(decisions), len(out), p=self._shares(decisions))
         for number, decision in enumerate(decisions):
             rows = np.flatnonzero(which == number)
@@ -229,7 +232,7 @@ def _move_factor(tiling: Tiling, lengths: Decisions, rng: np.random.Generator) -
     count = fits.sum(axis=1)
     rank = (rng.random(num) * count).astype(np.int64)
     chosen = np.argmax(fits & (np.cumsum(fits, axis=1) == rank[:, None] + 1), axis=1)
-    factor = np.where(count > 0, found[chosen] if len(found) else 1, 1)
+    factor = np.where(count > 0, found[chosen], 1)
     whole[row, source] //= factor
     whole[row, target] *= factor
     legal = whole[:, -1] <= tiling.limit

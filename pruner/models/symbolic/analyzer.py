@@ -19,6 +19,7 @@ from pruner.models.symbolic.hardware import HardwareSwitches, hardware_latency_s
 from pruner.models.symbolic.paper import PaperSwitches, paper_latency_s
 from pruner.program.dag import ComputeDAG
 from pruner.program.device import CpuDevice, Device, GpuDevice, load_device
+from pruner.program.legality import UNROLLED_VTHREADS, GpuLimits
 from pruner.program.nest import LoopNests, build_nests
 from pruner.program.skeleton import group_programs
 from pruner.program.steps import Primitive
@@ -155,12 +156,14 @@ class GpuAnalyzer(Analyzer):
         return symbols.stages
 
     def legal(self, symbols: Symbols) -> Bool[np.ndarray, " program"]:
-        """Threads and shared memory within the block's limits, and more than one thread."""
+        """Threads, virtual threads, shared memory and vectors within the limits of a block."""
+        limits = GpuLimits.of_device(self.device)
         threads = symbols["l1_para_info"]
         shared_bytes = symbols["l1_mem_alloc"].sum(axis=0) * _FLOAT_BYTES
-        fits = (threads <= self.device.max_threads_per_block).all(axis=0)
-        fits &= shared_bytes <= self.device.shared_bytes_per_block
-        return fits & (threads.max(axis=0) > 1)
+        fits = (threads <= limits.threads).all(axis=0) & (shared_bytes <= limits.shared_bytes)
+        fits &= (symbols["vector"] * _FLOAT_BYTES <= limits.vector_bytes).all(axis=0)
+        fits &= (symbols["vthreads"] < UNROLLED_VTHREADS).all(axis=0)
+        return fits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

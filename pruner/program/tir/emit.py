@@ -22,9 +22,9 @@ from pruner.program.nest import Allocation, LoopNests, NestLoop, Store, StoreKin
 from pruner.program.regions import Region, evaluate_index
 from pruner.program.schedule import Loop, Schedule, StageState
 from pruner.program.tir.access import (
+    guarded_region_of,
     loops_between,
     rank_of,
-    region_of,
     shared_threads,
     start_of,
     union_all,
@@ -94,17 +94,17 @@ def _place(tree: Tree, key: int) -> Place:
             moving |= shared_threads(tree, loop, buffer.scope)
         indices = [block.indices] if block.buffer == key else []
         indices += [load.indices for load in block.loads_of(key)]
-        boxes += [region_of(tree, block, index, moving) for index in dict.fromkeys(indices)]
+        boxes += [guarded_region_of(tree, block, index, moving) for index in dict.fromkeys(indices)]
     box = zip(union_all(boxes), buffer.shape, strict=True)
     return Place(loop, [_clip(region, extent) for region, extent in box])
 
 
 def _clip(region: Region, extent: int) -> Region:
-    """No wider than the tensor (guards of padded fetch loops cut off what is beyond)."""
-    if not region.start.terms:
-        lo = np.maximum(region.lo + region.start.base, 0)
-        return Region(Affine(), lo, np.minimum(region.hi + region.start.base, extent - 1))
-    return Region(region.start, region.lo, np.minimum(region.hi, region.lo + extent - 1))
+    """No more than the tensor."""
+    if region.start.terms:
+        return region
+    lo = np.maximum(region.lo + region.start.base, 0)
+    return Region(Affine(), lo, np.minimum(region.hi + region.start.base, extent - 1))
 
 
 def _stage(tree: Tree, key: int, places: dict[int, Place], lowering: Lowering) -> StageState:

@@ -189,8 +189,11 @@ class Tree:
 
     def uses(self, binding: Binding) -> frozenset[LoopVar]:
         """Variables of existing loops in a binding."""
+        return self._leaves(binding.uses)
+
+    def _leaves(self, variables: Iterable[LoopVar]) -> frozenset[LoopVar]:
         out: set[LoopVar] = set()
-        pending = list(binding.uses)
+        pending = list(variables)
         while pending:
             var = pending.pop()
             if var in self.made_of:
@@ -198,6 +201,23 @@ class Tree:
             else:
                 out.add(var)
         return frozenset(out)
+
+    def values_above(self, block: Block, moving: set[int]) -> tuple[list[Affine], set[int]]:
+        """The iterators of a block, where loops made of ``moving`` loops only stay as they were.
+
+        Returns the sums and the ids of such variables.
+        """
+        whole: set[int] = set()
+
+        def lookup(var: LoopVar) -> Affine | None:
+            if var not in self.definitions:
+                return None
+            if all(id(leaf) in moving for leaf in self._leaves((var,))):
+                whole.add(id(var))
+                return None
+            return substitute(self.definitions[var], lookup)
+
+        return [substitute(binding.value, lookup) for binding in block.bindings], whole
 
     def values(self, block: Block) -> list[Affine]:
         """The iterators of a block in existing loop variables."""

@@ -2,7 +2,8 @@
 
 Options as ``name=value``: ``data.root=DIR`` (a folder with ``measure_records``), ``platforms=a,b``,
 ``calibrate=200`` (measured programs a fold; 0: the rates of conf/draft), ``official=true`` (also
-the released form: needs the general engine, minutes), ``min_programs=200``, ``out=FILE.csv``.
+the released form: needs the general engine, minutes), ``min_programs=200``, ``origin=random`` (only
+programs found in that way, where the records tell), ``out=FILE.csv``, ``plot=NAME.png``.
 """
 
 import csv
@@ -17,6 +18,7 @@ from typing import Any, get_args
 import numpy as np
 
 from pruner.cli.common import CONF, fail, jsonable, say
+from pruner.data.origin import found_by
 from pruner.data.quarantine import Quarantine
 from pruner.data.store import RecordRoot
 from pruner.data.tasks import TaskRecords
@@ -42,8 +44,10 @@ DEFAULTS = {
     "calibrate": "200",
     "official": "false",
     "min_programs": "200",
+    "origin": "",
     "seed": "0",
     "out": "experiments/draft/results.csv",
+    "plot": "plot.png",
 }
 
 
@@ -60,14 +64,18 @@ def report_platform(
         for least in (1, int(options["min_programs"])):
             kept = [t for t in all_tasks if t.num_programs >= least]
             if kept:
+                name = " ".join(filter(None, (platform, options["origin"])))
                 rows.append(
-                    {"platform": platform, "form": form, "min_programs": least, **quality(kept)}
+                    {"platform": name, "form": form, "min_programs": least, **quality(kept)}
                 )
     return rows
 
 
-def _measured(root: RecordRoot, platform: str) -> Iterator[TaskRecords]:
-    return (task for task in root.read(Quarantine(), platform) if task.valid.any())
+def _measured(root: RecordRoot, platform: str, origin: str) -> Iterator[TaskRecords]:
+    for task in root.read(Quarantine(), platform):
+        chosen = task.select(found_by(root.path, task, origin)) if origin else task
+        if chosen.valid.any():
+            yield chosen
 
 
 def _forms(root: RecordRoot, platform: str, options: dict[str, str]) -> Scored:
@@ -77,7 +85,7 @@ def _forms(root: RecordRoot, platform: str, options: dict[str, str]) -> Scored:
     with_official = on_gpu and options["official"] == "true"
     tasks: list[DraftTask] = []
     official: list[ScoredTask] = []
-    for records in _measured(root, platform):
+    for records in _measured(root, platform, options["origin"]):
         tasks.append(draft_task(records, hardware))
         if with_official:
             released = SymbolicDraft(form="official").scorer(CONF, hardware.device)
@@ -133,7 +141,7 @@ def main() -> None:
             f"ratio {row['regret_ratio_at_2pct']:6.3f}  1/8: {row['best1_at_eighth']:.4f} random "
             f"{row['random_at_eighth']:.4f}  rank {row['rank_correlation']:.3f}"
         )
-    _plot(Path(options["out"]).with_name("plot.png"), rows, int(options["min_programs"]))
+    _plot(Path(options["out"]).with_name(options["plot"]), rows, int(options["min_programs"]))
     line = {"rows": len(rows), "out": options["out"], "seconds": time.perf_counter() - start}
     print(json.dumps(jsonable(line)))
 
@@ -166,8 +174,12 @@ def _plot(path: Path, rows: list[dict[str, Any]], least: int) -> None:
         f for f in ("paper", "hardware", "hardware_calibrated") if any(r["form"] == f for r in rows)
     ]
     platforms = list(dict.fromkeys(row["platform"] for row in rows))
-    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.2), sharey=True)
-    for axis, smallest in zip(axes, (1, least), strict=True):
+    sizes = [size for size in (1, least) if any(row["min_programs"] == size for row in rows)]
+    figure, table = pyplot.subplots(
+        1, len(sizes), figsize=(4.5 * len(sizes), 3.2), sharey=True, squeeze=False
+    )
+    axes = table[0]
+    for axis, smallest in zip(axes, sizes, strict=True):
         chosen = {(r["platform"], r["form"]): r for r in rows if r["min_programs"] == smallest}
         series = {"random": [1 - chosen[p, forms[0]]["random_at_2pct"] for p in platforms]}
         series |= {f: [1 - chosen[p, f]["best1_at_2pct"] for p in platforms] for f in forms}
@@ -178,7 +190,7 @@ def _plot(path: Path, rows: list[dict[str, Any]], least: int) -> None:
         axis.set_title("all pools" if smallest == 1 else f"pools of {least} or more")
         axis.set_yscale("log")
     axes[0].set_ylabel("1 - Best-1, 1/50 of the pool")
-    axes[1].legend(fontsize=8)
+    axes[-1].legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
 

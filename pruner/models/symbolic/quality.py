@@ -26,7 +26,7 @@ from pruner.program.skeleton import group_programs
 from pruner.program.task_index import TaskIndex, find_dag
 
 _TASKS_FITTED = 20
-_PROGRAMS_FITTED = 50  # a task with fewer measured programs is not fitted to
+_PROGRAMS_FITTED = 30  # a task with fewer measured programs is not fitted to
 
 
 class StepScorer(Protocol):

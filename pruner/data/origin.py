@@ -1,0 +1,35 @@
+"""How schedules were found: marks in the records, or in a file beside them.
+
+Ansor refuses records with unknown keys, so ``<root>/origin/<platform>/<task>.json`` may hold a JSON
+list with one text a record line, such as "random" or "evolved".
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool
+
+from pruner.data.tasks import TaskRecords
+from pruner.errors import DataError
+
+
+def found_by(root: Path, records: TaskRecords, origin: str) -> Bool[np.ndarray, " program"]:
+    """Which programs of a task were found in the way `origin`.
+
+    Raises:
+        DataError: neither the records nor a file beside them tell, or the file has fewer lines.
+    """
+    marks: list[str | None] = records.origin
+    if None in marks:
+        path = root / "origin" / records.key.platform / f"{records.key.task}.json"
+        if not path.is_file():
+            raise DataError(
+                f"{records.file}: its records do not tell how they were found and there is no "
+                f"{path}; leave out the choice by origin"
+            )
+        beside = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(beside, list) or len(beside) <= int(records.line.max(initial=-1)):
+            raise DataError(f"{path}: expected a list with one text for every line of the records")
+        marks = [beside[line] for line in records.line]
+    return np.array([mark == origin for mark in marks], bool)

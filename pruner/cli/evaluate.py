@@ -121,7 +121,7 @@ def _judge(config: DictConfig) -> Judge:
             "give either checkpoint=FILE (of train.py) or model=symbolic or model=random"
         )
     if config.checkpoint is not None:
-        return ranker_of(_checkpoint_file(Path(config.checkpoint)))
+        return ranker_of(checkpoint_file(Path(config.checkpoint)))
     built = build(model)
     if isinstance(built, SymbolicDraft):
         return built
@@ -130,7 +130,7 @@ def _judge(config: DictConfig) -> Judge:
     return built, None
 
 
-def _checkpoint_file(path: Path) -> Path:
+def checkpoint_file(path: Path) -> Path:
     """The file itself, or the checkpoint of a run folder with one fit."""
     if not path.is_dir():
         return path

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pruner.data.tasks import TaskKey
+from pruner.errors import UnsupportedProgram
 from pruner.models.symbolic.analyzer import Analyzer
 from pruner.search.policy import DraftThenVerify, Policy, RandomPolicy, RoundSettings
 from pruner.search.pool import Measurements
@@ -20,6 +21,7 @@ from pruner.tune.live_search import DecisionSearch, LiveSearch
 from pruner.tune.live_space import LiveSpace
 from pruner.tune.loop import LiveTask, TuneBudget
 from pruner.tune.measure import Check, Measurer, Platform
+from pruner.tune.metaschedule.batched_space import BatchedSpace
 from pruner.tune.metaschedule_search import MetaScheduleSearch
 from pruner.tune.phases import Phases
 from pruner.tune.policies import MetaSchedule, RandomDraws
@@ -110,13 +112,24 @@ def _spaces(
 ) -> UnionSpace:
     with phases.time("sample"):
         designs = design_spaces(workload.module, platform.target)
-        spaces = [_space(design, options, workload.name, tell) for design in designs]
-    replayed = any(isinstance(space, ReplaySpace) for space in spaces)
-    return UnionSpace(spaces, phases, None if replayed else options.analyzer)
+        spaces = [_space(design, replay_only=options.replay_only) for design in designs]
+    reasons = [reason for _, reason in spaces if reason]
+    if reasons:
+        tell(
+            f"{workload.name}: {len(reasons)} of {len(spaces)} design spaces go through TVM's "
+            f"replay, slowly and without draft ({', '.join(sorted(set(reasons)))})"
+        )
+    return UnionSpace([s for s, _ in spaces], phases, None if reasons else options.analyzer)
 
 
-def _space(design: DesignSpace, options: SearchOptions, name: str, tell: Tell) -> LiveSpace:
-    return ReplaySpace(design)
+def _space(design: DesignSpace, *, replay_only: bool) -> tuple[LiveSpace, str]:
+    """The space of a design, and why it is the slow one."""
+    if replay_only:
+        return ReplaySpace(design), "spaces=replay"
+    try:
+        return BatchedSpace(design), ""
+    except UnsupportedProgram as error:
+        return ReplaySpace(design), str(error)
 
 
 def _policy(

@@ -31,6 +31,7 @@ RESUMABLE = (
     "resume",
     "stop_after",
     "num_threads",
+    "num_workers",
     "trainer.accelerator",
     "trainer.devices",
     "trainer.max_epochs",
@@ -54,7 +55,7 @@ def run_door(config_name: str, task: Task) -> None:
     A user's mistake ends as one line on stderr and exit code 2; a bug keeps its traceback. With
     ``-m`` the task runs once for every cell of the sweep (:mod:`pruner.cli.sweep`).
     """
-    from pruner.cli.sweep import in_sweep, run_cell  # sweeps build on this module
+    from pruner.cli.sweep import run_cell, sweep_name  # sweeps build on this module
 
     def checked(config: DictConfig) -> Mapping[str, Any]:
         check_options(config)
@@ -66,7 +67,7 @@ def run_door(config_name: str, task: Task) -> None:
     def entry(config: DictConfig) -> None:
         logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
         try:
-            if in_sweep():
+            if sweep_name():
                 run_cell(checked, config)
             else:
                 print_result(checked(config))

@@ -24,6 +24,7 @@ from pruner.models.checkpoint import CheckpointInfo, git_commit, load_checkpoint
 from pruner.models.datamodule import RankingData
 from pruner.models.lit import RankingModule
 from pruner.models.metrics import ScoredTask
+from pruner.models.pruning import spread
 from pruner.models.ranker import NeuralRanker, Ranker
 from pruner.models.report import full_report, task_rows
 from pruner.models.store import ProgramStore
@@ -68,7 +69,8 @@ def _run_part(
     config: DictConfig, store: ProgramStore, part: Part, logger: Logger
 ) -> dict[str, Any] | None:
     sides = divide(store, part.split)
-    sides["train"] = sampled(store, sides["train"], config.train_share, part.seed)
+    pick = {"random": sampled, "spread": spread}[config.train_pick]
+    sides["train"] = pick(store, sides["train"], config.train_share, part.seed)
     start = time.perf_counter()
     fitted = _fit(config, store, part, sides, logger)
     if fitted is None:

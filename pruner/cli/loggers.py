@@ -1,6 +1,8 @@
-"""Where the curves of a run go: CSV files, TensorBoard or Weights & Biases."""
+"""Where the curves and results of a run go: CSV files, TensorBoard or Weights & Biases."""
 
 import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from netrc import NetrcParseError, netrc
 from pathlib import Path
 from typing import Any
@@ -10,17 +12,26 @@ from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger
 from pruner.errors import MissingExtra
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What a run says about itself: its configuration, the runs it belongs to, words to find it."""
+
+    config: Mapping[str, Any] = field(default_factory=dict)
+    group: str | None = None
+    tags: Sequence[str] = ()
+
+
 def _start(folder: Path) -> str:
     """A new sub-folder for every start of a run: a resumed run keeps the curves before it."""
     return f"start-{sum(1 for _ in folder.glob('start-*'))}"
 
 
-def csv(*, folder: Path, name: str) -> Logger:
-    """``<folder>/start-<n>/metrics.csv``; `name` is not needed, the folder says it."""
+def csv(*, folder: Path, name: str, about: About | None = None) -> Logger:
+    """``<folder>/start-<n>/metrics.csv``; what the run is stands in the files beside it."""
     return CSVLogger(str(folder), name="", version=_start(folder))
 
 
-def tensorboard(*, folder: Path, name: str) -> Logger:
+def tensorboard(*, folder: Path, name: str, about: About | None = None) -> Logger:
     """TensorBoard event files under the run folder. Raises MissingExtra without the package."""
     try:
         return TensorBoardLogger(str(folder), name="", version=_start(folder))
@@ -39,11 +50,20 @@ def has_wandb_key() -> bool:
 
 
 def wandb(
-    *, folder: Path, name: str, project: str = "pruner", offline: bool | None = None, **kwargs: Any
+    *,
+    folder: Path,
+    name: str,
+    about: About | None = None,
+    project: str = "pruner",
+    group: str | None = None,
+    tags: Sequence[str] = (),
+    offline: bool | None = None,
+    **kwargs: Any,
 ) -> Logger:
     """Weights & Biases; offline unless a key is found or `offline` says otherwise.
 
-    An offline run is uploaded later with ``wandb sync``. Raises MissingExtra without the package.
+    An offline run is uploaded later with ``wandb sync``. `tags` come on top of those of the run,
+    `group` replaces its own. Raises MissingExtra without the package.
     """
     try:
         import wandb as _  # noqa: F401  # only to tell early and kindly that it is missing
@@ -52,8 +72,48 @@ def wandb(
     from pytorch_lightning.loggers import WandbLogger
 
     alone = not has_wandb_key() if offline is None else offline
+    about = about or About()
     folder.mkdir(parents=True, exist_ok=True)
-    return WandbLogger(save_dir=str(folder), name=name, project=project, offline=alone, **kwargs)
+    return WandbLogger(
+        save_dir=str(folder.resolve()),
+        name=name,
+        project=project,
+        offline=alone,
+        config=dict(about.config),
+        group=group or about.group,
+        tags=[*about.tags, *tags],
+        **kwargs,
+    )
+
+
+def report(
+    logger: Logger,
+    metrics: Mapping[str, Any],
+    tasks: Sequence[Mapping[str, Any]],
+    checkpoint: Path | None = None,
+) -> None:
+    """Tell W&B how the run ended: numbers, one table row a task, the checkpoint as an artifact.
+
+    The other loggers need none of it: `metrics.json` and the checkpoint lie in the run folder. The
+    artifact refers to the file where it is instead of copying it until the upload.
+    """
+    from pytorch_lightning.loggers import WandbLogger
+
+    if not isinstance(logger, WandbLogger):
+        return
+    import wandb
+
+    run = logger.experiment
+    numbers = {k: v for k, v in metrics.items() if isinstance(v, int | float)}
+    run.summary.update({f"test/{name}": value for name, value in numbers.items()})
+    if tasks:
+        columns: list[Any] = list(tasks[0])
+        rows: list[Any] = [[row[name] for name in columns] for row in tasks]
+        run.log({"test/tasks": wandb.Table(columns=columns, data=rows)})
+    if checkpoint is not None:
+        artifact = wandb.Artifact(f"checkpoint-{run.id}", type="model", metadata=numbers)
+        artifact.add_file(str(checkpoint.resolve()), policy="immutable", skip_cache=True)
+        run.log_artifact(artifact)
 
 
 def close(logger: Logger) -> None:
@@ -61,4 +121,6 @@ def close(logger: Logger) -> None:
     from pytorch_lightning.loggers import WandbLogger
 
     if isinstance(logger, WandbLogger):
-        logger.experiment.finish()
+        import wandb
+
+        wandb.finish()

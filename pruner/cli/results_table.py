@@ -25,7 +25,7 @@ from pruner.cli.common import (
     say,
 )
 from pruner.cli.dataset import Dataset, load_dataset, record_root
-from pruner.cli.fit import Part, judge, ranker_of, run_part
+from pruner.cli.fit import Part, ranker_of, run_part, scored_tasks
 from pruner.cli.options import check_options
 from pruner.data.splits import Split, make_split
 from pruner.data.store import RecordRoot
@@ -33,7 +33,7 @@ from pruner.errors import PrunerError
 from pruner.models.assemble import divide, small_tasks_removed
 from pruner.models.checkpoint import git_commit
 from pruner.models.ranker import RandomRanker
-from pruner.models.report import random_report
+from pruner.models.report import full_report, random_report
 
 METRICS = ("top1", "top5", "pairwise_accuracy", "top1_task_mean", "top5_task_mean", "ndcg")
 COLUMNS = (
@@ -127,10 +127,10 @@ def platform_rows(config: DictConfig, root: RecordRoot, platform: str, folder: P
         rows.append(_row(fit, metrics))
     for seed in config.seeds:
         for name, path in config.checkpoints.items():
-            _, info = ranker_of(Path(path))
+            ranker, info = ranker_of(Path(path))
             store = dataset(info.dataflow).store
             test = divide(store, _split(config, store.keys, seed))["test"]
-            judged = {**judge(Path(path), store, test, 1), "split": config.split}
+            judged = {**full_report(scored_tasks(ranker, store, test, 1)), "split": config.split}
             rows.append(_row(Fit(platform=platform, model=name, seed=seed), judged))
     return rows
 

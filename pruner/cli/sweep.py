@@ -22,9 +22,10 @@ from pruner.errors import PrunerError
 TABLE = "results.csv"
 
 
-def in_sweep() -> bool:
-    """Whether this process runs a cell of a sweep."""
-    return bool(HydraConfig.get().mode == RunMode.MULTIRUN)
+def sweep_name() -> str | None:
+    """The folder name of the sweep that this process runs a cell of, None outside a sweep."""
+    hydra = HydraConfig.get()
+    return Path(hydra.sweep.dir).name if hydra.mode == RunMode.MULTIRUN else None
 
 
 def run_cell(task: Any, config: DictConfig) -> None:

@@ -62,6 +62,21 @@ def ranking_metrics(tasks: Sequence[ScoredTask]) -> dict[str, float]:
     }
 
 
+def task_rows(tasks: Sequence[ScoredTask]) -> list[dict[str, Any]]:
+    """One row a task: what the sums of the metrics are made of."""
+    return [
+        {
+            "task": task.name,
+            "num_programs": task.num_programs,
+            "best_latency_s": task.best_s,
+            "top1": metrics.top_k([task], 1),
+            "top5": metrics.top_k([task], 5),
+            "pairwise_accuracy": metrics.pairwise_accuracy([task]),
+        }
+        for task in tasks
+    ]
+
+
 def full_report(tasks: Sequence[ScoredTask]) -> dict[str, Any]:
     """Everything `evaluate` prints: metrics, Best-k table, the random row and regrets."""
     values: dict[str, Any] = dict(ranking_metrics(tasks))

@@ -3,7 +3,7 @@
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -102,3 +102,27 @@ class PooledSelfAttention(nn.Module):
         summed = attended.sum(dim=2).reshape(programs, width)
         projected_sum = functional.linear(summed, self.out_proj.weight)
         return x.sum(dim=1) + projected_sum + rows * self.out_proj.bias
+
+
+class MaskedSelfAttention(nn.Module):
+    """``x + MultiHead(x)`` among the real items of each program."""
+
+    def __init__(self, width: int, num_heads: int) -> None:
+        super().__init__()
+        if width % num_heads:
+            raise ValueError(f"attention: width {width} is not a multiple of {num_heads} heads")
+        self.num_heads = num_heads
+        self.project = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(
+        self, x: Float[Tensor, "program item width"], real: Bool[Tensor, "program item"]
+    ) -> Float[Tensor, "program item width"]:
+        """Keep the shape; rows of padding are left to the caller to drop."""
+        programs, items, width = x.shape
+        heads = self.project(x).view(programs, items, 3, self.num_heads, width // self.num_heads)
+        query, key, value = heads.permute(2, 0, 3, 1, 4).unbind(0)
+        # A program without any item would have nothing to attend to: let it see its padding.
+        visible = (real | ~real.any(dim=1, keepdim=True))[:, None, None, :]
+        attended = functional.scaled_dot_product_attention(query, key, value, attn_mask=visible)
+        return x + self.out(attended.transpose(1, 2).reshape(programs, items, width))

@@ -13,41 +13,16 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional
 
 from pruner.errors import DataError
 from pruner.features.primitives import NUM_COLUMNS
 from pruner.models.batch import ProgramBatch
-from pruner.models.layers import ResidualLayer
+from pruner.models.layers import MaskedSelfAttention, ResidualLayer
 
 ENCODER = (64, 128, 256, 256)
 HEAD = (256, 128, 64, 1)
-
-
-class StepAttention(nn.Module):
-    """``x + MultiHead(x)`` among the real steps of each program."""
-
-    def __init__(self, width: int, num_heads: int) -> None:
-        super().__init__()
-        if width % num_heads:
-            raise ValueError(f"attention: width {width} is not a multiple of {num_heads} heads")
-        self.num_heads = num_heads
-        self.project = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
-
-    def forward(
-        self, x: Float[Tensor, "program step width"], real: Bool[Tensor, "program step"]
-    ) -> Float[Tensor, "program step width"]:
-        """Keep the shape; rows of padding are left to the caller to drop."""
-        programs, steps, width = x.shape
-        heads = self.project(x).view(programs, steps, 3, self.num_heads, width // self.num_heads)
-        query, key, value = heads.permute(2, 0, 3, 1, 4).unbind(0)
-        # A program without any step would have nothing to attend to: let it see its padding.
-        visible = (real | ~real.any(dim=1, keepdim=True))[:, None, None, :]
-        attended = functional.scaled_dot_product_attention(query, key, value, attn_mask=visible)
-        return x + self.out(attended.transpose(1, 2).reshape(programs, steps, width))
 
 
 class TLP(nn.Module):
@@ -62,7 +37,7 @@ class TLP(nn.Module):
         super().__init__()
         self.platforms = tuple(platforms)
         self.encoder = _layers((NUM_COLUMNS, *ENCODER), last_relu=True)
-        self.attention = StepAttention(ENCODER[-1], num_heads)
+        self.attention = MaskedSelfAttention(ENCODER[-1], num_heads)
         self.residual = nn.Sequential(ResidualLayer(ENCODER[-1]), ResidualLayer(ENCODER[-1]))
         self.heads = nn.ModuleList(
             _layers((ENCODER[-1], *HEAD), last_relu=False) for _ in self.platforms or ("",)

@@ -10,7 +10,7 @@ from pruner.models.store import ProgramStore, TaskPrograms
 from pruner.program.skeleton import group_programs
 
 
-def key(name="t", platform="toy"):
+def key(name="t", platform="v100"):
     return TaskKey(platform=platform, task=name, workload_key='["x"]', target="cuda")
 
 
@@ -53,12 +53,12 @@ def latency_of(batch):
     return 1e-4 * np.exp(-speed_of(batch.statement, batch.dataflow))
 
 
-def task(rng, name="t0", num_programs=12, *, platform="toy", **kwargs):
+def task(rng, name="t0", num_programs=12, *, platform="v100", **kwargs):
     batch = features(rng, num_programs, **kwargs)
     return TaskPrograms.of(key(name, platform), batch, latency_of(batch), np.arange(num_programs))
 
 
-def store(seed=0, sizes=(12, 9, 15), *, platform="toy", **kwargs):
+def store(seed=0, sizes=(12, 9, 15), *, platform="v100", **kwargs):
     rng = np.random.default_rng(seed)
     return ProgramStore.build(
         task(rng, f"t{i}", size, platform=platform, **kwargs) for i, size in enumerate(sizes)

@@ -17,7 +17,8 @@ from pruner.models.ranker import NeuralRanker
 from tests.models import synthetic
 
 PACM = {"_target_": "pruner.models.pacm.PaCM", "num_dataflow_rows": 10}
-TLP = {"_target_": "pruner.models.tlp.TLP", "platforms": ["k80", "toy"]}
+TLP = {"_target_": "pruner.models.tlp.TLP", "platforms": ["k80", "v100"]}
+ATTENTION = {"_target_": "pruner.models.hardware_attention.HardwareAttention"}
 LIGHTGBM = {"_target_": "pruner.models.lightgbm_trees.LightGBMRanker", "min_data_in_leaf": 1}
 XGBOOST = {"_target_": "pruner.models.trees.XGBoostRanker", "pooling": ["mean", "max"]}
 
@@ -44,7 +45,9 @@ def ranker(model, store):
 
 
 @pytest.mark.parametrize(
-    "model", [PACM, TLP, XGBOOST, LIGHTGBM], ids=["pacm", "mtl-tlp", "xgboost", "lightgbm"]
+    "model",
+    [PACM, TLP, ATTENTION, XGBOOST, LIGHTGBM],
+    ids=["pacm", "mtl-tlp", "attention", "xgboost", "lightgbm"],
 )
 def test_a_loaded_checkpoint_scores_the_same(tmp_path, model):
     store = synthetic.store()

@@ -9,11 +9,12 @@ import torch
 
 from pruner.errors import DataError
 from pruner.models.batch import from_padded
-from pruner.models.layers import PooledSelfAttention, ProgramNorm
+from pruner.models.hardware_attention import HardwareAttention
+from pruner.models.layers import MaskedSelfAttention, PooledSelfAttention, ProgramNorm
 from pruner.models.mlp import TenSetMLP
 from pruner.models.pacm import PaCM
 from pruner.models.store import ProgramStore
-from pruner.models.tlp import TLP, StepAttention
+from pruner.models.tlp import TLP
 from tests.models import synthetic
 
 NETWORKS = {
@@ -22,7 +23,8 @@ NETWORKS = {
     "pacm-no-dataflow": lambda: PaCM(use_dataflow=False),
     "tensetmlp": TenSetMLP,
     "tlp": TLP,
-    "mtl-tlp": lambda: TLP(platforms=["other", "toy"]),
+    "attention": HardwareAttention,
+    "mtl-tlp": lambda: TLP(platforms=["other", "v100"]),
 }
 WITH_STATEMENTS = [name for name in NETWORKS if "tlp" not in name]
 
@@ -107,9 +109,11 @@ def test_padding_contributes_nothing(name):
     statement = torch.from_numpy(raw.statement)
     wider = torch.cat([statement, torch.full((8, 3, 164), 7.0)], dim=1)
     model = network(name)
-    torch.testing.assert_close(
-        model(from_padded(statement, *tensors)), model(from_padded(wider, *tensors))
+    here = {"platform": torch.zeros(8, dtype=torch.long), "platforms": ("v100",)}
+    narrow_score, wide_score = (
+        model(replace(from_padded(rows, *tensors), **here)) for rows in (statement, wider)
     )
+    torch.testing.assert_close(narrow_score, wide_score)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -131,8 +135,8 @@ def test_tlp_parameters_by_hand():
     assert sum(p.numel() for p in three.parameters()) == single + 2 * head
 
 
-def test_step_attention_equals_torch_attention_with_masked_padding():
-    ours = StepAttention(32, 8)
+def test_masked_attention_equals_torch_attention_with_masked_padding():
+    ours = MaskedSelfAttention(32, 8)
     theirs = torch.nn.MultiheadAttention(32, 8, batch_first=True)
     theirs.load_state_dict(
         {
@@ -170,6 +174,14 @@ def test_each_platform_has_its_own_head_and_only_its_programs_train_it():
     assert trained == [False, True, False]
     with pytest.raises(DataError, match=r"heads for a, c; got programs of b"):
         TLP(platforms=["a", "c"])(batch)
+
+
+def test_attention_reads_the_device_and_asks_for_it():
+    batch, model = normalised(), network("attention")
+    elsewhere = replace(batch, platforms=("k80",))
+    assert not torch.allclose(model(elsewhere), model(batch))
+    with pytest.raises(DataError, match="which platform"):
+        model(replace(batch, platforms=("",)))
 
 
 def test_tlp_names_what_is_missing():

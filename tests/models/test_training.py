@@ -9,6 +9,7 @@ from pruner.errors import PrunerError
 from pruner.models import metrics
 from pruner.models.batching import MixedBatches, TaskBatches
 from pruner.models.datamodule import RankingData
+from pruner.models.hardware_attention import HardwareAttention
 from pruner.models.keep_best import KeepBest
 from pruner.models.lightgbm_trees import LightGBMRanker
 from pruner.models.lit import RankingModule
@@ -63,7 +64,7 @@ def fit(tmp_path, store, *, network=PaCM, loss=None, batches=None, epochs=6, lr=
 
 
 @pytest.mark.parametrize("loss", [LambdaRank, RankNet, ListNet, MeanSquare])
-@pytest.mark.parametrize("network", [PaCM, TenSetMLP, TLP])
+@pytest.mark.parametrize("network", [PaCM, TenSetMLP, TLP, HardwareAttention])
 def test_every_network_and_loss_overfits_a_dozen_programs(tmp_path, network, loss):
     store = synthetic.store(sizes=(12,))
     module, _, _ = fit(

@@ -24,6 +24,7 @@ from pruner.cli.common import (
     save_metrics,
     say,
 )
+from pruner.cli.tune_report import draw, load_run, time_table
 from pruner.errors import PrunerError
 from pruner.models.adaptation.base import Setting
 from pruner.models.checkpoint import load_checkpoint
@@ -47,6 +48,8 @@ LOCAL = "cpu"  # platform=cpu: the described CPU that fits this machine
 
 def tune(config: DictConfig) -> dict[str, Any]:
     """Run the command; returns the object of the last line."""
+    if config.plot is not None:
+        return plot(config)
     earlier = Path(config.resume) if config.resume is not None else None
     if earlier is not None:
         config = resumed_config(earlier, config)
@@ -61,6 +64,26 @@ def tune(config: DictConfig) -> dict[str, Any]:
         result = _tune(config, workloads, folder, logger)
     finally:
         loggers.close(logger)
+    save_metrics(folder, result)
+    draw([load_run(folder)], folder)
+    say(time_table(result["seconds"]))
+    return result
+
+
+def plot(config: DictConfig) -> dict[str, Any]:
+    """Draw the curves and the time of earlier runs into a new folder."""
+    runs = [load_run(Path(folder)) for folder in config.plot]
+    folder = new_run_folder(Path(config.outputs), "tune", config.run_id, "plot")
+    save_config(folder, config)
+    for run in runs:
+        say(f"{run.name}\n{time_table(run.seconds)}")
+    result = {
+        "plots": [str(path) for path in draw(runs, folder)],
+        "runs": {
+            run.name: {"best_latency_s": run.best_s.min(initial=float("inf")), **run.seconds}
+            for run in runs
+        },
+    }
     save_metrics(folder, result)
     return result
 
@@ -200,6 +223,7 @@ def summary(
                 "best_latency_s": task.current_best_s,
                 "gflops_per_s": task.flops / task.current_best_s / 1e9,
                 "trials": task.trials,
+                "weight": task.workload.weight,
             }
             for task in tasks
         },

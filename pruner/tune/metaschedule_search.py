@@ -21,7 +21,8 @@ from pruner.tune.tvm_import import load_tvm
 class MetaScheduleSearch:
     """See :class:`pruner.tune.live_search.LiveSearch`.
 
-    Its random state and model live in TVM and cannot be saved: a resumed run starts as TVM's own
+    What it predicts counts as sampling: both happen in one call of TVM. `warm_up` measured programs
+    come before its model does. Its random state and model live in TVM and cannot be saved: a resumed run starts as TVM's own
     does, from the records of its database, with the model fitted to them.
     """
 
@@ -33,7 +34,7 @@ class MetaScheduleSearch:
         self.refused = 0
         self.savable = False
         self._phases = phases
-        self._model = _timed_xgb(phases)
+        self._model = ms.cost_model.XGBModel(num_warmup_samples=warm_up, num_tuning_cores=1)
         self._context = ms.TuneContext(
             mod=module,
             target=target,
@@ -92,19 +93,6 @@ class MetaScheduleSearch:
             runner = load_tvm().meta_schedule.runner
             results = [runner.RunnerResult(list(record.run_secs), None) for record in records]
             self._model.update(self._context, theirs, results)
-
-
-def _timed_xgb(phases: Phases) -> Any:
-    """TVM's XGBoost model, its predictions counted as verifying."""
-    ms = load_tvm().meta_schedule
-    base = ms.cost_model.XGBModel
-
-    class TimedXGBModel(base):  # type: ignore[misc, valid-type]
-        def predict(self, context: Any, candidates: Any) -> Any:
-            with phases.time("verify"):
-                return super().predict(context, candidates)
-
-    return TimedXGBModel(num_tuning_cores=1)
 
 
 def _result(outcome: Outcome) -> Any:

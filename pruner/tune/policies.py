@@ -16,7 +16,12 @@ class RandomDraws:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaSchedule:
-    """TVM's own evolutionary search with XGBoost; the defaults are TVM's."""
+    """TVM's own evolutionary search with XGBoost; the defaults are TVM's.
+
+    With fewer than ``num_warmup_samples`` measured programs TVM's model scores at random.
+    """
+
+    num_warmup_samples: int = 100
 
     population_size: int = 512
     init_measured_ratio: float = 0.2

@@ -81,6 +81,7 @@ def prepare(
         wanted = arguments(workload.module)
         search: LiveSearch
         if isinstance(options.policy, MetaSchedule):
+            settings = asdict(options.policy)
             search = MetaScheduleSearch(
                 workload.module,
                 platform.target,
@@ -89,7 +90,8 @@ def prepare(
                 batch=budget.batch,
                 seed=options.seed,
                 phases=phases,
-                options=asdict(options.policy),
+                warm_up=settings.pop("num_warmup_samples"),
+                options=settings,
             )
         else:
             space = _spaces(workload, platform, options, phases, tell)

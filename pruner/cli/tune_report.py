@@ -1,0 +1,121 @@
+"""Pictures and tables of tuning runs: best latency against trials and seconds, where time went."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.cli.common import load_metrics
+from pruner.errors import DataError
+from pruner.tune.journal import JOURNAL_FILE, Trial, read_trials
+from pruner.tune.phases import IDLE, PHASES
+
+CURVES, TIME = "curves.png", "time.png"
+NAMES = (*PHASES, IDLE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCurve:
+    """One run: best weighted latency (seconds) after every trial, from where all tasks have one.
+
+    ``trial`` int64 [T], ``elapsed_s`` and ``best_s`` float64 [T]; ``seconds`` by phase.
+    """
+
+    name: str
+    trial: NDArray[np.int64]
+    elapsed_s: NDArray[np.float64]
+    best_s: NDArray[np.float64]
+    seconds: Mapping[str, float]
+
+
+def best_curve(
+    trials: Sequence[Trial], weights: Mapping[str, float]
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    """Trial numbers, seconds and best weighted sums of latencies, once every task has a program."""
+    best = dict.fromkeys(weights, float("inf"))
+    rows = []
+    for number, trial in enumerate(trials, start=1):
+        best[trial.task] = min(best[trial.task], trial.latency_s)
+        total = sum(weight * best[name] for name, weight in weights.items())
+        if total < float("inf"):
+            rows.append((number, trial.elapsed_s, total))
+    values = np.array(rows, np.float64).reshape(-1, 3)
+    return values[:, 0].astype(np.int64), values[:, 1], values[:, 2]
+
+
+def load_run(folder: Path) -> RunCurve:
+    """Read a run folder. Raises `DataError` where it holds no measured candidate."""
+    trials = read_trials(folder / JOURNAL_FILE)
+    if not trials:
+        raise DataError(f"{folder}: no {JOURNAL_FILE} with measured candidates; name a run folder")
+    metrics = load_metrics(folder) or {}
+    tasks = metrics.get("tasks", {})
+    weights = {trial.task: tasks.get(trial.task, {}).get("weight", 1.0) for trial in trials}
+    number, elapsed_s, best_s = best_curve(trials, weights)
+    return RunCurve(
+        name=folder.name,
+        trial=number,
+        elapsed_s=elapsed_s,
+        best_s=best_s,
+        seconds=metrics.get("seconds", {}),
+    )
+
+
+def time_table(seconds: Mapping[str, float]) -> str:
+    """Seconds and share of every phase, one line each."""
+    total = sum(seconds.values()) or 1.0
+    lines = [
+        f"{name:<12}{seconds.get(name, 0.0):>9.2f} s{100 * seconds.get(name, 0.0) / total:>7.1f} %"
+        for name in NAMES
+    ]
+    return "\n".join([*lines, f"{'total':<12}{total:>9.2f} s"])
+
+
+def draw(runs: Sequence[RunCurve], folder: Path) -> list[Path]:
+    """Write ``curves.png`` and ``time.png`` into `folder`."""
+    return [_draw_curves(runs, folder / CURVES), _draw_time(runs, folder / TIME)]
+
+
+def _figure(columns: int) -> tuple[Any, Any]:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot.subplots(1, columns, figsize=(5.5 * columns, 3.6), layout="constrained")
+
+
+def _draw_curves(runs: Sequence[RunCurve], path: Path) -> Path:
+    figure, axes = _figure(2)
+    for axis, label in zip(axes, ("measured candidates", "seconds"), strict=True):
+        for run in runs:
+            x = run.trial if label != "seconds" else run.elapsed_s
+            axis.step(x, 1e3 * run.best_s, where="post", label=run.name)
+        axis.set(xlabel=label, ylabel="best latency (ms)", yscale="log")
+        axis.grid(visible=True, which="both", alpha=0.3)
+    axes[0].legend(fontsize=7)
+    return _save(figure, path)
+
+
+def _draw_time(runs: Sequence[RunCurve], path: Path) -> Path:
+    figure, axis = _figure(1)
+    left = np.zeros(len(runs))
+    for name in NAMES:
+        width = np.array([run.seconds.get(name, 0.0) for run in runs])
+        axis.barh([run.name for run in runs], width, left=left, label=name)
+        left += width
+    axis.set(xlabel="seconds")
+    axis.tick_params(axis="y", labelsize=7)
+    axis.legend(fontsize=7, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    return _save(figure, path)
+
+
+def _save(figure: Any, path: Path) -> Path:
+    from matplotlib import pyplot
+
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
+    return path

@@ -13,6 +13,7 @@ CPU. Sources of the formulas:
   without misses between its iterations, so a buffer crosses once for the loop around it, as far as
   that loop moves it, and once more for every iteration further out: ``bytes[l - 1] * prod of
   extents outside l - 1`` [the capacity rule of the ECM model: Stengel et al., 2015, section 2].
+  Measurements repeat the program, so that what fits whole is warm and does not cross.
 * *Balance*: ``P / (ceil(P / cores) cores)`` of ``P`` parallel iterations (the paper's P_l2,c).
 """
 
@@ -137,9 +138,9 @@ class _CpuRow:
         }
 
     def _regions(self) -> Floats:
-        """1 for a statement whose own loops are parallel: a region is opened for it."""
+        """1 for a statement whose own loops are parallel: threads are started for it."""
         own = extent_of((x for x in self._own if x.mark == "parallel"), self._num)
-        return np.where(own > 1, 1.0, 0.0)
+        return np.where((own > 1) & (self._device.num_cores > 1), 1.0, 0.0)
 
     def _unrolled_depth(self) -> NDArray[np.int64]:
         """First own loop of the body that the pragma, or else the compiler, turns into one block.
@@ -259,29 +260,38 @@ class _CpuRow:
         stride = np.zeros(self._num)
         for loop, here in self._chosen.items():
             stride = stride + np.where(here, access.stride(loop.var), 0)
-        wide = self._lanes > 1
-        vectors = np.where((stride == 1) & wide, count / self._lanes, 0)
-        broadcast = np.where(stride == 0, count / self._vector, 0)
-        return vectors, np.where(wide & (stride <= 1), broadcast, count)
+        # a vector of strided elements is put together from the vectors that hold them
+        near = (stride >= 1) & (stride < self._lanes)
+        vectors = np.where(near, count * stride / self._lanes, 0)
+        return vectors, np.where(near, 0, count / np.where(stride == 0, self._vector, 1))
 
     def _memory(self) -> dict[str, Floats]:
         """Footprints and traffic of the three caches, in bytes of whole lines."""
-        by_depth = self._bytes_by_depth()
-        footprint = by_depth.sum(axis=0)  # [L + 1, N]
+        footprint = self._bytes_by_depth().sum(axis=0)  # [L + 1, N]
         outside = np.ones((len(self._loops) + 1, self._num))
         for depth, loop in enumerate(self._loops):
             outside[depth + 1] = outside[depth] * loop.extent
-        device = self._device
-        sizes = (device.l1_bytes_per_core, device.l2_bytes_per_core, device.l3_bytes)
+        device, cores = self._device, self._cores_by_depth()
+        sizes = (device.l1_bytes_per_core * cores, device.l2_bytes_per_core * cores)
         out = {"unique": footprint[0]}
-        for name, size in zip(CACHES, sizes, strict=True):
+        for name, size in zip(CACHES, (*sizes, device.l3_bytes), strict=True):
             inside = footprint <= size
             inside[-1] = True
             fits = inside.argmax(axis=0)
             crossing = np.maximum(fits - 1, 0)[None]
             moved = np.take_along_axis(footprint, crossing, 0)[0]
+            moved = moved * np.take_along_axis(outside, crossing, 0)[0]
             out[f"{name}_footprint"] = np.take_along_axis(footprint, fits[None], 0)[0]
-            out[f"{name}_traffic"] = moved * np.take_along_axis(outside, crossing, 0)[0]
+            out[f"{name}_traffic"] = np.where(fits == 0, 0.0, moved)
+        return out
+
+    def _cores_by_depth(self) -> Floats:
+        """Private caches that share the footprint of the loops from each depth inwards."""
+        out, inside = np.ones((len(self._loops) + 1, self._num)), np.ones(self._num)
+        for depth in range(len(self._loops) - 1, -1, -1):
+            if self._loops[depth].mark == "parallel":
+                inside = inside * self._loops[depth].extent
+            out[depth] = np.minimum(inside, self._device.num_cores)
         return out
 
     def _bytes_by_depth(self) -> Floats:

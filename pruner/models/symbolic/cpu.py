@@ -46,7 +46,7 @@ class CpuRates:
     l1_bytes: float = 32.0  # per cycle between L1 and L2
     l2_bytes: float = 12.0  # per cycle between L2 and L3
     dram: float = 0.7  # share of the memory bandwidth that is reached
-    region_us: float = 4.0  # opening a parallel region, microseconds
+    region_us: float = 10.0  # opening a parallel region, microseconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

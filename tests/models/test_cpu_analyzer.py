@@ -1,0 +1,154 @@
+"""The analyzer on CPUs and on loop nests: arithmetic, switches, calibration, errors."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pruner.errors import DataError, PrunerError
+from pruner.features.cpu_symbols import CPU_COLUMNS
+from pruner.features.draft import Symbols
+from pruner.models.symbolic.analyzer import Analyzer, load_analyzer
+from pruner.models.symbolic.calibrate import Sample, calibrate, free_rates
+from pruner.models.symbolic.constants import load_constants, save_constants
+from pruner.models.symbolic.cpu import CpuRates, CpuSwitches
+from pruner.program.device import device_from_mapping
+from pruner.program.nest import build_nests
+from pruner.program.skeleton import group_programs
+from pruner.search.draft import DraftScore
+from tests.features.matmul_skeleton import matmul_dag, matmul_steps
+from tests.features.test_cpu_symbols import tiled_steps
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+N = 256
+
+
+def cpu(name="cpu-avx2", **options) -> Analyzer:
+    return load_analyzer(CONF, name, **options)
+
+
+def one(**values) -> Symbols:
+    """One statement that does nothing but what `values` say; a plain loop over vectors of eight."""
+    table = dict.fromkeys(CPU_COLUMNS, 0.0)
+    table |= dict.fromkeys(("balance", "tile", "accumulators", "steps", "held", "body"), 1.0)
+    table |= {"lanes": 8.0, **values}
+    column = np.array([table[name] for name in CPU_COLUMNS])
+    return Symbols(column.reshape(1, -1, 1), (0,), (False,), CPU_COLUMNS)
+
+
+def seconds(analyzer, **values):
+    return float(analyzer.latency_s(one(**values))[0])
+
+
+def test_vectors_on_all_cores_run_at_the_peak():
+    device = cpu().device
+    assert seconds(cpu(), comp_count=1e9) == pytest.approx(1e9 / device.peak_flops_per_s)
+    assert seconds(cpu(), comp_count=1e9, lanes=1) == pytest.approx(8e9 / device.peak_flops_per_s)
+    assert seconds(cpu(), comp_count=1e9, balance=0.5) == pytest.approx(
+        2e9 / device.peak_flops_per_s
+    )
+
+
+def test_bytes_that_miss_a_cache_take_the_time_of_the_next_one():
+    device, rates = cpu().device, CpuRates()
+    cores = device.clock_hz * device.num_cores
+    assert seconds(cpu(), l1_traffic=1e6) == pytest.approx(1e6 / rates.l1_bytes / cores)
+    assert seconds(cpu(), l2_traffic=1e6) == pytest.approx(1e6 / rates.l2_bytes / cores)
+    assert seconds(cpu(), l3_traffic=1e6) == pytest.approx(
+        1e6 / (device.dram_bytes_per_s * rates.dram)
+    )
+
+
+def test_every_switch_changes_something():
+    rng = np.random.default_rng(0)
+    steps = tilings(rng, 40)
+    analyzer = cpu()
+    assert dataclasses.astuple(CpuSwitches.without("c"))[-2:] == (True, True)
+    every = analyzer.score_steps(matmul_dag(N, N, N), steps)
+    for group in ("c", "m"):
+        less = cpu(without=group).score_steps(matmul_dag(N, N, N), steps)
+        assert (less != every).any()
+    assert not any(dataclasses.astuple(CpuSwitches.without("m"))[-2:])
+
+
+def tilings(rng, count):
+    return [
+        tiled_steps(
+            N,
+            tuple(int(x) for x in rng.choice([1, 2, 4], 3)),
+            tuple(int(x) for x in rng.choice([1, 2, 4, 8], 3)),
+            int(rng.choice([1, 4, 16])),
+            unroll=int(rng.choice([0, 16, 64, 512])),
+        )
+        for _ in range(count)
+    ]
+
+
+def test_a_register_tile_beats_a_plain_loop_and_a_tile_beyond_the_registers():
+    tile = tiled_steps(N, (2, 8, 4), (2, 1, 16), 4)
+    plain = tiled_steps(N, (2, 128, 1), (1, 1, 1), 1, vector=False)
+    beyond = tiled_steps(N, (2, 1, 32), (2, 1, 64), 4, unroll=512)
+    scores = cpu().score_steps(matmul_dag(N, N, N), [tile, plain, beyond])
+    assert scores[0] > scores[2] > scores[1]
+
+
+@pytest.mark.parametrize("name", ["cpu-avx512", "v100"])
+def test_nests_decisions_and_steps_have_the_same_scores(name):
+    rng, analyzer = np.random.default_rng(0), cpu(name)
+    dag = matmul_dag(N, N, N)
+    steps = tilings(rng, 10) if name.startswith("cpu") else gpu_tilings(rng, 10)
+    from_steps = analyzer.score_steps(dag, steps)
+    for group in group_programs(steps)[0]:
+        from_nests = analyzer.score_nests(build_nests(dag, group.skeleton, group.decisions))
+        from_decisions = DraftScore(dag, group.skeleton, analyzer)(group.decisions)
+        assert np.allclose(from_nests, from_decisions)
+        legal = np.isfinite(from_nests)
+        assert legal.any()
+        assert np.allclose(from_nests[legal], from_steps[group.rows][legal])
+
+
+def gpu_tilings(rng, count):
+    return [
+        matmul_steps(N, N, N, (1, 4, 2, 2), (1, int(rng.choice([4, 8, 16])), 2, 2), (4, 2))
+        for _ in range(count)
+    ]
+
+
+def test_too_many_threads_are_illegal():
+    dag = matmul_dag(N, N, N)
+    steps = [matmul_steps(N, N, N, (1, t, 2, 2), (1, t, 2, 2), (4, 2)) for t in (8, 64)]
+    group = group_programs(steps)[0][0]
+    scores = cpu("v100").score_nests(build_nests(dag, group.skeleton, group.decisions))
+    assert np.isfinite(scores[0])
+    assert np.isneginf(scores[1])  # 4,096 threads
+
+
+def test_calibration_recovers_the_rates_of_another_cpu(tmp_path):
+    rng, analyzer = np.random.default_rng(0), cpu()
+    dag, steps = matmul_dag(N, N, N), tilings(rng, 120)
+    rates = CpuRates(load=3.0, store=6.0, l1_bytes=4.0)
+    constants = dataclasses.replace(analyzer.constants, rates=rates)
+    truth = dataclasses.replace(analyzer, constants=constants)
+    parts = [analyzer.plan(dag, g.skeleton).symbols(g.decisions) for g in group_programs(steps)[0]]
+    latency_s = np.concatenate([truth.latency_s(symbols) for symbols in parts])
+    fit = calibrate([Sample(symbols=tuple(parts), latency_s=latency_s)], analyzer, ridge=0.01)
+    assert fit.num_programs == 120
+    assert fit.error_after < 0.2 * fit.error_before
+    assert set(free_rates(fit.constants.rates)) == set(dataclasses.asdict(rates))
+    save_constants(tmp_path / "mine.yaml", fit.constants)
+    assert load_constants(tmp_path, "mine", CpuRates) == fit.constants
+
+
+def test_bad_input_is_one_line_that_names_the_fix(tmp_path):
+    with pytest.raises(PrunerError, match="the paper form is for GPUs; use form=hardware"):
+        cpu(form="paper")
+    with pytest.raises(DataError, match="known platforms: a100"):
+        cpu("cpu-none")
+    values = dataclasses.asdict(cpu().device) | {"kind": "cpu"}
+    del values["vector_registers"]
+    with pytest.raises(DataError, match="missing vector_registers; add each with its source"):
+        device_from_mapping(values)
+    (tmp_path / "x.yaml").write_text("rates: {spill: 1}\n")
+    with pytest.raises(DataError, match="unknown spill; known: load, store"):
+        load_constants(tmp_path, "x", CpuRates)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
-from pruner.search.space import Decisions, DecisionSpace, unique_rows
+from pruner.search.space import Decisions, SearchSpace, unique_rows
 
 Scores = NDArray[np.float64]
 ScoreFunction = Callable[[Decisions], Scores]  # higher is better, minus infinity: never choose
@@ -45,7 +45,7 @@ class Draft:
 
 
 def explore(
-    space: DecisionSpace,
+    space: SearchSpace,
     score: ScoreFunction,
     settings: ExplorerSettings,
     rng: np.random.Generator,
@@ -96,7 +96,7 @@ def select(score: Scores, num: int, rng: np.random.Generator) -> NDArray[np.int6
 
 
 def _merge(
-    space: DecisionSpace,
+    space: SearchSpace,
     best: Draft,
     population: Decisions,
     score: Scores,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pruner.search.explorer import ExplorerSettings, ScoreFunction, Scores, explore
 from pruner.search.pool import Measurements
-from pruner.search.space import Decisions, DecisionSpace, unique_rows
+from pruner.search.space import Decisions, SearchSpace, unique_rows
 
 # From all measured programs to a score function, once a round; None: nothing to learn from yet.
 Learner = Callable[[Decisions, NDArray[np.float64]], ScoreFunction | None]
@@ -55,7 +55,7 @@ class RoundSettings:
 class _History:
     """What was measured so far."""
 
-    space: DecisionSpace
+    space: SearchSpace
     decisions: list[Decisions] = field(default_factory=list)
     latency_s: list[NDArray[np.float64]] = field(default_factory=list)
 
@@ -77,9 +77,7 @@ class _History:
         return decisions[np.argsort(latency_s, kind="stable")[:num]]
 
 
-def fresh(
-    space: DecisionSpace, decisions: Decisions, seen: NDArray[np.int64], num: int
-) -> Decisions:
+def fresh(space: SearchSpace, decisions: Decisions, seen: NDArray[np.int64], num: int) -> Decisions:
     """The first `num` distinct rows that are not among the keys `seen`."""
     keys = space.keys(decisions)
     rows = unique_rows(keys)
@@ -91,7 +89,7 @@ class RandomPolicy:
 
     def __init__(
         self,
-        space: DecisionSpace,
+        space: SearchSpace,
         rng: np.random.Generator,
         *,
         legal: ScoreFunction | None = None,
@@ -122,7 +120,7 @@ class DraftThenVerify:
 
     def __init__(
         self,
-        space: DecisionSpace,
+        space: SearchSpace,
         draft: ScoreFunction | None,
         learner: Learner | None,
         settings: RoundSettings,

@@ -73,11 +73,14 @@ class PoolSpace:
 
 @dataclass(slots=True)
 class Clock:
-    """Simulated seconds: recorded cost of building and measuring, and our own thinking."""
+    """Simulated seconds: recorded cost of building and measuring, and our own thinking.
+
+    Thinking is CPU time of this process: what else the machine does must not change a result.
+    """
 
     measuring_s: float = 0.0
     thinking_s: float = 0.0
-    _since: float = field(default_factory=time.perf_counter)
+    _since: float = field(default_factory=time.process_time)
 
     @property
     def total_s(self) -> float:
@@ -86,11 +89,11 @@ class Clock:
 
     def think(self) -> None:
         """Start a stretch of thinking."""
-        self._since = time.perf_counter()
+        self._since = time.process_time()
 
     def thought(self) -> None:
         """End it."""
-        self.thinking_s += time.perf_counter() - self._since
+        self.thinking_s += time.process_time() - self._since
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,21 @@ CPU_UNROLL = (0, 16, 64, 512)
 FETCH_VECTORS = (1, 2, 4)
 MAX_INNERMOST_FACTOR = 64
 MAX_THREADS = 1024
+
+
+class SearchSpace(Protocol):
+    """What explorers and policies need of a space, open or recorded."""
+
+    num_slots: int
+
+    def sample(self, num: int, rng: np.random.Generator) -> Decisions:
+        """Independent draws int64 [num, d]."""
+
+    def mutate(self, parents: Decisions, rng: np.random.Generator) -> Decisions:
+        """One change of every parent."""
+
+    def keys(self, decisions: Decisions) -> NDArray[np.int64]:
+        """A 64-bit key a row; equal rows have equal keys."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

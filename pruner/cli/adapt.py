@@ -1,0 +1,257 @@
+"""``python adapt.py``: adaptation methods compared by replaying online tuning on records."""
+
+import json
+import multiprocessing
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from pruner.cli.adapt_data import Bench, prepare
+from pruner.cli.adapt_plot import plot_curves
+from pruner.cli.common import (
+    CONF,
+    build,
+    jsonable,
+    load_metrics,
+    new_run_folder,
+    plain,
+    resumed_config,
+    run_door,
+    save_config,
+    save_metrics,
+    say,
+)
+from pruner.cli.progress import track
+from pruner.errors import PrunerError
+from pruner.models.adaptation.base import Adaptation, FittedAdaptation
+from pruner.search.adaptation_replay import (
+    Quality,
+    affordable,
+    label_sizes,
+    quality_by_labels,
+    tune,
+    without_draft,
+)
+from pruner.search.comparison import Cell, Comparison
+from pruner.search.policy import RoundSettings
+
+METHODS = CONF / "adaptation"
+RANDOM, ANSOR, ANSOR_MODEL = "random", "ansor", "scratch"  # references, and what Ansor learns by
+
+Wanted = tuple[str, int]  # method and seed
+
+
+def adapt(config: DictConfig) -> dict[str, Any]:
+    """Run the command; returns the object of the last line."""
+    start = time.perf_counter()
+    earlier = Path(config.resume) if config.resume is not None else None
+    if earlier is not None:
+        config = resumed_config(earlier, config)
+    _check(config)
+    torch.set_num_threads(config.num_threads or 1)
+    folder = earlier or _new_folder(config)
+    wanted = [(name, seed) for seed in config.seeds for name in names_of(config)]
+    missing = [w for w in wanted if not _cell_file(folder, w).is_file()]
+    if missing:
+        run_cells(config, folder, prepare(config, folder), missing)
+    cells = [_load(_cell_file(folder, w)) for w in wanted]
+    result = report(config, folder, cells)
+    result["seconds"] = round(time.perf_counter() - start, 2)
+    save_metrics(folder, result)
+    return result
+
+
+def names_of(config: DictConfig) -> list[str]:
+    """Baseline, references and methods, each once.
+
+    Raises PrunerError for a method that conf/adaptation does not have, with those it has.
+    """
+    known = sorted(path.stem for path in METHODS.glob("*.yaml"))
+    given = config.method
+    methods = known if given == "all" else [given] if isinstance(given, str) else list(given)
+    for name in (config.baseline, *methods):
+        if name not in known:
+            raise PrunerError(f"method={name} is unknown; known: {', '.join(known)}, all")
+    for name in config.references:
+        if name not in (RANDOM, ANSOR):
+            raise PrunerError(f"references: {name} is unknown; known: {RANDOM}, {ANSOR}")
+    return list(dict.fromkeys([config.baseline, *config.references, *methods]))
+
+
+def run_cells(config: DictConfig, folder: Path, bench: Bench, wanted: Sequence[Wanted]) -> None:
+    """Compute and write cells, in `num_workers` processes."""
+    (folder / "cells").mkdir(exist_ok=True)
+    if config.num_workers == 1:
+        for cell in track(wanted, f"{config.source} to {config.target}", len(wanted)):
+            run_cell(config, folder, bench, cell)
+        return
+    # Forked, so that the records are in memory once; every worker writes its own files.
+    context = multiprocessing.get_context("fork")
+    shares = [wanted[n :: config.num_workers] for n in range(config.num_workers)]
+    workers = [
+        context.Process(target=_run_share, args=(config, folder, bench, share)) for share in shares
+    ]
+    for worker in workers:
+        worker.start()
+    for _ in track(_arrivals(folder, wanted, workers), "cells", len(wanted)):
+        pass
+    if any(worker.exitcode for worker in workers):
+        raise PrunerError(f"a worker process failed; resume={folder} keeps what is finished")
+
+
+def _run_share(config: DictConfig, folder: Path, bench: Bench, wanted: Sequence[Wanted]) -> None:
+    torch.set_num_threads(1)
+    for cell in wanted:
+        run_cell(config, folder, bench, cell)
+
+
+def _arrivals(folder: Path, wanted: Sequence[Wanted], workers: Sequence[Any]) -> Iterator[Wanted]:
+    """Cells as their files appear, until all are there or no worker is left."""
+    left = list(wanted)
+    while left:
+        alive = any(worker.is_alive() for worker in workers)
+        there = [cell for cell in left if _cell_file(folder, cell).is_file()]
+        yield from there
+        left = [cell for cell in left if cell not in there]
+        if not alive:
+            break
+        workers[0].join(0.2)
+    for worker in workers:
+        worker.join()
+
+
+def run_cell(config: DictConfig, folder: Path, bench: Bench, wanted: Wanted) -> None:
+    """Tune, learn from labels, look back at the source; write the file whole or not at all."""
+    name, seed = wanted
+    budget = config.budget
+    settings: RoundSettings = build(config.policy)
+    adaptation = None
+    if name != RANDOM:
+        make = partial(_adaptation, config, bench, ANSOR_MODEL if name == ANSOR else name, seed)
+        adaptation = make()
+    curve = tune(
+        bench.pools,
+        adaptation,
+        without_draft(settings) if name == ANSOR else settings,
+        trials=affordable(bench.pools, budget.trials),
+        batch=budget.batch,
+        seed=seed,
+    )
+    labels, source = {}, None
+    if adaptation is not None and name != ANSOR:
+        sizes = label_sizes(budget.labels, bench.labelled.num_programs)
+        labels = quality_by_labels(make, bench.labelled, bench.held_out, sizes, seed=seed)
+        if bench.source_held_out is not None:
+            source = Quality.of(adaptation.ranker, bench.source_held_out)
+    cell = Cell(method=name, seed=seed, curve=curve, labels=labels, source=source)
+    path = _cell_file(folder, wanted)
+    partial_file = path.with_suffix(".part")
+    partial_file.write_text(json.dumps(jsonable(cell.to_json())), encoding="utf-8")
+    partial_file.replace(path)
+
+
+def _adaptation(config: DictConfig, bench: Bench, name: str, seed: int) -> Adaptation:
+    """A method as its file has it, with no more steps an update than the budget allows."""
+    method = plain(OmegaConf.load(METHODS / f"{name}.yaml"))
+    made: Adaptation = build(method, setting=bench.setting(seed))
+    if isinstance(made, FittedAdaptation):
+        most = config.budget.max_steps
+        made.fit.max_steps = min(made.fit.max_steps or most, most)
+    return made
+
+
+def report(config: DictConfig, folder: Path, cells: Sequence[Cell]) -> dict[str, Any]:
+    """Summary of all methods; writes the table of cells and the plot."""
+    comparison = Comparison(cells, config.baseline)
+    rows = [_row(config, comparison, cell) for cell in cells]
+    table, plot = folder / "results.csv", folder / "curves.png"
+    pd.DataFrame(rows).to_csv(table, index=False, float_format="%.6g")
+    plot_curves(comparison, plot, f"{config.source} to {config.target}")
+    before = (load_metrics(folder / "source") or {}).get("top1")
+    result = {
+        "source": config.source,
+        "target": config.target,
+        "baseline": config.baseline,
+        "seeds": list(config.seeds),
+        "trials": config.budget.trials,
+        "source_top1_before": before,
+        "methods": {name: comparison.summary(name) for name in comparison.methods},
+        "results": str(table),
+        "plot": str(plot),
+        "run_dir": str(folder),
+    }
+    _show(result)
+    return result
+
+
+def _row(config: DictConfig, comparison: Comparison, cell: Cell) -> dict[str, Any]:
+    trials, seconds = comparison.reach(cell, "trials"), comparison.reach(cell, "seconds")
+    row = {
+        "source": config.source,
+        "target": config.target,
+        "method": cell.method,
+        "seed": cell.seed,
+        "area": cell.curve.area,
+        "final_relative_latency": cell.curve.final,
+        "reached_target": int(trials.reached),
+        "trials_to_target": trials.at,
+        "seconds_to_target": seconds.at,
+        "total_s": cell.curve.elapsed_s[-1],
+        "source_top1_after": None if cell.source is None else cell.source.top1,
+    }
+    for name, quality in cell.labels.items():
+        row |= {f"top1_labels_{name}": quality.top1, f"top5_labels_{name}": quality.top5}
+    return row
+
+
+def _show(result: dict[str, Any]) -> None:
+    """A small table for people, on stderr."""
+    say(f"{'method':18s}    area   final   trials  seconds  reached  (to the baseline's final)")
+    for name, found in result["methods"].items():
+        trials, seconds = found["trials_to_target"], found["seconds_to_target"]
+        say(
+            f"{name:18s} {found['area']['mean']:7.4f} {found['final']['mean']:7.4f} "
+            f"{trials['mean']:8.1f} {seconds['mean']:8.1f}  {trials['reached']}/{trials['runs']}"
+        )
+
+
+def _check(config: DictConfig) -> None:
+    if config.source is None or config.target is None:
+        raise PrunerError(
+            "give source=PLATFORM and target=PLATFORM, such as source=k80 target=v100"
+        )
+    if config.source == config.target:
+        raise PrunerError(f"source and target are both {config.source}; choose two platforms")
+    if config.seeds is None:
+        raise PrunerError("give seeds=[...] with at least one seed")
+    names_of(config)
+
+
+def _new_folder(config: DictConfig) -> Path:
+    label = f"{config.source}-{config.target}"
+    folder = new_run_folder(Path(config.outputs), "adapt", config.run_id, label)
+    save_config(folder, config)
+    return folder
+
+
+def _cell_file(folder: Path, wanted: Wanted) -> Path:
+    return folder / "cells" / f"{wanted[0]}-seed-{wanted[1]}.json"
+
+
+def _load(path: Path) -> Cell:
+    return Cell.from_json(json.loads(path.read_text(encoding="utf-8")))
+
+
+def main() -> None:
+    """Open the door."""
+    run_door("adapt", adapt)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""What ``adapt.py`` runs on: tasks to tune, tasks to judge by, labels, and the source model."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import torch
+from omegaconf import DictConfig
+from torch import nn
+
+from pruner.cli.common import CONF, say
+from pruner.cli.dataset import record_root
+from pruner.cli.evaluate import checkpoint_file
+from pruner.cli.fit import Part, ranker_of, run_part
+from pruner.cli.progress import track
+from pruner.data.quarantine import Quarantine
+from pruner.data.splits import Split
+from pruner.data.store import RecordRoot
+from pruner.data.tasks import TaskKey, TaskRecords
+from pruner.errors import DataError, PrunerError
+from pruner.models.adaptation.base import Setting
+from pruner.models.assemble import Dataflow, Tally, featurize_task
+from pruner.models.checkpoint import CheckpointInfo, build_model
+from pruner.models.ranker import NeuralRanker
+from pruner.models.store import ProgramStore
+from pruner.models.subset import subset
+from pruner.models.symbolic.analyzer import load_analyzer
+from pruner.program.task_index import TaskIndex, task_index_of
+from pruner.search.recorded import RecordedPool, recorded_pool
+
+_VALIDATED = 10  # one source task in so many chooses the source model's epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Bench:
+    """Everything the cells of one source and target share.
+
+    ``held_out`` and ``labelled``: tasks of the target that are not tuned; ``source_held_out``: the
+    tuned and held-out workloads on the source platform, None where it has none of them.
+    """
+
+    pools: Sequence[RecordedPool]
+    held_out: ProgramStore
+    labelled: ProgramStore
+    source: NeuralRanker
+    source_store: ProgramStore | None
+    source_held_out: ProgramStore | None
+    make_network: Callable[[], nn.Module]
+
+    def setting(self, seed: int) -> Setting:
+        """What a method starts from."""
+        return Setting(
+            make_network=self.make_network,
+            source=self.source,
+            source_store=self.source_store,
+            seed=seed,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """Tasks of the target by use."""
+
+    tuned: tuple[TaskKey, ...]
+    held_out: tuple[TaskKey, ...]
+    labelled: tuple[TaskKey, ...]
+
+    @property
+    def unseen(self) -> frozenset[str]:
+        """Workloads that the source model must not have seen."""
+        return frozenset(key.identity for key in (*self.tuned, *self.held_out))
+
+
+def choose_tasks(keys: Sequence[TaskKey], budget: DictConfig) -> Chosen:
+    """Divide tasks, one of a workload, in the order of a hash: the same for every target.
+
+    Where there are too few, two of three not needed for judging are tuned, as far as wanted.
+    Raises DataError below three workloads.
+    """
+    unique = {key.identity: key for key in sorted(keys, reverse=True)}
+    order = sorted(unique.values(), key=lambda key: sha256(key.identity.encode()).hexdigest())
+    if len(order) < 3:
+        raise DataError(
+            f"{len(order)} usable tasks of the target; tuning, judging and labels need one each"
+        )
+    tuned = min(budget.tasks, max(1, 2 * len(order) // 3 - 1))
+    judging = min(budget.held_out, max(1, (len(order) - tuned) // 2))
+    rest = order[tuned + judging :]
+    return Chosen(
+        tuned=tuple(order[:tuned]),
+        held_out=tuple(order[tuned : tuned + judging]),
+        labelled=tuple(rest[: budget.label_tasks]),
+    )
+
+
+def prepare(config: DictConfig, folder: Path) -> Bench:
+    """Read the records, choose tasks, load or train the source model."""
+    root = record_root(config.data)
+    index = task_index_of(root.path)
+    source, target = _read(root, config.source), _read(root, config.target)
+    loaded = _given_source(config)
+    seen = _seen_workloads(loaded[1] if loaded else None, source)
+    usable = [
+        key
+        for key, records in target.items()
+        if records.valid.sum() >= config.budget.batch and key.identity not in seen
+    ]
+    chosen = choose_tasks(usable, config.budget)
+    dataflow: Dataflow = loaded[1].dataflow if loaded else config.features.dataflow  # type: ignore[assignment]
+    source_programs = _featurised(list(source.values()), dataflow, index)
+    ranker, info = loaded or _train_source(config, folder, source_programs, chosen)
+    analyzer = load_analyzer(CONF, config.target)
+    pools = [
+        recorded_pool(target[key], analyzer=analyzer, dataflow=dataflow, tasks=index)
+        for key in chosen.tuned
+    ]
+    say(_summary(config, chosen))
+    return Bench(
+        pools=[pool for pool in pools if pool is not None],
+        held_out=_featurised([target[key] for key in chosen.held_out], dataflow, index),
+        labelled=_featurised([target[key] for key in chosen.labelled], dataflow, index),
+        source=ranker,
+        source_store=_thinned(source_programs, chosen, config.budget.source_programs),
+        source_held_out=_of_workloads(source_programs, chosen.unseen),
+        make_network=lambda: _network(info),
+    )
+
+
+def _read(root: RecordRoot, platform: str) -> dict[TaskKey, TaskRecords]:
+    with Quarantine() as quarantine:
+        files = len(root.task_files(platform))
+        tasks = track(root.read(quarantine, platform), f"reading {platform}", files)
+        return {records.key: records for records in tasks}
+
+
+def _featurised(
+    tasks: Sequence[TaskRecords], dataflow: Dataflow, index: TaskIndex | None
+) -> ProgramStore:
+    tally = Tally()
+    parts = (
+        featurize_task(records, dataflow, tally, index)
+        for records in track(tasks, "features", len(tasks))
+    )
+    return ProgramStore.build(part for part in parts if part is not None)
+
+
+def _given_source(config: DictConfig) -> tuple[NeuralRanker, CheckpointInfo] | None:
+    if config.checkpoint is None:
+        return None
+    ranker, info = ranker_of(checkpoint_file(Path(config.checkpoint)))
+    if not isinstance(ranker, NeuralRanker):
+        raise PrunerError(f"checkpoint={config.checkpoint}: adaptation needs a neural model")
+    return ranker, info
+
+
+def _seen_workloads(
+    info: CheckpointInfo | None, source: dict[TaskKey, TaskRecords]
+) -> frozenset[str]:
+    """Workloads of the source platform's records that a given checkpoint was fitted on."""
+    if info is None:
+        return frozenset()
+    return frozenset(
+        key.identity for key in source if key.task in info.seen_tasks.get(key.platform, ())
+    )
+
+
+def _train_source(
+    config: DictConfig, folder: Path, store: ProgramStore, chosen: Chosen
+) -> tuple[NeuralRanker, CheckpointInfo]:
+    known = [key for key in store.keys if key.identity not in chosen.unseen]
+    judges = [key for key in store.keys if key.identity in chosen.unseen]
+    valid = known[::_VALIDATED]
+    split = Split(
+        name="adapt",
+        seed=config.seed,
+        train=tuple(key for key in known if key not in valid),
+        valid=tuple(valid),
+        test=tuple(judges or valid),
+    )
+    part = Part(name="source", folder=folder / "source", split=split, seed=config.seed)
+    run_part(config, store, part)
+    ranker, info = ranker_of(part.checkpoint)
+    if not isinstance(ranker, NeuralRanker):
+        raise PrunerError("model: adaptation needs a neural model, such as model=pacm_narrow")
+    return ranker, info
+
+
+def _network(info: CheckpointInfo) -> nn.Module:
+    network = build_model(info.model)
+    assert isinstance(network, nn.Module), type(network)
+    return network
+
+
+def _of_workloads(store: ProgramStore, identities: frozenset[str]) -> ProgramStore | None:
+    tasks = [n for n, key in enumerate(store.keys) if key.identity in identities]
+    return subset(store, store.programs_of(tasks)) if tasks else None
+
+
+def _thinned(store: ProgramStore, chosen: Chosen, each: int) -> ProgramStore:
+    """At most `each` programs, evenly spaced, of every task that the source model may see."""
+    tasks = [n for n, key in enumerate(store.keys) if key.identity not in chosen.unseen]
+    parts = [store.programs_of([task]) for task in tasks]
+    return subset(store, torch.cat([p[:: max(1, len(p) // each)][:each] for p in parts]))
+
+
+def _summary(config: DictConfig, chosen: Chosen) -> str:
+    return (
+        f"{config.target}: {len(chosen.tuned)} tasks tuned, {len(chosen.held_out)} judge, labels "
+        f"from {len(chosen.labelled)}; {config.source}'s model has seen none of the first two"
+    )

@@ -1,5 +1,6 @@
 """Building blocks shared by the neural rankers."""
 
+import math
 from typing import Literal
 
 import torch
@@ -122,7 +123,10 @@ class MaskedSelfAttention(nn.Module):
         programs, items, width = x.shape
         heads = self.project(x).view(programs, items, 3, self.num_heads, width // self.num_heads)
         query, key, value = heads.permute(2, 0, 3, 1, 4).unbind(0)
+        # Written out: for sequences this short torch's fused kernel is several times slower in
+        # its backward pass on CPUs.
+        weight = query @ key.transpose(2, 3) / math.sqrt(query.shape[-1])
         # A program without any item would have nothing to attend to: let it see its padding.
         visible = (real | ~real.any(dim=1, keepdim=True))[:, None, None, :]
-        attended = functional.scaled_dot_product_attention(query, key, value, attn_mask=visible)
+        attended = weight.masked_fill(~visible, -math.inf).softmax(dim=-1).to(value.dtype) @ value
         return x + self.out(attended.transpose(1, 2).reshape(programs, items, width))

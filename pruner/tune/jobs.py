@@ -64,7 +64,7 @@ def build(module_json: str, target_json: str, path: str) -> float:
     module = tvm.ir.load_json(module_json)
     cleared = importlib.import_module("tvm.s_tir.transform").RemoveWeightLayoutRewriteBlock
     module = cleared(skip_tensor_rewrite=True)(module)
-    built = importlib.import_module("tvm.driver").build(module, target=load_target(target_json))
+    built = tvm.compile(module, target=load_target(target_json))
     built.export_library(path)
     return float(Path(path).stat().st_size)
 

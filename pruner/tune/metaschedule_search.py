@@ -7,50 +7,58 @@ uses up its 30 s; here its proposals are built and run by the same warm workers 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.tune.design import DesignSpace
 from pruner.tune.measure import Candidate, Outcome
 from pruner.tune.phases import Phases
+from pruner.tune.policies import MetaSchedule
 from pruner.tune.tvm_import import load_tvm
 
 
 class MetaScheduleSearch:
     """See :class:`pruner.tune.live_search.LiveSearch`.
 
-    What it predicts counts as sampling: both happen in one call of TVM. `warm_up` measured programs
-    come before its model does. Its random state and model live in TVM and cannot be saved: a resumed run starts as TVM's own
-    does, from the records of its database, with the model fitted to them.
+    What its model predicts counts as sampling: both happen in one call of TVM. Its random state
+    and model live in TVM and cannot be saved: a resumed run starts as TVM's own does, from the
+    records of its database, with the model fitted to them.
     """
 
     def __init__(
-        self, module: Any, target: Any, database: Any, *, trials: int, batch: int, seed: int,
-        phases: Phases, options: dict[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        module: Any,
+        target: Any,
+        database: Any,
+        *,
+        settings: MetaSchedule,
+        budget: tuple[int, int],
+        seed: int,
+        phases: Phases,
+    ) -> None:
+        """`budget`: trials in all and of one batch."""
         ms = load_tvm().meta_schedule
         self.refused = 0
         self.savable = False
         self._phases = phases
+        options = asdict(settings)
+        warm_up = options.pop("num_warmup_samples")
         self._model = ms.cost_model.XGBModel(num_warmup_samples=warm_up, num_tuning_cores=1)
         self._context = ms.TuneContext(
             mod=module,
             target=target,
             space_generator="post-order-apply",
-            search_strategy=ms.search_strategy.EvolutionarySearch(**(options or {})),
+            search_strategy=ms.search_strategy.EvolutionarySearch(**options),
             num_threads=1,
             rand_state=seed + 1,
         )
         with phases.time("sample"):
             designs = self._context.generate_design_space()
         self._strategy = self._context.search_strategy
-        self._strategy.pre_tuning(trials, batch, designs, database, self._model)
+        self._strategy.pre_tuning(*budget, designs, database, self._model)
         self._candidates: dict[int, Any] = {}
-        self._designs = [
-            DesignSpace(module, target, design.trace, self._context) for design in designs
-        ]
         self._learn_from(database, module)
 
     def propose(self, num: int) -> list[Candidate]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,17 +81,14 @@ def prepare(
         wanted = arguments(workload.module)
         search: LiveSearch
         if isinstance(options.policy, MetaSchedule):
-            settings = asdict(options.policy)
             search = MetaScheduleSearch(
                 workload.module,
                 platform.target,
                 database.tvm_database,
-                trials=budget.trials,
-                batch=budget.batch,
+                settings=options.policy,
+                budget=(budget.trials, budget.batch),
                 seed=options.seed,
                 phases=phases,
-                warm_up=settings.pop("num_warmup_samples"),
-                options=settings,
             )
         else:
             space = _spaces(workload, platform, options, phases, tell)

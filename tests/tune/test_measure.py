@@ -1,0 +1,148 @@
+"""What one candidate breaks costs one candidate, and is told by its kind."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.tvm
+
+# The body of a program that does nothing good; the C functions really run in the worker.
+BAD = {
+    "run_crash": 'T.evaluate(T.call_extern("int32", "abort"))',
+    "run_timeout": 'T.evaluate(T.call_extern("int32", "pause"))',
+    "run_illegal_access": 'T.evaluate(T.call_extern("int32", "raise", 11))',
+    "run_error": None,  # asks for arguments of another shape than it is given
+    "build_error": "for t in T.thread_binding(16, thread='threadIdx.x'): b[t] = a[t]",
+}
+SCRIPT = """
+from tvm.script import tirx as T
+
+
+@T.prim_func(s_tir=True)
+def main(a: T.Buffer(({size},), "float32"), b: T.Buffer(({size},), "float32")):
+    T.func_attr({{"tirx.noalias": True}})
+    for i in T.serial(1):
+        {body}
+"""
+DOUBLE = """
+    for i in range({size}):
+        with T.sblock("double"):
+            vi = T.axis.spatial({size}, i)
+            b[vi] = a[vi] * T.float32({factor})
+"""
+
+
+def program(folder, name, body, size=16):
+    from pruner.tune.workloads import from_file
+
+    path = folder / f"{name}.py"
+    path.write_text(SCRIPT.format(size=size, body=body))
+    return from_file(path)[0].module
+
+
+def doubling(folder, factor=2, size=16):
+    name = f"times{factor}_{size}"
+    lines = SCRIPT.format(size=size, body="pass").split("    for i")[0]
+    path = folder / f"{name}.py"
+    path.write_text(lines + DOUBLE.format(size=size, factor=factor).lstrip("\n"))
+    from pruner.tune.workloads import from_file
+
+    return from_file(path)[0].module
+
+
+@pytest.fixture(scope="module")
+def measurer():
+    from pruner.tune.jobs import Timing
+    from pruner.tune.machine import host_cpu
+    from pruner.tune.measure import Measurer, MeasureSettings, Platform
+    from pruner.tune.phases import Phases
+    from pruner.tune.tvm_import import load_tvm
+
+    target = load_tvm().tvm.target.Target({"kind": "llvm", "mcpu": host_cpu(), "num-cores": 1})
+    settings = MeasureSettings(
+        timing=Timing(repeats=2, min_repeat_ms=1), builders=1, run_timeout_s=3.0, memory_gib=2.0
+    )
+    with Measurer(Platform(target=target, device="cpu"), settings, Phases()) as made:
+        yield made
+
+
+def measured(measurer, modules, check=None):
+    from pruner.tune.measure import Candidate
+    from pruner.tune.workloads import arguments
+
+    candidates = [
+        Candidate(space=0, decisions=np.zeros(0, np.int64), schedule=SimpleNamespace(mod=module))
+        for module in modules
+    ]
+    batch = measurer.begin(candidates, arguments(modules[0]))
+    return [o for _, o in measurer.results(batch, lambda *_: check is not None, check)]
+
+
+def test_every_failure_costs_one_candidate_and_has_its_kind(measurer, tmp_path):
+    good = doubling(tmp_path)
+    modules, wanted = [good], [None]
+    for kind, body in BAD.items():
+        bad = program(tmp_path, kind, body) if body else doubling(tmp_path, size=17)
+        modules += [bad, good]
+        wanted += [kind, None]
+    outcomes = measured(measurer, modules)
+    assert [outcome.error for outcome in outcomes] == wanted
+    assert all(len(o.costs_s) == 2 and min(o.costs_s) > 0 for o in outcomes if o.error is None)
+    assert all(o.latency_s == float("inf") and o.message for o in outcomes if o.error)
+
+
+def test_memory_is_limited(measurer, tmp_path):
+    """8 GiB are asked for, 2 GiB allowed; the same program with 64 bytes runs."""
+    body = (
+        'T.evaluate(T.call_extern("handle", "TVMBackendAllocWorkspace", 1, 0, T.uint64({}), 2, 32))'
+    )
+    outcomes = measured(
+        measurer,
+        [
+            program(tmp_path, "small", body.format(64)),
+            program(tmp_path, "large", body.format(8 << 30)),
+        ],
+    )
+    assert [outcome.error for outcome in outcomes] == [None, "run_out_of_memory"]
+
+
+def test_a_wrong_result_does_not_count(measurer, tmp_path):
+    from pruner.tune.measure import Check
+    from pruner.tune.workloads import arguments
+
+    good, wrong = doubling(tmp_path), doubling(tmp_path, factor=3)
+    path = tmp_path / "reference.npz"
+    assert measurer.reference(good, arguments(good), path) is None
+    right, bad = measured(measurer, [good, wrong], Check(expected=str(path), tolerance=1e-6))
+    assert right.error is None
+    # 3x against 2x: off by x, half of the largest value 2x
+    assert bad.error == "wrong_result"
+    assert "by 0.5 of its largest value" in bad.message
+
+
+def test_nothing_of_a_result_is_compared_by_nan():
+    from pruner.tune.jobs import relative_error
+
+    wanted = np.array([1.0, -4.0])
+    assert relative_error(np.array([1.0, -3.0]), wanted) == 0.25
+    assert relative_error(np.array([np.nan, -4.0]), wanted) == float("inf")
+    assert relative_error(np.zeros(2), np.zeros(2)) == 0.0
+
+
+def test_measuring_waits_for_no_builds_on_a_device_of_its_own(tmp_path):
+    """The same outcomes where runs follow their builds by themselves."""
+    from pruner.tune.jobs import Timing
+    from pruner.tune.measure import Measurer, MeasureSettings, Platform
+    from pruner.tune.phases import Phases
+    from pruner.tune.tvm_import import load_tvm
+
+    target = load_tvm().tvm.target.Target("llvm")
+    settings = MeasureSettings(
+        timing=Timing(repeats=1, min_repeat_ms=1), builders=2, alone=False, run_timeout_s=5.0
+    )
+    with Measurer(Platform(target=target, device="cpu"), settings, Phases()) as measurer:
+        assert measurer.lag == 1
+        modules = [doubling(tmp_path), program(tmp_path, "bad", BAD["run_crash"])] * 2
+        outcomes = measured(measurer, modules)
+    assert [o.error for o in outcomes] == [None, "run_crash", None, "run_crash"]

@@ -1,0 +1,153 @@
+"""Operators against torch, TVMScript files, and what a user can get wrong."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from pruner.errors import PrunerError
+from pruner.tune import operators
+
+CONV = {"n": 2, "ci": 4, "h": 9, "w": 7, "co": 6, "kh": 3, "kw": 3, "stride": 2, "padding": 1}
+SPECS = {
+    "matmul": {"m": 8, "n": 6, "k": 5},
+    "batch_matmul": {"batch": 3, "m": 8, "n": 6, "k": 5},
+    "conv2d": CONV,
+    "depthwise_conv2d": {k: v for k, v in CONV.items() if k not in ("ci", "co")} | {"c": 4},
+    "pool_max": {k: v for k, v in CONV.items() if k not in ("ci", "co")} | {"c": 4, "kind": "max"},
+    "pool_avg": {k: v for k, v in CONV.items() if k not in ("ci", "co")} | {"c": 4, "kind": "avg"},
+    "softmax": {"rows": 5, "columns": 8},
+    "layer_norm": {"rows": 5, "columns": 8},
+}
+TORCH = {
+    "matmul": torch.matmul,
+    "batch_matmul": torch.matmul,
+    "conv2d": lambda x, k: functional.conv2d(x, k, stride=2, padding=1),
+    "depthwise_conv2d": lambda x, k: functional.conv2d(x, k, stride=2, padding=1, groups=4),
+    "pool_max": lambda x: functional.max_pool2d(x, 3, 2, 1),
+    "pool_avg": lambda x: functional.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+    "softmax": lambda x: torch.softmax(x, -1),
+    "layer_norm": lambda x, g, b: functional.layer_norm(x, [8], g, b),
+}
+
+
+def spec(name, **more):
+    op = "pool" if name.startswith("pool") else name
+    return {"operator": op, **SPECS[name], **more}
+
+
+def computed(workload):
+    from pruner.tune.jobs import inputs
+    from pruner.tune.tvm_import import load_tvm
+    from pruner.tune.workloads import arguments
+
+    tvm = load_tvm().tvm
+    values = inputs(arguments(workload.module))
+    arrays = [tvm.runtime.tensor(value) for value in values]
+    tvm.compile(workload.module, target=tvm.target.Target("llvm"))["main"](*arrays)
+    return values[:-1], arrays[-1].numpy()
+
+
+@pytest.mark.tvm
+@pytest.mark.parametrize("name", SPECS)
+def test_an_operator_computes_what_torch_computes(name):
+    from pruner.tune.workloads import from_operator
+
+    values, found = computed(from_operator(spec(name)))
+    wanted = TORCH[name](*[torch.from_numpy(value) for value in values]).numpy()
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.tvm
+def test_epilogues_follow_in_order_and_bias_is_one_number_a_channel():
+    from pruner.tune.workloads import from_operator
+
+    workload = from_operator(spec("conv2d", epilogue=["bias", "add", "relu"]))
+    (x, kernel, bias, other), found = computed(workload)
+    conv = TORCH["conv2d"](torch.from_numpy(x), torch.from_numpy(kernel)).numpy()
+    wanted = np.maximum(conv + bias[None, :, None, None] + other, 0)
+    assert bias.shape == (6,)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.tvm
+def test_half_precision_is_half_precision():
+    from pruner.tune.workloads import arguments, from_operator
+
+    workload = from_operator(spec("matmul", dtype="float16"))
+    assert workload.name == "matmul_8_6_5_fp16"
+    assert {dtype for _, dtype in arguments(workload.module)} == {"float16"}
+
+
+@pytest.mark.tvm
+def test_flops_of_a_matmul_are_two_a_point():
+    from pruner.tune.workloads import flops, from_operator
+
+    assert flops(from_operator(spec("matmul")).module) == 2 * 8 * 6 * 5
+
+
+SCRIPT = """
+from tvm.script import tirx as T
+import tvm
+
+
+@T.prim_func(s_tir=True)
+def twice(a: T.Buffer((8, 8), "float32"), b: T.Buffer((8, 8), "float32")):
+    for i, j in T.grid(8, 8):
+        with T.sblock("twice"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            b[vi, vj] = a[vi, vj] * T.float32(2)
+"""
+
+
+@pytest.mark.tvm
+def test_a_file_gives_its_functions(tmp_path):
+    from pruner.tune.workloads import load_workloads
+
+    path = tmp_path / "mine.py"
+    path.write_text(SCRIPT)
+    (workload,) = load_workloads({"operator": "file", "path": str(path), "weight": 3.0})
+    assert (workload.name, workload.weight) == ("mine_twice", 3.0)
+    values, found = computed(workload)
+    np.testing.assert_array_equal(found, 2 * values[0])
+    with pytest.raises(PrunerError, match="no TIR function other; it holds: twice"):
+        load_workloads({"operator": "file", "path": str(path), "function": "other"})
+
+
+@pytest.mark.tvm
+def test_a_file_that_does_not_run_is_one_line(tmp_path):
+    from pruner.tune.workloads import from_file
+
+    path = tmp_path / "broken.py"
+    path.write_text("import nothing_of_this_name")
+    with pytest.raises(PrunerError, match="ModuleNotFoundError: No module named"):
+        from_file(path)
+    with pytest.raises(PrunerError, match="no such file"):
+        from_file(tmp_path / "absent.py")
+
+
+@pytest.mark.tvm
+def test_lists_keep_weights_and_refuse_one_task_twice():
+    from pruner.tune.workloads import load_workloads
+
+    tasks = [spec("matmul", weight=2), spec("softmax")]
+    assert [w.weight for w in load_workloads({"tasks": tasks})] == [2.0, 1.0]
+    with pytest.raises(PrunerError, match="each once"):
+        load_workloads({"tasks": [spec("matmul"), spec("matmul")]})
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"operator": "matmool"}, "'matmool' is unknown; known: matmul"),
+        (spec("matmul", k=0), "workload.k=0"),
+        (spec("matmul", q=1), "unknown option q"),
+        (spec("conv2d", padding="FULL"), "SAME, VALID"),
+        (spec("matmul", dtype="int7"), "known dtypes"),
+        (spec("matmul", epilogue=["gelu"]), "known epilogues"),
+        (spec("pool_max", kind="min"), "max or avg"),
+    ],
+)
+def test_wrong_options_are_told(options, told):
+    with pytest.raises(PrunerError, match=told):
+        operators.checked(options)

@@ -71,7 +71,7 @@ class LightGBMRanker(TreeRanker):
         num_threads: int = 0,
     ) -> int:
         """Grow trees on `train`, stop on `valid` (may be empty); returns the rounds kept."""
-        lightgbm = _lightgbm()
+        lightgbm = import_lightgbm()
         parameters = {**self.parameters, "seed": seed, "num_threads": num_threads}
         data = self._labelled(store, train)
         watch = [self._labelled(store, valid, reference=data)] if len(valid) else []
@@ -93,13 +93,13 @@ class LightGBMRanker(TreeRanker):
 
     def load_state(self, state: Tensor) -> None:
         """Take back what `state` returned."""
-        self._booster = _lightgbm().Booster(model_str=state.numpy().tobytes().decode())
+        self._booster = import_lightgbm().Booster(model_str=state.numpy().tobytes().decode())
 
     def _labelled(self, store: ProgramStore, index: Tensor, *, reference: Any = None) -> Any:
         index = index.sort().values
         label = store.label[index].numpy()
         _, sizes = torch.unique_consecutive(store.task[index], return_counts=True)
-        return _lightgbm().Dataset(
+        return import_lightgbm().Dataset(
             self.columns(store, index),
             label=np.rint(label * _LEVELS) if self.ranks else label,
             group=sizes.numpy() if self.ranks else None,
@@ -107,7 +107,8 @@ class LightGBMRanker(TreeRanker):
         )
 
 
-def _lightgbm() -> Any:
+def import_lightgbm() -> Any:
+    """The library; raises MissingExtra when it is not installed."""
     try:
         import lightgbm
     except ImportError as error:

@@ -1,0 +1,175 @@
+"""AdaTune (Li et al., NeurIPS'20): repeat a measurement only while it is noisy; look where unsure.
+
+Adaptive evaluation stops repeating once the coefficient of variation of the speeds is low. The
+search maximises the expected improvement of a random forest over the best program so far and draws
+more at random while the forest is unsure. Facts from the release (measure_methods.py,
+RF_cost_model.py, dynamic_model_based_tuner.py): limit 0.1, more than two repeats, from five on
+without the fastest and the slowest; 10 trees; random share = mean spread of 20 random programs over
+the best. Differs: the place of AutoTVM's simulated annealing is taken by the evolution that all
+policies here share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.models.forest import Forest, ForestSettings
+from pruner.search.explorer import ExplorerSettings, ScoreFunction, Scores, explore
+from pruner.search.policy import fresh
+from pruner.search.pool import Clock, Measurements, PoolSpace
+from pruner.search.space import Decisions, SearchSpace
+
+Columns = Callable[[Decisions], NDArray[np.float64]]  # what the forest sees, [N, column]
+_LEAST = 1e-12  # of an expected improvement, so that its logarithm is a number
+_PROBES = 20  # random programs whose spread sets the random share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptiveRepeats:
+    """When to stop repeating one measurement.
+
+    After each repeat beyond the second: stop if the coefficient of variation of the speeds
+    (``1 / seconds``; of five and more the fastest and slowest left out) is below ``cv_limit``. The
+    latency is the mean of the repeats made, of three and more without the fastest and slowest.
+    """
+
+    cv_limit: float = 0.1
+
+    def num_repeats(self, costs_s: NDArray[np.float64]) -> int:
+        """How many of the given repeats [R] would have been made."""
+        for count in range(3, len(costs_s)):
+            speed = np.sort(1.0 / costs_s[:count])
+            speed = speed[1:-1] if count > 4 else speed
+            if speed.std() < self.cv_limit * speed.mean():
+                return count
+        return len(costs_s)
+
+    def latency_s(self, costs_s: NDArray[np.float64]) -> float:
+        """Seconds from the repeats that would have been made."""
+        made = np.sort(costs_s[: self.num_repeats(costs_s)])
+        return float((made[1:-1] if len(made) > 2 else made).mean())
+
+
+class AdaptiveMeasurer:
+    """Replays recorded repeats as if they had been made one by one.
+
+    ``costs_s`` holds the repeats of every pool row, ``cost_s`` [N] what building and measuring it
+    cost with all of them, ``repeat_s`` the seconds that one repeat took (at most what there is to
+    save is saved).
+    """
+
+    def __init__(
+        self,
+        space: PoolSpace,
+        costs_s: list[tuple[float, ...]],
+        cost_s: NDArray[np.float64],
+        clock: Clock,
+        *,
+        rule: AdaptiveRepeats,
+        repeat_s: float,
+    ) -> None:
+        repeats = [np.array(costs) for costs in costs_s]
+        made = np.array([rule.num_repeats(costs) for costs in repeats])
+        saved_s = (np.array([len(costs) for costs in repeats]) - made) * repeat_s
+        self.clock = clock
+        self.share_made = float(made.sum() / sum(len(costs) for costs in repeats))
+        self._space = space
+        self._latency_s = np.array([rule.latency_s(costs) for costs in repeats])
+        self._cost_s = np.maximum(cost_s - saved_s, 0.0)
+
+    def measure(self, decisions: Decisions) -> Measurements:
+        """Latencies of pool rows."""
+        rows = self._space.rows(decisions)
+        self.clock.measuring_s += float(self._cost_s[rows].sum())
+        return Measurements(decisions=decisions, latency_s=self._latency_s[rows])
+
+
+_EXPLORER = ExplorerSettings(population=512, generations=4, keep=64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaTuneSettings:
+    """One round. ``epsilon``: random share before the first forest knows its own spread."""
+
+    explorer: ExplorerSettings = _EXPLORER
+    forest: ForestSettings = field(default_factory=ForestSettings)
+    epsilon: float = 0.05
+
+
+def expected_improvement(
+    mean: NDArray[np.float64], spread: NDArray[np.float64], best: float
+) -> NDArray[np.float64]:
+    """``(m - b) Phi(z) + s phi(z)`` with ``z = (m - b) / s``; ``max(m - b, 0)`` where s is 0."""
+    gain = mean - best
+    sure = spread <= 0
+    z = gain / np.where(sure, 1.0, spread)
+    below = 0.5 * (1.0 + np.array([math.erf(value / math.sqrt(2.0)) for value in z]))
+    density = np.exp(-0.5 * z**2) / math.sqrt(2.0 * math.pi)
+    return np.where(sure, np.maximum(gain, 0.0), gain * below + spread * density)
+
+
+class AdaTunePolicy:
+    """Propose what a random forest expects to improve most on the best program so far.
+
+    Speeds are ``best / latency`` (0 where a program failed), so the best so far is 1. Raises
+    MissingExtra when lightgbm is not installed.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        columns: Columns,
+        settings: AdaTuneSettings,
+        rng: np.random.Generator,
+    ) -> None:
+        self._space, self._columns, self._settings, self._rng = space, columns, settings, rng
+        self._decisions = np.zeros((0, space.num_slots), np.int64)
+        self._latency_s = np.zeros(0)
+        self.epsilon = settings.epsilon
+
+    def propose(self, num: int) -> Decisions:
+        """At most `num` vectors that were not measured yet."""
+        seen = self._space.keys(self._decisions)
+        sample = self._space.sample(self._settings.explorer.population, self._rng)
+        forest, unseen = self._forest(), fresh(self._space, sample, seen, num)
+        if forest is None or not len(unseen):
+            return unseen
+        spread = forest.trees(self._columns(sample[:_PROBES])).std(axis=0)
+        self.epsilon = min(1.0, float(spread.mean()))
+        found = explore(
+            self._space, _score(forest, self._columns), self._settings.explorer, self._rng,
+            start=sample, exclude=seen,
+        )  # fmt: skip
+        chosen = found.decisions[: num - int(self.epsilon * num)]
+        rest = self._space.sample(3 * num, self._rng)
+        seen = np.concatenate([seen, self._space.keys(chosen)])
+        return np.concatenate([chosen, fresh(self._space, rest, seen, num - len(chosen))])
+
+    def observe(self, measured: Measurements) -> None:
+        """Take in results."""
+        self._decisions = np.concatenate([self._decisions, measured.decisions])
+        self._latency_s = np.concatenate([self._latency_s, measured.latency_s])
+
+    def _forest(self) -> Forest | None:
+        if np.isfinite(self._latency_s).sum() < 2:
+            return None
+        speed = self._latency_s.min() / self._latency_s
+        seed = int(self._rng.integers(2**31))
+        columns = self._columns(self._decisions)
+        return Forest(columns, speed, settings=self._settings.forest, seed=seed)
+
+
+def _score(forest: Forest, columns: Columns) -> ScoreFunction:
+    """Logarithm of the expected improvement: evolution weighs parents by the exponential."""
+
+    def score(decisions: Decisions) -> Scores:
+        trees = forest.trees(columns(decisions))
+        gain = expected_improvement(trees.mean(axis=0), trees.std(axis=0), 1.0)
+        return np.log(np.maximum(gain, _LEAST))
+
+    return score

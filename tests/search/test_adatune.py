@@ -1,0 +1,122 @@
+"""AdaTune: when repeating stops, what a random forest expects, and that it finds what it should."""
+
+import math
+
+import numpy as np
+import pytest
+
+from pruner.models.forest import Forest, ForestSettings
+from pruner.search.adatune import (
+    AdaptiveMeasurer,
+    AdaptiveRepeats,
+    AdaTunePolicy,
+    AdaTuneSettings,
+    expected_improvement,
+)
+from pruner.search.explorer import ExplorerSettings
+from pruner.search.policy import RandomPolicy
+from pruner.search.pool import Clock, PoolMeasurer, PoolSpace
+from pruner.search.session import run_session
+
+
+def test_repeats_stop_after_three_when_they_agree():
+    # Speeds 100, 100, 110: mean 103.3, deviation 4.7, variation 0.046 < 0.1.
+    costs = np.array([1 / 100, 1 / 100, 1 / 110, 1.0, 1.0])
+    rule = AdaptiveRepeats()
+    assert rule.num_repeats(costs) == 3
+    assert rule.latency_s(costs) == pytest.approx(1 / 100)  # the middle one of three
+
+
+def test_repeats_go_on_while_they_vary():
+    # Three: 100, 50, 100 vary by 0.28. Four: 100, 50, 100, 100 by 0.25. Five without the fastest
+    # and the slowest: 100, 100, 100 by 0.
+    speeds = np.array([100, 50, 100, 100, 100, 100, 100.0])
+    assert AdaptiveRepeats().num_repeats(1 / speeds) == 5
+    assert AdaptiveRepeats(cv_limit=0.27).num_repeats(1 / speeds) == 4
+    assert AdaptiveRepeats().num_repeats(1 / speeds[:4]) == 4  # all there are
+
+
+def test_two_repeats_or_one_are_never_cut():
+    for costs in ([2.0], [2.0, 4.0]):
+        assert AdaptiveRepeats().num_repeats(np.array(costs)) == len(costs)
+        assert AdaptiveRepeats().latency_s(np.array(costs)) == np.mean(costs)
+
+
+def test_the_measurer_charges_only_the_repeats_that_were_made():
+    space = PoolSpace(np.array([[1, 2], [3, 4]]))
+    clock = Clock()
+    measurer = AdaptiveMeasurer(
+        space,
+        [(1.0, 1.0, 1.0, 9.0, 9.0), (1.0, 2.0, 4.0, 1.0)],
+        np.array([10.0, 5.0]),
+        clock,
+        rule=AdaptiveRepeats(),
+        repeat_s=0.5,
+    )
+    assert measurer.share_made == (3 + 4) / 9
+    found = measurer.measure(np.array([[3, 4], [1, 2]]))
+    assert found.latency_s.tolist() == [(1 + 2) / 2, 1.0]
+    assert clock.measuring_s == 5.0 + (10.0 - 2 * 0.5)
+
+
+def test_expected_improvement_by_hand():
+    found = expected_improvement(np.array([1.0, 1.2, 0.5, 0.9]), np.array([0.1, 0, 0, 0.2]), 1.0)
+    assert found[0] == pytest.approx(0.1 / math.sqrt(2 * math.pi))  # z = 0
+    assert found[1] == pytest.approx(0.2)  # sure of a gain
+    assert found[2] == 0.0  # sure of none
+    z = -0.5
+    normal = (1 + math.erf(z / math.sqrt(2))) / 2
+    density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    assert found[3] == pytest.approx(-0.1 * normal + 0.2 * density)
+
+
+def test_a_forest_is_the_mean_of_its_trees_and_less_sure_far_from_data():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0, 1, (60, 4))
+    y = x[:, 0] + x[:, 1] ** 2
+    forest = Forest(x, y, settings=ForestSettings(trees=20), seed=1)
+    trees = forest.trees(x)
+    assert trees.shape == (20, 60)
+    assert len(np.unique(trees[:, 0])) > 1
+    assert np.corrcoef(trees.mean(axis=0), y)[0, 1] > 0.95
+    again = Forest(x, y, settings=ForestSettings(trees=20), seed=1)
+    assert np.array_equal(trees, again.trees(x))
+
+
+def pool(seed):
+    """600 programs whose latency depends on two of five decisions."""
+    rng = np.random.default_rng(seed)
+    decisions = np.unique(2 ** rng.integers(0, 6, (600, 5)), axis=0)
+    bits = np.log2(decisions)
+    latency_s = 1e-3 * (1 + (bits[:, 0] - 3) ** 2 + (bits[:, 2] - 4) ** 2 + rng.random(len(bits)))
+    return PoolSpace(decisions), latency_s
+
+
+SMALL = AdaTuneSettings(explorer=ExplorerSettings(population=128, generations=2, keep=32))
+
+
+def test_it_never_measures_twice_and_stops_at_the_end_of_the_pool():
+    space = PoolSpace(np.array([[i, j] for i in range(4) for j in range(5)]))
+    latency_s = np.linspace(1, 2, 20)
+    policy = AdaTunePolicy(space, np.sqrt, SMALL, np.random.default_rng(0))
+    curve = run_session(
+        policy, PoolMeasurer(space, latency_s, np.ones(20), Clock()), trials=50, batch=4
+    )
+    assert len(curve.best_s) == 20
+    assert curve.best_s[-1] == 1.0
+
+
+def test_it_beats_random_on_average():
+    found = {"adatune": [], "random": []}
+    for seed in range(6):
+        space, latency_s = pool(seed)
+        rng = np.random.default_rng(seed)
+        policies = {
+            "adatune": AdaTunePolicy(space, np.log2, SMALL, rng),
+            "random": RandomPolicy(space, np.random.default_rng(seed)),
+        }
+        for name, policy in policies.items():
+            measurer = PoolMeasurer(space, latency_s, np.ones(len(latency_s)), Clock())
+            curve = run_session(policy, measurer, trials=40)
+            found[name].append(latency_s.min() / curve.best_s[-1])
+    assert np.mean(found["adatune"]) > np.mean(found["random"]) + 0.02

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from pruner.program import affine as af
-from pruner.program.affine import LoopVar
 from pruner.program.bounds import GLOBAL, LOCAL, SHARED, thread_rank
-from pruner.program.expr import Axis, Expr, walk
+from pruner.program.expr import Axis, Binary, Const, Expr, walk
 from pruner.program.regions import Region, evaluate_region, relax, union
-from pruner.program.tir.tree import Block, LoopNode, Tree
+from pruner.program.tir.tree import Block, LoopNode, Tree, Uses
 
 _RANKS = {"global": GLOBAL, "shared": SHARED, "shared.dyn": SHARED, "local": LOCAL}
 
@@ -60,15 +59,25 @@ def union_all(boxes: Iterable[list[Region]]) -> list[Region]:
     return [union(list(dimension)) for dimension in zip(*boxes, strict=True)]
 
 
-def structural_uses(
-    tree: Tree, block: Block, index: Expr, moving: Iterable[LoopVar] = ()
-) -> frozenset[LoopVar]:
-    """Variables in an index, those of extent 1 included, without the ``moving`` ones."""
-    slots = {node.slot for node in walk(index) if isinstance(node, Axis)}
-    found: set[LoopVar] = set()
-    for slot in slots:
-        found |= tree.uses(block.bindings[slot])
-    return frozenset(found - set(moving))
+def index_uses(tree: Tree, block: Block, index: Expr) -> Uses:
+    """Variables in an index with their factors (0 where divided), those of extent 1 included."""
+    match index:
+        case Axis(slot=slot):
+            return tree.uses(block.bindings[slot])
+        case (
+            Binary(op="mul", a=a, b=Const(value=int(scale)))
+            | Binary(op="mul", a=Const(value=int(scale)), b=a)
+        ):
+            return {v: s * scale for v, s in index_uses(tree, block, a).items()}
+        case Binary(op=("add" | "sub") as op, a=a, b=b):
+            out = index_uses(tree, block, a)
+            sign = 1 if op == "add" else -1
+            for v, s in index_uses(tree, block, b).items():
+                out[v] = out.get(v, 0) + sign * s
+            return out
+        case _:
+            slots = [node.slot for node in walk(index) if isinstance(node, Axis)]
+            return {v: 0 for slot in slots for v in tree.uses(block.bindings[slot])}
 
 
 def start_of(region: Region) -> af.Affine:

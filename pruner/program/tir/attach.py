@@ -14,11 +14,11 @@ from pruner.program.affine import LoopVar
 from pruner.program.expr import Axis, Const, Expr
 from pruner.program.regions import UNKNOWN_WIDTH, Region
 from pruner.program.tir.access import (
+    index_uses,
     loops_between,
     region_of,
     shared_threads,
     start_of,
-    structural_uses,
     union_all,
 )
 from pruner.program.tir.tree import (
@@ -27,12 +27,13 @@ from pruner.program.tir.tree import (
     LoopNode,
     Node,
     Tree,
+    Uses,
     insert,
     plain,
     remove,
 )
 
-_Required = list[tuple[Region, frozenset[LoopVar]]]
+_Required = list[tuple[Region, Uses]]
 
 
 def compute_at(tree: Tree, block: Block, loop: LoopNode) -> None:
@@ -47,7 +48,7 @@ def compute_at(tree: Tree, block: Block, loop: LoopNode) -> None:
         moving = loops_between(tree, consumer, loop) | shared_threads(tree, loop, scope)
         for load in consumer.loads_of(block.buffer):
             boxes.append(region_of(tree, consumer, load.indices, moving))
-            uses.append([structural_uses(tree, consumer, i) for i in load.indices])
+            uses.append([index_uses(tree, consumer, i) for i in load.indices])
     required = _with_uses(tree, union_all(boxes), uses, loop)
     place = min(_child_index(tree, loop, consumer) for consumer in consumers)
     _move(tree, block, loop, place, _iter_domains(block, block.indices, required))
@@ -59,11 +60,11 @@ def reverse_compute_at(tree: Tree, block: Block, loop: LoopNode) -> None:
     producers = [b for b in tree.producers(block) if b in below]
     if not producers:
         raise UnsupportedProgram("reverse-compute-at-producers", block.name)
-    domains: dict[int, tuple[Region, frozenset[LoopVar]]] = {}
+    domains: dict[int, tuple[Region, Uses]] = {}
     for producer in producers:
         moving = loops_between(tree, producer, loop)
         box = region_of(tree, producer, producer.indices, moving)
-        uses = [[structural_uses(tree, producer, i) for i in producer.indices]]
+        uses = [[index_uses(tree, producer, i) for i in producer.indices]]
         loads = block.loads_of(producer.buffer)
         if len(loads) != 1:
             raise UnsupportedProgram("reverse-compute-at-loads", block.name)
@@ -79,20 +80,21 @@ def reverse_compute_at(tree: Tree, block: Block, loop: LoopNode) -> None:
     _move(tree, block, loop, place, domains)
 
 
-def _with_uses(
-    tree: Tree, box: list[Region], uses: list[list[frozenset[LoopVar]]], loop: LoopNode
-) -> _Required:
+def _with_uses(tree: Tree, box: list[Region], uses: list[list[Uses]], loop: LoopNode) -> _Required:
     """A box with the variables of the loops at and above ``loop`` that its start depends on."""
-    outside = frozenset(x.var for x in [*tree.path(loop), loop])
-    together = [frozenset().union(*found) & outside for found in zip(*uses, strict=True)]
+    outside = {x.var for x in [*tree.path(loop), loop]}
+    together: list[Uses] = []
+    for found in zip(*uses, strict=True):
+        merged = {v: s for use in reversed(found) for v, s in use.items() if v in outside}
+        together.append(merged)
     return list(zip(box, together, strict=True))
 
 
 def _iter_domains(
     block: Block, indices: tuple[Expr, ...], required: _Required
-) -> dict[int, tuple[Region, frozenset[LoopVar]]]:
+) -> dict[int, tuple[Region, Uses]]:
     """Domain of every iterator that indexes the buffer; each dimension must be one iterator."""
-    out: dict[int, tuple[Region, frozenset[LoopVar]]] = {}
+    out: dict[int, tuple[Region, Uses]] = {}
     for index, need in zip(indices, required, strict=True):
         if isinstance(index, Const):
             continue
@@ -112,7 +114,7 @@ def _move(
     block: Block,
     loop: LoopNode,
     place: int,
-    domains: dict[int, tuple[Region, frozenset[LoopVar]]],
+    domains: dict[int, tuple[Region, Uses]],
 ) -> None:
     anchor = loop.body[place] if place < len(loop.body) else None
     if block in set(tree.blocks(loop)):
@@ -121,13 +123,13 @@ def _move(
     bindings, loops = [], []
     for slot, it in enumerate(block.iters):
         whole = Region(af.Affine(), 0, it.extent - 1)
-        region, uses = domains.get(slot, (whole, frozenset()))
+        region, uses = domains.get(slot, (whole, {}))
         region = _within(region, it.extent)
         extent = region.hi - region.lo + 1
         if np.any(np.greater_equal(extent, UNKNOWN_WIDTH)):
             raise UnsupportedProgram("unresolved-size", block.name)
         var = LoopVar(f"ax{slot}", plain(extent))
-        bindings.append(Binding(af.add(start_of(region), af.variable(var)), uses | {var}))
+        bindings.append(Binding(af.add(start_of(region), af.variable(var)), uses | {var: 1}))
         loops.append(LoopNode(var))
     block.bindings = bindings
     nest: Node = block

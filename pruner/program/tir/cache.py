@@ -43,7 +43,7 @@ def _copy_block(name: str, source: Buffer, target: Buffer) -> Block:
     return Block(
         name=name,
         iters=tuple(BlockIter("spatial", extent) for extent in source.shape),
-        bindings=[Binding(af.variable(var), frozenset((var,))) for var in loops],
+        bindings=[Binding(af.variable(var), {var: 1}) for var in loops],
         buffer=target.key,
         indices=axes,
         value=Load(source.key, axes, source.dtype),

@@ -191,7 +191,7 @@ def _note_reduction_loops(e: _Emitter, block: Block, stage: StageState) -> None:
     reducing: set[LoopVar] = set()
     for it, binding in zip(block.iters, block.bindings, strict=True):
         if it.kind == "reduce":
-            reducing |= e.tree.uses(binding)
+            reducing |= e.tree.uses(binding).keys()
     for loop in e.tree.path(block):
         kind: Literal["spatial", "reduce"] = "reduce" if loop.var in reducing else "spatial"
         stage.leaves.append(Loop(loop.var.name, kind, loop.extent, loop.var))

@@ -29,6 +29,17 @@ def compute_inline(tree: Tree, block: Block) -> None:
     remove(block)
 
 
+def can_inline(tree: Tree, block: Block) -> bool:
+    """Whether TVM would inline the block into its consumers."""
+    if block.init is not None or tree.buffers[block.buffer].is_param:
+        return False
+    try:
+        _slots_of(block, block.indices)
+    except UnsupportedProgram:
+        return False
+    return bool(tree.consumers(block))
+
+
 def reverse_compute_inline(tree: Tree, block: Block) -> None:
     """The one producer of ``block`` stores the block's value instead of its own."""
     producers = tree.producers(block)

@@ -25,14 +25,15 @@ def split(tree: Tree, loop: LoopNode, factors: Sequence[IntLike | None]) -> list
     names = [f"{loop.var.name}_{i}" for i in range(len(extents))]
     made = [LoopNode(LoopVar(n, plain(e))) for n, e in zip(names, extents, strict=True)]
     value = Affine()
+    uses: dict[LoopVar, IntLike] = {}
     scale: IntLike = 1
     for node in reversed(made):
-        value = af.add(value, af.variable(node.var), scale)
+        value, uses[node.var] = af.add(value, af.variable(node.var), scale), scale
         scale = scale * node.extent
     _nest(made, loop.body)
     made[0].unroll = loop.unroll
     replace_child(loop, [made[0]])
-    tree.define(loop.var, value, (node.var for node in made))
+    tree.define(loop.var, value, uses)
     return made
 
 
@@ -50,7 +51,7 @@ def fuse(tree: Tree, loops: Sequence[LoopNode]) -> LoopNode:
         part = floordiv(value, inner)
         if number < len(loops) - 1:
             part = floormod(part, loop.extent)
-        tree.define(loop.var, part, (fused.var,))
+        tree.define(loop.var, part, {fused.var: 1 if len(loops) == 1 else 0})
         inner = inner * loop.extent
     _nest([fused], loops[-1].body)
     replace_child(loops[0], [fused])

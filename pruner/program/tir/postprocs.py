@@ -61,14 +61,6 @@ def require_bound(tree: Tree) -> None:
             raise UnsupportedProgram("unbound-block", block.name)
 
 
-def rewrite_unroll(tree: Tree, depth: IntLike) -> None:
-    """The outermost loop of every reduction unrolls its body up to ``depth`` steps."""
-    for block in list(tree.blocks()):
-        path = tree.path(block)
-        if path and block.reduces:
-            path[0].unroll = depth
-
-
 def rewrite_reduction_blocks(tree: Tree) -> None:
     """Reductions start before their outermost reduction loop, unless threads reduce together."""
     for block in list(tree.blocks()):

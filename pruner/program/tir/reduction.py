@@ -37,7 +37,7 @@ def reduces_over_threads(tree: Tree, block: Block) -> bool:
     """A reduction iterator is bound to threads."""
     threads = {loop.var for loop in tree.path(block) if is_thread(loop) and loop.mark != "vthread"}
     return any(
-        it.kind == "reduce" and tree.uses(binding) & threads
+        it.kind == "reduce" and tree.uses(binding).keys() & threads
         for it, binding in zip(block.iters, block.bindings, strict=True)
     )
 
@@ -46,7 +46,7 @@ def decompose_reduction(tree: Tree, block: Block, loop: LoopNode) -> Block:
     """The block's initialisation as a block of its own, before ``loop``."""
     assert block.init is not None
     spatial = [i for i, it in enumerate(block.iters) if it.kind == "spatial"]
-    used: set[LoopVar] = set().union(*(tree.uses(block.bindings[i]) for i in spatial))
+    used = {var for i in spatial for var in tree.uses(block.bindings[i])}
     path = tree.path(block)
     inner = path[path.index(loop) :]
     names: dict[LoopVar, LoopVar] = {}
@@ -67,7 +67,7 @@ def decompose_reduction(tree: Tree, block: Block, loop: LoopNode) -> Block:
         nest = outer
     for i in spatial:
         binding = block.bindings[i]
-        uses = frozenset(names.get(var, var) for var in tree.uses(binding))
+        uses = {names.get(var, var): scale for var, scale in tree.uses(binding).items()}
         init.bindings.append(Binding(renamed(tree.resolve(binding.value), names), uses))
     parent = loop.parent
     assert parent is not None

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 
 from pruner.errors import UnsupportedProgram
-from pruner.program.affine import IntLike, Ints
-from pruner.program.tir import attach, cache, inline, loops
+from pruner.program.affine import IntLike, Ints, Mask
+from pruner.program.tir import attach, cache, inline, location, loops
+from pruner.program.tir.parallelize import Wishes, rewrite_parallel_vectorize_unroll
 from pruner.program.tir.postprocs import (
     Fetch,
     require_bound,
     rewrite_cooperative_fetch,
     rewrite_reduction_blocks,
-    rewrite_unroll,
 )
 from pruner.program.tir.tree import Block, Diverges, LoopNode, Tree, plain, uniform
 
@@ -98,8 +98,15 @@ def tile_extents(program: TraceProgram, decision: Ints) -> dict[int, int]:
 
 
 def _replay(program: TraceProgram, decisions: Ints) -> Replay:
+    state = _run(program, decisions, len(program.instructions))
+    _postprocess(state, is_gpu=program.is_gpu)
+    return state
+
+
+def _run(program: TraceProgram, decisions: Ints, until: int) -> Replay:
+    """State before instruction ``until``."""
     state = Replay(copy.deepcopy(program.tree), decisions)
-    for instruction in program.instructions:
+    for instruction in program.instructions[:until]:
         handler = _HANDLERS.get(instruction.kind)
         if handler is None:
             raise UnsupportedProgram("trace-instruction", instruction.kind)
@@ -108,8 +115,33 @@ def _replay(program: TraceProgram, decisions: Ints) -> Replay:
         if len(results) != len(instruction.outputs):
             raise UnsupportedProgram("trace-results", instruction.kind)
         state.results.update(zip(instruction.outputs, results, strict=True))
-    _postprocess(state, is_gpu=program.is_gpu)
     return state
+
+
+def location_options(program: TraceProgram, decisions: Ints, slot: int) -> tuple[Ints, Mask]:
+    """Locations on offer at the ``sample_compute_location`` whose decision is ``slot``.
+
+    Returns int64 [L] locations and bool [N, L] where each is on offer.
+    """
+    until, instruction = next((n, i) for n, i in enumerate(program.instructions) if i.slot == slot)
+    found: list[tuple[Ints, dict[int, Mask | np.bool_]]] = []
+    pending: list[Ints] = [np.arange(len(decisions))]
+    while pending:
+        rows = pending.pop()
+        try:
+            state = _run(program, decisions[rows], until)
+        except Diverges as parts:
+            pending += [rows[parts.values == value] for value in np.unique(parts.values)]
+            continue
+        block = state.get(instruction.inputs[0])
+        found.append((rows, location.allowed_locations(state.tree, block)))
+    locations = np.array(sorted({place for _, offers in found for place in offers}), np.int64)
+    allowed = np.zeros((len(decisions), len(locations)), bool)
+    for rows, offers in found:
+        for column, place in enumerate(locations.tolist()):
+            if place in offers:
+                allowed[rows, column] = offers[place]
+    return locations, allowed
 
 
 def _postprocess(s: Replay, *, is_gpu: bool) -> None:
@@ -117,10 +149,19 @@ def _postprocess(s: Replay, *, is_gpu: bool) -> None:
         rewrite_cooperative_fetch(s.tree, fetch)
     if is_gpu:
         require_bound(s.tree)
-    depth = s.tree.annotations.get("meta_schedule.unroll_explicit")
-    if depth is not None:
-        rewrite_unroll(s.tree, depth)  # type: ignore[arg-type]
+    wishes = Wishes(
+        parallel=_asked(s, "parallel"),
+        vectorize=_asked(s, "vectorize"),
+        unroll=_asked(s, "unroll_explicit", "unroll_implicit"),
+    )
+    rewrite_parallel_vectorize_unroll(s.tree, wishes)
     rewrite_reduction_blocks(s.tree)
+
+
+def _asked(s: Replay, *keys: str) -> Any:
+    """An annotation of the root block, None where there is none."""
+    found = [s.tree.annotations.get(f"meta_schedule.{key}") for key in keys]
+    return next((value for value in found if value is not None), None)
 
 
 def _get_block(s: Replay, i: Instruction) -> Block | Tree:
@@ -148,6 +189,11 @@ def _sample_perfect_tile(s: Replay, i: Instruction, loop: LoopNode) -> list[IntL
 def _sample_categorical(s: Replay, i: Instruction) -> IntLike:
     candidates = np.asarray(i.attrs[0], np.int64)
     return plain(candidates[s.decisions[:, i.slot]])
+
+
+def _sample_compute_location(s: Replay, i: Instruction, block: Block) -> LoopNode | int:
+    taken = location.settle(s.tree, block, s.decisions[:, i.slot])
+    return location.at(s.tree, block, uniform(taken))
 
 
 def _split(s: Replay, _: Instruction, loop: LoopNode, *factors: Any) -> list[LoopNode]:
@@ -195,8 +241,17 @@ def _cache_write(s: Replay, i: Instruction, block: Block, consumers: list[Block]
     return cache.cache_write(s.tree, block, str(i.attrs[1]))
 
 
-def _compute_at(s: Replay, _: Instruction, block: Block, loop: LoopNode) -> None:
-    attach.compute_at(s.tree, block, loop)
+def _set_scope(s: Replay, i: Instruction, block: Block) -> None:
+    if int(i.attrs[0]) != 0:
+        raise UnsupportedProgram("set-scope", block.name)
+    s.tree.buffers[block.buffer].scope = str(i.attrs[1])
+
+
+def _compute_at(s: Replay, _: Instruction, block: Block, loop: LoopNode | int) -> None:
+    if isinstance(loop, LoopNode):
+        attach.compute_at(s.tree, block, loop)
+    elif loop == location.INLINE:
+        inline.compute_inline(s.tree, block)
 
 
 def _reverse_compute_at(s: Replay, _: Instruction, block: Block, loop: LoopNode) -> None:
@@ -222,6 +277,7 @@ _HANDLERS: dict[str, Callable[..., Any]] = {
     "GetProducers": _get_producers,
     "SamplePerfectTile": _sample_perfect_tile,
     "SampleCategorical": _sample_categorical,
+    "SampleComputeLocation": _sample_compute_location,
     "Split": _split,
     "Fuse": _fuse,
     "Reorder": _reorder,
@@ -230,6 +286,7 @@ _HANDLERS: dict[str, Callable[..., Any]] = {
     "Unannotate": _unannotate,
     "CacheRead": _cache_read,
     "CacheWrite": _cache_write,
+    "SetScope": _set_scope,
     "ComputeAt": _compute_at,
     "ReverseComputeAt": _reverse_compute_at,
     "ComputeInline": _compute_inline,

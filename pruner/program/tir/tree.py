@@ -7,7 +7,7 @@ iterators are bound to sums of loop variables. A loop that was split or fused aw
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -21,6 +21,7 @@ from pruner.program.divide import floordiv, floormod
 from pruner.program.expr import Expr, Load, loads
 
 IterKind = Literal["spatial", "reduce"]
+Uses = dict[LoopVar, IntLike]
 
 
 class Diverges(Exception):
@@ -56,11 +57,12 @@ class Binding:
     """Value of an iterator: a sum of loop variables, and all variables in it.
 
     ``uses`` keeps variables of extent 1, which the sum drops: TVM's structural questions (is this
-    loop a reduction?) see them.
+    loop a reduction? how far apart are its iterations?) see them. Its values are the variables'
+    factors, 0 where a variable is divided.
     """
 
     value: Affine
-    uses: frozenset[LoopVar]
+    uses: Uses
 
 
 @dataclass(eq=False, slots=True)
@@ -127,7 +129,7 @@ class Tree:
     root: LoopNode
     annotations: dict[str, object] = field(default_factory=dict)
     definitions: dict[LoopVar, Affine] = field(default_factory=dict)
-    made_of: dict[LoopVar, frozenset[LoopVar]] = field(default_factory=dict)
+    made_of: dict[LoopVar, Uses] = field(default_factory=dict)
     _resolved: dict[LoopVar, Affine] = field(default_factory=dict)
 
     def new_buffer(self, name: str, like: Buffer, scope: str) -> Buffer:
@@ -136,10 +138,10 @@ class Tree:
         self.buffers.append(made)
         return made
 
-    def define(self, var: LoopVar, value: Affine, uses: Iterable[LoopVar]) -> None:
+    def define(self, var: LoopVar, value: Affine, uses: Uses) -> None:
         """``var`` is from now on ``value``, made of the loops ``uses``."""
         self.definitions[var] = value
-        self.made_of[var] = frozenset(uses)
+        self.made_of[var] = uses
         self._resolved.clear()
 
     def blocks(self, below: Node | None = None) -> Iterator[Block]:
@@ -187,20 +189,23 @@ class Tree:
             self._resolved[var] = self.resolve(self.definitions[var])
         return self._resolved[var]
 
-    def uses(self, binding: Binding) -> frozenset[LoopVar]:
-        """Variables of existing loops in a binding."""
-        return self._leaves(binding.uses)
-
-    def _leaves(self, variables: Iterable[LoopVar]) -> frozenset[LoopVar]:
-        out: set[LoopVar] = set()
-        pending = list(variables)
+    def uses(self, binding: Binding) -> Uses:
+        """Variables of existing loops in a binding, with their factors."""
+        out: Uses = {}
+        pending = list(binding.uses.items())
         while pending:
-            var = pending.pop()
+            var, scale = pending.pop()
             if var in self.made_of:
-                pending.extend(self.made_of[var])
+                pending.extend((v, scale * s) for v, s in self.made_of[var].items())
             else:
-                out.add(var)
-        return frozenset(out)
+                out[var] = out.get(var, 0) + scale
+        return out
+
+    def _leaves(self, var: LoopVar) -> Iterator[LoopVar]:
+        for part in self.made_of.get(var, ()):
+            yield from self._leaves(part)
+        if var not in self.made_of:
+            yield var
 
     def values_above(self, block: Block, moving: set[int]) -> tuple[list[Affine], set[int]]:
         """The iterators of a block, where loops made of ``moving`` loops only stay as they were.
@@ -212,7 +217,7 @@ class Tree:
         def lookup(var: LoopVar) -> Affine | None:
             if var not in self.definitions:
                 return None
-            if all(id(leaf) in moving for leaf in self._leaves((var,))):
+            if all(id(leaf) in moving for leaf in self._leaves(var)):
                 whole.add(id(var))
                 return None
             return substitute(self.definitions[var], lookup)

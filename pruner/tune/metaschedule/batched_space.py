@@ -18,7 +18,12 @@ from pruner.program.tir.tree import Tree
 from pruner.search.space import Decisions
 from pruner.tune.design import DesignSpace
 from pruner.tune.metaschedule import mutators
-from pruner.tune.metaschedule.decisions import ChoiceDecision, Decision, TileDecision
+from pruner.tune.metaschedule.decisions import (
+    ChoiceDecision,
+    Decision,
+    LocationDecision,
+    TileDecision,
+)
 from pruner.tune.metaschedule.prim_func import read_prim_func
 from pruner.tune.metaschedule.trace import read_trace
 
@@ -66,6 +71,8 @@ class BatchedSpace:
                 out[i.slot] = TileDecision(slice(i.slot, i.slot + parts), extent, limit)
             elif i.kind == "SampleCategorical":
                 out[i.slot] = ChoiceDecision(i.slot, np.asarray(i.attrs[1], np.float64))
+            elif i.kind == "SampleComputeLocation":
+                out[i.slot] = LocationDecision(i.slot, self.program)
         return out
 
     def sample_any(self, num: int, rng: np.random.Generator) -> Decisions:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.program.tir.replay import TraceProgram, location_options
 from pruner.search.space import Decisions, divisors
 
 Ints = NDArray[np.int64]
@@ -101,7 +102,38 @@ class ChoiceDecision:
         out[rows, self.slot] = np.minimum(chosen, len(self.probs) - 1)
 
 
-Decision = TileDecision | ChoiceDecision
+@dataclass(frozen=True, slots=True, eq=False)
+class LocationDecision:
+    """Where a block is computed; what is on offer depends on the decisions before it."""
+
+    slot: int
+    program: TraceProgram
+
+    def sample(self, out: Decisions, rng: np.random.Generator) -> None:
+        """Fill the column; columns of earlier decisions are filled already."""
+        self._draw(out, np.arange(len(out)), rng, change=False)
+
+    def can_change(self) -> bool:
+        """It may."""
+        return True
+
+    def mutate(self, out: Decisions, rows: Ints, rng: np.random.Generator) -> None:
+        """Another location, each alike; none where there is no other."""
+        self._draw(out, rows, rng, change=True)
+
+    def _draw(self, out: Decisions, rows: Ints, rng: np.random.Generator, *, change: bool) -> None:
+        places, allowed = location_options(self.program, out[rows], self.slot)
+        if change:
+            allowed = allowed & (places[None, :] != out[rows, self.slot][:, None])
+        count = allowed.sum(axis=1)
+        rank = (rng.random(len(rows)) * count).astype(np.int64)
+        chosen = places[
+            np.argmax(allowed & (np.cumsum(allowed, axis=1) == rank[:, None] + 1), axis=1)
+        ]
+        out[rows, self.slot] = np.where(count > 0, chosen, out[rows, self.slot])
+
+
+Decision = TileDecision | ChoiceDecision | LocationDecision
 
 
 def prime_powers(number: int) -> list[tuple[int, int]]:

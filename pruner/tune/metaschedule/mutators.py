@@ -11,7 +11,12 @@ import numpy as np
 
 from pruner.program.tir.replay import Instruction, Ref
 from pruner.search.space import Decisions
-from pruner.tune.metaschedule.decisions import ChoiceDecision, Decision, TileDecision
+from pruner.tune.metaschedule.decisions import (
+    ChoiceDecision,
+    Decision,
+    LocationDecision,
+    TileDecision,
+)
 
 GPU = {"tile": 0.90, "unroll": 0.08, "threads": 0.02}
 CPU = {"tile": 0.90, "location": 0.05, "unroll": 0.03, "parallel": 0.02}
@@ -32,11 +37,12 @@ class Mutators:
         groups["tile"] = [d for d in decisions.values() if isinstance(d, TileDecision)]
         groups["tile"] += _of(decisions, _annotated(instructions, samples, "cooperative_fetch"))
         groups["unroll"] = _of(decisions, _annotated(instructions, samples, "unroll_"))
+        groups["location"] = [d for d in decisions.values() if isinstance(d, LocationDecision)]
         if "threads" in groups:
             groups["threads"] = _of(decisions, _thread_factors(instructions, samples))
         kept = {name: [d for d in found if d.can_change()] for name, found in groups.items()}
         self._groups = [found for found in kept.values() if found]
-        chances = np.array([shares[name] for name, found in kept.items() if found])
+        chances = np.array([shares.get(name, 0.0) for name, found in kept.items() if found])
         self._chances = chances / chances.sum() if len(chances) else chances
 
     def mutate(self, parents: Decisions, rng: np.random.Generator) -> Decisions:

@@ -12,9 +12,9 @@ from typing import Any
 from pruner.errors import UnsupportedProgram
 from pruner.program import affine as af
 from pruner.program.affine import LoopVar
-from pruner.program.expr import Axis, Binary, Call, Cast, Const, Expr, Load, Not, Select, walk
+from pruner.program.expr import Axis, Binary, Call, Cast, Const, Expr, Load, Not, Select
 from pruner.program.regions import evaluate_index
-from pruner.program.tir.tree import Binding, Block, BlockIter, Buffer, LoopNode, Tree
+from pruner.program.tir.tree import Binding, Block, BlockIter, Buffer, LoopNode, Tree, Uses
 
 _BINARY = {
     "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Mod": "mod", "FloorDiv": "floordiv",
@@ -84,9 +84,10 @@ class _Reader:
         bindings = []
         for value in realize.iter_values:
             expr = self._expr(value, loop_slots)
-            used = {node.slot for node in walk(expr) if isinstance(node, Axis)}
+            if not isinstance(expr, (Axis, Const)):
+                raise UnsupportedProgram("binding", str(value))
             variables = list(loops.values())
-            uses = frozenset(variables[slot] for slot in used)
+            uses: Uses = {variables[expr.slot]: 1} if isinstance(expr, Axis) else {}
             bindings.append(Binding(evaluate_index(expr, roots), uses))
         store = block.body
         return Block(

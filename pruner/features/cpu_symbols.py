@@ -25,12 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.features.draft import Symbols
+from pruner.features.draft_statement import count_operations
 from pruner.features.nest_symbols_statement import (
     Moving,
     NestAccess,
     NestStatement,
     StatementLoop,
-    count_operations,
     extent_of,
     nest_statements,
     product_of,

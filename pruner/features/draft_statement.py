@@ -16,10 +16,13 @@ class Operations:
     special: float
 
 
-def count_operations(statement: Statement) -> Operations:
-    """Floating-point work of one iteration; index arithmetic inside loads does not count."""
+def count_operations(value: Expr, *, accumulates: bool = False) -> Operations:
+    """Floating-point work of a value, one more where it ``accumulates``.
+
+    Index arithmetic inside loads does not count.
+    """
     flops = special = 0.0
-    pending: list[Expr] = [statement.body]
+    pending = [value]
     while pending:
         node = pending.pop()
         if isinstance(node, Load) or node.dtype == "bool":
@@ -29,7 +32,7 @@ def count_operations(statement: Statement) -> Operations:
         if isinstance(node, Call) and node.name != "if_then_else":
             special += 1
         pending.extend(children(node))
-    return Operations(flops + (1.0 if statement.is_reduction else 0.0), special)
+    return Operations(flops + accumulates, special)
 
 
 class StatementLoops:

@@ -15,12 +15,12 @@ from collections.abc import Iterable
 import numpy as np
 
 from pruner.features.draft import COLUMNS, Symbols
+from pruner.features.draft_statement import count_operations
 from pruner.features.nest_symbols_statement import (
     Moving,
     NestAccess,
     NestStatement,
     StatementLoop,
-    count_operations,
     extent_of,
     moving_of,
     nest_statements,

@@ -18,7 +18,7 @@ from pruner.features.tensors import Floats, column
 from pruner.program import affine as af
 from pruner.program.affine import Affine, IntLike, LoopVar, Term
 from pruner.program.bounds import GLOBAL, thread_rank
-from pruner.program.expr import Binary, Call, Expr, Load, children, loads
+from pruner.program.expr import Binary, Expr, Load, loads
 from pruner.program.nest import LoopNests, NestLoop, Store
 from pruner.program.regions import evaluate_index
 from pruner.program.root_values import root_values
@@ -191,30 +191,6 @@ def _width_or_steps(inside: list[IndexTerm], moving: Moving, num: int) -> Floats
     if not inside:
         return np.ones(num)
     return np.where(inside[0].scale > 0, inside[0].reach(moving) + 1, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Operations:
-    """Operations of one iteration: ``flops`` (with min and max), ``special`` function calls."""
-
-    flops: float
-    special: float
-
-
-def count_operations(value: Expr) -> Operations:
-    """Floating-point work of a stored value; index arithmetic inside loads does not count."""
-    flops = special = 0.0
-    pending = [value]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, Load) or node.dtype == "bool":
-            continue
-        if isinstance(node, Binary) and node.dtype.startswith("float"):
-            flops += 1
-        if isinstance(node, Call) and node.name != "if_then_else":
-            special += 1
-        pending.extend(children(node))
-    return Operations(flops, special)
 
 
 @dataclass(slots=True, eq=False)

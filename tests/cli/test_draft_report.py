@@ -1,0 +1,57 @@
+"""``draft_report`` on two of the bundled CPU tasks."""
+
+import csv
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pruner.data.quarantine import Quarantine
+from pruner.data.store import RecordRoot
+
+BUNDLED = Path(__file__).resolve().parents[2] / "datasets" / "bundled"
+TASKS = ("matmul_128_128_128", "reduction_512_1024_1_False")
+
+
+@pytest.fixture
+def root(tmp_path):
+    for folder, suffix in (("measure_records", ".json.gz"), ("origin", ".json")):
+        target = tmp_path / "root" / folder / "cpu-sse4"
+        target.mkdir(parents=True)
+        for task in TASKS:
+            shutil.copy(BUNDLED / folder / "cpu-sse4" / f"{task}{suffix}", target)
+    return tmp_path / "root"
+
+
+def test_cpu_pools_get_rows_for_every_form(command, root, tmp_path):
+    out = tmp_path / "table" / "results.csv"
+    arguments = [f"data.root={root}", "platforms=cpu-sse4", "calibrate=0", f"out={out}"]
+    for origin in ("", "random"):
+        code, result, err = command(
+            "draft_report", *arguments, f"origin={origin}", "plot=plot_cpu.png"
+        )
+        assert code == 0, err
+        assert result["rows"] == 4
+    assert (out.parent / "plot_cpu.png").is_file()
+    with out.open(encoding="utf-8") as file:
+        rows = {(row["platform"], row["form"]): row for row in csv.DictReader(file)}
+    forms = {"hardware", "hardware_without_compute", "hardware_without_memory", "oracle"}
+    assert rows.keys() == {(p, f) for p in ("cpu-sse4", "cpu-sse4 random") for f in forms}
+    assert int(rows["cpu-sse4 random", "oracle"]["num_programs"]) == 2 * 32
+    latency_s = [t.latency_s for t in RecordRoot(root).read(Quarantine(), "cpu-sse4")]
+    # the expected best of one program in fifty of 64, which is one program: the mean latency
+    random = sum(x.min() for x in latency_s) / sum(x.mean() for x in latency_s)
+    assert float(rows["cpu-sse4", "oracle"]["random_at_2pct"]) == pytest.approx(random, abs=1e-5)
+    assert float(rows["cpu-sse4", "oracle"]["best1_at_2pct"]) == 1.0
+
+
+def test_unknown_platforms_and_missing_marks_are_one_line(command, root):
+    code, _, err = command("draft_report", f"data.root={root}", "platforms=cpu-none")
+    assert code != 0
+    assert "known platforms" in err
+    shutil.rmtree(root / "origin")
+    code, _, err = command(
+        "draft_report", f"data.root={root}", "platforms=cpu-sse4", "origin=random"
+    )
+    assert code != 0
+    assert "leave out the choice by origin" in err

@@ -7,7 +7,7 @@ EXTRAS := tvm,wandb,tensorboard,gbdt,sweep,dev
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint ansor-env slow clean
+.PHONY: help setup demo test lint book ansor-env slow clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -21,6 +21,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
+DATA   := ../shared/data/gpu-records
+PRESET := full
 DEMO := demo-$(shell date +%Y%m%d-%H%M%S)
 BUNDLED := data.platform=all split=bundled
 
@@ -36,6 +38,9 @@ test: setup lint ## everything a change must pass: ruff, mypy, the fast tests
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+book: setup ## remake every table and figure of experiments/ (an hour; DATA=folder of records, PRESET=small)
+	$(BIN)/python -m pruner.cli.book data.root=$(DATA) preset=$(PRESET)
 
 ansor-env: setup ## install Ansor beside the project, to measure schedules of your own CPU
 	$(BIN)/python collect.py setup=true

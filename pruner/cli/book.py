@@ -1,0 +1,130 @@
+"""``python -m pruner.cli.book``: remake the results of every item, then the page."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from pruner.cli.common import (
+    load_metrics,
+    new_run_folder,
+    resumed_config,
+    run_door,
+    save_config,
+    save_metrics,
+    say,
+)
+from pruner.cli.dataset import REPOSITORY, record_root
+from pruner.cli.report import HTML, experiments_folder, write_page
+from pruner.cli.results_book.items import Item, load_items
+from pruner.cli.results_book.page import build_page
+from pruner.errors import PrunerError
+
+# One thread each: the workers already share the cores, and sums keep their order.
+THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+def book(config: DictConfig) -> dict[str, Any]:
+    """Run the command; returns the object of the last line."""
+    start = time.perf_counter()
+    earlier = Path(config.resume) if config.resume else None
+    if earlier is not None:
+        config = resumed_config(earlier, config)
+    experiments = experiments_folder(config.experiments)
+    items = chosen(load_items(experiments), config.only, config.preset)
+    root = record_root(config.data).path.resolve()
+    folder = earlier or new_run_folder(Path(config.outputs), "book", config.run_id, config.preset)
+    save_config(folder, config)
+    say(f"{len(items)} items in {folder}; if interrupted: resume={folder}")
+    # The longest first: the last worker then has the least left to do.
+    items.sort(key=lambda item: -item.minutes.get(config.preset, 0))
+    with ThreadPoolExecutor(config.num_workers) as pool:
+        ends = list(pool.map(lambda i: run_item(i, config.preset, root, folder), items))
+    failed = [item.name for item, end in zip(items, ends, strict=True) if "error" in end]
+    if config.preset == "full":
+        publish([item for item in items if item.name not in failed], folder, experiments)
+        write_page(build_page(load_items(experiments)), experiments)
+    note = f"Preset {config.preset}; the expected ranges are those of the full preset."
+    write_page(build_page(items, note, folder), folder)
+    result = {
+        "run_dir": str(folder),
+        "html": str(folder / HTML),
+        "items": {item.name: end for item, end in zip(items, ends, strict=True)},
+        "seconds": round(time.perf_counter() - start, 1),
+    }
+    if failed:
+        raise PrunerError(f"failed: {', '.join(failed)}; logs are in {folder}; resume={folder}")
+    save_metrics(folder, result)
+    return result
+
+
+def chosen(items: Sequence[Item], names: Sequence[str] | None, preset: str) -> list[Item]:
+    """The items to run; an unknown name or preset is told with the known ones."""
+    known = {item.name: item for item in items}
+    unknown = sorted(set(names or ()) - set(known))
+    if unknown:
+        raise PrunerError(f"only={unknown}: unknown; known: {', '.join(known)}")
+    picked = [known[name] for name in names or known]
+    for item in picked:
+        if preset not in item.run:
+            raise PrunerError(f"preset={preset}: {item.name} has only {', '.join(item.run)}")
+    return picked
+
+
+def run_item(item: Item, preset: str, root: Path, folder: Path) -> Mapping[str, Any]:
+    """Run the commands of one item in the repository; what ended well is not run again."""
+    out = (folder / item.name).resolve()
+    finished = load_metrics(out) if out.is_dir() else None
+    if finished is not None:
+        say(f"{item.name}: finished before")
+        return finished
+    # What an interrupted start left is not part of the results.
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    places = {"python": sys.executable, "root": root, "data": root.parent, "out": out}
+    quoted = {name: shlex.quote(str(place)) for name, place in places.items()}
+    start = time.perf_counter()
+    say(f"{item.name} starts, about {item.minutes.get(preset, 0):g} minutes")
+    with (out / "log.txt").open("w", encoding="utf-8") as log:
+        for command in item.run[preset]:
+            code = subprocess.run(
+                ["bash", "-c", command.format(**quoted)],
+                cwd=REPOSITORY,
+                env=os.environ | THREADS,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                check=False,
+            ).returncode
+            if code:
+                say(f"{item.name}: exit code {code}, see {out / 'log.txt'}")
+                return {"error": code}
+    end = {"seconds": round(time.perf_counter() - start, 1)}
+    save_metrics(out, end)
+    say(f"{item.name}: {end['seconds']:g} s")
+    return end
+
+
+def publish(items: Sequence[Item], folder: Path, experiments: Path) -> None:
+    """Replace the result files of finished items, and what else their folders already have."""
+    for item in items:
+        for made in (folder / item.name).iterdir():
+            target = experiments / item.name / made.name
+            if made.is_file() and (target.is_file() or made.name in item.results):
+                shutil.copy(made, target)
+
+
+def main() -> None:
+    """Open the door."""
+    run_door("book", book)
+
+
+if __name__ == "__main__":
+    main()

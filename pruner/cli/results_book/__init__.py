@@ -1,0 +1,1 @@
+"""The results book: what ``experiments/<item>/item.yaml`` says and how it becomes one page."""

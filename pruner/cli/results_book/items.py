@@ -1,0 +1,130 @@
+"""An item of the book: one table or figure of the paper, how to remake it, what to expect."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import yaml
+
+from pruner.errors import PrunerError
+
+ITEM_FILE = "item.yaml"
+Where = Mapping[str, Any]
+Part = TypeVar("Part")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number:
+    """A key number: the mean of `value` over the rows that `where` selects.
+
+    With `minus` the mean over those other rows is taken away. `expected` is the range [low, high]
+    that the committed results must lie in; `paper` the number of the paper, None where it has
+    none or it is not known; `differs` says why the two may differ.
+    """
+
+    name: str
+    value: str
+    expected: Sequence[float]
+    where: Where = field(default_factory=dict)
+    minus: Where | None = None
+    paper: float | None = None
+    differs: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.expected) != 2 or not self.expected[0] <= self.expected[1]:
+            raise PrunerError(f"number {self.name}: expected={self.expected} must be [low, high]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Means of columns (`values`: column to heading), one row for each choice of `rows`."""
+
+    title: str
+    rows: Sequence[str]
+    values: Mapping[str, str]
+    where: Where = field(default_factory=dict)
+    spread: bool = False
+    digits: int = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """Means of `y`: lines over `x`, or bars grouped by `x`; one colour for each of `series`."""
+
+    title: str
+    kind: Literal["line", "bar"]
+    x: str
+    y: str
+    series: str
+    where: Where = field(default_factory=dict)
+    log: str = ""
+    xlabel: str = ""
+    ylabel: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("line", "bar"):
+            raise PrunerError(f"plot {self.title}: kind={self.kind} is unknown; known: line, bar")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One folder of ``experiments/``.
+
+    `results` are CSV files, relative to the folder; `missing` gives values where a file lacks a
+    column. `run` has the shell commands of every preset ({python}, {root} the records, {data} the
+    folder that holds them, {out} where results go), `minutes` what they take on two cores.
+    """
+
+    name: str
+    folder: Path
+    title: str
+    paper: str
+    shows: str
+    results: Sequence[str]
+    run: Mapping[str, Sequence[str]]
+    minutes: Mapping[str, float]
+    missing: Mapping[str, Any] = field(default_factory=dict)
+    numbers: Sequence[Number] = ()
+    tables: Sequence[Table] = ()
+    plots: Sequence[Plot] = ()
+
+
+def load_item(folder: Path) -> Item:
+    """Read ``<folder>/item.yaml``; a key that means nothing or is missing is a PrunerError."""
+    path = folder / ITEM_FILE
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise PrunerError("it must map names to values")
+        parts: dict[str, Any] = {
+            "numbers": _all(Number, content.pop("numbers", ())),
+            "tables": _all(Table, content.pop("tables", ())),
+            "plots": _all(Plot, content.pop("plots", ())),
+        }
+        return _one(Item, content | parts | {"name": folder.name, "folder": folder})
+    except (yaml.YAMLError, PrunerError) as error:
+        raise PrunerError(f"{path}: {error}") from error
+
+
+def load_items(folder: Path) -> list[Item]:
+    """Every item below a folder, by name."""
+    items = [load_item(path.parent) for path in sorted(folder.glob(f"*/{ITEM_FILE}"))]
+    if not items:
+        raise PrunerError(f"{folder}: no <item>/{ITEM_FILE} there")
+    return items
+
+
+def _all(kind: type[Part], contents: Iterable[Mapping[str, Any]]) -> tuple[Part, ...]:
+    return tuple(_one(kind, content) for content in contents)
+
+
+def _one(kind: type[Part], content: Mapping[str, Any]) -> Part:
+    known = {f.name for f in fields(kind)}  # type: ignore[arg-type]
+    unknown = sorted(set(content) - known)
+    if unknown:
+        raise PrunerError(f"{', '.join(unknown)}: unknown; known: {', '.join(sorted(known))}")
+    try:
+        return kind(**content)
+    except TypeError as error:  # a field without a default is missing
+        raise PrunerError(str(error).partition(") ")[2] or str(error)) from error

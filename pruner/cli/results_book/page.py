@@ -1,0 +1,238 @@
+"""The page: headings, paragraphs, tables and plots, written as Markdown and as HTML."""
+
+import html
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import pandas as pd
+
+from pruner.cli.results_book.items import Item, Plot, Table
+from pruner.cli.results_book.plots import digest, svg
+from pruner.cli.results_book.results import (
+    Cells,
+    Measured,
+    NoRows,
+    Series,
+    measure,
+    plot_series,
+    read_results,
+    table_cells,
+)
+from pruner.errors import PrunerError
+
+Part = TypeVar("Part")
+Made = TypeVar("Made")
+INTRO = (
+    "Written by `python report.py` from the CSV files of `experiments/`; never edited by hand. "
+    "Every section is an item of the paper that can be done on the records at hand, with the "
+    "command that remakes it. `make book` remakes all of them. How to read the metrics: "
+    "`experiments/README.md`."
+)
+SHOWN = {"python": "python", "root": "DATA_ROOT", "data": "DATA", "out": "OUT"}
+STYLE = (
+    "body{font:15px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
+    "table{border-collapse:collapse;margin:1rem 0}td,th{border:1px solid #ccc;padding:.2rem .6rem;"
+    "text-align:left}code,pre{background:#f4f4f4}pre{padding:.6rem;overflow-x:auto}"
+    "svg{max-width:100%;height:auto}"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A piece of the page. `text` has Markdown's backticks; a plot has its SVG and its file."""
+
+    kind: Literal["title", "heading", "text", "code", "table", "plot"]
+    text: str = ""
+    cells: Cells | None = None
+    drawing: str = ""
+    mark: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """All blocks of the book, and the key numbers they were made from."""
+
+    blocks: Sequence[Block]
+    numbers: Sequence[tuple[Item, Measured]]
+
+    @property
+    def outside(self) -> list[str]:
+        """Key numbers that are not in their expected range, in words."""
+        return [
+            f"{item.name}, {one.number.name}: {one.value:.4g} is outside {_range(one)}"
+            for item, one in self.numbers
+            if not one.inside
+        ]
+
+    @property
+    def drawings(self) -> dict[str, str]:
+        """File name to SVG text, for the Markdown page."""
+        return {block.text: block.drawing for block in self.blocks if block.kind == "plot"}
+
+
+def build_page(items: Sequence[Item], note: str = "", results: Path | None = None) -> Page:
+    """Read the results of every item and lay out the page.
+
+    With `results`, another folder of results than the items' own, what they lack is left out; in
+    the book itself a number, table or plot without rows is a PrunerError.
+    """
+    sections: list[Block] = []
+    numbers: list[tuple[Item, Measured]] = []
+    waiting = []
+    for item in items:
+        rows = read_results(item, results)
+        sections += _head(item)
+        if rows is None:
+            waiting.append(item.title)
+            sections.append(Block(kind="text", text="No results yet: run the command above."))
+            continue
+        contents = _contents(item, rows, complete=results is None)
+        sections += _body(item, contents)
+        numbers += [(item, one) for one in contents.numbers]
+    top = [Block(kind="title", text="Results book"), Block(kind="text", text=INTRO)]
+    top += [Block(kind="text", text=note)] if note else []
+    top += [Block(kind="table", cells=_summary(numbers))]
+    if waiting:
+        top.append(Block(kind="text", text=f"Without results yet: {', '.join(waiting)}."))
+    return Page(blocks=[*top, *sections], numbers=numbers)
+
+
+def _summary(numbers: Sequence[tuple[Item, Measured]]) -> Cells:
+    cells = [["item", "of the paper", "key number", "ours", "expected", "paper"]]
+    for item, one in numbers:
+        cells.append([item.title, item.paper, one.number.name, *_values(one)])
+    return cells
+
+
+def _values(one: Measured) -> list[str]:
+    paper = "" if one.number.paper is None else f"{one.number.paper:g}"
+    verdict = "" if one.inside else " (outside)"
+    return [f"{one.value:.3f}{verdict}", _range(one), paper]
+
+
+def _range(one: Measured) -> str:
+    low, high = one.number.expected
+    return f"{low:g} to {high:g}"
+
+
+def _head(item: Item) -> list[Block]:
+    commands = "\n".join(item.run["full"])
+    minutes = ", ".join(f"{name} preset {value:g}" for name, value in item.minutes.items())
+    return [
+        Block(kind="heading", text=f"{item.title} ({item.paper})"),
+        Block(kind="text", text=" ".join(item.shows.split())),
+        Block(kind="code", text=commands.format(**SHOWN)),
+        Block(kind="text", text=f"Minutes on two cores: {minutes}. More in `{item.name}/`."),
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """Key numbers, tables and plots of an item, computed."""
+
+    numbers: Sequence[Measured]
+    tables: Sequence[tuple[Table, Cells]]
+    plots: Sequence[tuple[Plot, list[Series]]]
+
+
+def _contents(item: Item, rows: pd.DataFrame, *, complete: bool) -> Contents:
+    def made(parts: Sequence[Part], make: Callable[[Part], Made]) -> list[tuple[Part, Made]]:
+        found = []
+        for part in parts:
+            try:
+                found.append((part, make(part)))
+            except NoRows as error:
+                if complete:
+                    raise PrunerError(f"{item.folder}: {error}") from error
+        return found
+
+    return Contents(
+        numbers=[one for _, one in made(item.numbers, lambda number: measure(number, rows))],
+        tables=made(item.tables, lambda table: table_cells(table, rows)),
+        plots=made(item.plots, lambda plot: plot_series(plot, rows)),
+    )
+
+
+def _body(item: Item, contents: Contents) -> Iterable[Block]:
+    if contents.numbers:
+        cells = [["key number", "ours", "expected", "paper", "why they may differ"]]
+        cells += [[n.number.name, *_values(n), n.number.differs] for n in contents.numbers]
+        yield Block(kind="table", cells=cells)
+    for table, cells in contents.tables:
+        yield Block(kind="text", text=f"{table.title}:")
+        yield Block(kind="table", cells=cells)
+    for number, (plot, series) in enumerate(contents.plots):
+        yield Block(kind="text", text=f"{plot.title}:")
+        yield Block(
+            kind="plot",
+            text=f"plots/{item.name}-{number}.svg",
+            drawing=svg(plot, series),
+            mark=digest(plot, series),
+        )
+
+
+def markdown(page: Page) -> str:
+    """The page as Markdown; plots are files beside it."""
+    return "\n\n".join(map(_markdown_block, page.blocks)) + "\n"
+
+
+def _markdown_block(block: Block) -> str:
+    match block.kind:
+        case "title":
+            return f"# {block.text}"
+        case "heading":
+            return f"## {block.text}"
+        case "code":
+            return "\n".join(f"    {line}" for line in block.text.splitlines())
+        case "plot":
+            return f"![{block.mark}]({block.text})"
+        case "table":
+            head, *body = block.cells or [[]]
+            lines = [head, ["---"] * len(head), *body]
+            return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        case _:
+            return block.text
+
+
+def html_page(page: Page) -> str:
+    """The page as one HTML file that needs nothing else."""
+    body = "\n".join(map(_html_block, page.blocks))
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Results book</title>'
+        f"<style>{STYLE}</style></head><body>\n{body}\n</body></html>\n"
+    )
+
+
+def _html_block(block: Block) -> str:
+    match block.kind:
+        case "title":
+            return f"<h1>{_inline(block.text)}</h1>"
+        case "heading":
+            return f"<h2>{_inline(block.text)}</h2>"
+        case "code":
+            return f"<pre>{html.escape(block.text)}</pre>"
+        case "plot":
+            return block.drawing
+        case "table":
+            head, *body = block.cells or [[]]
+            return (
+                f"<table>{_html_row(head, 'th')}{''.join(_html_row(r, 'td') for r in body)}</table>"
+            )
+        case _:
+            return f"<p>{_inline(block.text)}</p>"
+
+
+def _html_row(cells: Sequence[str], tag: str) -> str:
+    return f"<tr>{''.join(f'<{tag}>{_inline(cell)}</{tag}>' for cell in cells)}</tr>"
+
+
+def _inline(text: str) -> str:
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text, quote=False))
+
+
+def without_drawings(text: str) -> str:
+    """The HTML with only the digest of every drawing: what has to agree with the results."""
+    return re.sub(r"<svg[^>]*data-of='(\w+)'.*?</svg>", r"<svg \1>", text, flags=re.S)

@@ -1,0 +1,57 @@
+"""Plots of the book as SVG text that is the same whenever the data are."""
+
+import hashlib
+import io
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from pruner.cli.results_book.items import Plot
+from pruner.cli.results_book.results import Series
+
+
+def digest(plot: Plot, series: Sequence[Series]) -> str:
+    """Fingerprint of what the plot shows; the drawing itself changes with matplotlib."""
+    return hashlib.sha256(repr((plot, list(series))).encode()).hexdigest()[:16]
+
+
+def svg(plot: Plot, series: Sequence[Series]) -> str:
+    """One self-contained ``<svg>`` element, its digest in a comment."""
+    mark = digest(plot, series)
+    style: dict[Any, Any] = {"svg.hashsalt": mark, "svg.fonttype": "none", "font.size": 9}
+    with rc_context(style):
+        figure = Figure(figsize=(6.4, 3.2))
+        axis = figure.subplots()
+        _lines(axis, series) if plot.kind == "line" else _bars(axis, series)
+        for name in plot.log:
+            axis.set(**{f"{name}scale": "log"})
+        axis.set_xlabel(plot.xlabel or (plot.x if plot.kind == "line" else ""))
+        axis.set_ylabel(plot.ylabel or plot.y)
+        axis.grid(axis="y", alpha=0.3)
+        axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+        stream = io.StringIO()
+        figure.savefig(stream, format="svg", bbox_inches="tight", metadata={"Date": None})
+    text = stream.getvalue()
+    element = text[text.index("<svg") :].replace("<svg", f"<svg role='img' data-of='{mark}'", 1)
+    return re.sub(r"[ \t]+\n", "\n", re.sub(r"<metadata>.*?</metadata>", "", element, flags=re.S))
+
+
+def _lines(axis: Axes, series: Sequence[Series]) -> None:
+    for one in series:
+        axis.errorbar(one.x, one.y, yerr=one.spread, label=one.name, marker="o", capsize=3)
+
+
+def _bars(axis: Axes, series: Sequence[Series]) -> None:
+    names = list(dict.fromkeys(x for one in series for x in one.x))
+    width = 0.8 / len(series)
+    for number, one in enumerate(series):
+        places = np.array([names.index(x) for x in one.x]) + width * (
+            number - (len(series) - 1) / 2
+        )
+        axis.bar(places, one.y, width=width, yerr=one.spread, label=one.name, capsize=2)
+    axis.set_xticks(range(len(names)), names)

@@ -1,0 +1,137 @@
+"""Numbers of the book: from the CSV files of an item to means, spreads and cells."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pruner.cli.results_book.items import Item, Number, Plot, Table, Where
+from pruner.errors import PrunerError
+
+Cells = list[list[str]]
+
+
+def read_results(item: Item, results: Path | None = None) -> pd.DataFrame | None:
+    """Rows of all CSV files of the item; None while one of them is not there yet.
+
+    `results` is another folder of experiments to read from, such as that of a run of the book.
+    """
+    folder = item.folder if results is None else results / item.name
+    paths = [folder / name for name in item.results]
+    if not all(path.is_file() for path in paths):
+        return None
+    rows = pd.concat([pd.read_csv(path) for path in paths], ignore_index=True)
+    for name, value in item.missing.items():
+        rows[name] = rows[name].fillna(value) if name in rows else value
+    return rows
+
+
+class NoRows(PrunerError):
+    """A selection that no row of the results satisfies."""
+
+
+def select(rows: pd.DataFrame, where: Where) -> pd.DataFrame:
+    """Rows whose columns have the wanted value, or one of several; raises NoRows when none has."""
+    kept = rows
+    for column, wanted in where.items():
+        if column not in rows:
+            raise NoRows(f"where: no column {column}; there are: {', '.join(rows.columns)}")
+        kept = kept[kept[column].isin(wanted if isinstance(wanted, list) else [wanted])]
+    if not len(kept):
+        raise NoRows(f"where: no row has {dict(where)}")
+    return kept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A key number with its value."""
+
+    number: Number
+    value: float
+
+    @property
+    def inside(self) -> bool:
+        """Whether it lies in the expected range."""
+        low, high = self.number.expected
+        return low <= self.value <= high
+
+
+def measure(number: Number, rows: pd.DataFrame) -> Measured:
+    """The value of a key number."""
+    try:
+        value = _mean(select(rows, number.where), number.value)
+        if number.minus is not None:
+            value -= _mean(select(rows, number.minus), number.value)
+    except NoRows as error:
+        raise NoRows(f"number {number.name}: {error}") from error
+    return Measured(number=number, value=value)
+
+
+def _mean(rows: pd.DataFrame, column: str) -> float:
+    if column not in rows:
+        raise NoRows(f"no column {column}; there are: {', '.join(rows.columns)}")
+    return float(rows[column].mean())
+
+
+def table_cells(table: Table, rows: pd.DataFrame) -> Cells:
+    """Heading and rows as text: mean, with the sample standard deviation behind it."""
+    cells = [[*table.rows, *table.values.values()]]
+    for key, group in _groups(select(rows, table.where), table.rows):
+        texts = [_cell(group[name].dropna(), table) for name in table.values]
+        cells.append([*map(_label, key), *texts])
+    return cells
+
+
+def _groups(rows: pd.DataFrame, names: Sequence[str]) -> list[tuple[tuple[Any, ...], pd.DataFrame]]:
+    """Groups in the order in which the value of the first name appears, then the second, ..."""
+    first = {name: {value: n for n, value in enumerate(rows[name].unique())} for name in names}
+
+    def place(group: tuple[tuple[Any, ...], pd.DataFrame]) -> list[int]:
+        return [first[name][value] for name, value in zip(names, group[0], strict=True)]
+
+    return sorted(((key, group) for key, group in rows.groupby(list(names))), key=place)
+
+
+def _cell(values: "pd.Series[float]", table: Table) -> str:
+    if not len(values):
+        return ""
+    text = f"{values.mean():.{table.digits}f}"
+    if table.spread and len(values) > 1:
+        text += f" ± {values.std(ddof=1):.{table.digits}f}"
+    return text
+
+
+def _label(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One colour of a plot: `x` places or names, `y` means and `spread` sample deviations."""
+
+    name: str
+    x: Sequence[Any]
+    y: Sequence[float]
+    spread: Sequence[float]
+
+
+def plot_series(plot: Plot, rows: pd.DataFrame) -> list[Series]:
+    """What a plot shows, rounded to what a reader could see (so that rebuilding is stable)."""
+    found = []
+    for (name,), group in _groups(select(rows, plot.where), [plot.series]):
+        points = [(key[0], part[plot.y]) for key, part in _groups(group, [plot.x])]
+        if plot.kind == "line":
+            points.sort(key=lambda point: point[0])
+        deviations = [values.std(ddof=1) if len(values) > 1 else 0.0 for _, values in points]
+        found.append(
+            Series(
+                name=_label(name),
+                x=[x if plot.kind == "line" else _label(x) for x, _ in points],
+                y=[round(float(values.mean()), 5) for _, values in points],
+                spread=[round(float(np.nan_to_num(value)), 5) for value in deviations],
+            )
+        )
+    return found

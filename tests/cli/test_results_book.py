@@ -1,0 +1,198 @@
+"""The results book says what the CSV files say, and notices when it no longer does."""
+
+import re
+
+import pytest
+import yaml
+
+from pruner.cli.results_book.items import load_item, load_items
+from pruner.cli.results_book.results import Measured, measure, read_results, table_cells
+from pruner.errors import PrunerError
+
+CSV = """platform,model,seed,share,top1
+a,net,0,1,0.5
+a,net,1,1,0.7
+a,net,0,0.1,0.4
+a,tree,0,1,0.4
+b,net,0,1,0.9
+"""
+SMALL = "platform,model,seed,share,top1\na,net,0,1,0.25\n"
+ITEM = {
+    "title": "Toy",
+    "paper": "Table 0",
+    "shows": "What `net` does.",
+    "results": ["results.csv"],
+    "run": {
+        "full": ["false"],
+        "small": [f"printf {SMALL!r} > {{out}}/results.csv"],
+    },
+    "minutes": {"full": 3, "small": 1},
+    "numbers": [
+        {"name": "net", "where": {"model": "net", "share": 1}, "value": "top1",
+         "expected": [0.6, 0.8], "paper": 0.9, "differs": "a toy"},
+        {"name": "ahead", "where": {"model": "net", "share": 1, "platform": "a"},
+         "minus": {"model": "tree"}, "value": "top1", "expected": [0, 1]},
+    ],
+    "tables": [{"title": "All", "rows": ["platform", "model"], "values": {"top1": "Top-1"},
+                "where": {"share": 1}, "spread": True}],
+    "plots": [{"title": "Curve", "kind": "line", "x": "share", "y": "top1", "series": "model"},
+              {"title": "Bars", "kind": "bar", "x": "platform", "y": "top1", "series": "model"}],
+}  # fmt: skip
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(changes=(), csv=CSV):
+        folder = tmp_path / "experiments" / "toy"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "item.yaml").write_text(yaml.safe_dump(ITEM | dict(changes)))
+        (folder / "results.csv").write_text(csv)
+        return folder
+
+    return write
+
+
+def test_numbers_and_tables_by_hand(write):
+    item = load_item(write())
+    rows = read_results(item)
+    net, ahead = (measure(number, rows) for number in item.numbers)
+    assert net.value == pytest.approx((0.5 + 0.7 + 0.9) / 3)
+    assert ahead.value == pytest.approx((0.5 + 0.7) / 2 - 0.4)
+    assert table_cells(item.tables[0], rows) == [
+        ["platform", "model", "Top-1"],
+        ["a", "net", "0.600 ± 0.141"],  # 0.2 / sqrt(2)
+        ["a", "tree", "0.400"],
+        ["b", "net", "0.900"],
+    ]
+
+
+def test_a_column_that_a_file_lacks_gets_the_value_of_the_item(write):
+    csv = "\n".join(",".join(line.split(",")[:3]) for line in CSV.splitlines())
+    rows = read_results(load_item(write({"missing": {"share": 1.0}}, csv)))
+    assert rows["share"].tolist() == [1.0] * 5
+
+
+def test_the_page_stands_alone_and_agrees_until_the_results_change(write, command, tmp_path):
+    folder = write()
+    code, result, err = command("report")
+    assert code == 0, err
+    assert result["numbers"]["toy/net"] == pytest.approx(0.7)
+    page = (folder.parent / "report.html").read_text()
+    assert page.count("<svg") == 2
+    assert not re.search(r"<script|<link|src=|@import", page)
+    assert "| a | net | 0.600 ± 0.141 |" in (folder.parent / "report.md").read_text()
+    assert len(list((folder.parent / "plots").glob("*.svg"))) == 2
+    assert command("report", "check=true")[0] == 0
+    write(csv=CSV.replace("a,net,0,0.1,0.4", "a,net,0,0.1,0.41"))  # only the plots show it
+    code, _, err = command("report", "check=true")
+    assert code == 2
+    assert "is not what the results give" in err
+
+
+def test_a_page_is_the_same_when_built_twice(write, command):
+    folder = write()
+    command("report")
+    first = (folder.parent / "report.html").read_bytes()
+    command("report")
+    assert (folder.parent / "report.html").read_bytes() == first
+
+
+def test_a_number_outside_its_range_fails_the_check(write, command):
+    folder = write()
+    write(csv=CSV.replace("b,net,0,1,0.9", "b,net,0,1,0.1"))
+    assert command("report")[1]["outside"] == 1
+    code, _, err = command("report", "check=true")
+    assert code == 2
+    assert "toy, net: 0.4333 is outside 0.6 to 0.8" in err
+    assert "(outside)" in (folder.parent / "report.md").read_text()
+
+
+def test_an_item_without_results_is_named(write, command):
+    folder = write()
+    (folder / "results.csv").unlink()
+    assert command("report")[0] == 0
+    assert "Without results yet: Toy." in (folder.parent / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"titel": "x"}, "titel: unknown; known: "),
+        ({"numbers": [{"name": "n", "value": "top1", "expected": [1, 0]}]}, "must be [low, high]"),
+        ({"plots": [ITEM["plots"][0] | {"kind": "pie"}]}, "kind=pie is unknown; known: line, bar"),
+        ({"numbers": [{"name": "n", "expected": [0, 1]}]}, "missing"),
+        ({"tables": [ITEM["tables"][0] | {"where": {"model": "none"}}]}, "no row has"),
+        ({"tables": [ITEM["tables"][0] | {"where": {"modell": "net"}}]}, "no column modell"),
+    ],
+)
+def test_a_description_that_means_nothing_is_one_line(write, command, changes, message):
+    write(changes)
+    code, _, err = command("report")
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_the_book_runs_items_and_repeats_none(write, command, toy_root, tmp_path):
+    write()
+    options = (f"data.root={toy_root}", "preset=small", "run_id=mine")
+    code, result, err = command("book", *options)
+    assert code == 0, err
+    folder = tmp_path / result["run_dir"]
+    # The selections that only the full preset has are left out.
+    assert "| a | net | 0.250 |" in (folder / "report.md").read_text()
+    made = folder / "toy" / "results.csv"
+    made.write_text(made.read_text().replace("0.25", "0.35"))  # would be written again
+    code, _, err = command("book", f"resume={folder}")
+    assert code == 0, err
+    assert "toy: finished before" in err
+    assert "0.35" in made.read_text()
+    assert "0.5" in (tmp_path / "experiments/toy/results.csv").read_text()  # small: not published
+
+
+def test_a_failing_item_leaves_the_results_as_they_were(write, command, toy_root, tmp_path):
+    write({"run": {"full": ["echo broken > {out}/results.csv; exit 3"]}})
+    code, _, err = command("book", f"data.root={toy_root}")
+    assert code == 2
+    assert "failed: toy" in err
+    assert (tmp_path / "experiments/toy/results.csv").read_text() == CSV
+
+
+def test_the_full_preset_publishes(write, command, toy_root, tmp_path):
+    write({"run": {"full": [f"printf '{CSV.replace('0.9', '0.8')}' > {{out}}/results.csv"]}})
+    assert command("book", f"data.root={toy_root}")[0] == 0
+    assert "b,net,0,1,0.8" in (tmp_path / "experiments/toy/results.csv").read_text()
+    assert command("report", "check=true")[0] == 0
+
+
+def test_the_committed_page_agrees_with_the_committed_results(command, repository):
+    code, _, err = command("report", f"experiments={repository}/experiments", "check=true")
+    assert code == 0, err
+
+
+def test_every_item_says_how_long_its_presets_take(repository):
+    items = load_items(repository / "experiments")
+    for item in items:
+        assert set(item.run) == set(item.minutes) == {"full", "small"}
+    assert sum(item.minutes["full"] for item in items) / 2 < 60
+    assert sum(item.minutes["small"] for item in items) / 2 < 10
+
+
+def test_a_range_includes_its_ends(write):
+    number = load_item(write()).numbers[0]
+    assert [Measured(number=number, value=v).inside for v in (0.59, 0.6, 0.8, 0.81)] == [
+        False, True, True, False,
+    ]  # fmt: skip
+
+
+def test_unknown_items_and_presets_are_told(write, command, toy_root):
+    write()
+    for option, message in (("only=[none]", "known: toy"), ("preset=huge", "only full, small")):
+        code, _, err = command("book", f"data.root={toy_root}", option)
+        assert code == 2
+        assert message in err
+
+
+def test_results_book_errors_are_pruner_errors(tmp_path):
+    with pytest.raises(PrunerError, match=r"no <item>/item\.yaml"):
+        load_items(tmp_path)

@@ -1,10 +1,11 @@
 """What ``adapt.py`` runs on: tasks to tune, tasks to judge by, labels, and the source model."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+import numpy as np
 import torch
 from omegaconf import DictConfig
 from torch import nn
@@ -72,25 +73,28 @@ class Chosen:
         return frozenset(key.identity for key in (*self.tuned, *self.held_out))
 
 
-def choose_tasks(keys: Sequence[TaskKey], budget: DictConfig) -> Chosen:
-    """Divide tasks, one of a workload, in the order of a hash: the same for every target.
+def choose_tasks(spreads: Mapping[TaskKey, float], budget: DictConfig) -> Chosen:
+    """Divide tasks, one of a workload, in the order of a hash of the workload.
 
-    Where there are too few, two of three not needed for judging are tuned, as far as wanted.
-    Raises DataError below three workloads.
+    `spreads`: median latency / best of every usable task. Tasks below ``budget.spread``, whose
+    programs are all about equally fast, are tuned only where others are lacking: nothing can be
+    won on them. Of few tasks about two of three are tuned. Raises DataError below three workloads.
     """
-    unique = {key.identity: key for key in sorted(keys, reverse=True)}
+    unique = {key.identity: key for key in sorted(spreads, reverse=True)}
     order = sorted(unique.values(), key=lambda key: sha256(key.identity.encode()).hexdigest())
     if len(order) < 3:
         raise DataError(
             f"{len(order)} usable tasks of the target; tuning, judging and labels need one each"
         )
-    tuned = min(budget.tasks, max(1, 2 * len(order) // 3 - 1))
-    judging = min(budget.held_out, max(1, (len(order) - tuned) // 2))
-    rest = order[tuned + judging :]
+    order.sort(key=lambda key: spreads[key] < budget.spread)  # stable: the hash order stays
+    num_tuned = min(budget.tasks, max(1, 2 * len(order) // 3 - 1))
+    tuned, rest = order[:num_tuned], order[num_tuned:]
+    rest.sort(key=lambda key: sha256(key.identity.encode()).hexdigest())
+    judging = min(budget.held_out, max(1, len(rest) // 2))
     return Chosen(
-        tuned=tuple(order[:tuned]),
-        held_out=tuple(order[tuned : tuned + judging]),
-        labelled=tuple(rest[: budget.label_tasks]),
+        tuned=tuple(tuned),
+        held_out=tuple(rest[:judging]),
+        labelled=tuple(rest[judging:][: budget.label_tasks]),
     )
 
 
@@ -101,11 +105,11 @@ def prepare(config: DictConfig, folder: Path) -> Bench:
     source, target = _read(root, config.source), _read(root, config.target)
     loaded = _given_source(config)
     seen = _seen_workloads(loaded[1] if loaded else None, source)
-    usable = [
-        key
+    usable = {
+        key: float(np.median(records.latency_s[records.valid]) / records.best_s)
         for key, records in target.items()
-        if records.valid.sum() >= config.budget.batch and key.identity not in seen
-    ]
+        if records.valid.sum() >= config.budget.least and key.identity not in seen
+    }
     chosen = choose_tasks(usable, config.budget)
     dataflow: Dataflow = loaded[1].dataflow if loaded else config.features.dataflow  # type: ignore[assignment]
     source_programs = _featurised(list(source.values()), dataflow, index)

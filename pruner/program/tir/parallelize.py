@@ -1,7 +1,8 @@
 """Parallel, vector and unrolled loops of CPU programs (rewrite_parallel_vectorize_unroll.cc).
 
-How many loops are fused depends on their extents, so candidates that fuse different numbers of
-loops need different trees.
+How many loops are fused differs between candidates. One loop is added for what becomes parallel
+and one for the vector; a loop that went into one of them keeps its place with extent 1, so all
+candidates share a tree.
 """
 
 from __future__ import annotations
@@ -11,17 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.program.affine import Affine, IntLike
-from pruner.program.expr import Expr
-from pruner.program.regions import evaluate_index
-from pruner.program.tir.access import index_uses
-from pruner.program.tir.loops import fuse, split
+from pruner.program import affine as af
+from pruner.program.affine import Affine, IntLike, LoopVar
+from pruner.program.divide import floordiv, floormod
+from pruner.program.tir.contiguous import contiguous_loops
 from pruner.program.tir.reduction import is_data_parallel
-from pruner.program.tir.tree import Block, LoopNode, Tree, uniform
+from pruner.program.tir.tree import Block, LoopNode, Tree, Uses, plain, replace_child
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-_NONE = -1
+_NO_LOOPS = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,153 +36,168 @@ class Wishes:
     unroll: IntLike | None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Plan:
+    """Which of a block's loops are fused, one mask a loop; ``whole``: all of them are fused and
+    then split into a parallel loop and vectors of ``lanes``."""
+
+    outer: list[Mask]
+    inner: list[Mask]
+    whole: Mask
+    lanes: IntLike
+
+
 def rewrite_parallel_vectorize_unroll(tree: Tree, wishes: Wishes) -> None:
-    """Fuse and mark the loops of every block. Raises :class:`Diverges`."""
+    """Fuse and mark the loops of every block in program order."""
     for block in list(tree.blocks()):
         loops = tree.path(block)
         if not loops:
             continue
-        outer, inner = _numbers(tree, block, loops, wishes)
-        if outer == inner == len(loops):
-            assert wishes.vectorize is not None
-            made = split(tree, fuse(tree, loops), [None, wishes.vectorize])
-            made[0].mark, made[1].mark = "parallel", "vectorize"
-        else:
-            if outer > 0:
-                fuse(tree, loops[:outer]).mark = "parallel"
-            if inner > 0:
-                fuse(tree, loops[len(loops) - inner :]).mark = "vectorize"
+        if wishes.parallel is not None or wishes.vectorize is not None:
+            _apply(tree, block, loops, _plan(tree, block, loops, wishes))
         if wishes.unroll is not None and block.reduces:
-            tree.path(block)[0].unroll = wishes.unroll
+            _set_unroll(tree.path(block), wishes.unroll)
 
 
-def _numbers(tree: Tree, block: Block, loops: list[LoopNode], wishes: Wishes) -> tuple[int, int]:
-    """How many outer loops become parallel and how many inner ones vectors (-1: none)."""
-    if wishes.parallel is None and wishes.vectorize is None:
-        return _NONE, _NONE
-    count = len(loops)
-    free = [_is_free(loop) for loop in loops]
-    parallel_kind = [is_data_parallel(tree, loop) for loop in loops]
-    fusible = _contiguous(tree, block, loops)
-    outer: IntLike = _NONE
-    inner: IntLike = _NONE
-    if wishes.parallel is not None:
-        outer = _outer_loops(loops, free, parallel_kind, wishes.parallel)
-    if wishes.vectorize is not None:
-        inner = _inner_loops(loops, free, parallel_kind, wishes.vectorize, fusible)
-    if wishes.parallel is not None and wishes.vectorize is not None:
-        single = [len(loop.body) == 1 for loop in loops]
-        rewritable = sum(
-            np.asarray(f & kind & one) * 1
-            for f, kind, one in zip(free, parallel_kind, single, strict=True)
-        )
-        everything = np.equal(rewritable, count) & np.equal(fusible, count)
-        some = np.greater(inner, _NONE) & np.greater(outer, _NONE)
-        least = np.where(some, np.minimum(outer, count - np.asarray(inner)), outer)
-        outer = np.where(everything & some, count, least)
-        inner = np.where(everything & some, count, inner)
-    both = uniform((np.asarray(outer) + 1) * (count + 2) + np.asarray(inner) + 1)
-    return both // (count + 2) - 1, both % (count + 2) - 1
-
-
-def _is_free(loop: LoopNode) -> Mask | np.bool_:
-    """Neither annotated nor bound."""
-    if loop.mark is not None or loop.annotations:
-        return np.bool_(False)
-    return np.bool_(True) if loop.unroll is None else np.less_equal(loop.unroll, 0)
-
-
-def _outer_loops(
-    loops: list[LoopNode], free: list[Mask | np.bool_], kinds: list[bool], most: IntLike
-) -> Ints:
-    """Outer loops fused until their iterations exceed ``most``; -1 where they have but one."""
-    number, product = np.zeros((), np.int64), np.ones((), np.int64)
-    open_: Mask | np.bool_ = np.bool_(True)
-    for loop, is_free, parallel in zip(loops, free, kinds, strict=True):
-        open_ = open_ & is_free & parallel
-        number = number + open_ * 1
-        product = np.where(open_, product * loop.extent, product)
-        open_ = open_ & np.less_equal(product, most) & (len(loop.body) == 1)
-    return np.where(np.equal(product, 1), _NONE, number)
-
-
-def _inner_loops(
-    loops: list[LoopNode],
-    free: list[Mask | np.bool_],
-    kinds: list[bool],
-    most: IntLike,
-    fusible: IntLike,
-) -> Ints:
-    """Inner loops fused while the access stays contiguous and within ``most`` lanes."""
-    number, product = np.zeros((), np.int64), np.ones((), np.int64)
-    open_: Mask | np.bool_ = np.bool_(True)
-    for loop, is_free, parallel in reversed(list(zip(loops, free, kinds, strict=True))):
-        open_ = open_ & is_free & parallel & (len(loop.body) == 1) & np.less(number, fusible)
-        product = np.where(open_, product * loop.extent, product)
-        open_ = open_ & np.less_equal(product, most)
-        number = number + open_ * 1
-    return np.where(np.equal(product, 1), _NONE, number)
-
-
-def _contiguous(tree: Tree, block: Block, loops: list[LoopNode]) -> IntLike:
-    """Innermost loops over which every access of the block is contiguous."""
-    least: IntLike = len(loops) + 1
-    accesses: list[tuple[int, tuple[Expr, ...]]] = []
-    for key in block.reads:
-        found = block.loads_of(key)
-        if found:
-            accesses.append((key, found[0].indices))
-    accesses.append((block.buffer, block.indices))
-    for key, indices in accesses:
-        least = np.minimum(least, _contiguous_in(tree, block, loops, key, indices))
-    return least
-
-
-def _contiguous_in(
-    tree: Tree, block: Block, loops: list[LoopNode], key: int, indices: tuple[Expr, ...]
-) -> Ints:
-    strides = _strides(tree, block, loops, tree.buffers[key].shape, indices)
-    number = np.zeros((), np.int64)
-    open_: Mask | np.bool_ = np.bool_(True)
-    expected: IntLike = 0  # 0: no loop inside moves the access
-    for loop, stride in reversed(list(zip(loops, strides, strict=True))):
-        still = np.equal(stride, 0)
-        first = np.equal(expected, 0)
-        fits = np.where(first, np.equal(stride, 1) | np.equal(number, 0), stride == expected)
-        open_ = open_ & (still | fits)
-        number = number + open_ * 1
-        expected = np.where(open_ & ~still, stride * loop.extent, expected)
-    return number
-
-
-def _strides(
-    tree: Tree,
-    block: Block,
-    loops: list[LoopNode],
-    shape: tuple[int, ...],
-    indices: tuple[Expr, ...],
-) -> list[Ints]:
-    """Elements between neighbouring iterations of every loop; of the last dimension it moves.
-
-    TVM looks through sums and products but not through a difference, which is what an index that
-    starts below zero becomes: no loop moves it.
-    """
-    values = dict(enumerate(tree.values(block)))
-    forms = [index_uses(tree, block, index) for index in indices]
-    sums = [~_has_difference(evaluate_index(index, values)) for index in indices]
-    out: list[Ints] = []
+def _set_unroll(loops: list[LoopNode], depth: IntLike) -> None:
+    """The pragma of the outermost loop there is."""
+    pending: Mask | np.bool_ = np.bool_(True)
     for loop in loops:
-        stride, row = np.zeros((), np.int64), 1
-        for form, is_sum, size in reversed(list(zip(forms, sums, shape, strict=True))):
-            here = np.asarray(form.get(loop.var, 0)) * row * is_sum
-            stride = np.where(np.equal(stride, 0), here, stride)
-            row *= size
-        out.append(stride)
+        here = pending & ~np.asarray(loop.absent)
+        if np.any(here):
+            loop.unroll = plain(np.where(here, depth, 0 if loop.unroll is None else loop.unroll))
+        pending = pending & ~here
+        if not np.any(pending):
+            return
+
+
+def _plan(tree: Tree, block: Block, loops: list[LoopNode], wishes: Wishes) -> _Plan:
+    exists = [~np.asarray(loop.absent) for loop in loops]
+    count = sum(x * 1 for x in exists)
+    free = [_is_free(loop) for loop in loops]
+    kinds = [is_data_parallel(tree, loop) for loop in loops]
+    usable = [f & kind for f, kind in zip(free, kinds, strict=True)]
+    fusible = contiguous_loops(tree, block, loops)
+    outer, inner = np.full((), _NO_LOOPS), np.full((), _NO_LOOPS)
+    if wishes.parallel is not None:
+        outer = _outer_loops(loops, usable, wishes.parallel)
+    if wishes.vectorize is not None:
+        inner = _inner_loops(loops, usable, wishes.vectorize, fusible)
+    both = (outer > _NO_LOOPS) & (inner > _NO_LOOPS)
+    single = [len(loop.body) == 1 for loop in loops]
+    rewritable = sum((u & x & s) * 1 for u, x, s in zip(usable, exists, single, strict=True))
+    whole = both & (rewritable == count) & (fusible == count)
+    outer = np.where(both, np.minimum(outer, count - inner), outer)
+    rank = np.cumsum(np.broadcast_arrays(*[x * 1 for x in exists]), axis=0)
+    left = [x & (r <= outer) & ~whole for x, r in zip(exists, rank, strict=True)]
+    right = [x & (count - r < inner) & ~whole for x, r in zip(exists, rank, strict=True)]
+    lanes = 1 if wishes.vectorize is None else wishes.vectorize
+    return _Plan(left, right, np.asarray(whole), lanes)
+
+
+def _is_free(loop: LoopNode) -> Mask:
+    """Neither annotated nor bound."""
+    if loop.annotations:
+        return np.zeros((), bool)
+    marked = np.asarray(loop.marked) if loop.mark is not None else np.zeros((), bool)
+    return ~marked & ~np.greater(0 if loop.unroll is None else loop.unroll, 0)
+
+
+def _outer_loops(loops: list[LoopNode], usable: list[Mask], most: IntLike) -> Ints:
+    """Outer loops fused until their iterations exceed ``most``; -1 where they have but one."""
+    number, product, open_ = np.zeros((), np.int64), np.ones((), np.int64), np.ones((), bool)
+    for loop, can in zip(loops, usable, strict=True):
+        exists = ~np.asarray(loop.absent)
+        open_ = open_ & (can | ~exists)
+        taken = open_ & exists
+        number = number + taken * 1
+        product = np.where(taken, product * loop.extent, product)
+        stops = np.greater(product, most) | (len(loop.body) != 1)
+        open_ = open_ & ~(exists & stops)
+    return np.where(product == 1, _NO_LOOPS, number)
+
+
+def _inner_loops(loops: list[LoopNode], usable: list[Mask], most: IntLike, fusible: Ints) -> Ints:
+    """Inner loops fused while the accesses stay contiguous and within ``most`` lanes."""
+    number, product, open_ = np.zeros((), np.int64), np.ones((), np.int64), np.ones((), bool)
+    for loop, can in reversed(list(zip(loops, usable, strict=True))):
+        exists = ~np.asarray(loop.absent)
+        open_ = open_ & (~exists | (can & (len(loop.body) == 1) & (number < fusible)))
+        product = np.where(open_ & exists, product * loop.extent, product)
+        open_ = open_ & np.less_equal(product, most)
+        number = number + (open_ & exists) * 1
+    return np.where(product == 1, _NO_LOOPS, number)
+
+
+def _apply(tree: Tree, block: Block, loops: list[LoopNode], plan: _Plan) -> None:
+    extents = [loop.extent for loop in loops]
+    everything = [plan.whole & ~np.asarray(loop.absent) for loop in loops]
+    steps = [_steps(extents, masks) for masks in (plan.outer, plan.inner, everything)]
+    total = steps[2][0] * np.where(everything[0], extents[0], 1)
+    wide = np.where(plan.whole, -(-total // plan.lanes), _product(extents, plan.outer))
+    narrow = np.where(plan.whole, plan.lanes, _product(extents, plan.inner))
+    parallel = LoopNode(LoopVar("parallel", plain(wide)), mark="parallel")
+    vector = LoopNode(LoopVar("vector", plain(narrow)), mark="vectorize")
+    p, v = af.variable(parallel.var), af.variable(vector.var)
+    together = af.add(v, p, plan.lanes)
+    for i, loop in enumerate(loops):
+        fused = plan.outer[i] | plan.inner[i] | everything[i]
+        if not np.any(fused):
+            continue
+        old = loop.var
+        loop.var = LoopVar(old.name, plain(np.where(fused, 1, old.extent)))
+        value = af.variable(loop.var)
+        for source, masks, step in zip(
+            (p, v, together), (plan.outer, plan.inner, everything), steps, strict=True
+        ):
+            value = af.add(value, _part(source, masks, step[i], old.extent, i))
+        alone = plan.outer[i] & (sum(m * 1 for m in plan.outer) == 1)
+        uses: Uses = {loop.var: 1, parallel.var: plain(alone * 1), vector.var: 0}
+        tree.define(old, value, uses)
+        loop.absent = np.asarray(loop.absent) | fused
+    _insert_above(loops[0], parallel, np.any(plan.outer, axis=0) | plan.whole)
+    _insert_below(block, vector, np.any(plan.inner, axis=0) | plan.whole)
+
+
+def _steps(extents: list[IntLike], masks: list[Mask]) -> list[Ints]:
+    """Iterations of the fused loops inside each loop."""
+    out: list[Ints] = []
+    step = np.ones((), np.int64)
+    for extent, mask in reversed(list(zip(extents, masks, strict=True))):
+        out.insert(0, step)
+        step = step * np.where(mask, extent, 1)
     return out
 
 
-def _has_difference(index: Affine) -> Mask | np.bool_:
-    out: Mask | np.bool_ = np.less(index.base, 0)
-    for t in index.terms:
-        out = out | np.less(t.coef, 0)
+def _product(extents: list[IntLike], masks: list[Mask]) -> Ints:
+    out = np.ones((), np.int64)
+    for extent, mask in zip(extents, masks, strict=True):
+        out = out * np.where(mask, extent, 1)
     return out
+
+
+def _part(source: Affine, masks: list[Mask], step: Ints, extent: IntLike, place: int) -> Affine:
+    """What a fused loop says of one of the loops that it is made of, 0 where it is not."""
+    mask = masks[place]
+    if not np.any(mask):
+        return Affine()
+    quotient = floordiv(source, plain(np.where(mask, step, 1)))
+    first = mask & ~np.any(np.broadcast_arrays(*masks[:place], np.False_), axis=0)
+    inside = floormod(quotient, plain(np.where(mask, extent, 1)))
+    return af.mul(af.select(first, quotient, inside), plain(mask * 1))
+
+
+def _insert_above(loop: LoopNode, made: LoopNode, where: Mask) -> None:
+    if not np.any(where):
+        return
+    replace_child(loop, [made])
+    made.body, loop.parent = [loop], made
+    made.marked, made.absent = where, ~where
+
+
+def _insert_below(block: Block, made: LoopNode, where: Mask) -> None:
+    if not np.any(where):
+        return
+    replace_child(block, [made])
+    made.body, block.parent = [block], made
+    made.marked, made.absent = where, ~where

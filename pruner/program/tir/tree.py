@@ -15,7 +15,7 @@ import numpy as np
 
 from pruner.errors import UnsupportedProgram
 from pruner.program import affine as af
-from pruner.program.affine import Affine, IntLike, LoopVar
+from pruner.program.affine import Affine, IntLike, LoopVar, Mask
 from pruner.program.bounds import thread_rank
 from pruner.program.divide import floordiv, floormod
 from pruner.program.expr import Expr, Load, loads
@@ -67,13 +67,18 @@ class Binding:
 
 @dataclass(eq=False, slots=True)
 class LoopNode:
-    """One loop; ``mark`` is its annotation, ``unroll`` the depth its pragma sets (0: none)."""
+    """One loop; ``mark`` is its annotation, ``unroll`` the depth its pragma sets (0: none).
+
+    ``marked``: where the mark holds; ``absent``: where the loop went into another one.
+    """
 
     var: LoopVar
     body: list[LoopNode | Block] = field(default_factory=list)
     parent: LoopNode | None = None
     mark: str | None = None
     unroll: IntLike | None = None
+    marked: Mask | np.bool_ = field(default_factory=lambda: np.bool_(True))
+    absent: Mask | np.bool_ = field(default_factory=lambda: np.bool_(False))
     annotations: dict[str, object] = field(default_factory=dict)
 
     @property

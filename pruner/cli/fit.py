@@ -3,11 +3,15 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from hydra.errors import InstantiationException
+from lightning_fabric.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig
+from pytorch_lightning import Trainer
 from pytorch_lightning.loggers import Logger
 from torch import Tensor, nn
 
@@ -18,8 +22,9 @@ from pruner.cli.progress import TrainingProgress
 from pruner.cli.sweep import sweep_name
 from pruner.data.frozen import Side
 from pruner.data.splits import Split
-from pruner.errors import DataError
+from pruner.errors import DataError, PrunerError
 from pruner.models.assemble import divide, sampled, seen_tasks, small_tasks_removed
+from pruner.models.blend import Blend
 from pruner.models.checkpoint import CheckpointInfo, git_commit, load_checkpoint, save_checkpoint
 from pruner.models.datamodule import RankingData
 from pruner.models.lit import RankingModule
@@ -28,7 +33,7 @@ from pruner.models.pruning import spread
 from pruner.models.ranker import NeuralRanker, Ranker
 from pruner.models.report import full_report, task_rows
 from pruner.models.store import ProgramStore
-from pruner.models.training import build_network, fit_network
+from pruner.models.training import build_network, fit_network, quiet_lightning
 from pruner.models.trees import TreeRanker
 
 BEST = "best.pt"
@@ -47,6 +52,30 @@ class Part:
     def checkpoint(self) -> Path:
         """Weights of the best epoch."""
         return self.folder / BEST
+
+
+def check_fit(config: DictConfig) -> None:
+    """Build once everything that a fit builds: a value that it refuses is told before any work.
+
+    Raises PrunerError, also for a device that this machine does not have.
+    """
+    for name in ("model", "loss", "optimizer", "batches"):
+        if config[name].get("_partial_"):
+            continue  # needs what the fit makes
+        build_network(partial(build, config[name]), seed=0)
+    _trainer(config, logger=False)
+
+
+def _trainer(config: DictConfig, **options: Any) -> Trainer:
+    """Lightning's Trainer; of its refusals (no such device, ...) only the first line."""
+    try:
+        with quiet_lightning():
+            trainer: Trainer = build(config.trainer, **options)
+    except InstantiationException as error:
+        if isinstance(error.__cause__, MisconfigurationException):
+            raise PrunerError(f"trainer: {str(error.__cause__).splitlines()[0]}") from error
+        raise
+    return trainer
 
 
 def run_part(config: DictConfig, store: ProgramStore, part: Part) -> dict[str, Any] | None:
@@ -121,13 +150,18 @@ def _fit(
 ) -> dict[str, Any] | None:
     model: Any = build_network(lambda: build(config.model), part.seed)
     info = _info(config, store, sides)
-    if isinstance(model, TreeRanker):
-        rounds = model.fit(
+    grown: dict[str, Any] = {}
+    trees = model.trees if isinstance(model, Blend) else model
+    if isinstance(trees, TreeRanker):
+        rounds = trees.fit(
             store, sides["train"], sides["valid"], seed=part.seed, num_threads=_threads(config)
         )
-        save_checkpoint(part.checkpoint, model, info)
-        return {"num_rounds": rounds, "num_train_programs": len(sides["train"])}
-    return _fit_network(config, store, part, sides, model, info, logger)
+        grown = {"num_rounds": rounds, "num_train_programs": len(sides["train"])}
+        if trees is model:
+            save_checkpoint(part.checkpoint, model, info)
+            return grown
+    fitted = _fit_network(config, store, part, sides, model, info, logger)
+    return None if fitted is None else grown | fitted
 
 
 def _fit_network(
@@ -135,10 +169,11 @@ def _fit_network(
     store: ProgramStore,
     part: Part,
     sides: Mapping[Side, Tensor],
-    network: nn.Module,
+    model: nn.Module | Blend,
     info: CheckpointInfo,
     logger: Logger,
 ) -> dict[str, Any] | None:
+    network = model.network if isinstance(model, Blend) else model
     relative = bool(config.inputs.relative)
     store = store.relative() if relative else store
     scaler = store.fit_scaler(sides["train"], config.inputs.scale)
@@ -159,13 +194,14 @@ def _fit_network(
     progress = TrainingProgress(part.name or str(part.folder.name))
 
     def save(metrics: dict[str, float]) -> None:
-        save_checkpoint(part.checkpoint, ranker, info_with(info, metrics))
+        whole = model.with_network(ranker) if isinstance(model, Blend) else ranker
+        save_checkpoint(part.checkpoint, whole, info_with(info, metrics))
 
     result = fit_network(
         module,
         data,
         folder=part.folder,
-        make_trainer=lambda **options: build(config.trainer, **options),
+        make_trainer=partial(_trainer, config),
         save_best=save,
         monitor=config.monitor,
         callbacks=[progress],

@@ -30,7 +30,9 @@ def _one_of(*known: str) -> Rule:
 
 
 def _seeds(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(map(_whole(0), value))
+    if not isinstance(value, list) or not value or not all(map(_whole(0), value)):
+        return False
+    return len(set(value)) == len(value)
 
 
 def _between_0_and_1(value: Any) -> bool:
@@ -47,7 +49,7 @@ POSITIVE_OR_NULL = Rule(_optional(_whole(1)), "a whole number, 1 or more, or nul
 
 RULES: dict[str, Rule] = {
     "seed": COUNT,
-    "seeds": Rule(_optional(_seeds), "a list with at least one seed, such as [0,1,2], or null"),
+    "seeds": Rule(_optional(_seeds), "a list with at least one seed, each once, or null"),
     "split.seed": COUNT,
     "num_threads": POSITIVE_OR_NULL,
     "num_workers": POSITIVE_OR_NULL,

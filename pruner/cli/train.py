@@ -24,7 +24,7 @@ from pruner.cli.common import (
     say,
 )
 from pruner.cli.dataset import Dataset, chosen_platforms, load_dataset, record_root
-from pruner.cli.fit import Part, run_part
+from pruner.cli.fit import Part, check_fit, run_part
 from pruner.data.splits import Split, make_split
 from pruner.data.store import RecordRoot
 from pruner.data.tasks import TaskKey
@@ -52,6 +52,7 @@ def train(config: DictConfig) -> dict[str, Any]:
         config = resumed_config(earlier, config)
     if config.model._target_.endswith(".RandomRanker"):
         raise PrunerError("model=random has nothing to train; use evaluate.py model=random")
+    check_fit(config)
     root = record_root(config.data)
     own = chosen_platforms(config.data, config.platform.name, root)
     if not own:

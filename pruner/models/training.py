@@ -13,6 +13,7 @@ from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.loggers import Logger
 from torch import nn
 
+from pruner.errors import DataError
 from pruner.models.datamodule import RankingData
 from pruner.models.keep_best import KeepBest
 from pruner.models.lit import RankingModule
@@ -68,6 +69,16 @@ def quiet_lightning() -> Iterator[None]:
         yield
 
 
+def _check_readable(path: Path) -> None:
+    """Raise a DataError where Lightning would fail in the middle of an archive."""
+    try:
+        torch.load(path, map_location="cpu", weights_only=False)  # a file of our own
+    except Exception as error:
+        raise DataError(
+            f"{path} is damaged; delete it and resume again: this fit then starts anew"
+        ) from error
+
+
 def fit_network(
     module: RankingModule,
     data: RankingData,
@@ -85,6 +96,7 @@ def fit_network(
     `make_trainer` takes callbacks and loggers besides its own settings. `save_best` gets the
     metrics of each new best epoch while `module` holds its weights. Every epoch's batches depend on
     the seed and the epoch number alone, so a resumed fit equals an uninterrupted one exactly.
+    Raises DataError for a damaged `last.ckpt`.
     """
     keep = KeepBest(save_best, monitor=monitor)
     every_epoch = ModelCheckpoint(
@@ -99,6 +111,8 @@ def fit_network(
         "logger": list(loggers) or False,
     }
     last = folder / LAST
+    if last.is_file():
+        _check_readable(last)
     with quiet_lightning():
         trainer = make_trainer(**options)
         trainer.fit(module, datamodule=data, ckpt_path=str(last) if last.is_file() else None)

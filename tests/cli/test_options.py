@@ -16,7 +16,8 @@ def nested(name, value):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("seed", -1), ("seed", "abc"), ("seeds", []), ("seeds", [0, "x"]), ("split.seed", "abc"),
+        ("seed", -1), ("seed", "abc"), ("seeds", []), ("seeds", [0, "x"]), ("seeds", [0, 0]),
+        ("train_share", 0), ("train_share", 1.5), ("split.seed", "abc"),
         ("num_threads", -1), ("num_workers", 0), ("stop_after", 0), ("min_programs", -4),
         ("trainer.max_epochs", 1.5), ("trainer.max_epochs", True), ("optimizer.lr", -1),
         ("inputs.relative", "foo"), ("inputs.scale", "foo"), ("features.dataflow", "foo"),

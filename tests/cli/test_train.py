@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -159,6 +160,37 @@ def test_mistakes_are_one_line_and_code_2(train, arguments, message):
     assert len(errors) == 1
     assert message in errors[0]
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["seeds=[1,1]"], "each once"),
+        (["loss.lists=nonsense"], "loss.lists: got 'nonsense'"),
+        (["batches.tasks=0"], "batches: got tasks=0"),
+        (["trainer.accelerator=gpu"], "trainer: "),
+        (["trainer.accelerator=abacus"], "abacus"),
+    ],
+)
+def test_a_wrong_choice_is_told_before_records_are_read(train, tmp_path, arguments, message):
+    code, _, err = train(*arguments)
+    assert code == 2
+    [line] = err.strip().splitlines()
+    assert line.startswith("error: ")
+    assert message in line
+    assert not list(tmp_path.glob("outputs/train/*"))
+
+
+def test_a_damaged_last_checkpoint_is_one_line(train, command):
+    _, stopped, _ = train("trainer.max_epochs=2", "stop_after=1", "model=tensetmlp")
+    last = Path(stopped["run_dir"]) / "last.ckpt"
+    last.write_bytes(last.read_bytes()[:1000])
+    code, _, err = command("train", f"resume={stopped['run_dir']}")
+    assert code == 2
+    assert "Traceback" not in err
+    assert "last.ckpt is damaged; delete it" in err
+    last.unlink()
+    assert command("train", f"resume={stopped['run_dir']}")[0] == 0
 
 
 def test_a_folder_without_usable_records_is_one_line(command, tmp_path):

@@ -41,6 +41,7 @@ class _Judge:
     counts: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
     fits: dict[str, Any] = field(default_factory=dict)
+    rates: dict[str, str] = field(default_factory=dict)
 
     def records(self, platform: str, read: Iterator[TaskRecords]) -> Iterator[TaskRecords]:
         """Tasks with a measured program."""
@@ -87,6 +88,7 @@ def judge_symbolic(
         "num_left_out": judge.failures.total(),
         "left_out": dict(judge.failures),
         "num_without_score": without_score,
+        "rates": judge.rates,
         "calibration": judge.fits,
     }
 
@@ -105,6 +107,8 @@ def _scores(
     folder: Path,
 ) -> list[ScoredTask]:
     scorer = draft.scorer(CONF, device)
+    if draft.form == "hardware" and isinstance(scorer, Analyzer) and not draft.calibrate:
+        judge.rates[device.name] = scorer.constants.origin
     if draft.calibrate:
         assert isinstance(scorer, Analyzer), scorer  # SymbolicDraft lets no other form through
         return _calibrated(judge, tasks, draft, scorer, folder)

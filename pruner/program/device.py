@@ -66,6 +66,8 @@ class GpuDevice(Device):
     max_threads_per_sm: int
     max_blocks_per_sm: int
     unroll_follows_pragma: bool = True  # its compiler unrolls what the pragma asks for
+    compiled_threads_per_block: int | None = None  # registers are allotted for it; null: the block
+    scalar_registers: bool = False  # addresses and counters live in registers of their own
     register_cap: int = 128  # registers per thread from which the draft model counts spilling
     official_peak_flops_per_s: float | None = None
     official_dram_bytes_per_s: float | None = None

@@ -111,7 +111,8 @@ def test_calibration_fits_on_the_other_half_and_saves_a_platform_file(command, m
     saved = Path(fits["saved"])
     fitted = load_constants(saved.parent, "v100", Rates)
     assert fitted.rates != Rates()
-    assert "measured programs" in fitted.origin
+    assert "measured programs of" in fitted.origin
+    assert "matmul_" in fitted.origin
 
 
 def test_tasks_of_unknown_operators_are_told_and_counted(command, measured_root):

@@ -12,6 +12,7 @@ from pruner.features.draft import DraftPlan
 from pruner.models.symbolic.analyzer import load_analyzer
 from pruner.models.symbolic.calibrate import Sample, calibrate, free_rates
 from pruner.models.symbolic.constants import Rates, load_constants, save_constants
+from pruner.models.symbolic.hardware import HardwareSwitches, hardware_latency_s
 from pruner.models.symbolic.official import OfficialSwitches, official_latency_ms
 from pruner.program.device import GpuDevice, load_device
 from pruner.program.skeleton import group_programs
@@ -88,6 +89,27 @@ def test_spills_and_rolled_tiles_cost_time():
     scores = load_analyzer(CONF, "v100").score_steps(dag, [fits, spills, rolled])
     assert scores[0] > scores[1]
     assert scores[0] > scores[2]
+
+
+def test_registers_are_those_of_the_block_or_of_the_largest_one():
+    """64 threads with a tile of 64 + 16 registers: V100 gives a thread 255, MI50 64."""
+    dag = matmul_dag(1024, 1024, 1024)
+    steps = matmul_steps(1024, 1024, 1024, (1, 8, 4, 2), (1, 8, 4, 2), (4, 4))
+    group = group_programs([steps])[0][0]
+    symbols = DraftPlan(dag, group.skeleton).symbols(group.decisions)
+    assert symbols["l0_mem_alloc"].max() == 64 + 8 + 8
+    cost = {}
+    for platform in ("v100", "mi50"):
+        analyzer = load_analyzer(CONF, platform)
+        seconds = [
+            hardware_latency_s(
+                symbols, analyzer.device, analyzer.constants, HardwareSwitches(spill_m=spill)
+            )[0]
+            for spill in (True, False)
+        ]
+        cost[platform] = seconds[0] / seconds[1]
+    assert cost["v100"] == 1
+    assert cost["mi50"] > 2
 
 
 def test_calibration_recovers_the_order_of_another_device():

@@ -39,6 +39,7 @@ class Sample:
 
     symbols: tuple[Symbols, ...]
     latency_s: Float[np.ndarray, " program"]
+    task: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +84,9 @@ def calibrate(
     count = sum(len(s.latency_s) for s in usable)
     before, after = (float(np.sqrt(np.mean(residual(v)[:count] ** 2))) for v in (start, x))
     log.info("calibrated on %d programs: error %.3f -> %.3f", count, before, after)
-    fitted = dataclasses.replace(with_rates(x), origin=f"fitted to {count} measured programs")
+    names = ", ".join(s.task for s in usable)
+    origin = f"fitted to {count} measured programs of {len(usable)} tasks: {names}"
+    fitted = dataclasses.replace(with_rates(x), origin=origin)
     return Fit(constants=fitted, num_programs=count, error_before=before, error_after=after)
 
 

@@ -2,8 +2,9 @@
 
 Where the paper's form fails on tuning logs, and the term that answers it:
 
-* A tile larger than the registers a thread can have (``registers / threads of a block``, not one
-  constant) makes programs 10 to 60 times slower, far more than ``min(m / S1, 1)``: *spill*.
+* A tile larger than the registers a thread can have (``registers / threads of a block``; where the
+  compiler does not know the block, of the largest) makes programs 10 to 60 times slower, far more
+  than ``min(m / S1, 1)``: *spill*.
 * A tile stays in registers only if every index into it is a constant, so all its spatial loops must
   be unrolled; an outer one left rolled costs a factor: *rolled*.
 * Work is issued by a multiprocessor, so shared loads, loop overhead and the staging of operands
@@ -31,6 +32,7 @@ Array = Float[np.ndarray, "..."]
 _BYTES = 4.0
 _SECTOR = 8.0  # elements of the smallest transfer between cache and memory (32 bytes)
 _LOAD_LANES = 32
+_SPILL_RAMP = 0.25  # from the first spilled register to the whole slow-down, share of the limit
 _OVERHEAD_S = 2e-6  # launch of a kernel
 
 
@@ -108,7 +110,10 @@ class _Staged:
 
     def _register_limit(self) -> Array:
         device = self._device
-        per_thread = device.registers_per_block / self._lanes
+        block = device.compiled_threads_per_block
+        per_thread = device.registers_per_block / (
+            self._lanes if block is None else np.full_like(self._lanes, block)
+        )
         return np.minimum(device.max_registers_per_thread, per_thread)
 
     def _resident(self) -> Array:
@@ -145,8 +150,9 @@ class _Staged:
         s, c = self._s, self._c
         out = np.ones_like(self._tile)
         if self._on.spill_m:
-            limit = np.maximum(self._register_limit() - c.reserved_registers, 1)
-            out = out + c.spill * np.clip((self._tile / limit - 0.95) / 0.3, 0, 1)
+            reserved = 0 if self._device.scalar_registers else c.reserved_registers
+            limit = np.maximum(self._register_limit() - reserved, 1)
+            out = out + c.spill * np.clip((self._tile / limit - 1) / _SPILL_RAMP, 0, 1)
         if self._on.rolled_c:
             body = np.maximum(s["spatial_body"][self._main].max(axis=0), 1)
             limit = np.full_like(body, c.unroll_limit)

@@ -139,7 +139,7 @@ def _sample(task: DraftTask, num: int, rng: np.random.Generator) -> Sample:
         if len(pick):
             parts.append(replace(symbols, values=symbols.values[:, :, pick]))
             latency.append(task.latency_s[rows[pick]])
-    return Sample(symbols=tuple(parts), latency_s=np.concatenate(latency))
+    return Sample(symbols=tuple(parts), latency_s=np.concatenate(latency), task=task.name)
 
 
 def cross_calibrated(

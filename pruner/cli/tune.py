@@ -24,7 +24,7 @@ from pruner.cli.common import (
     save_metrics,
     say,
 )
-from pruner.cli.tune_report import draw, load_run, time_table
+from pruner.cli.tune_report import TaskOutcome, draw, load_run, summary, time_table
 from pruner.errors import PrunerError
 from pruner.models.adaptation.base import Setting
 from pruner.models.checkpoint import load_checkpoint
@@ -32,14 +32,16 @@ from pruner.models.ranker import NeuralRanker
 from pruner.models.symbolic.analyzer import Analyzer, load_analyzer
 from pruner.models.trees import XGBoostRanker
 from pruner.program.device import device_from_mapping
+from pruner.tune.ansor_baseline import tune_with_ansor
 from pruner.tune.database import Database
 from pruner.tune.jobs import RpcAddress, Timing
+from pruner.tune.journal import JOURNAL_FILE, Trial, read_trials
 from pruner.tune.learning import AdaptedModel, OnlineModel, TreeModel
-from pruner.tune.loop import LiveTask, TuneBudget, TuningRun
+from pruner.tune.loop import TuneBudget, TuningRun
 from pruner.tune.machine import local_platform, make_platform, missing_device
 from pruner.tune.measure import Measurer, MeasureSettings, Platform
 from pruner.tune.phases import Phases
-from pruner.tune.policies import MetaSchedule
+from pruner.tune.policies import Ansor, MetaSchedule
 from pruner.tune.setup import SearchOptions, prepare
 from pruner.tune.workloads import Workload, load_workloads
 
@@ -100,11 +102,13 @@ def _tune(
     config: DictConfig, workloads: Sequence[Workload], folder: Path, logger: Any
 ) -> dict[str, Any]:
     platform = _platform(config)
+    policy = build(config.policy)
+    if isinstance(policy, Ansor):
+        return _ansor(config, workloads, platform, policy, folder, logger)
     work_dir = Path(config.work_dir or folder)
     work_dir.mkdir(parents=True, exist_ok=True)
     phases, database = Phases(), Database(work_dir)
     budget = TuneBudget(**plain(config.budget))
-    policy = build(config.policy)
     options = SearchOptions(
         policy=policy,
         analyzer=None if isinstance(policy, MetaSchedule) else _analyzer(config),
@@ -139,7 +143,50 @@ def _tune(
             report=partial(_report, logger, budget),
         )
         run.run()
-    return summary(run.tasks, phases, folder, work_dir)
+    found = read_trials(folder / JOURNAL_FILE)
+    outcomes = [
+        TaskOutcome.of(
+            task.workload,
+            [trial for trial in found if trial.task == task.workload.name],
+            refused=task.search.refused,
+        )
+        for task in run.tasks
+    ]
+    return summary(outcomes, phases.seconds(), folder, work_dir)
+
+
+def _ansor(
+    config: DictConfig,
+    workloads: Sequence[Workload],
+    platform: Platform,
+    policy: Ansor,
+    folder: Path,
+    logger: Any,
+) -> dict[str, Any]:
+    if len(workloads) != 1:
+        raise PrunerError("policy=ansor_tvm tunes one operator a run; choose one workload")
+    (workload,), budget = workloads, TuneBudget(**plain(config.budget))
+    best_s = float("inf")
+
+    def report(trial: Trial) -> None:
+        nonlocal best_s
+        best_s = min(best_s, trial.latency_s)
+        if trial.trial % budget.batch == 0 or trial.trial == budget.trials:
+            row = {"best_latency_s": best_s, "seconds": trial.elapsed_s, "failed": 0}
+            _report(logger, budget, {"task": workload.name, "trials": trial.trial, **row})
+
+    seconds = tune_with_ansor(
+        workload,
+        platform,
+        policy,
+        _settings(config),
+        budget=budget,
+        seed=config.seed,
+        folder=folder,
+        report=report,
+    )
+    outcome = TaskOutcome.of(workload, read_trials(folder / JOURNAL_FILE))
+    return summary([outcome], seconds, folder, folder)
 
 
 def _platform(config: DictConfig) -> Platform:
@@ -199,39 +246,6 @@ def _report(logger: Any, budget: TuneBudget, row: Mapping[str, Any]) -> None:
     logger.log_metrics(
         {k: v for k, v in row.items() if k not in ("task", "trials")}, step=row["trials"]
     )
-
-
-def summary(
-    tasks: Sequence[LiveTask], phases: Phases, folder: Path, work_dir: Path
-) -> dict[str, Any]:
-    """The last line: best latency (weighted sum over tasks), trials, failures, seconds."""
-    failures: dict[str, int] = {}
-    for task in tasks:
-        for kind, count in task.failures.items():
-            failures[kind] = failures.get(kind, 0) + count
-    trials, failed = sum(task.trials for task in tasks), sum(failures.values())
-    best_s = sum(task.workload.weight * task.current_best_s for task in tasks)
-    return {
-        "best_latency_s": best_s,
-        "trials": trials,
-        "failed": failed,
-        "failures": failures,
-        "invalid_share": failed / trials if trials else 0.0,
-        "refused_before_build": sum(task.search.refused for task in tasks),
-        "tasks": {
-            task.workload.name: {
-                "best_latency_s": task.current_best_s,
-                "gflops_per_s": task.flops / task.current_best_s / 1e9,
-                "trials": task.trials,
-                "weight": task.workload.weight,
-            }
-            for task in tasks
-        },
-        "seconds": phases.seconds(),
-        "total_seconds": phases.elapsed_s,
-        "run_dir": str(folder),
-        "work_dir": str(work_dir),
-    }
 
 
 def main() -> None:

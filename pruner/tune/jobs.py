@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
 from pruner.tune.ansor.priority import undisturbed
+from pruner.tune.numerics import Arguments, inputs, relative_error
 from pruner.tune.tvm_import import load_tvm
 
 load_tvm()  # here, so that the server process imports it once for all workers
-
-Arguments = Sequence[tuple[tuple[int, ...], str]]  # shape and dtype of each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,29 +120,6 @@ def check(
             relative_error(array.numpy(), wanted[name])
             for array, name in zip(arrays, wanted.files, strict=True)
         )
-
-
-def relative_error(found: NDArray[Any], wanted: NDArray[Any]) -> float:
-    """max |found - wanted| / max |wanted|; infinite where either is not finite."""
-    found, wanted = found.astype(np.float64), wanted.astype(np.float64)
-    if not (np.isfinite(found).all() and np.isfinite(wanted).all()):
-        return float("inf")
-    scale = float(np.abs(wanted).max(initial=0.0)) or 1.0
-    return float(np.abs(found - wanted).max(initial=0.0)) / scale
-
-
-def inputs(arguments: Arguments, seed: int = 0) -> list[NDArray[Any]]:
-    """The same values for every candidate and for the reference: in [-1, 1), integers in [0, 8)."""
-    rng = np.random.default_rng(seed)
-    out = []
-    for shape, dtype in arguments:
-        values: NDArray[Any]
-        if dtype.startswith("float"):
-            values = rng.random(shape, dtype=np.float32) * 2 - 1
-        else:
-            values = rng.integers(0, 2 if dtype == "bool" else 8, shape)
-        out.append(values.astype(dtype))
-    return out
 
 
 def health(address: RpcAddress) -> str:

@@ -13,10 +13,10 @@ import numpy as np
 
 from pruner.errors import PrunerError
 from pruner.tune.database import Database
-from pruner.tune.jobs import Arguments
 from pruner.tune.journal import JOURNAL_FILE, Journal, Trial
 from pruner.tune.live_search import LiveSearch
 from pruner.tune.measure import Candidate, Check, Measurer, Outcome, Platform
+from pruner.tune.numerics import Arguments
 from pruner.tune.phases import Phases
 from pruner.tune.snapshot import SNAPSHOT_FILE, Snapshots
 from pruner.tune.task_order import Order, TaskProgress, next_task

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
 from pruner.tune.isolation import Limits, Pool, Reply, start_server
-from pruner.tune.jobs import Arguments, RpcAddress, Timing
+from pruner.tune.jobs import RpcAddress, Timing
+from pruner.tune.numerics import Arguments
 from pruner.tune.phases import Phases
 
 GIB = 1 << 30

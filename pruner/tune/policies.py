@@ -38,7 +38,7 @@ class Ansor:
     environment: str = ".venv-ansor"
     population: int = 2048
     generations: int = 4
-    warm_up_trials: int = 0  # random trials before the model counts
+    num_warmup_samples: int = 100  # measured programs before the model counts
 
     def __post_init__(self) -> None:
         """Raises `PrunerError` on numbers that cannot work."""

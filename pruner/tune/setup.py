@@ -23,6 +23,7 @@ from pruner.tune.loop import LiveTask, TuneBudget
 from pruner.tune.measure import Check, Measurer, Platform
 from pruner.tune.metaschedule.batched_space import BatchedSpace
 from pruner.tune.metaschedule_search import MetaScheduleSearch
+from pruner.tune.numerics import tolerance
 from pruner.tune.phases import Phases
 from pruner.tune.policies import MetaSchedule, RandomDraws
 from pruner.tune.replay_space import ReplaySpace
@@ -31,8 +32,6 @@ from pruner.tune.workloads import Workload, arguments, flops
 
 Tell = Callable[[str], None]
 
-# Half precision accumulates in half precision here, so its sums are only this close.
-TOLERANCE = {"float32": 1e-4, "float64": 1e-9, "float16": 3e-2}
 _REPLAYED = 64  # programs a generation where each one is replayed by TVM
 
 
@@ -182,6 +181,4 @@ def _reference(task: LiveTask, measurer: Measurer, folder: Path, tell: Tell) -> 
         if reason is not None:
             tell(f"{task.workload.name}: results are not checked, no reference ({reason})")
             return None
-    kinds = {dtype for _, dtype in task.arguments}
-    tolerance = max(TOLERANCE.get(dtype, 0.0) for dtype in kinds)
-    return Check(expected=str(path), tolerance=tolerance)
+    return Check(expected=str(path), tolerance=tolerance(task.arguments))

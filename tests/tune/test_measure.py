@@ -122,7 +122,7 @@ def test_a_wrong_result_does_not_count(measurer, tmp_path):
 
 
 def test_nothing_of_a_result_is_compared_by_nan():
-    from pruner.tune.jobs import relative_error
+    from pruner.tune.numerics import relative_error
 
     wanted = np.array([1.0, -4.0])
     assert relative_error(np.array([1.0, -3.0]), wanted) == 0.25

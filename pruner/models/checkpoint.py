@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from pruner.errors import DataError
+from pruner.models.blend import Blend
 from pruner.models.ranker import NeuralRanker, Ranker
 from pruner.models.scaler import ColumnScaler
 from pruner.models.trees import TreeRanker
@@ -41,29 +42,25 @@ class CheckpointInfo:
     metrics: Mapping[str, Any] = field(default_factory=dict)
 
 
-def build_model(model: Mapping[str, Any]) -> nn.Module | TreeRanker:
-    """Construct a model from its `_target_` and arguments; only this room's classes."""
-    spec = dict(model)
+def build_model(model: Mapping[str, Any]) -> nn.Module | TreeRanker | Blend:
+    """Construct a model from its `_target_` and arguments; only this room's classes.
+
+    An argument that is such a mapping itself is constructed first.
+    """
+    spec = {
+        name: build_model(value) if isinstance(value, Mapping) and "_target_" in value else value
+        for name, value in model.items()
+    }
     target = str(spec.pop("_target_", ""))
     if not target.startswith("pruner.models."):
         raise ValueError(f"model._target_: got {target!r}; it must begin with pruner.models.")
     module, _, name = target.rpartition(".")
-    built: nn.Module | TreeRanker = getattr(importlib.import_module(module), name)(**spec)
+    built: nn.Module | TreeRanker | Blend = getattr(importlib.import_module(module), name)(**spec)
     return built
 
 
 def save_checkpoint(path: Path, ranker: Ranker, info: CheckpointInfo) -> None:
     """Write one checkpoint, atomically: a reader sees the old file or the whole new one."""
-    if isinstance(ranker, NeuralRanker):
-        state: Any = {
-            "network": {k: v.detach().cpu() for k, v in ranker.network.state_dict().items()},
-            "scaler": {k: v.detach().cpu() for k, v in ranker.scaler.state_dict().items()},
-            "relative": ranker.relative,
-        }
-    elif isinstance(ranker, TreeRanker):
-        state = {"booster": ranker.state()}
-    else:
-        raise TypeError(f"cannot store a {type(ranker).__name__}")
     content = {
         "format": FORMAT,
         "model": _plain(info.model),
@@ -73,7 +70,7 @@ def save_checkpoint(path: Path, ranker: Ranker, info: CheckpointInfo) -> None:
         "git_commit": info.git_commit,
         "seen_tasks": _plain(info.seen_tasks),
         "metrics": _plain(info.metrics),
-        "state": state,
+        "state": _state(ranker),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".part")
@@ -98,14 +95,39 @@ def load_checkpoint(
             f"{path}: made for feature-set version {info.feature_version!r}, this installation "
             f"computes {feature_version!r}; retrain, or check out commit {info.git_commit[:10]}"
         )
-    model, state = build_model(info.model), content["state"]
+    return _restored(build_model(info.model), content["state"]), info
+
+
+def _state(ranker: Ranker) -> dict[str, Any]:
+    match ranker:
+        case NeuralRanker():
+            return {
+                "network": {k: v.detach().cpu() for k, v in ranker.network.state_dict().items()},
+                "scaler": {k: v.detach().cpu() for k, v in ranker.scaler.state_dict().items()},
+                "relative": ranker.relative,
+            }
+        case TreeRanker():
+            return {"booster": ranker.state()}
+        case Blend():
+            return _state(ranker.ranker) | _state(ranker.trees)
+        case _:
+            raise TypeError(f"cannot store a {type(ranker).__name__}")
+
+
+def _restored(model: nn.Module | TreeRanker | Blend, state: Mapping[str, Any]) -> Ranker:
+    """The model with what `_state` gave."""
     if isinstance(model, TreeRanker):
         model.load_state(state["booster"])
-        return model, info
+        return model
+    if isinstance(model, Blend):
+        network = _restored(model.network, state)
+        assert isinstance(network, NeuralRanker)
+        model.trees.load_state(state["booster"])
+        return model.with_network(network)
     model.load_state_dict(state["network"])
     scaler = ColumnScaler()
     scaler.load_state_dict(state["scaler"])
-    return NeuralRanker(model, scaler, relative=state["relative"]).eval(), info
+    return NeuralRanker(model, scaler, relative=state["relative"]).eval()
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def index_uses(tree: Tree, block: Block, index: Expr) -> Uses:
     """Variables in an index with their factors (0 where divided), those of extent 1 included."""
     match index:
         case Axis(slot=slot):
-            return tree.uses(block.bindings[slot])
+            return tree.uses(block, slot)
         case (
             Binary(op="mul", a=a, b=Const(value=int(scale)))
             | Binary(op="mul", a=Const(value=int(scale)), b=a)
@@ -77,7 +77,7 @@ def index_uses(tree: Tree, block: Block, index: Expr) -> Uses:
             return out
         case _:
             slots = [node.slot for node in walk(index) if isinstance(node, Axis)]
-            return {v: 0 for slot in slots for v in tree.uses(block.bindings[slot])}
+            return {v: 0 for slot in slots for v in tree.uses(block, slot)}
 
 
 def start_of(region: Region) -> af.Affine:

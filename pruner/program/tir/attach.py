@@ -10,7 +10,7 @@ import numpy as np
 
 from pruner.errors import UnsupportedProgram
 from pruner.program import affine as af
-from pruner.program.affine import LoopVar
+from pruner.program.affine import IntLike, LoopVar
 from pruner.program.expr import Axis, Const, Expr
 from pruner.program.regions import UNKNOWN_WIDTH, Region
 from pruner.program.tir.access import (
@@ -122,6 +122,9 @@ def _move(
     remove(block)
     bindings, loops = [], []
     for slot, it in enumerate(block.iters):
+        if it.kind == "derived":
+            bindings.append(block.bindings[slot])
+            continue
         whole = Region(af.Affine(), 0, it.extent - 1)
         region, uses = domains.get(slot, (whole, {}))
         region = _within(region, it.extent)
@@ -139,7 +142,7 @@ def _move(
     insert(loop, loop.body.index(anchor) if anchor is not None else len(loop.body), nest)
 
 
-def _within(region: Region, extent: int) -> Region:
+def _within(region: Region, extent: IntLike) -> Region:
     """The region cut to ``[0, extent)`` where its start is a number (``BlockVarDomainInfo``)."""
     if region.start.terms:
         return region

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.program.affine import Affine
+from pruner.program.affine import Affine, IntLike
 from pruner.program.expr import Expr
 from pruner.program.regions import evaluate_index
 from pruner.program.tir.access import index_uses
@@ -50,7 +50,7 @@ def _strides(
     tree: Tree,
     block: Block,
     loops: list[LoopNode],
-    shape: tuple[int, ...],
+    shape: tuple[IntLike, ...],
     indices: tuple[Expr, ...],
 ) -> list[Ints]:
     """Elements between neighbouring iterations of every loop; of the last dimension it moves.
@@ -63,11 +63,11 @@ def _strides(
     sums = [~_has_difference(evaluate_index(index, values)) for index in indices]
     out: list[Ints] = []
     for loop in loops:
-        stride, row = np.zeros((), np.int64), 1
+        stride, row = np.zeros((), np.int64), np.ones((), np.int64)
         for form, is_sum, size in reversed(list(zip(forms, sums, shape, strict=True))):
             here = np.asarray(form.get(loop.var, 0)) * row * is_sum
             stride = np.where(stride == 0, here, stride)
-            row *= size
+            row = row * size
         out.append(stride)
     return out
 

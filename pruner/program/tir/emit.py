@@ -20,7 +20,7 @@ from pruner.program.expr import Axis, Const, Expr, Load, children, rebuild
 from pruner.program.fold import fold
 from pruner.program.nest import Allocation, LoopNests, NestLoop, Store, StoreKind
 from pruner.program.regions import Region, evaluate_index
-from pruner.program.schedule import Loop, Schedule, StageState
+from pruner.program.schedule import AxisKind, Loop, Schedule, StageState
 from pruner.program.tir.access import (
     guarded_region_of,
     loops_between,
@@ -29,6 +29,7 @@ from pruner.program.tir.access import (
     start_of,
     union_all,
 )
+from pruner.program.tir.reduction import reduces_over_threads
 from pruner.program.tir.tree import Block, LoopNode, Node, Tree, plain, renamed
 
 Lowering = Literal["ansor", "metaschedule"]
@@ -48,18 +49,25 @@ class _Emitter:
     nests: LoopNests
     lowering: Lowering
     places: dict[int, Place]
+    whole: bool
     allocated: dict[LoopNode | None, list[int]] = field(default_factory=dict)
     unified: dict[LoopVar, LoopVar] = field(default_factory=dict)
 
 
-def build_nests(tree: Tree, num: int, lowering: Lowering = "ansor") -> LoopNests:
-    """Loop nests of the N programs of a tree."""
+def build_nests(
+    tree: Tree, num: int, lowering: Lowering = "ansor", *, whole_reductions: bool = False
+) -> LoopNests:
+    """Loop nests of the N programs of a tree.
+
+    A reduction over threads becomes a call that hides its work, as Ansor's features have it;
+    ``whole_reductions`` shows it as an ordinary update, which is what a draft wants.
+    """
     places = buffer_places(tree)
     pool = [_stage(tree, key, places, lowering) for key in range(len(tree.buffers))]
     ranks = {key: rank_of(tree.buffers[key].scope) for key in places}
     order = list(places)
     nests = LoopNests(num, Schedule(pool, order, order), Bounds({}, {}, ranks))
-    emitter = _Emitter(tree, nests, lowering, places)
+    emitter = _Emitter(tree, nests, lowering, places, whole_reductions)
     for key, place in places.items():
         emitter.allocated.setdefault(place.loop, []).append(key)
     _allocate(emitter, None, ())
@@ -99,7 +107,7 @@ def _place(tree: Tree, key: int) -> Place:
     return Place(loop, [_clip(region, extent) for region, extent in box])
 
 
-def _clip(region: Region, extent: int) -> Region:
+def _clip(region: Region, extent: af.IntLike) -> Region:
     """No more than the tensor."""
     if region.start.terms:
         return region
@@ -143,7 +151,33 @@ def _emit(e: _Emitter, node: Node, loops: tuple[NestLoop, ...], unroll: af.IntLi
 
 
 def _emit_block(e: _Emitter, block: Block, loops: tuple[NestLoop, ...], unroll: af.IntLike) -> None:
-    stage = e.nests.schedule.pool[block.buffer]
+    if block.reduces:
+        _note_reduction_loops(e, block)
+    if block.init is not None and not e.whole and reduces_over_threads(e.tree, block):
+        reducing = _reduction_loops(e, block)
+        kept = tuple(x for x in loops if x.is_thread or x.var not in reducing)
+        value = Const(0.0, e.tree.buffers[block.buffer].dtype)
+        _store(e, block, value, "allreduce", kept, unroll)
+        return
+    if block.init is not None:
+        _store(e, block, block.init, "init", loops, unroll)
+    kind: StoreKind = "plain"
+    if block.reduces:
+        kind = "update"
+    elif isinstance(block.value, Const):
+        kind = "init"
+    _store(e, block, block.value, kind, loops, unroll)
+
+
+def _store(
+    e: _Emitter,
+    block: Block,
+    value: Expr,
+    kind: StoreKind,
+    loops: tuple[NestLoop, ...],
+    unroll: af.IntLike,
+) -> None:
+    """One store; every index a load uses is an axis slot of its own, simplified beforehand."""
     values = [renamed(value, e.unified) for value in e.tree.values(block)]
     table = dict(enumerate(values))
     roots = [*_indices(e, block.buffer, block.indices, table), *values]
@@ -159,14 +193,9 @@ def _emit_block(e: _Emitter, block: Block, loops: tuple[NestLoop, ...], unroll: 
             return known[node]
         return shift[node.slot] if isinstance(node, Axis) else node
 
-    value = _rewrite_outside_loads(block.value, rule)
-    kind: StoreKind = "plain"
-    if block.reduces:
-        kind = "update"
-        _note_reduction_loops(e, block, stage)
-    elif isinstance(block.value, Const):
-        kind = "init"
-    e.nests.stores.append(Store(stage, kind, fold(value), loops, tuple(roots), unroll))
+    body = fold(_rewrite_outside_loads(value, rule))
+    stage = e.nests.schedule.pool[block.buffer]
+    e.nests.stores.append(Store(stage, kind, body, loops, tuple(roots), unroll))
 
 
 def _rewrite_outside_loads(expr: Expr, rule: Callable[[Expr], Expr]) -> Expr:
@@ -187,11 +216,14 @@ def _indices(
     return [af.add(x, start_of(r), -1) for x, r in zip(found, place.box, strict=True)]
 
 
-def _note_reduction_loops(e: _Emitter, block: Block, stage: StageState) -> None:
-    reducing: set[LoopVar] = set()
-    for it, binding in zip(block.iters, block.bindings, strict=True):
-        if it.kind == "reduce":
-            reducing |= e.tree.uses(binding).keys()
+def _reduction_loops(e: _Emitter, block: Block) -> set[LoopVar]:
+    slots = [slot for slot, it in enumerate(block.iters) if it.kind == "reduce"]
+    return {var for slot in slots for var in e.tree.uses(block, slot)}
+
+
+def _note_reduction_loops(e: _Emitter, block: Block) -> None:
+    """Say in the stage which loops reduce; draft symbols read it there."""
+    stage, reducing = e.nests.schedule.pool[block.buffer], _reduction_loops(e, block)
     for loop in e.tree.path(block):
-        kind: Literal["spatial", "reduce"] = "reduce" if loop.var in reducing else "spatial"
+        kind: AxisKind = "reduce" if loop.var in reducing else "spatial"
         stage.leaves.append(Loop(loop.var.name, kind, loop.extent, loop.var))

@@ -22,8 +22,8 @@ def iter_kinds(tree: Tree, loop: LoopNode) -> set[IterKind]:
     """Kinds of the iterators, of all blocks below, that a loop moves."""
     found: set[IterKind] = set()
     for block in tree.blocks(loop):
-        for it, binding in zip(block.iters, block.bindings, strict=True):
-            if loop.var in tree.uses(binding):
+        for slot, it in enumerate(block.iters):
+            if it.kind != "derived" and loop.var in tree.uses(block, slot):
                 found.add(it.kind)
     return found
 
@@ -37,8 +37,8 @@ def reduces_over_threads(tree: Tree, block: Block) -> bool:
     """A reduction iterator is bound to threads."""
     threads = {loop.var for loop in tree.path(block) if is_thread(loop) and loop.mark != "vthread"}
     return any(
-        it.kind == "reduce" and tree.uses(binding).keys() & threads
-        for it, binding in zip(block.iters, block.bindings, strict=True)
+        it.kind == "reduce" and tree.uses(block, slot).keys() & threads
+        for slot, it in enumerate(block.iters)
     )
 
 
@@ -46,7 +46,7 @@ def decompose_reduction(tree: Tree, block: Block, loop: LoopNode) -> Block:
     """The block's initialisation as a block of its own, before ``loop``."""
     assert block.init is not None
     spatial = [i for i, it in enumerate(block.iters) if it.kind == "spatial"]
-    used = {var for i in spatial for var in tree.uses(block.bindings[i])}
+    used = {var for i in spatial for var in tree.uses(block, i)}
     path = tree.path(block)
     inner = path[path.index(loop) :]
     names: dict[LoopVar, LoopVar] = {}
@@ -66,9 +66,9 @@ def decompose_reduction(tree: Tree, block: Block, loop: LoopNode) -> Block:
         nest.parent = outer
         nest = outer
     for i in spatial:
-        binding = block.bindings[i]
-        uses = {names.get(var, var): scale for var, scale in tree.uses(binding).items()}
-        init.bindings.append(Binding(renamed(tree.resolve(binding.value), names), uses))
+        uses = {names.get(var, var): scale for var, scale in tree.uses(block, i).items()}
+        value = renamed(tree.resolve(block.bindings[i].value), names)
+        init.bindings.append(Binding(value, uses))
     parent = loop.parent
     assert parent is not None
     insert(parent, parent.body.index(loop), nest)

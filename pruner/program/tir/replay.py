@@ -24,6 +24,7 @@ from pruner.program.tir.postprocs import (
     rewrite_cooperative_fetch,
     rewrite_reduction_blocks,
 )
+from pruner.program.tir.rfactor import rfactor
 from pruner.program.tir.tree import Block, Diverges, LoopNode, Tree, plain, uniform
 
 
@@ -244,7 +245,14 @@ def _cache_write(s: Replay, i: Instruction, block: Block, consumers: list[Block]
 def _set_scope(s: Replay, i: Instruction, block: Block) -> None:
     if int(i.attrs[0]) != 0:
         raise UnsupportedProgram("set-scope", block.name)
-    s.tree.buffers[block.buffer].scope = str(i.attrs[1])
+    buffer = s.tree.buffers[block.buffer]
+    buffer.scope = str(i.attrs[1])
+    buffer.name = f"{buffer.name}_{buffer.scope}"
+
+
+def _rfactor(s: Replay, i: Instruction, loop: LoopNode) -> Block:
+    (block,) = s.tree.blocks(loop)
+    return rfactor(s.tree, block, loop, int(i.attrs[0]))
 
 
 def _compute_at(s: Replay, _: Instruction, block: Block, loop: LoopNode | int) -> None:
@@ -286,6 +294,7 @@ _HANDLERS: dict[str, Callable[..., Any]] = {
     "Unannotate": _unannotate,
     "CacheRead": _cache_read,
     "CacheWrite": _cache_write,
+    "RFactor": _rfactor,
     "SetScope": _set_scope,
     "ComputeAt": _compute_at,
     "ReverseComputeAt": _reverse_compute_at,

@@ -20,7 +20,7 @@ from pruner.program.bounds import thread_rank
 from pruner.program.divide import floordiv, floormod
 from pruner.program.expr import Expr, Load, loads
 
-IterKind = Literal["spatial", "reduce"]
+IterKind = Literal["spatial", "reduce", "derived"]
 Uses = dict[LoopVar, IntLike]
 
 
@@ -39,17 +39,20 @@ class Buffer:
     key: int
     name: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[IntLike, ...]
     scope: str = "global"
     is_param: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class BlockIter:
-    """One iterator of a block: spatial or reduction, over ``[0, extent)``."""
+    """One iterator of a block over ``[0, extent)``: spatial, reduction, or derived from others.
+
+    A derived iterator is no iterator of TVM's block: ``rfactor`` replaces one by an expression.
+    """
 
     kind: IterKind
-    extent: int
+    extent: IntLike
 
 
 @dataclass(eq=False, slots=True)
@@ -92,7 +95,8 @@ class Block:
     """One statement ``buffer[indices] = value``; axis slots of expressions are its iterators.
 
     ``init`` is what the element starts from where the block reduces; ``reads`` are the buffers TVM
-    lists as read, in its order.
+    lists as read, in its order. Bindings of derived iterators hold variables that stand for other
+    iterators: ``stands_for`` names their slots.
     """
 
     name: str
@@ -105,6 +109,7 @@ class Block:
     reads: list[int] = field(default_factory=list)
     annotations: dict[str, object] = field(default_factory=dict)
     parent: LoopNode | None = None
+    stands_for: dict[LoopVar, int] = field(default_factory=dict)
 
     @property
     def reduces(self) -> bool:
@@ -194,13 +199,16 @@ class Tree:
             self._resolved[var] = self.resolve(self.definitions[var])
         return self._resolved[var]
 
-    def uses(self, binding: Binding) -> Uses:
-        """Variables of existing loops in a binding, with their factors."""
+    def uses(self, block: Block, slot: int) -> Uses:
+        """Variables of existing loops in an iterator's value, with their factors."""
         out: Uses = {}
-        pending = list(binding.uses.items())
+        pending = list(block.bindings[slot].uses.items())
         while pending:
             var, scale = pending.pop()
-            if var in self.made_of:
+            if var in block.stands_for:
+                inner = self.uses(block, block.stands_for[var])
+                pending.extend((v, scale * s) for v, s in inner.items())
+            elif var in self.made_of:
                 pending.extend((v, scale * s) for v, s in self.made_of[var].items())
             else:
                 out[var] = out.get(var, 0) + scale
@@ -220,6 +228,8 @@ class Tree:
         whole: set[int] = set()
 
         def lookup(var: LoopVar) -> Affine | None:
+            if var in block.stands_for:
+                return substitute(block.bindings[block.stands_for[var]].value, lookup)
             if var not in self.definitions:
                 return None
             if all(id(leaf) in moving for leaf in self._leaves(var)):
@@ -231,7 +241,13 @@ class Tree:
 
     def values(self, block: Block) -> list[Affine]:
         """The iterators of a block in existing loop variables."""
-        return [self.resolve(binding.value) for binding in block.bindings]
+
+        def lookup(var: LoopVar) -> Affine | None:
+            if var in block.stands_for:
+                return self.resolve(block.bindings[block.stands_for[var]].value)
+            return self._value_of(var)
+
+        return [substitute(binding.value, lookup) for binding in block.bindings]
 
 
 def substitute(value: Affine, lookup: object) -> Affine:

@@ -132,7 +132,7 @@ class BatchedSpace:
         for rows, tree in self._trees(decisions)[0]:
             good = self._accepted(tree, len(rows))
             if good.any():
-                scores = analyzer.score_nests(build_nests(tree, len(rows)))
+                scores = analyzer.score_nests(build_nests(tree, len(rows), whole_reductions=True))
                 out[rows] = np.where(good, scores, -np.inf)
         return out
 

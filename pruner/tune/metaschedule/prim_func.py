@@ -39,6 +39,8 @@ class _Reader:
     def __init__(self, func: Any) -> None:
         self._keys: dict[Any, int] = {}
         self.tree = Tree([], LoopNode(LoopVar("root")))
+        if func.attrs is not None and "layout_free_buffers" in func.attrs:
+            raise UnsupportedProgram("layout-rewrite", "RewriteLayout would change the weights")
         for param in func.params:
             buffer = _buffer_of(func, param)
             self._buffer(buffer, is_param=True)

@@ -1,0 +1,171 @@
+"""Reductions in two steps (``rfactor`` of src/s_tir/schedule/primitive/reduction.cc)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pruner.errors import UnsupportedProgram
+from pruner.program import affine as af
+from pruner.program.affine import LoopVar
+from pruner.program.expr import Axis, Binary, Const, Expr, Load
+from pruner.program.schedule import substitute_axes
+from pruner.program.tir.reduction import is_data_parallel
+from pruner.program.tir.tree import (
+    Binding,
+    Block,
+    BlockIter,
+    Buffer,
+    LoopNode,
+    Node,
+    Tree,
+    insert,
+    renamed,
+)
+
+
+def rfactor(tree: Tree, block: Block, loop: LoopNode, factor_axis: int) -> Block:
+    """``C[i] += A[i, k]`` with loop ``f`` of ``k`` -> ``C.rf[i, f] += A``, ``C[i] += C.rf``.
+
+    The block returned computes the partial results under loops of its own, just before; ``block``
+    keeps its data-parallel loops and ``loop``.
+    """
+    old = tree.path(block)
+    source = tree.buffers[block.buffer]
+    shape = (*source.shape[:factor_axis], loop.extent, *source.shape[factor_axis:])
+    partial = Buffer(len(tree.buffers), f"{source.name}.rf", source.dtype, shape, source.scope)
+    tree.buffers.append(partial)
+    combine = _combination(block)
+    made = _Partial(tree, block, loop, partial, factor_axis, combine).run(old)
+    names = {x.var: LoopVar(x.var.name, x.extent) for x in old}
+    made.bindings = [
+        b if made.iters[i].kind == "derived" else _renamed(tree, b, names)
+        for i, b in enumerate(made.bindings)
+    ]
+    nest: Node = made
+    for outer in reversed(old):
+        around = LoopNode(names[outer.var], [nest], mark=outer.mark, unroll=outer.unroll)
+        nest.parent = around
+        nest = around
+    keep = [x for x in old if x is loop or is_data_parallel(tree, x)]
+    _finish(tree, block, loop, partial, factor_axis, combine)
+    insert(tree.root, tree.root.body.index(old[0]), nest)
+    _keep_loops(block, old, keep)
+    return made
+
+
+def _combination(block: Block) -> Binary:
+    """The update ``self op rest`` (with the element itself on the left)."""
+    own = Load(block.buffer, block.indices, "")
+    match block.value:
+        case Binary(op=("add" | "mul" | "max" | "min"), a=Load(), b=_) as value:
+            if value.a.stage == own.stage and value.a.indices == own.indices:  # type: ignore[union-attr]
+                return value
+    raise UnsupportedProgram("rfactor-update", block.name)
+
+
+def _renamed(tree: Tree, binding: Binding, names: dict[LoopVar, LoopVar]) -> Binding:
+    value = renamed(tree.resolve(binding.value), names)
+    return Binding(value, {names.get(v, v): s for v, s in binding.uses.items()})
+
+
+@dataclass(slots=True, eq=False)
+class _Partial:
+    """Makes the block of the partial results; its loops are still those of the old block."""
+
+    tree: Tree
+    block: Block
+    loop: LoopNode
+    buffer: Buffer
+    axis: int
+    combine: Binary
+
+    def run(self, loops: list[LoopNode]) -> Block:
+        old = self.block
+        uses = [self.tree.uses(old, slot) for slot in range(len(old.iters))]
+        values = self.tree.values(old)
+        iters = [BlockIter("spatial", self.loop.extent)]
+        bindings = [Binding(af.variable(self.loop.var), {self.loop.var: 1})]
+        places: list[int] = []
+        split: list[int] = []
+        for slot, it in enumerate(old.iters):
+            touched = it.kind == "reduce" and self.loop.var in uses[slot]
+            places.append(len(iters))
+            iters.append(BlockIter("derived", it.extent) if touched else it)
+            bindings.append(Binding(values[slot], uses[slot]))
+            if touched:
+                split.append(slot)
+        stands: dict[LoopVar, int] = {}
+        ids = {self.loop.var: self._stand_in(stands, 0)}
+        for slot in split:
+            for loop in loops:
+                if loop.var in uses[slot] and loop.var not in ids:
+                    ids[loop.var] = self._stand_in(stands, len(iters), loop)
+                    iters.append(BlockIter("reduce", loop.extent))
+                    bindings.append(Binding(af.variable(loop.var), {loop.var: 1}))
+        for slot in split:
+            bindings[places[slot]] = Binding(
+                renamed(values[slot], ids), {ids[v]: s for v, s in uses[slot].items()}
+            )
+        table = [Axis(place) for place in places]
+        indices = tuple(substitute_axes(index, table) for index in old.indices)
+        indices = (*indices[: self.axis], Axis(0), *indices[self.axis :])
+        rest = substitute_axes(self.combine.b, table)
+        reduces = any(it.kind == "reduce" for it in iters)
+        own = Load(self.buffer.key, indices, self.buffer.dtype)
+        value = Binary(self.combine.op, own, rest, self.buffer.dtype) if reduces else rest
+        return Block(
+            name=f"{old.name}_rf",
+            iters=tuple(iters),
+            bindings=bindings,
+            buffer=self.buffer.key,
+            indices=indices,
+            value=value,
+            init=old.init if reduces else None,
+            reads=list(old.reads),
+            annotations=dict(old.annotations),
+            stands_for=stands,
+        )
+
+    def _stand_in(
+        self, stands: dict[LoopVar, int], slot: int, loop: LoopNode | None = None
+    ) -> LoopVar:
+        source = (loop or self.loop).var
+        var = LoopVar(f"v{source.name}", source.extent)
+        stands[var] = slot
+        return var
+
+
+def _finish(
+    tree: Tree, block: Block, loop: LoopNode, partial: Buffer, axis: int, combine: Binary
+) -> None:
+    """``block`` sums up the partial results: a reduction iterator, then its spatial ones."""
+    spatial = [slot for slot, it in enumerate(block.iters) if it.kind == "spatial"]
+    bindings = [Binding(af.variable(loop.var), {loop.var: 1})]
+    bindings += [
+        Binding(tree.resolve(block.bindings[slot].value), tree.uses(block, slot))
+        for slot in spatial
+    ]
+    table: list[Expr] = [Const(0)] * len(block.iters)
+    for place, slot in enumerate(spatial):
+        table[slot] = Axis(place + 1)
+    block.iters = (BlockIter("reduce", loop.extent), *(block.iters[s] for s in spatial))
+    block.bindings = bindings
+    block.indices = tuple(substitute_axes(index, table) for index in block.indices)
+    indices = (*block.indices[:axis], Axis(0), *block.indices[axis:])
+    own = Load(block.buffer, block.indices, partial.dtype)
+    source = Load(partial.key, indices, partial.dtype)
+    block.value = Binary(combine.op, own, source, partial.dtype)
+    block.reads = [partial.key]
+
+
+def _keep_loops(block: Block, old: list[LoopNode], keep: list[LoopNode]) -> None:
+    """Only the loops ``keep`` stay around the block."""
+    parent = old[0].parent
+    assert parent is not None
+    place = parent.body.index(old[0])
+    nest: Node = block
+    for loop in reversed(keep):
+        loop.body, nest.parent = [nest], loop
+        nest = loop
+    parent.body[place] = nest
+    nest.parent = parent

@@ -24,7 +24,7 @@ from pruner.search.learners import SharedModel
 from pruner.search.policy import DraftThenVerify, Policy, RandomPolicy, RoundSettings
 from pruner.search.pool import Clock, PoolMeasurer
 from pruner.search.recorded import RecordedPool, table
-from pruner.search.session import Curve, run_tasks
+from pruner.search.session import Curve, Measurer, run_tasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +41,8 @@ class TuningCurve:
 
     @property
     def area(self) -> float:
-        """Mean over the trials of relative latency - 1: what is still to be won, on average."""
-        return float((self.relative_latency - 1.0).mean())
+        """Mean over the trials of log(relative latency): what is still to be won, on average."""
+        return float(np.log(self.relative_latency).mean())
 
     @property
     def final(self) -> float:
@@ -68,6 +68,7 @@ def tune(
     tasks = []
     for number, pool in enumerate(pools):
         rng = np.random.default_rng([seed, number])
+        measurer: Measurer = PoolMeasurer(pool.space, pool.latency_s, pool.cost_s, clock)
         policy: Policy
         if model is None:
             policy = RandomPolicy(pool.space, rng)
@@ -76,7 +77,8 @@ def tune(
             chosen = settings if draft is not None else without_draft(settings)
             draft = draft if chosen.draft is not None else None
             policy = DraftThenVerify(pool.space, draft, model.learner(number), chosen, rng)
-        tasks.append((policy, PoolMeasurer(pool.space, pool.latency_s, pool.cost_s, clock)))
+            measurer = model.noting(number, measurer)
+        tasks.append((policy, measurer))
     return relative_curve(run_tasks(tasks, trials=trials, batch=batch), pools)
 
 

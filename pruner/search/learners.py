@@ -5,7 +5,7 @@ What the ranker sees of a pool is prepared once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -17,7 +17,9 @@ from pruner.models.store import ProgramStore
 from pruner.models.subset import subset
 from pruner.search.explorer import ScoreFunction
 from pruner.search.policy import Learner
+from pruner.search.pool import Measurements
 from pruner.search.recorded import RecordedPool, table
+from pruner.search.session import Measurer
 from pruner.search.space import Decisions
 
 
@@ -48,7 +50,7 @@ class SharedModel:
         space, programs = self._spaces[number], self._programs[number]
 
         def learn(decisions: Decisions, _latency_s: NDArray[np.float64]) -> ScoreFunction | None:
-            self._measured[number] = programs[torch.from_numpy(space.rows(decisions))]
+            self._note(number, decisions)
             self._update()
             if not self._informed:
                 return None
@@ -57,9 +59,31 @@ class SharedModel:
 
         return learn
 
+    def noting(self, number: int, measurer: Measurer) -> Measurer:
+        """The measurer of pool `number`, with what it measures noted for all learners at once."""
+        return _Noting(measurer, lambda decisions: self._note(number, decisions))
+
+    def _note(self, number: int, decisions: Decisions) -> None:
+        found = self._programs[number][torch.from_numpy(self._spaces[number].rows(decisions))]
+        self._measured[number] = torch.cat([self._measured[number], found]).unique()
+
     def _update(self) -> None:
         index = torch.cat(self._measured)
         if len(index) > self._num_learned:
             self.adaptation.update(subset(self._store, index))
             self._num_learned = len(index)
             self._informed = self._informed or max(map(len, self._measured)) > 1
+
+
+class _Noting:
+    """A measurer that tells somebody what was measured."""
+
+    def __init__(self, measurer: Measurer, note: Callable[[Decisions], None]) -> None:
+        self._measurer, self._note = measurer, note
+        self.clock = measurer.clock
+
+    def measure(self, decisions: Decisions) -> Measurements:
+        """See :class:`Measurer`."""
+        measured = self._measurer.measure(decisions)
+        self._note(decisions)
+        return measured

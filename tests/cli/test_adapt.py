@@ -1,0 +1,86 @@
+"""adapt.py end to end on bundled records, with a budget of seconds."""
+
+import json
+import shutil
+import sys
+
+import pandas as pd
+import pytest
+
+TINY = (
+    "source=cpu-sse4",
+    "target=cpu-avx2",
+    "method=moa",
+    "references=[random]",
+    "seeds=[0,1]",
+    "trainer.max_epochs=1",
+    "batches.per_task=32",
+    "model.width=16",
+    "model.dataflow_hidden=8",
+    "model.dataflow_width=8",
+    "budget=small",
+    "budget.trials=60",
+    "budget.tasks=2",
+    "budget.max_steps=2",
+    "budget.labels=[0,20,all]",
+    "run_id=tiny",
+)
+
+
+def door(monkeypatch, capsys, folder, *arguments):
+    from pruner.cli import adapt
+
+    monkeypatch.setattr(sys, "argv", ["adapt.py", f"outputs={folder}", *arguments])
+    code = 0
+    try:
+        adapt.main()
+    except SystemExit as stop:
+        code = stop.code
+    out, err = capsys.readouterr()
+    return code, json.loads(out.strip().splitlines()[-1]) if code == 0 else None, err
+
+
+@pytest.mark.slow
+def test_methods_are_compared_and_a_run_goes_on_where_it_stopped(monkeypatch, capsys, tmp_path):
+    code, result, err = door(monkeypatch, capsys, tmp_path, *TINY)
+    assert code == 0, err
+    assert set(result["methods"]) == {"scratch", "random", "moa"}
+    moa = result["methods"]["moa"]
+    assert moa["area"]["mean"] > 0
+    assert moa["trials_to_target"]["runs"] == 2
+    assert set(moa["top1_by_labels"]) == {"0", "20", "all"}
+    assert 0 < result["source_top1_before"] <= 1
+    run = tmp_path / "adapt" / "tiny"
+    assert (run / "curves.png").stat().st_size > 10_000
+    table = pd.read_csv(run / "results.csv")
+    assert len(table) == 6
+
+    # Lose one cell and the results; what comes back is the same search.
+    (run / "cells" / "moa-seed-1.json").rename(tmp_path / "lost.json")
+    shutil.copy(run / "results.csv", tmp_path / "before.csv")
+    code, again, err = door(monkeypatch, capsys, tmp_path, f"resume={run}")
+    assert code == 0, err
+    lost = json.loads((tmp_path / "lost.json").read_text())
+    found = json.loads((run / "cells" / "moa-seed-1.json").read_text())
+    assert found["curve"]["relative_latency"] == lost["curve"]["relative_latency"]
+    assert found["labels"] == lost["labels"]
+    assert found["source"] == lost["source"]
+    assert again["methods"]["moa"]["area"] == moa["area"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("method=moaa",), "method=moaa is unknown; known: continue"),
+        (("target=cpu-sse4",), "choose two platforms"),
+        (("target=null",), "give source=PLATFORM and target=PLATFORM"),
+        (("target=k80",), "there are records for: cpu-avx2"),
+        (("references=[ansr]",), "known: random, ansor"),
+    ],
+)
+def test_mistakes_are_one_line_that_names_the_fix(monkeypatch, capsys, tmp_path, arguments, says):
+    code, _, err = door(monkeypatch, capsys, tmp_path, *TINY, *arguments)
+    assert code == 2
+    line = [line for line in err.splitlines() if line.startswith("error")]
+    assert len(line) == 1
+    assert says in line[0]

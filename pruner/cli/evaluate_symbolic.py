@@ -24,6 +24,7 @@ from pruner.models.symbolic.quality import (
     DraftTask,
     cross_calibrated,
     draft_task,
+    of_another_gpu,
     sample_programs,
     score_records,
     score_task,
@@ -43,20 +44,27 @@ class _Judge:
     fits: dict[str, Any] = field(default_factory=dict)
     rates: dict[str, str] = field(default_factory=dict)
 
-    def records(self, platform: str, read: Iterator[TaskRecords]) -> Iterator[TaskRecords]:
-        """Tasks with a measured program."""
+    def records(
+        self, platform: str, device: Device, read: Iterator[TaskRecords]
+    ) -> Iterator[TaskRecords]:
+        """Tasks with a measured program; those that name another GPU are counted and told.
+
+        Records of a folder that is named otherwise than the device are the user's choice.
+        """
         for records in track(read, f"reading {platform}", len(self.root.task_files([platform]))):
             num = int(records.valid.sum())
             self.counts["records"] += len(records)
             self.counts["measured"] += num
-            if num:
+            if num and platform == device.name and of_another_gpu(records, device):
+                self.refuse(records, "another-gpu", f"measured on another GPU: {records.target}")
+            elif num:
                 yield records
 
-    def refuse(self, records: TaskRecords, error: UnsupportedProgram) -> None:
-        """Count a task of an unknown operator, and tell."""
+    def refuse(self, records: TaskRecords, reason: str, detail: str) -> None:
+        """Count a task that cannot be judged, and tell."""
         num = int(records.valid.sum())
-        self.failures[error.reason] += num
-        say(f"{records.file} left out ({num} programs): {error}")
+        self.failures[reason] += num
+        say(f"{records.file} left out ({num} programs): {detail}")
 
 
 def judge_symbolic(
@@ -76,7 +84,8 @@ def judge_symbolic(
         for platform in platforms:
             read = root.read(quarantine, platform, duplicates=config.data.duplicates)
             device = _device(config, platform)
-            scored += _scores(judge, judge.records(platform, read), draft, device, folder)
+            tasks = judge.records(platform, device, read)
+            scored += _scores(judge, tasks, draft, device, folder)
     without_score = sum(int(np.isneginf(task.score).sum()) for task in scored)
     if without_score:
         say(f"{without_score:,} programs have no symbols; they are ranked last")
@@ -117,7 +126,7 @@ def _scores(
         try:
             out.append(score_records(records, scorer, judge.index))
         except UnsupportedProgram as error:
-            judge.refuse(records, error)
+            judge.refuse(records, error.reason, str(error))
     return out
 
 
@@ -135,7 +144,7 @@ def _calibrated(
         try:
             tasks.append(draft_task(task, analyzer, judge.index))
         except UnsupportedProgram as error:
-            judge.refuse(task, error)
+            judge.refuse(task, error.reason, str(error))
     rng = np.random.default_rng(draft.seed)
     halves, fits = cross_calibrated(tasks, analyzer, draft.calibrate, rng)
     start = analyzer.uncalibrated()

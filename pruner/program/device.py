@@ -68,6 +68,7 @@ class GpuDevice(Device):
     unroll_follows_pragma: bool = True  # its compiler unrolls what the pragma asks for
     compiled_threads_per_block: int | None = None  # registers are allotted for it; null: the block
     scalar_registers: bool = False  # addresses and counters live in registers of their own
+    architecture: str | None = None  # as targets name it: -arch=sm_80, -mcpu=gfx906
     register_cap: int = 128  # registers per thread from which the draft model counts spilling
     official_peak_flops_per_s: float | None = None
     official_dram_bytes_per_s: float | None = None

@@ -126,3 +126,18 @@ def test_tasks_of_unknown_operators_are_told_and_counted(command, measured_root)
     assert result["num_tasks"] == len(SIZES)
     assert sum(result["data"]["left_out"].values()) == result["data"]["num_left_out"] > 0
     assert "odd.json left out" in err
+
+
+def test_records_of_another_gpu_are_told_and_counted(command, measured_root):
+    folder = measured_root / "measure_records" / "v100"
+    path = sorted(folder.iterdir())[0]
+    text = gzip.decompress(path.read_bytes()).decode()
+    path.write_bytes(gzip.compress(text.replace('"cuda"', '"cuda -arch=sm_75"').encode()))
+    common = ["evaluate", "model=symbolic", f"data.root={measured_root}"]
+    code, result, err = command(*common, "platform=v100")
+    assert code == 0, err
+    assert result["num_tasks"] == len(SIZES) - 1
+    assert result["data"]["left_out"]["another-gpu"] > 0
+    assert "sm_75" in err
+    chosen = command(*common, "platform=t4", "data.platform=v100")[1]
+    assert chosen["num_tasks"] == len(SIZES)  # a folder that the user names is judged whole

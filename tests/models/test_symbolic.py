@@ -145,3 +145,11 @@ def test_bad_input_is_one_line_that_names_the_fix(tmp_path):
         load_constants(tmp_path, "x", Rates)
     with pytest.raises(PrunerError, match="measure 50"):
         calibrate([], load_analyzer(CONF, "v100"))
+
+
+def test_committed_rates_say_what_they_were_fitted_to():
+    files = sorted((CONF / "draft").glob("*.yaml"))
+    assert files
+    for path in files:
+        constants = load_analyzer(CONF, path.stem).constants
+        assert "measured programs of" in constants.origin, path

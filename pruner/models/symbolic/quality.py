@@ -5,6 +5,7 @@ used on one half were fitted to programs of the other half only.
 """
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -22,9 +23,11 @@ from pruner.models.report import draft_sizes
 from pruner.models.symbolic.analyzer import Analyzer
 from pruner.models.symbolic.calibrate import Fit, Sample, calibrate
 from pruner.program.dag import ComputeDAG
+from pruner.program.device import Device, GpuDevice
 from pruner.program.skeleton import group_programs
 from pruner.program.task_index import TaskIndex, find_dag
 
+_ARCHITECTURE = re.compile(r"-(?:arch|mcpu)=(\w+)")
 _TASKS_FITTED = 20
 _PROGRAMS_FITTED = 30  # a task with fewer measured programs is not fitted to
 
@@ -54,6 +57,13 @@ class DraftTask:
     def fold(self) -> int:
         """0 or 1 from a hash of the work: the same work is in the same half on every platform."""
         return hashlib.sha256(self.identity.encode()).digest()[0] % 2
+
+
+def of_another_gpu(records: TaskRecords, device: Device) -> bool:
+    """The target of the records names another architecture than the device's."""
+    named = _ARCHITECTURE.search(records.target)
+    own = device.architecture if isinstance(device, GpuDevice) else None
+    return named is not None and own is not None and named[1] != own
 
 
 def draft_task(

@@ -3,7 +3,8 @@
 Options as ``name=value``: ``data.root=DIR`` (a folder with ``measure_records``), ``platforms=a,b``,
 ``calibrate=200`` (measured programs a fold; 0: the rates of conf/draft), ``official=true`` (also
 the released form: needs the general engine, minutes), ``min_programs=200``, ``origin=random`` (only
-programs found in that way, where the records tell), ``out=FILE.csv``, ``plot=NAME.png``.
+programs found in that way, where the records tell), ``repeats=fastest`` (a program's latency is the
+least of its timings instead of their mean: for busy machines), ``out=FILE.csv``, ``plot=NAME.png``.
 """
 
 import csv
@@ -30,6 +31,7 @@ from pruner.models.symbolic.quality import (
     DraftTask,
     cross_calibrated,
     draft_task,
+    of_another_gpu,
     quality,
     score_records,
     score_task,
@@ -45,6 +47,7 @@ DEFAULTS = {
     "official": "false",
     "min_programs": "200",
     "origin": "",
+    "repeats": "mean",
     "seed": "0",
     "out": "experiments/draft/results.csv",
     "plot": "plot.png",
@@ -64,17 +67,22 @@ def report_platform(
         for least in (1, int(options["min_programs"])):
             kept = [t for t in all_tasks if t.num_programs >= least]
             if kept:
-                name = " ".join(filter(None, (platform, options["origin"])))
+                fastest = "fastest" if options["repeats"] == "fastest" else ""
+                name = " ".join(filter(None, (platform, options["origin"], fastest)))
                 rows.append(
                     {"platform": name, "form": form, "min_programs": least, **quality(kept)}
                 )
     return rows
 
 
-def _measured(root: RecordRoot, platform: str, origin: str) -> Iterator[TaskRecords]:
+def _measured(root: RecordRoot, platform: str, options: dict[str, str]) -> Iterator[TaskRecords]:
+    origin = options["origin"]
     for task in root.read(Quarantine(), platform):
         chosen = task.select(found_by(root.path, task, origin)) if origin else task
-        if chosen.valid.any():
+        chosen = chosen.select(chosen.valid)
+        if options["repeats"] == "fastest":
+            chosen = replace(chosen, latency_s=np.array([min(costs) for costs in chosen.costs_s]))
+        if len(chosen):
             yield chosen
 
 
@@ -85,15 +93,16 @@ def _forms(root: RecordRoot, platform: str, options: dict[str, str]) -> Scored:
     with_official = on_gpu and options["official"] == "true"
     tasks: list[DraftTask] = []
     official: list[ScoredTask] = []
-    for records in _measured(root, platform, options["origin"]):
+    for records in _measured(root, platform, options):
+        if of_another_gpu(records, hardware.device):
+            say(f"{records.file}: {len(records)} programs of another GPU left out")
+            continue
         tasks.append(draft_task(records, hardware))
         if with_official:
             released = SymbolicDraft(form="official").scorer(CONF, hardware.device)
             official.append(score_records(records, released))
     scored: Scored = {"official": official} if official else {}
-    scored |= {
-        form: [score_task(t, replace(hardware, form=form)) for t in tasks] for form in forms
-    }
+    scored |= {form: [score_task(t, replace(hardware, form=form)) for t in tasks] for form in forms}
     scored["oracle"] = [_oracle(t.name, t.latency_s) for t in tasks]
     for group, name in (("c", "compute"), ("m", "memory")):
         for form in forms:
@@ -123,6 +132,8 @@ def main() -> None:
         if name not in options:
             fail(f"{name} is unknown; known: {', '.join(DEFAULTS)}")
         options[name] = value
+    if options["repeats"] not in ("mean", "fastest"):
+        fail(f"repeats={options['repeats']} is unknown; known: mean, fastest")
     start = time.perf_counter()
     try:
         root = RecordRoot(options["data.root"])

@@ -5,7 +5,7 @@ refuse rfactor and indices that divide; nests hold numbers, so everything the en
 symbols. On perfect tilings the two agree. They differ where a fused loop is only partly inside a
 block: formulas take the whole run of indices, here each dimension spans what interval arithmetic
 gives, and never more than the iterations that move it (`l2_mem_footprint`, `issued`, `l2_trans_dim`
-and the `lane_*` columns of elementwise kernels).
+and `lane_extent` of pooling and elementwise kernels).
 """
 
 from __future__ import annotations

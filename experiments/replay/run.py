@@ -108,14 +108,18 @@ def main() -> None:
             for seed in range(SEEDS):
                 for name in POLICIES:
                     rows.extend(rows_of(platform, pool, seed, name))
-        print(platform, "done", file=sys.stderr)
+        write(results, rows)
+    summary = summarise(results)
+    (HERE / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    print(json.dumps(summary))
+
+
+def write(results: Path, rows: list[dict]) -> None:
+    """All rows so far."""
     with results.open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    summary = summarise(results)
-    (HERE / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
-    print(json.dumps(summary))
 
 
 def summarise(results: Path) -> dict:

@@ -67,11 +67,12 @@ class Adaptation(ABC):
     """One ranker that follows a target platform.
 
     Once a round `update` gets all labelled target programs so far; `ranker` is what scores until
-    the next one. Networks that see relative features need a centre for every task, and at the
-    start of a search the few measured programs are a bad one: they are the model's own favourites.
-    `meet` therefore takes the first population of a task; its mean stays the task's centre in
-    every later fit and score. A task that nobody introduced gets the mean of its measured programs
-    at the first update that has some, and keeps it.
+    the next one. A network that sees relative features needs the same centre of a task in fits and
+    in scores: fitting relative to the measured programs, which are the model's own favourites, and
+    scoring relative to the candidates makes it see other inputs than it learned from. (K80 to
+    V100, fine-tuning on 40 programs a task: Top-1 0.87 over tasks instead of 0.95 with either
+    centre in both places.) So a task gets its centre once: the mean of its first population where
+    `meet` told it, else the mean of its first measured programs.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -103,7 +104,8 @@ class Adaptation(ABC):
         """Learn from all labelled target programs so far (absolute features)."""
         if self.ranker.relative:
             for number in store.task.unique().tolist():
-                self.ranker.centers.setdefault(store.keys[number], _center(store, number))
+                if (key := store.keys[number]) not in self.ranker.centers:
+                    self.ranker.centers[key] = _center(store, number)
         self._update(store)
         self.round += 1
 

@@ -7,7 +7,8 @@ from pruner.models.store import ProgramStore
 class Unchanged(Adaptation):
     """Score with the source model for ever (``pam-no-update`` of the release).
 
-    The row that says what adaptation is worth. Only the centres of the tasks become known. Without
+    The row that says what adaptation is worth. The centres of tasks become known as in
+    the other methods, so that weights alone make the difference. Without
     a source model its scores mean nothing.
     """
 

@@ -14,6 +14,7 @@ from pruner.errors import PrunerError
 from pruner.models import metrics
 from pruner.models.adaptation.base import Adaptation, Setting
 from pruner.models.adaptation.warm import Continue
+from pruner.models.official import official_ranker, read_official
 from pruner.models.relative import Center
 from pruner.models.store import ProgramStore
 from pruner.models.subset import subset
@@ -169,6 +170,21 @@ def test_missing_source_programs_are_told(method):
     no_store = SimpleNamespace(ranker=world().ranker, store=None)
     with pytest.raises(Exception, match="needs labelled source programs"):
         adaptation(method, no_store)
+
+
+@pytest.mark.parametrize("method", ["moa_official", "finetune_official", "ewc", "distill"])
+def test_the_released_weights_are_a_source(method, shared):
+    weights = read_official(shared / "data" / "official-checkpoints" / "pam_k80_1500.npz")
+    programs = synthetic.store(sizes=(6, 5), slots=8)
+    released = SimpleNamespace(ranker=official_ranker(weights), store=programs)
+    adapted = adaptation(method, released, steps=1)
+    before = scores(adapted, programs)
+    for _ in range(4 if method == "moa_official" else 1):
+        adapted.update(programs)
+    after = scores(adapted, programs)
+    assert np.isfinite(after).all()
+    assert not np.array_equal(before, after)
+    assert not adapted.ranker.relative
 
 
 def test_failed_measurements_teach_nothing_wrong():

@@ -91,8 +91,12 @@ def report(
     metrics: Mapping[str, Any],
     tasks: Sequence[Mapping[str, Any]],
     checkpoint: Path | None = None,
+    *,
+    under: str = "test",
 ) -> None:
     """Tell W&B how the run ended: numbers, one table row a task, the checkpoint as an artifact.
+
+    Numbers go to the summary as ``<under>/<name>``, the table is ``<under>/tasks``.
 
     The other loggers need none of it: `metrics.json` and the checkpoint lie in the run folder. The
     artifact refers to the file where it is instead of copying it until the upload.
@@ -105,11 +109,11 @@ def report(
 
     run = logger.experiment
     numbers = {k: v for k, v in metrics.items() if isinstance(v, int | float)}
-    run.summary.update({f"test/{name}": value for name, value in numbers.items()})
+    run.summary.update({f"{under}/{name}": value for name, value in numbers.items()})
     if tasks:
         columns: list[Any] = list(tasks[0])
         rows: list[Any] = [[row[name] for name in columns] for row in tasks]
-        run.log({"test/tasks": wandb.Table(columns=columns, data=rows)})
+        run.log({f"{under}/tasks": wandb.Table(columns=columns, data=rows)})
     if checkpoint is not None:
         artifact = wandb.Artifact(f"checkpoint-{run.id}", type="model", metadata=numbers)
         artifact.add_file(str(checkpoint.resolve()), policy="immutable", skip_cache=True)

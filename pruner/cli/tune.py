@@ -61,9 +61,13 @@ def tune(config: DictConfig) -> dict[str, Any]:
         torch.set_num_threads(config.num_threads)
     workloads = load_workloads(plain(config.workload))
     folder = earlier or _open_run(config, workloads)
-    logger = build(config.logger)(folder=folder, name=folder.name)
+    tags = [config.platform.name, choice("policy")]
+    about = loggers.About(config=plain(config), tags=tags)
+    logger = build(config.logger)(folder=folder, name=folder.name, about=about)
     try:
         result = _tune(config, workloads, folder, logger)
+        tasks = [{"task": name, **task} for name, task in result["tasks"].items()]
+        loggers.report(logger, result, tasks, under="tuned")
     finally:
         loggers.close(logger)
     save_metrics(folder, result)

@@ -43,7 +43,7 @@ def svg(plot: Plot, series: Sequence[Series]) -> str:
 
 def _lines(axis: Axes, series: Sequence[Series]) -> None:
     for one in series:
-        axis.errorbar(one.x, one.y, yerr=one.spread, label=one.name, marker="o", capsize=3)
+        axis.errorbar(one.x, one.y, yerr=_spread(one), label=one.name, marker="o", capsize=3)
 
 
 def _bars(axis: Axes, series: Sequence[Series]) -> None:
@@ -53,5 +53,9 @@ def _bars(axis: Axes, series: Sequence[Series]) -> None:
         places = np.array([names.index(x) for x in one.x]) + width * (
             number - (len(series) - 1) / 2
         )
-        axis.bar(places, one.y, width=width, yerr=one.spread, label=one.name, capsize=2)
+        axis.bar(places, one.y, width=width, yerr=_spread(one), label=one.name, capsize=2)
     axis.set_xticks(range(len(names)), names)
+
+
+def _spread(one: Series) -> Sequence[float] | None:
+    return one.spread if any(one.spread) else None

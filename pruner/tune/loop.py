@@ -114,19 +114,24 @@ class TuningRun:
         """Spend the budget."""
         savable = all(task.search.savable for task in self.tasks)
         lag = self._measurer.lag if savable else 0
-        while self._waiting or self._propose():
-            current = self._waiting.pop(0)
-            missing = [
-                candidate
-                for position, candidate in enumerate(current.candidates)
-                if (current.number, position) not in self._done
-            ]
-            with self._phases.time("instantiate"):
-                batch = self._measurer.begin(missing, self.tasks[current.task].arguments)
-            if lag and not self._waiting:
-                self._propose(current)
-            self._finish(current, batch)
-        self._journal.close()
+        try:
+            while self._waiting or self._propose():
+                self._measure(self._waiting.pop(0), lag)
+        finally:
+            self._journal.close()
+
+    def _measure(self, current: _Round, lag: int) -> None:
+        """One batch, with the next one proposed while it is built where `lag` says so."""
+        missing = [
+            candidate
+            for position, candidate in enumerate(current.candidates)
+            if (current.number, position) not in self._done
+        ]
+        with self._phases.time("instantiate"):
+            batch = self._measurer.begin(missing, self.tasks[current.task].arguments)
+        if lag and not self._waiting:
+            self._propose(current)
+        self._finish(current, batch)
 
     def _propose(self, current: _Round | None = None) -> bool:
         """Choose the next batch and write down that it was chosen; False where nothing is left.

@@ -6,6 +6,7 @@ uses up its 30 s; here its proposals are built and run by the same warm workers 
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -91,10 +92,11 @@ class MetaScheduleSearch:
         raise NotImplementedError("MetaSchedule's search keeps its state inside TVM")
 
     def _learn_from(self, database: Any, module: Any) -> None:
+        equal = importlib.import_module("tvm_ffi").structural_equal
         records = [
             record
             for record in database.get_all_tuning_records()
-            if load_tvm().tvm.ir.structural_equal(record.workload.mod, module)
+            if equal(record.workload.mod, module)
         ]
         if records:
             theirs = [record.as_measure_candidate() for record in records]

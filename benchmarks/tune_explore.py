@@ -1,0 +1,132 @@
+"""One exploration round on an A100 target: draft-then-verify against TVM's evolutionary search.
+
+Both know 64 measured programs (made-up latencies), look at the same number of candidates (a
+population of 512 and four generations), choose 64 and instantiate them. TVM scores with its
+XGBoost model; ours drafts with the analyzer and verifies with PaCM. Fitting is left out of both.
+CPU seconds on one core, so other work on the machine counts for neither; no GPU is needed. The last
+line is a JSON object; ``ratio_min`` is the smallest ratio of TVM's seconds to ours.
+
+    python benchmarks/tune_explore.py [matmul] [conv2d]
+"""
+
+import json
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pruner.data.tasks import TaskKey
+from pruner.models.adaptation.base import Setting
+from pruner.models.adaptation.warm import Scratch
+from pruner.models.pacm import PaCM
+from pruner.models.symbolic.analyzer import load_analyzer
+from pruner.program.device import load_device
+from pruner.search.explorer import ExplorerSettings
+from pruner.search.policy import DraftThenVerify, RoundSettings
+from pruner.tune.design import design_spaces
+from pruner.tune.learning import AdaptedModel, LiveLearner, SharedModel
+from pruner.tune.live_search import DecisionSearch
+from pruner.tune.machine import make_platform
+from pruner.tune.measure import Outcome
+from pruner.tune.metaschedule.batched_space import BatchedSpace
+from pruner.tune.phases import Phases
+from pruner.tune.tvm_import import load_tvm
+from pruner.tune.union_space import UnionSpace
+from pruner.tune.workloads import Workload, from_operator
+
+CONF = Path(__file__).resolve().parents[1] / "conf"
+CASES = {
+    "matmul": {"operator": "matmul", "m": 1024, "n": 1024, "k": 1024, "epilogue": ["relu"]},
+    "conv2d": {
+        "operator": "conv2d", "n": 1, "ci": 64, "h": 56, "w": 56, "co": 64, "kh": 3, "kw": 3,
+        "stride": 1, "padding": 1,
+    },
+}  # fmt: skip
+POPULATION, GENERATIONS, CHOSEN = 512, 4, 64
+CONSIDERED = POPULATION * (1 + GENERATIONS)
+ROUND = RoundSettings(
+    draft=ExplorerSettings(population=POPULATION, generations=GENERATIONS, keep=512),
+    random_sample=CHOSEN,
+    redraft_period=1,
+    verify_only_draft=True,
+)
+GOAL, FLOOR = 50, 20
+
+
+def made_up_latency_s(rng: np.random.Generator, num: int) -> np.ndarray:
+    """Anything a model can be fitted to: what is timed does not depend on it."""
+    return 1e-3 * rng.uniform(1, 10, num)
+
+
+def ours(workload: Workload, target: Any) -> dict[str, float]:
+    """CPU seconds of a round after a first batch, by phase."""
+    phases, rng = Phases(), np.random.default_rng(0)
+    start = time.process_time()
+    spaces = [BatchedSpace(design) for design in design_spaces(workload.module, target)]
+    space = UnionSpace(spaces, phases, load_analyzer(CONF, "a100"))
+    prepared_s = time.process_time() - start
+    model = AdaptedModel(Scratch(Setting(make_network=partial(PaCM))))
+    key = TaskKey(platform="a100", task=workload.name, workload_key="[]", target="")
+    learner = LiveLearner(key, space, SharedModel(model), phases, rng)
+    policy = DraftThenVerify(space, space.draft_score, learner, ROUND, rng)  # type: ignore[arg-type]
+    search = DecisionSearch(space, policy, phases)
+    first = search.propose(CHOSEN)
+    latency_s = made_up_latency_s(rng, len(first))
+    search.observe(first, [Outcome(costs_s=(float(value),)) for value in latency_s])
+    start = time.process_time()
+    chosen = search.propose(CHOSEN)
+    seconds = time.process_time() - start
+    return {"cpu_s": seconds, "prepare_s": prepared_s, "chosen": len(chosen)}
+
+
+def theirs(workload: Workload, target: Any) -> dict[str, float]:
+    """CPU seconds of TVM's round after a first batch."""
+    ms, rng = load_tvm().meta_schedule, np.random.default_rng(0)
+    search = ms.search_strategy.EvolutionarySearch(
+        population_size=POPULATION, genetic_num_iters=GENERATIONS
+    )
+    model = ms.cost_model.XGBModel(num_warmup_samples=1, num_tuning_cores=1)
+    context = ms.TuneContext(
+        mod=workload.module, target=target, space_generator="post-order-apply",
+        search_strategy=search, num_threads=1, rand_state=1,
+    )  # fmt: skip
+    designs = context.generate_design_space()
+    strategy = context.search_strategy
+    strategy.pre_tuning(10 * CHOSEN, CHOSEN, designs, ms.database.MemoryDatabase(), model)
+    first = strategy.generate_measure_candidates()
+    result = ms.runner.RunnerResult
+    results = [result([float(value)], None) for value in made_up_latency_s(rng, len(first))]
+    strategy.notify_runner_results(first, results)
+    model.update(context, first, results)
+    start = time.process_time()
+    chosen = strategy.generate_measure_candidates()
+    return {"cpu_s": time.process_time() - start, "chosen": len(chosen)}
+
+
+def main() -> None:
+    """Run the cases that are named, or both."""
+    torch.set_num_threads(1)
+    target = make_platform(load_device(CONF / "platform" / "a100.yaml")).target
+    results = {}
+    for name in sys.argv[1:] or CASES:
+        workload = from_operator(CASES[name])
+        mine, tvm = ours(workload, target), theirs(workload, target)
+        ratio = tvm["cpu_s"] / mine["cpu_s"]
+        results[name] = {"ours": mine, "metaschedule": tvm, "ratio": ratio}
+        print(name, results[name], file=sys.stderr)
+    line = {
+        "cases": results,
+        "considered": CONSIDERED,
+        "goal": GOAL,
+        "floor": FLOOR,
+        "ratio_min": min(case["ratio"] for case in results.values()),
+    }
+    print(json.dumps(line))
+
+
+if __name__ == "__main__":
+    main()

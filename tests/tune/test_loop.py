@@ -1,0 +1,172 @@
+"""The loop with a measurer that answers at once: resumed runs equal uninterrupted ones exactly."""
+
+import numpy as np
+import pytest
+
+from pruner.tune.journal import JOURNAL_FILE, read_trials
+
+pytestmark = pytest.mark.tvm
+
+SIZES = {"operator": "matmul", "m": 64, "n": 64, "k": 64}
+OTHER = {"operator": "matmul", "m": 32, "n": 64, "k": 64}
+
+
+class Killed(BaseException):
+    """What a kill -9 does to a run in a test: nothing after it happens."""
+
+
+class FakeMeasurer:
+    """Latencies made of decisions; dies before answering measurement number ``dies_at``."""
+
+    def __init__(self, lag=0, dies_at=None):
+        self.lag, self.dies_at, self.asked = lag, dies_at, 0
+
+    def begin(self, candidates, arguments):
+        return list(candidates)
+
+    def results(self, batch, accept, check):
+        from pruner.tune.measure import Outcome
+
+        for position, candidate in enumerate(batch):
+            self.asked += 1
+            if self.asked == self.dies_at:
+                raise Killed
+            value = 1e-3 * (1 + float(np.abs(np.sin(candidate.decisions)).sum()))
+            failed = int(candidate.decisions.sum()) % 11 == 0
+            yield position, Outcome(error="run_crash") if failed else Outcome(costs_s=(value,))
+
+
+@pytest.fixture(scope="module")
+def platform():
+    from pruner.tune.measure import Platform
+    from pruner.tune.tvm_import import load_tvm
+
+    target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 2})
+    return Platform(target=target, device="cpu", cores=2)
+
+
+def run(folder, platform, measurer, *, specs=(SIZES,), trials=24, model="trees", draft=True):
+    from pathlib import Path
+
+    from pruner.models.symbolic.analyzer import load_analyzer
+    from pruner.search.explorer import ExplorerSettings
+    from pruner.search.policy import RoundSettings
+    from pruner.tune.database import Database
+    from pruner.tune.loop import TuneBudget, TuningRun
+    from pruner.tune.phases import Phases
+    from pruner.tune.setup import SearchOptions, prepare
+    from pruner.tune.workloads import from_operator
+
+    small = ExplorerSettings(population=48, generations=1, keep=32)
+    folder.mkdir(exist_ok=True)
+    phases, database = Phases(), Database(folder)
+    conf = Path(__file__).resolve().parents[2] / "conf"
+    options = SearchOptions(
+        policy=RoundSettings(draft=small if draft else None, verify=small, random_sample=32),
+        analyzer=load_analyzer(conf, "cpu-avx2") if draft else None,
+        model=made_model(model),
+        platform_name="cpu-avx2",
+        seed=3,
+    )
+    budget = TuneBudget(trials=trials, batch=6)
+    prepared = prepare(
+        [from_operator(spec) for spec in specs], platform, options, measurer, budget=budget,
+        database=database, phases=phases, folder=folder, check=False, tell=lambda _: None,
+    )  # fmt: skip
+    tuning = TuningRun(
+        prepared.tasks, measurer, platform, folder=folder, database=database, phases=phases,
+        budget=budget, fixed=prepared.fixed, report=lambda _: None,
+    )  # fmt: skip
+    tuning.run()
+    return tuning
+
+
+def made_model(kind):
+    from functools import partial
+
+    from pruner.models.adaptation.base import Setting
+    from pruner.models.adaptation.warm import Continue
+    from pruner.models.pacm import PaCM
+    from pruner.tune.learning import AdaptedModel, TreeModel
+
+    if kind == "trees":
+        pytest.importorskip("xgboost")
+        return TreeModel(seed=0, num_rounds=5)
+    network = partial(PaCM, width=16, dataflow_hidden=8, dataflow_width=16)
+    return AdaptedModel(Continue(Setting(make_network=network)))
+
+
+def measured(folder):
+    rows = read_trials(folder / JOURNAL_FILE)
+    return [(r.task, r.batch, r.position, r.space, r.decisions, r.costs_s, r.error) for r in rows]
+
+
+@pytest.mark.parametrize(("model", "lag"), [("trees", 0), ("pacm", 1)])
+def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path, platform, model, lag):
+    run(tmp_path / "whole", platform, FakeMeasurer(lag), model=model)
+    for dies_at in (3, 9):  # inside the first batch, then three measurements into the second
+        with pytest.raises(Killed):
+            run(tmp_path / "killed", platform, FakeMeasurer(lag, dies_at), model=model)
+    last = run(tmp_path / "killed", platform, FakeMeasurer(lag), model=model)
+    assert measured(tmp_path / "killed") == measured(tmp_path / "whole")
+    assert last.trials == 24
+    assert len({(*row[4], row[3]) for row in measured(tmp_path / "whole")}) == 24
+
+
+def test_several_tasks_share_the_budget_and_resume_too(tmp_path, platform):
+    options = {"specs": (SIZES, OTHER), "trials": 30, "model": "pacm"}
+    run(tmp_path / "whole", platform, FakeMeasurer(), **options)
+    with pytest.raises(Killed):
+        run(tmp_path / "killed", platform, FakeMeasurer(dies_at=20), **options)
+    run(tmp_path / "killed", platform, FakeMeasurer(), **options)
+    rows = measured(tmp_path / "whole")
+    assert measured(tmp_path / "killed") == rows
+    assert {row[0] for row in rows} == {"matmul_64_64_64", "matmul_32_64_64"}
+    assert [row[1] for row in rows[:12]] == [1] * 6 + [2] * 6
+    assert rows[0][0] != rows[6][0]  # every task is begun first
+
+
+def test_tvm_applies_the_database(tmp_path, platform):
+    """TVM's own way back: compile_tir finds the best schedule of the run."""
+    from pruner.tune.database import Database
+    from pruner.tune.tvm_import import load_tvm
+    from pruner.tune.workloads import from_operator
+
+    run(tmp_path / "run", platform, FakeMeasurer())
+    rows = read_trials(tmp_path / "run" / JOURNAL_FILE)
+    database = Database(tmp_path / "run").tvm_database
+    assert len(database) == sum(row.error is None for row in rows) > 0
+    module = from_operator(SIZES).module
+    tir = load_tvm().meta_schedule.tir_integration
+    schedule = tir.compile_tir(database, module, platform.target)
+    best = database.query_tuning_record(module, platform.target, "main")
+    assert float(best.run_secs[0]) == min(row.latency_s for row in rows)
+    assert "T.parallel" in schedule.mod.script()  # scheduled, and it computes the same
+    tvm = load_tvm().tvm
+    values = np.random.default_rng(0).random((2, 64, 64), dtype=np.float32)
+    arrays = [tvm.runtime.tensor(value) for value in [*values, np.zeros((64, 64), np.float32)]]
+    tvm.compile(schedule.mod, target=platform.target)["main"](*arrays)
+    np.testing.assert_allclose(arrays[2].numpy(), values[0] @ values[1], rtol=1e-4)
+
+
+def test_a_torn_database_line_is_cut(tmp_path, platform):
+    from pruner.tune.database import RECORDS, Database
+
+    run(tmp_path / "run", platform, FakeMeasurer(), trials=6)
+    size = len(Database(tmp_path / "run").tvm_database)
+    with (tmp_path / "run" / RECORDS).open("ab") as file:
+        file.write(b'[0, [[[["GetSBlock"')
+    assert len(Database(tmp_path / "run").tvm_database) == size
+
+
+def test_the_draft_of_a_space_without_formulas_still_tunes(tmp_path, platform, monkeypatch):
+    """A space that the engine refuses goes through TVM's replay."""
+    from pruner.errors import UnsupportedProgram
+    from pruner.tune import setup
+
+    def refuse(_):
+        raise UnsupportedProgram("strange", "for the test")
+
+    monkeypatch.setattr(setup, "BatchedSpace", refuse)
+    tuning = run(tmp_path / "run", platform, FakeMeasurer(), trials=12)
+    assert tuning.trials == 12

@@ -1,0 +1,120 @@
+"""AdaTune's two parts on recorded pools: repeats saved on CPUs, search by expected improvement.
+
+    python experiments/adatune/run.py [gpu data.root]     writes repeats.csv and search.csv here
+
+`repeats.csv` needs only the bundled CPU records (five timings a program); `search.csv` replays
+pools of the GPU logs (one timing a program, so nothing to save there).
+"""
+
+import csv
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from pruner.data.quarantine import Quarantine
+from pruner.data.store import RecordRoot
+from pruner.data.tasks import TaskRecords
+from pruner.search.adatune import AdaptiveRepeats, AdaTunePolicy, AdaTuneSettings
+from pruner.search.policy import RandomPolicy
+from pruner.search.pool import Clock, PoolMeasurer, PoolSpace
+from pruner.search.recorded import decision_rows
+from pruner.search.session import run_session
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+LIMITS = (0.02, 0.05, 0.1, 0.2)
+CHECKPOINTS = (10, 20, 40, 60)
+SEEDS, TASKS, LEAST = 5, 6, 800
+
+
+def repeat_rows(root: RecordRoot) -> Iterator[dict[str, object]]:
+    """For every platform and limit: share of repeats made, and what the shorter timings cost."""
+    for platform in root.platforms:
+        tasks = [t.select(t.valid) for t in root.read(Quarantine(), platform)]
+        for limit in LIMITS:
+            rule = AdaptiveRepeats(cv_limit=limit)
+            made, planned, change, best = 0, 0, [], []
+            for records in tasks:
+                costs = [np.array(c) for c in records.costs_s]
+                short_s = np.array([rule.latency_s(c) for c in costs])
+                made += sum(rule.num_repeats(c) for c in costs)
+                planned += sum(len(c) for c in costs)
+                change.extend(np.abs(short_s / records.latency_s - 1))
+                best.append(records.latency_s.min() / records.latency_s[short_s.argmin()])
+            yield {
+                "platform": platform, "cv_limit": limit, "repeats_made": made / planned,
+                "median_change_of_latency": float(np.median(change)),
+                "best_by_short_timing": float(np.mean(best)),
+            }  # fmt: skip
+
+
+def search_rows(root: RecordRoot, platform: str) -> Iterator[dict[str, object]]:
+    """Best found after some trials, against random, for some large pools."""
+    tasks = [t for t in root.read(Quarantine(), platform) if t.valid.sum() >= LEAST]
+    tiled = [t for t in tasks if "conv2d" in t.key.task or "matmul" in t.key.task]
+    for records in tiled[:: max(1, len(tiled) // TASKS)][:TASKS]:
+        yield from task_rows(records.select(records.valid), platform)
+
+
+def task_rows(records: TaskRecords, platform: str) -> Iterator[dict[str, object]]:
+    """All seeds of one pool."""
+    space = PoolSpace(decision_rows(records))
+
+    def columns(decisions: np.ndarray) -> np.ndarray:
+        return np.log2(1.0 + decisions)
+
+    for seed in range(SEEDS):
+        policies = {
+            "adatune": AdaTunePolicy(
+                space, columns, AdaTuneSettings(), np.random.default_rng(seed)
+            ),
+            "random": RandomPolicy(space, np.random.default_rng(seed)),
+        }
+        for name, policy in policies.items():
+            measurer = PoolMeasurer(space, records.latency_s, records.all_cost_s, Clock())
+            curve = run_session(policy, measurer, trials=CHECKPOINTS[-1])
+            for trials in CHECKPOINTS:
+                yield {
+                    "platform": platform, "task": records.key.task, "seed": seed, "policy": name,
+                    "trials": trials, "thinking_s": measurer.clock.thinking_s,
+                    "relative_performance": records.latency_s.min() / curve.best_s[trials - 1],
+                }  # fmt: skip
+
+
+def write(name: str, rows: list[dict[str, object]]) -> None:
+    """One CSV file beside this script."""
+    with (HERE / name).open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
+
+
+def main() -> None:
+    """Write both tables; the last line is JSON."""
+    data = sys.argv[1] if len(sys.argv) > 1 else str(ROOT.parent / "shared/data/gpu-records")
+    repeats = list(repeat_rows(RecordRoot(ROOT / "datasets/bundled")))
+    write("repeats.csv", repeats)
+    search = list(search_rows(RecordRoot(data), "v100"))
+    write("search.csv", search)
+    means = {
+        f"{policy} at {trials}": float(
+            np.mean(
+                [
+                    row["relative_performance"]
+                    for row in search
+                    if (row["policy"], row["trials"]) == (policy, trials)
+                ]
+            )
+        )
+        for policy in ("adatune", "random")
+        for trials in CHECKPOINTS
+    }
+    print(json.dumps({"search": means, "repeats": repeats}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,5 +1,6 @@
 """Fit one model on one split, judge its best epoch, write both down. Repeatable and resumable."""
 
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -67,7 +68,8 @@ def check_fit(config: DictConfig) -> None:
 
 
 def _trainer(config: DictConfig, **options: Any) -> Trainer:
-    """Lightning's Trainer; of its refusals (no such device, ...) only the first line."""
+    """Lightning's Trainer without its advice; of its refusals only the first line."""
+    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     try:
         with quiet_lightning():
             trainer: Trainer = build(config.trainer, **options)

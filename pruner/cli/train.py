@@ -108,7 +108,6 @@ def _log_to(folder: Path) -> Iterator[None]:
     """Write the log of this run, and of no other of the same process, into its folder."""
     handler = logging.FileHandler(folder / "run.log")
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))
-    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     logging.getLogger("pruner").addHandler(handler)
     try:
         yield

@@ -26,7 +26,8 @@ def featurize_nests(
 ) -> FeatureBatch:
     """Features of ``num`` programs given as groups (row numbers, nests of these rows).
 
-    Rows in no group are invalid; ``failures`` says why. ``workload_flags`` float32 [10].
+    Rows in no group, and those that ``failures`` names with a reason, are invalid: all zero.
+    ``workload_flags`` float32 [10].
     """
     parts = []
     for rows, nests in groups:
@@ -48,4 +49,7 @@ def featurize_nests(
         out.num_statements[rows] = statement.shape[1]
         out.dataflow[rows] = flow
         out.valid[rows] = True
+    bad = np.array(sorted(failures), np.int64)
+    for table in (out.statement, out.num_statements, out.dataflow, out.valid):
+        table[bad] = 0
     return out

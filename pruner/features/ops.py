@@ -24,6 +24,7 @@ from pruner.program.expr import (
     Load,
     Not,
     Select,
+    walk,
 )
 from pruner.program.nest import Store
 from pruner.program.regions import evaluate_index
@@ -62,6 +63,14 @@ class OpCounter:
         match expr:
             case Const():
                 return
+            case Binary(op=("min" | "max") as op, a=a, b=b) if _is_int(expr):
+                self._bump(INT + _GROUP[op], live)
+                self._expr(a, live)
+                self._expr(b, live)
+            case Binary(op=op, a=a, b=b) if _is_int(expr) and not _is_sum(expr):
+                self._bump(INT + _GROUP[op], live)
+                self._expr(a, live)
+                self._expr(b, live)
             case Axis() | Binary(dtype="int32") | Binary(dtype="int64"):
                 self._affine(evaluate_index(expr, self._roots), live)
             case Load():
@@ -226,6 +235,11 @@ def _without_factor(a: Affine) -> Affine:
         if np.any(bare):
             out = af.add(out, Affine(af.mul(inner, np.where(bare, 1, 0)).terms))
     return out
+
+
+def _is_sum(expr: Expr) -> bool:
+    """Nothing but sums, products and divisions of loop variables: what the simplifier sorts."""
+    return not any(isinstance(node, Binary) and node.op in ("min", "max") for node in walk(expr))
 
 
 def _is_int(expr: Expr) -> bool:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from pruner.program import affine as af
+from pruner.program.affine import IntLike, Mask
 from pruner.program.bounds import GLOBAL, LOCAL, SHARED, thread_rank
 from pruner.program.expr import Axis, Binary, Const, Expr, walk
 from pruner.program.regions import Region, evaluate_region, relax, union
-from pruner.program.tir.tree import Block, LoopNode, Tree, Uses
+from pruner.program.tir.tree import Block, LoopNode, Tree, Uses, plain
 
 _RANKS = {"global": GLOBAL, "shared": SHARED, "shared.dyn": SHARED, "local": LOCAL}
 
@@ -78,6 +81,36 @@ def index_uses(tree: Tree, block: Block, index: Expr) -> Uses:
         case _:
             slots = [node.slot for node in walk(index) if isinstance(node, Axis)]
             return {v: 0 for slot in slots for v in tree.uses(block, slot)}
+
+
+def clipped(region: Region, extent: IntLike) -> Region:
+    """The region cut to ``[0, extent)`` where its start is a number (``BlockVarDomainInfo``)."""
+    fixed, base = af.is_constant(region.start), region.start.base
+    lo = af.where(fixed, np.maximum(region.lo, -base), region.lo)
+    hi = af.where(fixed, np.minimum(region.hi, extent - 1 - base), region.hi)
+    return Region(region.start, plain(lo), plain(hi))
+
+
+def partly_moving(
+    tree: Tree, block: Block, indices: Sequence[Expr], moving: set[int]
+) -> Mask | np.bool_:
+    """Where an index divides a sum of which one part moves and another stands still.
+
+    TVM's interval arithmetic then gives loops whose extents are not numbers, or may do so.
+    """
+    out: Mask | np.bool_ = np.bool_(False)
+    slots = {node.slot for index in indices for node in walk(index) if isinstance(node, Axis)}
+    for slot in slots:
+        if block.iters[slot].kind != "derived":
+            continue
+        runs: Mask | np.bool_ = np.bool_(False)
+        stands: Mask | np.bool_ = np.bool_(False)
+        for var, scale in tree.uses(block, slot).items():
+            divided = np.equal(scale, 0) & np.greater(var.extent, 1)
+            runs = runs | (divided & (id(var) in moving))
+            stands = stands | (divided & (id(var) not in moving))
+        out = out | (runs & stands)
+    return out
 
 
 def start_of(region: Region) -> af.Affine:

@@ -10,12 +10,14 @@ import numpy as np
 
 from pruner.errors import UnsupportedProgram
 from pruner.program import affine as af
-from pruner.program.affine import IntLike, LoopVar
+from pruner.program.affine import LoopVar
 from pruner.program.expr import Axis, Const, Expr
 from pruner.program.regions import UNKNOWN_WIDTH, Region
 from pruner.program.tir.access import (
+    clipped,
     index_uses,
     loops_between,
+    partly_moving,
     region_of,
     shared_threads,
     start_of,
@@ -47,6 +49,7 @@ def compute_at(tree: Tree, block: Block, loop: LoopNode) -> None:
     for consumer in consumers:
         moving = loops_between(tree, consumer, loop) | shared_threads(tree, loop, scope)
         for load in consumer.loads_of(block.buffer):
+            tree.uncertain = tree.uncertain | partly_moving(tree, consumer, load.indices, moving)
             boxes.append(region_of(tree, consumer, load.indices, moving))
             uses.append([index_uses(tree, consumer, i) for i in load.indices])
     required = _with_uses(tree, union_all(boxes), uses, loop)
@@ -127,7 +130,7 @@ def _move(
             continue
         whole = Region(af.Affine(), 0, it.extent - 1)
         region, uses = domains.get(slot, (whole, {}))
-        region = _within(region, it.extent)
+        region = clipped(region, it.extent)
         extent = region.hi - region.lo + 1
         if np.any(np.greater_equal(extent, UNKNOWN_WIDTH)):
             raise UnsupportedProgram("unresolved-size", block.name)
@@ -140,12 +143,3 @@ def _move(
         node.body, nest.parent = [nest], node
         nest = node
     insert(loop, loop.body.index(anchor) if anchor is not None else len(loop.body), nest)
-
-
-def _within(region: Region, extent: IntLike) -> Region:
-    """The region cut to ``[0, extent)`` where its start is a number (``BlockVarDomainInfo``)."""
-    if region.start.terms:
-        return region
-    lo = np.maximum(region.lo + region.start.base, 0)
-    hi = np.minimum(region.hi + region.start.base, extent - 1)
-    return Region(af.Affine(), plain(lo), plain(hi))

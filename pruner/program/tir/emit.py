@@ -22,6 +22,7 @@ from pruner.program.nest import Allocation, LoopNests, NestLoop, Store, StoreKin
 from pruner.program.regions import Region, evaluate_index
 from pruner.program.schedule import AxisKind, Loop, Schedule, StageState
 from pruner.program.tir.access import (
+    clipped,
     guarded_region_of,
     loops_between,
     rank_of,
@@ -104,15 +105,7 @@ def _place(tree: Tree, key: int) -> Place:
         indices += [load.indices for load in block.loads_of(key)]
         boxes += [guarded_region_of(tree, block, index, moving) for index in dict.fromkeys(indices)]
     box = zip(union_all(boxes), buffer.shape, strict=True)
-    return Place(loop, [_clip(region, extent) for region, extent in box])
-
-
-def _clip(region: Region, extent: af.IntLike) -> Region:
-    """No more than the tensor."""
-    if region.start.terms:
-        return region
-    lo = np.maximum(region.lo + region.start.base, 0)
-    return Region(Affine(), lo, np.minimum(region.hi + region.start.base, extent - 1))
+    return Place(loop, [clipped(region, extent) for region, extent in box])
 
 
 def _stage(tree: Tree, key: int, places: dict[int, Place], lowering: Lowering) -> StageState:

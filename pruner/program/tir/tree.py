@@ -133,13 +133,17 @@ Node = LoopNode | Block
 
 @dataclass(eq=False, slots=True)
 class Tree:
-    """A function under scheduling; ``annotations`` are those of its root block."""
+    """A function under scheduling; ``annotations`` are those of its root block.
+
+    ``uncertain``: candidates whose regions TVM may compute otherwise; they count as refused.
+    """
 
     buffers: list[Buffer]
     root: LoopNode
     annotations: dict[str, object] = field(default_factory=dict)
     definitions: dict[LoopVar, Affine] = field(default_factory=dict)
     made_of: dict[LoopVar, Uses] = field(default_factory=dict)
+    uncertain: Mask | np.bool_ = field(default_factory=lambda: np.bool_(False))
     _resolved: dict[LoopVar, Affine] = field(default_factory=dict)
 
     def new_buffer(self, name: str, like: Buffer, scope: str) -> Buffer:

@@ -30,6 +30,8 @@ from pruner.tune.metaschedule.trace import read_trace
 _FLAGS = 10
 _TRIES = 400  # draws for every legal program that is wanted
 _BATCH = 4096
+_PROBES = 64
+_UNCERTAIN = "uncertain-region"
 
 
 class BatchedSpace:
@@ -58,6 +60,14 @@ class BatchedSpace:
         self._decisions = self._open_decisions(design.vector(design.trace))
         shares = mutators.GPU if kind == "cuda" else mutators.CPU
         self._mutators = mutators.Mutators(instructions, self._decisions, shares)
+        self._probe()
+
+    def _probe(self) -> None:
+        """Try some programs, so that a space with refusals is refused as a whole."""
+        draws = self.sample_any(_PROBES, np.random.default_rng(0))
+        reasons = set(self.features(draws).failures.values()) - {_UNCERTAIN}
+        if reasons:
+            raise UnsupportedProgram(sorted(reasons)[0], "a random program of this space")
 
     def _open_decisions(self, example: NDArray[np.int64]) -> dict[int, Decision]:
         """What is decided at every slot that starts a decision."""
@@ -119,6 +129,9 @@ class BatchedSpace:
     def features(self, decisions: Decisions) -> FeatureBatch:
         """Statement and dataflow features; invalid where the engine refuses a row."""
         groups, refused = self._trees(decisions)
+        for rows, tree in groups:
+            unsure = np.broadcast_to(tree.uncertain, len(rows))
+            refused |= dict.fromkeys(rows[unsure].tolist(), _UNCERTAIN)
         return featurize_nests(
             ((rows, build_nests(tree, len(rows), self._lowering)) for rows, tree in groups),
             len(decisions),
@@ -152,4 +165,5 @@ class BatchedSpace:
         return groups, refused
 
     def _accepted(self, tree: Tree, num: int) -> NDArray[np.bool_]:
-        return np.ones(num, bool) if self._limits is None else legal(tree, num, self._limits)
+        certain = np.broadcast_to(~np.asarray(tree.uncertain), num)
+        return certain if self._limits is None else certain & legal(tree, num, self._limits)

@@ -6,7 +6,8 @@ Every fit keeps its folder under the run folder, so an interrupted run goes on w
 import csv
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from pruner.cli.common import (
     save_metrics,
     say,
 )
-from pruner.cli.dataset import Dataset, load_dataset, record_root
+from pruner.cli.dataset import Dataset, chosen_platforms, load_dataset, record_root
 from pruner.cli.fit import Part, ranker_of, run_part, scored_tasks
 from pruner.cli.options import check_options
 from pruner.data.splits import Split, make_split
@@ -105,13 +106,11 @@ def results_table(config: DictConfig) -> dict[str, Any]:
 
 
 def platform_rows(config: DictConfig, root: RecordRoot, platform: str, folder: Path) -> list[Row]:
-    """All rows of one platform; its records are read once for each kind of dataflow features."""
-    datasets: dict[str, Dataset] = {}
+    """All rows of one platform; records are read once for each kind of dataflow features."""
 
-    def dataset(dataflow: str) -> Dataset:
-        if dataflow not in datasets:
-            datasets[dataflow] = load_dataset(root, [platform], dataflow=dataflow, folder=folder)
-        return datasets[dataflow]
+    @cache
+    def dataset(dataflow: str, platforms: tuple[str, ...] = (platform,)) -> Dataset:
+        return load_dataset(root, platforms, dataflow=dataflow, folder=folder)
 
     rows = []
     for seed, share, model in product(config.seeds, config.shares, config.models):
@@ -123,7 +122,7 @@ def platform_rows(config: DictConfig, root: RecordRoot, platform: str, folder: P
             share=share,
         )
         finished = load_metrics(folder / fit.name)
-        metrics = finished or _metrics(config, fit, folder / fit.name, dataset)
+        metrics = finished or _metrics(config, fit, folder / fit.name, root, dataset)
         rows.append(_row(fit, metrics))
     for seed in config.seeds:
         for name, path in config.checkpoints.items():
@@ -135,7 +134,9 @@ def platform_rows(config: DictConfig, root: RecordRoot, platform: str, folder: P
     return rows
 
 
-def _metrics(config: DictConfig, fit: Fit, folder: Path, dataset: Any) -> Mapping[str, Any]:
+def _metrics(
+    config: DictConfig, fit: Fit, folder: Path, root: RecordRoot, dataset: Any
+) -> Mapping[str, Any]:
     if fit.model == "random":
         store = dataset("paper").store
         test = divide(store, _split(config, store.keys, fit.seed))["test"]
@@ -143,8 +144,11 @@ def _metrics(config: DictConfig, fit: Fit, folder: Path, dataset: Any) -> Mappin
     choices = [f"platform={fit.platform}", f"train_share={fit.share}", *config.overrides]
     fit_config = compose("train", overrides=[*choices, *fit.variant])
     check_options(fit_config)
-    store = dataset(fit_config.features.dataflow).store
+    platforms = chosen_platforms(fit_config.data, fit.platform, root)
+    store = dataset(fit_config.features.dataflow, platforms).store
     split = _split(config, store.keys, fit.seed)
+    own = tuple(key for key in split.test if key.platform == fit.platform)
+    split = replace(split, test=own)  # a variant may learn from other platforms, too
     part = Part(name=fit.name, folder=folder, split=split, seed=fit.seed)
     metrics = run_part(fit_config, store, part)
     if metrics is None:

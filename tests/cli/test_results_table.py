@@ -1,5 +1,6 @@
 import csv
 
+import pandas
 import pytest
 import torch
 
@@ -53,6 +54,20 @@ def test_a_variant_is_a_name_for_options_and_a_share_draws_programs(table, tmp_p
         tmp_path / result["run_dir"] / "v100/blind/seed-0/best.pt", weights_only=True
     )["state"]["network"]
     assert not [name for name in weights if name.startswith("dataflow")]
+
+
+def test_a_variant_may_learn_from_several_platforms_and_is_judged_on_its_own(table):
+    code, result, err = table(
+        "models=[alone,joint]",
+        "+variants.alone=['model=xgboost']",
+        "+variants.joint=['model=xgboost','data.platform=[v100,k80]']",
+        "seeds=[0]",
+    )
+    assert code == 0, err
+    rows = pandas.read_csv(result["results"]).set_index("model")
+    assert rows.num_tasks["joint"] == rows.num_tasks["alone"]
+    assert rows.num_programs["joint"] == rows.num_programs["alone"]
+    assert rows.num_train_programs["joint"] > rows.num_train_programs["alone"]
 
 
 def test_an_unknown_platform_is_an_error_not_a_gap(table):

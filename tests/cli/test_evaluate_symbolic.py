@@ -141,3 +141,20 @@ def test_records_of_another_gpu_are_told_and_counted(command, measured_root):
     assert "sm_75" in err
     chosen = command(*common, "platform=t4", "data.platform=v100")[1]
     assert chosen["num_tasks"] == len(SIZES)  # a folder that the user names is judged whole
+
+
+def test_cpu_targets_are_judged_and_have_no_released_form(command, tmp_path):
+    name = "cpu-avx2/matmul_128_128_128.json.gz"
+    bundled = CONF.parent / "datasets" / "bundled" / "measure_records" / name
+    copy = tmp_path / "root" / "measure_records" / name
+    copy.parent.mkdir(parents=True)
+    copy.write_bytes(bundled.read_bytes())
+    common = ["evaluate", "model=symbolic", "platform=cpu-avx2", f"data.root={tmp_path / 'root'}"]
+    code, result, err = command(*common)
+    assert code == 0, err
+    assert result["num_programs"] == result["data"]["num_measured"] > 50
+    assert result["data"]["num_without_score"] == 0
+    assert result["pairwise_accuracy"] > 0.6
+    code, _, err = command(*common, "model.form=official")
+    assert code == 2
+    assert "use model.form=hardware" in err

@@ -8,6 +8,7 @@ policy, so these may be run one by one.
 
 import csv
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -31,7 +32,8 @@ from pruner.search.statistics import Reach, first_reach, restricted_mean, sign_f
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-SEEDS, TRIALS, CHECKPOINTS = 12, 60, (10, 20, 30, 40, 60)
+OUT = Path(os.environ.get("OUT", HERE))
+SEEDS, TRIALS, CHECKPOINTS = int(os.environ.get("SEEDS", "12")), 60, (10, 20, 30, 40, 60)
 TARGET = 0.98  # of the pool's best performance
 TASKS_PER_PLATFORM, LEAST = 4, 800
 POLICIES = ("random", "model_only", "draft_then_verify")
@@ -97,7 +99,7 @@ def main() -> None:
     data = sys.argv[1] if len(sys.argv) > 1 else str(ROOT.parent / "shared/data/gpu-records")
     platforms = (sys.argv[2] if len(sys.argv) > 2 else "k80,v100,mi50").split(",")
     policies = sys.argv[3].split(",") if len(sys.argv) > 3 else POLICIES
-    results = HERE / "results.csv"
+    results = OUT / "results.csv"
     rows = list(csv.DictReader(results.open())) if results.exists() else []
     rows = [r for r in rows if r["platform"] not in platforms or r["policy"] not in policies]
     for platform in platforms:
@@ -114,7 +116,7 @@ def main() -> None:
                     rows.extend(rows_of(platform, pool, seed, name))
         write(results, rows)
     summary = summarise(results)
-    (HERE / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    (OUT / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
     print(json.dumps(summary))
 
 

@@ -42,6 +42,7 @@ from pruner.tune.machine import local_platform, make_platform, missing_device
 from pruner.tune.measure import Measurer, MeasureSettings, Platform
 from pruner.tune.phases import Phases
 from pruner.tune.policies import Ansor, MetaSchedule
+from pruner.tune.remote import check_health
 from pruner.tune.setup import SearchOptions, prepare
 from pruner.tune.workloads import Workload, load_workloads
 
@@ -198,6 +199,8 @@ def _platform(config: DictConfig) -> Platform:
     if config.runner.kind == "rpc":
         names = ("host", "port", "key", "session_timeout_s")
         address = RpcAddress(**{name: config.runner[name] for name in names})
+        found = check_health(address, config.runner.health_timeout_s)
+        say(f"{found['servers']} device(s) {address.key}, answer in {found['seconds']:.2f} s")
     device = device_from_mapping(plain(config.platform))
     platform = make_platform(device, target=config.target, address=address)
     reason = missing_device(platform)

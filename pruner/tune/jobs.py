@@ -122,10 +122,18 @@ def check(
         )
 
 
-def health(address: RpcAddress) -> str:
-    """Ask the tracker for a device and the device for its name."""
-    session = _session(address)
-    return str(session._sess.__class__.__name__)
+def servers(address: RpcAddress) -> dict[str, int]:
+    """How many devices of each key the tracker knows."""
+    found = importlib.import_module("tvm.rpc").connect_tracker(address.host, address.port)
+    keys = [info["key"].partition(":")[2] for info in found.summary()["server_info"]]
+    return {key: keys.count(key) for key in sorted(set(keys))}
+
+
+def health(address: RpcAddress) -> float:
+    """Get a device and move bytes there and back; their sum as a sign of life."""
+    values = np.arange(16, dtype=np.float32)
+    array = load_tvm().tvm.runtime.tensor(values, device=_session(address).cpu(0))
+    return float(array.numpy().sum())
 
 
 def _open(path: str, device: str, address: RpcAddress | None) -> tuple[Any, Any]:

@@ -1,0 +1,118 @@
+"""A real tracker and a real server on loopback; and what is told where they are missing."""
+
+import contextlib
+import socket
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from pruner.errors import PrunerError
+
+pytestmark = [pytest.mark.tvm, pytest.mark.slow]
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def ports(port):
+    return ["--host", "127.0.0.1", "--port", str(port), "--port-end", str(port + 1)]
+
+
+def wait_for(port):
+    for _ in range(300):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.2)
+    raise TimeoutError(port)
+
+
+@pytest.fixture(scope="module")
+def tracker():
+    """Port of a tracker with one server of the key ``board``."""
+    port, own = free_port(), free_port()
+    python = [sys.executable, "-m"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    started = [subprocess.Popen([*python, "tvm.exec.rpc_tracker", *ports(port)], **quiet)]
+    try:
+        wait_for(port)
+        server = [*ports(own), "--key", "board", "--tracker", f"127.0.0.1:{port}"]
+        started.append(subprocess.Popen([*python, "tvm.exec.rpc_server", *server], **quiet))
+        from pruner.tune import jobs
+
+        address = jobs.RpcAddress(host="127.0.0.1", port=port, key="board")
+        for _ in range(100):
+            if jobs.servers(address):
+                break
+            time.sleep(0.2)
+        yield port
+    finally:
+        for process in reversed(started):
+            process.terminate()
+            process.wait()
+
+
+def test_the_device_answers(tracker):
+    from pruner.tune.jobs import RpcAddress
+    from pruner.tune.remote import check_health
+
+    found = check_health(RpcAddress(host="127.0.0.1", port=tracker, key="board"), 20)
+    assert found["servers"] == 1
+
+
+def test_programs_run_and_are_checked_there(tracker, tmp_path):
+    from pruner.tune.jobs import RpcAddress, Timing
+    from pruner.tune.measure import Candidate, Check, Measurer, MeasureSettings, Platform
+    from pruner.tune.phases import Phases
+    from pruner.tune.tvm_import import load_tvm
+    from pruner.tune.workloads import arguments, from_operator
+
+    workload = from_operator({"operator": "matmul", "m": 32, "n": 32, "k": 32})
+    platform = Platform(
+        target=load_tvm().tvm.target.Target("llvm"),
+        device="cpu",
+        address=RpcAddress(host="127.0.0.1", port=tracker, key="board"),
+    )
+    settings = MeasureSettings(timing=Timing(repeats=2, min_repeat_ms=1), builders=1)
+    shapes, path = arguments(workload.module), tmp_path / "reference.npz"
+    with Measurer(platform, settings, Phases()) as measurer:
+        assert not measurer.alone
+        assert measurer.reference(workload.module, shapes, path) is None
+        schedule = SimpleNamespace(mod=workload.module)
+        candidate = Candidate(space=0, decisions=np.zeros(0, np.int64), schedule=schedule)
+        batch = measurer.begin([candidate] * 3, shapes)
+        check = Check(expected=str(path), tolerance=1e-5)
+        outcomes = [o for _, o in measurer.results(batch, lambda *_: True, check)]
+    assert [o.error for o in outcomes] == [None] * 3
+    assert all(len(o.costs_s) == 2 for o in outcomes)
+
+
+def test_a_missing_tracker_or_key_is_one_line(tracker):
+    from pruner.tune.jobs import RpcAddress
+    from pruner.tune.remote import check_health
+
+    with pytest.raises(PrunerError, match="no tracker there"):
+        check_health(RpcAddress(host="127.0.0.1", port=free_port(), key="board"), 5)
+    with pytest.raises(PrunerError, match="no device of this key at the tracker; known: board"):
+        check_health(RpcAddress(host="127.0.0.1", port=tracker, key="phone"), 20)
+
+
+def test_a_device_that_is_taken_times_out(tracker):
+    import importlib
+
+    from pruner.tune.jobs import RpcAddress
+    from pruner.tune.remote import check_health
+
+    rpc = importlib.import_module("tvm.rpc")
+    held = rpc.connect_tracker("127.0.0.1", tracker).request("board")
+    try:
+        with pytest.raises(PrunerError, match="no free device that answers in 4 s"):
+            check_health(RpcAddress(host="127.0.0.1", port=tracker, key="board"), 4)
+    finally:
+        del held

@@ -4,6 +4,8 @@
 
 Writes results.csv and summary.json here. New rows replace earlier ones of the same platform and
 policy, so these may be run one by one.
+
+Environment: OUT (another folder), SEEDS (12) and TASKS a platform (6).
 """
 
 import csv

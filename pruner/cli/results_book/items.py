@@ -50,7 +50,10 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """Means of `y`: lines over `x`, or bars grouped by `x`; one colour for each of `series`."""
+    """Means of `y`: lines over `x`, or bars grouped by `x`; one colour for each of `series`.
+
+    `spread` adds the sample deviation of the rows behind each mean, `log` names axes (x, y, xy).
+    """
 
     title: str
     kind: Literal["line", "bar"]
@@ -58,6 +61,7 @@ class Plot:
     y: str
     series: str
     where: Where = field(default_factory=dict)
+    spread: bool = True
     log: str = ""
     xlabel: str = ""
     ylabel: str = ""

@@ -125,7 +125,9 @@ def plot_series(plot: Plot, rows: pd.DataFrame) -> list[Series]:
         points = [(key[0], part[plot.y]) for key, part in _groups(group, [plot.x])]
         if plot.kind == "line":
             points.sort(key=lambda point: point[0])
-        deviations = [values.std(ddof=1) if len(values) > 1 else 0.0 for _, values in points]
+        deviations = [
+            values.std(ddof=1) if plot.spread and len(values) > 1 else 0.0 for _, values in points
+        ]
         found.append(
             Series(
                 name=_label(name),

@@ -5,7 +5,7 @@
 Writes results.csv and summary.json here. New rows replace earlier ones of the same platform and
 policy, so these may be run one by one.
 
-Environment: OUT (another folder), SEEDS (12) and TASKS a platform (6).
+Environment: OUT (another folder), SEEDS (12) and TASKS a platform (4).
 """
 
 import csv
@@ -37,7 +37,7 @@ ROOT = HERE.parents[1]
 OUT = Path(os.environ.get("OUT", HERE))
 SEEDS, TRIALS, CHECKPOINTS = int(os.environ.get("SEEDS", "12")), 60, (10, 20, 30, 40, 60)
 TARGET = 0.98  # of the pool's best performance
-TASKS_PER_PLATFORM, LEAST = 4, 800
+TASKS_PER_PLATFORM, LEAST = int(os.environ.get("TASKS", "4")), 800
 POLICIES = ("random", "model_only", "draft_then_verify")
 VERIFY = ExplorerSettings(population=256, generations=4, keep=32)  # the same with and without draft
 DRAFTED = RoundSettings(

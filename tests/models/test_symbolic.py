@@ -14,6 +14,7 @@ from pruner.models.symbolic.calibrate import Sample, calibrate, free_rates
 from pruner.models.symbolic.constants import Rates, load_constants, save_constants
 from pruner.models.symbolic.hardware import HardwareSwitches, hardware_latency_s
 from pruner.models.symbolic.official import OfficialSwitches, official_latency_ms
+from pruner.models.symbolic.quality import DraftTask, cross_calibrated
 from pruner.program.device import GpuDevice, load_device
 from pruner.program.skeleton import group_programs
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
@@ -153,3 +154,21 @@ def test_committed_rates_say_what_they_were_fitted_to():
     for path in files:
         constants = load_analyzer(CONF, path.stem).constants
         assert "measured programs of" in constants.origin, path
+
+
+def test_rates_that_score_a_task_never_saw_its_half():
+    rng = np.random.default_rng(0)
+    analyzer = load_analyzer(CONF, "v100")
+    tasks = []
+    for number in range(6):
+        group = group_programs(steps_of(rng, 40))[0][0]
+        symbols = DraftPlan(matmul_dag(256, 256, 256), group.skeleton).symbols(group.decisions)
+        latency_s = analyzer.latency_s(symbols) * np.exp(rng.normal(0, 0.1, 40))
+        groups = ((group.rows, symbols),)
+        name = f"task-{number}"
+        tasks.append(DraftTask(name=name, identity=name, latency_s=latency_s, groups=groups))
+    assert {task.fold for task in tasks} == {0, 1}
+    _, fits = cross_calibrated(tasks, analyzer, 100, rng)
+    for fold, fit in fits.items():
+        named = {task.name for task in tasks if task.name in fit.constants.origin}
+        assert named == {task.name for task in tasks if task.fold != fold}

@@ -65,6 +65,8 @@ RULES: dict[str, Rule] = {
     "inputs.scale": _one_of("standard", "max"),
     "features.dataflow": _one_of("paper", "official"),
     "data.duplicates": _one_of("drop", "keep"),
+    "task_order": _one_of("gradient", "round_robin"),
+    "spaces": _one_of("batched", "replay"),
     "run_id": Rule(_optional(_name), "a folder name without separators"),
 }
 

@@ -17,7 +17,7 @@ from pruner.tune.journal import JOURNAL_FILE, Journal, Trial
 from pruner.tune.live_search import LiveSearch
 from pruner.tune.measure import Candidate, Check, Measurer, Outcome, Platform
 from pruner.tune.numerics import Arguments
-from pruner.tune.phases import Phases
+from pruner.tune.phases import IDLE, Phases
 from pruner.tune.snapshot import SNAPSHOT_FILE, Snapshots
 from pruner.tune.task_order import Order, TaskProgress, next_task
 from pruner.tune.workloads import Workload
@@ -241,7 +241,10 @@ class TuningRun:
         if state is None:
             return
         self._number = state["number"]
-        self._phases.add(state["seconds"])
+        seconds = state["seconds"]
+        latest_s = max((row.elapsed_s for row in self._journal.rows), default=0.0)
+        seconds[IDLE] += max(0.0, latest_s - sum(seconds.values()))  # between it and the kill
+        self._phases.add(seconds)
         for task, search, best_s, exhausted in zip(
             self.tasks, state["searches"], state["best_s"], state["exhausted"], strict=True
         ):

@@ -1,0 +1,122 @@
+"""``python tune.py``: the last line, kill -9 and resume, several policies, user mistakes."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pruner.tune.journal import JOURNAL_FILE, read_trials
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SMALL = ["workload.m=64", "workload.n=64", "workload.k=64", "measure.min_repeat_ms=1"]
+QUICK = [*SMALL, "measure.repeats=2", "policy=pruner_live", "budget.batch=6", "model=xgboost"]
+
+
+def command(outputs, *options):
+    return [sys.executable, "tune.py", f"outputs={outputs}", *options]
+
+
+def tuned(outputs, *options):
+    done = subprocess.run(
+        command(outputs, *options), cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def refused(outputs, *options):
+    done = subprocess.run(
+        command(outputs, *options), cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr.splitlines()[-1]
+
+
+@pytest.mark.tvm
+@pytest.mark.slow
+def test_kill_at_any_point_loses_at_most_the_candidate_in_flight(tmp_path):
+    options = [*QUICK, "budget.trials=18", "run_id=killed"]
+    folder = tmp_path / "tune" / "killed"
+    journal = folder / JOURNAL_FILE
+    counts = []
+    for enough in (2, 8):
+        again = [f"resume={folder}"] if folder.exists() else options
+        child = subprocess.Popen(
+            command(tmp_path, *again), cwd=REPOSITORY, start_new_session=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        end = time.monotonic() + 240
+        while time.monotonic() < end:
+            if journal.exists() and journal.read_bytes().count(b"\n") >= enough:
+                break
+            time.sleep(0.02)
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+        rows = read_trials(journal)
+        assert len(rows) >= enough
+        counts.append(len(rows))
+    result = tuned(tmp_path, f"resume={folder}")
+    rows = read_trials(journal)
+    assert result["trials"] == len(rows) == 18
+    assert [row.trial for row in rows] == list(range(1, 19))
+    # nothing was measured twice, in whichever start it was
+    assert len({(row.space, *row.decisions) for row in rows}) == 18
+    assert all(a.elapsed_s <= b.elapsed_s for a, b in itertools.pairwise(rows))
+    assert sum(result["seconds"].values()) == pytest.approx(result["total_seconds"], rel=0.01)
+
+
+@pytest.mark.tvm
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["random", "metaschedule", "pruner_live"])
+def test_the_last_line_of_every_policy(tmp_path, policy):
+    result = tuned(tmp_path, *QUICK[:-3], f"policy={policy}", "budget.trials=8", "run_id=one")
+    assert 0 < result["best_latency_s"] < 1
+    assert (result["trials"], result["failed"]) == (8, 0)
+    assert {"sample", "draft", "verify", "build", "run", "train", "idle"} <= set(result["seconds"])
+    folder = Path(result["run_dir"])
+    for name in ("database_workload.json", "trials.jsonl", "metrics.json", "curves.png"):
+        assert (folder / name).stat().st_size > 0
+
+
+@pytest.mark.tvm
+@pytest.mark.slow
+def test_one_command_draws_several_runs(tmp_path):
+    for seed in (0, 1):
+        tuned(
+            tmp_path,
+            *QUICK[:-3],
+            "policy=random",
+            "budget.trials=4",
+            f"seed={seed}",
+            f"run_id=r{seed}",
+        )
+    runs = ",".join(str(tmp_path / "tune" / f"r{seed}") for seed in (0, 1))
+    result = tuned(tmp_path, f"plot=[{runs}]", "run_id=both")
+    assert set(result["runs"]) == {"r0", "r1"}
+    assert all(Path(path).stat().st_size > 0 for path in result["plots"])
+
+
+@pytest.mark.tvm
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["workload=matmool"], "workload=matmool is unknown"),
+        (["workload.m=0"], "workload.m=0"),
+        (["budget.trials=0"], "budget"),
+        (["policy=nothing"], "policy=nothing is unknown"),
+        (["platform=a100"], "platform=a100"),
+        (["task_order=best"], "task_order=best"),
+        (["spaces=quick"], "spaces=quick"),
+        (["workload=file", "workload.path=absent.py"], "no such file"),
+    ],
+)
+def test_a_users_mistake_is_one_line(tmp_path, options, told):
+    assert told in refused(tmp_path, *options)

@@ -88,7 +88,13 @@ def test_equal_seeds_give_equal_models(train):
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
-@pytest.mark.parametrize("model", ["pacm", "pacm_official", "tensetmlp", "xgboost"])
+LEARNED = [
+    *("pacm", "pacm_official", "tensetmlp", "tlp", "mtl_tlp", "attention"),
+    *("xgboost", "lightgbm", "pacm_trees"),
+]
+
+
+@pytest.mark.parametrize("model", LEARNED)
 def test_every_model_trains_and_is_evaluated(train, command, toy_root, model):
     code, result, err = train(f"model={model}")
     assert code == 0, err

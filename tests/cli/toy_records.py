@@ -5,6 +5,9 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from pruner.features.primitives import primitive_tokens
+from pruner.program.skeleton import group_programs
+
 SHAPES = [(64, 64, 64), (128, 64, 32), (32, 32, 512), (256, 16, 64), (96, 48, 24), (16, 16, 16)]
 
 
@@ -62,4 +65,5 @@ def featurize_records(
         workload_flags=np.zeros(10, np.float32),
         psa=np.zeros((n, 2, 11), np.float32) if psa else None,
         failures={},
+        tokens=primitive_tokens(group_programs(steps_list)[0], n),
     )

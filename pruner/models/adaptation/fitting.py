@@ -139,6 +139,18 @@ class OnlineFit:
         return steps if self.max_steps is None else min(steps, self.max_steps)
 
 
+def gentle_fit(*, epochs: int = 20, max_steps: int | None = 40) -> OnlineFit:
+    """Ours for trained weights: Adam at 2e-4 without decay.
+
+    Adam's decay is part of the gradient it normalises: a weight whose inputs do not occur among the
+    few target programs has no other gradient, and even 1e-6 then moves it by nearly the full rate a
+    step towards zero. What the source learned about such inputs is gone after some hundred steps.
+    """
+    return OnlineFit(
+        epochs=epochs, max_steps=max_steps, optimizer=partial(torch.optim.Adam, lr=2e-4)
+    )
+
+
 def official_fit(*, epochs: int = 50, max_steps: int | None = None) -> OnlineFit:
     """The release's own: 50 epochs of 512 programs of all tasks as one list, Adam 7e-4."""
     return OnlineFit(

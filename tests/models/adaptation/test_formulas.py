@@ -11,7 +11,7 @@ from torch import nn
 from pruner.models.adaptation.base import Setting
 from pruner.models.adaptation.distill import distillation
 from pruner.models.adaptation.ewc import elastic_penalty, fisher_diagonal
-from pruner.models.adaptation.fitting import Example, OnlineFit, normalised
+from pruner.models.adaptation.fitting import Example, OnlineFit, gentle_fit, normalised
 from pruner.models.adaptation.moa import MomentumAdaptation, follow
 from pruner.models.adaptation.moses import Moses, transferable_masks
 from pruner.models.adaptation.multitask import MultiTask
@@ -220,3 +220,16 @@ def test_the_number_of_steps():
     assert OnlineFit(epochs=3, max_steps=7, batches=plan).num_steps(example) == 7
     with pytest.raises(ValueError, match="at least 1"):
         OnlineFit(epochs=0)
+
+
+@pytest.mark.parametrize(("fit", "moves"), [(OnlineFit, True), (gentle_fit, False)])
+def test_decay_moves_weights_that_have_no_gradient(fit, moves):
+    store = shifted.store(0, [3], platform="old")
+    network = nn.Sequential(TwoWeights(0.0625, 0.0625))
+    store.rows[:, 1] = 0  # what the second weight reads never occurs
+    index = torch.arange(store.num_programs)
+    recipe = fit(epochs=40, max_steps=40)
+    recipe(network, Example(store=store, index=index), seed=0)
+    rate = 7e-4
+    lost = 0.0625 - network[0].b.item()
+    assert lost == pytest.approx(40 * rate, rel=0.3) if moves else lost == 0.0

@@ -206,7 +206,7 @@ def test_failed_measurements_teach_nothing_wrong():
     assert np.isfinite(scores(adapted, here.others)).all()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", shifted.CHOICES)
 def test_every_configuration_is_as_its_constructor_wants(method):
     setting = Setting(
         make_network=NETWORKS["pacm"], source=world().ranker, source_store=world().store

@@ -1,0 +1,185 @@
+"""Batched design spaces against the programs and features that TVM makes of the same decisions."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from pruner.errors import UnsupportedProgram
+from pruner.features import STATEMENT_COLUMNS
+from pruner.program.tir.emit import build_nests
+from tests.tune import tir_truth as truth
+
+pytestmark = pytest.mark.tvm
+tvm_missing = pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
+
+CUDA = "nvidia/nvidia-a100"
+LLVM = {"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2}
+CONV = {"n": 1, "ci": 8, "h": 14, "w": 14, "co": 16, "kh": 3, "kw": 3, "stride": 2, "padding": 1}
+OPERATORS = {
+    "matmul": {"operator": "matmul", "m": 64, "n": 96, "k": 128, "epilogue": ["relu"]},
+    "batch": {"operator": "batch_matmul", "batch": 4, "m": 32, "n": 48, "k": 64},
+    "conv": {"operator": "conv2d", **CONV, "epilogue": ["bias", "relu"]},
+    "depthwise": {
+        "operator": "depthwise_conv2d",
+        **{k: v for k, v in CONV.items() if k not in ("ci", "co")},
+        "c": 16,
+    },
+    "pool": {
+        "operator": "pool",
+        "kind": "avg",
+        **{k: v for k, v in CONV.items() if k not in ("ci", "co")},
+        "c": 16,
+    },
+    "softmax": {"operator": "softmax", "rows": 32, "columns": 100},
+    "norm": {"operator": "layer_norm", "rows": 32, "columns": 96},
+}
+PROGRAMS = 3
+
+
+@pytest.fixture(scope="module")
+def tvm():
+    from pruner.tune.tvm_import import load_tvm
+
+    return load_tvm()
+
+
+def designs(tvm, operator, target):
+    from pruner.tune.design import design_spaces
+    from pruner.tune.workloads import from_operator
+
+    module = from_operator(OPERATORS[operator]).module
+    return design_spaces(module, tvm.tvm.target.Target(target))
+
+
+def spaces(tvm, operator, target, **options):
+    from pruner.tune.metaschedule.batched_space import BatchedSpace
+
+    found = designs(tvm, operator, target)[:4]  # the others differ in the loop that is factored
+    return [(d, BatchedSpace(d, **options)) for d in found]
+
+
+def trees(space, decisions):
+    from pruner.program.tir.replay import replay_groups
+
+    for rows, tree in replay_groups(space.program, decisions)[0]:
+        for place, row in enumerate(rows):
+            yield int(row), place, tree, len(rows)
+
+
+@pytest.mark.parametrize("target", [CUDA, LLVM], ids=["cuda", "llvm"])
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_loops_buffers_and_verdicts_are_those_of_tvm(tvm, operator, target):
+    rng = np.random.default_rng(3)
+    compared = 0
+    for design, space in spaces(tvm, operator, target):
+        draws = space.sample_any(PROGRAMS, rng)
+        legal = space.legal(draws)
+        for row, place, tree, num in trees(space, draws):
+            schedule, accepted = truth.replayed(tvm, design, draws[row])
+            if np.broadcast_to(tree.uncertain, num)[place]:
+                assert not legal[row]
+                continue
+            assert legal[row] == accepted, draws[row]
+            if schedule is None:
+                continue
+            assert truth.our_loops(tree, place) == truth.tvm_loops(schedule)
+            ours = truth.our_buffers(tree, build_nests(tree, num), place)
+            theirs = truth.tvm_buffers(tvm, schedule)
+            assert ours == {name: theirs.get(name) for name in ours}
+            compared += 1
+    assert compared >= PROGRAMS
+
+
+SAME = [
+    i
+    for i, name in enumerate(truth.NAMES)
+    if name.startswith(("float_", "bool_", "select_", "vec_", "unroll_", "parallel_", "is_gpu"))
+    or name.startswith(("blockIdx", "threadIdx", "vthread", "alloc_", "outer_prod", "auto_unroll"))
+]
+
+
+@pytest.mark.parametrize("target", [CUDA, LLVM], ids=["cuda", "llvm"])
+@pytest.mark.parametrize("operator", ["matmul", "conv"])
+def test_features_agree_with_tvms_extractor(tvm, operator, target):
+    extractor = tvm.meta_schedule.feature_extractor.PerStoreFeature()
+    rng = np.random.default_rng(5)
+    for design, space in spaces(tvm, operator, target, lowering="metaschedule"):
+        draws = space.sample_any(PROGRAMS, rng)
+        batch = space.features(draws)
+        for row, place, tree, num in trees(space, draws):
+            schedule, _ = truth.replayed(tvm, design, draws[row])
+            candidate = tvm.meta_schedule.MeasureCandidate(schedule, [])
+            (table,) = extractor.extract_from(design.context, [candidate])
+            nests = build_nests(tree, num, "metaschedule")
+            ours = list(dict.fromkeys(s.stage.key for s in nests.stores))
+            theirs = list(dict.fromkeys(s.stage.key for s in nests.stores if s.kind != "init"))
+            for expected, key in zip(table.numpy(), theirs, strict=True):
+                found = batch.statement[row, ours.index(key)]
+                wrong = [truth.NAMES[c] for c in SAME if abs(found[c] - expected[c]) > 1e-3]
+                assert not wrong, tree.buffers[key].name
+                a, b = truth.accesses(found), truth.accesses(expected)
+                a = truth.matched(a, b)
+                np.testing.assert_allclose(a[:, :4], b[:, :4], atol=1e-3)  # kind and bytes
+                assert place < num
+
+
+def test_samples_follow_metaschedules_distributions(tvm):
+    ((_, space), *_) = spaces(tvm, "matmul", CUDA)
+    draws = space.sample_any(20000, np.random.default_rng(0))
+    assert (draws[:, :5].prod(1) == 64).all()
+    assert (draws[:, 5:10].prod(1) == 96).all()
+    counts = Counter(map(tuple, draws[:, :5].tolist()))
+    assert len(counts) == 210  # 2^6 into five factors; 64 is the largest innermost factor allowed
+    assert max(counts.values()) < 1.6 * 20000 / 210
+    unroll = np.bincount(draws[:, -1], minlength=8) / 20000
+    np.testing.assert_allclose(unroll, 1 / 8, atol=0.01)
+
+
+@pytest.mark.parametrize(("operator", "target"), [("matmul", CUDA), ("conv", LLVM)])
+def test_mutations_change_one_decision_and_stay_in_the_space(tvm, operator, target):
+    for design, space in spaces(tvm, operator, target)[:1]:
+        rng = np.random.default_rng(1)
+        parents = space.sample_any(512, rng)
+        children = space.mutate(parents, rng)
+        changed = (children != parents).sum(1)
+        assert (changed >= 1).mean() > 0.95
+        assert changed.max() <= 2  # a factor moves between two places
+        starts = np.cumsum([0, *design.widths])
+        for inst, start, end in zip(design.sampling, starts, starts[1:], strict=False):
+            if inst.kind.name == "SamplePerfectTile":
+                products = children[:, start:end].prod(1)
+                assert (products == parents[:, start:end].prod(1)).all()
+                assert (children[:, end - 1] <= 64).all()
+            elif inst.kind.name == "SampleCategorical":
+                assert (children[:, start] < len(inst.attrs[0])).all()
+
+
+def test_samples_are_legal_and_tvm_builds_them(tvm):
+    for _, space in spaces(tvm, "matmul", CUDA):
+        draws = space.sample(8, np.random.default_rng(2))
+        assert space.legal(draws).all()
+        assert space.instantiate(draws[0]) is not None
+
+
+def test_keys_tell_vectors_apart(tvm):
+    ((_, space), *_) = spaces(tvm, "matmul", LLVM)
+    draws = space.sample_any(500, np.random.default_rng(0))
+    assert len(set(space.keys(draws).tolist())) == len(np.unique(draws, axis=0))
+
+
+def test_feature_columns_have_the_names_the_comparison_uses():
+    assert len(STATEMENT_COLUMNS) == 164
+    assert {"float_addsub", "alloc_size", "outer_prod"} <= set(truth.NAMES)
+
+
+def test_tensor_core_spaces_are_refused_with_a_reason(tvm):
+    from pruner.tune.design import design_spaces
+    from pruner.tune.metaschedule.batched_space import BatchedSpace
+    from pruner.tune.workloads import from_operator
+
+    spec = {"operator": "matmul", "m": 64, "n": 64, "k": 64, "dtype": "float16"}
+    target = tvm.tvm.target.Target(CUDA)
+    for design in design_spaces(from_operator(spec).module, target):
+        with pytest.raises(UnsupportedProgram, match="trace-instruction"):
+            BatchedSpace(design)

@@ -1,0 +1,132 @@
+"""What TVM makes of a decision vector: loops of every block, sizes of buffers, feature rows."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+
+from pruner.features import STATEMENT_COLUMNS
+
+NAMES = [column.name for column in STATEMENT_COLUMNS]
+_KINDS = {0: None, 1: "parallel", 2: "vectorize", 3: "unroll"}
+_CUTTING = (
+    "LowerCrossThreadReduction",
+    "LowerInitBlock",
+    "PlanAndUpdateBufferAllocationLocation",
+    "ConvertBlocksToOpaque",
+    "CompactBufferAllocation",
+)
+
+
+def replayed(tvm, design, decision):
+    """The schedule after all postprocessors but the GPU check, and whether all accept it."""
+    schedule = tvm.s_tir.Schedule(design.module, seed=1, debug_mask=0, error_render_level="none")
+    try:
+        trace = tvm.s_tir.Trace(design.trace.insts, design.mapping(decision))
+        trace.apply_to_schedule(schedule, remove_postproc=True)
+        schedule.enter_postproc()
+        checks = []
+        for postproc in design.context.space_generator.postprocs:
+            good = postproc.apply(schedule)
+            if not good and "VerifyGPUCode" not in str(postproc):
+                return None, False
+            checks.append(good)
+    except tvm.tvm.error.TVMError:
+        return None, False
+    return schedule, all(checks)
+
+
+def tvm_loops(schedule):
+    """Loops around every block: [(extent, mark)], and the unroll depth in force."""
+    out = {}
+
+    def walk(stmt, path, depth):
+        kind = type(stmt).__name__
+        if kind == "SeqStmt":
+            for part in stmt.seq:
+                walk(part, path, depth)
+        elif kind == "For":
+            mark = _KINDS.get(int(stmt.kind))
+            if stmt.thread_binding is not None:
+                mark = str(stmt.thread_binding.thread_tag)
+                mark = "vthread" if mark.startswith("vthread") else mark
+            depth = int(stmt.annotations.get("pragma_auto_unroll_max_step", depth))
+            walk(stmt.body, [*path, (int(stmt.extent), mark)], depth)
+        elif kind == "SBlockRealize" and str(stmt.block.name_hint) == "root":
+            walk(stmt.block.body, path, depth)
+        elif kind == "SBlockRealize":
+            out[str(stmt.block.name_hint)] = (_existing(path), depth)
+
+    walk(schedule.mod["main"].body, [], 0)
+    return out
+
+
+def our_loops(tree, row):
+    """The same from a block tree, for its candidate ``row``."""
+    out = {}
+    for block in tree.blocks():
+        path, depth = [], 0
+        for loop in tree.path(block):
+            path.append((at(loop.extent, row), loop.mark))
+            if loop.unroll is not None:
+                depth = at(loop.unroll, row) or depth
+        out[block.name] = (_existing(path), depth)
+    return out
+
+
+def _existing(path):
+    return [(e, m) for e, m in path if e > 1 or (m is not None and ("Idx" in m or m == "vthread"))]
+
+
+def tvm_buffers(tvm, schedule):
+    """Shape of every buffer inside the kernel, cut to what is used."""
+    module = schedule.mod
+    for name in _CUTTING:
+        module = getattr(tvm.s_tir.transform, name)()(module)
+    out = {}
+
+    def walk(stmt):
+        kind = type(stmt).__name__
+        if kind == "SeqStmt":
+            for part in stmt.seq:
+                walk(part)
+        elif kind in ("For", "AttrStmt"):
+            walk(stmt.body)
+        elif kind == "IfThenElse":
+            walk(stmt.then_case)
+        elif kind == "SBlockRealize":
+            for buffer in stmt.block.alloc_buffers:
+                out[str(buffer.name)] = tuple(int(extent) for extent in buffer.shape)
+            walk(stmt.block.body)
+
+    walk(module["main"].body)
+    return out
+
+
+def our_buffers(tree, nests, row):
+    """The same from loop nests."""
+    return {
+        tree.buffers[key].name: tuple(at(extent, row) for extent in allocation.extents)
+        for key, allocation in nests.allocations.items()
+        if not tree.buffers[key].is_param
+    }
+
+
+def at(value, row):
+    """One candidate's number."""
+    flat = np.asarray(value).reshape(-1)
+    return int(flat[row if len(flat) > 1 else 0])
+
+
+def accesses(row):
+    """The buffers of a feature row, [B, 18]."""
+    blocks = row[57:147].reshape(5, 18)
+    return blocks[np.abs(blocks).sum(1) > 0]
+
+
+def matched(ours, theirs):
+    """``ours`` in the order of ``theirs``: the same buffers stand in other places."""
+    orders = permutations(range(len(theirs)))
+    best = min(orders, key=lambda o: np.abs(ours[list(o)] - theirs)[:, [0, 1, 2, 3, 4, 17]].sum())
+    return ours[list(best)]

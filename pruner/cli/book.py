@@ -3,13 +3,14 @@
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from omegaconf import DictConfig
 
@@ -46,8 +47,15 @@ def book(config: DictConfig) -> dict[str, Any]:
     say(f"{len(items)} items in {folder}; if interrupted: resume={folder}")
     # The longest first: the last worker then has the least left to do.
     items.sort(key=lambda item: -item.minutes.get(config.preset, 0))
-    with ThreadPoolExecutor(config.num_workers) as pool:
-        ends = list(pool.map(lambda i: run_item(i, config.preset, root, folder), items))
+    with Commands() as commands, ThreadPoolExecutor(config.num_workers) as pool:
+        try:
+            ends = list(
+                pool.map(lambda i: run_item(i, config.preset, root, folder, commands), items)
+            )
+        except BaseException:  # interrupted: nothing of it goes on in the background
+            pool.shutdown(wait=False, cancel_futures=True)
+            commands.end()
+            raise
     failed = [item.name for item, end in zip(items, ends, strict=True) if "error" in end]
     if config.preset == "full":
         publish([item for item in items if item.name not in failed], folder, experiments)
@@ -79,7 +87,44 @@ def chosen(items: Sequence[Item], names: Sequence[str] | None, preset: str) -> l
     return picked
 
 
-def run_item(item: Item, preset: str, root: Path, folder: Path) -> Mapping[str, Any]:
+class Commands:
+    """Shell commands of several threads; `end` stops those that run. SIGTERM becomes an exit."""
+
+    def __init__(self) -> None:
+        self._running: set[subprocess.Popen[bytes]] = set()
+
+    def __enter__(self) -> "Commands":
+        self._before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGTERM, self._before)
+
+    def run(self, command: str, log: TextIO) -> int:
+        """Run one command in the repository; returns its exit code."""
+        with subprocess.Popen(
+            ["bash", "-c", command],
+            cwd=REPOSITORY,
+            env=os.environ | THREADS,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # a group of its own, to be ended as a whole
+        ) as process:
+            self._running.add(process)
+            try:
+                return process.wait()
+            finally:
+                self._running.discard(process)
+
+    def end(self) -> None:
+        """Stop everything."""
+        for process in list(self._running):
+            os.killpg(process.pid, signal.SIGTERM)
+
+
+def run_item(
+    item: Item, preset: str, root: Path, folder: Path, commands: Commands
+) -> Mapping[str, Any]:
     """Run the commands of one item in the repository; what ended well is not run again."""
     out = (folder / item.name).resolve()
     finished = load_metrics(out) if out.is_dir() else None
@@ -95,14 +140,7 @@ def run_item(item: Item, preset: str, root: Path, folder: Path) -> Mapping[str, 
     say(f"{item.name} starts, about {item.minutes.get(preset, 0):g} minutes")
     with (out / "log.txt").open("w", encoding="utf-8") as log:
         for command in item.run[preset]:
-            code = subprocess.run(
-                ["bash", "-c", command.format(**quoted)],
-                cwd=REPOSITORY,
-                env=os.environ | THREADS,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                check=False,
-            ).returncode
+            code = commands.run(command.format(**quoted), log)
             if code:
                 say(f"{item.name}: exit code {code}, see {out / 'log.txt'}")
                 return {"error": code}

@@ -1,6 +1,10 @@
 """The results book says what the CSV files say, and notices when it no longer does."""
 
+import os
 import re
+import subprocess
+import sys
+import time
 
 import pytest
 import yaml
@@ -163,6 +167,24 @@ def test_the_full_preset_publishes(write, command, toy_root, tmp_path):
     assert command("book", f"data.root={toy_root}")[0] == 0
     assert "b,net,0,1,0.8" in (tmp_path / "experiments/toy/results.csv").read_text()
     assert command("report", "check=true")[0] == 0
+
+
+def test_an_interrupted_book_leaves_nothing_running(write, toy_root, tmp_path, repository):
+    write({"run": {"full": [f"echo $$ > {tmp_path}/pid; sleep 60; touch {tmp_path}/after"]}})
+    book = subprocess.Popen(
+        [sys.executable, "-m", "pruner.cli.book", f"data.root={toy_root}"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(repository)},
+        stderr=subprocess.DEVNULL,
+    )
+    while not (tmp_path / "pid").is_file() or not (tmp_path / "pid").read_text().strip():
+        assert book.poll() is None
+        time.sleep(0.1)
+    book.terminate()
+    assert book.wait(timeout=20) == 143
+    child = int((tmp_path / "pid").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
 
 
 def test_the_committed_page_agrees_with_the_committed_results(command, repository):

@@ -182,6 +182,7 @@ def _train_source(
         valid=tuple(valid),
         test=tuple(judges or valid),
     )
+    config.platform.name = config.source
     part = Part(name="source", folder=folder / "source", split=split, seed=config.seed)
     run_part(config, store, part)
     ranker, info = ranker_of(part.checkpoint)

@@ -16,6 +16,7 @@ GROUPS = {
     "train": ["platform", "data", "split", "features", *LEARNING],
     "evaluate": ["platform", "data", "features", "model"],
     "featurize": ["platform", "data", "features"],
+    "adapt": ["policy", "budget", "model"],
     "tune": ["platform", "workload", "policy", "model", "adaptation", "runner", "logger"],
 }
 CHOICES = [

@@ -145,6 +145,7 @@ class Tree:
     made_of: dict[LoopVar, Uses] = field(default_factory=dict)
     uncertain: Mask | np.bool_ = field(default_factory=lambda: np.bool_(False))
     _resolved: dict[LoopVar, Affine] = field(default_factory=dict)
+    _values: dict[Block, tuple[list[Binding], list[Affine]]] = field(default_factory=dict)
 
     def new_buffer(self, name: str, like: Buffer, scope: str) -> Buffer:
         """A buffer of the same shape and type in another scope."""
@@ -157,6 +158,7 @@ class Tree:
         self.definitions[var] = value
         self.made_of[var] = uses
         self._resolved.clear()
+        self._values.clear()
 
     def blocks(self, below: Node | None = None) -> Iterator[Block]:
         """Blocks in program order, of the whole tree or below a node."""
@@ -245,13 +247,18 @@ class Tree:
 
     def values(self, block: Block) -> list[Affine]:
         """The iterators of a block in existing loop variables."""
+        known = self._values.get(block)
+        if known is not None and known[0] is block.bindings:
+            return known[1]
 
         def lookup(var: LoopVar) -> Affine | None:
             if var in block.stands_for:
                 return self.resolve(block.bindings[block.stands_for[var]].value)
             return self._value_of(var)
 
-        return [substitute(binding.value, lookup) for binding in block.bindings]
+        found = [substitute(binding.value, lookup) for binding in block.bindings]
+        self._values[block] = (block.bindings, found)
+        return found
 
 
 def substitute(value: Affine, lookup: object) -> Affine:
@@ -275,6 +282,8 @@ def substitute(value: Affine, lookup: object) -> Affine:
 
 def renamed(value: Affine, names: Mapping[LoopVar, LoopVar]) -> Affine:
     """``value`` with loop variables exchanged for others of the same extents."""
+    if not names:
+        return value
     return substitute(value, lambda var: af.variable(names[var]) if var in names else None)
 
 

@@ -27,6 +27,7 @@ from pruner.tune.metaschedule.decisions import (
 from pruner.tune.metaschedule.prim_func import read_prim_func
 from pruner.tune.metaschedule.trace import read_trace
 
+Rows = NDArray[np.int64]
 _FLAGS = 10
 _TRIES = 400  # draws for every legal program that is wanted
 _BATCH = 4096
@@ -54,6 +55,7 @@ class BatchedSpace:
         self.program = TraceProgram(
             read_prim_func(func), instructions, self.num_slots, kind == "cuda"
         )
+        self._last: tuple[Decisions, list[tuple[Rows, Tree]], dict[int, str]] | None = None
         self._limits = TirLimits.of_target(design.target) if kind == "cuda" else None
         random = np.random.default_rng(20250330)
         self._hash = random.integers(1, 1 << 62, self.num_slots, dtype=np.int64) | 1
@@ -153,16 +155,18 @@ class BatchedSpace:
         """The schedule that TVM makes of one vector, postprocessed; None where it refuses."""
         return self._design.replay(decision, 1)
 
-    def _trees(
-        self, decisions: Decisions
-    ) -> tuple[list[tuple[NDArray[np.int64], Tree]], dict[int, str]]:
-        groups: list[tuple[NDArray[np.int64], Tree]] = []
+    def _trees(self, decisions: Decisions) -> tuple[list[tuple[Rows, Tree]], dict[int, str]]:
+        """Trees by rows, and refusals; the last answer is kept for the next question."""
+        if self._last is not None and np.array_equal(self._last[0], decisions):
+            return self._last[1], dict(self._last[2])
+        groups: list[tuple[Rows, Tree]] = []
         refused: dict[int, str] = {}
         for start in range(0, len(decisions), _BATCH):
             some, bad = replay_groups(self.program, decisions[start : start + _BATCH])
             groups += [(rows + start, tree) for rows, tree in some]
             refused |= {row + start: reason for row, reason in bad.items()}
-        return groups, refused
+        self._last = (decisions.copy(), groups, refused)
+        return groups, dict(refused)
 
     def _accepted(self, tree: Tree, num: int) -> NDArray[np.bool_]:
         certain = np.broadcast_to(~np.asarray(tree.uncertain), num)

@@ -153,10 +153,13 @@ def run_item(
 def publish(items: Sequence[Item], folder: Path, experiments: Path) -> None:
     """Replace the result files of finished items, and what else their folders already have."""
     for item in items:
-        for made in (folder / item.name).iterdir():
-            target = experiments / item.name / made.name
-            if made.is_file() and (target.is_file() or made.name in item.results):
-                shutil.copy(made, target)
+        made, there = folder / item.name, experiments / item.name
+        names = {path.name for path in made.iterdir() if (there / path.name).is_file()}
+        names |= {name for name in item.results if Path(name).parts[0] != ".."}
+        for name in sorted(names):
+            if (made / name).is_file():
+                (there / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(made / name, there / name)
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ from pruner.cli.sweep import sweep_name
 from pruner.data.frozen import Side
 from pruner.data.splits import Split
 from pruner.errors import DataError, PrunerError
-from pruner.models.assemble import divide, sampled, seen_tasks, small_tasks_removed
+from pruner.models.assemble import divide, sampled, sampled_tasks, seen_tasks, small_tasks_removed
 from pruner.models.blend import Blend
 from pruner.models.checkpoint import CheckpointInfo, git_commit, load_checkpoint, save_checkpoint
 from pruner.models.datamodule import RankingData
@@ -100,7 +100,7 @@ def _run_part(
     config: DictConfig, store: ProgramStore, part: Part, logger: Logger
 ) -> dict[str, Any] | None:
     sides = divide(store, part.split)
-    pick = {"random": sampled, "spread": spread}[config.train_pick]
+    pick = {"random": sampled, "spread": spread, "tasks": sampled_tasks}[config.train_pick]
     sides["train"] = pick(store, sides["train"], config.train_share, part.seed)
     start = time.perf_counter()
     fitted = _fit(config, store, part, sides, logger)
@@ -113,6 +113,7 @@ def _run_part(
         "checkpoint": str(part.checkpoint),
         **full_report(scored),
         **fitted,
+        "train_pick": config.train_pick,
         "split": part.split.name,
         "split_fingerprint": part.split.fingerprint,
         "fit_seconds": round(time.perf_counter() - start, 2),

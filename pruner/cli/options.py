@@ -56,7 +56,7 @@ RULES: dict[str, Rule] = {
     "stop_after": POSITIVE_OR_NULL,
     "min_programs": POSITIVE,
     "train_share": Rule(_between_0_and_1, "a number above 0, at most 1"),
-    "train_pick": _one_of("random", "spread"),
+    "train_pick": _one_of("random", "spread", "tasks"),
     "trainer.max_epochs": POSITIVE,
     "optimizer.lr": Rule(
         lambda value: isinstance(value, float | int) and value > 0, "a number above 0"

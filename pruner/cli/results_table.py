@@ -42,6 +42,7 @@ COLUMNS = (
     "model",
     "seed",
     "train_share",
+    "train_pick",
     "split",
     *METRICS,
     "num_tasks",

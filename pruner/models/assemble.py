@@ -129,6 +129,16 @@ def sampled(
     return torch.cat(kept) if kept else index[:0]
 
 
+def sampled_tasks(
+    store: ProgramStore, index: Int[Tensor, " program"], share: float, seed: int
+) -> Int[Tensor, " kept"]:
+    """Draw this share of the tasks in `index`, at least two, with all their programs; nested."""
+    tasks = store.by_task(index)
+    order = torch.randperm(len(tasks), generator=torch.Generator().manual_seed(seed))
+    chosen = order[: max(2, round(share * len(tasks)))].sort().values.tolist()
+    return torch.cat([tasks[number] for number in chosen]) if tasks else index
+
+
 def seen_tasks(store: ProgramStore, parts: Iterable[Tensor]) -> dict[str, list[str]]:
     """Platform to sorted task names of all programs in `parts`."""
     seen: dict[str, set[str]] = {}

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from pruner.errors import DataError
-from pruner.models.assemble import sampled
+from pruner.models.assemble import sampled, sampled_tasks
 from pruner.models.batch import from_padded
 from pruner.models.store import ProgramStore, TaskPrograms
 from tests.models import synthetic
@@ -88,3 +88,15 @@ def test_a_smaller_share_is_part_of_a_larger_and_every_task_keeps_two():
     assert set(small.tolist()) < set(large.tolist())
     assert torch.equal(sampled(store, index, 1.0, seed=3), index)
     assert not torch.equal(sampled(store, index, 0.5, seed=4), large)
+
+
+def test_a_share_of_the_tasks_has_all_their_programs():
+    store = synthetic.store(sizes=(3, 20, 40, 5, 6))
+    index = torch.arange(1, store.num_programs)  # the first task has lost one
+    few, more = (sampled_tasks(store, index, share, seed=1) for share in (0.1, 0.6))
+    kept = torch.bincount(store.task[more], minlength=5).tolist()
+    assert sum(count > 0 for count in kept) == 3
+    assert all(count in (0, full) for count, full in zip(kept, (2, 20, 40, 5, 6), strict=True))
+    assert len(store.task[few].unique()) == 2
+    assert set(few.tolist()) < set(more.tolist())
+    assert torch.equal(sampled_tasks(store, index, 1.0, seed=1), index)

@@ -50,7 +50,8 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """Means of `y`: lines over `x`, or bars grouped by `x`; one colour for each of `series`.
+    """Means of `y`: lines over `x`, or bars grouped by `x`; one colour for each of `series`, which
+    is a column or several.
 
     `spread` adds the sample deviation of the rows behind each mean, `log` names axes (x, y, xy).
     """
@@ -59,7 +60,7 @@ class Plot:
     kind: Literal["line", "bar"]
     x: str
     y: str
-    series: str
+    series: str | Sequence[str]
     where: Where = field(default_factory=dict)
     spread: bool = True
     log: str = ""

@@ -98,6 +98,8 @@ def _groups(rows: pd.DataFrame, names: Sequence[str]) -> list[tuple[tuple[Any, .
 def _cell(values: "pd.Series[float]", table: Table) -> str:
     if not len(values):
         return ""
+    if values.mean() >= 1000:  # a count: digits behind the point say nothing
+        return f"{values.mean():,.0f}"
     text = f"{values.mean():.{table.digits}f}"
     if table.spread and len(values) > 1:
         text += f" ± {values.std(ddof=1):.{table.digits}f}"
@@ -121,7 +123,8 @@ class Series:
 def plot_series(plot: Plot, rows: pd.DataFrame) -> list[Series]:
     """What a plot shows, rounded to what a reader could see (so that rebuilding is stable)."""
     found = []
-    for (name,), group in _groups(select(rows, plot.where), [plot.series]):
+    columns = [plot.series] if isinstance(plot.series, str) else plot.series
+    for names, group in _groups(select(rows, plot.where), columns):
         points = [(key[0], part[plot.y]) for key, part in _groups(group, [plot.x])]
         if plot.kind == "line":
             points.sort(key=lambda point: point[0])
@@ -130,7 +133,7 @@ def plot_series(plot: Plot, rows: pd.DataFrame) -> list[Series]:
         ]
         found.append(
             Series(
-                name=_label(name),
+                name=", ".join(map(_label, names)),
                 x=[x if plot.kind == "line" else _label(x) for x, _ in points],
                 y=[round(float(values.mean()), 5) for _, values in points],
                 spread=[round(float(np.nan_to_num(value)), 5) for value in deviations],

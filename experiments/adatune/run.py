@@ -3,11 +3,13 @@
     python experiments/adatune/run.py [gpu data.root]     writes repeats.csv and search.csv here
 
 `repeats.csv` needs only the bundled CPU records (five timings a program); `search.csv` replays
-pools of the GPU logs (one timing a program, so nothing to save there).
+pools of the GPU logs (one timing a program, so nothing to save there). OUT=DIR in the environment
+names another folder.
 """
 
 import csv
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +27,7 @@ from pruner.search.session import run_session
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+OUT = Path(os.environ.get("OUT", HERE))
 LIMITS = (0.02, 0.05, 0.1, 0.2)
 CHECKPOINTS = (10, 20, 40, 60)
 SEEDS, TASKS, LEAST = 5, 6, 800
@@ -85,8 +88,8 @@ def task_rows(records: TaskRecords, platform: str) -> Iterator[dict[str, object]
 
 
 def write(name: str, rows: list[dict[str, object]]) -> None:
-    """One CSV file beside this script."""
-    with (HERE / name).open("w", newline="") as file:
+    """One CSV file."""
+    with (OUT / name).open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
         writer.writeheader()
         for row in rows:

@@ -25,7 +25,6 @@ from pruner.data.frozen import Side
 from pruner.data.splits import Split
 from pruner.errors import DataError, PrunerError
 from pruner.models.assemble import divide, sampled, sampled_tasks, seen_tasks, small_tasks_removed
-from pruner.models.blend import Blend
 from pruner.models.checkpoint import CheckpointInfo, git_commit, load_checkpoint, save_checkpoint
 from pruner.models.datamodule import RankingData
 from pruner.models.lit import RankingModule
@@ -153,18 +152,13 @@ def _fit(
 ) -> dict[str, Any] | None:
     model: Any = build_network(lambda: build(config.model), part.seed)
     info = _info(config, store, sides)
-    grown: dict[str, Any] = {}
-    trees = model.trees if isinstance(model, Blend) else model
-    if isinstance(trees, TreeRanker):
-        rounds = trees.fit(
+    if isinstance(model, TreeRanker):
+        rounds = model.fit(
             store, sides["train"], sides["valid"], seed=part.seed, num_threads=_threads(config)
         )
-        grown = {"num_rounds": rounds, "num_train_programs": len(sides["train"])}
-        if trees is model:
-            save_checkpoint(part.checkpoint, model, info)
-            return grown
-    fitted = _fit_network(config, store, part, sides, model, info, logger)
-    return None if fitted is None else grown | fitted
+        save_checkpoint(part.checkpoint, model, info)
+        return {"num_rounds": rounds, "num_train_programs": len(sides["train"])}
+    return _fit_network(config, store, part, sides, model, info, logger)
 
 
 def _fit_network(
@@ -172,11 +166,10 @@ def _fit_network(
     store: ProgramStore,
     part: Part,
     sides: Mapping[Side, Tensor],
-    model: nn.Module | Blend,
+    network: nn.Module,
     info: CheckpointInfo,
     logger: Logger,
 ) -> dict[str, Any] | None:
-    network = model.network if isinstance(model, Blend) else model
     relative = bool(config.inputs.relative)
     store = store.relative() if relative else store
     scaler = store.fit_scaler(sides["train"], config.inputs.scale)
@@ -197,8 +190,7 @@ def _fit_network(
     progress = TrainingProgress(part.name or str(part.folder.name))
 
     def save(metrics: dict[str, float]) -> None:
-        whole = model.with_network(ranker) if isinstance(model, Blend) else ranker
-        save_checkpoint(part.checkpoint, whole, info_with(info, metrics))
+        save_checkpoint(part.checkpoint, ranker, info_with(info, metrics))
 
     result = fit_network(
         module,

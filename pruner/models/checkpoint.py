@@ -17,7 +17,6 @@ import torch
 from torch import nn
 
 from pruner.errors import DataError
-from pruner.models.blend import Blend
 from pruner.models.ranker import NeuralRanker, Ranker
 from pruner.models.scaler import ColumnScaler
 from pruner.models.trees import TreeRanker
@@ -42,20 +41,14 @@ class CheckpointInfo:
     metrics: Mapping[str, Any] = field(default_factory=dict)
 
 
-def build_model(model: Mapping[str, Any]) -> nn.Module | TreeRanker | Blend:
-    """Construct a model from its `_target_` and arguments; only this room's classes.
-
-    An argument that is such a mapping itself is constructed first.
-    """
-    spec = {
-        name: build_model(value) if isinstance(value, Mapping) and "_target_" in value else value
-        for name, value in model.items()
-    }
+def build_model(model: Mapping[str, Any]) -> nn.Module | TreeRanker:
+    """Construct a model from its `_target_` and arguments; only this room's classes."""
+    spec = dict(model)
     target = str(spec.pop("_target_", ""))
     if not target.startswith("pruner.models."):
         raise ValueError(f"model._target_: got {target!r}; it must begin with pruner.models.")
     module, _, name = target.rpartition(".")
-    built: nn.Module | TreeRanker | Blend = getattr(importlib.import_module(module), name)(**spec)
+    built: nn.Module | TreeRanker = getattr(importlib.import_module(module), name)(**spec)
     return built
 
 
@@ -108,22 +101,15 @@ def _state(ranker: Ranker) -> dict[str, Any]:
             }
         case TreeRanker():
             return {"booster": ranker.state()}
-        case Blend():
-            return _state(ranker.ranker) | _state(ranker.trees)
         case _:
             raise TypeError(f"cannot store a {type(ranker).__name__}")
 
 
-def _restored(model: nn.Module | TreeRanker | Blend, state: Mapping[str, Any]) -> Ranker:
+def _restored(model: nn.Module | TreeRanker, state: Mapping[str, Any]) -> Ranker:
     """The model with what `_state` gave."""
     if isinstance(model, TreeRanker):
         model.load_state(state["booster"])
         return model
-    if isinstance(model, Blend):
-        network = _restored(model.network, state)
-        assert isinstance(network, NeuralRanker)
-        model.trees.load_state(state["booster"])
-        return model.with_network(network)
     model.load_state_dict(state["network"])
     scaler = ColumnScaler()
     scaler.load_state_dict(state["scaler"])

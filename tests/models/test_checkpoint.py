@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from pruner.errors import DataError
-from pruner.models.blend import Blend
 from pruner.models.checkpoint import (
     CheckpointInfo,
     build_model,
@@ -21,11 +20,6 @@ PACM = {"_target_": "pruner.models.pacm.PaCM", "num_dataflow_rows": 10}
 TLP = {"_target_": "pruner.models.tlp.TLP", "platforms": ["k80", "v100"]}
 ATTENTION = {"_target_": "pruner.models.hardware_attention.HardwareAttention"}
 LIGHTGBM = {"_target_": "pruner.models.lightgbm_trees.LightGBMRanker", "min_data_in_leaf": 1}
-BLEND = {
-    "_target_": "pruner.models.blend.Blend",
-    "network": PACM,
-    "trees": {"_target_": LIGHTGBM["_target_"], "min_data_in_leaf": 1},
-}
 XGBOOST = {"_target_": "pruner.models.trees.XGBoostRanker", "pooling": ["mean", "max"]}
 
 
@@ -46,17 +40,14 @@ def ranker(model, store):
     built = build_model(model)
     if isinstance(built, torch.nn.Module):
         return NeuralRanker(built, store.fit_scaler(everything)).eval()
-    trees = built.trees if isinstance(built, Blend) else built
-    trees.fit(store, everything, everything[:0], seed=0, num_threads=1)
-    if isinstance(built, Blend):
-        return built.with_network(NeuralRanker(built.network, store.fit_scaler(everything)).eval())
+    built.fit(store, everything, everything[:0], seed=0, num_threads=1)
     return built
 
 
 @pytest.mark.parametrize(
     "model",
-    [PACM, TLP, ATTENTION, XGBOOST, LIGHTGBM, BLEND],
-    ids=["pacm", "mtl-tlp", "attention", "xgboost", "lightgbm", "blend"],
+    [PACM, TLP, ATTENTION, XGBOOST, LIGHTGBM],
+    ids=["pacm", "mtl-tlp", "attention", "xgboost", "lightgbm"],
 )
 def test_a_loaded_checkpoint_scores_the_same(tmp_path, model):
     store = synthetic.store()

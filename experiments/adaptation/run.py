@@ -18,6 +18,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 OUT = Path(os.environ.get("OUT", HERE)).resolve()
+RUNS = OUT / "runs" if "OUT" in os.environ else ROOT / "outputs"
+OUT = Path(os.environ.get("OUT", HERE)).resolve()
 RUNS = ROOT / "outputs" if OUT == HERE else OUT
 GPU_PAIRS = [("k80", "v100"), ("k80", "mi50"), ("v100", "k80"), ("v100", "a100"), ("v100", "mi50")]
 CPUS = ("cpu-sse4", "cpu-avx2", "cpu-avx512")
@@ -42,7 +44,7 @@ def run_pair(source: str, target: str, data: str, more: list[str]) -> dict:
 def keep(source: str, target: str, result: dict) -> None:
     """Put a pair's tables, summary and plot into the folder of results."""
     pair = f"{source} to {target}"
-    rows = list(csv.DictReader((ROOT / result["results"]).open()))
+    rows = list(csv.DictReader(Path(ROOT, result["results"]).open()))
     merge(OUT / "results.csv", pair, [{"pair": pair, **row} for row in rows])
     cells = sorted((ROOT / result["run_dir"] / "cells").glob("*.json"))
     merge(OUT / "curves.csv", pair, [row for cell in cells for row in curve(pair, cell)])
@@ -52,7 +54,7 @@ def keep(source: str, target: str, result: dict) -> None:
         name: result[name] for name in ("baseline", "seeds", "source_top1_before", "methods")
     }
     summary.write_text(json.dumps(known, indent=1) + "\n")
-    shutil.copy(ROOT / result["plot"], OUT / f"{source}-{target}.png")
+    shutil.copy(Path(ROOT, result["plot"]), OUT / f"{source}-{target}.png")
 
 
 def curve(pair: str, cell: Path) -> list[dict]:

@@ -18,8 +18,6 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 OUT = Path(os.environ.get("OUT", HERE)).resolve()
-RUNS = OUT / "runs" if "OUT" in os.environ else ROOT / "outputs"
-OUT = Path(os.environ.get("OUT", HERE)).resolve()
 RUNS = ROOT / "outputs" if OUT == HERE else OUT
 GPU_PAIRS = [("k80", "v100"), ("k80", "mi50"), ("v100", "k80"), ("v100", "a100"), ("v100", "mi50")]
 CPUS = ("cpu-sse4", "cpu-avx2", "cpu-avx512")
@@ -44,9 +42,10 @@ def run_pair(source: str, target: str, data: str, more: list[str]) -> dict:
 def keep(source: str, target: str, result: dict) -> None:
     """Put a pair's tables, summary and plot into the folder of results."""
     pair = f"{source} to {target}"
-    rows = list(csv.DictReader(Path(ROOT, result["results"]).open()))
-    merge(OUT / "results.csv", pair, [{"pair": pair, **row} for row in rows])
-    cells = sorted((ROOT / result["run_dir"] / "cells").glob("*.json"))
+    with Path(ROOT, result["results"]).open() as file:
+        rows = [{"pair": pair, **row} for row in csv.DictReader(file)]
+    merge(OUT / "results.csv", pair, rows)
+    cells = sorted(Path(ROOT, result["run_dir"], "cells").glob("*.json"))
     merge(OUT / "curves.csv", pair, [row for cell in cells for row in curve(pair, cell)])
     summary = OUT / "summary.json"
     known = json.loads(summary.read_text()) if summary.exists() else {}

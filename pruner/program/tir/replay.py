@@ -7,7 +7,6 @@ tell them apart, and the caller replays each kind by itself.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -106,7 +105,7 @@ def _replay(program: TraceProgram, decisions: Ints) -> Replay:
 
 def _run(program: TraceProgram, decisions: Ints, until: int) -> Replay:
     """State before instruction ``until``."""
-    state = Replay(copy.deepcopy(program.tree), decisions)
+    state = Replay(program.tree.fresh(), decisions)
     for instruction in program.instructions[:until]:
         handler = _HANDLERS.get(instruction.kind)
         if handler is None:

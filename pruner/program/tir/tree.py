@@ -8,7 +8,7 @@ iterators are bound to sums of loop variables. A loop that was split or fused aw
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -147,6 +147,12 @@ class Tree:
     _resolved: dict[LoopVar, Affine] = field(default_factory=dict)
     _values: dict[Block, tuple[list[Binding], list[Affine]]] = field(default_factory=dict)
 
+    def fresh(self) -> Tree:
+        """A copy of a tree that was not scheduled yet: own loops, blocks and buffers."""
+        names: dict[LoopVar, LoopVar] = {}
+        buffers = [replace(buffer) for buffer in self.buffers]
+        return Tree(buffers, _copied(self.root, names), dict(self.annotations))
+
     def new_buffer(self, name: str, like: Buffer, scope: str) -> Buffer:
         """A buffer of the same shape and type in another scope."""
         made = Buffer(len(self.buffers), name, like.dtype, like.shape, scope)
@@ -259,6 +265,24 @@ class Tree:
         found = [substitute(binding.value, lookup) for binding in block.bindings]
         self._values[block] = (block.bindings, found)
         return found
+
+
+def _copied(loop: LoopNode, names: dict[LoopVar, LoopVar]) -> LoopNode:
+    names[loop.var] = LoopVar(loop.var.name, loop.var.extent)
+    out = LoopNode(names[loop.var], annotations=dict(loop.annotations))
+    for child in loop.body:
+        if isinstance(child, LoopNode):
+            made: Node = _copied(child, names)
+        else:
+            bindings = [
+                Binding(renamed(b.value, names), {names[v]: s for v, s in b.uses.items()})
+                for b in child.bindings
+            ]
+            annotations, reads = dict(child.annotations), list(child.reads)
+            made = replace(child, bindings=bindings, reads=reads, annotations=annotations)
+        made.parent = out
+        out.body.append(made)
+    return out
 
 
 def substitute(value: Affine, lookup: object) -> Affine:

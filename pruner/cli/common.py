@@ -67,7 +67,7 @@ def run_door(config_name: str, task: Task) -> None:
     def entry(config: DictConfig) -> None:
         logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
         try:
-            if sweep_name():
+            if sweep_name() is not None:
                 run_cell(checked, config)
             else:
                 print_result(checked(config))

@@ -133,6 +133,9 @@ def write(results: Path, rows: list[dict]) -> None:
 def summarise(results: Path) -> dict:
     """Means over tasks by seed, one-sided paired tests over seeds, censored times to the target."""
     rows = list(csv.DictReader(results.open()))
+    complete = {p for p in {r["platform"] for r in rows}
+                if {r["policy"] for r in rows if r["platform"] == p} == set(POLICIES)}  # fmt: skip
+    rows = [row for row in rows if row["platform"] in complete]
     out: dict = {"platforms": sorted({row["platform"] for row in rows})}
     for column in ("relative_performance", "mean_relative_performance"):
         for trials in CHECKPOINTS:

@@ -19,7 +19,7 @@ import numpy as np
 from pruner.data.quarantine import Quarantine
 from pruner.data.store import RecordRoot
 from pruner.data.tasks import TaskRecords
-from pruner.search.adatune import AdaptiveRepeats, AdaTunePolicy, AdaTuneSettings
+from pruner.search.adatune import AdaptiveRepeats, AdaTunePolicy, AdaTuneSettings, decision_columns
 from pruner.search.policy import RandomPolicy
 from pruner.search.pool import Clock, PoolMeasurer, PoolSpace
 from pruner.search.recorded import decision_rows
@@ -66,13 +66,10 @@ def task_rows(records: TaskRecords, platform: str) -> Iterator[dict[str, object]
     """All seeds of one pool."""
     space = PoolSpace(decision_rows(records))
 
-    def columns(decisions: np.ndarray) -> np.ndarray:
-        return np.log2(1.0 + decisions)
-
     for seed in range(SEEDS):
         policies = {
             "adatune": AdaTunePolicy(
-                space, columns, AdaTuneSettings(), np.random.default_rng(seed)
+                space, decision_columns, AdaTuneSettings(), np.random.default_rng(seed)
             ),
             "random": RandomPolicy(space, np.random.default_rng(seed)),
         }

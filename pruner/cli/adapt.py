@@ -230,6 +230,8 @@ def _check(config: DictConfig) -> None:
         raise PrunerError(f"source and target are both {config.source}; choose two platforms")
     if config.seeds is None:
         raise PrunerError("give seeds=[...] with at least one seed")
+    if not isinstance(build(config.policy), RoundSettings):
+        raise PrunerError("adapt.py compares models in rounds: policy=pool, ansor or pruner_*")
     names_of(config)
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from pruner.models.forest import Forest, ForestSettings
 from pruner.search.explorer import ExplorerSettings, ScoreFunction, Scores, explore
-from pruner.search.policy import fresh
+from pruner.search.policy import fresh, guard
 from pruner.search.pool import Clock, Measurements, PoolSpace
 from pruner.search.space import Decisions, SearchSpace
 
@@ -113,11 +113,17 @@ def expected_improvement(
     return np.where(sure, np.maximum(gain, 0.0), gain * below + spread * density)
 
 
+def decision_columns(decisions: Decisions) -> NDArray[np.float64]:
+    """What a forest may look at where nothing else is known: ``sign(x) log2(1 + |x|)``."""
+    return np.sign(decisions) * np.log2(1.0 + np.abs(decisions))
+
+
 class AdaTunePolicy:
     """Propose what a random forest expects to improve most on the best program so far.
 
-    Speeds are ``best / latency`` (0 where a program failed), so the best so far is 1. Raises
-    MissingExtra when lightgbm is not installed.
+    Programs whose `legal` score is not finite are never proposed. Speeds are ``best / latency`` (0
+    where a program failed), so the best so far is 1. Raises MissingExtra when lightgbm is not
+    installed.
     """
 
     def __init__(
@@ -126,8 +132,11 @@ class AdaTunePolicy:
         columns: Columns,
         settings: AdaTuneSettings,
         rng: np.random.Generator,
+        *,
+        legal: ScoreFunction | None = None,
     ) -> None:
         self._space, self._columns, self._settings, self._rng = space, columns, settings, rng
+        self._legal = legal
         self._decisions = np.zeros((0, space.num_slots), np.int64)
         self._latency_s = np.zeros(0)
         self.epsilon = settings.epsilon
@@ -135,18 +144,18 @@ class AdaTunePolicy:
     def propose(self, num: int) -> Decisions:
         """At most `num` vectors that were not measured yet."""
         seen = self._space.keys(self._decisions)
-        sample = self._space.sample(self._settings.explorer.population, self._rng)
+        sample = self._sample(self._settings.explorer.population)
         forest, unseen = self._forest(), fresh(self._space, sample, seen, num)
         if forest is None or not len(unseen):
             return unseen
         spread = forest.trees(self._columns(sample[:_PROBES])).std(axis=0)
         self.epsilon = min(1.0, float(spread.mean()))
+        score = guard(_score(forest, self._columns), self._legal)
         found = explore(
-            self._space, _score(forest, self._columns), self._settings.explorer, self._rng,
-            start=sample, exclude=seen,
-        )  # fmt: skip
+            self._space, score, self._settings.explorer, self._rng, start=sample, exclude=seen
+        )
         chosen = found.decisions[: num - int(self.epsilon * num)]
-        rest = self._space.sample(3 * num, self._rng)
+        rest = self._sample(3 * num)
         seen = np.concatenate([seen, self._space.keys(chosen)])
         return np.concatenate([chosen, fresh(self._space, rest, seen, num - len(chosen))])
 
@@ -154,6 +163,10 @@ class AdaTunePolicy:
         """Take in results."""
         self._decisions = np.concatenate([self._decisions, measured.decisions])
         self._latency_s = np.concatenate([self._latency_s, measured.latency_s])
+
+    def _sample(self, num: int) -> Decisions:
+        drawn = self._space.sample(num, self._rng)
+        return drawn if self._legal is None else drawn[np.isfinite(self._legal(drawn))]
 
     def _forest(self) -> Forest | None:
         if np.isfinite(self._latency_s).sum() < 2:

@@ -168,12 +168,12 @@ class DraftThenVerify:
         settings = self._settings.verify
         if self._settings.verify_only_draft:
             settings = replace(settings, generations=0)
-        guarded = _guard(self._model, self._draft)
+        guarded = guard(self._model, self._draft)
         found = explore(self._space, guarded, settings, self._rng, start=population, exclude=seen)
         return found.decisions[:num]
 
 
-def _guard(score: ScoreFunction, draft: ScoreFunction | None) -> ScoreFunction:
+def guard(score: ScoreFunction, draft: ScoreFunction | None) -> ScoreFunction:
     """The learned score, minus infinity where the draft says illegal."""
     if draft is None or score is draft:
         return score

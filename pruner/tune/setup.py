@@ -12,6 +12,7 @@ import numpy as np
 from pruner.data.tasks import TaskKey
 from pruner.errors import UnsupportedProgram
 from pruner.models.symbolic.analyzer import Analyzer
+from pruner.search.adatune import AdaTunePolicy, AdaTuneSettings, decision_columns
 from pruner.search.policy import DraftThenVerify, Policy, RandomPolicy, RoundSettings
 from pruner.search.pool import Measurements
 from pruner.tune.database import Database
@@ -39,7 +40,7 @@ _REPLAYED = 64  # programs a generation where each one is replayed by TVM
 class SearchOptions:
     """What all tasks of a run search with. ``model`` None: no verifier."""
 
-    policy: RoundSettings | RandomDraws | MetaSchedule
+    policy: RoundSettings | RandomDraws | AdaTuneSettings | MetaSchedule
     analyzer: Analyzer | None
     model: OnlineModel | None
     platform_name: str
@@ -143,6 +144,12 @@ def _policy(
     if isinstance(options.policy, RandomDraws):
         draws = min(options.policy.draws, _REPLAYED) if replayed else options.policy.draws
         return RandomPolicy(chosen, rng, legal=space.draft_score, draws=draws)
+    if isinstance(options.policy, AdaTuneSettings):
+        forest = options.policy
+        if replayed:
+            explorer = replace(forest.explorer, population=_REPLAYED, generations=0)
+            forest = replace(forest, explorer=explorer)
+        return AdaTunePolicy(chosen, decision_columns, forest, rng, legal=space.draft_score)
     assert isinstance(options.policy, RoundSettings), type(options.policy)
     settings = _for_replay(options.policy) if replayed else options.policy
     learner = None

@@ -11,6 +11,7 @@ from pruner.search.adatune import (
     AdaptiveRepeats,
     AdaTunePolicy,
     AdaTuneSettings,
+    decision_columns,
     expected_improvement,
 )
 from pruner.search.explorer import ExplorerSettings
@@ -98,12 +99,27 @@ SMALL = AdaTuneSettings(explorer=ExplorerSettings(population=128, generations=2,
 def test_it_never_measures_twice_and_stops_at_the_end_of_the_pool():
     space = PoolSpace(np.array([[i, j] for i in range(4) for j in range(5)]))
     latency_s = np.linspace(1, 2, 20)
-    policy = AdaTunePolicy(space, np.sqrt, SMALL, np.random.default_rng(0))
+    policy = AdaTunePolicy(space, decision_columns, SMALL, np.random.default_rng(0))
     curve = run_session(
         policy, PoolMeasurer(space, latency_s, np.ones(20), Clock()), trials=50, batch=4
     )
     assert len(curve.best_s) == 20
     assert curve.best_s[-1] == 1.0
+
+
+def test_what_is_not_legal_is_never_proposed():
+    space, latency_s = pool(0)
+
+    def legal(decisions):
+        return np.where(decisions[:, 1] > 4, -np.inf, 0.0)
+
+    policy = AdaTunePolicy(space, decision_columns, SMALL, np.random.default_rng(0), legal=legal)
+    measurer = PoolMeasurer(space, latency_s, np.ones(len(latency_s)), Clock())
+    for _ in range(4):
+        proposed = policy.propose(10)
+        assert len(proposed) == 10
+        assert (proposed[:, 1] <= 4).all()
+        policy.observe(measurer.measure(proposed))
 
 
 def test_it_beats_random_on_average():
@@ -112,7 +128,7 @@ def test_it_beats_random_on_average():
         space, latency_s = pool(seed)
         rng = np.random.default_rng(seed)
         policies = {
-            "adatune": AdaTunePolicy(space, np.log2, SMALL, rng),
+            "adatune": AdaTunePolicy(space, decision_columns, SMALL, rng),
             "random": RandomPolicy(space, np.random.default_rng(seed)),
         }
         for name, policy in policies.items():

@@ -119,7 +119,7 @@ def prepare(config: DictConfig, folder: Path) -> Bench:
         recorded_pool(target[key], analyzer=analyzer, dataflow=dataflow, tasks=index)
         for key in chosen.tuned
     ]
-    say(_summary(config, chosen))
+    say(_summary(config, chosen, info))
     return Bench(
         pools=[pool for pool in pools if pool is not None],
         held_out=_featurised([target[key] for key in chosen.held_out], dataflow, index),
@@ -209,8 +209,9 @@ def _thinned(store: ProgramStore, chosen: Chosen, each: int) -> ProgramStore:
     return subset(store, torch.cat([p[:: max(1, len(p) // each)][:each] for p in parts]))
 
 
-def _summary(config: DictConfig, chosen: Chosen) -> str:
+def _summary(config: DictConfig, chosen: Chosen, info: CheckpointInfo) -> str:
+    known = "has seen none of the first two" if info.seen_tasks else "does not say what it has seen"
     return (
         f"{config.target}: {len(chosen.tuned)} tasks tuned, {len(chosen.held_out)} judge, labels "
-        f"from {len(chosen.labelled)}; {config.source}'s model has seen none of the first two"
+        f"from {len(chosen.labelled)}; the source model {known}"
     )

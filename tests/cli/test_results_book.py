@@ -86,6 +86,7 @@ def test_the_page_stands_alone_and_agrees_until_the_results_change(write, comman
     assert not re.search(r"<script|<link|src=|@import", page)
     assert "| a | net | 0.600 ± 0.141 |" in (folder.parent / "report.md").read_text()
     assert len(list((folder.parent / "plots").glob("*.svg"))) == 2
+    assert "about full preset 3 minutes, small preset 1 minutes." in page
     assert command("report", "check=true")[0] == 0
     write(csv=CSV.replace("a,net,0,0.1,0.4", "a,net,0,0.1,0.41"))  # only the plots show it
     code, _, err = command("report", "check=true")
@@ -196,7 +197,6 @@ def test_every_item_says_how_long_its_presets_take(repository):
     items = load_items(repository / "experiments")
     for item in items:
         assert set(item.run) == set(item.minutes) == {"full", "small"}
-    assert sum(item.minutes["full"] for item in items) / 2 < 60
     assert sum(item.minutes["small"] for item in items) / 2 < 10
 
 

@@ -95,9 +95,19 @@ def build_page(items: Sequence[Item], note: str = "", results: Path | None = Non
     top = [Block(kind="title", text="Results book"), Block(kind="text", text=INTRO)]
     top += [Block(kind="text", text=note)] if note else []
     top += [Block(kind="table", cells=_summary(numbers))]
+    top.append(Block(kind="text", text=_duration(items)))
     if waiting:
         top.append(Block(kind="text", text=f"Without results yet: {', '.join(waiting)}."))
     return Page(blocks=[*top, *sections], numbers=numbers)
+
+
+def _duration(items: Sequence[Item]) -> str:
+    """What the whole book takes with two workers: half the sum, or the longest item alone."""
+    totals = []
+    for preset in dict.fromkeys(name for item in items for name in item.minutes):
+        each = [item.minutes.get(preset, 0) for item in items]
+        totals.append(f"{preset} preset {max(sum(each) / 2, *each):.0f} minutes")
+    return f"All items on two cores, one after another on each: about {', '.join(totals)}."
 
 
 def _summary(numbers: Sequence[tuple[Item, Measured]]) -> Cells:

@@ -1,6 +1,7 @@
 """``python tune.py``: tune programs on real hardware."""
 
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -37,9 +38,9 @@ from pruner.tune.database import Database
 from pruner.tune.jobs import RpcAddress, Timing
 from pruner.tune.journal import JOURNAL_FILE, Trial, read_trials
 from pruner.tune.learning import AdaptedModel, OnlineModel, TreeModel
-from pruner.tune.loop import TuneBudget, TuningRun
+from pruner.tune.loop import LiveTask, TuneBudget, TuningRun
 from pruner.tune.machine import local_platform, make_platform, missing_device
-from pruner.tune.measure import Measurer, MeasureSettings, Platform
+from pruner.tune.measure import Measurer, MeasureSettings, Outcome, Platform
 from pruner.tune.phases import Phases
 from pruner.tune.policies import Ansor, MetaSchedule
 from pruner.tune.remote import check_health
@@ -72,8 +73,9 @@ def tune(config: DictConfig) -> dict[str, Any]:
     finally:
         loggers.close(logger)
     save_metrics(folder, result)
-    draw([load_run(folder)], folder)
     say(time_table(result["seconds"]))
+    if result["trials"]:
+        draw([load_run(folder)], folder)
     return result
 
 
@@ -132,9 +134,11 @@ def _tune(
             database=database,
             phases=phases,
             folder=folder,
-            check=config.measure.check,
+            check=config.measure.check and not config.compile_only,
             tell=say,
         )
+        if config.compile_only:
+            return _compiled(prepared.tasks, measurer, phases, budget, folder)
         run = TuningRun(
             prepared.tasks,
             measurer,
@@ -158,6 +162,35 @@ def _tune(
         for task in run.tasks
     ]
     return summary(outcomes, phases.seconds(), folder, work_dir)
+
+
+def _compiled(
+    tasks: Sequence[LiveTask],
+    measurer: Measurer,
+    phases: Phases,
+    budget: TuneBudget,
+    folder: Path,
+) -> dict[str, Any]:
+    """Build what each task's search proposes first; nothing runs, nothing is learned."""
+    outcomes: list[Outcome] = []
+    share = -(-budget.trials // len(tasks))
+    for task in tasks:
+        candidates = task.search.propose(min(share, budget.trials - len(outcomes)))
+        outcomes += measurer.build_only(candidates, task.arguments)
+        say(f"{task.workload.name}: {len(candidates)} programs compiled")
+    failures = Counter(outcome.error for outcome in outcomes if outcome.error is not None)
+    return {
+        "best_latency_s": None,
+        "trials": 0,
+        "compiled": len(outcomes) - failures.total(),
+        "failed": failures.total(),
+        "failures": dict(failures),
+        "refused_before_build": sum(task.search.refused for task in tasks),
+        "tasks": {},
+        "seconds": phases.seconds(),
+        "total_seconds": phases.elapsed_s,
+        "run_dir": str(folder),
+    }
 
 
 def _ansor(
@@ -203,10 +236,11 @@ def _platform(config: DictConfig) -> Platform:
         say(f"{found['servers']} device(s) {address.key}, answer in {found['seconds']:.2f} s")
     device = device_from_mapping(plain(config.platform))
     platform = make_platform(device, target=config.target, address=address)
-    reason = missing_device(platform)
+    reason = None if config.compile_only else missing_device(platform)
     if reason is not None:
         raise PrunerError(
-            f"platform={config.platform.name}: {reason}; use runner=rpc, or platform=cpu"
+            f"platform={config.platform.name}: {reason}; "
+            "use runner=rpc, compile_only=true or platform=cpu"
         )
     say(f"target {platform.target_json}")
     return platform

@@ -114,9 +114,7 @@ class LiveLearner:
         self._features: FeatureBatch | None = None
         self._rng = rng  # draws the population that the model meets first
 
-    def __call__(
-        self, decisions: Decisions, latency_s: NDArray[np.float64]
-    ) -> ScoreFunction | None:
+    def __call__(self, decisions: Decisions, latency_s: NDArray[np.float64]) -> ScoreFunction:
         """Fit on all measurements of all tasks; only programs that are new are featurised."""
         with self._phases.time("train"):
             if self._features is None:
@@ -130,10 +128,10 @@ class LiveLearner:
         return self.score
 
     @property
-    def score(self) -> ScoreFunction | None:
-        """The present model's scores; None while it knows nothing."""
+    def score(self) -> ScoreFunction:
+        """The present model's scores; the draft's while the model knows nothing."""
         if self._shared.model.ranker is None:
-            return None
+            return self._space.draft_score
         return LearnedScore(self._key, self._space, self._shared.model, self._phases)
 
 

@@ -135,13 +135,13 @@ class Measurer:
         """Queue the builds of a batch; with a device of its own, runs follow by themselves."""
         return Batch([self._begin(c, arguments) for c in candidates])
 
-    def _begin(self, candidate: Candidate, arguments: Arguments) -> _Job:
+    def _begin(self, candidate: Candidate, arguments: Arguments, *, run: bool = True) -> _Job:
         self._number += 1
         path = str(self._folder / f"{self._number}.so")
         text = importlib.import_module("tvm").ir.save_json(candidate.schedule.mod)
         built = self._builders.submit("build", text, self._platform.target_json, path)
         job = _Job(path=path, arguments=arguments, built=built)
-        if not self.alone:
+        if run and not self.alone:
             job.ran = self._runs.submit(self._run, job)
         return job
 
@@ -170,6 +170,18 @@ class Measurer:
                 outcome = self._checked(job, outcome, check)
             Path(job.path).unlink(missing_ok=True)
             yield position, outcome
+
+    def build_only(self, candidates: Sequence[Candidate], arguments: Arguments) -> list[Outcome]:
+        """Compile without running: an outcome without costs, or why it could not be built."""
+        jobs = [self._begin(candidate, arguments, run=False) for candidate in candidates]
+        with self._phases.time("build"):
+            replies = [job.built.result() for job in jobs]
+        return [
+            Outcome(build_s=r.seconds)
+            if r.error is None
+            else _failure("build", r, build_s=r.seconds)
+            for r in replies
+        ]
 
     def _outcome(self, job: _Job) -> Outcome:
         with self._phases.time("build"):

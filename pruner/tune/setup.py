@@ -159,8 +159,7 @@ def _policy(
         )
         learner = LiveLearner(key, space, shared, phases, np.random.default_rng(options.seed))
     policy = DraftThenVerify(chosen, space.draft_score, learner, settings, rng)
-    if learner is not None and shared is not None and shared.model.ranker is not None:
-        # a model that comes trained verifies the first batch already
+    if learner is not None:  # the first batch: a model that comes trained, else the draft's best
         policy.observe(
             Measurements(decisions=np.zeros((0, space.num_slots), np.int64), latency_s=np.zeros(0))
         )

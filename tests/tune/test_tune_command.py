@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -83,6 +84,17 @@ def test_the_last_line_of_every_policy(tmp_path, policy):
     folder = Path(result["run_dir"])
     for name in ("database_workload.json", "trials.jsonl", "metrics.json", "curves.png"):
         assert (folder / name).stat().st_size > 0
+
+
+@pytest.mark.tvm
+@pytest.mark.slow
+def test_cuda_programs_compile_for_a_device_that_is_not_there(tmp_path):
+    if shutil.which("nvcc") is None:
+        pytest.skip("no CUDA compiler (nvcc) on this machine")
+    result = tuned(
+        tmp_path, "platform=h100", *SMALL, "verify=false", "compile_only=true", "budget.trials=2"
+    )
+    assert (result["compiled"], result["failed"], result["trials"]) == (2, 0, 0)
 
 
 @pytest.mark.tvm

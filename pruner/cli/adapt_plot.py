@@ -16,11 +16,13 @@ def plot_curves(comparison: Comparison, path: Path, title: str) -> None:
     """Mean and range over seeds of the relative latency; a method a colour, references dashed."""
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
-    colors = matplotlib.colormaps["tab20"].colors  # type: ignore[attr-defined]
+    pairs = matplotlib.colormaps["tab20"].colors  # type: ignore[attr-defined]
+    colors = [*pairs[0::2], *pairs[1::2]]  # strong ones first
     for number, method in enumerate(comparison.methods):
         color = colors[number % len(colors)]
         _draw(left, comparison, method, "trials", color)
         _draw(right, comparison, method, "elapsed_s", color)
+    left.set_yscale("log")
     left.set_xlabel("trials")
     right.set_xlabel("simulated seconds")
     left.set_ylabel("latency / best of the pools (geometric mean)")

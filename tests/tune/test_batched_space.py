@@ -155,11 +155,15 @@ def test_mutations_change_one_decision_and_stay_in_the_space(tvm, operator, targ
                 assert (children[:, start] < len(inst.attrs[0])).all()
 
 
-def test_samples_are_legal_and_tvm_builds_them(tvm):
-    for _, space in spaces(tvm, "matmul", CUDA):
-        draws = space.sample(8, np.random.default_rng(2))
+@pytest.mark.parametrize("operator", ["matmul", "depthwise"])
+def test_what_samples_and_mutations_call_legal_tvm_builds(tvm, operator):
+    for _, space in spaces(tvm, operator, CUDA):
+        rng = np.random.default_rng(2)
+        draws = space.sample(5, rng)
         assert space.legal(draws).all()
-        assert space.instantiate(draws[0]) is not None
+        draws = np.concatenate([draws, space.mutate(draws, rng)])
+        built = [space.instantiate(row) is not None for row in draws]
+        assert space.legal(draws).tolist() == built
 
 
 def test_keys_tell_vectors_apart(tvm):

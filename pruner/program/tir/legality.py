@@ -48,6 +48,7 @@ def legal(tree: Tree, num: int, limits: TirLimits) -> Mask:
     for kernel in tree.root.body:
         out &= _threads_fit(tree, kernel, num, limits.threads)
         out &= shared.get(kernel, np.zeros(num)) <= limits.shared_bytes
+        out &= all(_pipeline_fits(loop) for loop in _loops(kernel))
     return out
 
 
@@ -95,6 +96,12 @@ def _shared_bytes(tree: Tree, num: int) -> dict[Node, NDArray[np.int64]]:
         kernel = (*tree.path(place.loop), place.loop)[0]
         out[kernel] = out.get(kernel, np.zeros(num, np.int64)) + size
     return out
+
+
+def _pipeline_fits(loop: LoopNode) -> bool:
+    """A software pipeline names the stage of every statement of its loop."""
+    stages = loop.annotations.get(_STAGES)
+    return stages is None or len(stages) == len(loop.body)  # type: ignore[arg-type]
 
 
 def _versions(loop: LoopNode) -> int:

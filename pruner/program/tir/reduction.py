@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from pruner.program.affine import LoopVar
 from pruner.program.expr import Axis, Expr
 from pruner.program.schedule import substitute_axes
@@ -15,11 +17,18 @@ from pruner.program.tir.tree import (
     insert,
     is_thread,
     renamed,
+    uniform,
 )
 
 
 def iter_kinds(tree: Tree, loop: LoopNode) -> set[IterKind]:
-    """Kinds of the iterators, of all blocks below, that a loop moves."""
+    """Kinds of the iterators, of all blocks below, that a loop moves.
+
+    TVM's bindings keep a unit loop, but not one that was fused of several. Raises
+    :class:`Diverges` where that loop is a unit loop for some candidates only.
+    """
+    if loop.fused and uniform(np.equal(loop.extent, 1)):
+        return set()
     found: set[IterKind] = set()
     for block in tree.blocks(loop):
         for slot, it in enumerate(block.iters):

@@ -130,11 +130,10 @@ def location_options(program: TraceProgram, decisions: Ints, slot: int) -> tuple
         rows = pending.pop()
         try:
             state = _run(program, decisions[rows], until)
+            block = state.get(instruction.inputs[0])
+            found.append((rows, location.allowed_locations(state.tree, block)))
         except Diverges as parts:
             pending += [rows[parts.values == value] for value in np.unique(parts.values)]
-            continue
-        block = state.get(instruction.inputs[0])
-        found.append((rows, location.allowed_locations(state.tree, block)))
     locations = np.array(sorted({place for _, offers in found for place in offers}), np.int64)
     allowed = np.zeros((len(decisions), len(locations)), bool)
     for rows, offers in found:

@@ -72,7 +72,8 @@ class Binding:
 class LoopNode:
     """One loop; ``mark`` is its annotation, ``unroll`` the depth its pragma sets (0: none).
 
-    ``marked``: where the mark holds; ``absent``: where the loop went into another one.
+    ``marked``: where the mark holds; ``absent``: where the loop went into another one; ``fused``:
+    made of several loops.
     """
 
     var: LoopVar
@@ -83,6 +84,7 @@ class LoopNode:
     marked: Mask | np.bool_ = field(default_factory=lambda: np.bool_(True))
     absent: Mask | np.bool_ = field(default_factory=lambda: np.bool_(False))
     annotations: dict[str, object] = field(default_factory=dict)
+    fused: bool = False
 
     @property
     def extent(self) -> IntLike:

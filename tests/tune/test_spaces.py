@@ -1,0 +1,101 @@
+"""Design spaces replayed by TVM, and the union of a task's spaces."""
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.tvm
+
+
+@pytest.fixture(scope="module")
+def designs():
+    from pruner.tune.design import design_spaces
+    from pruner.tune.tvm_import import load_tvm
+    from pruner.tune.workloads import from_operator
+
+    target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 4})
+    workload = from_operator({"operator": "matmul", "m": 32, "n": 64, "k": 16})
+    return design_spaces(workload.module, target)
+
+
+@pytest.fixture(scope="module")
+def replayed(designs):
+    from pruner.tune.replay_space import ReplaySpace
+
+    return ReplaySpace(designs[0])
+
+
+def test_a_vector_is_what_tvm_decided(designs, replayed):
+    """Tiles of m, n (4 factors each) and k (2), then the index of the unroll depth."""
+    drawn = replayed.sample(6, np.random.default_rng(0))
+    assert drawn.shape == (6, 11)
+    assert (drawn[:, :4].prod(axis=1) == 32).all()
+    assert (drawn[:, 4:8].prod(axis=1) == 64).all()
+    assert (drawn[:, 8:10].prod(axis=1) == 16).all()
+    assert set(drawn[:, 10]) <= {0, 1, 2, 3}
+    for row in drawn:
+        schedule = replayed.instantiate(row)
+        np.testing.assert_array_equal(designs[0].vector(schedule.trace), row)
+
+
+def test_mutations_stay_in_the_space(replayed):
+    parents = replayed.sample(20, np.random.default_rng(1))
+    children = replayed.mutate(parents, np.random.default_rng(2))
+    assert (children != parents).any()
+    assert (children[:, :4].prod(axis=1) == 32).all()
+    assert replayed.legal(children).all()
+
+
+def test_what_tvm_refuses_is_not_legal(replayed):
+    row = replayed.sample(1, np.random.default_rng(3))[0]
+    broken = row.copy()
+    broken[10] = 9  # there are four unroll depths
+    assert replayed.legal(np.stack([row, broken])).tolist() == [True, False]
+    features = replayed.features(np.stack([broken, row]))
+    assert features.valid.tolist() == [False, True]
+    assert features.failures == {0: "refused-by-tvm"}
+    assert features.statement[0].sum() == 0 < np.abs(features.statement[1]).sum()
+
+
+def test_a_union_draws_from_all_spaces_and_keeps_each_row_in_its_own(designs):
+    from pruner.tune.phases import Phases
+    from pruner.tune.replay_space import ReplaySpace
+    from pruner.tune.union_space import UnionSpace
+
+    phases = Phases()
+    union = UnionSpace([ReplaySpace(design) for design in designs], phases)
+    rng = np.random.default_rng(0)
+    rows = union.sample(12, rng)
+    assert set(rows[:, 0]) == set(range(len(designs)))
+    assert (union.mutate(rows, rng)[:, 0] == rows[:, 0]).all()
+    same = rows.copy()
+    same[:, 0] = (rows[:, 0] + 1) % len(designs)
+    assert not np.isin(union.keys(same), union.keys(rows)).any()  # the space is part of the key
+    features = union.features(rows)
+    for number, space in enumerate(union.spaces):
+        mine = rows[:, 0] == number
+        alone = space.features(rows[mine, 1:])
+        np.testing.assert_array_equal(features.statement[mine][:, : alone.statement.shape[1]],
+                                      alone.statement)  # fmt: skip
+    assert np.isfinite(union.draft_score(rows)).all()
+    assert union.instantiate(rows[0]) is not None
+    assert phases.seconds()["sample"] > 0 < phases.seconds()["instantiate"]
+
+
+def test_targets_of_described_platforms():
+    from pathlib import Path
+
+    from pruner.errors import PrunerError
+    from pruner.program.device import load_device
+    from pruner.tune.machine import host_cpu, make_platform
+
+    conf = Path(__file__).resolve().parents[2] / "conf" / "platform"
+    a100 = make_platform(load_device(conf / "a100.yaml"))
+    assert (a100.device, str(a100.target.attrs["arch"])) == ("cuda", "sm_80")
+    avx2 = make_platform(load_device(conf / "cpu-avx2.yaml"))
+    assert (avx2.device, avx2.cores, str(avx2.target.attrs["mcpu"])) == ("cpu", 2, "haswell")
+    host = make_platform(load_device(conf / "cpu-avx2.yaml"), target="host")
+    assert str(host.target.attrs["mcpu"]) == host_cpu()
+    with pytest.raises(PrunerError, match="mi50"):
+        make_platform(load_device(conf / "mi50.yaml"))
+    with pytest.raises(PrunerError, match="target=llwm"):
+        make_platform(load_device(conf / "cpu-avx2.yaml"), target="llwm")

@@ -157,8 +157,9 @@ class BatchedSpace:
 
     def _trees(self, decisions: Decisions) -> tuple[list[tuple[Rows, Tree]], dict[int, str]]:
         """Trees by rows, and refusals; the last answer is kept for the next question."""
-        if self._last is not None and np.array_equal(self._last[0], decisions):
-            return self._last[1], dict(self._last[2])
+        last = self._last  # read once: threads may ask at the same time
+        if last is not None and np.array_equal(last[0], decisions):
+            return last[1], dict(last[2])
         groups: list[tuple[Rows, Tree]] = []
         refused: dict[int, str] = {}
         for start in range(0, len(decisions), _BATCH):

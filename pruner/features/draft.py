@@ -103,9 +103,7 @@ class _GpuStatement:
         self.statement = statement
         self.loops = StatementLoops(statement)
         self.extents = tiling.extents
-        self.operations = count_operations(
-            statement.body, accumulates=statement.is_reduction
-        )
+        self.operations = count_operations(statement.body, accumulates=statement.is_reduction)
         self.blocks = extent_of(self.loops.blocks)
         self.threads = extent_of(self.loops.threads)
         self.iterations = extent_of(self.loops.in_thread)

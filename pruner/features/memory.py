@@ -123,9 +123,7 @@ class AccessFeatures:
         return out
 
 
-def _lines_and_stride(
-    access: Access, foot: Footprint, frame: LoopFrame
-) -> tuple[Floats, Floats]:
+def _lines_and_stride(access: Access, foot: Footprint, frame: LoopFrame) -> tuple[Floats, Floats]:
     """Cache lines touched, and the stride of the innermost loop."""
     levels, num = frame.extents.shape
     if levels == 0:

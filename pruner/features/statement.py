@@ -27,9 +27,7 @@ _ANNOTATION_START, _IS_GPU, _BUFFER_START, _CURVE_START = 16, 49, 57, 147
 _ALLOC_START, _SCOPE_START, _MIXED = 157, 161, 7
 
 
-def statement_features(
-    nests: LoopNests, analyses: list[StoreAnalysis]
-) -> NDArray[np.float32]:
+def statement_features(nests: LoopNests, analyses: list[StoreAnalysis]) -> NDArray[np.float32]:
     """Feature rows of N programs.
 
     Returns:

@@ -88,9 +88,7 @@ def _row(nests: LoopNests, analysis: StoreAnalysis, workload: dict[int, Floats])
         dram = shared * blocks
     else:
         dram = serial * blocks * threads
-    reuse = np.where(
-        computes & (workload[key] != 0), 1 + ops / np.maximum(workload[key], 1.0), 1.0
-    )
+    reuse = np.where(computes & (workload[key] != 0), 1 + ops / np.maximum(workload[key], 1.0), 1.0)
     return np.stack(
         [
             ops,

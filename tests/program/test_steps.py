@@ -47,9 +47,7 @@ def test_what_cannot_be_read_is_refused_with_a_reason(step, error, reason):
 
 def test_programs_group_by_skeleton_and_keep_their_rows():
     other = [["FU", 1, [0, 1]], ["SP", 1, 0, 64, [4, 2], 1]]
-    groups, failures = group_programs(
-        [tiled(32, 0), other, tiled(8, 16), [["PPT"]], tiled(2, 512)]
-    )
+    groups, failures = group_programs([tiled(32, 0), other, tiled(8, 16), [["PPT"]], tiled(2, 512)])
     assert [g.rows.tolist() for g in groups] == [[0, 2, 4], [1]]
     np.testing.assert_array_equal(groups[0].decisions, [[32, 0], [8, 16], [2, 512]])
     np.testing.assert_array_equal(groups[1].decisions, [[4, 2]])

@@ -111,4 +111,4 @@ def _versions(loop: LoopNode) -> int:
     if stages is None:
         return 1
     numbers = [int(stage) for stage in stages]  # type: ignore[attr-defined]
-    return 1
+    return max(numbers) - min(numbers) + 1

@@ -114,13 +114,17 @@ class LiveLearner:
         self._features: FeatureBatch | None = None
         self._rng = rng  # draws the population that the model meets first
 
-    def __call__(self, decisions: Decisions, latency_s: NDArray[np.float64]) -> ScoreFunction:
+    def __call__(
+        self, decisions: Decisions, latency_s: NDArray[np.float64]
+    ) -> ScoreFunction | None:
         """Fit on all measurements of all tasks; only programs that are new are featurised."""
         with self._phases.time("train"):
             if self._features is None:
                 population = self._space.sample(_MET, self._rng)
                 self._shared.model.meet(self._key, self._space.features(population))
             known = 0 if self._features is None else len(self._features.valid)
+            if self._features is not None and known == len(latency_s):
+                return self.score  # nothing new
             fresh = self._space.features(decisions[known:])
             self._features = fresh if self._features is None else _joined(self._features, fresh)
             line = np.arange(len(latency_s))
@@ -128,10 +132,10 @@ class LiveLearner:
         return self.score
 
     @property
-    def score(self) -> ScoreFunction:
-        """The present model's scores; the draft's while the model knows nothing."""
+    def score(self) -> ScoreFunction | None:
+        """The present model's scores; None while it knows nothing."""
         if self._shared.model.ranker is None:
-            return self._space.draft_score
+            return None
         return LearnedScore(self._key, self._space, self._shared.model, self._phases)
 
 

@@ -14,7 +14,6 @@ from pruner.errors import UnsupportedProgram
 from pruner.models.symbolic.analyzer import Analyzer
 from pruner.search.adatune import AdaTunePolicy, AdaTuneSettings, decision_columns
 from pruner.search.policy import DraftThenVerify, Policy, RandomPolicy, RoundSettings
-from pruner.search.pool import Measurements
 from pruner.tune.database import Database
 from pruner.tune.design import DesignSpace, design_spaces
 from pruner.tune.learning import LiveLearner, OnlineModel, SharedModel
@@ -158,12 +157,7 @@ def _policy(
             platform=options.platform_name, task=workload.name, workload_key="[]", target=""
         )
         learner = LiveLearner(key, space, shared, phases, np.random.default_rng(options.seed))
-    policy = DraftThenVerify(chosen, space.draft_score, learner, settings, rng)
-    if learner is not None:  # the first batch: a model that comes trained, else the draft's best
-        policy.observe(
-            Measurements(decisions=np.zeros((0, space.num_slots), np.int64), latency_s=np.zeros(0))
-        )
-    return policy
+    return DraftThenVerify(chosen, space.draft_score, learner, settings, rng)
 
 
 def _for_replay(settings: RoundSettings) -> RoundSettings:

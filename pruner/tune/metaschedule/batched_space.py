@@ -103,7 +103,9 @@ class BatchedSpace:
         found: list[Decisions] = []
         count = drawn = 0
         while count < num and drawn < max(num * _TRIES, _BATCH):
-            draws = self.sample_any(min(max(2 * num, 256), _BATCH), rng)
+            # whole batches once it is known how few are legal: a batch costs by its kinds of trees
+            rate = max(count, 1) / drawn if drawn else 0.5
+            draws = self.sample_any(min(max(int((num - count) / rate), 256), _BATCH), rng)
             good = draws[self.legal(draws)]
             found.append(good)
             count, drawn = count + len(good), drawn + len(draws)

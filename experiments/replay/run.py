@@ -5,7 +5,8 @@
 Writes results.csv and summary.json here. New rows replace earlier ones of the same platform and
 policy, so these may be run one by one.
 
-Environment: OUT (another folder), SEEDS (12) and TASKS a platform (4).
+Environment: OUT (another folder), SEEDS (12), TASKS a platform, OFFSET (which tasks) and PRIOR (how
+many measurements the draft's score is worth beside PaCM's).
 """
 
 import csv
@@ -37,6 +38,7 @@ ROOT = HERE.parents[1]
 OUT = Path(os.environ.get("OUT", HERE))
 SEEDS, TRIALS, CHECKPOINTS = int(os.environ.get("SEEDS", "12")), 60, (10, 20, 30, 40, 60)
 TARGET = 0.98  # of the pool's best performance
+OFFSET = int(os.environ.get("OFFSET", "0"))  # another choice of tasks
 TASKS_PER_PLATFORM, LEAST = int(os.environ.get("TASKS", "4")), 800
 POLICIES = ("random", "model_only", "draft_then_verify")
 VERIFY = ExplorerSettings(population=256, generations=4, keep=32)  # the same with and without draft
@@ -45,6 +47,7 @@ DRAFTED = RoundSettings(
     verify=VERIFY,
     random_sample=128,
     redraft_period=1,
+    prior=float(os.environ.get("PRIOR", "20")),
 )
 MODEL_ONLY = RoundSettings(draft=None, verify=VERIFY, random_sample=256)
 
@@ -111,7 +114,8 @@ def main() -> None:
             for task in RecordRoot(data).read(Quarantine(), platform)
             if task.valid.sum() >= LEAST and {"conv2d", "matmul"} & set(task.key.task.split("_"))
         ]
-        for records in usable[:: max(1, len(usable) // TASKS_PER_PLATFORM)][:TASKS_PER_PLATFORM]:
+        step = max(1, len(usable) // TASKS_PER_PLATFORM)
+        for records in usable[OFFSET::step][:TASKS_PER_PLATFORM]:
             pool = recorded_pool(records, analyzer=analyzer)
             for seed in range(SEEDS):
                 for name in policies:

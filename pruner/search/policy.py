@@ -49,6 +49,7 @@ class RoundSettings:
     measured_share: float = 0.1  # best measured programs in the verified population
     epsilon: float = 0.1  # share of a batch that is random
     verify_only_draft: bool = False  # score the drafted set and the randoms, no evolution
+    prior: float = 0.0  # measurements that the draft's score is worth beside the learned one's
 
 
 @dataclass(slots=True)
@@ -147,6 +148,7 @@ class DraftThenVerify:
         self._round += 1
         best = self._history.best(int(settings.measured_share * settings.verify.population))
         population = np.concatenate([self._drafted, sample, best])
+        self._model = self._with_prior(self._model, population)
         num_random = int(settings.epsilon * num)
         chosen = self._verified(population, num - num_random, seen)
         pool = self._space.sample(3 * num, self._rng)
@@ -161,6 +163,19 @@ class DraftThenVerify:
         """See :class:`Policy`."""
         self._history.add(measured)
 
+    def _with_prior(self, model: ScoreFunction | None, seen: Decisions) -> ScoreFunction | None:
+        """Learned and drafted standard scores, the draft's weighing ``prior / (prior + trials)``.
+
+        Ours: a model that has seen a few dozen programs orders them worse than the analyzer does.
+        """
+        draft = self._draft
+        if model is None or draft is None or model is draft or not self._settings.prior:
+            return model
+        trials = len(self._history.all()[0])
+        weight = self._settings.prior / (self._settings.prior + trials)
+        learned, drafted = _standard(model, seen), _standard(draft, seen)
+        return lambda wanted: (1 - weight) * learned(wanted) + weight * drafted(wanted)
+
     def _verified(self, population: Decisions, num: int, seen: NDArray[np.int64]) -> Decisions:
         if self._model is None:  # nothing to verify with: spread over the draft, as the release
             known = self._drafted if len(self._drafted) else population
@@ -171,6 +186,14 @@ class DraftThenVerify:
         guarded = guard(self._model, self._draft)
         found = explore(self._space, guarded, settings, self._rng, start=population, exclude=seen)
         return found.decisions[:num]
+
+
+def _standard(score: ScoreFunction, seen: Decisions) -> ScoreFunction:
+    """A score in standard deviations of what it gives the legal programs among `seen`."""
+    values = score(seen)
+    values = values[np.isfinite(values)]
+    center, spread = (values.mean(), values.std() or 1.0) if len(values) else (0.0, 1.0)
+    return lambda wanted: (score(wanted) - center) / spread
 
 
 def guard(score: ScoreFunction, draft: ScoreFunction | None) -> ScoreFunction:

@@ -11,7 +11,7 @@ from pruner.program.skeleton import group_programs
 from pruner.search.draft import DraftScore
 from pruner.search.explorer import ExplorerSettings, explore, select
 from pruner.search.policy import DraftThenVerify, RandomPolicy, RoundSettings
-from pruner.search.pool import Clock, PoolMeasurer, PoolSpace
+from pruner.search.pool import Clock, Measurements, PoolMeasurer, PoolSpace
 from pruner.search.session import run_session
 from pruner.search.space import DecisionSpace
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
@@ -125,3 +125,29 @@ def test_an_empty_pool_and_a_foreign_program_are_refused(space, draft):
     pool, _ = pool_of(space, draft, 0)
     with pytest.raises(PrunerError, match="outside the recorded pool"):
         pool.rows(np.full((1, 13), 3, np.int64))
+
+
+@pytest.mark.parametrize(("prior", "trials", "best"), [(0, 10, 0), (30, 10, 199), (30, 90, 0)])
+def test_the_draft_counts_like_as_many_measurements_as_its_prior(prior, trials, best):
+    """Draft and model disagree about everything: weights 30/40 and 30/120 decide."""
+    pool = PoolSpace(np.arange(200)[:, None])
+    settings = RoundSettings(
+        draft=ExplorerSettings(population=800, generations=0, keep=200),
+        verify=ExplorerSettings(population=200, generations=0, keep=20),
+        random_sample=800,
+        measured_share=0.0,
+        epsilon=0.0,
+        prior=prior,
+    )
+
+    def up(decisions):
+        return decisions[:, 0].astype(float)
+
+    def learn(decisions, latency_s):
+        return (lambda wanted: -up(wanted)) if len(latency_s) else None
+
+    policy = DraftThenVerify(pool, up, learn, settings, np.random.default_rng(0))
+    middle = np.arange(100 - trials // 2, 100 + trials // 2)[:, None]
+    policy.observe(Measurements(decisions=middle, latency_s=np.ones(trials)))
+    proposed = policy.propose(5)[:, 0]
+    assert abs(proposed - best).max() < 15

@@ -38,8 +38,8 @@ ROOT = HERE.parents[1]
 OUT = Path(os.environ.get("OUT", HERE))
 SEEDS, TRIALS, CHECKPOINTS = int(os.environ.get("SEEDS", "12")), 60, (10, 20, 30, 40, 60)
 TARGET = 0.98  # of the pool's best performance
-OFFSET = int(os.environ.get("OFFSET", "0"))  # another choice of tasks
-TASKS_PER_PLATFORM, LEAST = int(os.environ.get("TASKS", "4")), 800
+OFFSET = int(os.environ.get("OFFSET", "2"))  # another choice of tasks
+TASKS_PER_PLATFORM, LEAST = int(os.environ.get("TASKS", "9")), 800
 POLICIES = ("random", "model_only", "draft_then_verify")
 VERIFY = ExplorerSettings(population=256, generations=4, keep=32)  # the same with and without draft
 DRAFTED = RoundSettings(

@@ -15,21 +15,6 @@ from pruner.tune.jobs import RpcAddress
 from pruner.tune.measure import Platform
 from pruner.tune.tvm_import import load_tvm
 
-# Compute capability of the described NVIDIA devices (CUDA C++ Programming Guide, appendix).
-COMPUTE_CAPABILITY = {
-    "k80": "sm_37",
-    "v100": "sm_70",
-    "titanv": "sm_70",
-    "t4": "sm_75",
-    "a100": "sm_80",
-    "a100_40": "sm_80",
-    "rtx3080": "sm_86",
-    "orin": "sm_87",
-    "rtx4090": "sm_89",
-    "h100": "sm_90",
-    "h200": "sm_90",
-}
-
 
 def local_platform() -> str:
     """The described CPU platform whose instructions this machine has, the widest first.
@@ -81,11 +66,11 @@ def _described(device: Device) -> dict[str, Any]:
             "num-cores": device.num_cores,
         }
     assert isinstance(device, GpuDevice), type(device)
-    if device.name not in COMPUTE_CAPABILITY:
+    if device.architecture is None or not device.architecture.startswith("sm_"):
         raise PrunerError(f"platform={device.name} is no CUDA device; give target=")
     return {
         "kind": "cuda",
-        "arch": COMPUTE_CAPABILITY[device.name],
+        "arch": device.architecture,
         "max_threads_per_block": device.max_threads_per_block,
         "max_shared_memory_per_block": device.shared_bytes_per_block,
         "thread_warp_size": device.warp_size,

@@ -82,11 +82,14 @@ def _trainer(config: DictConfig, **options: Any) -> Trainer:
 def run_part(config: DictConfig, store: ProgramStore, part: Part) -> dict[str, Any] | None:
     """Fit and judge, or take up what an earlier start already finished.
 
-    None when `stop_after` ended the fit early.
+    None when `stop_after` ended the fit early. Sets torch's threads to ``config.num_threads``
+    unless it is null: more of them round sums otherwise, and another epoch may be the best.
     """
     finished = load_metrics(part.folder) if part.name else None
     if finished is not None:
         return finished
+    if config.num_threads:
+        torch.set_num_threads(config.num_threads)
     part.folder.mkdir(parents=True, exist_ok=True)
     logger = _open_logger(config, part)
     try:
@@ -109,6 +112,7 @@ def _run_part(
     scored = scored_tasks(ranker, store, sides["test"], config.min_programs)
     metrics = {
         "seed": part.seed,
+        "num_threads": torch.get_num_threads(),
         "checkpoint": str(part.checkpoint),
         **full_report(scored),
         **fitted,
@@ -154,7 +158,11 @@ def _fit(
     info = _info(config, store, sides)
     if isinstance(model, TreeRanker):
         rounds = model.fit(
-            store, sides["train"], sides["valid"], seed=part.seed, num_threads=_threads(config)
+            store,
+            sides["train"],
+            sides["valid"],
+            seed=part.seed,
+            num_threads=torch.get_num_threads(),
         )
         save_checkpoint(part.checkpoint, model, info)
         return {"num_rounds": rounds, "num_train_programs": len(sides["train"])}
@@ -230,10 +238,6 @@ def _info(config: DictConfig, store: ProgramStore, sides: Mapping[Side, Tensor])
         git_commit=git_commit(),
         seen_tasks=seen_tasks(store, (sides["train"], sides["valid"])),
     )
-
-
-def _threads(config: DictConfig) -> int:
-    return int(config.num_threads or torch.get_num_threads())
 
 
 def ranker_of(path: Path) -> tuple[Ranker, CheckpointInfo]:

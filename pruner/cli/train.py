@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from omegaconf import DictConfig
 
 from pruner.cli.common import (
@@ -58,8 +57,6 @@ def train(config: DictConfig) -> dict[str, Any]:
     if not own:
         _announce_transfer(config.platform.name, root)
     folder = _open_run(config, earlier)
-    if config.num_threads:
-        torch.set_num_threads(config.num_threads)
     with _log_to(folder):
         dataset = load_dataset(
             root,
@@ -217,7 +214,7 @@ def _averages(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     summary["random"] = first["random"] if len(results) == 1 else _random_mean(results)
     if len(results) == 1:
         summary["best_k"] = first["best_k"]
-    for name in ("num_tasks", "num_programs", "epochs"):
+    for name in ("num_tasks", "num_programs", "epochs", "num_threads"):
         summary[name] = max(result.get(name, 0) for result in results)
     rates = [r["train_programs_per_second"] for r in results if "train_programs_per_second" in r]
     if rates:

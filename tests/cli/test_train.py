@@ -1,9 +1,13 @@
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+REPOSITORY = Path(__file__).parents[2]
 SMALL = ("trainer.max_epochs=2", "batches.programs=8", "num_threads=1", "trainer.accelerator=cpu")
 
 
@@ -86,6 +90,50 @@ def test_equal_seeds_give_equal_models(train):
     assert first["run_dir"] != second["run_dir"]
     a, b = weights(first["checkpoint"]), weights(second["checkpoint"])
     assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_one_thread_unless_told_otherwise(command, toy_root):
+    before = torch.get_num_threads()
+    arguments = ("train", f"data.root={toy_root}", "platform=v100", "trainer.accelerator=cpu")
+    arguments += ("trainer.max_epochs=1", "model=tensetmlp")
+    try:
+        torch.set_num_threads(2)
+        assert command(*arguments, "num_threads=null")[1]["num_threads"] == 2
+        _, result, _ = command(*arguments)
+        assert (result["num_threads"], torch.get_num_threads()) == (1, 1)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "many"])
+def test_a_number_of_threads_that_is_none_is_refused(train, value):
+    code, _, err = train(f"num_threads={value}")
+    assert (code, err.splitlines()[-1]) == (
+        2,
+        f"error: num_threads={value}: it must be a whole number, 1 or more, or null",
+    )
+
+
+@pytest.mark.slow
+def test_the_environment_s_threads_do_not_decide_the_result(tmp_path):
+    options = [f"data.root={REPOSITORY}/datasets/bundled", "data.platform=cpu-avx2"]
+    options += ["split=bundled", "trainer.max_epochs=1", "model=tensetmlp"]
+    options += ["trainer.accelerator=cpu"]
+    found = []
+    for threads in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, REPOSITORY / "train.py", *options, f"run_id=with-{threads}"],
+            cwd=tmp_path,
+            env=os.environ | {"OMP_NUM_THREADS": threads},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found.append(json.loads(done.stdout.splitlines()[-1]))
+    first, second = (weights(tmp_path / result["checkpoint"]) for result in found)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    for name in ("top1", "top5", "pairwise_accuracy", "ndcg"):
+        assert found[0][name] == found[1][name]
 
 
 NETWORKS = ["pacm", "pacm_official", "tensetmlp", "tlp", "mtl_tlp", "attention"]

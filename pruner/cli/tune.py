@@ -292,12 +292,13 @@ def _report(logger: Any, budget: TuneBudget, row: Mapping[str, Any]) -> None:
 def main() -> None:
     """Open the door; without platform= (or with platform=cpu) this machine's CPU is meant."""
     given = [word for word in sys.argv[1:] if word.startswith("platform=")]
-    asked = not any(word.startswith(("resume=", "plot=", "-")) for word in sys.argv[1:])
+    words = [word for word in sys.argv[1:] if word not in ("-m", "--multirun")]
+    asked = not any(word.startswith(("resume=", "plot=", "-")) for word in words)
     if given == [f"platform={LOCAL}"] or (not given and asked):
         try:
             rest = [word for word in sys.argv[1:] if word not in given]
             host = [] if any(word.startswith("target=") for word in rest) else ["target=host"]
-            sys.argv[1:] = [f"platform={local_platform()}", *host, *rest]
+            sys.argv[1:] = [*rest, f"platform={local_platform()}", *host]
         except PrunerError as error:
             say(f"error: {error}")
             sys.exit(2)

@@ -1,6 +1,7 @@
 """``-m``: cells do not meet, a cell that fails is one line, and the last line has them all."""
 
 import csv
+import importlib
 import json
 import subprocess
 import sys
@@ -64,6 +65,43 @@ def test_a_command_without_sweeps_says_so(command):
     code, _, err = command("results_table", "-m", "seeds=[0],[1]")
     assert code == 2
     assert "results_table has no sweeps" in err
+
+
+def test_evaluations_sweep_too(command, toy_root):
+    choices = ("model=random", "platform=k80,v100")
+    code, result, err = command("evaluate", "-m", f"data.root={toy_root}", *choices)
+    assert code == 0, err
+    assert result["failed"] == 0
+    alone = [
+        command("evaluate", "model=random", f"data.root={toy_root}", f"platform={platform}")[1]
+        for platform in ("k80", "v100")
+    ]
+    assert [cell["top1"] for cell in result["cells"]] == [one["top1"] for one in alone]
+
+
+@pytest.mark.parametrize(
+    ("door", "choices"),
+    [
+        ("adapt", ["source=k80", "target=v100,mi50"]),
+        pytest.param("tune", ["policy=random,metaschedule", "seed=7"], marks=pytest.mark.tvm),
+    ],
+)
+def test_a_sweep_reaches_the_doors_that_take_long(command, monkeypatch, door, choices):
+    module = importlib.import_module(f"pruner.cli.{door}")
+    seen = []
+
+    def run(config):
+        seen.append(config)
+        return {"run_dir": f"somewhere/{len(seen)}"}
+
+    monkeypatch.setattr(module, door, run)
+    code, result, err = command(door, "-m", *choices)
+    assert code == 0, err
+    assert [cell["run_dir"] for cell in result["cells"]] == ["somewhere/1", "somewhere/2"]
+    assert Path(result["sweep_dir"]).parts[:2] == ("outputs", door)
+    # Without platform= tune.py tunes for this machine's CPU, in a sweep as well.
+    targets = {"adapt": ["v100", "mi50"], "tune": ["host", "host"]}
+    assert [config.target for config in seen] == targets[door]
 
 
 def test_the_example_experiment_is_six_cells_on_bundled_data(tmp_path):

@@ -56,6 +56,7 @@ def adapt(config: DictConfig) -> dict[str, Any]:
     _check(config)
     torch.set_num_threads(config.num_threads or 1)
     folder = earlier or _new_folder(config)
+    save_config(folder, config)
     wanted = [(name, seed) for seed in config.seeds for name in names_of(config)]
     missing = [w for w in wanted if not _cell_file(folder, w).is_file()]
     if missing:
@@ -237,9 +238,7 @@ def _check(config: DictConfig) -> None:
 
 def _new_folder(config: DictConfig) -> Path:
     label = f"{config.source}-{config.target}"
-    folder = new_run_folder(Path(config.outputs), "adapt", config.run_id, label)
-    save_config(folder, config)
-    return folder
+    return new_run_folder(Path(config.outputs), "adapt", config.run_id, label)
 
 
 def _cell_file(folder: Path, wanted: Wanted) -> Path:

@@ -30,6 +30,7 @@ RESUMABLE = (
     "run_id",
     "resume",
     "stop_after",
+    "method",
     "num_threads",
     "num_workers",
     "trainer.accelerator",

@@ -67,6 +67,14 @@ def test_methods_are_compared_and_a_run_goes_on_where_it_stopped(monkeypatch, ca
     assert found["source"] == lost["source"]
     assert again["methods"]["moa"]["area"] == moa["area"]
 
+    # Another method joins; what is there is not computed again.
+    before = (run / "cells" / "moa-seed-1.json").stat().st_mtime_ns
+    code, more, err = door(monkeypatch, capsys, tmp_path, f"resume={run}", "method=[moa,none]")
+    assert code == 0, err
+    assert set(more["methods"]) == {"scratch", "random", "moa", "none"}
+    assert (run / "cells" / "moa-seed-1.json").stat().st_mtime_ns == before
+    assert "- none" in (run / "config.yaml").read_text()
+
 
 @pytest.mark.parametrize(
     ("arguments", "says"),

@@ -54,7 +54,8 @@ def _bars(axis: Axes, series: Sequence[Series]) -> None:
             number - (len(series) - 1) / 2
         )
         axis.bar(places, one.y, width=width, yerr=_spread(one), label=one.name, capsize=2)
-    axis.set_xticks(range(len(names)), names)
+    tilted: dict[str, Any] = {"rotation": 30, "ha": "right"} if len("".join(names)) > 40 else {}
+    axis.set_xticks(range(len(names)), names, **tilted)
 
 
 def _spread(one: Series) -> Sequence[float] | None:

@@ -10,7 +10,6 @@ from pruner.program.schedule import substitute_axes
 from pruner.program.tir.tree import (
     Binding,
     Block,
-    IterKind,
     LoopNode,
     Node,
     Tree,
@@ -21,25 +20,18 @@ from pruner.program.tir.tree import (
 )
 
 
-def iter_kinds(tree: Tree, loop: LoopNode) -> set[IterKind]:
-    """Kinds of the iterators, of all blocks below, that a loop moves.
+def is_data_parallel(tree: Tree, loop: LoopNode) -> bool:
+    """No reduction iterator, of all blocks below, moves with the loop (``GetLoopIterType``).
 
     TVM's bindings keep a unit loop, but not one that was fused of several. Raises
-    :class:`Diverges` where that loop is a unit loop for some candidates only.
+    :class:`Diverges` where such a loop over a reduction is a unit loop for some candidates only.
     """
-    if loop.fused and uniform(np.equal(loop.extent, 1)):
-        return set()
-    found: set[IterKind] = set()
-    for block in tree.blocks(loop):
-        for slot, it in enumerate(block.iters):
-            if it.kind != "derived" and loop.var in tree.uses(block, slot):
-                found.add(it.kind)
-    return found
-
-
-def is_data_parallel(tree: Tree, loop: LoopNode) -> bool:
-    """No reduction iterator below moves with the loop (``GetLoopIterType``)."""
-    return "reduce" not in iter_kinds(tree, loop)
+    reduces = any(
+        it.kind == "reduce" and loop.var in tree.uses(block, slot)
+        for block in tree.blocks(loop)
+        for slot, it in enumerate(block.iters)
+    )
+    return not reduces or (loop.fused and bool(uniform(np.equal(loop.extent, 1))))
 
 
 def reduces_over_threads(tree: Tree, block: Block) -> bool:

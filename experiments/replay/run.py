@@ -105,7 +105,7 @@ def main() -> None:
     platforms = (sys.argv[2] if len(sys.argv) > 2 else "k80,v100,mi50").split(",")
     policies = sys.argv[3].split(",") if len(sys.argv) > 3 else POLICIES
     results = OUT / "results.csv"
-    rows = list(csv.DictReader(results.open())) if results.exists() else []
+    rows = read(results) if results.exists() else []
     rows = [r for r in rows if r["platform"] not in platforms or r["policy"] not in policies]
     for platform in platforms:
         analyzer = load_analyzer(ROOT / "conf", platform)
@@ -126,6 +126,12 @@ def main() -> None:
     print(json.dumps(summary))
 
 
+def read(results: Path) -> list[dict]:
+    """All rows of earlier starts."""
+    with results.open() as file:
+        return list(csv.DictReader(file))
+
+
 def write(results: Path, rows: list[dict]) -> None:
     """All rows so far."""
     with results.open("w", newline="") as file:
@@ -135,39 +141,47 @@ def write(results: Path, rows: list[dict]) -> None:
 
 
 def summarise(results: Path) -> dict:
-    """Means over tasks by seed, one-sided paired tests over seeds, censored times to the target."""
-    rows = list(csv.DictReader(results.open()))
-    complete = {p for p in {r["platform"] for r in rows}
-                if {r["policy"] for r in rows if r["platform"] == p} == set(POLICIES)}  # fmt: skip
-    rows = [row for row in rows if row["platform"] in complete]
+    """Means over tasks by seed, one-sided paired tests over seeds, censored times to the target.
+
+    Of the policies in the file, on the platforms and with the seeds that all of them have.
+    """
+    rows = read(results)
+    policies = [name for name in POLICIES if any(row["policy"] == name for row in rows)]
+    rows = _shared(_shared(rows, "platform", policies), "seed", policies)
     out: dict = {"platforms": sorted({row["platform"] for row in rows})}
     for column in ("relative_performance", "mean_relative_performance"):
         for trials in CHECKPOINTS:
             if column == "mean_relative_performance" and trials != TRIALS:
                 continue
-            found = {name: _by_seed(rows, name, trials, column) for name in POLICIES}
-            ours = found["draft_then_verify"]
-            out[f"{column}_at_{trials}"] = {
-                name: round(float(v.mean()), 5) for name, v in found.items()
-            } | {
-                f"p_against_{name}": sign_flip_p(ours - found[name])
-                for name in POLICIES if name != "draft_then_verify"
+            found = {name: _by_seed(rows, name, trials, column) for name in policies}
+            means = {name: round(float(v.mean()), 5) for name, v in found.items()}
+            ours = found.pop(POLICIES[-1], None)
+            tests = {} if ours is None else {
+                f"p_against_{name}": sign_flip_p(ours - theirs) for name, theirs in found.items()
             }  # fmt: skip
+            out[f"{column}_at_{trials}"] = means | tests
     last = [row for row in rows if int(row["trials"]) == TRIALS]
     for unit in ("trials", "seconds"):
-        out[f"{unit}_to_{TARGET}"] = {name: _mean_to_target(last, name, unit) for name in POLICIES}
+        out[f"{unit}_to_{TARGET}"] = {name: _mean_to_target(last, name, unit) for name in policies}
     out["share_reached"] = {
         name: round(float(np.mean([int(r["reached"]) for r in last if r["policy"] == name])), 4)
-        for name in POLICIES
+        for name in policies
     }
     return out
 
 
+def _shared(rows: list[dict], column: str, policies: list[str]) -> list[dict]:
+    """Rows with a value of the column that every policy has rows with."""
+    of = [{row[column] for row in rows if row["policy"] == name} for name in policies]
+    return [row for row in rows if row[column] in set.intersection(*of)]
+
+
 def _by_seed(rows: list[dict], name: str, trials: int, column: str) -> np.ndarray:
+    """Means over platforms and tasks, in the order of the seeds."""
     chosen = [r for r in rows if r["policy"] == name and int(r["trials"]) == trials]
     return np.array([
-        np.mean([float(r[column]) for r in chosen if int(r["seed"]) == seed])
-        for seed in range(SEEDS)
+        np.mean([float(r[column]) for r in chosen if r["seed"] == seed])
+        for seed in sorted({r["seed"] for r in rows}, key=int)
     ])  # fmt: skip
 
 

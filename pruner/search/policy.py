@@ -179,6 +179,8 @@ class DraftThenVerify:
     def _verified(self, population: Decisions, num: int, seen: NDArray[np.int64]) -> Decisions:
         if self._model is None:  # nothing to verify with: spread over the draft, as the release
             known = self._drafted if len(self._drafted) else population
+            if self._draft is not None:  # what it accepts may have changed since
+                known = known[np.isfinite(self._draft(known))]
             return fresh(self._space, self._rng.permutation(known), seen, num)
         settings = self._settings.verify
         if self._settings.verify_only_draft:

@@ -29,6 +29,11 @@ from typing import Any
 PRELOAD = "pruner.tune.jobs"
 _CONTEXT = multiprocessing.get_context("forkserver")
 _PR_SET_PDEATHSIG = 1
+_START_S = 180.0  # a worker that is not there by then does not come
+
+# kinds of failure in which the job had no part
+NO_WORKER, NO_DEVICE = "no_worker", "no_device"
+NOT_TRIED = (NO_WORKER, NO_DEVICE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +48,8 @@ class Limits:
 class Reply:
     """What a job returned; ``error`` names the kind of failure, ``message`` tells more.
 
-    Kinds: error, timeout, crash, illegal_access, out_of_memory.
+    Kinds: error, timeout, crash, illegal_access, out_of_memory; no_worker and no_device
+    (:data:`NOT_TRIED`) where the job never began.
     """
 
     value: Any = None
@@ -64,8 +70,10 @@ class Worker:
     def call(self, job: str, *arguments: Any) -> Reply:
         """Run ``pruner.tune.jobs.<job>(*arguments)``; every failure is a value."""
         start = time.monotonic()
+        if not self._started():
+            message = "a worker process could not be started"
+            return Reply(error=NO_WORKER, message=message, seconds=time.monotonic() - start)
         try:
-            self._start()
             self._pipe.send((job, arguments))
             if not self._pipe.poll(self._limits.timeout_s):
                 self.stop()
@@ -88,18 +96,30 @@ class Worker:
             self._log.close()
         self._process = None
 
-    def _start(self) -> None:
+    def _started(self) -> bool:
+        """Start the process if there is none, and wait for its first sign of life."""
         if self._process is not None:
-            return
+            return True
+        try:
+            self._start()
+            alive = bool(self._pipe.poll(_START_S) and self._pipe.recv())
+        except (EOFError, OSError):
+            alive = False
+        if not alive:
+            self.stop()
+        return alive
+
+    def _start(self) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process
         self._pipe, theirs = _CONTEXT.Pipe()
-        self._process = _CONTEXT.Process(
+        process = _CONTEXT.Process(
             target=_serve,
             args=(theirs, self._limits.memory_bytes, self._environment, _duplicate(self._log)),
             daemon=True,
         )
         with _without_main():
-            self._process.start()
+            process.start()
+        self._process = process
         theirs.close()
 
     def _cause_of_death(self) -> tuple[str, str]:
@@ -187,6 +207,7 @@ def _serve(pipe: Connection, memory_bytes: int, environment: dict[str, str], log
     jobs.ready()
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    pipe.send(True)
     while True:
         try:
             name, arguments = pipe.recv()
@@ -202,6 +223,8 @@ def _serve(pipe: Connection, memory_bytes: int, environment: dict[str, str], log
 
 def _kind(error: BaseException) -> tuple[str, str]:
     text = f"{type(error).__name__}: {error}"
+    if type(error) is ConnectionError:  # as our jobs raise it, not a broken pipe of a tool
+        return NO_DEVICE, text[-500:]
     if isinstance(error, MemoryError) or _is_memory(text):
         return "out_of_memory", text[-500:]
     if "ILLEGAL_ADDRESS" in text or "illegal memory access" in text:

@@ -146,9 +146,13 @@ def _open(path: str, device: str, address: RpcAddress | None) -> tuple[Any, Any]
 
 
 def _session(address: RpcAddress) -> Any:
+    """A connection to a device. Raises `ConnectionError` where there is none to be had."""
     rpc = importlib.import_module("tvm.rpc")
-    tracker = rpc.connect_tracker(address.host, address.port)
-    return tracker.request(address.key, priority=1, session_timeout=address.session_timeout_s)
+    try:
+        tracker = rpc.connect_tracker(address.host, address.port)
+        return tracker.request(address.key, priority=1, session_timeout=address.session_timeout_s)
+    except Exception as error:  # sockets', TVM's and Python's own kinds
+        raise ConnectionError(str(error)) from error
 
 
 def _upload(values: Sequence[NDArray[Any]], device: Any) -> list[Any]:

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.search.failures import LearnedLegality
 from pruner.search.policy import Policy
 from pruner.search.pool import Measurements
-from pruner.tune.measure import Candidate, Outcome
-from pruner.tune.phases import Phases
+from pruner.tune.measure import REFUSED, Candidate, Outcome
 from pruner.tune.union_space import UnionSpace
 
 _ATTEMPTS = 8  # proposals of which TVM refuses every program before a task is given up
@@ -40,8 +40,9 @@ class LiveSearch(Protocol):
 class DecisionSearch:
     """A policy of :mod:`pruner.search` over the union of a task's design spaces."""
 
-    def __init__(self, space: UnionSpace, policy: Policy, phases: Phases) -> None:
-        self._space, self._policy, self._phases = space, policy, phases
+    def __init__(self, space: UnionSpace, policy: Policy, legality: LearnedLegality) -> None:
+        """`legality` is told of every failure; the policy should ask it."""
+        self._space, self._policy, self._legality = space, policy, legality
         self._waiting: list[int] = []  # keys of proposals without result
         self.refused = 0
         self.savable = True
@@ -57,7 +58,7 @@ class DecisionSearch:
             accepted = np.array([schedule is not None for schedule in schedules])
             if not accepted.all():
                 self.refused += int((~accepted).sum())
-                self._tell(rows[~accepted], np.full((~accepted).sum(), np.inf))
+                self._tell(rows[~accepted], [REFUSED] * int((~accepted).sum()))
             if accepted.any():
                 self._waiting += self._space.keys(rows[accepted]).tolist()
                 pairs = zip(rows, schedules, strict=True)
@@ -70,7 +71,7 @@ class DecisionSearch:
             rows = np.array([self._row(candidate) for candidate in candidates])
             done = set(self._space.keys(rows).tolist())
             self._waiting = [key for key in self._waiting if key not in done]
-            self._tell(rows, np.array([outcome.latency_s for outcome in outcomes]))
+            self._tell(rows, outcomes)
 
     def restore(self, space: int, decisions: NDArray[np.int64]) -> Candidate:
         """See :class:`LiveSearch`."""
@@ -78,8 +79,11 @@ class DecisionSearch:
         row[0], row[1 : 1 + len(decisions)] = space, decisions
         return self._candidate(row, self._space.instantiate(row))
 
-    def _tell(self, rows: NDArray[np.int64], latency_s: NDArray[np.float64]) -> None:
+    def _tell(self, rows: NDArray[np.int64], outcomes: Sequence[Outcome]) -> None:
+        latency_s = np.array([outcome.latency_s for outcome in outcomes])
         self._policy.observe(Measurements(decisions=rows, latency_s=latency_s))
+        told = np.array([outcome.tells_of_program for outcome in outcomes])
+        self._legality.observe(rows[told], ~np.isfinite(latency_s[told]))
 
     def _candidate(self, row: NDArray[np.int64], schedule: Any) -> Candidate:
         size = self._space.spaces[int(row[0])].num_slots

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
-from pruner.tune.isolation import Limits, Pool, Reply, start_server
+from pruner.tune.isolation import NOT_TRIED, Limits, Pool, Reply, start_server
 from pruner.tune.jobs import RpcAddress, Timing
 from pruner.tune.numerics import Arguments
 from pruner.tune.phases import Phases
@@ -65,7 +65,12 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Seconds of each repeat, or the kind of failure (``build_error``, ``run_timeout`` ...)."""
+    """Seconds of each repeat, or the kind of failure.
+
+    Kinds: ``refused`` by TVM's postprocessors; ``wrong_result``; and ``build_``, ``run_`` or
+    ``check_`` with ``error``, ``timeout``, ``crash``, ``illegal_access``, ``out_of_memory``,
+    ``no_worker`` (ours could not start) or ``no_device`` (a remote one that is not there).
+    """
 
     costs_s: tuple[float, ...] = ()
     error: str | None = None
@@ -77,6 +82,15 @@ class Outcome:
     def latency_s(self) -> float:
         """Mean of the repeats; infinite for a failure."""
         return float(np.mean(self.costs_s)) if self.error is None else float("inf")
+
+    @property
+    def tells_of_program(self) -> bool:
+        """Whether the program itself did well or failed: all kinds but ``_no_worker`` and
+        ``_no_device``, where it never had its turn."""
+        return self.error is None or not self.error.endswith(NOT_TRIED)
+
+
+REFUSED = Outcome(error="refused")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

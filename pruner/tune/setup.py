@@ -13,6 +13,7 @@ from pruner.data.tasks import TaskKey
 from pruner.errors import UnsupportedProgram
 from pruner.models.symbolic.analyzer import Analyzer
 from pruner.search.adatune import AdaTunePolicy, AdaTuneSettings, decision_columns
+from pruner.search.failures import Cautious, LearnedLegality
 from pruner.search.policy import DraftThenVerify, Policy, RandomPolicy, RoundSettings
 from pruner.tune.database import Database
 from pruner.tune.design import DesignSpace, design_spaces
@@ -93,8 +94,9 @@ def prepare(
             space = _spaces(workload, platform, options, phases, tell)
             fixed[f"space-{workload.name}"] = space
             rng = np.random.default_rng([options.seed, number])
-            policy = _policy(workload, space, options, shared, phases, rng)
-            search = DecisionSearch(space, policy, phases)
+            legality = LearnedLegality(space)
+            policy = _policy(workload, space, legality, options, shared, phases, rng)
+            search = DecisionSearch(space, policy, legality)
         task = LiveTask(
             workload=workload, flops=flops(workload.module), arguments=wanted, search=search
         )
@@ -133,22 +135,24 @@ def _space(design: DesignSpace, *, replay_only: bool) -> tuple[LiveSpace, str]:
 def _policy(
     workload: Workload,
     space: UnionSpace,
+    legality: LearnedLegality,
     options: SearchOptions,
     shared: SharedModel | None,
     phases: Phases,
     rng: np.random.Generator,
 ) -> Policy:
     chosen: Any = space
+    draft = Cautious(space.draft_score, legality)
     replayed = any(isinstance(part, ReplaySpace) for part in space.spaces)
     if isinstance(options.policy, RandomDraws):
         draws = min(options.policy.draws, _REPLAYED) if replayed else options.policy.draws
-        return RandomPolicy(chosen, rng, legal=space.draft_score, draws=draws)
+        return RandomPolicy(chosen, rng, legal=draft, draws=draws)
     if isinstance(options.policy, AdaTuneSettings):
         forest = options.policy
         if replayed:
             explorer = replace(forest.explorer, population=_REPLAYED, generations=0)
             forest = replace(forest, explorer=explorer)
-        return AdaTunePolicy(chosen, decision_columns, forest, rng, legal=space.draft_score)
+        return AdaTunePolicy(chosen, decision_columns, forest, rng, legal=draft)
     assert isinstance(options.policy, RoundSettings), type(options.policy)
     settings = _for_replay(options.policy) if replayed else options.policy
     learner = None
@@ -157,7 +161,7 @@ def _policy(
             platform=options.platform_name, task=workload.name, workload_key="[]", target=""
         )
         learner = LiveLearner(key, space, shared, phases, np.random.default_rng(options.seed))
-    return DraftThenVerify(chosen, space.draft_score, learner, settings, rng)
+    return DraftThenVerify(chosen, draft, learner, settings, rng)
 
 
 def _for_replay(settings: RoundSettings) -> RoundSettings:

@@ -1,0 +1,138 @@
+"""What failed teaches what to avoid: the probability of failure, learned from decision vectors.
+
+Logistic regression with a Gaussian prior on vectors of decisions, which are at hand for every
+candidate. A slot counts twice: by its logarithm (limits of memory and threads are products of tile
+sizes) and by its value (one location or vector width may be what breaks). The prior believes in
+programs: what nothing is known of is legal, and one failure condemns only what is nearly the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.search.explorer import ScoreFunction, Scores
+from pruner.search.space import Decisions, SearchSpace
+
+Matrix = NDArray[np.float64]
+
+_PRIOR_LOG_ODDS = -3.0  # 5 % of the programs that the legality rules accept fail
+_SLOTS_SPREAD = 4.0  # standard deviation of the log-odds that all slots together explain
+_COMMON_SPREAD = 2.0  # and of what all programs have in common
+_LIKELY = 0.3  # probability of failure above which a program is avoided
+_LEFT = 0.25  # share of the new programs that is left to choose from, however bad they look
+_STEPS = 50
+
+
+class LearnedLegality:
+    """Which programs probably fail, from those that did and did not.
+
+    Column 0 of a vector says which design space it is of; every one is learned by itself, since
+    their slots mean different things. Nothing is avoided before the first failure.
+    """
+
+    def __init__(self, space: SearchSpace) -> None:
+        self._space = space
+        self._decisions = np.zeros((0, space.num_slots), np.int64)
+        self._failed = np.zeros(0, bool)
+        self._models: dict[int, _Logistic] = {}
+
+    @property
+    def failures(self) -> int:
+        """How many failures it was told of."""
+        return int(self._failed.sum())
+
+    def observe(self, decisions: Decisions, failed: NDArray[np.bool_]) -> None:
+        """Take in programs int64 [N, d] and whether they failed [N]."""
+        self._decisions = np.concatenate([self._decisions, decisions])
+        self._failed = np.concatenate([self._failed, failed])
+        for number in np.unique(decisions[:, 0]).tolist():
+            mine = self._decisions[:, 0] == number
+            if self._failed[mine].any():
+                model = _Logistic(self._decisions[mine], self._failed[mine])
+                self._models[number] = model
+
+    def probability(self, decisions: Decisions) -> NDArray[np.float64]:
+        """Estimated probability [N] that a program fails; 0 in spaces where none did."""
+        out = np.zeros(len(decisions))
+        for number, model in self._models.items():
+            mine = decisions[:, 0] == number
+            out[mine] = model.probability(decisions[mine])
+        return out
+
+    def avoid(self, decisions: Decisions, scores: Scores) -> Scores:
+        """Minus infinity for what probably fails.
+
+        At least a quarter of the programs with a finite score that are new keeps it, the least
+        likely to fail: where nearly everything fails, the search goes on there.
+        """
+        if not self.failures:
+            return scores
+        risk = self.probability(decisions)
+        tried = np.isin(self._space.keys(decisions), self._space.keys(self._decisions))
+        new = risk[np.isfinite(scores) & ~tried]
+        limit = max(_LIKELY, np.quantile(new, _LEFT)) if len(new) else _LIKELY
+        return np.where(risk <= limit, scores, -np.inf)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cautious:
+    """A score function that avoids what probably fails."""
+
+    score: ScoreFunction
+    legality: LearnedLegality
+
+    def __call__(self, decisions: Decisions) -> Scores:
+        """The score; minus infinity also for probable failures."""
+        return self.legality.avoid(decisions, self.score(decisions))
+
+
+class _Logistic:
+    """The most probable weights, by Newton's method."""
+
+    def __init__(self, decisions: Decisions, failed: NDArray[np.bool_]) -> None:
+        logs = np.log2(1.0 + np.abs(decisions))
+        self._center, spread = logs.mean(axis=0), logs.std(axis=0)
+        self._scale = np.where(spread > 0, spread, 1.0)
+        self._values = [np.unique(slot) for slot in decisions.T]
+        self._weight = _newton(self._columns(decisions), failed.astype(float))
+
+    def probability(self, decisions: Decisions) -> NDArray[np.float64]:
+        return _sigmoid(_PRIOR_LOG_ODDS + self._columns(decisions) @ self._weight)
+
+    def _columns(self, decisions: Decisions) -> Matrix:
+        """In standard deviations of the prior: one in common, two kinds for every slot."""
+        each = _SLOTS_SPREAD / np.sqrt(2 * decisions.shape[1])
+        logs = (np.log2(1.0 + np.abs(decisions)) - self._center) / self._scale
+        same = [
+            slot[:, None] == values for slot, values in zip(decisions.T, self._values, strict=True)
+        ]
+        common = np.full((len(decisions), 1), _COMMON_SPREAD)
+        return np.concatenate([common, each * logs, each * np.concatenate(same, axis=1)], axis=1)
+
+
+def _newton(columns: Matrix, failed: Matrix) -> Matrix:
+    """Weights with the largest posterior density under a standard normal prior."""
+
+    def loss(weight: Matrix) -> float:
+        odds = _PRIOR_LOG_ODDS + columns @ weight
+        return float((np.logaddexp(0, odds) - failed * odds).sum() + weight @ weight / 2)
+
+    weight = np.zeros(columns.shape[1])
+    for _ in range(_STEPS):
+        chance = _sigmoid(_PRIOR_LOG_ODDS + columns @ weight)
+        slope = columns.T @ (chance - failed) + weight
+        curve = (columns.T * (chance * (1 - chance))) @ columns + np.eye(len(weight))
+        step, size = np.linalg.solve(curve, slope), 1.0
+        while loss(weight - size * step) > loss(weight) and size > 1e-6:
+            size /= 2
+        weight = weight - size * step
+        if size * np.abs(step).max() < 1e-8:
+            break
+    return weight
+
+
+def _sigmoid(odds: Matrix) -> Matrix:
+    return np.exp(-np.logaddexp(0, -odds))

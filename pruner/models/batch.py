@@ -9,8 +9,7 @@ fields.
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from pruner.models.tokens import ProgramTokens
@@ -70,30 +69,3 @@ class LabelledBatch:
             task=self.task.to(device, **kwargs),
             index=self.index.to(device, **kwargs),
         )
-
-
-def row_mask(num_statements: Int[Tensor, " program"], width: int) -> Bool[Tensor, "program slot"]:
-    """Tell real rows of a padded block from padding: ``slot < num_statements``."""
-    slots = torch.arange(width, device=num_statements.device)
-    return slots < num_statements[:, None]
-
-
-def from_padded(
-    statement: Float[Tensor, "program slot features"],
-    num_statements: Int[Tensor, " program"],
-    workload_flags: Float[Tensor, " flags"],
-    dataflow: Float[Tensor, "program rows columns"],
-) -> ProgramBatch:
-    """Pack zero-padded features of one task into ragged rows, flags appended to every row.
-
-    Padding is dropped before the first layer: its bias would turn a zero row into a non-zero one.
-    """
-    mask = row_mask(num_statements, statement.shape[1])
-    rows = statement[mask]
-    flags = workload_flags.to(rows.dtype).expand(len(rows), -1)
-    program = torch.arange(len(statement), device=rows.device)
-    return ProgramBatch(
-        statement=torch.cat([rows, flags], dim=1),
-        program=torch.repeat_interleave(program, num_statements.long()),
-        dataflow=dataflow,
-    )

@@ -43,18 +43,6 @@ class GpuLimits:
     vector_bytes: int
 
     @staticmethod
-    def of_hardware_params(params: Sequence[int]) -> GpuLimits:
-        """From the eight integers of a measurement record (cores, vector bytes, cache line bytes,
-        shared bytes, local bytes, threads, virtual threads, warp size)."""
-        return GpuLimits(
-            vector_bytes=params[1],
-            shared_bytes=params[3],
-            local_bytes=params[4],
-            threads=params[5],
-            vthreads=params[6],
-        )
-
-    @staticmethod
     def of_device(device: GpuDevice) -> GpuLimits:
         """What TVM's targets derive from a device: local memory has no limit of its own (it
         spills), a quarter of a warp is the largest virtual thread."""

@@ -8,10 +8,10 @@ from pruner.data.tasks import read_tasks
 from pruner.features.draft import DraftPlan, Symbols
 from pruner.features.formula import Evaluator, Formula, ceil, equal, minimum, slot
 from pruner.features.tiling import tile_skeleton
-from pruner.features.tiling_check import check_tiling
 from pruner.program.skeleton import group_programs
 from pruner.program.task_index import find_dag
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
+from tests.features.tiling_check import check_tiling
 
 A_SHARED, B_SHARED, UPDATE, WRITE = 0, 1, 2, 3
 CASES = {  # m, n, k, rows and columns as (vthread, thread, outer, inner), reduce (outer to inner)

@@ -10,7 +10,7 @@ from pruner.errors import DataError, PrunerError
 from pruner.features.cpu_symbols import CPU_COLUMNS
 from pruner.features.draft import Symbols
 from pruner.models.symbolic.analyzer import Analyzer, load_analyzer
-from pruner.models.symbolic.calibrate import Sample, calibrate, free_rates
+from pruner.models.symbolic.calibrate import FREE, Sample, calibrate
 from pruner.models.symbolic.constants import load_constants, save_constants
 from pruner.models.symbolic.cpu import CpuRates, CpuSwitches
 from pruner.program.device import device_from_mapping
@@ -135,7 +135,7 @@ def test_calibration_recovers_the_rates_of_another_cpu(tmp_path):
     fit = calibrate([Sample(symbols=tuple(parts), latency_s=latency_s)], analyzer, ridge=0.01)
     assert fit.num_programs == 120
     assert fit.error_after < 0.2 * fit.error_before
-    assert set(free_rates(fit.constants.rates)) == set(dataclasses.asdict(rates))
+    assert set(FREE[CpuRates]) == set(dataclasses.asdict(rates))
     save_constants(tmp_path / "mine.yaml", fit.constants)
     assert load_constants(tmp_path, "mine", CpuRates) == fit.constants
 

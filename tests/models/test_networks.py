@@ -1,4 +1,4 @@
-"""One suite, every network: shape, permutation, padding, batch of one, seed."""
+"""One suite, every network: shape, permutation, batch of one, seed."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from pruner.errors import DataError
-from pruner.models.batch import from_padded
 from pruner.models.hardware_attention import HardwareAttention
 from pruner.models.layers import MaskedSelfAttention, PooledSelfAttention, ProgramNorm
 from pruner.models.mlp import TenSetMLP
@@ -100,20 +99,6 @@ def test_a_batch_of_one_scores_as_in_company(name):
         torch.testing.assert_close(model(permuted(batch, torch.tensor([i]))), whole[i : i + 1])
     model.train()
     assert torch.isfinite(model(permuted(batch, torch.tensor([2])))).all()
-
-
-@pytest.mark.parametrize("name", WITH_STATEMENTS)
-def test_padding_contributes_nothing(name):
-    raw = synthetic.features(np.random.default_rng(0), 8)
-    tensors = [torch.from_numpy(x) for x in (raw.num_statements, raw.workload_flags, raw.dataflow)]
-    statement = torch.from_numpy(raw.statement)
-    wider = torch.cat([statement, torch.full((8, 3, 164), 7.0)], dim=1)
-    model = network(name)
-    here = {"platform": torch.zeros(8, dtype=torch.long), "platforms": ("v100",)}
-    narrow_score, wide_score = (
-        model(replace(from_padded(rows, *tensors), **here)) for rows in (statement, wider)
-    )
-    torch.testing.assert_close(narrow_score, wide_score)
 
 
 @pytest.mark.parametrize("name", NETWORKS)

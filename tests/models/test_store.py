@@ -4,7 +4,6 @@ import torch
 
 from pruner.errors import DataError
 from pruner.models.assemble import sampled, sampled_tasks
-from pruner.models.batch import from_padded
 from pruner.models.store import ProgramStore, TaskPrograms
 from tests.models import synthetic
 
@@ -26,20 +25,6 @@ def test_a_gathered_batch_is_what_padding_by_hand_gives():
     counts = [batches[1].num_statements[6], batches[0].num_statements[2]]
     assert found.program.tolist()[: sum(counts)] == [0] * counts[0] + [1] * counts[1]
     assert np.array_equal(found.dataflow[1].numpy(), batches[0].dataflow[2])
-
-
-def test_from_padded_equals_the_store():
-    b = synthetic.features(np.random.default_rng(1), 6)
-    store = ProgramStore.build([TaskPrograms.of(synthetic.key(), b, np.ones(6), np.arange(6))])
-    direct = from_padded(
-        *(
-            torch.from_numpy(x)
-            for x in (b.statement, b.num_statements, b.workload_flags, b.dataflow)
-        )
-    )
-    gathered = store.programs(torch.arange(6))
-    assert torch.equal(direct.statement, gathered.statement)
-    assert torch.equal(direct.program, gathered.program)
 
 
 def test_labels_are_best_over_latency_within_each_task():

@@ -14,7 +14,20 @@ from pruner.program.task_index import TaskIndex, find_dag
 from tests.features import matmul_skeleton
 
 HARDWARE = (-1, 16, 64, 49152, 2**31 - 1, 1024, 8, 32)  # of the records, a V100
-LIMITS = GpuLimits.of_hardware_params(HARDWARE)
+
+
+def limits_of(params):
+    """Cores, vector bytes, line bytes, shared bytes, local bytes, threads, vthreads, warp size."""
+    return GpuLimits(
+        vector_bytes=params[1],
+        shared_bytes=params[3],
+        local_bytes=params[4],
+        threads=params[5],
+        vthreads=params[6],
+    )
+
+
+LIMITS = limits_of(HARDWARE)
 EVERY = 10  # of the golden files, to stay fast
 
 
@@ -96,7 +109,7 @@ def verdicts(dag, steps, hardware):
     out = np.zeros(len(steps), bool)
     for group in groups:
         nests = build_nests(dag, group.skeleton, group.decisions)
-        out[group.rows] = legal(nests, GpuLimits.of_hardware_params(hardware))
+        out[group.rows] = legal(nests, limits_of(hardware))
     return out
 
 

@@ -123,8 +123,3 @@ def _least_squares(
         if not improved or gain < 1e-4:
             break
     return x
-
-
-def free_rates(rates: Rates | CpuRates) -> dict[str, float]:
-    """The fitted rates by name."""
-    return {name: getattr(rates, name) for name in FREE[type(rates)]}

@@ -166,6 +166,22 @@ def test_what_samples_and_mutations_call_legal_tvm_builds(tvm, operator):
         assert space.legal(draws).tolist() == built
 
 
+def test_a_pipeline_over_a_unit_loop_is_refused(tvm):
+    """The initialisation moves into the unit loop: one statement more than the pipeline names."""
+    verdicts = []
+    for _, space in spaces(tvm, "batch", CUDA):
+        draws = space.sample_any(2000, np.random.default_rng(4))
+        unit = draws[:, 15] == 1  # three spatial axes of five parts, then the reduction
+        assert (draws[:, 15:18].prod(axis=1) == 64).all()
+        draws[unit, 15:18] = 2, 1, 32
+        some = draws[unit & space.legal(draws)][:4]
+        some[:, 15:18] = 1, 2, 32
+        legal = space.legal(some)
+        assert legal.tolist() == [space.instantiate(row) is not None for row in some]
+        verdicts.append(legal.any())
+    assert verdicts == [True, False, False]
+
+
 def test_keys_tell_vectors_apart(tvm):
     ((_, space), *_) = spaces(tvm, "matmul", LLVM)
     draws = space.sample_any(500, np.random.default_rng(0))

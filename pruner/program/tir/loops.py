@@ -44,7 +44,7 @@ def fuse(tree: Tree, loops: Sequence[LoopNode]) -> LoopNode:
     for loop in loops:
         extent = extent * loop.extent
     name = "_".join(loop.var.name for loop in loops) + "_fused"
-    fused = LoopNode(LoopVar(name, plain(extent)), unroll=loops[0].unroll, fused=len(loops) > 1)
+    fused = LoopNode(LoopVar(name, plain(extent)), unroll=loops[0].unroll, fused=True)
     value = af.variable(fused.var)
     inner: IntLike = 1
     for number, loop in enumerate(reversed(loops)):

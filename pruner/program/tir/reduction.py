@@ -23,7 +23,7 @@ from pruner.program.tir.tree import (
 def is_data_parallel(tree: Tree, loop: LoopNode) -> bool:
     """No reduction iterator, of all blocks below, moves with the loop (``GetLoopIterType``).
 
-    TVM's bindings keep a unit loop, but not one that was fused of several. Raises
+    TVM's bindings keep a unit loop, but not one that `fuse` made, even of one loop. Raises
     :class:`Diverges` where such a loop over a reduction is a unit loop for some candidates only.
     """
     reduces = any(

@@ -73,7 +73,7 @@ class LoopNode:
     """One loop; ``mark`` is its annotation, ``unroll`` the depth its pragma sets (0: none).
 
     ``marked``: where the mark holds; ``absent``: where the loop went into another one; ``fused``:
-    made of several loops.
+    made by fusing (also of a single loop).
     """
 
     var: LoopVar

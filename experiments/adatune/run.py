@@ -19,10 +19,11 @@ import numpy as np
 from pruner.data.quarantine import Quarantine
 from pruner.data.store import RecordRoot
 from pruner.data.tasks import TaskRecords
-from pruner.search.adatune import AdaptiveRepeats, AdaTunePolicy, AdaTuneSettings, decision_columns
+from pruner.search.adatune import AdaTunePolicy, AdaTuneSettings, decision_columns
 from pruner.search.policy import RandomPolicy
 from pruner.search.pool import Clock, PoolMeasurer, PoolSpace
 from pruner.search.recorded import decision_rows
+from pruner.search.repeats import AdaptiveRepeats
 from pruner.search.session import run_session
 
 HERE = Path(__file__).resolve().parent

@@ -61,6 +61,10 @@ RULES: dict[str, Rule] = {
     "optimizer.lr": Rule(
         lambda value: isinstance(value, float | int) and value > 0, "a number above 0"
     ),
+    "measure.cv_limit": Rule(
+        _optional(lambda value: type(value) in (int, float) and value > 0),
+        "a number above 0, or null",
+    ),
     "inputs.relative": Rule(lambda value: isinstance(value, bool), "true or false"),
     "inputs.scale": _one_of("standard", "max"),
     "features.dataflow": _one_of("paper", "official"),

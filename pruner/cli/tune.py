@@ -47,6 +47,7 @@ from pruner.tune.remote import check_health
 from pruner.tune.setup import SearchOptions, prepare
 from pruner.tune.workloads import Workload, load_workloads
 
+TIMING = ("number", "repeats", "cv_limit", "min_repeat_ms", "flush_cache")
 LOCAL = "cpu"  # platform=cpu: the described CPU that fits this machine
 
 
@@ -248,9 +249,7 @@ def _platform(config: DictConfig) -> Platform:
 
 def _settings(config: DictConfig) -> MeasureSettings:
     options = plain(config.measure)
-    timing = Timing(
-        **{k: options.pop(k) for k in ("number", "repeats", "min_repeat_ms", "flush_cache")}
-    )
+    timing = Timing(**{k: options.pop(k) for k in TIMING})
     return MeasureSettings(timing=timing, **options)
 
 

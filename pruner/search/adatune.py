@@ -1,12 +1,10 @@
-"""AdaTune (Li et al., NeurIPS'20): repeat a measurement only while it is noisy; look where unsure.
+"""AdaTune (Li et al., NeurIPS'20): look where a random forest is unsure.
 
-Adaptive evaluation stops repeating once the coefficient of variation of the speeds is low. The
-search maximises the expected improvement of a random forest over the best program so far and draws
-more at random while the forest is unsure. Facts from the release (measure_methods.py,
-RF_cost_model.py, dynamic_model_based_tuner.py): limit 0.1, more than two repeats, from five on
-without the fastest and the slowest; 10 trees; random share = mean spread of 20 random programs over
-the best. Differs: the place of AutoTVM's simulated annealing is taken by the evolution that all
-policies here share.
+The search maximises the expected improvement of a random forest over the best program so far and
+draws more at random while the forest is unsure. Facts from the release (RF_cost_model.py,
+dynamic_model_based_tuner.py): 10 trees; random share = mean spread of 20 random programs over the
+best. Differs: the place of AutoTVM's simulated annealing is taken by the evolution that all
+policies here share. Its other half, adaptive repeats: :mod:`pruner.search.repeats`.
 """
 
 from __future__ import annotations
@@ -21,72 +19,12 @@ from numpy.typing import NDArray
 from pruner.models.forest import Forest, ForestSettings
 from pruner.search.explorer import ExplorerSettings, ScoreFunction, Scores, explore
 from pruner.search.policy import fresh, guard
-from pruner.search.pool import Clock, Measurements, PoolSpace
+from pruner.search.pool import Measurements
 from pruner.search.space import Decisions, SearchSpace
 
 Columns = Callable[[Decisions], NDArray[np.float64]]  # what the forest sees, [N, column]
 _LEAST = 1e-12  # of an expected improvement, so that its logarithm is a number
 _PROBES = 20  # random programs whose spread sets the random share
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdaptiveRepeats:
-    """When to stop repeating one measurement.
-
-    After each repeat beyond the second: stop if the coefficient of variation of the speeds
-    (``1 / seconds``; of five and more the fastest and slowest left out) is below ``cv_limit``. The
-    latency is the mean of the repeats made, of three and more without the fastest and slowest.
-    """
-
-    cv_limit: float = 0.1
-
-    def num_repeats(self, costs_s: NDArray[np.float64]) -> int:
-        """How many of the given repeats [R] would have been made."""
-        for count in range(3, len(costs_s)):
-            speed = np.sort(1.0 / costs_s[:count])
-            speed = speed[1:-1] if count > 4 else speed
-            if speed.std() < self.cv_limit * speed.mean():
-                return count
-        return len(costs_s)
-
-    def latency_s(self, costs_s: NDArray[np.float64]) -> float:
-        """Seconds from the repeats that would have been made."""
-        made = np.sort(costs_s[: self.num_repeats(costs_s)])
-        return float((made[1:-1] if len(made) > 2 else made).mean())
-
-
-class AdaptiveMeasurer:
-    """Replays recorded repeats as if they had been made one by one.
-
-    ``costs_s`` holds the repeats of every pool row, ``cost_s`` [N] what building and measuring it
-    cost with all of them, ``repeat_s`` the seconds that one repeat took (at most what there is to
-    save is saved).
-    """
-
-    def __init__(
-        self,
-        space: PoolSpace,
-        costs_s: list[tuple[float, ...]],
-        cost_s: NDArray[np.float64],
-        clock: Clock,
-        *,
-        rule: AdaptiveRepeats,
-        repeat_s: float,
-    ) -> None:
-        repeats = [np.array(costs) for costs in costs_s]
-        made = np.array([rule.num_repeats(costs) for costs in repeats])
-        saved_s = (np.array([len(costs) for costs in repeats]) - made) * repeat_s
-        self.clock = clock
-        self.share_made = float(made.sum() / sum(len(costs) for costs in repeats))
-        self._space = space
-        self._latency_s = np.array([rule.latency_s(costs) for costs in repeats])
-        self._cost_s = np.maximum(cost_s - saved_s, 0.0)
-
-    def measure(self, decisions: Decisions) -> Measurements:
-        """Latencies of pool rows."""
-        rows = self._space.rows(decisions)
-        self.clock.measuring_s += float(self._cost_s[rows].sum())
-        return Measurements(decisions=decisions, latency_s=self._latency_s[rows])
 
 
 _EXPLORER = ExplorerSettings(population=512, generations=4, keep=64)

@@ -6,6 +6,7 @@ import importlib
 import os
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
+from pruner.search.repeats import AdaptiveRepeats
 from pruner.tune.ansor.priority import undisturbed
 from pruner.tune.numerics import Arguments, inputs, relative_error
 from pruner.tune.tvm_import import load_tvm
@@ -26,12 +28,14 @@ class Timing:
     """How long and how often a program runs: MetaSchedule's evaluator settings.
 
     A repeat is the mean of at least ``number`` runs and at least ``min_repeat_ms``; all repeats are
-    kept. ``flush_cache`` empties the CPU caches before each. ``priority`` asks the system to let
-    nothing else run meanwhile, where it may.
+    kept. ``cv_limit``: as many as :class:`~pruner.search.repeats.AdaptiveRepeats` needs, at most
+    ``repeats`` (Ansor's own process makes all). ``flush_cache`` empties the CPU caches before each.
+    ``priority`` asks the system to let nothing else run meanwhile, where it may.
     """
 
     number: int = 1
     repeats: int = 3
+    cv_limit: float | None = None
     min_repeat_ms: int = 50
     flush_cache: bool = False
     priority: bool = True
@@ -40,6 +44,8 @@ class Timing:
         """Raises `PrunerError` on numbers that cannot work."""
         if min(self.number, self.repeats) < 1 or self.min_repeat_ms < 0:
             raise PrunerError("measure: number and repeats must be at least 1, min_repeat_ms 0")
+        if self.cv_limit is not None and not self.cv_limit > 0:
+            raise PrunerError(f"measure.cv_limit={self.cv_limit}: it must be above 0, or null")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,14 +89,20 @@ def run(
         "main",
         handle,
         number=timing.number,
-        repeat=timing.repeats,
+        repeat=timing.repeats if timing.cv_limit is None else 1,
         min_repeat_ms=timing.min_repeat_ms,
         f_preproc="cache_flush_cpu_non_first_arg" if timing.flush_cache else "",
     )
-    if timing.priority and address is None and device == "cpu":
-        with undisturbed():
-            return [float(cost) for cost in evaluator(*arrays).results]
-    return [float(cost) for cost in evaluator(*arrays).results]
+
+    def measure() -> list[float]:
+        return [float(cost) for cost in evaluator(*arrays).results]
+
+    alone = timing.priority and address is None and device == "cpu"
+    with undisturbed() if alone else nullcontext():
+        if timing.cv_limit is None:
+            return measure()
+        rule = AdaptiveRepeats(cv_limit=timing.cv_limit)
+        return rule.measured(lambda: measure()[0], timing.repeats)
 
 
 def reference(path: str, arguments: Arguments, out: str) -> float:

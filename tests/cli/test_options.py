@@ -21,7 +21,7 @@ def nested(name, value):
         ("num_threads", -1), ("num_workers", 0), ("stop_after", 0), ("min_programs", -4),
         ("trainer.max_epochs", 1.5), ("trainer.max_epochs", True), ("optimizer.lr", -1),
         ("inputs.relative", "foo"), ("inputs.scale", "foo"), ("features.dataflow", "foo"),
-        ("data.duplicates", "foo"), ("run_id", "../x"), ("run_id", ".."),
+        ("data.duplicates", "foo"), ("measure.cv_limit", "a"), ("run_id", "../x"), ("run_id", ".."),
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_named(name, value):

@@ -7,8 +7,6 @@ import pytest
 
 from pruner.models.forest import Forest, ForestSettings
 from pruner.search.adatune import (
-    AdaptiveMeasurer,
-    AdaptiveRepeats,
     AdaTunePolicy,
     AdaTuneSettings,
     decision_columns,
@@ -17,6 +15,7 @@ from pruner.search.adatune import (
 from pruner.search.explorer import ExplorerSettings
 from pruner.search.policy import RandomPolicy
 from pruner.search.pool import Clock, PoolMeasurer, PoolSpace
+from pruner.search.repeats import AdaptiveRepeats
 from pruner.search.session import run_session
 
 
@@ -41,23 +40,6 @@ def test_two_repeats_or_one_are_never_cut():
     for costs in ([2.0], [2.0, 4.0]):
         assert AdaptiveRepeats().num_repeats(np.array(costs)) == len(costs)
         assert AdaptiveRepeats().latency_s(np.array(costs)) == np.mean(costs)
-
-
-def test_the_measurer_charges_only_the_repeats_that_were_made():
-    space = PoolSpace(np.array([[1, 2], [3, 4]]))
-    clock = Clock()
-    measurer = AdaptiveMeasurer(
-        space,
-        [(1.0, 1.0, 1.0, 9.0, 9.0), (1.0, 2.0, 4.0, 1.0)],
-        np.array([10.0, 5.0]),
-        clock,
-        rule=AdaptiveRepeats(),
-        repeat_s=0.5,
-    )
-    assert measurer.share_made == (3 + 4) / 9
-    found = measurer.measure(np.array([[3, 4], [1, 2]]))
-    assert found.latency_s.tolist() == [(1 + 2) / 2, 1.0]
-    assert clock.measuring_s == 5.0 + (10.0 - 2 * 0.5)
 
 
 def test_expected_improvement_by_hand():

@@ -92,6 +92,24 @@ def test_every_failure_costs_one_candidate_and_has_its_kind(measurer, tmp_path):
     assert all(o.latency_s == float("inf") and o.message for o in outcomes if o.error)
 
 
+def test_repeats_stop_once_they_agree(tmp_path):
+    from pruner.errors import PrunerError
+    from pruner.tune.jobs import Timing, build, run
+    from pruner.tune.tvm_import import load_tvm
+    from pruner.tune.workloads import arguments
+
+    module, library = doubling(tmp_path), str(tmp_path / "doubling.so")
+    build(load_tvm().tvm.ir.save_json(module), '{"kind": "llvm"}', library)
+
+    def repeats(limit):
+        timing = Timing(repeats=6, min_repeat_ms=1, cv_limit=limit, priority=False)
+        return len(run(library, "cpu", arguments(module), timing, None))
+
+    assert [repeats(limit) for limit in (None, 1e9, 1e-9)] == [6, 3, 6]
+    with pytest.raises(PrunerError, match="above 0"):
+        Timing(cv_limit=0.0)
+
+
 def test_memory_is_limited(measurer, tmp_path):
     """8 GiB are asked for, 2 GiB allowed; the same program with 64 bytes runs."""
     body = (

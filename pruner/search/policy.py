@@ -139,11 +139,14 @@ class DraftThenVerify:
         settings, seen = self._settings, self._history.keys
         if self._learner is not None:  # here, not in observe: the last batch needs no model
             self._model = self._learner(*self._history.all())
-        sample = self._space.sample(settings.random_sample, self._rng)
-        how = settings.draft
-        if self._draft is not None and how and self._round % settings.redraft_period == 0:
-            start = self._space.sample(how.population, self._rng)
-            drafted = explore(self._space, self._draft, how, self._rng, start=start, exclude=seen)
+        draft, how = self._draft, settings.draft
+        if draft is None or self._round % settings.redraft_period:
+            how = None
+        number = settings.random_sample  # one draw with the draft's: live spaces like large ones
+        drawn = self._space.sample(number + (how.population if how else 0), self._rng)
+        sample, start = drawn[:number], drawn[number:]
+        if draft is not None and how is not None:
+            drafted = explore(self._space, draft, how, self._rng, start=start, exclude=seen)
             self._drafted = drafted.decisions
         self._round += 1
         best = self._history.best(int(settings.measured_share * settings.verify.population))

@@ -41,13 +41,18 @@ class DesignSpace:
         """How many slots each sampling instruction takes."""
         return [len(i.outputs) if i.kind.name == SAMPLING[0] else 1 for i in self.sampling]
 
-    def replay(self, decisions: NDArray[np.int64] | None, seed: int) -> Any | None:
-        """The schedule of a vector (None: TVM draws), postprocessed; None where TVM refuses."""
+    def replay(
+        self, decisions: NDArray[np.int64] | None, seed: int, *, verify: bool = True
+    ) -> Any | None:
+        """The schedule of a vector (None: TVM draws), postprocessed; None where TVM refuses.
+
+        ``verify=False`` leaves ``VerifyGPUCode`` out, for programs known to pass it.
+        """
         chosen = {} if decisions is None else self.mapping(decisions)
         s_tir = load_tvm().s_tir
-        return self.finish(s_tir.Trace(self.trace.insts, chosen), seed)
+        return self.finish(s_tir.Trace(self.trace.insts, chosen), seed, verify=verify)
 
-    def finish(self, trace: Any, seed: int) -> Any | None:
+    def finish(self, trace: Any, seed: int, *, verify: bool = True) -> Any | None:
         """Apply a whole trace and the postprocessors; None where TVM refuses."""
         schedule = load_tvm().s_tir.Schedule(
             self.module, seed=seed, debug_mask=0, error_render_level="none"
@@ -55,10 +60,14 @@ class DesignSpace:
         try:
             trace.apply_to_schedule(schedule, remove_postproc=True)
             schedule.enter_postproc()
-            kept = all(p.apply(schedule) for p in self.context.space_generator.postprocs)
+            kept = all(p.apply(schedule) for p in self._postprocs(verify))
         except Exception:  # TVM raises many kinds for decisions that it cannot apply
             return None
         return schedule if kept else None
+
+    def _postprocs(self, verify: bool) -> list[Any]:
+        found = self.context.space_generator.postprocs
+        return [p for p in found if verify or type(p).__name__ != "VerifyGPUCode"]
 
     def vector(self, trace: Any) -> NDArray[np.int64]:
         """The decisions that a finished trace took."""

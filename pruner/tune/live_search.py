@@ -54,7 +54,7 @@ class DecisionSearch:
             rows = rows[~np.isin(self._space.keys(rows), self._waiting)][:num]
             if not len(rows):
                 return []
-            schedules = [self._space.instantiate(row) for row in rows]
+            schedules = self._space.instantiate(rows)
             accepted = np.array([schedule is not None for schedule in schedules])
             if not accepted.all():
                 self.refused += int((~accepted).sum())
@@ -77,7 +77,8 @@ class DecisionSearch:
         """See :class:`LiveSearch`."""
         row = np.zeros(self._space.num_slots, np.int64)
         row[0], row[1 : 1 + len(decisions)] = space, decisions
-        return self._candidate(row, self._space.instantiate(row))
+        (schedule,) = self._space.instantiate(row[None])
+        return self._candidate(row, schedule)
 
     def _tell(self, rows: NDArray[np.int64], outcomes: Sequence[Outcome]) -> None:
         latency_s = np.array([outcome.latency_s for outcome in outcomes])

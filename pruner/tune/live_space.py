@@ -39,7 +39,8 @@ class LiveSpace(Protocol):
         """Features of the N programs."""
 
     def draft_score(self, decisions: Decisions, analyzer: Analyzer) -> NDArray[np.float64]:
-        """Score without a learned model, higher is better; minus infinity where illegal."""
+        """Score without a learned model, higher is better; minus infinity where illegal, NaN where
+        a legal program cannot be told from others."""
 
-    def instantiate(self, decision: NDArray[np.int64]) -> Any | None:
-        """The ``tvm.s_tir.Schedule`` replayed and postprocessed by TVM; None where TVM refuses."""
+    def instantiate(self, decisions: Decisions) -> list[Any | None]:
+        """``tvm.s_tir.Schedule``s replayed and postprocessed by TVM; None where TVM refuses."""

@@ -80,10 +80,13 @@ class ReplaySpace:
 
     def legal(self, decisions: Decisions) -> NDArray[np.bool_]:
         """Which rows TVM replays and its postprocessors accept."""
-        return np.array([self.instantiate(row) is not None for row in decisions], bool)
+        return np.array([made is not None for made in self.instantiate(decisions)], bool)
 
-    def instantiate(self, decision: NDArray[np.int64]) -> Any | None:
-        """Replay one vector."""
+    def instantiate(self, decisions: Decisions) -> list[Any | None]:
+        """Replay every vector."""
+        return [self._replayed(row) for row in decisions]
+
+    def _replayed(self, decision: NDArray[np.int64]) -> Any | None:
         key = int(self.keys(decision[None])[0])
         if key not in self._finished:
             if len(self._finished) >= _CACHED:
@@ -94,7 +97,7 @@ class ReplaySpace:
     def features(self, decisions: Decisions) -> FeatureBatch:
         """164 columns a store from TVM; the dataflow rows are zero."""
         ms = load_tvm().meta_schedule
-        schedules = [self.instantiate(row) for row in decisions]
+        schedules = self.instantiate(decisions)
         valid = np.array([schedule is not None for schedule in schedules], bool)
         candidates = [ms.MeasureCandidate(s, []) for s in schedules if s is not None]
         found = self._extractor.extract_from(self._design.context, candidates)
@@ -116,5 +119,5 @@ class ReplaySpace:
         )
 
     def draft_score(self, decisions: Decisions, analyzer: Analyzer) -> NDArray[np.float64]:
-        """Every accepted program alike: without loop nests there is nothing to draft with."""
-        return np.where(self.legal(decisions), 0.0, -np.inf)
+        """NaN for every accepted program: without loop nests there is nothing to draft with."""
+        return np.where(self.legal(decisions), np.nan, -np.inf)

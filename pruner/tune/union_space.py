@@ -56,7 +56,11 @@ class UnionSpace:
             return (decisions * self._hash).sum(axis=1)
 
     def draft_score(self, decisions: Decisions) -> NDArray[np.float64]:
-        """Draft scores [N]; without an analyzer zero for legal programs."""
+        """Draft scores [N]; without an analyzer zero for legal programs.
+
+        Where a design space cannot tell, chance does: its programs are spread over the scores of
+        the others, so that it keeps its share of any draft.
+        """
         out = np.full(len(decisions), -np.inf)
         with self._phases.time("draft"):
             for space, rows, vectors in self._parts(decisions):
@@ -64,7 +68,14 @@ class UnionSpace:
                     out[rows] = np.where(space.legal(vectors), 0.0, -np.inf)
                 else:
                     out[rows] = space.draft_score(vectors, self._analyzer)
+        unknown, told = np.isnan(out), out[np.isfinite(out)]
+        out[unknown] = np.quantile(told, self._chance(decisions[unknown])) if len(told) else 0.0
         return out
+
+    def _chance(self, decisions: Decisions) -> NDArray[np.float64]:
+        """Numbers in [0, 1), the same for the same row every time."""
+        mixed = self.keys(decisions).view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        return (mixed >> np.uint64(11)) / 2.0**53
 
     def features(self, decisions: Decisions) -> FeatureBatch:
         """Features of all rows, padded to the largest number of statements."""
@@ -90,11 +101,14 @@ class UnionSpace:
             failures=failures,
         )
 
-    def instantiate(self, row: NDArray[np.int64]) -> Any | None:
-        """The schedule of one row; None where TVM refuses."""
-        space = self.spaces[int(row[0])]
+    def instantiate(self, decisions: Decisions) -> list[Any | None]:
+        """The schedules of all rows; None where TVM refuses."""
+        out: list[Any | None] = [None] * len(decisions)
         with self._phases.time("instantiate"):
-            return space.instantiate(row[1 : 1 + space.num_slots])
+            for space, rows, vectors in self._parts(decisions):
+                for row, schedule in zip(rows, space.instantiate(vectors), strict=True):
+                    out[row] = schedule
+        return out
 
     def _parts(
         self, decisions: Decisions

@@ -157,19 +157,33 @@ def test_mutations_change_one_decision_and_stay_in_the_space(tvm, operator, targ
 
 @pytest.mark.parametrize("operator", ["matmul", "depthwise"])
 def test_what_samples_and_mutations_call_legal_tvm_builds(tvm, operator):
-    for _, space in spaces(tvm, operator, CUDA):
+    for design, space in spaces(tvm, operator, CUDA):
         rng = np.random.default_rng(2)
         draws = space.sample(5, rng)
         assert space.legal(draws).all()
         draws = np.concatenate([draws, space.mutate(draws, rng)])
-        built = [space.instantiate(row) is not None for row in draws]
-        assert space.legal(draws).tolist() == built
+        built = [design.replay(row, 1) for row in draws]
+        assert space.legal(draws).tolist() == [schedule is not None for schedule in built]
+        for ours, theirs in zip(space.instantiate(draws), built, strict=True):
+            assert (ours is None) == (theirs is None)
+            if ours is not None:
+                tvm.tvm.ir.assert_structural_equal(ours.mod, theirs.mod)
+
+
+@pytest.mark.parametrize(("operator", "dropped"), [("matmul", 0.5), ("conv", 0.5), ("pool", 0)])
+def test_sampling_drops_no_legal_program_unseen(tvm, operator, dropped):
+    """What the number of threads rules out before a replay is illegal after it."""
+    for _, space in spaces(tvm, operator, CUDA):
+        draws = space.sample_any(1000, np.random.default_rng(6))
+        kept = space._plausible(1000, np.random.default_rng(6))
+        assert len(kept) <= (1 - dropped) * len(draws)
+        assert np.isin(space.keys(draws[space.legal(draws)]), space.keys(kept)).all()
 
 
 def test_a_pipeline_over_a_unit_loop_is_refused(tvm):
     """The initialisation moves into the unit loop: one statement more than the pipeline names."""
     verdicts = []
-    for _, space in spaces(tvm, "batch", CUDA):
+    for design, space in spaces(tvm, "batch", CUDA):
         draws = space.sample_any(2000, np.random.default_rng(4))
         unit = draws[:, 15] == 1  # three spatial axes of five parts, then the reduction
         assert (draws[:, 15:18].prod(axis=1) == 64).all()
@@ -177,7 +191,7 @@ def test_a_pipeline_over_a_unit_loop_is_refused(tvm):
         some = draws[unit & space.legal(draws)][:4]
         some[:, 15:18] = 1, 2, 32
         legal = space.legal(some)
-        assert legal.tolist() == [space.instantiate(row) is not None for row in some]
+        assert legal.tolist() == [design.replay(row, 1) is not None for row in some]
         verdicts.append(legal.any())
     assert verdicts == [True, False, False]
 

@@ -19,8 +19,8 @@ from pruner.program.tir.access import dtype_bytes, rank_of
 from pruner.program.tir.emit import buffer_places
 from pruner.program.tir.tree import Block, LoopNode, Node, Tree
 
-_LOW = "meta_schedule.thread_extent_low_inclusive"
-_HIGH = "meta_schedule.thread_extent_high_inclusive"
+THREADS_LOW = "meta_schedule.thread_extent_low_inclusive"
+THREADS_HIGH = "meta_schedule.thread_extent_high_inclusive"
 _STAGES = "software_pipeline_stage"
 Mask = NDArray[np.bool_]
 
@@ -61,11 +61,11 @@ def _threads_fit(tree: Tree, kernel: Node, num: int, most: int) -> Mask:
             out &= np.equal(extents.setdefault(loop.mark, loop.extent), loop.extent)
     out &= _product(list(extents.values())) <= most
     for block in tree.blocks(kernel):
-        if _LOW in block.annotations and _HIGH in block.annotations:
+        if THREADS_LOW in block.annotations and THREADS_HIGH in block.annotations:
             inner = {x.mark: x.extent for x in tree.path(block) if x.mark in extents}
             threads = _product(list(inner.values()))
-            out &= (int(str(block.annotations[_LOW])) <= threads) & (
-                threads <= int(str(block.annotations[_HIGH]))
+            out &= (int(str(block.annotations[THREADS_LOW])) <= threads) & (
+                threads <= int(str(block.annotations[THREADS_HIGH]))
             )
     return out
 

@@ -25,6 +25,7 @@ from pruner.tune.metaschedule.decisions import (
     TileDecision,
 )
 from pruner.tune.metaschedule.prim_func import read_prim_func
+from pruner.tune.metaschedule.threads import thread_ranges
 from pruner.tune.metaschedule.trace import read_trace
 
 Rows = NDArray[np.int64]
@@ -32,6 +33,7 @@ _FLAGS = 10
 _TRIES = 400  # draws for every legal program that is wanted
 _BATCH = 4096
 _PROBES = 64
+_SHARE_PROBES = 1024
 _UNCERTAIN = "uncertain-region"
 
 
@@ -61,15 +63,21 @@ class BatchedSpace:
         self._hash = random.integers(1, 1 << 62, self.num_slots, dtype=np.int64) | 1
         self._decisions = self._open_decisions(design.vector(design.trace))
         shares = mutators.GPU if kind == "cuda" else mutators.CPU
+        self._threads = thread_ranges(instructions)
         self._mutators = mutators.Mutators(instructions, self._decisions, shares)
-        self._probe()
+        self._legal_share = self._probe()
 
-    def _probe(self) -> None:
-        """Try some programs, so that a space with refusals is refused as a whole."""
+    def _probe(self) -> float:
+        """Try some programs: which share of random ones is legal.
+
+        A space with refusals is refused as a whole.
+        """
         draws = self.sample_any(_PROBES, np.random.default_rng(0))
         reasons = set(self.features(draws).failures.values()) - {_UNCERTAIN}
         if reasons:
             raise UnsupportedProgram(sorted(reasons)[0], "a random program of this space")
+        plausible = self._plausible(_SHARE_PROBES, np.random.default_rng(0))
+        return max(1, self.legal(plausible).sum()) / _SHARE_PROBES
 
     def _open_decisions(self, example: NDArray[np.int64]) -> dict[int, Decision]:
         """What is decided at every slot that starts a decision."""
@@ -94,6 +102,13 @@ class BatchedSpace:
             decision.sample(out, rng)
         return out
 
+    def _plausible(self, num: int, rng: np.random.Generator) -> Decisions:
+        """Of `num` draws those whose decisions alone do not say that they are illegal."""
+        draws = self.sample_any(num, rng)
+        for threads in self._threads:
+            draws = draws[threads.holds(draws)]
+        return draws
+
     def sample(self, num: int, rng: np.random.Generator) -> Decisions:
         """Draws that TVM would accept (as MetaSchedule keeps drawing until it has enough).
 
@@ -103,12 +118,11 @@ class BatchedSpace:
         found: list[Decisions] = []
         count = drawn = 0
         while count < num and drawn < max(num * _TRIES, _BATCH):
-            # whole batches once it is known how few are legal: a batch costs by its kinds of trees
-            rate = max(count, 1) / drawn if drawn else 0.5
-            draws = self.sample_any(min(max(int((num - count) / rate), 256), _BATCH), rng)
+            wanted = int(1.2 * (num - count) / self._legal_share) + 16
+            draws = self._plausible(min(wanted, 4 * _BATCH), rng)
             good = draws[self.legal(draws)]
             found.append(good)
-            count, drawn = count + len(good), drawn + len(draws)
+            count, drawn = count + len(good), drawn + wanted
         if num and not count:
             raise PrunerError("no random schedule of this space is legal on this target")
         some = np.concatenate([np.zeros((0, self.num_slots), np.int64), *found])
@@ -153,9 +167,18 @@ class BatchedSpace:
                 out[rows] = np.where(good, scores, -np.inf)
         return out
 
-    def instantiate(self, decision: NDArray[np.int64]) -> Any | None:
-        """The schedule that TVM makes of one vector, postprocessed; None where it refuses."""
-        return self._design.replay(decision, 1)
+    def instantiate(self, decisions: Decisions) -> list[Any | None]:
+        """The schedules that TVM makes, postprocessed; None where it refuses.
+
+        TVM's check of GPU code takes half of the time; :meth:`legal` has the same verdict.
+        """
+        if self._limits is None:
+            return [self._design.replay(row, 1) for row in decisions]
+        good = self.legal(decisions)
+        return [
+            self._design.replay(row, 1, verify=False) if accepted else None
+            for row, accepted in zip(decisions, good, strict=True)
+        ]
 
     def _trees(self, decisions: Decisions) -> tuple[list[tuple[Rows, Tree]], dict[int, str]]:
         """Trees by rows, and refusals; the last answer is kept for the next question."""

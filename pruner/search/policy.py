@@ -170,10 +170,13 @@ class DraftThenVerify:
         """Learned and drafted standard scores, the draft's weighing ``prior / (prior + trials)``.
 
         Ours: a model that has seen a few dozen programs orders them worse than the analyzer does.
+        While there is none the analyzer has the word alone.
         """
         draft = self._draft
-        if model is None or draft is None or model is draft or not self._settings.prior:
+        if draft is None or model is draft or not self._settings.prior:
             return model
+        if model is None:
+            return draft
         trials = len(self._history.all()[0])
         weight = self._settings.prior / (self._settings.prior + trials)
         learned, drafted = _standard(model, seen), _standard(draft, seen)

@@ -127,7 +127,9 @@ def test_an_empty_pool_and_a_foreign_program_are_refused(space, draft):
         pool.rows(np.full((1, 13), 3, np.int64))
 
 
-@pytest.mark.parametrize(("prior", "trials", "best"), [(0, 10, 0), (30, 10, 199), (30, 90, 0)])
+@pytest.mark.parametrize(
+    ("prior", "trials", "best"), [(0, 10, 0), (30, 0, 199), (30, 10, 199), (30, 90, 0)]
+)
 def test_the_draft_counts_like_as_many_measurements_as_its_prior(prior, trials, best):
     """Draft and model disagree about everything: weights 30/40 and 30/120 decide."""
     pool = PoolSpace(np.arange(200)[:, None])

@@ -13,6 +13,7 @@ from pruner.data.tasks import TaskKey
 from pruner.errors import UnsupportedProgram
 from pruner.models.symbolic.analyzer import Analyzer
 from pruner.search.adatune import AdaTunePolicy, AdaTuneSettings, decision_columns
+from pruner.search.explorer import ExplorerSettings
 from pruner.search.failures import Cautious, LearnedLegality
 from pruner.search.policy import DraftThenVerify, Policy, RandomPolicy, RoundSettings
 from pruner.tune.database import Database
@@ -115,11 +116,12 @@ def _spaces(
         spaces = [_space(design, replay_only=options.replay_only) for design in designs]
     reasons = [reason for _, reason in spaces if reason]
     if reasons:
+        how = "without draft" if len(reasons) == len(spaces) else "drafted by chance"
         tell(
             f"{workload.name}: {len(reasons)} of {len(spaces)} design spaces go through TVM's "
-            f"replay, slowly and without draft ({', '.join(sorted(set(reasons)))})"
+            f"replay, slowly and {how} ({', '.join(sorted(set(reasons)))})"
         )
-    return UnionSpace([s for s, _ in spaces], phases, None if reasons else options.analyzer)
+    return UnionSpace([s for s, _ in spaces], phases, options.analyzer)
 
 
 def _space(design: DesignSpace, *, replay_only: bool) -> tuple[LiveSpace, str]:
@@ -143,18 +145,21 @@ def _policy(
 ) -> Policy:
     chosen: Any = space
     draft = Cautious(space.draft_score, legality)
-    replayed = any(isinstance(part, ReplaySpace) for part in space.spaces)
+    replayed = sum(isinstance(part, ReplaySpace) for part in space.spaces)
+    most = _REPLAYED * len(space.spaces) // max(1, replayed)  # all spaces are drawn alike
     if isinstance(options.policy, RandomDraws):
-        draws = min(options.policy.draws, _REPLAYED) if replayed else options.policy.draws
+        draws = min(options.policy.draws, most) if replayed else options.policy.draws
         return RandomPolicy(chosen, rng, legal=draft, draws=draws)
     if isinstance(options.policy, AdaTuneSettings):
         forest = options.policy
         if replayed:
-            explorer = replace(forest.explorer, population=_REPLAYED, generations=0)
+            explorer = replace(forest.explorer, population=most, generations=0)
             forest = replace(forest, explorer=explorer)
         return AdaTunePolicy(chosen, decision_columns, forest, rng, legal=draft)
     assert isinstance(options.policy, RoundSettings), type(options.policy)
-    settings = _for_replay(options.policy) if replayed else options.policy
+    settings = options.policy
+    if replayed:
+        settings = _for_replay(settings, most, blind=replayed == len(space.spaces))
     learner = None
     if shared is not None:
         key = TaskKey(
@@ -164,17 +169,20 @@ def _policy(
     return DraftThenVerify(chosen, draft, learner, settings, rng)
 
 
-def _for_replay(settings: RoundSettings) -> RoundSettings:
-    """The same round with as many programs as TVM can replay in seconds."""
+def _for_replay(settings: RoundSettings, most: int, *, blind: bool) -> RoundSettings:
+    """The same round with `most` programs a generation; nothing to draft with where `blind`."""
 
-    def fewer(explorer: Any) -> Any:
-        return replace(explorer, population=min(_REPLAYED, explorer.population))
+    def fewer(explorer: ExplorerSettings) -> ExplorerSettings:
+        return replace(explorer, population=min(most, explorer.population))
 
+    draft = None if settings.draft is None else fewer(settings.draft)
+    if draft is not None and blind:
+        draft = replace(draft, generations=0)
     return replace(
         settings,
-        draft=None if settings.draft is None else replace(fewer(settings.draft), generations=0),
+        draft=draft,
         verify=fewer(settings.verify),
-        random_sample=min(_REPLAYED, settings.random_sample),
+        random_sample=min(most, settings.random_sample),
     )
 
 

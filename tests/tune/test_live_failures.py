@@ -1,0 +1,144 @@
+"""Failures in the tuning loop: which kinds teach, and that what was learned survives a kill."""
+
+import numpy as np
+import pytest
+
+from pruner.search.failures import LearnedLegality
+from pruner.tune.isolation import _kind
+from pruner.tune.live_search import DecisionSearch
+from pruner.tune.measure import Candidate, Outcome
+from tests.tune.test_loop import SIZES, FakeMeasurer, Killed, measured, run
+
+pytestmark = pytest.mark.tvm
+
+
+@pytest.fixture(scope="module")
+def platform():
+    from pruner.tune.measure import Platform
+    from pruner.tune.tvm_import import load_tvm
+
+    target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 2})
+    return Platform(target=target, device="cpu", cores=2)
+
+
+class Fragile(FakeMeasurer):
+    """Programs with the two largest unroll depths run out of memory, all others work."""
+
+    def results(self, batch, accept, check):
+        for position, _ in super().results(batch, accept, check):
+            yield position, outcome(batch[position])
+
+
+def outcome(candidate):
+    if candidate.decisions[-1] >= 2:
+        return Outcome(error="run_out_of_memory")
+    return Outcome(costs_s=(1e-3 / int(candidate.decisions[7]),))
+
+
+def test_failing_programs_of_a_union_are_proposed_less_and_less(platform):
+    from pruner.search.failures import Cautious
+    from pruner.search.policy import RandomPolicy
+    from pruner.tune.design import design_spaces
+    from pruner.tune.metaschedule.batched_space import BatchedSpace
+    from pruner.tune.phases import Phases
+    from pruner.tune.union_space import UnionSpace
+    from pruner.tune.workloads import from_operator
+
+    found = design_spaces(from_operator(SIZES).module, platform.target)
+    space = UnionSpace([BatchedSpace(design) for design in found], Phases())
+    legality = LearnedLegality(space)
+    score = Cautious(space.draft_score, legality)
+    policy = RandomPolicy(space, np.random.default_rng(0), legal=score, draws=128)
+    search = DecisionSearch(space, policy, legality)
+    shares = []
+    for _ in range(8):
+        chosen = search.propose(16)
+        outcomes = [outcome(candidate) for candidate in chosen]
+        search.observe(chosen, outcomes)
+        shares.append(np.mean([o.error is not None for o in outcomes]))
+    assert shares[0] > 0.3
+    assert np.mean(shares[4:]) < 0.1
+    assert {candidate.space for candidate in chosen} == set(range(len(found)))
+
+
+@pytest.mark.parametrize(("model", "lag"), [("trees", 0), ("pacm", 1)])
+def test_what_failures_taught_survives_a_kill(tmp_path, platform, model, lag):
+    options = {"trials": 36, "model": model, "specs": (SIZES,)}
+    run(tmp_path / "whole", platform, Fragile(lag), **options)
+    for dies_at in (10, 13):
+        with pytest.raises(Killed):
+            run(tmp_path / "killed", platform, Fragile(lag, dies_at), **options)
+    run(tmp_path / "killed", platform, Fragile(lag), **options)
+    assert measured(tmp_path / "killed") == measured(tmp_path / "whole")
+
+
+class Space:
+    """As much of a union as a search needs: one design space of two decisions."""
+
+    num_slots = 3
+
+    def keys(self, decisions):
+        return decisions @ np.array([1, 10, 100])
+
+
+class Silent:
+    """A policy that only listens."""
+
+    def observe(self, measured):
+        self.measured = measured
+
+
+TEACH = [
+    "build_error", "build_timeout", "build_crash", "build_out_of_memory", "run_error",
+    "run_timeout", "run_crash", "run_illegal_access", "run_out_of_memory", "check_crash",
+    "wrong_result",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("error", "teaches"),
+    [(e, True) for e in TEACH]
+    + [(f"{stage}_no_{what}", False) for stage in ("build", "run") for what in ("worker", "device")]
+    + [(None, False)],
+)
+def test_kinds_that_teach(error, teaches):
+    legality = LearnedLegality(Space())
+    search = DecisionSearch(Space(), Silent(), legality)
+    candidate = Candidate(space=0, decisions=np.array([4, 2]), schedule=None)
+    search.observe([candidate], [Outcome(error=error, costs_s=() if error else (1.0,))])
+    assert legality.failures == int(teaches)
+    assert (legality.probability(np.array([[0, 4, 2]])) > 0.3) == [teaches]
+
+
+def test_what_tvm_refuses_teaches_too():
+    class Refusing(Space):
+        def instantiate(self, decisions):
+            return [None] * len(decisions)
+
+    class Proposing(Silent):
+        def propose(self, num):
+            return np.array([[0, 4, 2]])
+
+    legality = LearnedLegality(Refusing())
+    search = DecisionSearch(Refusing(), Proposing(), legality)
+    assert search.propose(1) == []
+    assert search.refused == legality.failures > 0
+
+
+def test_a_worker_that_does_not_start_is_not_the_programs_fault(monkeypatch):
+    from pruner.tune import isolation
+
+    monkeypatch.setattr(isolation, "_START_S", 0.0)
+    isolation.start_server()
+    worker = isolation.Worker(isolation.Limits(timeout_s=60, memory_bytes=4 << 30), {})
+    assert worker.call("ready").error == "no_worker"
+    monkeypatch.undo()
+    assert worker.call("ready").value is True  # it starts another
+    worker.stop()
+
+
+def test_kinds_of_exceptions():
+    assert _kind(ConnectionError("no tracker"))[0] == "no_device"
+    assert _kind(BrokenPipeError("of a compiler"))[0] == "error"
+    assert _kind(RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS"))[0] == "illegal_access"
+    assert _kind(MemoryError())[0] == "out_of_memory"

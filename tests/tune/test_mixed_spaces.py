@@ -1,0 +1,102 @@
+"""Tasks of which TVM replays some design spaces: the others are drafted as ever."""
+
+import numpy as np
+import pytest
+
+from pruner.features.batch import FeatureBatch
+from pruner.tune.phases import Phases
+from pruner.tune.union_space import UnionSpace
+
+
+class Numbers:
+    """One decision, 0 to 9999; a draft that knows its score, or none (``blind``). 7 is illegal."""
+
+    num_slots = 1
+
+    def __init__(self, *, blind):
+        self.blind = blind
+
+    def draft_score(self, decisions, analyzer):
+        score = np.full(len(decisions), np.nan) if self.blind else 0.5 * decisions[:, 0]
+        return np.where(decisions[:, 0] == 7, -np.inf, score)
+
+    def features(self, decisions) -> FeatureBatch:
+        raise AssertionError("a draft needs no features")
+
+
+def scores(kinds, rows):
+    union = UnionSpace([Numbers(blind=blind) for blind in kinds], Phases(), object())
+    return union.draft_score(np.array(rows))
+
+
+def test_what_cannot_be_drafted_is_spread_over_the_scores_of_the_rest():
+    rng = np.random.default_rng(0)
+    rows = np.column_stack([rng.integers(0, 2, 4000), rng.integers(8, 10000, 4000)])
+    rows[:10, 1] = 7
+    found = scores((False, True), rows)
+    assert (found[:10] == -np.inf).all()
+    assert np.isfinite(found[10:]).all()
+    drafted, blind = found[rows[:, 0] == 0], found[rows[:, 0] == 1]
+    known = (rows[:, 0] == 0) & (rows[:, 1] != 7)
+    np.testing.assert_array_equal(found[known], 0.5 * rows[known, 1])
+    # as many of the best tenth are blind as of all, and no number of theirs is better than another
+    best = np.quantile(drafted, 0.9)
+    assert (blind > best).mean() == pytest.approx(0.1, abs=0.03)
+    chosen = (rows[:, 0] == 1) & (rows[:, 1] != 7)
+    assert abs(np.corrcoef(rows[chosen, 1], found[chosen])[0, 1]) < 0.1
+    np.testing.assert_array_equal(scores((False, True), rows), found)  # the same every time
+
+
+def test_where_nothing_can_be_drafted_all_are_alike():
+    assert scores((True,), [[0, 1], [0, 7], [0, 9]]).tolist() == [0.0, -np.inf, 0.0]
+    assert scores((False, True), [[1, 1], [0, 7]]).tolist() == [0.0, -np.inf]
+
+
+@pytest.mark.tvm
+def test_a_task_with_one_replayed_space_is_drafted(tmp_path, monkeypatch):
+    """Of three spaces the first is taken for one that the engine does not know."""
+    from pathlib import Path
+
+    from pruner.errors import UnsupportedProgram
+    from pruner.models.symbolic.analyzer import load_analyzer
+    from pruner.search.policy import RoundSettings
+    from pruner.tune import setup
+    from pruner.tune.database import Database
+    from pruner.tune.loop import TuneBudget
+    from pruner.tune.measure import Platform
+    from pruner.tune.replay_space import ReplaySpace
+    from pruner.tune.tvm_import import load_tvm
+    from pruner.tune.workloads import from_operator
+
+    batched, asked = setup.BatchedSpace, []
+
+    def first_is_unknown(design):
+        asked.append(design)
+        if len(asked) == 1:
+            raise UnsupportedProgram("trace-instruction", "Blockize")
+        return batched(design)
+
+    monkeypatch.setattr(setup, "BatchedSpace", first_is_unknown)
+    target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 2})
+    told, phases = [], Phases()
+    options = setup.SearchOptions(
+        policy=RoundSettings(),
+        analyzer=load_analyzer(Path(__file__).resolve().parents[2] / "conf", "cpu-avx2"),
+        model=None,
+        platform_name="cpu-avx2",
+        seed=0,
+    )
+    prepared = setup.prepare(
+        [from_operator({"operator": "matmul", "m": 64, "n": 64, "k": 64})],
+        Platform(target=target, device="cpu", cores=2), options, None, budget=TuneBudget(),
+        database=Database(tmp_path), phases=phases, folder=tmp_path, check=False, tell=told.append,
+    )  # fmt: skip
+    (line,) = told
+    assert f"1 of {len(asked)} design spaces go through TVM's replay" in line
+    assert "drafted by chance (trace-instruction: Blockize)" in line
+    union = prepared.fixed["space-matmul_64_64_64"]
+    assert [isinstance(space, ReplaySpace) for space in union.spaces] == [True, False, False]
+    chosen = prepared.tasks[0].search.propose(32)
+    assert {candidate.space for candidate in chosen} == {0, 1, 2}
+    rows = union.sample(64, np.random.default_rng(0))
+    assert len(np.unique(union.draft_score(rows))) > 16  # a draft, not one number for all

@@ -118,7 +118,8 @@ def _join(terms: list[Term]) -> None:
                 coef = np.where(fits, 0, high.coef)
                 terms[i] = high = Term(high.index, high.lower, high.upper, coef, high.limit)
                 joined = True
-        terms[:] = [t for t in terms if any_nonzero(t.coef)]
+        if joined:
+            terms[:] = [t for t in terms if any_nonzero(t.coef)]
 
 
 def _other_variable(t: Term, u: Term) -> bool:

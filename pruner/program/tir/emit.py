@@ -31,17 +31,9 @@ from pruner.program.tir.access import (
     union_all,
 )
 from pruner.program.tir.reduction import reduces_over_threads
-from pruner.program.tir.tree import Block, LoopNode, Node, Tree, plain, renamed
+from pruner.program.tir.tree import Block, LoopNode, Node, Place, Tree, plain, renamed
 
 Lowering = Literal["ansor", "metaschedule"]
-
-
-@dataclass(slots=True, eq=False)
-class Place:
-    """Where a buffer lives: under ``loop`` (None: the whole kernel), its box there."""
-
-    loop: LoopNode | None
-    box: list[Region]
 
 
 @dataclass(slots=True, eq=False)
@@ -78,9 +70,11 @@ def build_nests(
 
 
 def buffer_places(tree: Tree) -> dict[int, Place]:
-    """Where every written buffer lives, by key, in order of first store."""
-    written = dict.fromkeys(block.buffer for block in tree.blocks())
-    return {key: _place(tree, key) for key in written}
+    """Where every written buffer lives, by key, in order of first store; of a finished tree."""
+    if not tree.places:
+        written = dict.fromkeys(block.buffer for block in tree.blocks())
+        tree.places.update((key, _place(tree, key)) for key in written)
+    return tree.places
 
 
 def _place(tree: Tree, key: int) -> Place:

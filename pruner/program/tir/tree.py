@@ -19,6 +19,7 @@ from pruner.program.affine import Affine, IntLike, LoopVar, Mask
 from pruner.program.bounds import thread_rank
 from pruner.program.divide import floordiv, floormod
 from pruner.program.expr import Expr, Load, loads
+from pruner.program.regions import Region
 
 IterKind = Literal["spatial", "reduce", "derived"]
 Uses = dict[LoopVar, IntLike]
@@ -133,11 +134,20 @@ class Block:
 Node = LoopNode | Block
 
 
+@dataclass(slots=True, eq=False)
+class Place:
+    """Where a buffer lives: under ``loop`` (None: the whole kernel), its box there."""
+
+    loop: LoopNode | None
+    box: list[Region]
+
+
 @dataclass(eq=False, slots=True)
 class Tree:
     """A function under scheduling; ``annotations`` are those of its root block.
 
     ``uncertain``: candidates whose regions TVM may compute otherwise; they count as refused.
+    ``places``: where its buffers live, once it is finished (``buffer_places`` of the emitter).
     """
 
     buffers: list[Buffer]
@@ -146,6 +156,7 @@ class Tree:
     definitions: dict[LoopVar, Affine] = field(default_factory=dict)
     made_of: dict[LoopVar, Uses] = field(default_factory=dict)
     uncertain: Mask | np.bool_ = field(default_factory=lambda: np.bool_(False))
+    places: dict[int, Place] = field(default_factory=dict)
     _resolved: dict[LoopVar, Affine] = field(default_factory=dict)
     _values: dict[Block, tuple[list[Binding], list[Affine]]] = field(default_factory=dict)
 

@@ -130,15 +130,15 @@ class DraftThenVerify:
         self._space, self._draft, self._learner = space, draft, learner
         self._settings, self._rng = settings, rng
         self._history = _History(space)
-        self._model: ScoreFunction | None = draft
         self._round = 0
         self._drafted = np.zeros((0, space.num_slots), np.int64)
 
     def propose(self, num: int) -> Decisions:
         """See :class:`Policy`."""
         settings, seen = self._settings, self._history.keys
+        model = self._draft
         if self._learner is not None:  # here, not in observe: the last batch needs no model
-            self._model = self._learner(*self._history.all())
+            model = self._learner(*self._history.all())
         draft, how = self._draft, settings.draft
         if draft is None or self._round % settings.redraft_period:
             how = None
@@ -151,9 +151,9 @@ class DraftThenVerify:
         self._round += 1
         best = self._history.best(int(settings.measured_share * settings.verify.population))
         population = np.concatenate([self._drafted, sample, best])
-        self._model = self._with_prior(self._model, population)
+        model = self._with_prior(model, population)
         num_random = int(settings.epsilon * num)
-        chosen = self._verified(population, num - num_random, seen)
+        chosen = self._verified(model, population, num - num_random, seen)
         pool = self._space.sample(3 * num, self._rng)
         if self._draft is not None:
             pool = pool[np.isfinite(self._draft(pool))]
@@ -182,8 +182,14 @@ class DraftThenVerify:
         learned, drafted = _standard(model, seen), _standard(draft, seen)
         return lambda wanted: (1 - weight) * learned(wanted) + weight * drafted(wanted)
 
-    def _verified(self, population: Decisions, num: int, seen: NDArray[np.int64]) -> Decisions:
-        if self._model is None:  # nothing to verify with: spread over the draft, as the release
+    def _verified(
+        self,
+        model: ScoreFunction | None,
+        population: Decisions,
+        num: int,
+        seen: NDArray[np.int64],
+    ) -> Decisions:
+        if model is None:  # nothing to verify with: spread over the draft, as the release
             known = self._drafted if len(self._drafted) else population
             if self._draft is not None:  # what it accepts may have changed since
                 known = known[np.isfinite(self._draft(known))]
@@ -191,7 +197,7 @@ class DraftThenVerify:
         settings = self._settings.verify
         if self._settings.verify_only_draft:
             settings = replace(settings, generations=0)
-        guarded = guard(self._model, self._draft)
+        guarded = guard(model, self._draft)
         found = explore(self._space, guarded, settings, self._rng, start=population, exclude=seen)
         return found.decisions[:num]
 

@@ -45,7 +45,9 @@ def platform():
     return Platform(target=target, device="cpu", cores=2)
 
 
-def run(folder, platform, measurer, *, specs=(SIZES,), trials=24, model="trees", draft=True):
+def run(
+    folder, platform, measurer, *, specs=(SIZES,), trials=24, model="trees", draft=True, prior=0.0
+):
     from pathlib import Path
 
     from pruner.models.symbolic.analyzer import load_analyzer
@@ -62,7 +64,9 @@ def run(folder, platform, measurer, *, specs=(SIZES,), trials=24, model="trees",
     phases, database = Phases(), Database(folder)
     conf = Path(__file__).resolve().parents[2] / "conf"
     options = SearchOptions(
-        policy=RoundSettings(draft=small if draft else None, verify=small, random_sample=32),
+        policy=RoundSettings(
+            draft=small if draft else None, verify=small, random_sample=32, prior=prior
+        ),
         analyzer=load_analyzer(conf, "cpu-avx2") if draft else None,
         model=made_model(model),
         platform_name="cpu-avx2",
@@ -101,13 +105,14 @@ def measured(folder):
     return [(r.task, r.batch, r.position, r.space, r.decisions, r.costs_s, r.error) for r in rows]
 
 
-@pytest.mark.parametrize(("model", "lag"), [("trees", 0), ("pacm", 1)])
-def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path, platform, model, lag):
-    run(tmp_path / "whole", platform, FakeMeasurer(lag), model=model)
+@pytest.mark.parametrize(("model", "lag", "prior"), [("trees", 0, 16.0), ("pacm", 1, 0.0)])
+def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path, platform, model, lag, prior):
+    options = {"model": model, "prior": prior}
+    run(tmp_path / "whole", platform, FakeMeasurer(lag), **options)
     for dies_at in (3, 9):  # inside the first batch, then three measurements into the second
         with pytest.raises(Killed):
-            run(tmp_path / "killed", platform, FakeMeasurer(lag, dies_at), model=model)
-    last = run(tmp_path / "killed", platform, FakeMeasurer(lag), model=model)
+            run(tmp_path / "killed", platform, FakeMeasurer(lag, dies_at), **options)
+    last = run(tmp_path / "killed", platform, FakeMeasurer(lag), **options)
     assert measured(tmp_path / "killed") == measured(tmp_path / "whole")
     assert last.trials == 24
     assert len({(*row[4], row[3]) for row in measured(tmp_path / "whole")}) == 24

@@ -3,14 +3,12 @@
 import numpy as np
 import pytest
 
-from pruner.data.quarantine import Quarantine
-from pruner.data.tasks import read_tasks
 from pruner.features.draft import DraftPlan, Symbols
 from pruner.features.formula import Evaluator, Formula, ceil, equal, minimum, slot
 from pruner.features.tiling import tile_skeleton
 from pruner.program.skeleton import group_programs
-from pruner.program.task_index import find_dag
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
+from tests.features.recorded import recorded_task
 from tests.features.tiling_check import check_tiling
 
 A_SHARED, B_SHARED, UPDATE, WRITE = 0, 1, 2, 3
@@ -93,14 +91,8 @@ RECORDED = [
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_recorded_programs_agree_with_the_general_engine(shared, name):
-    platform, stem = name.split("/")
-    folder = shared / "data" / "gpu-records" / "measure_records" / platform
-    path = folder / f"{stem}.json.gz"
-    if not path.is_file():
-        pytest.skip(f"development data is absent: {path.name}")
-    task = read_tasks(path, Quarantine())[0]
-    dag = find_dag(task.workload_key, task.fused)
-    for group in group_programs(task.steps[:200])[0]:
+    dag, steps = recorded_task(shared, name)
+    for group in group_programs(steps[:200])[0]:
         assert check_tiling(tile_skeleton(dag, group.skeleton), group.decisions) == []
 
 

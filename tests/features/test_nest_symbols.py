@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-from pruner.data.quarantine import Quarantine
-from pruner.data.tasks import read_tasks
 from pruner.errors import UnsupportedProgram
 from pruner.features.draft import COLUMNS, DraftPlan
 from pruner.features.nest_symbols import nest_symbols
@@ -12,8 +10,8 @@ from pruner.features.nest_symbols_statement import nest_statements
 from pruner.program.nest import build_nests
 from pruner.program.operators import dag_for_workload
 from pruner.program.skeleton import group_programs
-from pruner.program.task_index import find_dag
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
+from tests.features.recorded import recorded_task
 
 
 def random_steps(rng, size, count):
@@ -68,14 +66,8 @@ RECORDED = {
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_recorded_programs_have_the_columns_of_the_closed_formulas(shared, name):
-    platform, stem = name.split("/")
-    folder = shared / "data" / "gpu-records" / "measure_records" / platform
-    path = folder / f"{stem}.json.gz"
-    if not path.is_file():
-        pytest.skip(f"development data is absent: {path.name}")
-    task = read_tasks(path, Quarantine())[0]
-    dag = find_dag(task.workload_key, task.fused)
-    assert differences(dag, task.steps[:200], RECORDED[name]) == set()
+    dag, steps = recorded_task(shared, name)
+    assert differences(dag, steps[:200], RECORDED[name]) == set()
 
 
 def test_a_factored_reduction_has_symbols_from_nests_only():

@@ -79,18 +79,8 @@ def conv2d(
     padded = _pad(data, sides)
     kernel = te.placeholder((co, ci, kh, kw), dtype, name="kernel")
     rc = te.reduce_axis((0, ci), name="rc")
-    ry = te.reduce_axis((0, kh), name="ry")
-    rx = te.reduce_axis((0, kw), name="rx")
     shape = (n, co, _out_size(h, top, bottom, kh, stride), _out_size(w, left, right, kw, stride))
-    out = te.compute(
-        shape,
-        lambda b, f, y, x: te.sum(
-            padded[b, rc, y * stride + ry, x * stride + rx] * kernel[f, rc, ry, rx],
-            axis=[rc, ry, rx],
-        ),
-        name="conv",
-    )
-    return [data, kernel, out]
+    return [data, kernel, _windows(padded, kernel, shape, stride, [rc])]
 
 
 def depthwise_conv2d(
@@ -109,17 +99,23 @@ def depthwise_conv2d(
     data = te.placeholder((n, c, h, w), dtype, name="data")
     padded = _pad(data, sides)
     kernel = te.placeholder((c, 1, kh, kw), dtype, name="kernel")
-    ry = te.reduce_axis((0, kh), name="ry")
-    rx = te.reduce_axis((0, kw), name="rx")
     shape = (n, c, _out_size(h, top, bottom, kh, stride), _out_size(w, left, right, kw, stride))
-    out = te.compute(
-        shape,
-        lambda b, f, y, x: te.sum(
-            padded[b, f, y * stride + ry, x * stride + rx] * kernel[f, 0, ry, rx], axis=[ry, rx]
-        ),
-        name="conv",
-    )
-    return [data, kernel, out]
+    return [data, kernel, _windows(padded, kernel, shape, stride, [])]
+
+
+def _windows(
+    padded: Any, kernel: Any, shape: Sequence[int], stride: int, channels: Sequence[Any]
+) -> Any:
+    """Sum of image times kernel over its window and over `channels` (none: each by itself)."""
+    ry = te.reduce_axis((0, kernel.shape[2]), name="ry")
+    rx = te.reduce_axis((0, kernel.shape[3]), name="rx")
+
+    def element(b: Any, f: Any, y: Any, x: Any) -> Any:
+        image, weight = (channels[0], channels[0]) if channels else (f, 0)
+        product = padded[b, image, y * stride + ry, x * stride + rx] * kernel[f, weight, ry, rx]
+        return te.sum(product, axis=[*channels, ry, rx])
+
+    return te.compute(shape, element, name="conv")
 
 
 def pool(

@@ -74,6 +74,8 @@ def run_door(config_name: str, task: Task) -> None:
                 print_result(checked(config))
         except PrunerError as error:
             fail(str(error))
+        except HydraException as error:  # an unknown choice is an OSError, too
+            fail(_one_line(error))
         except OSError as error:  # a folder that cannot be written, a disk that is full
             fail(f"{error.filename or 'files'}: {error.strerror or error}")
         except OmegaConfBaseException as error:  # composed well, read wrongly: ours

@@ -1,11 +1,12 @@
 """``python -m pruner.cli.results_table``: models x platforms x seeds, one table.
 
-Every fit keeps its folder under the run folder, so an interrupted run goes on with `resume=`.
+Every fit keeps its folder under the run folder, so an interrupted run goes on with `resume=`. With
+``keep_rows=true`` the table itself is what goes on: rows that it has are not made again.
 """
 
 import csv
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from hydra import compose
 from omegaconf import DictConfig
 
@@ -28,6 +30,7 @@ from pruner.cli.common import (
 from pruner.cli.dataset import Dataset, chosen_platforms, load_dataset, record_root
 from pruner.cli.fit import Part, ranker_of, run_part, scored_tasks
 from pruner.cli.options import check_options
+from pruner.cli.workers import forked
 from pruner.data.splits import Split, make_split
 from pruner.data.store import RecordRoot
 from pruner.errors import PrunerError
@@ -35,6 +38,7 @@ from pruner.models.assemble import divide, small_tasks_removed
 from pruner.models.checkpoint import git_commit
 from pruner.models.ranker import RandomRanker
 from pruner.models.report import full_report, random_report
+from pruner.models.store import ProgramStore
 
 METRICS = ("top1", "top5", "pairwise_accuracy", "top1_task_mean", "top5_task_mean", "ndcg")
 COLUMNS = (
@@ -72,6 +76,11 @@ class Fit:
         share = "" if self.share == 1 else f"-share-{self.share}"
         return f"{self.platform}/{self.model}{share}/seed-{self.seed}"
 
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What tells its row from others of the table."""
+        return (self.platform, self.model, self.seed, self.share)
+
 
 def results_table(config: DictConfig) -> dict[str, Any]:
     """Run the command; returns the object of the last line."""
@@ -89,8 +98,15 @@ def results_table(config: DictConfig) -> dict[str, Any]:
         Path(config.outputs), "results_table", config.run_id, "-".join(config.platforms)
     )
     save_config(folder, config)
-    rows = [row for name in config.platforms for row in platform_rows(config, root, name, folder)]
+    torch.set_num_threads(1)  # processes share the cores; every fit has its own num_threads
     out = Path(config.out)
+    rows = read_csv(out / "results.csv") if config.keep_rows else []
+    kept = {(row["platform"], row["model"], row["seed"], row["train_share"]) for row in rows}
+    for name in config.platforms:
+        for row in platform_rows(config, root, name, folder, kept):
+            rows.append(row)
+            if config.keep_rows:  # whatever happens later, this one is made
+                write_csv(out / "results.csv", rows)
     write_csv(out / "results.csv", rows)
     text = markdown(rows)
     (out / "results.md").write_text(text, encoding="utf-8")
@@ -106,55 +122,105 @@ def results_table(config: DictConfig) -> dict[str, Any]:
     return result
 
 
-def platform_rows(config: DictConfig, root: RecordRoot, platform: str, folder: Path) -> list[Row]:
-    """All rows of one platform; records are read once for each kind of dataflow features."""
+def platform_rows(
+    config: DictConfig, root: RecordRoot, platform: str, folder: Path, kept: Set[tuple[Any, ...]]
+) -> Iterator[Row]:
+    """Rows of one platform that are not `kept`, one after another; records are read once for each
+    kind of dataflow features."""
 
     @cache
     def dataset(dataflow: str, platforms: tuple[str, ...] = (platform,)) -> Dataset:
         return load_dataset(root, platforms, dataflow=dataflow, folder=folder)
 
-    rows = []
-    for seed, share, model in product(config.seeds, config.shares, config.models):
-        fit = Fit(
+    fits = [
+        Fit(
             platform=platform,
             model=model,
             variant=tuple(config.variants.get(model, (f"model={model}",))),
             seed=seed,
             share=share,
         )
-        finished = load_metrics(folder / fit.name)
-        metrics = finished or _metrics(config, fit, folder / fit.name, root, dataset)
-        rows.append(_row(fit, metrics))
-    for seed in config.seeds:
-        for name, path in config.checkpoints.items():
-            ranker, info = ranker_of(Path(path))
-            store = dataset(info.dataflow).store
-            test = divide(store, _split(config, store.keys, seed))["test"]
-            judged = {**full_report(scored_tasks(ranker, store, test, 1)), "split": config.split}
-            rows.append(_row(Fit(platform=platform, model=name, seed=seed), judged))
-    return rows
+        for seed, share, model in product(config.seeds, config.shares, config.models)
+    ]
+    fits = [fit for fit in fits if fit.key not in kept]
+    for fit, metrics in _all_metrics(config, fits, root, folder, dataset):
+        yield _row(fit, metrics)
+    for seed, (name, path) in product(config.seeds, config.checkpoints.items()):
+        fit = Fit(platform=platform, model=name, seed=seed)
+        if fit.key in kept:
+            continue
+        ranker, info = ranker_of(Path(path))
+        store = dataset(info.dataflow).store
+        test = divide(store, _split(config, store.keys, seed))["test"]
+        judged = {**full_report(scored_tasks(ranker, store, test, 1)), "split": config.split}
+        yield _row(fit, judged)
+
+
+def _all_metrics(
+    config: DictConfig, fits: Sequence[Fit], root: RecordRoot, folder: Path, dataset: Any
+) -> Iterator[tuple[Fit, Mapping[str, Any]]]:
+    """Every fit with its metrics, in order; `num_workers` processes share what is not there yet."""
+
+    def finished(fit: Fit) -> Mapping[str, Any] | None:
+        return load_metrics(folder / fit.name)
+
+    def make(fit: Fit) -> Mapping[str, Any]:
+        return _metrics(config, fit, folder, root, dataset)
+
+    waiting = [fit for fit in fits if fit.model != "random" and finished(fit) is None]
+    number = min(config.num_workers or 1, len(waiting))
+    if number < 2:
+        for fit in fits:
+            yield fit, finished(fit) or make(fit)
+        return
+    for fit in waiting:  # read before the fork
+        _data_of(config, fit, root, dataset)
+    with forked(waiting, make, number) as working:
+        for fit in fits:
+            metrics = make(fit) if fit.model == "random" else finished(fit)
+            while metrics is None and working():
+                metrics = finished(fit)
+            metrics = metrics or finished(fit)
+            if metrics is None:
+                raise PrunerError(f"{fit.name}: no result; resume={folder} tries it again")
+            yield fit, metrics
 
 
 def _metrics(
-    config: DictConfig, fit: Fit, folder: Path, root: RecordRoot, dataset: Any
+    config: DictConfig, fit: Fit, run: Path, root: RecordRoot, dataset: Any
 ) -> Mapping[str, Any]:
     if fit.model == "random":
         store = dataset("paper").store
         test = divide(store, _split(config, store.keys, fit.seed))["test"]
         return _random_metrics(store, test, config.split)
+    fit_config, store = _data_of(config, fit, root, dataset)
+    split = _split(config, store.keys, fit.seed)
+    joint = "+".join(sorted({key.platform for key in store.keys}))
+    name = replace(fit, platform=joint).name  # one fit for the rows of all its platforms
+    part = Part(name=name, folder=run / name, split=split, seed=fit.seed)
+    metrics = run_part(fit_config, store, part)
+    if metrics is None:
+        raise PrunerError(f"{part.name}: stop_after= has no place in a table")
+    if joint == fit.platform:
+        return metrics
+    own = tuple(key for key in split.test if key.platform == fit.platform)
+    test = divide(store, replace(split, test=own))["test"]
+    scored = scored_tasks(ranker_of(part.checkpoint)[0], store, test, fit_config.min_programs)
+    metrics |= full_report(scored)
+    (run / fit.name).mkdir(parents=True, exist_ok=True)
+    save_metrics(run / fit.name, metrics)
+    return metrics
+
+
+def _data_of(
+    config: DictConfig, fit: Fit, root: RecordRoot, dataset: Any
+) -> tuple[DictConfig, ProgramStore]:
+    """The options of a fit and the programs that it learns from or is judged by."""
     choices = [f"platform={fit.platform}", f"train_share={fit.share}", *config.overrides]
     fit_config = compose("train", overrides=[*choices, *fit.variant])
     check_options(fit_config)
     platforms = chosen_platforms(fit_config.data, fit.platform, root)
-    store = dataset(fit_config.features.dataflow, platforms).store
-    split = _split(config, store.keys, fit.seed)
-    own = tuple(key for key in split.test if key.platform == fit.platform)
-    split = replace(split, test=own)  # a variant may learn from other platforms, too
-    part = Part(name=fit.name, folder=folder, split=split, seed=fit.seed)
-    metrics = run_part(fit_config, store, part)
-    if metrics is None:
-        raise PrunerError(f"{part.name}: stop_after= has no place in a table")
-    return metrics
+    return fit_config, dataset(fit_config.features.dataflow, platforms).store
 
 
 def _random_metrics(store: Any, test: Any, split: str) -> Row:
@@ -205,6 +271,23 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
         writer.writeheader()
         for row in rows:
             writer.writerow({k: f"{v:.6f}" if isinstance(v, float) else v for k, v in row.items()})
+
+
+def read_csv(path: Path) -> list[Row]:
+    """What `write_csv` wrote; no rows where there is no file."""
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8") as handle:
+        return [{k: _value(v) for k, v in row.items()} for row in csv.DictReader(handle)]
+
+
+def _value(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text or None
 
 
 def markdown(rows: Sequence[Row]) -> str:

@@ -40,6 +40,47 @@ def test_a_resumed_table_repeats_no_fit(table, command, tmp_path):
     assert again["mean"] == first["mean"]
 
 
+def test_two_processes_make_the_same_table(table, tmp_path):
+    choices = ("models=[random,tensetmlp,xgboost]", "seeds=[0,1]")
+    tables = []
+    for workers in (1, 2):
+        code, result, err = table(*choices, f"num_workers={workers}", f"out=with-{workers}")
+        assert code == 0, err
+        tables.append(pandas.read_csv(result["results"]))
+    times = ["fit_seconds", "train_programs_per_second", "commit"]
+    pandas.testing.assert_frame_equal(*(found.drop(columns=times) for found in tables))
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("loss=nothing", "loss=nothing is unknown; known: "),
+        ("min_programs=99", "no result; resume="),
+    ],
+)
+def test_a_fit_that_fails_is_told(table, option, says):
+    models = "models=[lightgbm,xgboost]"
+    code, _, err = table(models, "num_workers=2", "seeds=[0]", f"overrides=[{option!r}]")
+    assert code == 2
+    assert says in err.splitlines()[-1]
+    assert "Traceback" not in err
+
+
+def test_rows_that_are_there_stay_and_are_not_made_again(table, tmp_path):
+    code, first, err = table("models=[tensetmlp,random]", "seeds=[0]")
+    assert code == 0, err
+    path = tmp_path / first["results"]
+    before = path.read_text().splitlines()
+    changed = before[1].replace("0.", "9.", 1)  # whatever the table says
+    path.write_text("\n".join([before[0], changed, before[2], ""]))
+    code, second, err = table("models=[tensetmlp,random]", "seeds=[0,1]", "keep_rows=true")
+    assert code == 0, err
+    after = path.read_text().splitlines()
+    assert after[:3] == [before[0], changed, before[2]]
+    assert [line.split(",")[1:3] for line in after[3:]] == [["tensetmlp", "1"], ["random", "1"]]
+    assert second["rows"] == 4
+
+
 def test_a_variant_is_a_name_for_options_and_a_share_draws_programs(table, tmp_path):
     code, result, err = table(
         "models=[blind]", "+variants.blind=['model=pacm','+model.use_dataflow=false']",
@@ -58,16 +99,20 @@ def test_a_variant_is_a_name_for_options_and_a_share_draws_programs(table, tmp_p
 
 def test_a_variant_may_learn_from_several_platforms_and_is_judged_on_its_own(table):
     code, result, err = table(
+        "platforms=[v100,k80]",
         "models=[alone,joint]",
         "+variants.alone=['model=xgboost']",
         "+variants.joint=['model=xgboost','data.platform=[v100,k80]']",
         "seeds=[0]",
     )
     assert code == 0, err
-    rows = pandas.read_csv(result["results"]).set_index("model")
-    assert rows.num_tasks["joint"] == rows.num_tasks["alone"]
-    assert rows.num_programs["joint"] == rows.num_programs["alone"]
-    assert rows.num_train_programs["joint"] > rows.num_train_programs["alone"]
+    table = pandas.read_csv(result["results"])
+    for _, found in table.groupby("platform"):
+        rows = found.set_index("model")
+        assert rows.num_tasks["joint"] == rows.num_tasks["alone"]
+        assert rows.num_programs["joint"] == rows.num_programs["alone"]
+        assert rows.num_train_programs["joint"] > rows.num_train_programs["alone"]
+    assert table[table.model == "joint"].fit_seconds.nunique() == 1  # fitted once
 
 
 def test_an_unknown_platform_is_an_error_not_a_gap(table):

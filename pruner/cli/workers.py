@@ -1,0 +1,54 @@
+"""Jobs in forked processes: what the parent has read is in memory once."""
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from pruner.cli.common import say
+from pruner.errors import PrunerError
+
+Job = TypeVar("Job")
+
+
+@contextmanager
+def forked(jobs: Sequence[Job], run: Callable[[Job], Any], number: int) -> Iterator[Any]:
+    """Run the jobs in `number` processes, first come, first served, while the body goes on.
+
+    Yields a function that waits a moment and tells whether one of them still works. Leaving the
+    body ends them. Results are what `run` writes; a PrunerError is one line on stderr, and the next
+    job follows. The parent must not have used several threads.
+    """
+    context = multiprocessing.get_context("fork")
+    taken = context.Value("i", 0)
+    processes = [
+        context.Process(target=_work, args=(jobs, run, taken), daemon=True) for _ in range(number)
+    ]
+
+    def working() -> bool:
+        alive = [process for process in processes if process.is_alive()]
+        if alive:
+            alive[0].join(0.2)
+        return bool(alive)
+
+    for process in processes:
+        process.start()
+    try:
+        yield working
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()
+
+
+def _work(jobs: Sequence[Job], run: Callable[[Job], Any], taken: Any) -> None:
+    while True:
+        with taken.get_lock():
+            number = taken.value
+            taken.value += 1
+        if number >= len(jobs):
+            return
+        try:
+            run(jobs[number])
+        except PrunerError as error:
+            say(f"error: {error}")

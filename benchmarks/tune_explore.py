@@ -64,7 +64,7 @@ def made_up_latency_s(rng: np.random.Generator, num: int) -> np.ndarray:
 
 
 def ours(workload: Workload, target: Any) -> dict[str, float]:
-    """CPU seconds of a round after a first batch, by phase."""
+    """CPU seconds of a round after a first batch, and of what comes before it once a task."""
     phases, rng = Phases(), np.random.default_rng(0)
     start = time.process_time()
     spaces = [BatchedSpace(design) for design in design_spaces(workload.module, target)]

@@ -170,6 +170,21 @@ def test_what_samples_and_mutations_call_legal_tvm_builds(tvm, operator):
                 tvm.tvm.ir.assert_structural_equal(ours.mod, theirs.mod)
 
 
+@pytest.mark.parametrize("operator", ["matmul", "conv"])
+def test_unit_loops_tell_candidates_apart_over_reductions_only(tvm, operator):
+    """Only a pipeline fuses its outer reduction loop: two trees, with that loop and without."""
+    from pruner.program.tir.replay import replay_groups
+
+    counts = []
+    for _, space in spaces(tvm, operator, CUDA):
+        groups, refused = replay_groups(
+            space.program, space.sample_any(500, np.random.default_rng(7))
+        )
+        assert not refused
+        counts.append(len(groups))
+    assert counts == [1, 2, 2]
+
+
 @pytest.mark.parametrize(("operator", "dropped"), [("matmul", 0.5), ("conv", 0.5), ("pool", 0)])
 def test_sampling_drops_no_legal_program_unseen(tvm, operator, dropped):
     """What the number of threads rules out before a replay is illegal after it."""

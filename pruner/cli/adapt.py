@@ -1,9 +1,8 @@
 """``python adapt.py``: adaptation methods compared by replaying online tuning on records."""
 
 import json
-import multiprocessing
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from pruner.cli.common import (
     say,
 )
 from pruner.cli.progress import track
+from pruner.cli.workers import forked
 from pruner.errors import PrunerError
 from pruner.models.adaptation.base import Adaptation, FittedAdaptation
 from pruner.search.adaptation_replay import (
@@ -88,43 +88,19 @@ def names_of(config: DictConfig) -> list[str]:
 def run_cells(config: DictConfig, folder: Path, bench: Bench, wanted: Sequence[Wanted]) -> None:
     """Compute and write cells, in `num_workers` processes."""
     (folder / "cells").mkdir(exist_ok=True)
-    if config.num_workers == 1:
-        for cell in track(wanted, f"{config.source} to {config.target}", len(wanted)):
-            run_cell(config, folder, bench, cell)
+    run = partial(run_cell, config, folder, bench)
+    title = f"{config.source} to {config.target}"
+    if config.num_workers in (None, 1):
+        for cell in track(wanted, title, len(wanted)):
+            run(cell)
         return
-    # Forked, so that the records are in memory once; every worker writes its own files.
-    context = multiprocessing.get_context("fork")
-    shares = [wanted[n :: config.num_workers] for n in range(config.num_workers)]
-    workers = [
-        context.Process(target=_run_share, args=(config, folder, bench, share)) for share in shares
-    ]
-    for worker in workers:
-        worker.start()
-    for _ in track(_arrivals(folder, wanted, workers), "cells", len(wanted)):
-        pass
-    if any(worker.exitcode for worker in workers):
-        raise PrunerError(f"a worker process failed; resume={folder} keeps what is finished")
-
-
-def _run_share(config: DictConfig, folder: Path, bench: Bench, wanted: Sequence[Wanted]) -> None:
-    torch.set_num_threads(1)
-    for cell in wanted:
-        run_cell(config, folder, bench, cell)
-
-
-def _arrivals(folder: Path, wanted: Sequence[Wanted], workers: Sequence[Any]) -> Iterator[Wanted]:
-    """Cells as their files appear, until all are there or no worker is left."""
-    left = list(wanted)
-    while left:
-        alive = any(worker.is_alive() for worker in workers)
-        there = [cell for cell in left if _cell_file(folder, cell).is_file()]
-        yield from there
-        left = [cell for cell in left if cell not in there]
-        if not alive:
-            break
-        workers[0].join(0.2)
-    for worker in workers:
-        worker.join()
+    with forked(wanted, run, config.num_workers) as working:
+        for cell in track(wanted, title, len(wanted)):
+            path = _cell_file(folder, cell)
+            while not path.is_file() and working():
+                pass
+            if not path.is_file():
+                raise PrunerError(f"{path.stem}: no result; resume={folder} keeps what is finished")
 
 
 def run_cell(config: DictConfig, folder: Path, bench: Bench, wanted: Wanted) -> None:

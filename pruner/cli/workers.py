@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import torch
+
 from pruner.cli.common import say
 from pruner.errors import PrunerError
 
@@ -42,6 +44,7 @@ def forked(jobs: Sequence[Job], run: Callable[[Job], Any], number: int) -> Itera
 
 
 def _work(jobs: Sequence[Job], run: Callable[[Job], Any], taken: Any) -> None:
+    torch.set_num_threads(1)  # the processes share the cores
     while True:
         with taken.get_lock():
             number = taken.value

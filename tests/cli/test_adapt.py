@@ -58,7 +58,8 @@ def test_methods_are_compared_and_a_run_goes_on_where_it_stopped(monkeypatch, ca
     # Lose one cell and the results; what comes back is the same search.
     (run / "cells" / "moa-seed-1.json").rename(tmp_path / "lost.json")
     shutil.copy(run / "results.csv", tmp_path / "before.csv")
-    code, again, err = door(monkeypatch, capsys, tmp_path, f"resume={run}")
+    (run / "cells" / "scratch-seed-0.json").unlink()
+    code, again, err = door(monkeypatch, capsys, tmp_path, f"resume={run}", "num_workers=2")
     assert code == 0, err
     lost = json.loads((tmp_path / "lost.json").read_text())
     found = json.loads((run / "cells" / "moa-seed-1.json").read_text())

@@ -58,7 +58,7 @@ class Affine:
 
 def any_nonzero(x: IntLike | Mask | np.bool_) -> bool:
     """Whether any candidate has a non-zero value."""
-    return bool(x.any()) if isinstance(x, np.ndarray) else bool(x)
+    return bool(np.count_nonzero(x)) if isinstance(x, np.ndarray) else bool(x)
 
 
 def where(cond: bool | np.bool_ | Mask, a: IntLike, b: IntLike) -> IntLike:

@@ -35,6 +35,10 @@ class ExplorerSettings:
             raise PrunerError("explorer: population and keep must be at least 1, generations 0")
 
 
+class NoneFound(PrunerError):
+    """No legal vector was met that is not excluded."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
     """Drafted decision vectors, best first; ``scored`` counts what the draft model looked at."""
@@ -60,7 +64,7 @@ def explore(
     leaves the explorer only, so fewer than ``keep`` may remain.
 
     Raises:
-        PrunerError: no legal vector was met at all.
+        NoneFound: no legal vector was met that is not in `exclude`.
     """
     population = space.sample(settings.population, rng) if start is None else start
     best = Draft(decisions=population[:0], score=np.zeros(0), scored=0)
@@ -75,7 +79,7 @@ def explore(
         passed = legal(best.decisions)
         best = replace(best, decisions=best.decisions[passed], score=best.score[passed])
     if not len(best.decisions):
-        raise PrunerError(
+        raise NoneFound(
             "no legal schedule among the drafted ones; check the device's limits, or draft more"
         )
     return best

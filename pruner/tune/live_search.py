@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.search.explorer import NoneFound
 from pruner.search.failures import LearnedLegality
 from pruner.search.policy import Policy
 from pruner.search.pool import Measurements
@@ -44,13 +45,19 @@ class DecisionSearch:
         """`legality` is told of every failure; the policy should ask it."""
         self._space, self._policy, self._legality = space, policy, legality
         self._waiting: list[int] = []  # keys of proposals without result
+        self._told = 0  # programs with results
         self.refused = 0
         self.savable = True
 
     def propose(self, num: int) -> list[Candidate]:
         """See :class:`LiveSearch`; what TVM refuses counts as a failure for the policy."""
         for _ in range(_ATTEMPTS):
-            rows = self._policy.propose(num + len(self._waiting))
+            try:
+                rows = self._policy.propose(num + len(self._waiting))
+            except NoneFound:
+                if not self._told and not self._waiting:
+                    raise
+                return []  # a small space, all of it measured
             rows = rows[~np.isin(self._space.keys(rows), self._waiting)][:num]
             if not len(rows):
                 return []
@@ -81,6 +88,7 @@ class DecisionSearch:
         return self._candidate(row, schedule)
 
     def _tell(self, rows: NDArray[np.int64], outcomes: Sequence[Outcome]) -> None:
+        self._told += len(outcomes)
         latency_s = np.array([outcome.latency_s for outcome in outcomes])
         self._policy.observe(Measurements(decisions=rows, latency_s=latency_s))
         told = np.array([outcome.tells_of_program for outcome in outcomes])

@@ -131,6 +131,15 @@ def test_several_tasks_share_the_budget_and_resume_too(tmp_path, platform):
     assert rows[0][0] != rows[6][0]  # every task is begun first
 
 
+def test_a_task_ends_when_all_its_programs_are_measured(tmp_path, platform):
+    tiny = {"operator": "matmul", "m": 1, "n": 2, "k": 1}
+    tuning = run(tmp_path, platform, FakeMeasurer(), specs=(tiny, SIZES), trials=150)
+    few, many = tuning.tasks
+    assert few.exhausted
+    assert few.trials < 100 < tuning.trials == 150
+    assert not many.exhausted
+
+
 def test_tvm_applies_the_database(tmp_path, platform):
     """TVM's own way back: compile_tir finds the best schedule of the run."""
     from pruner.tune.database import Database

@@ -151,7 +151,7 @@ class DraftThenVerify:
         self._round += 1
         best = self._history.best(int(settings.measured_share * settings.verify.population))
         population = np.concatenate([self._drafted, sample, best])
-        model = self._with_prior(model, population)
+        model = self._judge(model, population)
         num_random = int(settings.epsilon * num)
         chosen = self._verified(model, population, num - num_random, seen)
         pool = self._space.sample(3 * num, self._rng)
@@ -166,19 +166,21 @@ class DraftThenVerify:
         """See :class:`Policy`."""
         self._history.add(measured)
 
-    def _with_prior(self, model: ScoreFunction | None, seen: Decisions) -> ScoreFunction | None:
-        """Learned and drafted standard scores, the draft's weighing ``prior / (prior + trials)``.
+    def _judge(self, model: ScoreFunction | None, seen: Decisions) -> ScoreFunction | None:
+        """What verifies: the learned score, minus infinity for what the draft says is illegal.
 
-        Ours: a model that has seen a few dozen programs orders them worse than the analyzer does.
-        While there is none the analyzer has the word alone.
+        With a prior (ours: a model that has seen a few dozen programs orders them worse than the
+        analyzer does) learned and drafted standard scores, the draft's weighing ``prior / (prior +
+        trials)``; while there is no model the analyzer has the word alone.
         """
-        draft = self._draft
-        if draft is None or model is draft or not self._settings.prior:
+        draft, prior = self._draft, self._settings.prior
+        if draft is None or model is draft:
             return model
         if model is None:
-            return draft
-        trials = len(self._history.all()[0])
-        weight = self._settings.prior / (self._settings.prior + trials)
+            return draft if prior else None
+        if not prior:
+            return guard(model, draft)
+        weight = prior / (prior + len(self._history.all()[0]))
         learned, drafted = _standard(model, seen), _standard(draft, seen)
         return lambda wanted: (1 - weight) * learned(wanted) + weight * drafted(wanted)
 
@@ -197,8 +199,7 @@ class DraftThenVerify:
         settings = self._settings.verify
         if self._settings.verify_only_draft:
             settings = replace(settings, generations=0)
-        guarded = guard(model, self._draft)
-        found = explore(self._space, guarded, settings, self._rng, start=population, exclude=seen)
+        found = explore(self._space, model, settings, self._rng, start=population, exclude=seen)
         return found.decisions[:num]
 
 

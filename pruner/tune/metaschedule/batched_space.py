@@ -76,6 +76,8 @@ class BatchedSpace:
         reasons = set(self.features(draws).failures.values()) - {_UNCERTAIN}
         if reasons:
             raise UnsupportedProgram(sorted(reasons)[0], "a random program of this space")
+        if self._limits is None:
+            return 1.0
         plausible = self._plausible(_SHARE_PROBES, np.random.default_rng(0))
         return max(1, self.legal(plausible).sum()) / _SHARE_PROBES
 
@@ -112,9 +114,14 @@ class BatchedSpace:
     def sample(self, num: int, rng: np.random.Generator) -> Decisions:
         """Draws that TVM would accept (as MetaSchedule keeps drawing until it has enough).
 
+        On CPUs nothing is asked: the few programs that the engine is not sure of have a draft score
+        of minus infinity, and finding them here would take a replay of every draw.
+
         Raises:
             PrunerError: none of very many draws is legal.
         """
+        if self._limits is None:
+            return self.sample_any(num, rng)
         found: list[Decisions] = []
         count = drawn = 0
         while count < num and drawn < max(num * _TRIES, _BATCH):

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from pruner.search.explorer import ExplorerSettings, ScoreFunction, Scores, explore
 from pruner.search.pool import Measurements
+from pruner.search.remembered import Remembered
 from pruner.search.space import Decisions, SearchSpace, unique_rows
 
 # From all measured programs to a score function, once a round; None: nothing to learn from yet.
@@ -136,10 +137,11 @@ class DraftThenVerify:
     def propose(self, num: int) -> Decisions:
         """See :class:`Policy`."""
         settings, seen = self._settings, self._history.keys
-        model = self._draft
+        draft = model = None if self._draft is None else Remembered(self._space, self._draft)
         if self._learner is not None:  # here, not in observe: the last batch needs no model
-            model = self._learner(*self._history.all())
-        draft, how = self._draft, settings.draft
+            learned = self._learner(*self._history.all())
+            model = None if learned is None else Remembered(self._space, learned)
+        how = settings.draft
         if draft is None or self._round % settings.redraft_period:
             how = None
         number = settings.random_sample  # one draw with the draft's: live spaces like large ones
@@ -151,12 +153,15 @@ class DraftThenVerify:
         self._round += 1
         best = self._history.best(int(settings.measured_share * settings.verify.population))
         population = np.concatenate([self._drafted, sample, best])
-        model = self._judge(model, population)
         num_random = int(settings.epsilon * num)
-        chosen = self._verified(model, population, num - num_random, seen)
-        pool = self._space.sample(3 * num, self._rng)
-        if self._draft is not None:
-            pool = pool[np.isfinite(self._draft(pool))]
+        judge = self._judge(draft, model, population)
+        if judge is None:  # nothing to verify with: spread over the draft, as the release
+            known = self._drafted if len(self._drafted) else population
+            known = self._rng.permutation(_accepted(draft, known))
+            chosen = fresh(self._space, known, seen, num - num_random)
+        else:
+            chosen = self._verified(judge, population, num - num_random, seen)
+        pool = _accepted(draft, self._space.sample(3 * num, self._rng))
         rest = fresh(
             self._space, pool, np.concatenate([seen, self._space.keys(chosen)]), num - len(chosen)
         )
@@ -166,14 +171,16 @@ class DraftThenVerify:
         """See :class:`Policy`."""
         self._history.add(measured)
 
-    def _judge(self, model: ScoreFunction | None, seen: Decisions) -> ScoreFunction | None:
+    def _judge(
+        self, draft: ScoreFunction | None, model: ScoreFunction | None, seen: Decisions
+    ) -> ScoreFunction | None:
         """What verifies: the learned score, minus infinity for what the draft says is illegal.
 
         With a prior (ours: a model that has seen a few dozen programs orders them worse than the
         analyzer does) learned and drafted standard scores, the draft's weighing ``prior / (prior +
         trials)``; while there is no model the analyzer has the word alone.
         """
-        draft, prior = self._draft, self._settings.prior
+        prior = self._settings.prior
         if draft is None or model is draft:
             return model
         if model is None:
@@ -185,22 +192,18 @@ class DraftThenVerify:
         return lambda wanted: (1 - weight) * learned(wanted) + weight * drafted(wanted)
 
     def _verified(
-        self,
-        model: ScoreFunction | None,
-        population: Decisions,
-        num: int,
-        seen: NDArray[np.int64],
+        self, judge: ScoreFunction, population: Decisions, num: int, seen: NDArray[np.int64]
     ) -> Decisions:
-        if model is None:  # nothing to verify with: spread over the draft, as the release
-            known = self._drafted if len(self._drafted) else population
-            if self._draft is not None:  # what it accepts may have changed since
-                known = known[np.isfinite(self._draft(known))]
-            return fresh(self._space, self._rng.permutation(known), seen, num)
-        settings = self._settings.verify
+        how = self._settings.verify
         if self._settings.verify_only_draft:
-            settings = replace(settings, generations=0)
-        found = explore(self._space, model, settings, self._rng, start=population, exclude=seen)
+            how = replace(how, generations=0)
+        found = explore(self._space, judge, how, self._rng, start=population, exclude=seen)
         return found.decisions[:num]
+
+
+def _accepted(draft: ScoreFunction | None, decisions: Decisions) -> Decisions:
+    """Without what the draft says is illegal."""
+    return decisions if draft is None else decisions[np.isfinite(draft(decisions))]
 
 
 def _standard(score: ScoreFunction, seen: Decisions) -> ScoreFunction:

@@ -12,6 +12,7 @@ from pruner.search.draft import DraftScore
 from pruner.search.explorer import ExplorerSettings, explore, select
 from pruner.search.policy import DraftThenVerify, RandomPolicy, RoundSettings
 from pruner.search.pool import Clock, Measurements, PoolMeasurer, PoolSpace
+from pruner.search.remembered import Remembered
 from pruner.search.session import run_session
 from pruner.search.space import DecisionSpace
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
@@ -153,3 +154,18 @@ def test_the_draft_counts_like_as_many_measurements_as_its_prior(prior, trials, 
     policy.observe(Measurements(decisions=middle, latency_s=np.ones(trials)))
     proposed = policy.propose(5)[:, 0]
     assert abs(proposed - best).max() < 15
+
+
+def test_a_program_is_scored_once_and_twins_agree():
+    pool, asked = PoolSpace(np.arange(50)[:, None]), []
+
+    def score(decisions):
+        asked.extend(decisions[:, 0].tolist())
+        return -decisions[:, 0].astype(float)
+
+    remembered = Remembered(pool, score)
+    rng = np.random.default_rng(0)
+    for _ in range(6):
+        wanted = rng.integers(0, 50, (40, 1))
+        np.testing.assert_array_equal(remembered(wanted), -wanted[:, 0])
+    assert len(asked) == len(set(asked)) > 40

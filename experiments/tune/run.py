@@ -3,17 +3,21 @@
 A cell is one operator, seed and policy: one call of ``tune.py``. A finished cell is skipped, a
 broken one goes on where it stopped, so the script can be stopped and started at will:
 
-    python experiments/tune/run.py                      all cells, then results.csv
-    python experiments/tune/run.py trials=16 seeds=1    a quick look
-    python experiments/tune/run.py summary=only         results.csv from the cells there are
+    python experiments/tune/run.py                              all cells, then the tables
+    python experiments/tune/run.py summary=only                 the tables from the cells there are
+    OUT=DIR python experiments/tune/run.py trials=16 seeds=1 operators=matmul policies=ours,ansor
 
-All policies measure with the same settings on the same machine, one after another.
+With OUT=DIR in the environment cells and tables go there instead of outputs/ and this folder. All
+policies measure with the same settings on the same machine, one after another.
 """
 
 import json
+import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +51,17 @@ POLICIES = {
     ],
 }  # fmt: skip
 SETTINGS = ["measure.min_repeat_ms=30", "measure.repeats=3", "num_threads=1"]
-DEFAULTS = {"trials": "64", "seeds": "3", "outputs": "outputs/experiments-tune", "summary": "too"}
+RIVALS = ("metaschedule", "ansor")
+AFTER = (1, 2, 4, 8, 16, 24, 32, 48, 64)  # trials that curves.csv shows
+OUT = Path(os.environ.get("OUT", HERE)).resolve()
+RUNS = ROOT / "outputs" / "experiments-tune" if OUT == HERE else OUT
+DEFAULTS = {
+    "trials": "64",
+    "seeds": "3",
+    "operators": ",".join(OPERATORS),
+    "policies": ",".join(POLICIES),
+    "summary": "too",
+}
 
 
 def run_cell(outputs: Path, name: str, options: list[str]) -> None:
@@ -108,7 +122,7 @@ def rows_of(outputs: Path, trials: int, seeds: int) -> list[dict[str, Any]]:
                 "total_s": metrics["total_seconds"],
                 "invalid_share": metrics["invalid_share"],
             }
-            for rival in ("metaschedule", "ansor"):
+            for rival in RIVALS:
                 trial, seconds = reached(found, finals.get(rival, 0.0))
                 row |= {f"trials_to_{rival}": trial, f"seconds_to_{rival}": seconds}
             seconds_by_phase = metrics["seconds"]
@@ -118,7 +132,10 @@ def rows_of(outputs: Path, trials: int, seeds: int) -> list[dict[str, Any]]:
 
 
 def summarise(table: pd.DataFrame) -> pd.DataFrame:
-    """Medians over seeds and their spread, (max - min) / median, one row an operator and policy."""
+    """Medians over seeds and their spread, (max - min) / median, one row an operator and policy.
+
+    ``speedup_to_X``: X's own median seconds to its median final latency, over these.
+    """
     grouped = table.groupby(["operator", "policy"], sort=False)
     columns = ["final_latency_s", "total_s", "seconds_to_metaschedule", "seconds_to_ansor",
                "trials_to_metaschedule", "trials_to_ansor", "invalid_share"]  # fmt: skip
@@ -126,7 +143,30 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
     final = grouped["final_latency_s"]
     out["final_spread"] = (final.max() - final.min()) / final.median()
     out["seeds"] = grouped.size()
-    return out.reset_index()
+    out = out.reset_index()
+    for rival in RIVALS:
+        own = out[out.policy == rival].set_index("operator")
+        seconds = out.operator.map(own[f"seconds_to_{rival}"])
+        out[f"speedup_to_{rival}"] = seconds / out[f"seconds_to_{rival}"]
+        out[f"final_over_{rival}"] = out.final_latency_s / out.operator.map(own.final_latency_s)
+    return out
+
+
+def curves(outputs: Path, trials: int, seeds: int) -> pd.DataFrame:
+    """Best latency after some trials, over the best that any run found on that operator."""
+    parts = []
+    for operator, policy, seed in product(OPERATORS, POLICIES, range(seeds)):
+        folder = outputs / "tune" / cell_name(operator, policy, seed, trials)
+        if (folder / "metrics.json").is_file():
+            found = curve(folder)
+            after = np.array([number for number in AFTER if number <= len(found["best_s"])])
+            part = pd.DataFrame({"trials": after})
+            part["elapsed_s"] = found["elapsed_s"][after - 1]
+            part["latency_s"] = found["best_s"][after - 1]
+            parts.append(part.assign(operator=operator, policy=policy, seed=seed))
+    table = pd.concat(parts, ignore_index=True)
+    best_s = table.groupby("operator").latency_s.transform("min")
+    return table.assign(relative_latency=table.latency_s / best_s)
 
 
 def cell_name(operator: str, policy: str, seed: int, trials: int) -> str:
@@ -134,25 +174,30 @@ def cell_name(operator: str, policy: str, seed: int, trials: int) -> str:
     return f"{operator}-{policy}-{trials}-{seed}"
 
 
+def run_cells(trials: int, seeds: int, operators: Sequence[str], policies: Sequence[str]) -> None:
+    """All cells, one after another; a seed of everything before the next seed."""
+    for seed, operator, policy in product(range(seeds), operators, policies):
+        common = [*SETTINGS, f"budget.trials={trials}", f"seed={seed}"]
+        name = cell_name(operator, policy, seed, trials)
+        run_cell(RUNS, name, [*OPERATORS[operator], *POLICIES[policy], *common])
+
+
 def main() -> None:
-    """Run what is missing, then write results.csv and summary.csv."""
-    given = dict(word.split("=", 1) for word in sys.argv[1:])
-    options = DEFAULTS | given
+    """Run what is missing, then write results.csv, summary.csv and curves.csv."""
+    options = DEFAULTS | dict(word.split("=", 1) for word in sys.argv[1:])
     trials, seeds = int(options["trials"]), int(options["seeds"])
-    outputs = (ROOT / options["outputs"]).resolve()
     if options["summary"] != "only":
-        for seed in range(seeds):
-            for operator, workload in OPERATORS.items():
-                for policy, own in POLICIES.items():
-                    common = [*SETTINGS, f"budget.trials={trials}", f"seed={seed}"]
-                    name = cell_name(operator, policy, seed, trials)
-                    run_cell(outputs, name, [*workload, *own, *common])
-    table = pd.DataFrame(rows_of(outputs, trials, seeds))
-    place = HERE if "outputs" not in given else outputs
-    table.to_csv(place / "results.csv", index=False, float_format="%.6g")
-    summary = summarise(table)
-    summary.to_csv(place / "summary.csv", index=False, float_format="%.6g")
-    print(json.dumps({"cells": len(table), "summary": str(place / "summary.csv")}))
+        run_cells(trials, seeds, options["operators"].split(","), options["policies"].split(","))
+    table = pd.DataFrame(rows_of(RUNS, trials, seeds))
+    tables = {
+        "results": table,
+        "summary": summarise(table),
+        "curves": curves(RUNS, trials, seeds),
+    }
+    OUT.mkdir(parents=True, exist_ok=True)
+    for name, content in tables.items():
+        content.to_csv(OUT / f"{name}.csv", index=False, float_format="%.6g")
+    print(json.dumps({"cells": len(table), "summary": str(OUT / "summary.csv")}))
 
 
 if __name__ == "__main__":

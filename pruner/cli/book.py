@@ -29,6 +29,7 @@ from pruner.cli.results_book.items import Item, load_items
 from pruner.cli.results_book.page import build_page
 from pruner.errors import PrunerError
 
+COMMITTED = ("full", "alone")  # presets whose results the committed page shows
 # One thread each: the workers already share the cores, and sums keep their order.
 THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -57,10 +58,11 @@ def book(config: DictConfig) -> dict[str, Any]:
             commands.end()
             raise
     failed = [item.name for item, end in zip(items, ends, strict=True) if "error" in end]
-    if config.preset == "full":
+    if config.preset in COMMITTED:
         publish([item for item in items if item.name not in failed], folder, experiments)
         write_page(build_page(load_items(experiments)), experiments)
-    note = f"Preset {config.preset}; the expected ranges are those of the full preset."
+    ranges = " and ".join(COMMITTED)
+    note = f"Preset {config.preset}; the expected ranges are those of the presets {ranges}."
     write_page(build_page(items, note, folder), folder)
     result = {
         "run_dir": str(folder),
@@ -75,15 +77,21 @@ def book(config: DictConfig) -> dict[str, Any]:
 
 
 def chosen(items: Sequence[Item], names: Sequence[str] | None, preset: str) -> list[Item]:
-    """The items to run; an unknown name or preset is told with the known ones."""
+    """The items to run: those named, or all that have the preset.
+
+    Raises `PrunerError` for an unknown name or preset, with the known ones.
+    """
     known = {item.name: item for item in items}
     unknown = sorted(set(names or ()) - set(known))
     if unknown:
         raise PrunerError(f"only={unknown}: unknown; known: {', '.join(known)}")
-    picked = [known[name] for name in names or known]
-    for item in picked:
-        if preset not in item.run:
-            raise PrunerError(f"preset={preset}: {item.name} has only {', '.join(item.run)}")
+    for name in names or ():
+        if preset not in known[name].run:
+            raise PrunerError(f"preset={preset}: {name} has only {', '.join(known[name].run)}")
+    picked = [known[name] for name in names or known if preset in known[name].run]
+    if not picked:
+        presets = sorted({preset for item in items for preset in item.run})
+        raise PrunerError(f"preset={preset}: unknown; known: {', '.join(presets)}")
     return picked
 
 

@@ -102,11 +102,15 @@ def build_page(items: Sequence[Item], note: str = "", results: Path | None = Non
 
 
 def _duration(items: Sequence[Item]) -> str:
-    """What the whole book takes with two workers: half the sum, or the longest item alone."""
+    """What the whole book takes with two workers: half the sum, or the longest item alone.
+
+    Items of the preset "alone" need an idle machine and run one after another.
+    """
     totals = []
     for preset in dict.fromkeys(name for item in items for name in item.minutes):
         each = [item.minutes.get(preset, 0) for item in items]
-        totals.append(f"{preset} preset {max(sum(each) / 2, *each):.0f} minutes")
+        share = 1 if preset == "alone" else 2
+        totals.append(f"{preset} preset {max(sum(each) / share, *each):.0f} minutes")
     return f"All items on two cores, one after another on each: about {', '.join(totals)}."
 
 
@@ -129,7 +133,7 @@ def _range(one: Measured) -> str:
 
 
 def _head(item: Item) -> list[Block]:
-    commands = "\n".join(item.run["full"])
+    commands = "\n".join(item.run.get("full") or item.run["alone"])
     minutes = ", ".join(f"{name} preset {value:g}" for name, value in item.minutes.items())
     return [
         Block(kind="heading", text=f"{item.title} ({item.paper})"),

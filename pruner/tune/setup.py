@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pruner.data.tasks import TaskKey
-from pruner.errors import UnsupportedProgram
+from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.models.symbolic.analyzer import Analyzer
 from pruner.search.adatune import AdaTunePolicy, AdaTuneSettings, decision_columns
 from pruner.search.explorer import ExplorerSettings
@@ -156,7 +156,8 @@ def _policy(
             explorer = replace(forest.explorer, population=most, generations=0)
             forest = replace(forest, explorer=explorer)
         return AdaTunePolicy(chosen, decision_columns, forest, rng, legal=draft)
-    assert isinstance(options.policy, RoundSettings), type(options.policy)
+    if not isinstance(options.policy, RoundSettings):
+        raise PrunerError(f"policy: tune.py cannot search with {type(options.policy).__name__}")
     settings = options.policy
     if replayed:
         settings = _for_replay(settings, most, blind=replayed == len(space.spaces))

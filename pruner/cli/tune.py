@@ -236,7 +236,7 @@ def _platform(config: DictConfig) -> Platform:
         found = check_health(address, config.runner.health_timeout_s)
         say(f"{found['servers']} device(s) {address.key}, answer in {found['seconds']:.2f} s")
     device = device_from_mapping(plain(config.platform))
-    platform = make_platform(device, target=config.target, address=address)
+    platform = make_platform(device, target=plain(config.target), address=address)
     reason = None if config.compile_only else missing_device(platform)
     if reason is not None:
         raise PrunerError(

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from typing import Any
 
 from pruner.errors import PrunerError
@@ -14,6 +15,8 @@ from pruner.tune.ansor.targets import CPU_TARGETS, missing_flags
 from pruner.tune.jobs import RpcAddress
 from pruner.tune.measure import Platform
 from pruner.tune.tvm_import import load_tvm
+
+TARGET_FORM = "'target={kind:llvm,mcpu:haswell,num-cores:2}'"  # as a shell's command line takes it
 
 
 def local_platform() -> str:
@@ -30,36 +33,73 @@ def local_platform() -> str:
 
 
 def make_platform(
-    device: Device, *, target: str | None = None, address: RpcAddress | None = None
+    device: Device,
+    *,
+    target: str | Mapping[str, Any] | None = None,
+    address: RpcAddress | None = None,
 ) -> Platform:
-    """The target of a described device; `target` (TVM's JSON or text) replaces it.
+    """The target of a described device; `target` (`TARGET_FORM`, or its JSON text) replaces it.
 
-    ``target="host"`` is this machine's CPU with all its cores and instructions.
+    ``target="host"`` is this machine's CPU with all its cores and instructions. What a given
+    target leaves open is as on this machine (cores) or as the platform has it (CUDA).
 
     Raises:
-        PrunerError: a target that TVM does not know, or a device without one.
+        PrunerError: a target that TVM does not know or that does not fit, or a device without one.
     """
-    cores = device.num_cores if isinstance(device, CpuDevice) else 1
     if target == "host":
-        cores = os.cpu_count() or 1
-        chosen: Any = {"kind": "llvm", "mcpu": host_cpu(), "num-cores": cores}
-    elif target is not None:
-        chosen = json.loads(target) if target.lstrip().startswith("{") else target
-    else:
-        chosen = _described(device)
-    try:
-        built = load_tvm().tvm.target.Target(chosen)
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise PrunerError(f"target={chosen}: {str(error).splitlines()[0]}") from error
+        if address is not None:
+            raise PrunerError("runner=rpc: name the device, platform= or target=; host is this CPU")
+        target = {"kind": "llvm", "mcpu": host_cpu()}
+    built = _built(_described(device) if target is None else _completed(target, device, address))
     kind = "cuda" if built.kind.name == "cuda" else "cpu"
+    cores = int(built.attrs["num-cores"]) if kind == "cpu" else 1
     return Platform(target=built, device=kind, cores=cores, address=address)
+
+
+def _completed(
+    target: str | Mapping[str, Any], device: Device, address: RpcAddress | None
+) -> dict[str, Any]:
+    given = dict(target) if isinstance(target, Mapping) else _parsed(str(target))
+    kind = _built(given).kind.name
+    if kind != ("llvm" if isinstance(device, CpuDevice) else "cuda"):
+        raise PrunerError(
+            f"target={target}: kind {kind} does not fit platform={device.name}; "
+            "tune.py takes llvm for CPUs and cuda for CUDA devices"
+        )
+    if kind == "cuda":
+        return {**_described(device), **given}
+    if address is not None and "num-cores" not in given:
+        raise PrunerError(f"target={target}: give num-cores, too: {TARGET_FORM}")
+    given.setdefault("num-cores", os.cpu_count() or 1)
+    if given["num-cores"] < 1:
+        raise PrunerError(f"target={target}: num-cores must be at least 1")
+    return given
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    if not text.lstrip().startswith("{"):
+        return {"kind": text}
+    try:
+        return dict(json.loads(text))
+    except json.JSONDecodeError as error:
+        raise PrunerError(f"target={text}: no JSON ({error}); write {TARGET_FORM}") from error
+
+
+def _built(given: Mapping[str, Any]) -> Any:
+    try:
+        return load_tvm().tvm.target.Target(dict(given))
+    except (ValueError, TypeError, RuntimeError) as error:
+        reason = str(error).splitlines()[0].partition(". Target creation")[0]
+        raise PrunerError(
+            f"target={given.get('kind')}: {reason}; write for example {TARGET_FORM}"
+        ) from error
 
 
 def _described(device: Device) -> dict[str, Any]:
     if isinstance(device, CpuDevice):
         found = [t for t in CPU_TARGETS if t.platform == device.name]
         if not found:
-            raise PrunerError(f"platform={device.name} has no target; give target='llvm -mcpu=...'")
+            raise PrunerError(f"platform={device.name} has no target; give {TARGET_FORM}")
         return {
             "kind": "llvm",
             "mcpu": found[0].target.rpartition("=")[2],
@@ -67,7 +107,9 @@ def _described(device: Device) -> dict[str, Any]:
         }
     assert isinstance(device, GpuDevice), type(device)
     if device.architecture is None or not device.architecture.startswith("sm_"):
-        raise PrunerError(f"platform={device.name} is no CUDA device; give target=")
+        raise PrunerError(
+            f"platform={device.name} is no CUDA device; tune.py takes CUDA devices and CPUs"
+        )
     return {
         "kind": "cuda",
         "arch": device.architecture,

@@ -1,0 +1,72 @@
+"""Which target a platform or the user's own words mean, and what is refused."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pruner.errors import PrunerError
+from pruner.program.device import load_device
+
+PLATFORMS = Path(__file__).resolve().parents[2] / "conf" / "platform"
+AVX2 = {"kind": "llvm", "mcpu": "haswell"}
+
+pytestmark = pytest.mark.tvm
+
+
+def made(platform, target, **more):
+    from pruner.tune.machine import make_platform
+
+    return make_platform(load_device(PLATFORMS / f"{platform}.yaml"), target=target, **more)
+
+
+@pytest.mark.parametrize(
+    ("target", "cores"),
+    [
+        (AVX2 | {"num-cores": 3}, 3),
+        ('{"kind": "llvm", "mcpu": "haswell", "num-cores": 3}', 3),
+        (AVX2, os.cpu_count()),
+        ("llvm", os.cpu_count()),
+        ("host", os.cpu_count()),
+    ],
+)
+def test_cores_are_those_of_the_target(target, cores):
+    platform = made("cpu-avx512", target)
+    assert (platform.device, platform.cores) == ("cpu", cores)
+    assert int(platform.target.attrs["num-cores"]) == cores
+
+
+def test_what_a_cuda_target_leaves_open_is_the_platforms():
+    attrs = made("a100", {"kind": "cuda", "arch": "sm_86"}).target.attrs
+    assert str(attrs["arch"]) == "sm_86"
+    assert int(attrs["max_threads_per_block"]) == 1024
+
+
+@pytest.mark.parametrize(
+    ("platform", "target", "told"),
+    [
+        ("cpu-avx2", "llvm -mcpu=haswell", "target={kind:llvm,mcpu:haswell"),
+        ("cpu-avx2", '{"kind": ', "no JSON"),
+        ("cpu-avx2", {"mcpu": "haswell"}, "kind"),
+        ("cpu-avx2", AVX2 | {"num-cores": 0}, "at least 1"),
+        ("cpu-avx2", AVX2 | {"num-cores": "x"}, "num-cores"),
+        ("cpu-avx2", "cuda", "kind cuda does not fit platform=cpu-avx2"),
+        ("a100", "llvm", "kind llvm does not fit platform=a100"),
+        ("mi50", "rocm", "kind rocm does not fit platform=mi50"),
+        ("mi50", "cuda", "no CUDA device"),
+        ("mi50", None, "no CUDA device"),
+    ],
+)
+def test_a_target_that_cannot_work_is_one_line(platform, target, told):
+    with pytest.raises(PrunerError, match=told) as found:
+        made(platform, target)
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize(("target", "told"), [("host", "name the device"), (AVX2, "num-cores")])
+def test_a_remote_device_is_not_this_machine(target, told):
+    from pruner.tune.jobs import RpcAddress
+
+    address = RpcAddress(host="127.0.0.1", port=9190, key="board")
+    with pytest.raises(PrunerError, match=told):
+        made("cpu-avx2", target, address=address)

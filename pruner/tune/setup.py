@@ -35,6 +35,7 @@ from pruner.tune.workloads import Workload, arguments, flops
 Tell = Callable[[str], None]
 
 _REPLAYED = 64  # programs a generation where each one is replayed by TVM
+_PROBES = 8  # programs that tell whether a space has legal ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +114,16 @@ def _spaces(
 ) -> UnionSpace:
     with phases.time("sample"):
         designs = design_spaces(workload.module, platform.target)
-        spaces = [_space(design, replay_only=options.replay_only) for design in designs]
+        made = [_space(design, replay_only=options.replay_only) for design in designs]
+        spaces = [(space, reason) for space, reason in made if _has_programs(space)]
+    empty = len(made) - len(spaces)
+    if made and not spaces:
+        raise PrunerError(f"{workload.name}: no random program is legal on this target")
+    if empty:
+        tell(
+            f"{workload.name}: {empty} of {len(made)} design spaces are left out, "
+            "none of their random programs is legal on this target"
+        )
     reasons = [reason for _, reason in spaces if reason]
     if reasons:
         how = "without draft" if len(reasons) == len(spaces) else "drafted by chance"
@@ -132,6 +142,15 @@ def _space(design: DesignSpace, *, replay_only: bool) -> tuple[LiveSpace, str]:
         return BatchedSpace(design), ""
     except UnsupportedProgram as error:
         return ReplaySpace(design), str(error)
+
+
+def _has_programs(space: LiveSpace) -> bool:
+    """Whether some random program is legal; a space without any would end the run later."""
+    try:
+        space.sample(_PROBES, np.random.default_rng(0))
+    except PrunerError:
+        return False
+    return True
 
 
 def _policy(

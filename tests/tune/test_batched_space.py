@@ -232,3 +232,17 @@ def test_tensor_core_spaces_are_refused_with_a_reason(tvm):
     for design in design_spaces(from_operator(spec).module, target):
         with pytest.raises(UnsupportedProgram, match="trace-instruction"):
             BatchedSpace(design)
+
+
+def test_where_few_draws_are_legal_sampling_goes_on_drawing(tvm, monkeypatch):
+    """A 7x7 conv2d of which 0.06 % are legal; one pass of 16,384 draws finds about nine."""
+    from pruner.tune.metaschedule.batched_space import BatchedSpace
+
+    large = {"n": 64, "ci": 64, "h": 112, "w": 112, "co": 128, "kh": 7, "kw": 7}
+    rare = {"operator": "conv2d", **large, "stride": 1, "padding": 3}
+    monkeypatch.setitem(OPERATORS, "rare", rare)
+    space = BatchedSpace(designs(tvm, "rare", CUDA)[-1])
+    found = space.sample(48, np.random.default_rng(0))
+    assert len(found) == 48
+    assert len(np.unique(space.keys(found))) > 24
+    assert space.legal(found).all()

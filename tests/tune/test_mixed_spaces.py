@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
+from pruner.errors import PrunerError
 from pruner.features.batch import FeatureBatch
+from pruner.tune.measure import Platform
 from pruner.tune.phases import Phases
+from pruner.tune.policies import RandomDraws
 from pruner.tune.union_space import UnionSpace
 
 
@@ -100,3 +103,47 @@ def test_a_task_with_one_replayed_space_is_drafted(tmp_path, monkeypatch):
     assert {candidate.space for candidate in chosen} == {0, 1, 2}
     rows = union.sample(64, np.random.default_rng(0))
     assert len(np.unique(union.draft_score(rows))) > 16  # a draft, not one number for all
+
+
+class Empty(Numbers):
+    """A design space of which every draw is refused."""
+
+    def __init__(self, design):
+        super().__init__(blind=False)
+
+    def sample(self, num, rng):
+        raise PrunerError("no random schedule of this space is legal on this target")
+
+
+@pytest.mark.tvm
+@pytest.mark.parametrize("empty", [1, 3])
+def test_a_design_space_without_legal_programs_is_left_out(monkeypatch, empty):
+    from pruner.tune import setup
+    from pruner.tune.tvm_import import load_tvm
+    from pruner.tune.workloads import from_operator
+
+    batched, made = setup.BatchedSpace, []
+
+    def first_are_empty(design):
+        made.append(Empty(design) if len(made) < empty else batched(design))
+        return made[-1]
+
+    monkeypatch.setattr(setup, "BatchedSpace", first_are_empty)
+    target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 2})
+    workload = from_operator({"operator": "matmul", "m": 64, "n": 64, "k": 64})
+    options = setup.SearchOptions(
+        policy=RandomDraws(), analyzer=None, model=None, platform_name="", seed=0
+    )
+    told: list[str] = []
+
+    def spaces():
+        platform = Platform(target=target, device="cpu", cores=2)
+        return setup._spaces(workload, platform, options, Phases(), told.append).spaces
+
+    if empty == 3:
+        with pytest.raises(PrunerError, match="matmul_64_64_64: no random program is legal"):
+            spaces()
+    else:
+        assert spaces() == made[1:]
+        (line,) = told
+        assert "matmul_64_64_64: 1 of 3 design spaces are left out" in line

@@ -1,7 +1,8 @@
 """``python -m pruner.cli.results_table``: models x platforms x seeds, one table.
 
 Every fit keeps its folder under the run folder, so an interrupted run goes on with `resume=`. With
-``keep_rows=true`` the table itself is what goes on: rows that it has are not made again.
+``keep_rows=true`` the table itself is what goes on: rows that it has are not made again. Options
+that would make those rows otherwise are written beside the table, and have to be the same.
 """
 
 import csv
@@ -16,11 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 from hydra import compose
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from pruner.cli.common import (
     load_metrics,
     new_run_folder,
+    plain,
     resumed_config,
     run_door,
     save_config,
@@ -57,6 +59,7 @@ COLUMNS = (
     "best_epoch",
     "commit",
 )
+SAME = ["split", "resplit", "overrides"]  # options that a table has one value of
 Row = dict[str, Any]
 
 
@@ -94,20 +97,20 @@ def results_table(config: DictConfig) -> dict[str, Any]:
     if missing or not all(config[name] for name in lists):
         given = ", ".join(f"{name}={list(config[name])}" for name in lists)
         raise PrunerError(f"{given}: each needs an entry; records here: {root.platforms}")
+    rows = _kept_rows(config) if config.keep_rows else []
     folder = earlier or new_run_folder(
         Path(config.outputs), "results_table", config.run_id, "-".join(config.platforms)
     )
     save_config(folder, config)
     torch.set_num_threads(1)  # processes share the cores; every fit has its own num_threads
-    out = Path(config.out)
-    rows = read_csv(out / "results.csv") if config.keep_rows else []
+    out = Path(config.out or folder)
     kept = {(row["platform"], row["model"], row["seed"], row["train_share"]) for row in rows}
     for name in config.platforms:
         for row in platform_rows(config, root, name, folder, kept):
             rows.append(row)
             if config.keep_rows:  # whatever happens later, this one is made
-                write_csv(out / "results.csv", rows)
-    write_csv(out / "results.csv", rows)
+                _write(config, out, rows)
+    _write(config, out, rows)
     text = markdown(rows)
     (out / "results.md").write_text(text, encoding="utf-8")
     say(text)
@@ -120,6 +123,33 @@ def results_table(config: DictConfig) -> dict[str, Any]:
     }
     save_metrics(folder, result)
     return result
+
+
+def _kept_rows(config: DictConfig) -> list[Row]:
+    """Rows of the table in ``config.out``, none where there is no table.
+
+    Raises PrunerError when this run would make them otherwise.
+    """
+    if config.out is None:
+        raise PrunerError("keep_rows=true: give out=, the folder of the table that goes on")
+    out = Path(config.out)
+    rows = read_csv(out / "results.csv")
+    beside = out / "options.yaml"
+    earlier = plain(OmegaConf.load(beside)) if beside.is_file() else {}
+    for name in SAME if rows else []:
+        before, now = earlier.get(name), plain(config[name])
+        if before != now:
+            raise PrunerError(
+                f"keep_rows=true: rows of {out} have {name}={before}, not {now}, by {beside}; "
+                "give the same, or another out="
+            )
+    return rows
+
+
+def _write(config: DictConfig, out: Path, rows: Sequence[Row]) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    OmegaConf.save(OmegaConf.masked_copy(config, SAME), out / "options.yaml", resolve=True)
+    write_csv(out / "results.csv", rows)
 
 
 def platform_rows(
@@ -152,7 +182,7 @@ def platform_rows(
         ranker, info = ranker_of(Path(path))
         store = dataset(info.dataflow).store
         test = divide(store, _split(config, store.keys, seed))["test"]
-        judged = {**full_report(scored_tasks(ranker, store, test, 1)), "split": config.split}
+        judged = {**full_report(scored_tasks(ranker, store, test, 1)), "split": config.split.name}
         yield _row(fit, judged)
 
 
@@ -192,7 +222,7 @@ def _metrics(
     if fit.model == "random":
         store = dataset("paper").store
         test = divide(store, _split(config, store.keys, fit.seed))["test"]
-        return _random_metrics(store, test, config.split)
+        return _random_metrics(store, test, config.split.name)
     fit_config, store = _data_of(config, fit, root, dataset)
     split = _split(config, store.keys, fit.seed)
     joint = "+".join(sorted({key.platform for key in store.keys}))
@@ -236,7 +266,9 @@ def _random_metrics(store: Any, test: Any, split: str) -> Row:
 
 
 def _split(config: DictConfig, keys: Any, seed: int) -> Split:
-    return make_split(config.split, keys, seed if config.resplit else 0)
+    options = plain(config.split)
+    name, own_seed = options.pop("name"), options.pop("seed")
+    return make_split(name, keys, seed if config.resplit else own_seed, **options)
 
 
 def _row(fit: Fit, metrics: Mapping[str, Any]) -> Row:
@@ -265,7 +297,6 @@ def _means(rows: Sequence[Row]) -> dict[str, float]:
 
 def write_csv(path: Path, rows: Sequence[Row]) -> None:
     """One line a row, numbers with six digits, columns as in COLUMNS."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as handle:
         writer = csv.DictWriter(handle, COLUMNS)
         writer.writeheader()
@@ -274,11 +305,20 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
 
 
 def read_csv(path: Path) -> list[Row]:
-    """What `write_csv` wrote; no rows where there is no file."""
+    """What `write_csv` wrote; no rows where there is no file.
+
+    Raises PrunerError for a file with other columns.
+    """
     if not path.is_file():
         return []
     with path.open(encoding="utf-8") as handle:
-        return [{k: _value(v) for k, v in row.items()} for row in csv.DictReader(handle)]
+        reader = csv.DictReader(handle)
+        if wrong := set(reader.fieldnames or ()) ^ set(COLUMNS):
+            raise PrunerError(
+                f"{path}: the table lacks, or only it has, {', '.join(sorted(wrong))}; "
+                "leave out keep_rows=true, or give another out="
+            )
+        return [{k: _value(v) for k, v in row.items()} for row in reader]
 
 
 def _value(text: str) -> Any:

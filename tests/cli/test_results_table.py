@@ -22,7 +22,8 @@ def table(command, toy_root):
 def test_one_row_for_each_model_and_seed(table, tmp_path):
     code, result, err = table("models=[tensetmlp,xgboost,random]", "seeds=[0,1]")
     assert code == 0, err
-    with (tmp_path / "experiments/table_topk/results.csv").open() as handle:
+    assert result["results"] == f"{result['run_dir']}/results.csv"
+    with (tmp_path / result["results"]).open() as handle:
         rows = list(csv.DictReader(handle))
     assert [(row["model"], row["seed"]) for row in rows] == [
         (model, seed) for seed in "01" for model in ("tensetmlp", "xgboost", "random")
@@ -67,18 +68,57 @@ def test_a_fit_that_fails_is_told(table, option, says):
 
 
 def test_rows_that_are_there_stay_and_are_not_made_again(table, tmp_path):
-    code, first, err = table("models=[tensetmlp,random]", "seeds=[0]")
+    code, first, err = table("models=[tensetmlp,random]", "seeds=[0]", "out=kept")
     assert code == 0, err
     path = tmp_path / first["results"]
     before = path.read_text().splitlines()
     changed = before[1].replace("0.", "9.", 1)  # whatever the table says
     path.write_text("\n".join([before[0], changed, before[2], ""]))
-    code, second, err = table("models=[tensetmlp,random]", "seeds=[0,1]", "keep_rows=true")
+    more = ("models=[tensetmlp,random]", "seeds=[0,1]", "out=kept", "keep_rows=true")
+    code, second, err = table(*more)
     assert code == 0, err
     after = path.read_text().splitlines()
     assert after[:3] == [before[0], changed, before[2]]
     assert [line.split(",")[1:3] for line in after[3:]] == [["tensetmlp", "1"], ["random", "1"]]
     assert second["rows"] == 4
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("split=within_task", "have split={'name': 'by_task', 'seed': 0}, not {'name': 'within"),
+        ("resplit=false", "have resplit=True, not False"),
+        ("overrides=['train_pick=tasks']", "have overrides=[], not ['train_pick=tasks']"),
+        ("out=null", "keep_rows=true: give out="),
+    ],
+)
+def test_rows_that_were_made_otherwise_are_not_taken_for_these(
+    command, toy_root, tmp_path, option, says
+):
+    options = (f"data.root={toy_root}", "platforms=[v100]", "models=[random]", "seeds=[0]")
+    assert command("results_table", *options, "out=kept")[0] == 0
+    before = (tmp_path / "kept/results.csv").read_text()
+    code, _, err = command("results_table", *options, "out=kept", "keep_rows=true", option)
+    assert code == 2
+    assert says in err
+    assert len(err.splitlines()) == 1
+    assert (tmp_path / "kept/results.csv").read_text() == before
+
+
+def test_a_table_with_other_columns_is_one_line(table, tmp_path):
+    (tmp_path / "results.csv").write_text("platform,model,seed\nv100,random,0\n")
+    code, _, err = table("models=[random]", "seeds=[0]", "out=.", "keep_rows=true")
+    assert code == 2
+    assert err.startswith("error: results.csv: the table lacks, or only it has, best_epoch, ")
+
+
+def test_the_split_is_a_choice_like_that_of_train(table):
+    code, result, err = table("models=[random]", "seeds=[0]", "split=within_task")
+    assert code == 0, err
+    every = pandas.read_csv(result["results"])
+    assert list(every.split) == ["within_task"]
+    _, result, _ = table("models=[random]", "seeds=[0]")
+    assert pandas.read_csv(result["results"]).num_tasks[0] < every.num_tasks[0]
 
 
 def test_a_variant_is_a_name_for_options_and_a_share_draws_programs(table, tmp_path):
@@ -88,7 +128,7 @@ def test_a_variant_is_a_name_for_options_and_a_share_draws_programs(table, tmp_p
     )  # fmt: skip
     assert code == 0, err
     assert set(result["mean"]) == {"v100/blind at 0.2", "v100/blind"}
-    with (tmp_path / "experiments/table_topk/results.csv").open() as handle:
+    with (tmp_path / result["results"]).open() as handle:
         few, every = csv.DictReader(handle)
     assert 5 * int(few["num_train_programs"]) == int(every["num_train_programs"])  # 3 of 15
     weights = torch.load(

@@ -16,7 +16,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from pruner.cli.options import check_options
 from pruner.errors import DataError, PrunerError
@@ -60,7 +60,10 @@ def run_door(config_name: str, task: Task) -> None:
 
     def checked(config: DictConfig) -> Mapping[str, Any]:
         check_options(config)
-        return task(config)
+        try:
+            return task(config)
+        except MissingMandatoryValue as error:
+            raise PrunerError(f"give {error.full_key}=, it has no default; see --help") from error
 
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
 

@@ -10,10 +10,8 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
-from pruner import features
 from pruner.cli import loggers
 from pruner.cli.common import (
-    CONF,
     build,
     choice,
     load_metrics,
@@ -25,29 +23,20 @@ from pruner.cli.common import (
     save_metrics,
     say,
 )
+from pruner.cli.tune_plan import Plan, load_draft, make_plan
 from pruner.cli.tune_report import TaskOutcome, draw, load_run, summary, time_table
 from pruner.errors import PrunerError
-from pruner.models.adaptation.base import Setting
-from pruner.models.checkpoint import load_checkpoint
-from pruner.models.ranker import NeuralRanker
-from pruner.models.symbolic.analyzer import Analyzer, load_analyzer
-from pruner.models.trees import XGBoostRanker
-from pruner.program.device import device_from_mapping
 from pruner.tune.ansor_baseline import tune_with_ansor
 from pruner.tune.database import Database
-from pruner.tune.jobs import RpcAddress, Timing
 from pruner.tune.journal import JOURNAL_FILE, Trial, read_trials
-from pruner.tune.learning import AdaptedModel, OnlineModel, TreeModel
 from pruner.tune.loop import LiveTask, TuneBudget, TuningRun
-from pruner.tune.machine import local_platform, make_platform, missing_device
-from pruner.tune.measure import Measurer, MeasureSettings, Outcome, Platform
+from pruner.tune.machine import local_platform
+from pruner.tune.measure import Measurer, Outcome
 from pruner.tune.phases import Phases
 from pruner.tune.policies import Ansor, MetaSchedule
-from pruner.tune.remote import check_health
 from pruner.tune.setup import SearchOptions, prepare
 from pruner.tune.workloads import Workload, load_workloads
 
-TIMING = ("number", "repeats", "cv_limit", "min_repeat_ms", "flush_cache")
 LOCAL = "cpu"  # platform=cpu: the described CPU that fits this machine
 
 
@@ -63,12 +52,13 @@ def tune(config: DictConfig) -> dict[str, Any]:
     if config.num_threads:
         torch.set_num_threads(config.num_threads)
     workloads = load_workloads(plain(config.workload))
+    plan = make_plan(config)
     folder = earlier or _open_run(config, workloads)
     tags = [config.platform.name, choice("policy")]
     about = loggers.About(config=plain(config), tags=tags)
     logger = build(config.logger)(folder=folder, name=folder.name, about=about)
     try:
-        result = _tune(config, workloads, folder, logger)
+        result = _tune(config, plan, workloads, folder, logger)
         tasks = [{"task": name, **task} for name, task in result["tasks"].items()]
         loggers.report(logger, result, tasks, under="tuned")
     finally:
@@ -82,7 +72,10 @@ def tune(config: DictConfig) -> dict[str, Any]:
 
 def plot(config: DictConfig) -> dict[str, Any]:
     """Draw the curves and the time of earlier runs into a new folder."""
-    runs = [load_run(Path(folder)) for folder in config.plot]
+    named = plain(config.plot)
+    runs = [load_run(Path(name)) for name in ([named] if isinstance(named, str) else named)]
+    if not runs:
+        raise PrunerError("plot=[]: name at least one run folder")
     folder = new_run_folder(Path(config.outputs), "tune", config.run_id, "plot")
     save_config(folder, config)
     for run in runs:
@@ -107,25 +100,23 @@ def _open_run(config: DictConfig, workloads: Sequence[Workload]) -> Path:
 
 
 def _tune(
-    config: DictConfig, workloads: Sequence[Workload], folder: Path, logger: Any
+    config: DictConfig, plan: Plan, workloads: Sequence[Workload], folder: Path, logger: Any
 ) -> dict[str, Any]:
-    platform = _platform(config)
-    policy = build(config.policy)
+    platform, policy, budget = plan.platform, plan.policy, plan.budget
     if isinstance(policy, Ansor):
-        return _ansor(config, workloads, platform, policy, folder, logger)
+        return _ansor(config, plan, workloads, folder, logger)
     work_dir = Path(config.work_dir or folder)
     work_dir.mkdir(parents=True, exist_ok=True)
     phases, database = Phases(), Database(work_dir)
-    budget = TuneBudget(**plain(config.budget))
     options = SearchOptions(
         policy=policy,
-        analyzer=None if isinstance(policy, MetaSchedule) else _analyzer(config),
-        model=_model(config) if config.verify else None,
+        analyzer=None if isinstance(policy, MetaSchedule) else load_draft(config, platform),
+        model=plan.model,
         platform_name=config.platform.name,
         seed=config.seed,
         replay_only=config.spaces == "replay",
     )
-    with Measurer(platform, _settings(config), phases) as measurer:
+    with Measurer(platform, plan.settings, phases) as measurer:
         prepared = prepare(
             workloads,
             platform,
@@ -195,16 +186,11 @@ def _compiled(
 
 
 def _ansor(
-    config: DictConfig,
-    workloads: Sequence[Workload],
-    platform: Platform,
-    policy: Ansor,
-    folder: Path,
-    logger: Any,
+    config: DictConfig, plan: Plan, workloads: Sequence[Workload], folder: Path, logger: Any
 ) -> dict[str, Any]:
     if len(workloads) != 1:
         raise PrunerError("policy=ansor_tvm tunes one operator a run; choose one workload")
-    (workload,), budget = workloads, TuneBudget(**plain(config.budget))
+    (workload,), budget = workloads, plan.budget
     best_s = float("inf")
 
     def report(trial: Trial) -> None:
@@ -216,9 +202,9 @@ def _ansor(
 
     seconds = tune_with_ansor(
         workload,
-        platform,
-        policy,
-        _settings(config),
+        plan.platform,
+        plan.policy,
+        plan.settings,
         budget=budget,
         seed=config.seed,
         folder=folder,
@@ -226,55 +212,6 @@ def _ansor(
     )
     outcome = TaskOutcome.of(workload, read_trials(folder / JOURNAL_FILE))
     return summary([outcome], seconds, folder, folder)
-
-
-def _platform(config: DictConfig) -> Platform:
-    address = None
-    if config.runner.kind == "rpc":
-        names = ("host", "port", "key", "session_timeout_s")
-        address = RpcAddress(**{name: config.runner[name] for name in names})
-        found = check_health(address, config.runner.health_timeout_s)
-        say(f"{found['servers']} device(s) {address.key}, answer in {found['seconds']:.2f} s")
-    device = device_from_mapping(plain(config.platform))
-    platform = make_platform(device, target=plain(config.target), address=address)
-    reason = None if config.compile_only else missing_device(platform)
-    if reason is not None:
-        raise PrunerError(
-            f"platform={config.platform.name}: {reason}; "
-            "use runner=rpc, compile_only=true or platform=cpu"
-        )
-    say(f"target {platform.target_json}")
-    return platform
-
-
-def _settings(config: DictConfig) -> MeasureSettings:
-    options = plain(config.measure)
-    timing = Timing(**{k: options.pop(k) for k in TIMING})
-    return MeasureSettings(timing=timing, **options)
-
-
-def _analyzer(config: DictConfig) -> Analyzer | None:
-    try:
-        return load_analyzer(CONF, config.platform.name)
-    except PrunerError as error:
-        say(f"no draft: {error}")
-        return None
-
-
-def _model(config: DictConfig) -> OnlineModel:
-    """The verifier: trees grown anew, or a network with an adaptation method."""
-    model = build(config.model)
-    if isinstance(model, XGBoostRanker):
-        return TreeModel(seed=config.seed)
-    source = None
-    if config.checkpoint is not None:
-        version = features.FEATURE_SET_VERSION
-        loaded, _ = load_checkpoint(Path(config.checkpoint), feature_version=version)
-        if not isinstance(loaded, NeuralRanker):
-            raise PrunerError(f"checkpoint={config.checkpoint}: trees cannot be adapted online")
-        source = loaded
-    setting = Setting(make_network=partial(build, config.model), source=source, seed=config.seed)
-    return AdaptedModel(build(config.adaptation, setting=setting))
 
 
 def _report(logger: Any, budget: TuneBudget, row: Mapping[str, Any]) -> None:

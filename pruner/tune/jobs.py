@@ -46,6 +46,11 @@ class Timing:
             raise PrunerError("measure: number and repeats must be at least 1, min_repeat_ms 0")
         if self.cv_limit is not None and not self.cv_limit > 0:
             raise PrunerError(f"measure.cv_limit={self.cv_limit}: it must be above 0, or null")
+        if self.cv_limit is not None and self.repeats < 4:
+            raise PrunerError(
+                f"measure.cv_limit={self.cv_limit} leaves repeats out from the fourth on, and "
+                f"measure.repeats={self.repeats}; give for example measure.repeats=6"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,167 @@
+"""What a tuning run works with, built from its options before its folder and its workers are."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from torch import nn
+
+from pruner import features
+from pruner.cli.common import CONF, build, plain, say
+from pruner.cli.evaluate import checkpoint_file
+from pruner.errors import PrunerError
+from pruner.features.dataflow import NUM_ROWS
+from pruner.models.adaptation.base import Setting
+from pruner.models.adaptation.warm import Scratch
+from pruner.models.checkpoint import load_checkpoint
+from pruner.models.ranker import NeuralRanker
+from pruner.models.symbolic.analyzer import Analyzer, CpuAnalyzer, load_analyzer
+from pruner.models.tlp import TLP
+from pruner.models.training import build_network
+from pruner.models.trees import XGBoostRanker
+from pruner.program.device import device_from_mapping
+from pruner.search.policy import RoundSettings
+from pruner.tune.jobs import RpcAddress, Timing
+from pruner.tune.learning import AdaptedModel, OnlineModel, TreeModel
+from pruner.tune.loop import TuneBudget
+from pruner.tune.machine import make_platform, missing_device
+from pruner.tune.measure import MeasureSettings, Platform
+from pruner.tune.policies import Ansor
+from pruner.tune.remote import check_health
+
+TIMING = ("number", "repeats", "cv_limit", "min_repeat_ms", "flush_cache")
+_DATAFLOW = "paper"  # what live spaces compute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """``model`` None: nothing is learned, or the policy brings its own model."""
+
+    platform: Platform
+    policy: Any
+    settings: MeasureSettings
+    budget: TuneBudget
+    model: OnlineModel | None
+
+
+def make_plan(config: DictConfig) -> Plan:
+    """Build what the options name.
+
+    Raises:
+        PrunerError: a value that cannot work, or options that contradict each other.
+    """
+    policy, settings = build(config.policy), _settings(config)
+    if isinstance(policy, Ansor):
+        _check_ansor(config)
+    model = None
+    if isinstance(policy, RoundSettings) and config.verify:
+        model = _model(config)
+    elif config.checkpoint is not None:
+        raise PrunerError(
+            f"checkpoint={config.checkpoint}: nothing would use it; it needs verify=true and a "
+            "policy such as pruner_live"
+        )
+    return Plan(
+        platform=_platform(config),
+        policy=policy,
+        settings=settings,
+        budget=TuneBudget(**plain(config.budget)),
+        model=model,
+    )
+
+
+def _check_ansor(config: DictConfig) -> None:
+    """Ansor's own process measures, and by its own rule."""
+    for option in ("compile_only", "measure.cv_limit"):
+        if value := OmegaConf.select(config, option):
+            raise PrunerError(f"{option}={value}: policy=ansor_tvm cannot do that; leave it out")
+
+
+def _settings(config: DictConfig) -> MeasureSettings:
+    options = plain(config.measure)
+    timing = Timing(**{k: options.pop(k) for k in TIMING})
+    return MeasureSettings(timing=timing, **options)
+
+
+def _platform(config: DictConfig) -> Platform:
+    address = None
+    if config.runner.kind == "rpc":
+        names = ("host", "port", "key", "session_timeout_s")
+        address = RpcAddress(**{name: config.runner[name] for name in names})
+    device = device_from_mapping(plain(config.platform))
+    platform = make_platform(device, target=plain(config.target), address=address)
+    if address is not None:
+        found = check_health(address, config.runner.health_timeout_s)
+        say(f"{found['servers']} device(s) {address.key}, answer in {found['seconds']:.2f} s")
+    reason = None if config.compile_only else missing_device(platform)
+    if reason is not None:
+        raise PrunerError(
+            f"platform={config.platform.name}: {reason}; "
+            "use runner=rpc, compile_only=true or platform=cpu"
+        )
+    say(f"target {platform.target_json}")
+    return platform
+
+
+def load_draft(config: DictConfig, platform: Platform) -> Analyzer | None:
+    """The platform's analyzer, for as many cores as the target has; None where there is none."""
+    try:
+        analyzer = load_analyzer(CONF, config.platform.name)
+    except PrunerError as error:
+        say(f"no draft: {error}")
+        return None
+    if isinstance(analyzer, CpuAnalyzer):
+        return replace(analyzer, device=replace(analyzer.device, num_cores=platform.cores))
+    return analyzer
+
+
+def _model(config: DictConfig) -> OnlineModel:
+    """The verifier: trees grown anew, or a network with an adaptation method."""
+    make = partial(build, config.model)
+    model: Any = build_network(make, seed=0)
+    if isinstance(model, nn.Module):
+        _check_network(model, "model")
+        return _adapted(config, make)
+    if not isinstance(model, XGBoostRanker):
+        raise PrunerError(f"{type(model).__name__}: tune.py takes a network or model=xgboost")
+    if config.checkpoint is not None:
+        raise PrunerError(f"checkpoint={config.checkpoint}: model=xgboost is grown anew; leave it")
+    return TreeModel(seed=config.seed)
+
+
+def _adapted(config: DictConfig, make_network: Callable[[], nn.Module]) -> AdaptedModel:
+    source = None if config.checkpoint is None else _source(Path(config.checkpoint))
+    setting = Setting(make_network=make_network, source=source, seed=config.seed)
+    adaptation = build(config.adaptation, setting=setting)
+    if source is not None and isinstance(adaptation, Scratch):
+        raise PrunerError(
+            f"checkpoint={config.checkpoint}: adaptation=scratch throws its weights away; "
+            "choose for example adaptation=finetune"
+        )
+    return AdaptedModel(adaptation)
+
+
+def _source(path: Path) -> NeuralRanker:
+    version = features.FEATURE_SET_VERSION
+    ranker, info = load_checkpoint(checkpoint_file(path), feature_version=version)
+    if not isinstance(ranker, NeuralRanker):
+        raise PrunerError(f"checkpoint={path}: trees cannot be adapted online")
+    if info.dataflow != _DATAFLOW:
+        raise PrunerError(
+            f"checkpoint={path}: trained with features.dataflow={info.dataflow}; tune.py takes "
+            f"models trained with features.dataflow={_DATAFLOW}"
+        )
+    _check_network(ranker.network, f"checkpoint={path}")
+    return ranker
+
+
+def _check_network(network: nn.Module, name: str) -> None:
+    """Refuse what cannot read the features of live spaces."""
+    if isinstance(network, TLP):
+        raise PrunerError(f"{name}: TLP reads primitives of Ansor's records; choose model=pacm")
+    rows = NUM_ROWS[_DATAFLOW]
+    if getattr(network, "num_dataflow_rows", rows) != rows:
+        raise PrunerError(f"{name}: made for other dataflow rows than {rows}; choose model=pacm")

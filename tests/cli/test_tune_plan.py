@@ -1,0 +1,113 @@
+"""Options of ``tune.py`` that contradict each other are refused before a folder or a worker is."""
+
+import sys
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from pruner.cli.common import CONF
+from pruner.errors import PrunerError
+from pruner.features import FEATURE_SET_VERSION
+from pruner.models.checkpoint import CheckpointInfo, save_checkpoint
+from pruner.models.mlp import TenSetMLP
+from pruner.models.ranker import NeuralRanker
+from pruner.models.scaler import ColumnScaler
+
+pytestmark = pytest.mark.tvm
+FINETUNE = "adaptation=finetune"
+
+
+def plan(*options):
+    from pruner.cli.tune_plan import make_plan
+
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return make_plan(compose("tune", list(options)))
+
+
+def run_folder(path, dataflow="paper"):
+    ranker = NeuralRanker(TenSetMLP(), ColumnScaler(), relative=True)
+    info = CheckpointInfo(
+        model={"_target_": "pruner.models.mlp.TenSetMLP"},
+        feature_version=FEATURE_SET_VERSION,
+        dataflow=dataflow,
+    )
+    save_checkpoint(path / "best.pt", ranker, info)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ([], "adaptation=scratch throws its weights away"),
+        (["model=xgboost"], "model=xgboost is grown anew"),
+        (["verify=false"], "nothing would use it"),
+        (["policy=random"], "nothing would use it"),
+        (["policy=metaschedule"], "nothing would use it"),
+        (["policy=ansor_tvm"], "nothing would use it"),
+        (["policy=adatune"], "nothing would use it"),
+    ],
+)
+def test_a_checkpoint_that_would_not_count_is_refused(tmp_path, options, told):
+    with pytest.raises(PrunerError, match=told):
+        plan(f"checkpoint={run_folder(tmp_path)}", *options)
+
+
+@pytest.mark.parametrize("name", ["", "best.pt"])
+def test_a_checkpoint_is_a_file_or_a_run_folder(tmp_path, name):
+    model = plan(f"checkpoint={run_folder(tmp_path) / name}", FINETUNE).model
+    assert model.ranker is not None  # scores before anything is measured
+
+
+def test_a_checkpoint_of_the_official_dataflow_is_refused(tmp_path):
+    with pytest.raises(PrunerError, match="trained with features"):
+        plan(f"checkpoint={run_folder(tmp_path, 'official')}", FINETUNE)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["model=pacm_official"], "other dataflow rows"),
+        (["model=tlp"], "TLP reads primitives"),
+        (["model=lightgbm"], "a network or model=xgboost"),
+        (["model=random"], "a network or model=xgboost"),
+        (["model=symbolic"], "a network or model=xgboost"),
+        (["measure.cv_limit=0.1"], "measure.repeats=6"),
+        (["policy=ansor_tvm", "measure.cv_limit=0.1", "measure.repeats=6"], "measure.cv_limit=0.1"),
+        (["policy=ansor_tvm", "compile_only=true"], "compile_only=True"),
+        (["runner=rpc", "runner.key=board", "target=host"], "name the device"),
+    ],
+)
+def test_choices_that_cannot_work_are_refused(options, told):
+    with pytest.raises(PrunerError, match=told):
+        plan(*options)
+
+
+def test_the_draft_counts_the_cores_of_the_target():
+    from pruner.cli.tune_plan import load_draft
+
+    options = ["platform=cpu-avx2", "target={kind:llvm,mcpu:haswell,num-cores:7}"]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = compose("tune", options)
+    analyzer = load_draft(config, plan(*options).platform)
+    assert analyzer.device.num_cores == 7
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["plot=[]"], "name at least one run folder"),
+        (["plot=absent"], "absent: no trials.jsonl"),
+        (["runner=rpc"], "runner.key"),
+        (["runner=rpc", "runner.key=board"], "name the device"),
+    ],
+)
+def test_mistakes_end_in_one_line(monkeypatch, capsys, tmp_path, options, told):
+    from pruner.cli import tune
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["tune.py", *options])
+    with pytest.raises(SystemExit, match="2"):
+        tune.main()
+    lines = capsys.readouterr().err.splitlines()
+    assert told in lines[-1]
+    assert not list(tmp_path.iterdir())

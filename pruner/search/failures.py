@@ -23,6 +23,7 @@ _SLOTS_SPREAD = 4.0  # standard deviation of the log-odds that all slots togethe
 _COMMON_SPREAD = 2.0  # and of what all programs have in common
 _LIKELY = 0.3  # probability of failure above which a program is avoided
 _LEFT = 0.25  # share of the new programs that is left to choose from, however bad they look
+_REFERENCE = 256  # random programs that stand for all
 _STEPS = 50
 
 
@@ -38,6 +39,8 @@ class LearnedLegality:
         self._decisions = np.zeros((0, space.num_slots), np.int64)
         self._failed = np.zeros(0, bool)
         self._models: dict[int, _Logistic] = {}
+        self._reference: Decisions | None = None
+        self._limit: float | None = None  # of the probability; None: not asked since news came
 
     @property
     def failures(self) -> int:
@@ -48,6 +51,7 @@ class LearnedLegality:
         """Take in programs int64 [N, d] and whether they failed [N]."""
         self._decisions = np.concatenate([self._decisions, decisions])
         self._failed = np.concatenate([self._failed, failed])
+        self._limit = None
         for number in np.unique(decisions[:, 0]).tolist():
             mine = self._decisions[:, 0] == number
             if self._failed[mine].any():
@@ -63,18 +67,25 @@ class LearnedLegality:
         return out
 
     def avoid(self, decisions: Decisions, scores: Scores) -> Scores:
-        """Minus infinity for what probably fails.
+        """Minus infinity for what probably fails, whatever else is asked for.
 
-        At least a quarter of the programs with a finite score that are new keeps it, the least
-        likely to fail: where nearly everything fails, the search goes on there.
+        About a quarter of the programs that are new keep their score, the least likely to fail:
+        where nearly everything fails, the search goes on there.
         """
         if not self.failures:
             return scores
-        risk = self.probability(decisions)
-        tried = np.isin(self._space.keys(decisions), self._space.keys(self._decisions))
-        new = risk[np.isfinite(scores) & ~tried]
-        limit = max(_LIKELY, np.quantile(new, _LEFT)) if len(new) else _LIKELY
-        return np.where(risk <= limit, scores, -np.inf)
+        if self._limit is None:
+            self._limit = self._fair_limit()
+        return np.where(self.probability(decisions) <= self._limit, scores, -np.inf)
+
+    def _fair_limit(self) -> float:
+        """The limit by random programs, the same ones every time, without those that were tried."""
+        if self._reference is None:
+            self._reference = self._space.sample(_REFERENCE, np.random.default_rng(20250330))
+        keys = self._space.keys(self._reference)
+        new = ~np.isin(keys, self._space.keys(self._decisions))
+        risk = self.probability(self._reference[new] if new.any() else self._reference)
+        return max(_LIKELY, float(np.quantile(risk, _LEFT)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

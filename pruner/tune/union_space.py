@@ -17,6 +17,9 @@ from pruner.models.symbolic.analyzer import Analyzer
 from pruner.search.space import Decisions
 from pruner.tune.live_space import LiveSpace
 from pruner.tune.phases import Phases
+from pruner.tune.replay_space import ReplaySpace
+
+_REFERENCE = 512  # random programs of a design space
 
 
 class UnionSpace:
@@ -32,6 +35,7 @@ class UnionSpace:
         self.num_slots = 1 + max(space.num_slots for space in spaces)
         random = np.random.default_rng(20250330)
         self._hash = random.integers(1, 1 << 62, self.num_slots, dtype=np.int64) | 1
+        self._drafted: NDArray[np.float64] | None = None
 
     def sample(self, num: int, rng: np.random.Generator) -> Decisions:
         """Draws int64 [num, d]."""
@@ -58,8 +62,8 @@ class UnionSpace:
     def draft_score(self, decisions: Decisions) -> NDArray[np.float64]:
         """Draft scores [N]; without an analyzer zero for legal programs.
 
-        Where a design space cannot tell, chance does: its programs are spread over the scores of
-        the others, so that it keeps its share of any draft.
+        Where a design space cannot tell, chance does: its programs are spread over the scores that
+        random programs of the others have, whatever else is asked for.
         """
         out = np.full(len(decisions), -np.inf)
         with self._phases.time("draft"):
@@ -68,9 +72,23 @@ class UnionSpace:
                     out[rows] = np.where(space.legal(vectors), 0.0, -np.inf)
                 else:
                     out[rows] = space.draft_score(vectors, self._analyzer)
-        unknown, told = np.isnan(out), out[np.isfinite(out)]
-        out[unknown] = np.quantile(told, self._chance(decisions[unknown])) if len(told) else 0.0
+            unknown = np.isnan(out)
+            if unknown.any():
+                out[unknown] = np.quantile(self._reference(), self._chance(decisions[unknown]))
         return out
+
+    def _reference(self) -> NDArray[np.float64]:
+        """Scores of random programs of the spaces that can tell; a zero where none can."""
+        if self._drafted is None:
+            assert self._analyzer is not None
+            rng = np.random.default_rng(20250330)
+            # a replayed space never can, and drawing from it takes seconds
+            others = [space for space in self.spaces if not isinstance(space, ReplaySpace)]
+            scores = [s.draft_score(s.sample(_REFERENCE, rng), self._analyzer) for s in others]
+            told = np.concatenate([np.zeros(0), *scores])
+            told = told[np.isfinite(told)]
+            self._drafted = told if len(told) else np.zeros(1)
+        return self._drafted
 
     def _chance(self, decisions: Decisions) -> NDArray[np.float64]:
         """Numbers in [0, 1), the same for the same row every time."""

@@ -19,6 +19,9 @@ class Numbers:
     def __init__(self, *, blind):
         self.blind = blind
 
+    def sample(self, num, rng):
+        return rng.integers(0, 10000, (num, 1))
+
     def draft_score(self, decisions, analyzer):
         score = np.full(len(decisions), np.nan) if self.blind else 0.5 * decisions[:, 0]
         return np.where(decisions[:, 0] == 7, -np.inf, score)
@@ -52,7 +55,13 @@ def test_what_cannot_be_drafted_is_spread_over_the_scores_of_the_rest():
 
 def test_where_nothing_can_be_drafted_all_are_alike():
     assert scores((True,), [[0, 1], [0, 7], [0, 9]]).tolist() == [0.0, -np.inf, 0.0]
-    assert scores((False, True), [[1, 1], [0, 7]]).tolist() == [0.0, -np.inf]
+
+
+def test_a_score_does_not_depend_on_what_else_is_asked_for():
+    rng = np.random.default_rng(0)
+    rows = np.column_stack([rng.integers(0, 2, 60), rng.integers(0, 10000, 60)])
+    alone = [scores((False, True), rows[i : i + 1])[0] for i in range(len(rows))]
+    np.testing.assert_array_equal(scores((False, True), rows), alone)
 
 
 @pytest.mark.tvm

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pruner.models.forest import Forest, ForestSettings
 from pruner.search.explorer import ExplorerSettings, ScoreFunction, Scores, explore
-from pruner.search.policy import fresh, guard
+from pruner.search.policy import NO_KEYS, Keys, fresh, guard
 from pruner.search.pool import Measurements
 from pruner.search.space import Decisions, SearchSpace
 
@@ -79,9 +79,9 @@ class AdaTunePolicy:
         self._latency_s = np.zeros(0)
         self.epsilon = settings.epsilon
 
-    def propose(self, num: int) -> Decisions:
-        """At most `num` vectors that were not measured yet."""
-        seen = self._space.keys(self._decisions)
+    def propose(self, num: int, pending: Keys = NO_KEYS) -> Decisions:
+        """See :class:`pruner.search.policy.Policy`."""
+        seen = np.concatenate([self._space.keys(self._decisions), pending])
         sample = self._sample(self._settings.explorer.population)
         forest, unseen = self._forest(), fresh(self._space, sample, seen, num)
         if forest is None or not len(unseen):

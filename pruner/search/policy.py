@@ -22,11 +22,15 @@ from pruner.search.space import Decisions, SearchSpace, unique_rows
 Learner = Callable[[Decisions, NDArray[np.float64]], ScoreFunction | None]
 
 
+Keys = NDArray[np.int64]  # of vectors, [N]
+NO_KEYS: Keys = np.zeros(0, np.int64)
+
+
 class Policy(Protocol):
     """What spends a measurement budget."""
 
-    def propose(self, num: int) -> Decisions:
-        """At most `num` vectors that were not measured yet."""
+    def propose(self, num: int, pending: Keys = NO_KEYS) -> Decisions:
+        """At most `num` vectors that were not measured yet and whose keys are not `pending`."""
 
     def observe(self, measured: Measurements) -> None:
         """Take in results."""
@@ -70,16 +74,15 @@ class _History:
             return np.zeros((0, self.space.num_slots), np.int64), np.zeros(0)
         return np.concatenate(self.decisions), np.concatenate(self.latency_s)
 
-    @property
-    def keys(self) -> NDArray[np.int64]:
-        return self.space.keys(self.all()[0])
+    def keys(self, pending: Keys) -> Keys:
+        return np.concatenate([self.space.keys(self.all()[0]), pending])
 
     def best(self, num: int) -> Decisions:
         decisions, latency_s = self.all()
         return decisions[np.argsort(latency_s, kind="stable")[:num]]
 
 
-def fresh(space: SearchSpace, decisions: Decisions, seen: NDArray[np.int64], num: int) -> Decisions:
+def fresh(space: SearchSpace, decisions: Decisions, seen: Keys, num: int) -> Decisions:
     """The first `num` distinct rows that are not among the keys `seen`."""
     keys = space.keys(decisions)
     rows = unique_rows(keys)
@@ -100,12 +103,12 @@ class RandomPolicy:
         self._space, self._rng, self._legal, self._draws = space, rng, legal, draws
         self._history = _History(space)
 
-    def propose(self, num: int) -> Decisions:
+    def propose(self, num: int, pending: Keys = NO_KEYS) -> Decisions:
         """See :class:`Policy`."""
         drawn = self._space.sample(max(self._draws, num), self._rng)
         if self._legal is not None:
             drawn = drawn[np.isfinite(self._legal(drawn))]
-        return fresh(self._space, drawn, self._history.keys, num)
+        return fresh(self._space, drawn, self._history.keys(pending), num)
 
     def observe(self, measured: Measurements) -> None:
         """See :class:`Policy`."""
@@ -117,7 +120,8 @@ class DraftThenVerify:
 
     ``draft=None`` skips the draft: then this is evolution with the learned model alone;
     ``learner=None`` measures what the draft ranks best, without a learned model. While the
-    learner has nothing to learn from, chance decides among the drafted ones.
+    learner has nothing to learn from, chance decides among the drafted ones, or with a prior the
+    draft's score.
     """
 
     def __init__(
@@ -134,9 +138,9 @@ class DraftThenVerify:
         self._round = 0
         self._drafted = np.zeros((0, space.num_slots), np.int64)
 
-    def propose(self, num: int) -> Decisions:
+    def propose(self, num: int, pending: Keys = NO_KEYS) -> Decisions:
         """See :class:`Policy`."""
-        settings, seen = self._settings, self._history.keys
+        settings, seen = self._settings, self._history.keys(pending)
         draft = model = None if self._draft is None else Remembered(self._space, self._draft)
         if self._learner is not None:  # here, not in observe: the last batch needs no model
             learned = self._learner(*self._history.all())
@@ -178,7 +182,8 @@ class DraftThenVerify:
 
         With a prior (ours: a model that has seen a few dozen programs orders them worse than the
         analyzer does) learned and drafted standard scores, the draft's weighing ``prior / (prior +
-        trials)``; while there is no model the analyzer has the word alone.
+        measured)``, where failures do not count; while there is no model the analyzer has the word
+        alone.
         """
         prior = self._settings.prior
         if draft is None or model is draft:
@@ -187,12 +192,12 @@ class DraftThenVerify:
             return draft if prior else None
         if not prior:
             return guard(model, draft)
-        weight = prior / (prior + len(self._history.all()[0]))
+        weight = prior / (prior + np.isfinite(self._history.all()[1]).sum())
         learned, drafted = _standard(model, seen), _standard(draft, seen)
         return lambda wanted: (1 - weight) * learned(wanted) + weight * drafted(wanted)
 
     def _verified(
-        self, judge: ScoreFunction, population: Decisions, num: int, seen: NDArray[np.int64]
+        self, judge: ScoreFunction, population: Decisions, num: int, seen: Keys
     ) -> Decisions:
         how = self._settings.verify
         if self._settings.verify_only_draft:

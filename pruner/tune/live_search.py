@@ -51,14 +51,14 @@ class DecisionSearch:
 
     def propose(self, num: int) -> list[Candidate]:
         """See :class:`LiveSearch`; what TVM refuses counts as a failure for the policy."""
+        pending = np.array(self._waiting, np.int64)
         for _ in range(_ATTEMPTS):
             try:
-                rows = self._policy.propose(num + len(self._waiting))
+                rows = self._policy.propose(num, pending)
             except NoneFound:
                 if not self._told and not self._waiting:
                     raise
                 return []  # a small space, all of it measured
-            rows = rows[~np.isin(self._space.keys(rows), self._waiting)][:num]
             if not len(rows):
                 return []
             schedules = self._space.instantiate(rows)

@@ -129,9 +129,10 @@ def test_an_empty_pool_and_a_foreign_program_are_refused(space, draft):
 
 
 @pytest.mark.parametrize(
-    ("prior", "trials", "best"), [(0, 10, 0), (30, 0, 199), (30, 10, 199), (30, 90, 0)]
+    ("prior", "trials", "failed", "best"),
+    [(0, 10, 0, 0), (30, 0, 0, 199), (30, 10, 0, 199), (30, 90, 0, 0), (30, 90, 80, 199)],
 )
-def test_the_draft_counts_like_as_many_measurements_as_its_prior(prior, trials, best):
+def test_the_draft_counts_like_as_many_measurements_as_its_prior(prior, trials, failed, best):
     """Draft and model disagree about everything: weights 30/40 and 30/120 decide."""
     pool = PoolSpace(np.arange(200)[:, None])
     settings = RoundSettings(
@@ -151,9 +152,32 @@ def test_the_draft_counts_like_as_many_measurements_as_its_prior(prior, trials, 
 
     policy = DraftThenVerify(pool, up, learn, settings, np.random.default_rng(0))
     middle = np.arange(100 - trials // 2, 100 + trials // 2)[:, None]
-    policy.observe(Measurements(decisions=middle, latency_s=np.ones(trials)))
+    latency_s = np.where(np.arange(trials) < failed, np.inf, 1.0)
+    policy.observe(Measurements(decisions=middle, latency_s=latency_s))
     proposed = policy.propose(5)[:, 0]
     assert abs(proposed - best).max() < 15
+
+
+def test_programs_that_are_being_measured_cost_no_random_share():
+    pool = PoolSpace(np.arange(200)[:, None])
+    everything = ExplorerSettings(population=2000, generations=0, keep=200)
+    settings = RoundSettings(
+        draft=everything, verify=everything, random_sample=2000, epsilon=0.5, prior=1.0
+    )
+
+    def up(decisions):
+        return decisions[:, 0].astype(float)
+
+    pending = np.arange(180, 200)[:, None]
+    for seed in range(5):
+        policy = DraftThenVerify(pool, up, None, settings, np.random.default_rng(seed))
+        proposed = policy.propose(10, pool.keys(pending))[:, 0]
+        assert proposed[:5].tolist() == [179, 178, 177, 176, 175]
+        assert len(np.unique(proposed)) == 10
+        assert proposed[5:].max() < 175
+        assert proposed[5:].min() < 120  # by chance
+    drawn = RandomPolicy(pool, np.random.default_rng(0)).propose(200, pool.keys(pending))
+    assert drawn.max() < 180
 
 
 def test_a_program_is_scored_once_and_twins_agree():

@@ -116,7 +116,7 @@ def test_what_tvm_refuses_teaches_too():
             return [None] * len(decisions)
 
     class Proposing(Silent):
-        def propose(self, num):
+        def propose(self, num, pending):
             return np.array([[0, 4, 2]])
 
     legality = LearnedLegality(Refusing())

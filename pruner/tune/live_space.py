@@ -26,8 +26,8 @@ class LiveSpace(Protocol):
         """Draws as MetaSchedule samples, int64 [num, d]."""
 
     def mutate(self, parents: Decisions, rng: np.random.Generator) -> Decisions:
-        """One of MetaSchedule's mutations of every parent (tile size, unroll, parallel,
-        compute location, thread binding)."""
+        """One of MetaSchedule's mutations of every parent (tile size, unroll, compute location,
+        thread binding; not parallel, which changes an annotation)."""
 
     def keys(self, decisions: Decisions) -> NDArray[np.int64]:
         """A 64-bit key a row; equal rows have equal keys."""

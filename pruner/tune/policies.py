@@ -9,7 +9,7 @@ from pruner.errors import PrunerError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomDraws:
-    """Random programs that are legal, without model."""
+    """Random programs that are legal, without model; it avoids what earlier failures taught."""
 
     draws: int = 128  # at once, of which the first new ones are measured
 

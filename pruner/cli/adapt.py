@@ -54,10 +54,12 @@ def adapt(config: DictConfig) -> dict[str, Any]:
     if earlier is not None:
         config = resumed_config(earlier, config)
     _check(config)
-    torch.set_num_threads(config.num_threads or 1)
+    if config.num_threads:
+        torch.set_num_threads(config.num_threads)
     folder = earlier or _new_folder(config)
     save_config(folder, config)
-    wanted = [(name, seed) for seed in config.seeds for name in names_of(config)]
+    names = dict.fromkeys([*names_of(config), *finished_methods(config, folder)])
+    wanted = [(name, seed) for seed in config.seeds for name in names]
     missing = [w for w in wanted if not _cell_file(folder, w).is_file()]
     if missing:
         run_cells(config, folder, prepare(config, folder), missing)
@@ -73,7 +75,7 @@ def names_of(config: DictConfig) -> list[str]:
 
     Raises PrunerError for a method that conf/adaptation does not have, with those it has.
     """
-    known = sorted(path.stem for path in METHODS.glob("*.yaml"))
+    known = _known_methods()
     given = config.method
     methods = known if given == "all" else [given] if isinstance(given, str) else list(given)
     for name in (config.baseline, *methods):
@@ -83,6 +85,19 @@ def names_of(config: DictConfig) -> list[str]:
         if name not in (RANDOM, ANSOR):
             raise PrunerError(f"references: {name} is unknown; known: {RANDOM}, {ANSOR}")
     return list(dict.fromkeys([config.baseline, *config.references, *methods]))
+
+
+def finished_methods(config: DictConfig, folder: Path) -> list[str]:
+    """Methods that earlier starts of the run have finished with every seed."""
+    return [
+        name
+        for name in _known_methods()
+        if all(_cell_file(folder, (name, seed)).is_file() for seed in config.seeds)
+    ]
+
+
+def _known_methods() -> list[str]:
+    return sorted(path.stem for path in METHODS.glob("*.yaml"))
 
 
 def run_cells(config: DictConfig, folder: Path, bench: Bench, wanted: Sequence[Wanted]) -> None:
@@ -207,6 +222,11 @@ def _check(config: DictConfig) -> None:
         raise PrunerError(f"source and target are both {config.source}; choose two platforms")
     if config.seeds is None:
         raise PrunerError("give seeds=[...] with at least one seed")
+    if (config.num_workers or 1) > 1 and config.num_threads != 1:
+        raise PrunerError(
+            f"num_workers={config.num_workers} num_threads={config.num_threads}: several processes "
+            "have one thread each; give num_threads=1, or num_workers=1"
+        )
     if not isinstance(build(config.policy), RoundSettings):
         raise PrunerError("adapt.py compares models in rounds: policy=pool, ansor or pruner_*")
     names_of(config)

@@ -209,7 +209,7 @@ def _fit_network(
         monitor=config.monitor,
         callbacks=[progress],
         loggers=[logger],
-        stop_after=config.stop_after,
+        stop_after=config.get("stop_after"),
     )
     if not result.finished:
         return None

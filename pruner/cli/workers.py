@@ -19,8 +19,12 @@ def forked(jobs: Sequence[Job], run: Callable[[Job], Any], number: int) -> Itera
 
     Yields a function that waits a moment and tells whether one of them still works. Leaving the
     body ends them. Results are what `run` writes; a PrunerError is one line on stderr, and the next
-    job follows. The parent must not have used several threads.
+    job follows.
+
+    Raises PrunerError where this process has several threads: its copies may wait for them forever.
     """
+    if torch.get_num_threads() > 1:
+        raise PrunerError(f"num_workers={number}: several processes need num_threads=1")
     context = multiprocessing.get_context("fork")
     taken = context.Value("i", 0)
     processes = [

@@ -6,6 +6,7 @@ import sys
 
 import pandas as pd
 import pytest
+from omegaconf import OmegaConf
 
 TINY = (
     "source=cpu-sse4",
@@ -68,13 +69,22 @@ def test_methods_are_compared_and_a_run_goes_on_where_it_stopped(monkeypatch, ca
     assert found["source"] == lost["source"]
     assert again["methods"]["moa"]["area"] == moa["area"]
 
-    # Another method joins; what is there is not computed again.
+    # Another method joins; what is there stays and is not computed again.
     before = (run / "cells" / "moa-seed-1.json").stat().st_mtime_ns
-    code, more, err = door(monkeypatch, capsys, tmp_path, f"resume={run}", "method=[moa,none]")
+    code, more, err = door(monkeypatch, capsys, tmp_path, f"resume={run}", "method=none")
     assert code == 0, err
     assert set(more["methods"]) == {"scratch", "random", "moa", "none"}
+    assert set(pd.read_csv(run / "results.csv").method) == set(more["methods"])
     assert (run / "cells" / "moa-seed-1.json").stat().st_mtime_ns == before
-    assert "- none" in (run / "config.yaml").read_text()
+
+
+def test_methods_with_all_their_seeds_are_finished(tmp_path):
+    from pruner.cli.adapt import finished_methods
+
+    (tmp_path / "cells").mkdir()
+    for cell in ("moa-seed-0", "moa-seed-1", "ewc-seed-0", "random-seed-0", "random-seed-1"):
+        (tmp_path / "cells" / f"{cell}.json").touch()
+    assert finished_methods(OmegaConf.create({"seeds": [0, 1]}), tmp_path) == ["moa"]
 
 
 @pytest.mark.parametrize(
@@ -85,6 +95,8 @@ def test_methods_are_compared_and_a_run_goes_on_where_it_stopped(monkeypatch, ca
         (("target=null",), "give source=PLATFORM and target=PLATFORM"),
         (("target=k80",), "there are records for: cpu-avx2"),
         (("references=[ansr]",), "known: random, ansor"),
+        (("num_workers=2", "num_threads=2"), "give num_threads=1, or num_workers=1"),
+        (("stop_after=1",), "Could not override 'stop_after'"),
     ],
 )
 def test_mistakes_are_one_line_that_names_the_fix(monkeypatch, capsys, tmp_path, arguments, says):

@@ -3,10 +3,11 @@
     python experiments/adaptation/run.py [data.root] [pairs] [more options of adapt.py ...]
 
 `pairs`: such as k80-v100,cpu-sse4-cpu-avx2, or all. What decides comes first: the main methods on
-every pair, then all methods on every pair. A pair is one run of ``adapt.py``, which goes on where
-an earlier start stopped, however it ended; its rows replace the pair's earlier ones. Writes
-results.csv, curves.csv, summary.json, results.md and PAIR.png; with OUT=DIR in the environment
-runs and results go there.
+every pair, then the ablations of MoA on two, then the other methods on every pair. With method= in
+the options there is one pass, of these methods. A pair is one run of ``adapt.py``, which goes on
+where an earlier start stopped, however it ended, and keeps what it has finished; its rows replace
+the pair's earlier ones. Writes results.csv, curves.csv, summary.json, results.md and PAIR.png; with
+OUT=DIR in the environment runs and results go there.
 """
 
 import csv
@@ -26,7 +27,20 @@ CPUS = ("cpu-sse4", "cpu-avx2", "cpu-avx512")
 CPU_PAIRS = [(source, target) for source in CPUS for target in CPUS if source != target]
 # From scratch, random and Ansor are in every run.
 MAIN = ("none", "continue", "finetune", "moa", "moa_official", "moa_gentle")
-PASSES = (f"method=[{','.join(MAIN)}]", "method=all")
+ABLATIONS = ("moa_m50", "moa_m90", "moa_period4", "moa_online")
+ABLATED = [("k80", "v100"), ("v100", "k80")]
+METHODS = {path.stem for path in (ROOT / "conf" / "adaptation").glob("*.yaml")}
+REST = tuple(sorted(METHODS - {*MAIN, *ABLATIONS}))
+Pair = tuple[str, str]
+
+
+def passes(pairs: list[Pair]) -> list[tuple[tuple[str, ...], list[Pair]]]:
+    """Methods, and the pairs that they are for, in the order in which they decide something."""
+    return [
+        (MAIN, pairs),
+        (ABLATIONS, [pair for pair in pairs if pair in ABLATED]),
+        (REST, pairs),
+    ]
 
 
 def run_name(source: str, target: str) -> str:
@@ -156,12 +170,13 @@ def main() -> None:
         if wanted == "all" or "-".join(pair) in wanted.split(",")
     ]
     given = any(option.startswith("method=") for option in more)
-    for methods in [[]] if given else [[name] for name in PASSES]:
-        for source, target in pairs:
-            if methods == [PASSES[0]] and set(MAIN) <= finished(source, target):
-                continue
+    for methods, chosen in [((), pairs)] if given else passes(pairs):
+        for source, target in chosen:
+            if methods and methods != REST and set(methods) <= finished(source, target):
+                continue  # the last pass brings the tables up to date
             root = "datasets/bundled" if source in CPUS else data
-            keep(source, target, run_pair(source, target, root, [*methods, *more]))
+            options = [f"method=[{','.join(methods)}]", *more] if methods else more
+            keep(source, target, run_pair(source, target, root, options))
 
 
 if __name__ == "__main__":

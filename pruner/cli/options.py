@@ -39,6 +39,10 @@ def _between_0_and_1(value: Any) -> bool:
     return type(value) in (int, float) and 0 < value <= 1
 
 
+def _positive(value: Any) -> bool:
+    return type(value) in (int, float) and value > 0
+
+
 def _name(value: Any) -> bool:
     return str(value) not in ("", ".", "..") and not {"/", "\\"} & set(str(value))
 
@@ -46,6 +50,9 @@ def _name(value: Any) -> bool:
 COUNT = Rule(_whole(0), "a whole number, 0 or more")
 POSITIVE = Rule(_whole(1), "a whole number, 1 or more")
 POSITIVE_OR_NULL = Rule(_optional(_whole(1)), "a whole number, 1 or more, or null")
+POSITIVE_NUMBER = Rule(_positive, "a number above 0")
+POSITIVE_NUMBER_OR_NULL = Rule(_optional(_positive), "a number above 0, or null")
+TRUE_OR_FALSE = Rule(lambda value: isinstance(value, bool), "true or false")
 
 RULES: dict[str, Rule] = {
     "seed": COUNT,
@@ -58,14 +65,29 @@ RULES: dict[str, Rule] = {
     "train_share": Rule(_between_0_and_1, "a number above 0, at most 1"),
     "train_pick": _one_of("random", "spread", "tasks"),
     "trainer.max_epochs": POSITIVE,
-    "optimizer.lr": Rule(
-        lambda value: isinstance(value, float | int) and value > 0, "a number above 0"
+    "optimizer.lr": POSITIVE_NUMBER,
+    "budget.trials": POSITIVE,
+    "budget.batch": POSITIVE,
+    "budget.seconds": POSITIVE_NUMBER_OR_NULL,
+    "verify": TRUE_OR_FALSE,
+    "compile_only": TRUE_OR_FALSE,
+    "measure.number": POSITIVE,
+    "measure.repeats": POSITIVE,
+    "measure.min_repeat_ms": COUNT,
+    "measure.cv_limit": POSITIVE_NUMBER_OR_NULL,
+    "measure.flush_cache": TRUE_OR_FALSE,
+    "measure.builders": POSITIVE_OR_NULL,
+    "measure.build_timeout_s": POSITIVE_NUMBER,
+    "measure.run_timeout_s": POSITIVE_NUMBER,
+    "measure.memory_gib": POSITIVE_NUMBER,
+    "measure.alone": Rule(
+        lambda value: value is None or isinstance(value, bool), "true, false or null"
     ),
-    "measure.cv_limit": Rule(
-        _optional(lambda value: type(value) in (int, float) and value > 0),
-        "a number above 0, or null",
-    ),
-    "inputs.relative": Rule(lambda value: isinstance(value, bool), "true or false"),
+    "measure.check": TRUE_OR_FALSE,
+    "runner.port": POSITIVE,
+    "runner.session_timeout_s": POSITIVE,
+    "runner.health_timeout_s": POSITIVE_NUMBER,
+    "inputs.relative": TRUE_OR_FALSE,
     "inputs.scale": _one_of("standard", "max"),
     "features.dataflow": _one_of("paper", "official"),
     "data.duplicates": _one_of("drop", "keep"),

@@ -50,13 +50,34 @@ def checked(spec: Spec) -> dict[str, Any]:
             good = type(value) is int and value >= 1
         if not good:
             raise PrunerError(f"workload.{name}={value}: {op} needs {_WANTED.get(name, _SIZE)}")
-    out["epilogue"] = list(out["epilogue"] or ())
-    if out["dtype"] not in DTYPES or not set(out["epilogue"]) <= set(EPILOGUES):
-        raise PrunerError(
-            f"workload.dtype={out['dtype']} workload.epilogue={out['epilogue']}: "
-            f"known dtypes: {', '.join(DTYPES)}; known epilogues: {', '.join(EPILOGUES)}"
-        )
+    if out["dtype"] not in DTYPES:
+        raise PrunerError(f"workload.dtype={out['dtype']} is unknown; known: {', '.join(DTYPES)}")
+    out["epilogue"] = _epilogue(out["epilogue"])
+    if "padding" in wanted:
+        _check_window(out)
     return out
+
+
+def _epilogue(given: Any) -> list[str]:
+    """A list of names, one name, or nothing."""
+    names = [given] if isinstance(given, str) else list(given or ())
+    if names != [name for name in EPILOGUES if name in names]:
+        raise PrunerError(
+            f"workload.epilogue={given}: it must be some of {', '.join(EPILOGUES)}, each at most "
+            "once and in this order"
+        )
+    return names
+
+
+def _check_window(spec: Spec) -> None:
+    """Refuse a kernel that fits nowhere: the output would be empty."""
+    for side, kernel in (("h", "kh"), ("w", "kw")):
+        size, least, padding = spec[side], spec[kernel], spec["padding"]
+        if padding != "SAME" and size + 2 * (0 if padding == "VALID" else padding) < least:
+            raise PrunerError(
+                f"workload.{side}={size} with padding={padding} is smaller than the kernel, "
+                f"workload.{kernel}={least}"
+            )
 
 
 _SIZE = "a whole number, 1 or more"

@@ -22,6 +22,10 @@ def nested(name, value):
         ("trainer.max_epochs", 1.5), ("trainer.max_epochs", True), ("optimizer.lr", -1),
         ("inputs.relative", "foo"), ("inputs.scale", "foo"), ("features.dataflow", "foo"),
         ("data.duplicates", "foo"), ("measure.cv_limit", "a"), ("run_id", "../x"), ("run_id", ".."),
+        ("budget.trials", 100.0), ("budget.trials", "abc"), ("budget.seconds", "1h"),
+        ("measure.builders", "abc"), ("measure.run_timeout_s", "abc"), ("measure.repeats", 2.5),
+        ("verify", "no"), ("compile_only", "no"), ("measure.check", "no"), ("verify", None),
+        ("measure.flush_cache", "no"), ("measure.alone", "no"), ("runner.port", "abc"),
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_named(name, value):
@@ -35,6 +39,8 @@ def test_a_wrong_value_is_named(name, value):
         ("seed", 0), ("seeds", None), ("seeds", [0, 1]), ("num_threads", None), ("stop_after", 2),
         ("optimizer.lr", 7e-4), ("inputs.relative", False), ("inputs.scale", "max"),
         ("data.duplicates", "keep"), ("run_id", None), ("run_id", "a-1"),
+        ("budget.seconds", 0.5), ("measure.builders", None), ("measure.alone", None),
+        ("measure.alone", True), ("verify", False), ("measure.min_repeat_ms", 0),
     ],
 )  # fmt: skip
 def test_a_right_value_passes(name, value):

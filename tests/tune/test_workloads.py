@@ -143,11 +143,26 @@ def test_lists_keep_weights_and_refuse_one_task_twice():
         (spec("matmul", k=0), "workload.k=0"),
         (spec("matmul", q=1), "unknown option q"),
         (spec("conv2d", padding="FULL"), "SAME, VALID"),
-        (spec("matmul", dtype="int7"), "known dtypes"),
-        (spec("matmul", epilogue=["gelu"]), "known epilogues"),
+        (spec("matmul", dtype="int7"), "int7 is unknown"),
+        (spec("matmul", epilogue=["gelu"]), "some of bias, add, relu"),
+        (spec("matmul", epilogue="gelu"), "some of bias, add, relu"),
+        (spec("matmul", epilogue=["relu", "bias"]), "in this order"),
+        (spec("matmul", epilogue=["relu", "relu"]), "at most once"),
+        (spec("conv2d", h=2, w=2, padding=0), "workload.h=2 with padding=0"),
+        (spec("depthwise_conv2d", w=2, padding="VALID"), "workload.w=2 with padding=VALID"),
+        (spec("pool_max", h=1, padding=0), "workload.kh=3"),
         (spec("pool_max", kind="min"), "max or avg"),
     ],
 )
 def test_wrong_options_are_told(options, told):
     with pytest.raises(PrunerError, match=told):
         operators.checked(options)
+
+
+def test_a_single_epilogue_may_be_a_name():
+    assert operators.checked(spec("matmul", epilogue="bias"))["epilogue"] == ["bias"]
+
+
+@pytest.mark.parametrize(("size", "padding"), [(3, 0), (3, "VALID"), (1, 1), (1, "SAME")])
+def test_the_smallest_images_with_an_output(size, padding):
+    operators.checked(spec("conv2d", h=size, w=size, padding=padding))

@@ -150,9 +150,12 @@ def _tune(
             task.workload,
             [trial for trial in found if trial.task == task.workload.name],
             refused=task.search.refused,
+            exhausted=task.exhausted,
         )
         for task in run.tasks
     ]
+    for done in (outcome for outcome in outcomes if outcome.exhausted):
+        say(f"{done.name} has no programs left after {done.trials} trials")
     return summary(outcomes, phases.seconds(), folder, work_dir)
 
 

@@ -68,7 +68,10 @@ def load_run(folder: Path) -> RunCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOutcome:
-    """What the last line says of one task; ``refused`` programs never came to a builder."""
+    """What the last line says of one task.
+
+    ``refused`` programs never came to a builder; ``exhausted``: there were no programs left.
+    """
 
     name: str
     weight: float
@@ -77,9 +80,12 @@ class TaskOutcome:
     trials: int
     failures: Counter[str]
     refused: int = 0
+    exhausted: bool = False
 
     @staticmethod
-    def of(workload: Workload, trials: Sequence[Trial], *, refused: int = 0) -> "TaskOutcome":
+    def of(
+        workload: Workload, trials: Sequence[Trial], *, refused: int = 0, exhausted: bool = False
+    ) -> "TaskOutcome":
         """Count the journal's rows of one task."""
         return TaskOutcome(
             name=workload.name,
@@ -89,6 +95,7 @@ class TaskOutcome:
             trials=len(trials),
             failures=Counter(trial.error for trial in trials if trial.error is not None),
             refused=refused,
+            exhausted=exhausted,
         )
 
 
@@ -111,6 +118,7 @@ def summary(
                 "gflops_per_s": task.flops / task.best_s / 1e9,
                 "trials": task.trials,
                 "weight": task.weight,
+                "exhausted": task.exhausted,
             }
             for task in tasks
         },

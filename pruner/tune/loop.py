@@ -45,7 +45,8 @@ class TuneBudget:
 class LiveTask:
     """One task of a run with its search and what came of it.
 
-    ``best_s`` is the best latency after every batch; ``check`` None where nothing is checked.
+    ``best_s`` is the best latency after every batch; ``check`` None where nothing is checked;
+    ``exhausted`` once its search has no programs left.
     """
 
     workload: Workload
@@ -96,7 +97,7 @@ class TuningRun:
     ) -> None:
         self.tasks, self._measurer, self._platform = list(tasks), measurer, platform
         self._database, self._phases, self._budget = database, phases, budget
-        self._order, self._report = order, report
+        self._order, self._report, self._folder = order, report, folder
         self._journal = Journal(folder / JOURNAL_FILE)
         named = {f"search-{n}": t.search for n, t in enumerate(tasks) if not t.search.savable}
         self._snapshots = Snapshots(folder / SNAPSHOT_FILE, {**fixed, **named})
@@ -111,7 +112,11 @@ class TuningRun:
         return sum(task.trials for task in self.tasks)
 
     def run(self) -> None:
-        """Spend the budget."""
+        """Spend the budget.
+
+        Raises:
+            PrunerError: no program of a batch had its turn, since there is no device or worker.
+        """
         savable = all(task.search.savable for task in self.tasks)
         lag = self._measurer.lag if savable else 0
         try:
@@ -171,14 +176,34 @@ class TuningRun:
         found = self._measurer.results(
             batch, lambda _, outcome: outcome.latency_s < task.current_best_s, task.check
         )
+        held: list[int] = []  # without a turn so far; no trials where that is all of the batch
         for number, outcome in found:
             position = places[number]
             outcomes[position] = outcome
-            self._record(current, position, outcome)
+            held.append(position)
+            if outcome.tells_of_program:
+                self._record_all(current, held, outcomes)
+                held = []
+        if held and len(held) == len(places):
+            raise self._stopped(outcomes[held[-1]])
+        self._record_all(current, held, outcomes)
         ordered = [outcomes[position] for position in range(len(current.candidates))]
         task.best_s.append(task.current_best_s)
         task.search.observe(current.candidates, ordered)
         self._report(self._line(current, ordered))
+
+    def _stopped(self, outcome: Outcome) -> PrunerError:
+        why = f"{outcome.error}: {outcome.message}".rstrip(": ")
+        return PrunerError(
+            f"no program of the batch could be tried ({why}); with that mended, "
+            f"resume={self._folder} goes on"
+        )
+
+    def _record_all(
+        self, current: _Round, positions: Sequence[int], outcomes: Mapping[int, Outcome]
+    ) -> None:
+        for position in positions:
+            self._record(current, position, outcomes[position])
 
     def _record(self, current: _Round, position: int, outcome: Outcome) -> None:
         task, candidate = self.tasks[current.task], current.candidates[position]

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from pruner.cli.tune_report import TaskOutcome, summary
+from pruner.errors import PrunerError
 from pruner.tune.journal import JOURNAL_FILE, read_trials
 
 pytestmark = pytest.mark.tvm
@@ -136,6 +138,52 @@ def test_a_task_ends_when_all_its_programs_are_measured(tmp_path, platform):
     (task,) = run(tmp_path, platform, FakeMeasurer(), specs=(tiny,), trials=40).tasks
     assert task.exhausted
     assert 4 <= task.trials <= 12  # at most three spaces of four unroll depths
+    found = TaskOutcome.of(task.workload, read_trials(tmp_path / JOURNAL_FILE), exhausted=True)
+    told = summary([found], {}, tmp_path, tmp_path)["tasks"][task.workload.name]
+    assert (told["exhausted"], told["trials"]) == (True, task.trials)
+
+
+class Unplugged(FakeMeasurer):
+    """The device is there for the first ``turns`` measurements only."""
+
+    def __init__(self, lag, turns, error="run_no_device"):
+        super().__init__(lag)
+        self.turns, self.error = turns, error
+
+    def results(self, batch, accept, check):
+        from pruner.tune.measure import Outcome
+
+        for position, outcome in super().results(batch, accept, check):
+            gone = Outcome(error=self.error, message="no tracker")
+            yield position, outcome if self.asked <= self.turns else gone
+
+
+@pytest.mark.parametrize(("lag", "error"), [(0, "build_no_worker"), (1, "run_no_device")])
+def test_a_run_without_a_device_stops_and_goes_on_later(tmp_path, platform, lag, error):
+    run(tmp_path / "whole", platform, FakeMeasurer(lag))
+    folder = tmp_path / "stopped"
+    for _ in range(2):
+        with pytest.raises(PrunerError, match=rf"\({error}: no tracker\).*resume={folder} goes on"):
+            run(folder, platform, Unplugged(lag, turns=0, error=error))
+        assert measured(folder) == []
+    with pytest.raises(PrunerError, match="resume="):
+        run(folder, platform, Unplugged(lag, turns=6, error=error))
+    assert measured(folder) == measured(tmp_path / "whole")[:6]
+    run(folder, platform, FakeMeasurer(lag))
+    assert measured(folder) == measured(tmp_path / "whole")
+
+
+def test_single_programs_without_a_turn_are_trials(tmp_path, platform):
+    class Hiccup(Unplugged):
+        def results(self, batch, accept, check):
+            for position, outcome in super().results(batch, accept, check):
+                self.turns = 0 if self.asked % 6 in (5, 0) else 1000  # the first and the last
+                yield position, outcome
+
+    run(tmp_path, platform, Hiccup(0, turns=0), trials=12)
+    rows = read_trials(tmp_path / JOURNAL_FILE)
+    assert [row.position for row in rows] == [*range(6), *range(6)]
+    assert [row.error == "run_no_device" for row in rows] == ([True] + [False] * 4 + [True]) * 2
 
 
 def test_tvm_applies_the_database(tmp_path, platform):

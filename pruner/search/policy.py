@@ -221,7 +221,7 @@ def _standard(score: ScoreFunction, seen: Decisions) -> ScoreFunction:
 
 def guard(score: ScoreFunction, draft: ScoreFunction | None) -> ScoreFunction:
     """The learned score, minus infinity where the draft says illegal."""
-    if draft is None or score is draft:
+    if draft is None:
         return score
 
     def guarded(decisions: Decisions) -> Scores:

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
+from pruner.search.keys import RowKeys
 from pruner.search.space import Decisions
 
 _NEIGHBOURS = 16
-_HASH_SEED = 20250330
 
 
 class PoolSpace:
@@ -27,8 +27,7 @@ class PoolSpace:
             raise PrunerError("empty pool: no measured program; give a record file with results")
         self.decisions = decisions
         self.num_slots = decisions.shape[1]
-        random = np.random.default_rng(_HASH_SEED)
-        self._hash = random.integers(1, 1 << 62, self.num_slots, dtype=np.int64) | 1
+        self.keys = RowKeys(self.num_slots)
         keys = self.keys(decisions)
         self._order = np.argsort(keys)
         self._sorted = keys[self._order]
@@ -64,11 +63,6 @@ class PoolSpace:
         near = self._near[self.rows(parents)]
         pick = rng.integers(0, near.shape[1], len(parents))
         return self.decisions[near[np.arange(len(parents)), pick]]
-
-    def keys(self, decisions: Decisions) -> NDArray[np.int64]:
-        """A 64-bit key a row."""
-        with np.errstate(over="ignore"):
-            return (decisions * self._hash).sum(axis=1)
 
 
 @dataclass(slots=True)

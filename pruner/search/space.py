@@ -21,6 +21,7 @@ from pruner.program.dag import ComputeDAG
 from pruner.program.steps import Primitive, Split, UnrollPragma
 from pruner.search.extents import is_gpu, split_extents
 from pruner.search.family import Family
+from pruner.search.keys import RowKeys
 
 Decisions = NDArray[np.int64]
 Rule = Literal["tile", "unroll", "location", "annotation"]
@@ -142,8 +143,7 @@ class DecisionSpace:
         self.num_slots += len(family.opens) if family else 0
         if not self.num_slots:
             raise PrunerError("this skeleton decides nothing: it has no split and no unroll depth")
-        random = np.random.default_rng(20250330)
-        self._hash = random.integers(1, 1 << 62, self.num_slots, dtype=np.int64) | 1
+        self.keys = RowKeys(self.num_slots)
 
     @property
     def size(self) -> float:
@@ -199,11 +199,6 @@ class DecisionSpace:
         return (
             np.ones(len(decisions), bool) if self._family is None else self._family.valid(decisions)
         )
-
-    def keys(self, decisions: Decisions) -> NDArray[np.int64]:
-        """A 64-bit key a row; equal rows have equal keys."""
-        with np.errstate(over="ignore"):
-            return (decisions * self._hash).sum(axis=1)
 
     def contains(self, decisions: Decisions) -> NDArray[np.bool_]:
         """Which rows are points of this space."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pruner.errors import PrunerError
 from pruner.features.batch import FeatureBatch
 from pruner.models.symbolic.analyzer import Analyzer
+from pruner.search.keys import RowKeys
 from pruner.search.space import Decisions
 from pruner.tune.design import DesignSpace
 from pruner.tune.tvm_import import load_tvm
@@ -30,8 +31,7 @@ class ReplaySpace:
         """Raises `UnsupportedProgram` for a sampling instruction that has no vector form."""
         self._design = design
         self.num_slots = sum(design.widths)
-        random = np.random.default_rng(20250330)
-        self._hash = random.integers(1, 1 << 62, self.num_slots, dtype=np.int64) | 1
+        self.keys = RowKeys(self.num_slots)
         self._finished: dict[int, Any] = {}
         ms = load_tvm().meta_schedule
         self._extractor = ms.feature_extractor.PerStoreFeature()
@@ -40,11 +40,6 @@ class ReplaySpace:
         kept = [(m, float(p)) for m, p in chances.items() if "Parallel" not in type(m).__name__]
         self._mutators = [m for m, _ in kept]
         self._chances = np.array([p for _, p in kept])
-
-    def keys(self, decisions: Decisions) -> NDArray[np.int64]:
-        """A 64-bit key a row."""
-        with np.errstate(over="ignore"):
-            return (decisions * self._hash).sum(axis=1)
 
     def sample(self, num: int, rng: np.random.Generator) -> Decisions:
         """Random traces that TVM accepts.

@@ -15,6 +15,7 @@ from pruner.errors import PrunerError
 from pruner.features.batch import FeatureBatch
 from pruner.models.symbolic.analyzer import Analyzer
 from pruner.search.explorer import select
+from pruner.search.keys import RowKeys
 from pruner.search.space import Decisions
 from pruner.tune.live_space import LiveSpace
 from pruner.tune.phases import Phases
@@ -34,8 +35,7 @@ class UnionSpace:
             raise PrunerError("MetaSchedule has no design space for this program and target")
         self.spaces, self._phases, self._analyzer = list(spaces), phases, analyzer
         self.num_slots = 1 + max(space.num_slots for space in spaces)
-        random = np.random.default_rng(20250330)
-        self._hash = random.integers(1, 1 << 62, self.num_slots, dtype=np.int64) | 1
+        self.keys = RowKeys(self.num_slots)
         self._drafted: NDArray[np.float64] | None = None
 
     def sample(self, num: int, rng: np.random.Generator) -> Decisions:
@@ -54,11 +54,6 @@ class UnionSpace:
             for space, rows, vectors in self._parts(parents):
                 out[rows, 1 : 1 + space.num_slots] = space.mutate(vectors, rng)
         return out
-
-    def keys(self, decisions: Decisions) -> NDArray[np.int64]:
-        """A 64-bit key a row."""
-        with np.errstate(over="ignore"):
-            return (decisions * self._hash).sum(axis=1)
 
     def draft_score(self, decisions: Decisions) -> NDArray[np.float64]:
         """Draft scores [N]; without an analyzer zero for legal programs.

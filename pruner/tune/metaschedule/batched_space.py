@@ -15,6 +15,7 @@ from pruner.program.tir.emit import Lowering, build_nests
 from pruner.program.tir.legality import TirLimits, legal
 from pruner.program.tir.replay import TraceProgram, replay_groups, tile_extents
 from pruner.program.tir.tree import Tree
+from pruner.search.keys import RowKeys
 from pruner.search.space import Decisions
 from pruner.tune.design import DesignSpace
 from pruner.tune.metaschedule import mutators
@@ -59,8 +60,7 @@ class BatchedSpace:
         )
         self._last: tuple[Decisions, list[tuple[Rows, Tree]], dict[int, str]] | None = None
         self._limits = TirLimits.of_target(design.target) if kind == "cuda" else None
-        random = np.random.default_rng(20250330)
-        self._hash = random.integers(1, 1 << 62, self.num_slots, dtype=np.int64) | 1
+        self.keys = RowKeys(self.num_slots)
         self._decisions = self._open_decisions(design.vector(design.trace))
         shares = mutators.GPU if kind == "cuda" else mutators.CPU
         self._threads = thread_ranges(instructions)
@@ -139,11 +139,6 @@ class BatchedSpace:
     def mutate(self, parents: Decisions, rng: np.random.Generator) -> Decisions:
         """One of MetaSchedule's mutations of every parent."""
         return self._mutators.mutate(parents, rng)
-
-    def keys(self, decisions: Decisions) -> NDArray[np.int64]:
-        """A 64-bit key a row; equal rows have equal keys."""
-        with np.errstate(over="ignore"):
-            return (decisions * self._hash).sum(axis=1)
 
     def legal(self, decisions: Decisions) -> NDArray[np.bool_]:
         """Which rows TVM's postprocessors would accept; False where the engine refuses."""

@@ -1,0 +1,51 @@
+"""experiments/tune/run.py: times to a rival's latency and what they are to the rival's own."""
+
+import json
+
+import pandas as pd
+import pytest
+
+LATENCIES_S = {"ours": [4.0, 1.0, 3.0], "metaschedule": [9.0, 5.0, 2.0], "ansor": [8.0, 0.5, 0.5]}
+
+
+@pytest.fixture
+def item(script, tmp_path):
+    """A run of one operator whose trials end after 10, 20 and 30 seconds, ours after 1, 2 and 3."""
+    found = script("tune")
+    for policy, latencies_s in LATENCIES_S.items():
+        folder = tmp_path / "tune" / found["cell_name"]("matmul", policy, 0, 3)
+        folder.mkdir(parents=True)
+        metrics = {"total_seconds": 40.0, "invalid_share": 0.0, "seconds": {"build": 5.0}}
+        (folder / "metrics.json").write_text(json.dumps(metrics))
+        step = 1.0 if policy == "ours" else 10.0
+        lines = [
+            {
+                "task": "t", "trial": n, "batch": 1, "position": n, "space": 0, "decisions": [1],
+                "costs_s": [latency_s], "error": None, "message": "", "build_s": 0.1,
+                "run_s": 0.1, "elapsed_s": step * n, "timestamp": 0.0,
+            }
+            for n, latency_s in enumerate(latencies_s, 1)
+        ]  # fmt: skip
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (folder / "trials.jsonl").write_text(text)
+    return found
+
+
+def test_speedups_are_the_rivals_own_time_over_ours(item, tmp_path):
+    table = pd.DataFrame(item["rows_of"](tmp_path, 3, 1))
+    ours = item["summarise"](table).set_index("policy").loc["ours"]
+    assert ours.final_latency_s == 1.0
+    # MetaSchedule ends at 2 s after 30 s; our second program, after 2 s, is faster
+    assert (ours.trials_to_metaschedule, ours.seconds_to_metaschedule) == (2, 2.0)
+    assert ours.speedup_to_metaschedule == 15.0
+    assert ours.final_over_metaschedule == 0.5
+    # Ansor's 0.5 s is never reached
+    assert ours.seconds_to_ansor == float("inf")
+    assert ours.speedup_to_ansor == 0.0
+    assert ours.final_over_ansor == 2.0
+
+
+def test_curves_never_rise_and_are_relative_to_the_best_of_all(item, tmp_path):
+    curves = item["curves"](tmp_path, 3, 1).set_index(["policy", "trials"]).relative_latency
+    assert curves["ours"].to_dict() == {1: 8.0, 2: 2.0}  # the third program is no better
+    assert curves["ansor"].to_dict() == {1: 16.0, 2: 1.0}

@@ -2,12 +2,13 @@
 
     python experiments/adaptation/run.py [data.root] [pairs] [more options of adapt.py ...]
 
-`pairs`: such as k80-v100,cpu-sse4-cpu-avx2, or all. What decides comes first: the main methods on
-every pair, then the ablations of MoA on two, then the other methods on every pair. With method= in
-the options there is one pass, of these methods. A pair is one run of ``adapt.py``, which goes on
-where an earlier start stopped, however it ended, and keeps what it has finished; its rows replace
-the pair's earlier ones. Writes results.csv, curves.csv, summary.json, results.md and PAIR.png; with
-OUT=DIR in the environment runs and results go there.
+`pairs`: such as k80-v100,cpu-sse4-cpu-avx2, or all; num_workers=N: as many pairs at a time. The
+main methods run on every pair, the others and the ablations of MoA on two; method= in the options
+chooses for all. With checkpoint=RUN the pair starts from that model and bears its name. A pair is
+one run of ``adapt.py``, with a log beside it, which goes on where an earlier start stopped, however
+it ended, and keeps what it has finished; its rows replace the pair's earlier ones.
+Writes results.csv, curves.csv, summary.json, results.md and PAIR.png; with OUT=DIR in the
+environment runs and results go there.
 """
 
 import csv
@@ -16,6 +17,10 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -25,76 +30,85 @@ RUNS = ROOT / "outputs" if OUT == HERE else OUT
 GPU_PAIRS = [("k80", "v100"), ("k80", "mi50"), ("v100", "k80"), ("v100", "a100"), ("v100", "mi50")]
 CPUS = ("cpu-sse4", "cpu-avx2", "cpu-avx512")
 CPU_PAIRS = [(source, target) for source in CPUS for target in CPUS if source != target]
+BOTH_WAYS = [("k80", "v100"), ("v100", "k80")]  # pairs for the methods that are not MAIN
 # From scratch, random and Ansor are in every run.
 MAIN = ("none", "continue", "finetune", "moa", "moa_official", "moa_gentle")
-ABLATIONS = ("moa_m50", "moa_m90", "moa_period4", "moa_online")
-ABLATED = [("k80", "v100"), ("v100", "k80")]
-METHODS = {path.stem for path in (ROOT / "conf" / "adaptation").glob("*.yaml")}
-REST = tuple(sorted(METHODS - {*MAIN, *ABLATIONS}))
-Pair = tuple[str, str]
+METHODS = sorted(path.stem for path in (ROOT / "conf" / "adaptation").glob("*.yaml"))
 
 
-def passes(pairs: list[Pair]) -> list[tuple[tuple[str, ...], list[Pair]]]:
-    """Methods, and the pairs that they are for, in the order in which they decide something."""
-    return [
-        (MAIN, pairs),
-        (ABLATIONS, [pair for pair in pairs if pair in ABLATED]),
-        (REST, pairs),
-    ]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Two platforms; `model`: what the source model is called, where one is given."""
+
+    source: str
+    target: str
+    model: str = ""
+
+    @property
+    def key(self) -> str:
+        """Name of its plot and of its part of the summary."""
+        return "-".join(part for part in (self.source, self.model, self.target) if part)
+
+    @property
+    def title(self) -> str:
+        """As the tables have it."""
+        model = f" ({self.model})" if self.model else ""
+        return f"{self.source}{model} to {self.target}"
+
+    @property
+    def methods(self) -> Sequence[str]:
+        """What is worth its time on this pair."""
+        return METHODS if (self.source, self.target) in BOTH_WAYS else MAIN
 
 
-def run_name(source: str, target: str) -> str:
-    """Folder of a pair's run."""
-    return f"book-{source}-{target}"
-
-
-def finished(source: str, target: str) -> set[str]:
-    """The methods that the pair's run has a summary of."""
-    path = RUNS / "adapt" / run_name(source, target) / "metrics.json"
-    return set(json.loads(path.read_text())["methods"]) if path.is_file() else set()
-
-
-def run_pair(source: str, target: str, data: str, more: list[str]) -> dict:
+def run_pair(pair: Pair, data: str, more: list[str]) -> dict:
     """The last line of one run of adapt.py, new or gone on with."""
-    run = run_name(source, target)
+    run = f"book-{pair.key}"
     folder = RUNS / "adapt" / run
     options = (
         [f"resume={folder}"]
         if (folder / "config.yaml").is_file()
-        else [f"source={source}", f"target={target}", f"data.root={data}", f"run_id={run}",
-              f"outputs={RUNS}"]
+        else [f"source={pair.source}", f"target={pair.target}", f"data.root={data}",
+              f"run_id={run}", f"outputs={RUNS}"]
     )  # fmt: skip
-    command = [sys.executable, "adapt.py", *options, *more]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    if not any(option.startswith("method=") for option in more):
+        more = [f"method=[{','.join(pair.methods)}]", *more]
+    log = RUNS / "adapt" / f"{run}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as file:
+        command = [sys.executable, "adapt.py", *options, *more]
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=file, text=True)
+    if done.returncode:
+        raise SystemExit(f"{pair.title}: {log.read_text().strip().splitlines()[-1]}; log: {log}")
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def keep(source: str, target: str, result: dict) -> None:
+def keep(pair: Pair, result: dict) -> None:
     """Put a pair's tables, summary and plot into the folder of results."""
-    pair = f"{source} to {target}"
-    with Path(ROOT, result["results"]).open() as file:
-        rows = [{"pair": pair, **row} for row in csv.DictReader(file)]
-    merge(OUT / "results.csv", pair, rows)
+    with Path(ROOT, result["results"]).open(newline="") as file:
+        rows = [{"pair": pair.title, **row} for row in csv.DictReader(file)]
+    merge(OUT / "results.csv", pair.title, rows)
     cells = [
         Path(ROOT, result["run_dir"], "cells", f"{row['method']}-seed-{row['seed']}.json")
         for row in rows
     ]
-    merge(OUT / "curves.csv", pair, [row for cell in cells for row in curve(pair, cell)])
+    merge(OUT / "curves.csv", pair.title, [row for cell in cells for row in curve(pair, cell)])
     summary = OUT / "summary.json"
     known = json.loads(summary.read_text()) if summary.exists() else {}
-    known[f"{source}-{target}"] = {
+    known[pair.key] = {
         name: result[name] for name in ("baseline", "seeds", "source_top1_before", "methods")
     }
+    known = dict(sorted(known.items(), key=lambda item: (item[0].startswith(CPUS), item[0])))
     summary.write_text(json.dumps(known, indent=1) + "\n")
-    (OUT / "results.md").write_text("\n".join(section(*pair) for pair in known.items()))
-    shutil.copy(Path(ROOT, result["plot"]), OUT / f"{source}-{target}.png")
+    (OUT / "results.md").write_text("\n".join(section(*item) for item in known.items()))
+    shutil.copy(Path(ROOT, result["plot"]), OUT / f"{pair.key}.png")
 
 
-def curve(pair: str, cell: Path) -> list[dict]:
+def curve(pair: Pair, cell: Path) -> list[dict]:
     """The curve of one method and seed at every twentieth trial."""
     found = json.loads(cell.read_text())
     points = zip(found["curve"]["trials"], found["curve"]["relative_latency"], strict=True)
-    known = {"pair": pair, "method": found["method"], "seed": found["seed"]}
+    known = {"pair": pair.title, "method": found["method"], "seed": found["seed"]}
     return [
         {**known, "trials": trials, "relative_latency": round(value, 5)}
         for trials, value in points
@@ -163,23 +177,36 @@ def interval(found: dict, digits: int) -> str:
     return f"{found['mean']:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
+def options_of(given: list[str]) -> tuple[dict[str, str], list[str]]:
+    """num_workers= and checkpoint= by themselves, and what adapt.py is told as it stands."""
+    own = dict(option.split("=", 1) for option in given)
+    names = ("num_workers", "checkpoint")
+    return own, [option for option in given if option.split("=")[0] not in names]
+
+
 def main() -> None:
-    """Run the wanted pairs one after another."""
+    """Run the wanted pairs, several at a time."""
     data = sys.argv[1] if len(sys.argv) > 1 else str(ROOT.parent / "shared/data/gpu-records")
-    wanted, more = sys.argv[2] if len(sys.argv) > 2 else "all", sys.argv[3:]
+    wanted = sys.argv[2] if len(sys.argv) > 2 else "all"
+    own, more = options_of(sys.argv[3:])
+    model = Path(own["checkpoint"]).resolve() if "checkpoint" in own else None
+    more += [f"checkpoint={model}"] if model else []
+    name = "" if model is None else (model.parent if model.is_file() else model).name
     pairs = [
-        pair
-        for pair in (*GPU_PAIRS, *CPU_PAIRS)
-        if wanted == "all" or "-".join(pair) in wanted.split(",")
+        Pair(source=source, target=target, model=name)
+        for source, target in (*GPU_PAIRS, *CPU_PAIRS)
+        if wanted == "all" or f"{source}-{target}" in wanted.split(",")
     ]
-    given = any(option.startswith("method=") for option in more)
-    for methods, chosen in [((), pairs)] if given else passes(pairs):
-        for source, target in chosen:
-            if methods and methods != REST and set(methods) <= finished(source, target):
-                continue  # the last pass brings the tables up to date
-            root = "datasets/bundled" if source in CPUS else data
-            options = [f"method=[{','.join(methods)}]", *more] if methods else more
-            keep(source, target, run_pair(source, target, root, options))
+
+    def run(pair: Pair) -> tuple[Pair, dict]:
+        root = "datasets/bundled" if pair.source in CPUS else data
+        return pair, run_pair(pair, root, more)
+
+    with ThreadPoolExecutor(int(own.get("num_workers", 1))) as pool:
+        for number, done in enumerate(as_completed(map(partial(pool.submit, run), pairs)), 1):
+            pair, result = done.result()
+            keep(pair, result)
+            print(f"{pair.title}: {number} of {len(pairs)} pairs", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -3,14 +3,22 @@
 import csv
 
 
-def test_every_method_is_run_once_and_ablations_on_two_pairs_only(script, repository):
+def test_every_method_runs_between_k80_and_v100_the_main_ones_everywhere(script, repository):
     item = script("adaptation")
-    pairs = [*item["GPU_PAIRS"], *item["CPU_PAIRS"]]
-    main, ablations, rest = item["passes"](pairs)
-    assert main[1] == rest[1] == pairs
-    assert ablations[1] == [("k80", "v100"), ("v100", "k80")]
     known = sorted(path.stem for path in (repository / "conf/adaptation").glob("*.yaml"))
-    assert sorted([*main[0], *ablations[0], *rest[0]]) == known
+    pairs = [item["Pair"](source=a, target=b) for a, b in (*item["GPU_PAIRS"], *item["CPU_PAIRS"])]
+    methods = {pair.key: pair.methods for pair in pairs}
+    assert len(methods) == 11
+    assert methods.pop("k80-v100") == methods.pop("v100-k80") == known
+    assert set(methods.values()) == {item["MAIN"]}
+    assert set(item["MAIN"]) < set(known)
+
+
+def test_a_given_source_model_has_rows_and_runs_of_its_own(script):
+    pair = script("adaptation")["Pair"]
+    assert pair(source="k80", target="v100").key == "k80-v100"
+    named = pair(source="k80", target="v100", model="pam_k80_1500")
+    assert (named.key, named.title) == ("k80-pam_k80_1500-v100", "k80 (pam_k80_1500) to v100")
 
 
 def test_rows_of_a_pair_are_replaced_and_what_was_given_stays(script, tmp_path):
@@ -24,4 +32,5 @@ def test_rows_of_a_pair_are_replaced_and_what_was_given_stays(script, tmp_path):
     merge(table, "a to b", given)
     assert given == rows("a to b", "3")  # its caller reads the pair's cells by it
     merge(table, "b to c", rows("b to c", "4"))
-    assert list(csv.DictReader(table.open())) == rows("a to b", "3") + rows("b to c", "4")
+    found = list(csv.DictReader(table.read_text().splitlines()))
+    assert found == rows("a to b", "3") + rows("b to c", "4")

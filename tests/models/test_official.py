@@ -15,7 +15,13 @@ from torch import nn
 from pruner.errors import DataError
 from pruner.models.batch import ProgramBatch
 from pruner.models.module_pickle import MODULE_NAMES, UnsafePickle, load_modules
-from pruner.models.official import LAYERS, official_ranker, our_name, read_official
+from pruner.models.official import (
+    LAYERS,
+    official_ranker,
+    our_name,
+    read_official,
+    without_subnormals,
+)
 
 OFFICIAL_MODULE = "tvm.auto_scheduler.cost_model.pam_model"
 NUM_PARAMETERS = 417_409
@@ -229,6 +235,14 @@ def test_values_must_be_finite_and_maxima_positive(tmp_path, network, maxima):
         network.decoder.bias[0] = 0
     with pytest.raises(DataError, match="23 positive column maxima"):
         read_official(write(tmp_path / "x.pkl", (network, "base_only", maxima[0], -maxima[1])))
+
+
+def test_numbers_too_small_to_matter_become_zero():
+    tiny = torch.finfo(torch.float32).smallest_normal
+    values = torch.tensor([1.0, -tiny, tiny / 2, -1e-44, 0.0])
+    assert without_subnormals(values).tolist() == [1.0, -tiny, 0.0, 0.0, 0.0]
+    counter = torch.tensor(3)
+    assert without_subnormals(counter) is counter
 
 
 def test_every_layer_has_one_name():

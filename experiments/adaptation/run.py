@@ -192,11 +192,11 @@ def main() -> None:
     model = Path(own["checkpoint"]).resolve() if "checkpoint" in own else None
     more += [f"checkpoint={model}"] if model else []
     name = "" if model is None else (model.parent if model.is_file() else model).name
-    pairs = [
-        Pair(source=source, target=target, model=name)
-        for source, target in (*GPU_PAIRS, *CPU_PAIRS)
-        if wanted == "all" or f"{source}-{target}" in wanted.split(",")
-    ]
+    known = {f"{pair[0]}-{pair[1]}": pair for pair in (*GPU_PAIRS, *CPU_PAIRS)}
+    chosen = list(known) if wanted == "all" else wanted.split(",")
+    if unknown := sorted(set(chosen) - set(known)):
+        raise SystemExit(f"{', '.join(unknown)}: no such pair; known: {', '.join(known)}, all")
+    pairs = [Pair(source=known[c][0], target=known[c][1], model=name) for c in chosen]
 
     def run(pair: Pair) -> tuple[Pair, dict]:
         root = "datasets/bundled" if pair.source in CPUS else data

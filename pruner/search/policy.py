@@ -55,6 +55,7 @@ class RoundSettings:
     epsilon: float = 0.1  # share of a batch that is random
     verify_only_draft: bool = False  # score the drafted set and the randoms, no evolution
     prior: float = 0.0  # measurements that the draft's score is worth beside the learned one's
+    draft_leads: bool = False  # without a model yet, the best drafted; else chance among them
 
 
 @dataclass(slots=True)
@@ -120,8 +121,8 @@ class DraftThenVerify:
 
     ``draft=None`` skips the draft: then this is evolution with the learned model alone;
     ``learner=None`` measures what the draft ranks best, without a learned model. While the
-    learner has nothing to learn from, chance decides among the drafted ones, or with a prior the
-    draft's score.
+    learner has nothing to learn from, chance decides among the drafted ones, or with `draft_leads`
+    the draft's score.
     """
 
     def __init__(
@@ -182,14 +183,13 @@ class DraftThenVerify:
 
         With a prior (ours: a model that has seen a few dozen programs orders them worse than the
         analyzer does) learned and drafted standard scores, the draft's weighing ``prior / (prior +
-        measured)``, where failures do not count; while there is no model the analyzer has the word
-        alone.
+        measured)``, where failures do not count. None: nothing to verify with yet.
         """
         prior = self._settings.prior
         if draft is None or model is draft:
             return model
         if model is None:
-            return draft if prior else None
+            return draft if self._settings.draft_leads else None
         if not prior:
             return guard(model, draft)
         weight = prior / (prior + np.isfinite(self._history.all()[1]).sum())

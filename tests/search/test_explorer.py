@@ -142,6 +142,7 @@ def test_the_draft_counts_like_as_many_measurements_as_its_prior(prior, trials, 
         measured_share=0.0,
         epsilon=0.0,
         prior=prior,
+        draft_leads=True,
     )
 
     def up(decisions):
@@ -156,6 +157,29 @@ def test_the_draft_counts_like_as_many_measurements_as_its_prior(prior, trials, 
     policy.observe(Measurements(decisions=middle, latency_s=latency_s))
     proposed = policy.propose(5)[:, 0]
     assert abs(proposed - best).max() < 15
+
+
+@pytest.mark.parametrize("draft_leads", [True, False])
+def test_without_a_model_the_draft_or_chance_chooses_among_the_drafted(draft_leads):
+    """Chance spreads over the 40 drafted; logs of a search hold many copies of what is on top."""
+    pool = PoolSpace(np.arange(200)[:, None])
+    settings = RoundSettings(
+        draft=ExplorerSettings(population=4000, generations=0, keep=40),
+        epsilon=0.0,
+        prior=20.0,
+        draft_leads=draft_leads,
+    )
+
+    def up(decisions):
+        return decisions[:, 0].astype(float)
+
+    def nothing_to_learn_from(decisions, latency_s):
+        return None
+
+    policy = DraftThenVerify(pool, up, nothing_to_learn_from, settings, np.random.default_rng(0))
+    proposed = policy.propose(10)[:, 0]
+    assert proposed.min() >= 160
+    assert (proposed.tolist() == list(range(199, 189, -1))) == draft_leads
 
 
 def test_programs_that_are_being_measured_cost_no_random_share():

@@ -39,7 +39,7 @@ lint: setup ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-book: setup ## remake every table and figure of experiments/ (one to two hours; DATA=folder of records, PRESET=small)
+book: setup ## remake every table and figure of experiments/ (an hour on two cores; DATA=folder of records, PRESET=small)
 	$(BIN)/python -m pruner.cli.book data.root=$(DATA) preset=$(PRESET)
 
 ansor-env: setup ## install Ansor beside the project, to measure schedules of your own CPU

@@ -30,9 +30,12 @@ RUNS = ROOT / "outputs" if OUT == HERE else OUT
 GPU_PAIRS = [("k80", "v100"), ("k80", "mi50"), ("v100", "k80"), ("v100", "a100"), ("v100", "mi50")]
 CPUS = ("cpu-sse4", "cpu-avx2", "cpu-avx512")
 CPU_PAIRS = [(source, target) for source in CPUS for target in CPUS if source != target]
+MORE_PAIRS = [("mi50", "k80"), ("mi50", "v100"), ("mi50", "a100"), ("k80", "a100")]  # not in all
 BOTH_WAYS = [("k80", "v100"), ("v100", "k80")]  # pairs for the methods that are not MAIN
 # From scratch, random and Ansor are in every run.
-MAIN = ("none", "continue", "finetune", "moa", "moa_official", "moa_gentle")
+MAIN = (
+    "none", "continue", "finetune", "distill", "mtl", "moa", "moa_official", "moa_gentle",
+)  # fmt: skip
 METHODS = sorted(path.stem for path in (ROOT / "conf" / "adaptation").glob("*.yaml"))
 
 
@@ -192,8 +195,9 @@ def main() -> None:
     model = Path(own["checkpoint"]).resolve() if "checkpoint" in own else None
     more += [f"checkpoint={model}"] if model else []
     name = "" if model is None else (model.parent if model.is_file() else model).name
-    known = {f"{pair[0]}-{pair[1]}": pair for pair in (*GPU_PAIRS, *CPU_PAIRS)}
-    chosen = list(known) if wanted == "all" else wanted.split(",")
+    book = {f"{pair[0]}-{pair[1]}": pair for pair in (*GPU_PAIRS, *CPU_PAIRS)}
+    known = book | {f"{pair[0]}-{pair[1]}": pair for pair in MORE_PAIRS}
+    chosen = list(book) if wanted == "all" else wanted.split(",")
     if unknown := sorted(set(chosen) - set(known)):
         raise SystemExit(f"{', '.join(unknown)}: no such pair; known: {', '.join(known)}, all")
     pairs = [Pair(source=known[c][0], target=known[c][1], model=name) for c in chosen]

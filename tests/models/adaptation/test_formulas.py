@@ -16,8 +16,6 @@ from pruner.models.adaptation.moa import MomentumAdaptation, follow
 from pruner.models.adaptation.moses import Moses, transferable_masks
 from pruner.models.adaptation.multitask import MultiTask
 from pruner.models.adaptation.residual import Residual
-from pruner.models.adaptation.warm import Continue
-from pruner.models.adaptation.wise import WeightSpaceEnsemble
 from pruner.models.batching import MixedBatches, TaskBatches
 from pruner.models.losses import MeanSquare
 from tests.models import synthetic
@@ -75,18 +73,6 @@ def test_the_siamese_side_follows_every_fit(world):
         torch.testing.assert_close(moa.siamese[name], expected)
     for name, _ in moa.ranker.network.named_buffers():
         assert torch.equal(moa.siamese[name], source[name]), name
-
-
-def test_wise_scores_between_the_source_and_what_goes_on_from_itself(world):
-    wise = WeightSpaceEnsemble(setting(world), share=0.25, fit=quick())
-    going_on = Continue(setting(world), fit=quick())
-    source = world.ranker.network.state_dict()
-    for _ in range(2):
-        wise.update(world.target)
-        going_on.update(world.target)
-        for name, tuned in going_on.ranker.network.state_dict().items():
-            mean = 0.75 * source[name] + 0.25 * tuned if tuned.is_floating_point() else tuned
-            torch.testing.assert_close(wise.ranker.network.state_dict()[name], mean)
 
 
 def test_every_fourth_update_trains(world):

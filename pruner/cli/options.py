@@ -1,5 +1,6 @@
 """Option values that a command would otherwise misread or refuse late: checked before any work."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -43,6 +44,10 @@ def _positive(value: Any) -> bool:
     return type(value) in (int, float) and value > 0
 
 
+def _not_negative(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < math.inf
+
+
 def _name(value: Any) -> bool:
     return str(value) not in ("", ".", "..") and not {"/", "\\"} & set(str(value))
 
@@ -69,6 +74,9 @@ RULES: dict[str, Rule] = {
     "budget.trials": POSITIVE,
     "budget.batch": POSITIVE,
     "budget.seconds": POSITIVE_NUMBER_OR_NULL,
+    "policy.prior": Rule(_not_negative, "a number, 0 or more"),
+    "policy.draft_leads": TRUE_OR_FALSE,
+    "policy.verify_only_draft": TRUE_OR_FALSE,
     "verify": TRUE_OR_FALSE,
     "compile_only": TRUE_OR_FALSE,
     "measure.number": POSITIVE,

@@ -26,6 +26,9 @@ def nested(name, value):
         ("measure.builders", "abc"), ("measure.run_timeout_s", "abc"), ("measure.repeats", 2.5),
         ("verify", "no"), ("compile_only", "no"), ("measure.check", "no"), ("verify", None),
         ("measure.flush_cache", "no"), ("measure.alone", "no"), ("runner.port", "abc"),
+        ("policy.draft_leads", "maybe"), ("policy.verify_only_draft", "maybe"),
+        ("policy.prior", "no"), ("policy.prior", -1), ("policy.prior", True),
+        ("policy.prior", float("inf")), ("policy.prior", None),
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_named(name, value):
@@ -41,6 +44,7 @@ def test_a_wrong_value_is_named(name, value):
         ("data.duplicates", "keep"), ("run_id", None), ("run_id", "a-1"),
         ("budget.seconds", 0.5), ("measure.builders", None), ("measure.alone", None),
         ("measure.alone", True), ("verify", False), ("measure.min_repeat_ms", 0),
+        ("policy.draft_leads", True), ("policy.prior", 0), ("policy.prior", 0.5),
     ],
 )  # fmt: skip
 def test_a_right_value_passes(name, value):

@@ -39,6 +39,16 @@ def test_presets_say_what_the_notes_say(name):
     assert built.verify_only_draft == (name == "pruner_paper")
 
 
+def test_the_draft_decides_beside_or_before_a_model_in_live_spaces_alone():
+    built = {path.stem: instantiate(OmegaConf.load(path)) for path in FILES}
+    found = {
+        name: (settings.prior, settings.draft_leads)
+        for name, settings in built.items()
+        if isinstance(settings, RoundSettings) and (settings.prior or settings.draft_leads)
+    }
+    assert found == {"pruner_live": (50, True)}
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_a_value_is_stated_where_it_differs_from_the_default(path):
     built, default = instantiate(OmegaConf.load(path)), RoundSettings()

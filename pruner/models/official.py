@@ -122,8 +122,9 @@ def our_name(official: str) -> str | None:
 def without_subnormals(values: Tensor) -> Tensor:
     """Values with zeros where the magnitude is below the smallest normal number of the type.
 
-    Weight decay left a third of the released weights there. They add nothing to any score, but
-    arithmetic with them takes about ten times as long on CPUs.
+    Weight decay left 17 % of the released values there, in the large matrices of the two encoders
+    and at the attention's input 31 to 38 %. They add nothing to any score, but arithmetic with
+    them takes about ten times as long on CPUs.
     """
     if not values.is_floating_point():
         return values

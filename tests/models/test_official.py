@@ -245,6 +245,15 @@ def test_numbers_too_small_to_matter_become_zero():
     assert without_subnormals(counter) is counter
 
 
+def test_the_ranker_has_none_of_them(tmp_path, network, maxima):
+    tiny = torch.finfo(torch.float32).smallest_normal
+    with torch.no_grad():
+        network.attention.in_proj_weight[5, 7] = tiny / 2
+        network.attention.in_proj_weight[5, 8] = tiny
+    ranker = official_ranker(read_official(write(tmp_path / "x.pkl", (network, "m", *maxima))))
+    assert ranker.network.attention.in_proj_weight[5, 7:9].tolist() == [0.0, tiny]
+
+
 def test_every_layer_has_one_name():
     assert len(set(LAYERS.values())) == len(LAYERS) == 8
     assert len(MODULE_NAMES) == 8

@@ -6,7 +6,8 @@
 main methods run on every pair, the others and the ablations of MoA on two; method= in the options
 chooses for all. With checkpoint=RUN the pair starts from that model and bears its name. A pair is
 one run of ``adapt.py``, with a log beside it, which goes on where an earlier start stopped, however
-it ended, and keeps what it has finished; its rows replace the pair's earlier ones.
+it ended, and keeps what it has finished; its rows replace the pair's earlier ones. With another
+budget=, seeds= or model of the same name give another OUT, or adapt.py refuses.
 Writes results.csv, curves.csv, summary.json, results.md and PAIR.png; with OUT=DIR in the
 environment runs and results go there.
 """
@@ -15,13 +16,13 @@ import csv
 import json
 import os
 import shutil
-import subprocess
 import sys
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+
+from pruner.cli.commands import Commands
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -36,6 +37,8 @@ BOTH_WAYS = [("k80", "v100"), ("v100", "k80")]  # pairs for the methods that are
 MAIN = (
     "none", "continue", "finetune", "distill", "mtl", "moa", "moa_official", "moa_gentle",
 )  # fmt: skip
+# What decides a run's results, where the command line does not say it.
+DECIDING = {"budget": "default", "seeds": "[0,1,2,3,4]", "policy": "pool"}
 METHODS = sorted(path.stem for path in (ROOT / "conf" / "adaptation").glob("*.yaml"))
 
 
@@ -64,37 +67,35 @@ class Pair:
         return METHODS if (self.source, self.target) in BOTH_WAYS else MAIN
 
 
-def run_pair(pair: Pair, data: str, more: list[str]) -> dict:
-    """The last line of one run of adapt.py, new or gone on with."""
+def run_pair(pair: Pair, options: Mapping[str, str], commands: Commands) -> Path | None:
+    """The folder of one run of adapt.py, new or gone on with; None where it failed."""
     run = f"book-{pair.key}"
     folder = RUNS / "adapt" / run
-    options = (
-        [f"resume={folder}"]
-        if (folder / "config.yaml").is_file()
-        else [f"source={pair.source}", f"target={pair.target}", f"data.root={data}",
-              f"run_id={run}", f"outputs={RUNS}"]
-    )  # fmt: skip
-    if not any(option.startswith("method=") for option in more):
-        more = [f"method=[{','.join(pair.methods)}]", *more]
-    log = RUNS / "adapt" / f"{run}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w") as file:
-        command = [sys.executable, "adapt.py", *options, *more]
-        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=file, text=True)
-    if done.returncode:
-        raise SystemExit(f"{pair.title}: {log.read_text().strip().splitlines()[-1]}; log: {log}")
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    # A run that goes on is told everything again: adapt.py refuses what would change its results.
+    start = {"method": f"[{','.join(pair.methods)}]", **DECIDING, **options}
+    if pair.source in CPUS:
+        start["data.root"] = str(ROOT / "datasets/bundled")
+    new = {"source": pair.source, "target": pair.target, "run_id": run, "outputs": str(RUNS)}
+    start |= {"resume": str(folder)} if (folder / "config.yaml").is_file() else new
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    path = folder.parent / f"{run}.log"
+    with path.open("w") as log:
+        named = [f"{name}={value}" for name, value in start.items()]
+        code = commands.run([sys.executable, "adapt.py", *named], log)
+    if code:
+        errors = [line for line in path.read_text().splitlines() if line.startswith("error: ")]
+        reason = errors[-1] if errors else f"exit code {code}"
+        print(f"{pair.title}: {reason}; log: {path}", file=sys.stderr)
+    return None if code else folder
 
 
-def keep(pair: Pair, result: dict) -> None:
+def keep(pair: Pair, run: Path) -> None:
     """Put a pair's tables, summary and plot into the folder of results."""
-    with Path(ROOT, result["results"]).open(newline="") as file:
+    result = json.loads((run / "metrics.json").read_text())
+    with (run / "results.csv").open(newline="") as file:
         rows = [{"pair": pair.title, **row} for row in csv.DictReader(file)]
     merge(OUT / "results.csv", pair.title, rows)
-    cells = [
-        Path(ROOT, result["run_dir"], "cells", f"{row['method']}-seed-{row['seed']}.json")
-        for row in rows
-    ]
+    cells = [run / "cells" / f"{row['method']}-seed-{row['seed']}.json" for row in rows]
     merge(OUT / "curves.csv", pair.title, [row for cell in cells for row in curve(pair, cell)])
     summary = OUT / "summary.json"
     known = json.loads(summary.read_text()) if summary.exists() else {}
@@ -104,7 +105,7 @@ def keep(pair: Pair, result: dict) -> None:
     known = dict(sorted(known.items(), key=lambda item: (item[0].startswith(CPUS), item[0])))
     summary.write_text(json.dumps(known, indent=1) + "\n")
     (OUT / "results.md").write_text("\n".join(section(*item) for item in known.items()))
-    shutil.copy(Path(ROOT, result["plot"]), OUT / f"{pair.key}.png")
+    shutil.copy(run / "curves.png", OUT / f"{pair.key}.png")
 
 
 def curve(pair: Pair, cell: Path) -> list[dict]:
@@ -180,38 +181,58 @@ def interval(found: dict, digits: int) -> str:
     return f"{found['mean']:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
-def options_of(given: list[str]) -> tuple[dict[str, str], list[str]]:
-    """num_workers= and checkpoint= by themselves, and what adapt.py is told as it stands."""
-    own = dict(option.split("=", 1) for option in given)
-    names = ("num_workers", "checkpoint")
-    return own, [option for option in given if option.split("=")[0] not in names]
+def pairs_of(wanted: str, model: str) -> list[Pair]:
+    """The pairs that a command line names, each once."""
+    book = {f"{pair[0]}-{pair[1]}": pair for pair in (*GPU_PAIRS, *CPU_PAIRS)}
+    known = book | {f"{pair[0]}-{pair[1]}": pair for pair in MORE_PAIRS}
+    chosen = list(book) if wanted == "all" else list(dict.fromkeys(wanted.split(",")))
+    if unknown := sorted(set(chosen) - set(known)):
+        raise SystemExit(f"{', '.join(unknown)}: no such pair; known: {', '.join(known)}, all")
+    return [Pair(source=known[c][0], target=known[c][1], model=model) for c in chosen]
+
+
+def options_of(given: Sequence[str]) -> dict[str, str]:
+    """Options by name; num_workers= is checked, checkpoint= a path from here."""
+    wrong = [option for option in given if not option.split("=", 1)[-1] or "=" not in option]
+    options = dict(option.split("=", 1) for option in given if option not in wrong)
+    if not options.get("num_workers", "1").isdecimal() or options.get("num_workers") == "0":
+        wrong.append(f"num_workers={options['num_workers']}")
+    if wrong:
+        raise SystemExit(f"{wrong[0]}: options are NAME=VALUE, num_workers a number from 1")
+    if "checkpoint" in options:
+        options["checkpoint"] = str(Path(options["checkpoint"]).resolve())
+    return options
 
 
 def main() -> None:
     """Run the wanted pairs, several at a time."""
     data = sys.argv[1] if len(sys.argv) > 1 else str(ROOT.parent / "shared/data/gpu-records")
-    wanted = sys.argv[2] if len(sys.argv) > 2 else "all"
-    own, more = options_of(sys.argv[3:])
-    model = Path(own["checkpoint"]).resolve() if "checkpoint" in own else None
-    more += [f"checkpoint={model}"] if model else []
-    name = "" if model is None else (model.parent if model.is_file() else model).name
-    book = {f"{pair[0]}-{pair[1]}": pair for pair in (*GPU_PAIRS, *CPU_PAIRS)}
-    known = book | {f"{pair[0]}-{pair[1]}": pair for pair in MORE_PAIRS}
-    chosen = list(book) if wanted == "all" else wanted.split(",")
-    if unknown := sorted(set(chosen) - set(known)):
-        raise SystemExit(f"{', '.join(unknown)}: no such pair; known: {', '.join(known)}, all")
-    pairs = [Pair(source=known[c][0], target=known[c][1], model=name) for c in chosen]
-
-    def run(pair: Pair) -> tuple[Pair, dict]:
-        root = "datasets/bundled" if pair.source in CPUS else data
-        return pair, run_pair(pair, root, more)
-
-    with ThreadPoolExecutor(int(own.get("num_workers", 1))) as pool:
-        for number, done in enumerate(as_completed(map(partial(pool.submit, run), pairs)), 1):
-            pair, result = done.result()
-            keep(pair, result)
+    options = {"data.root": str(Path(data).resolve()), **options_of(sys.argv[3:])}
+    workers = int(options.pop("num_workers", "1"))
+    model = Path(options.get("checkpoint", ""))
+    pairs = pairs_of(
+        sys.argv[2] if len(sys.argv) > 2 else "all",
+        (model.parent if model.is_file() else model).name,
+    )
+    failed = []
+    with (
+        Commands() as commands,
+        closing(
+            commands.each(pairs, lambda p: (p, run_pair(p, options, commands)), workers)
+        ) as ended,
+    ):
+        for number, (pair, folder) in enumerate(ended, 1):
+            if folder is None:
+                failed.append(pair.title)
+                continue
+            keep(pair, folder)
             print(f"{pair.title}: {number} of {len(pairs)} pairs", file=sys.stderr)
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}; the same command goes on")
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        raise SystemExit("interrupted; the same command goes on") from None

@@ -26,6 +26,8 @@ from pruner.cli.common import (
     save_metrics,
     say,
 )
+from pruner.cli.dataset import record_root
+from pruner.cli.evaluate import checkpoint_file
 from pruner.cli.progress import track
 from pruner.cli.workers import forked
 from pruner.errors import PrunerError
@@ -62,7 +64,12 @@ def adapt(config: DictConfig) -> dict[str, Any]:
     wanted = [(name, seed) for seed in config.seeds for name in names]
     missing = [w for w in wanted if not _cell_file(folder, w).is_file()]
     if missing:
-        run_cells(config, folder, prepare(config, folder), missing)
+        bench = prepare(config, folder)
+        if load_metrics(folder / "source") is None and bench.source_held_out is not None:
+            judged = Quality.of(bench.source, bench.source_held_out)  # a given model
+            (folder / "source").mkdir(exist_ok=True)
+            save_metrics(folder / "source", {"top1": judged.top1, "top5": judged.top5})
+        run_cells(config, folder, bench, missing)
     cells = [_load(_cell_file(folder, w)) for w in wanted]
     result = report(config, folder, cells)
     result["seconds"] = round(time.perf_counter() - start, 2)
@@ -227,6 +234,11 @@ def _check(config: DictConfig) -> None:
             f"num_workers={config.num_workers} num_threads={config.num_threads}: several processes "
             "have one thread each; give num_threads=1, or num_workers=1"
         )
+    root = record_root(config.data)
+    for platform in (config.source, config.target):
+        root.task_files(platform)  # raises where there are none
+    if config.checkpoint and not (path := checkpoint_file(Path(config.checkpoint))).is_file():
+        raise PrunerError(f"checkpoint={config.checkpoint}: {path} does not exist")
     if not isinstance(build(config.policy), RoundSettings):
         raise PrunerError("adapt.py compares models in rounds: policy=pool, ansor or pruner_*")
     names_of(config)

@@ -1,6 +1,6 @@
 """What ``adapt.py`` runs on: tasks to tune, tasks to judge by, labels, and the source model."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -104,7 +104,7 @@ def prepare(config: DictConfig, folder: Path) -> Bench:
     index = task_index_of(root.path)
     source, target = _read(root, config.source), _read(root, config.target)
     loaded = _given_source(config)
-    seen = _seen_workloads(loaded[1] if loaded else None, source)
+    seen = _seen_workloads(loaded[1], root, {**source, **target}) if loaded else frozenset()
     usable = {
         key: float(np.median(records.latency_s[records.valid]) / records.best_s)
         for key, records in target.items()
@@ -159,14 +159,22 @@ def _given_source(config: DictConfig) -> tuple[NeuralRanker, CheckpointInfo] | N
 
 
 def _seen_workloads(
-    info: CheckpointInfo | None, source: dict[TaskKey, TaskRecords]
+    info: CheckpointInfo, root: RecordRoot, known: Iterable[TaskKey]
 ) -> frozenset[str]:
-    """Workloads of the source platform's records that a given checkpoint was fitted on."""
-    if info is None:
-        return frozenset()
-    return frozenset(
-        key.identity for key in source if key.task in info.seen_tasks.get(key.platform, ())
-    )
+    """Workloads that a given checkpoint was fitted on, whatever the platform.
+
+    `known` are the tasks read already. Raises PrunerError where it was fitted on records of a
+    platform that are not here: what it has seen of them cannot be told apart.
+    """
+    keys = set(known)
+    others = set(info.seen_tasks) - {key.platform for key in keys}
+    if missing := sorted(others - set(root.platforms)):
+        raise PrunerError(
+            f"checkpoint: fitted on records of {', '.join(missing)}, which {root.path} lacks; "
+            "without them its workloads cannot be left out of the comparison"
+        )
+    keys.update(key for platform in sorted(others) for key in _read(root, platform))
+    return frozenset(k.identity for k in keys if k.task in info.seen_tasks.get(k.platform, ()))
 
 
 def _train_source(

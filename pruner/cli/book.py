@@ -1,19 +1,17 @@
 """``python -m pruner.cli.book``: remake the results of every item, then the page."""
 
-import os
 import shlex
 import shutil
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from omegaconf import DictConfig
 
+from pruner.cli.commands import Commands
 from pruner.cli.common import (
     load_metrics,
     new_run_folder,
@@ -23,15 +21,13 @@ from pruner.cli.common import (
     save_metrics,
     say,
 )
-from pruner.cli.dataset import REPOSITORY, record_root
+from pruner.cli.dataset import record_root
 from pruner.cli.report import HTML, experiments_folder, write_page
 from pruner.cli.results_book.items import Item, load_items
 from pruner.cli.results_book.page import build_page
 from pruner.errors import PrunerError
 
 COMMITTED = ("full", "alone")  # presets whose results the committed page shows
-# One thread each: the workers already share the cores, and sums keep their order.
-THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 def book(config: DictConfig) -> dict[str, Any]:
@@ -48,16 +44,10 @@ def book(config: DictConfig) -> dict[str, Any]:
     say(f"{len(items)} items in {folder}; if interrupted: resume={folder}")
     # The longest first: the last worker then has the least left to do.
     items.sort(key=lambda item: -item.minutes.get(config.preset, 0))
-    with Commands() as commands, ThreadPoolExecutor(config.num_workers) as pool:
-        try:
-            ends = list(
-                pool.map(lambda i: run_item(i, config.preset, root, folder, commands), items)
-            )
-        except BaseException:  # interrupted: nothing of it goes on in the background
-            pool.shutdown(wait=False, cancel_futures=True)
-            commands.end()
-            raise
-    failed = [item.name for item, end in zip(items, ends, strict=True) if "error" in end]
+    with Commands() as commands:
+        run = partial(run_item, preset=config.preset, root=root, folder=folder, commands=commands)
+        ends = dict(commands.each(items, run, config.num_workers))
+    failed = [item.name for item in items if "error" in ends[item.name]]
     if config.preset in COMMITTED:
         publish([item for item in items if item.name not in failed], folder, experiments)
         write_page(build_page(load_items(experiments)), experiments)
@@ -67,7 +57,7 @@ def book(config: DictConfig) -> dict[str, Any]:
     result = {
         "run_dir": str(folder),
         "html": str(folder / HTML),
-        "items": {item.name: end for item, end in zip(items, ends, strict=True)},
+        "items": {item.name: ends[item.name] for item in items},
         "seconds": round(time.perf_counter() - start, 1),
     }
     if failed:
@@ -95,50 +85,15 @@ def chosen(items: Sequence[Item], names: Sequence[str] | None, preset: str) -> l
     return picked
 
 
-class Commands:
-    """Shell commands of several threads; `end` stops those that run. SIGTERM becomes an exit."""
-
-    def __init__(self) -> None:
-        self._running: set[subprocess.Popen[bytes]] = set()
-
-    def __enter__(self) -> "Commands":
-        self._before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGTERM, self._before)
-
-    def run(self, command: str, log: TextIO) -> int:
-        """Run one command in the repository; returns its exit code."""
-        with subprocess.Popen(
-            ["bash", "-c", command],
-            cwd=REPOSITORY,
-            env=os.environ | THREADS,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # a group of its own, to be ended as a whole
-        ) as process:
-            self._running.add(process)
-            try:
-                return process.wait()
-            finally:
-                self._running.discard(process)
-
-    def end(self) -> None:
-        """Stop everything."""
-        for process in list(self._running):
-            os.killpg(process.pid, signal.SIGTERM)
-
-
 def run_item(
     item: Item, preset: str, root: Path, folder: Path, commands: Commands
-) -> Mapping[str, Any]:
-    """Run the commands of one item in the repository; what ended well is not run again."""
+) -> tuple[str, Mapping[str, Any]]:
+    """Run the commands of one item, what ended well not again; its name and how it ended."""
     out = (folder / item.name).resolve()
     finished = load_metrics(out) if out.is_dir() else None
     if finished is not None:
         say(f"{item.name}: finished before")
-        return finished
+        return item.name, finished
     # What an interrupted start left is not part of the results.
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
@@ -151,11 +106,11 @@ def run_item(
             code = commands.run(command.format(**quoted), log)
             if code:
                 say(f"{item.name}: exit code {code}, see {out / 'log.txt'}")
-                return {"error": code}
+                return item.name, {"error": code}
     end = {"seconds": round(time.perf_counter() - start, 1)}
     save_metrics(out, end)
     say(f"{item.name}: {end['seconds']:g} s")
-    return end
+    return item.name, end
 
 
 def publish(items: Sequence[Item], folder: Path, experiments: Path) -> None:

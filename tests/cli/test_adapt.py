@@ -87,6 +87,26 @@ def test_methods_with_all_their_seeds_are_finished(tmp_path):
     assert finished_methods(OmegaConf.create({"seeds": [0, 1]}), tmp_path) == ["moa"]
 
 
+def test_workloads_that_a_checkpoint_learned_anywhere_are_known():
+    from pruner.cli import adapt_data
+    from pruner.data.store import RecordRoot
+    from pruner.errors import PrunerError
+    from pruner.models.checkpoint import CheckpointInfo
+
+    root = RecordRoot(adapt_data.CONF.parent / "datasets/bundled")
+    keys = {name: list(adapt_data._read(root, name)) for name in root.platforms}
+    here, third = keys["cpu-sse4"] + keys["cpu-avx2"], keys["cpu-avx512"]
+    learned = {"cpu-avx2": [keys["cpu-avx2"][0].task], "cpu-avx512": [third[1].task, third[2].task]}
+    info = CheckpointInfo(model={}, feature_version="", dataflow="paper", seen_tasks=learned)
+    seen = adapt_data._seen_workloads(info, root, here)
+    assert seen == {k.identity for k in (keys["cpu-avx2"][0], third[1], third[2])}
+    elsewhere = CheckpointInfo(
+        model={}, feature_version="", dataflow="paper", seen_tasks={"orin": ["conv2d"]}
+    )
+    with pytest.raises(PrunerError, match=r"fitted on records of orin, which .* lacks"):
+        adapt_data._seen_workloads(elsewhere, root, here)
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -94,6 +114,7 @@ def test_methods_with_all_their_seeds_are_finished(tmp_path):
         (("target=cpu-sse4",), "choose two platforms"),
         (("target=null",), "give source=PLATFORM and target=PLATFORM"),
         (("target=k80",), "there are records for: cpu-avx2"),
+        (("checkpoint=nowhere",), "checkpoint=nowhere: nowhere does not exist"),
         (("references=[ansr]",), "known: random, ansor"),
         (("num_workers=2", "num_threads=2"), "give num_threads=1, or num_workers=1"),
         (("stop_after=1",), "Could not override 'stop_after'"),
@@ -105,3 +126,4 @@ def test_mistakes_are_one_line_that_names_the_fix(monkeypatch, capsys, tmp_path,
     line = [line for line in err.splitlines() if line.startswith("error")]
     assert len(line) == 1
     assert says in line[0]
+    assert not (tmp_path / "adapt").exists()  # nothing that a second start would go on with

@@ -1,6 +1,9 @@
 """experiments/adaptation/run.py: every method has its place, every row its pair."""
 
 import csv
+import runpy
+
+import pytest
 
 
 def test_every_method_runs_between_k80_and_v100_the_main_ones_everywhere(script, repository):
@@ -34,3 +37,61 @@ def test_rows_of_a_pair_are_replaced_and_what_was_given_stays(script, tmp_path):
     merge(table, "b to c", rows("b to c", "4"))
     found = list(csv.DictReader(table.read_text().splitlines()))
     assert found == rows("a to b", "3") + rows("b to c", "4")
+
+
+class Recorded:
+    """Commands that are noted instead of run, and end as told."""
+
+    def __init__(self, code=0):
+        self.code, self.lines = code, []
+
+    def run(self, command, log):
+        log.write("reading\nerror: no such thing\n" if self.code else "fine\n")
+        self.lines.append(command)
+        return self.code
+
+
+def test_a_pair_is_told_what_decides_its_results_again_when_it_goes_on(
+    repository, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("OUT", str(tmp_path))
+    item = runpy.run_path(str(repository / "experiments/adaptation/run.py"))
+    pair = item["Pair"](source="k80", target="v100")
+    commands, given = Recorded(), {"data.root": "records", "seeds": "[0]", "method": "[moa]"}
+    folder = item["run_pair"](pair, given, commands)
+    assert folder == tmp_path / "adapt" / "book-k80-v100"
+    folder.mkdir()
+    (folder / "config.yaml").touch()
+    item["run_pair"](pair, given, commands)
+    deciding = {"data.root=records", "seeds=[0]", "method=[moa]", "budget=default", "policy=pool"}
+    first, again = ({*line[2:]} for line in commands.lines)
+    assert first & again == deciding
+    assert again - first == {f"resume={folder}"}
+    assert {"source=k80", "target=v100", "run_id=book-k80-v100"} < first
+
+
+def test_a_failed_pair_is_told_in_one_line(repository, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("OUT", str(tmp_path))
+    item = runpy.run_path(str(repository / "experiments/adaptation/run.py"))
+    pair = item["Pair"](source="cpu-sse4", target="cpu-avx2")
+    commands = Recorded(code=2)
+    assert item["run_pair"](pair, {"data.root": "records"}, commands) is None
+    assert "cpu-sse4 to cpu-avx2: error: no such thing; log: " in capsys.readouterr().err
+    assert f"data.root={repository / 'datasets/bundled'}" in commands.lines[0]
+
+
+@pytest.mark.parametrize("wrong", ["-m", "num_workers=0", "num_workers=two", "checkpoint="])
+def test_a_wrong_option_is_named(script, wrong):
+    with pytest.raises(SystemExit, match=f"^{wrong}: options are"):
+        script("adaptation")["options_of"](["seeds=[0]", wrong])
+
+
+def test_pairs_are_taken_once_and_by_known_names(script):
+    pairs_of = script("adaptation")["pairs_of"]
+    assert [pair.key for pair in pairs_of("v100-k80,mi50-k80,v100-k80", "")] == [
+        "v100-k80",
+        "mi50-k80",
+    ]
+    assert len(pairs_of("all", "")) == 11
+    with pytest.raises(SystemExit, match="k80-v10: no such pair; known: k80-v100"):
+        pairs_of("k80-v100,k80-v10", "")

@@ -1,0 +1,69 @@
+"""Commands side by side in processes of their own, ended together when the start is interrupted."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import TextIO, TypeVar
+
+from pruner.cli.dataset import REPOSITORY
+
+# One thread each: the workers already share the cores, and sums keep their order.
+THREADS: Mapping[str, str] = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+
+class Commands:
+    """Shell commands of several threads; `end` stops those that run. SIGTERM becomes an exit."""
+
+    def __init__(self) -> None:
+        self._running: set[subprocess.Popen[bytes]] = set()
+
+    def __enter__(self) -> "Commands":
+        self._before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGTERM, self._before)
+
+    def each(
+        self, jobs: Sequence[Job], run: Callable[[Job], Result], num_workers: int
+    ) -> Iterator[Result]:
+        """Results of ``run(job)``, which may call `run`, as they end; `num_workers` at a time.
+
+        Interrupted, or left early: nothing of it goes on in the background.
+        """
+        with ThreadPoolExecutor(num_workers) as pool:
+            try:
+                for done in as_completed([pool.submit(run, job) for job in jobs]):
+                    yield done.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                self.end()
+                raise
+
+    def run(self, command: str | Sequence[str], log: TextIO) -> int:
+        """Run a line of bash, or a program with its arguments, in the repository; its exit code."""
+        line = command if isinstance(command, str) else shlex.join(command)
+        with subprocess.Popen(
+            ["bash", "-c", line],
+            cwd=REPOSITORY,
+            env=os.environ | THREADS,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # a group of its own, to be ended as a whole
+        ) as process:
+            self._running.add(process)
+            try:
+                return process.wait()
+            finally:
+                self._running.discard(process)
+
+    def end(self) -> None:
+        """Stop everything."""
+        for process in list(self._running):
+            os.killpg(process.pid, signal.SIGTERM)

@@ -1,0 +1,39 @@
+"""pruner.cli.commands: an interrupted start leaves nothing behind."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from pruner.cli.commands import Commands
+
+
+@pytest.fixture
+def log(tmp_path):
+    with (tmp_path / "log.txt").open("w") as file:
+        yield file
+
+
+def test_results_come_as_the_jobs_end_and_a_program_takes_its_arguments_as_they_are(log, tmp_path):
+    with Commands() as commands:
+        codes = dict(
+            commands.each([2, 0], lambda code: (code, commands.run(f"exit {code}", log)), 2)
+        )
+        assert codes == {2: 2, 0: 0}
+        assert commands.run(["touch", str(tmp_path / "two words; $HOME")], log) == 0
+    assert (tmp_path / "two words; $HOME").is_file()
+
+
+def test_a_signal_ends_what_runs_and_starts_nothing_more(log, tmp_path):
+    def job(number):
+        return commands.run(f"touch {tmp_path}/{number}; sleep 60; touch {tmp_path}/late", log)
+
+    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    start = time.monotonic()
+    with Commands() as commands, pytest.raises(SystemExit) as stop:
+        list(commands.each(range(4), job, 2))
+    assert stop.value.code == 143
+    assert time.monotonic() - start < 30
+    assert {path.name for path in tmp_path.iterdir()} == {"0", "1", "log.txt"}

@@ -52,6 +52,7 @@ class TrainingProgress(Callback):
         self.num_programs = 0
         self.seconds = 0.0
         self._started = 0.0
+        self._validated = False
         self._context: Any = None
         self._progress: Progress | None = None
         self._bar: Any = None
@@ -73,7 +74,12 @@ class TrainingProgress(Callback):
             title = f"{self.name} epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"
             total = int(trainer.num_training_batches)
             self._progress.update(self._bar, description=title, completed=0, total=total)
+        self._validated = False
         self._started = time.perf_counter()
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Note that the epoch has validation metrics."""
+        self._validated = True
 
     def on_train_batch_end(
         self,
@@ -93,13 +99,11 @@ class TrainingProgress(Callback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Tell what the epoch reached."""
-        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        note = (
-            f"loss {metrics.get('train/loss', float('nan')):.3f}"
-            f"  top1 {metrics.get('valid/top1', float('nan')):.3f}"
-            f"  pairwise {metrics.get('valid/pairwise_accuracy', float('nan')):.3f}"
-            f"  {self.programs_per_second:,.0f} programs/s"
-        )
+        metrics, parts = trainer.callback_metrics, {"loss": "train/loss"}
+        if self._validated:  # else the metrics are those of an earlier epoch
+            parts |= {"top1": "valid/top1", "pairwise": "valid/pairwise_accuracy"}
+        shown = [f"{word} {float(metrics[key]):.3f}" for word, key in parts.items()]
+        note = "  ".join([*shown, f"{self.programs_per_second:,.0f} programs/s"])
         if self._progress is not None:
             self._progress.update(self._bar, note=note)
         if not sys.stderr.isatty():

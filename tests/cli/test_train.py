@@ -45,6 +45,14 @@ def test_the_last_line_says_what_the_contract_promises(train, tmp_path):
     assert "epoch 2/2" in err
 
 
+def test_an_epoch_without_validation_shows_none(train):
+    _, _, err = train("trainer.max_epochs=3", "+trainer.check_val_every_n_epoch=2")
+    lines = [line for line in err.splitlines() if " epoch " in line]
+    assert ["loss" in line for line in lines] == [True, True, True]
+    for word in ("top1", "pairwise"):
+        assert [word in line for line in lines] == [False, True, False]
+
+
 def test_a_resumed_run_equals_an_uninterrupted_one(train, command):
     _, whole, _ = train("trainer.max_epochs=4")
     _, stopped, _ = train("trainer.max_epochs=4", "stop_after=1")

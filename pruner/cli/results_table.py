@@ -35,7 +35,7 @@ from pruner.cli.options import check_options
 from pruner.cli.workers import forked
 from pruner.data.splits import Split, make_split
 from pruner.data.store import RecordRoot
-from pruner.errors import PrunerError
+from pruner.errors import DataError, PrunerError
 from pruner.models.assemble import divide, small_tasks_removed
 from pruner.models.checkpoint import git_commit
 from pruner.models.ranker import RandomRanker
@@ -98,13 +98,14 @@ def results_table(config: DictConfig) -> dict[str, Any]:
         given = ", ".join(f"{name}={list(config[name])}" for name in lists)
         raise PrunerError(f"{given}: each needs an entry; records here: {root.platforms}")
     rows = _kept_rows(config) if config.keep_rows else []
+    kept = {(row["platform"], row["model"], row["seed"], row["train_share"]) for row in rows}
+    _refuse_foreign_platforms(config, root, kept)
     folder = earlier or new_run_folder(
         Path(config.outputs), "results_table", config.run_id, "-".join(config.platforms)
     )
     save_config(folder, config)
     torch.set_num_threads(1)  # processes share the cores; every fit has its own num_threads
     out = Path(config.out or folder)
-    kept = {(row["platform"], row["model"], row["seed"], row["train_share"]) for row in rows}
     for name in config.platforms:
         for row in platform_rows(config, root, name, folder, kept):
             rows.append(row)
@@ -152,16 +153,8 @@ def _write(config: DictConfig, out: Path, rows: Sequence[Row]) -> None:
     write_csv(out / "results.csv", rows)
 
 
-def platform_rows(
-    config: DictConfig, root: RecordRoot, platform: str, folder: Path, kept: Set[tuple[Any, ...]]
-) -> Iterator[Row]:
-    """Rows of one platform that are not `kept`, one after another; records are read once for each
-    kind of dataflow features."""
-
-    @cache
-    def dataset(dataflow: str, platforms: tuple[str, ...] = (platform,)) -> Dataset:
-        return load_dataset(root, platforms, dataflow=dataflow, folder=folder)
-
+def _fits(config: DictConfig, platform: str, kept: Set[tuple[Any, ...]]) -> list[Fit]:
+    """Fits of a platform whose rows are not `kept`."""
     fits = [
         Fit(
             platform=platform,
@@ -172,7 +165,40 @@ def platform_rows(
         )
         for seed, share, model in product(config.seeds, config.shares, config.models)
     ]
-    fits = [fit for fit in fits if fit.key not in kept]
+    return [fit for fit in fits if fit.key not in kept]
+
+
+def _refuse_foreign_platforms(
+    config: DictConfig, root: RecordRoot, kept: Set[tuple[Any, ...]]
+) -> None:
+    """Raise PrunerError for a row on a platform that its model does not learn from: the fit, hours
+    perhaps, would be in vain."""
+    fits = [fit for name in config.platforms for fit in _fits(config, name, kept)]
+    for fit in {(fit.platform, fit.model): fit for fit in fits if fit.model != "random"}.values():
+        data = _options_of(config, fit).data
+        try:
+            learned = chosen_platforms(data, fit.platform, root)
+        except DataError as error:
+            raise DataError(f"{error}; or leave {fit.model} out of models=") from error
+        if fit.platform not in learned:
+            raise PrunerError(
+                f"{fit.model} learns from {', '.join(learned)}, so it has no row of "
+                f"{fit.platform}: leave {fit.model} out of models=, or {fit.platform} out of "
+                "platforms="
+            )
+
+
+def platform_rows(
+    config: DictConfig, root: RecordRoot, platform: str, folder: Path, kept: Set[tuple[Any, ...]]
+) -> Iterator[Row]:
+    """Rows of one platform that are not `kept`, one after another; records are read once for each
+    kind of dataflow features."""
+
+    @cache
+    def dataset(dataflow: str, platforms: tuple[str, ...] = (platform,)) -> Dataset:
+        return load_dataset(root, platforms, dataflow=dataflow, folder=folder)
+
+    fits = _fits(config, platform, kept)
     for fit, metrics in _all_metrics(config, fits, root, folder, dataset):
         yield _row(fit, metrics)
     for seed, (name, path) in product(config.seeds, config.checkpoints.items()):
@@ -242,13 +268,19 @@ def _metrics(
     return metrics
 
 
+def _options_of(config: DictConfig, fit: Fit) -> DictConfig:
+    """Options of train.py for a fit."""
+    choices = [f"platform={fit.platform}", f"train_share={fit.share}", *config.overrides]
+    options = compose("train", overrides=[*choices, *fit.variant])
+    check_options(options)
+    return options
+
+
 def _data_of(
     config: DictConfig, fit: Fit, root: RecordRoot, dataset: Any
 ) -> tuple[DictConfig, ProgramStore]:
     """The options of a fit and the programs that it learns from or is judged by."""
-    choices = [f"platform={fit.platform}", f"train_share={fit.share}", *config.overrides]
-    fit_config = compose("train", overrides=[*choices, *fit.variant])
-    check_options(fit_config)
+    fit_config = _options_of(config, fit)
     platforms = chosen_platforms(fit_config.data, fit.platform, root)
     return fit_config, dataset(fit_config.features.dataflow, platforms).store
 

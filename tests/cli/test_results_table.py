@@ -155,6 +155,27 @@ def test_a_variant_may_learn_from_several_platforms_and_is_judged_on_its_own(tab
     assert table[table.model == "joint"].fit_seconds.nunique() == 1  # fitted once
 
 
+@pytest.mark.parametrize(
+    ("learned", "says"),
+    [
+        ("k80", "joint learns from k80, so it has no row of v100: leave joint out of models="),
+        ("k80,t4", "no records in"),
+    ],
+)
+def test_a_row_on_a_platform_without_training_is_refused_before_any_fit(
+    table, tmp_path, learned, says
+):
+    code, _, err = table(
+        "platforms=[k80,v100]", "models=[xgboost,joint]",
+        f"+variants.joint=['model=xgboost','data.platform=[{learned}]']", "seeds=[0]",
+    )  # fmt: skip
+    assert code == 2
+    assert len(err.splitlines()) == 1
+    assert says in err
+    assert "leave joint out of models=" in err
+    assert not (tmp_path / "outputs").exists()
+
+
 def test_an_unknown_platform_is_an_error_not_a_gap(table):
     code, _, err = table("platforms=[v100,t4]")
     assert code == 2

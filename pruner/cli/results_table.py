@@ -269,9 +269,9 @@ def _metrics(
 
 
 def _options_of(config: DictConfig, fit: Fit) -> DictConfig:
-    """Options of train.py for a fit."""
-    choices = [f"platform={fit.platform}", f"train_share={fit.share}", *config.overrides]
-    options = compose("train", overrides=[*choices, *fit.variant])
+    """Options of train.py for a fit; those given to every training come last."""
+    choices = [f"platform={fit.platform}", f"train_share={fit.share}", *fit.variant]
+    options = compose("train", overrides=[*choices, *config.overrides])
     check_options(options)
     return options
 

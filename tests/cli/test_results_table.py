@@ -176,6 +176,16 @@ def test_a_row_on_a_platform_without_training_is_refused_before_any_fit(
     assert not (tmp_path / "outputs").exists()
 
 
+def test_what_every_training_is_given_is_stronger_than_a_variant(command, toy_root):
+    code, _, err = command(
+        "results_table", f"data.root={toy_root}", "platforms=[v100]", "models=[longer]",
+        "+variants.longer=['model=tensetmlp','trainer.max_epochs=2','+trainer.log_every_n_steps=2']",
+        "overrides=['trainer.max_epochs=1','++trainer.log_every_n_steps=1']", "seeds=[0]",
+    )  # fmt: skip
+    assert code == 0, err
+    assert "epoch 1/1 " in err
+
+
 def test_an_unknown_platform_is_an_error_not_a_gap(table):
     code, _, err = table("platforms=[v100,t4]")
     assert code == 2

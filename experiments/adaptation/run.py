@@ -183,8 +183,8 @@ def interval(found: dict, digits: int) -> str:
 
 def pairs_of(wanted: str, model: str) -> list[Pair]:
     """The pairs that a command line names, each once."""
-    book = {f"{pair[0]}-{pair[1]}": pair for pair in (*GPU_PAIRS, *CPU_PAIRS)}
-    known = book | {f"{pair[0]}-{pair[1]}": pair for pair in MORE_PAIRS}
+    book = {"-".join(pair): pair for pair in (*GPU_PAIRS, *CPU_PAIRS)}
+    known = book | {"-".join(pair): pair for pair in MORE_PAIRS}
     chosen = list(book) if wanted == "all" else list(dict.fromkeys(wanted.split(",")))
     if unknown := sorted(set(chosen) - set(known)):
         raise SystemExit(f"{', '.join(unknown)}: no such pair; known: {', '.join(known)}, all")

@@ -64,12 +64,7 @@ def adapt(config: DictConfig) -> dict[str, Any]:
     wanted = [(name, seed) for seed in config.seeds for name in names]
     missing = [w for w in wanted if not _cell_file(folder, w).is_file()]
     if missing:
-        bench = prepare(config, folder)
-        if load_metrics(folder / "source") is None and bench.source_held_out is not None:
-            judged = Quality.of(bench.source, bench.source_held_out)  # a given model
-            (folder / "source").mkdir(exist_ok=True)
-            save_metrics(folder / "source", {"top1": judged.top1, "top5": judged.top5})
-        run_cells(config, folder, bench, missing)
+        run_cells(config, folder, prepare(config, folder), missing)
     cells = [_load(_cell_file(folder, w)) for w in wanted]
     result = report(config, folder, cells)
     result["seconds"] = round(time.perf_counter() - start, 2)

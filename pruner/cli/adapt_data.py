@@ -10,7 +10,7 @@ import torch
 from omegaconf import DictConfig
 from torch import nn
 
-from pruner.cli.common import CONF, say
+from pruner.cli.common import CONF, save_metrics, say
 from pruner.cli.dataset import record_root
 from pruner.cli.evaluate import checkpoint_file
 from pruner.cli.fit import Part, ranker_of, run_part
@@ -28,6 +28,7 @@ from pruner.models.store import ProgramStore
 from pruner.models.subset import subset
 from pruner.models.symbolic.analyzer import load_analyzer
 from pruner.program.task_index import TaskIndex, task_index_of
+from pruner.search.adaptation_replay import Quality
 from pruner.search.recorded import RecordedPool, recorded_pool
 
 _VALIDATED = 10  # one source task in so many chooses the source model's epoch
@@ -119,6 +120,11 @@ def prepare(config: DictConfig, folder: Path) -> Bench:
         recorded_pool(target[key], analyzer=analyzer, dataflow=dataflow, tasks=index)
         for key in chosen.tuned
     ]
+    source_held_out = _of_workloads(source_programs, chosen.unseen)
+    if loaded and source_held_out is not None:  # a model trained here is judged as it is trained
+        judged = Quality.of(ranker, source_held_out)
+        (folder / "source").mkdir(exist_ok=True)
+        save_metrics(folder / "source", {"top1": judged.top1, "top5": judged.top5})
     say(_summary(config, chosen, info))
     return Bench(
         pools=[pool for pool in pools if pool is not None],
@@ -126,7 +132,7 @@ def prepare(config: DictConfig, folder: Path) -> Bench:
         labelled=_featurised([target[key] for key in chosen.labelled], dataflow, index),
         source=ranker,
         source_store=_thinned(source_programs, chosen, config.budget.source_programs),
-        source_held_out=_of_workloads(source_programs, chosen.unseen),
+        source_held_out=source_held_out,
         make_network=lambda: _network(info),
     )
 
@@ -174,7 +180,7 @@ def _seen_workloads(
             "without them its workloads cannot be left out of the comparison"
         )
     keys.update(key for platform in sorted(others) for key in _read(root, platform))
-    return frozenset(k.identity for k in keys if k.task in info.seen_tasks.get(k.platform, ()))
+    return frozenset(key.identity for key in keys if info.has_seen(key))
 
 
 def _train_source(

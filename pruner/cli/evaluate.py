@@ -146,11 +146,7 @@ def _judged(config: DictConfig, store: ProgramStore, info: CheckpointInfo | None
     """Programs of the tasks to judge; by default not those that the checkpoint was fitted on."""
     if info is None or config.tasks == "all":
         return torch.arange(store.num_programs)
-    numbers = [
-        number
-        for number, key in enumerate(store.keys)
-        if key.task not in info.seen_tasks.get(key.platform, ())
-    ]
+    numbers = [number for number, key in enumerate(store.keys) if not info.has_seen(key)]
     if len(numbers) < len(store.keys):
         say(
             f"{len(store.keys) - len(numbers)} of {len(store.keys)} tasks left out: the checkpoint "

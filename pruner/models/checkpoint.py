@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from pruner.data.tasks import TaskKey
 from pruner.errors import DataError
 from pruner.models.ranker import NeuralRanker, Ranker
 from pruner.models.scaler import ColumnScaler
@@ -39,6 +40,10 @@ class CheckpointInfo:
     git_commit: str = "unknown"
     seen_tasks: Mapping[str, list[str]] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
+
+    def has_seen(self, key: TaskKey) -> bool:
+        """Whether the task was used for fitting or validation."""
+        return key.task in self.seen_tasks.get(key.platform, ())
 
 
 def build_model(model: Mapping[str, Any]) -> nn.Module | TreeRanker:

@@ -1,7 +1,6 @@
 """experiments/adaptation/run.py: every method has its place, every row its pair."""
 
 import csv
-import runpy
 
 import pytest
 
@@ -52,10 +51,10 @@ class Recorded:
 
 
 def test_a_pair_is_told_what_decides_its_results_again_when_it_goes_on(
-    repository, tmp_path, monkeypatch
+    script, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("OUT", str(tmp_path))
-    item = runpy.run_path(str(repository / "experiments/adaptation/run.py"))
+    item = script("adaptation")
     pair = item["Pair"](source="k80", target="v100")
     commands, given = Recorded(), {"data.root": "records", "seeds": "[0]", "method": "[moa]"}
     folder = item["run_pair"](pair, given, commands)
@@ -70,9 +69,9 @@ def test_a_pair_is_told_what_decides_its_results_again_when_it_goes_on(
     assert {"source=k80", "target=v100", "run_id=book-k80-v100"} < first
 
 
-def test_a_failed_pair_is_told_in_one_line(repository, tmp_path, monkeypatch, capsys):
+def test_a_failed_pair_is_told_in_one_line(script, repository, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("OUT", str(tmp_path))
-    item = runpy.run_path(str(repository / "experiments/adaptation/run.py"))
+    item = script("adaptation")
     pair = item["Pair"](source="cpu-sse4", target="cpu-avx2")
     commands = Recorded(code=2)
     assert item["run_pair"](pair, {"data.root": "records"}, commands) is None

@@ -78,6 +78,20 @@ def test_methods_are_compared_and_a_run_goes_on_where_it_stopped(monkeypatch, ca
     assert (run / "cells" / "moa-seed-1.json").stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
+def test_a_given_model_is_judged_on_its_platform_before_it_is_adapted(
+    monkeypatch, capsys, tmp_path
+):
+    code, result, err = door(monkeypatch, capsys, tmp_path, *TINY, "seeds=[0]", "method=none")
+    assert code == 0, err
+    given = f"checkpoint={result['run_dir']}/source"
+    again = ("seeds=[0]", "method=none", "run_id=given", given)
+    code, result, err = door(monkeypatch, capsys, tmp_path, *TINY, *again)
+    assert code == 0, err
+    # never adapted, it is as good afterwards
+    assert result["methods"]["none"]["source_top1_after"]["mean"] == result["source_top1_before"]
+
+
 def test_methods_with_all_their_seeds_are_finished(tmp_path):
     from pruner.cli.adapt import finished_methods
 

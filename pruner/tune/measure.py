@@ -150,14 +150,19 @@ class Measurer:
         return Batch([self._begin(c, arguments) for c in candidates])
 
     def _begin(self, candidate: Candidate, arguments: Arguments, *, run: bool = True) -> _Job:
-        self._number += 1
-        path = str(self._folder / f"{self._number}.so")
+        path = self._new_library()
         text = importlib.import_module("tvm").ir.save_json(candidate.schedule.mod)
         built = self._builders.submit("build", text, self._platform.target_json, path)
         job = _Job(path=path, arguments=arguments, built=built)
         if run and not self.alone:
             job.ran = self._runs.submit(self._run, job)
         return job
+
+    def _new_library(self) -> str:
+        """A path that no library of this run had: a process that opened one at a path keeps it,
+        and would be given the old one again where a new one has taken its place."""
+        self._number += 1
+        return str(self._folder / f"{self._number}.so")
 
     def _run(self, job: _Job) -> Reply:
         """Run a program as soon as it is built; an empty reply where it could not be."""
@@ -224,7 +229,7 @@ class Measurer:
         """Compute what ``main`` returns without schedule; None, or why that was not possible."""
         tvm = importlib.import_module("tvm")
         host = json.dumps({"kind": "llvm"})
-        library = str(self._folder / "reference.so")
+        library = self._new_library()
         built = self._builders.submit("build", tvm.ir.save_json(module), host, library).result()
         if built.error is not None:
             return f"{built.error}: {built.message}"

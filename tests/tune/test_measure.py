@@ -164,3 +164,20 @@ def test_measuring_waits_for_no_builds_on_a_device_of_its_own(tmp_path):
         modules = [doubling(tmp_path), program(tmp_path, "bad", BAD["run_crash"])] * 2
         outcomes = measured(measurer, modules)
     assert [o.error for o in outcomes] == [None, "run_crash", None, "run_crash"]
+
+
+def test_each_task_is_checked_against_its_own_reference(measurer, tmp_path):
+    """Tasks of equal shapes: a worker that has opened one reference does not answer with it."""
+    from pruner.tune.measure import Check
+    from pruner.tune.workloads import arguments
+
+    modules = [doubling(tmp_path, factor) for factor in (2, 3, 5)]
+    checks = []
+    for number, module in enumerate(modules):
+        path = tmp_path / f"reference-{number}.npz"
+        assert measurer.reference(module, arguments(module), path) is None
+        checks.append(Check(expected=str(path), tolerance=1e-5))
+    for i, module in enumerate(modules):
+        for j, check in enumerate(checks):
+            (outcome,) = measured(measurer, [module], check)
+            assert (outcome.error is None) == (i == j), (i, j, outcome)

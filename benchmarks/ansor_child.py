@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any
 
-from pruner.tune.ansor.te_operators import tensors_for
+from pruner.tune.te_operators import tensors_for
 
 tvm: Any = importlib.import_module("tvm")
 ansor: Any = importlib.import_module("tvm.auto_scheduler")

@@ -14,12 +14,12 @@ import numpy as np
 
 from pruner.data.quarantine import Quarantine
 from pruner.data.tasks import read_tasks
-from pruner.models.symbolic.analyzer import load_analyzer
-from pruner.program.skeleton import group_programs
-from pruner.program.task_index import find_dag
-from pruner.search.draft import DraftScore, FamilyScore, LegalPrograms
+from pruner.models.analyzer.analyzer import load_analyzer
+from pruner.program.dag.task_index import find_dag
+from pruner.program.te.skeleton import group_programs
+from pruner.search.ansor_space.family import Family
+from pruner.search.ansor_space.scores import DraftScore, FamilyScore, LegalPrograms
 from pruner.search.explorer import ExplorerSettings, explore
-from pruner.search.family import Family
 from pruner.search.space import DecisionSpace
 
 ROOT = Path(__file__).resolve().parents[1]

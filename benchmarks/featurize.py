@@ -35,7 +35,7 @@ sys.path.insert(0, str(HERE.parent))
 from benchmarks.synthetic import as_steps, largest_group, records_of, vectors  # noqa: E402
 from pruner.data.workload import fused_from_name  # noqa: E402
 from pruner.features import featurize_steps  # noqa: E402
-from pruner.program.task_index import find_dag  # noqa: E402
+from pruner.program.dag.task_index import find_dag  # noqa: E402
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TVM_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 SIZES = (1, 10, 100, 1000, 4000, 10000)
@@ -173,7 +173,7 @@ def measure(case: Case, options: argparse.Namespace) -> dict[str, Any]:
 def stream(root: Path) -> dict[str, Any]:
     """Read and featurise every record file once; memory must stay flat."""
     from pruner.data.quarantine import Quarantine
-    from pruner.data.store import RecordRoot
+    from pruner.data.root import RecordRoot
     from pruner.features import featurize_records
 
     start, cpu, programs, failed = time.perf_counter(), time.process_time(), 0, 0

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from pruner.data.quarantine import Quarantine
 from pruner.data.tasks import TaskRecords, read_tasks
-from pruner.program.skeleton import SkeletonGroup, group_programs
-from pruner.program.steps import Split, UnrollPragma
+from pruner.program.te.skeleton import SkeletonGroup, group_programs
+from pruner.program.te.steps import Split, UnrollPragma
 
 
 def records_of(path: Path) -> TaskRecords:

@@ -29,11 +29,11 @@ sys.path.insert(0, str(HERE.parent))
 
 from benchmarks.synthetic import largest_group, records_of, vectors  # noqa: E402
 from pruner.features import featurize_vectors  # noqa: E402
-from pruner.models.losses import LambdaRank  # noqa: E402
-from pruner.models.pacm import PaCM  # noqa: E402
+from pruner.models.networks.pacm import PaCM  # noqa: E402
+from pruner.models.programs.store import ProgramStore, TaskPrograms  # noqa: E402
 from pruner.models.ranker import NeuralRanker  # noqa: E402
-from pruner.models.store import ProgramStore, TaskPrograms  # noqa: E402
-from pruner.program.task_index import find_dag  # noqa: E402
+from pruner.models.training.losses import LambdaRank  # noqa: E402
+from pruner.program.dag.task_index import find_dag  # noqa: E402
 
 TENSET_PROGRAMS, TENSET_TASKS = 8_600_000, 2_308
 TASK_PROGRAMS = 4000

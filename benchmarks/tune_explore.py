@@ -22,21 +22,21 @@ import torch
 from pruner.data.tasks import TaskKey
 from pruner.models.adaptation.base import Setting
 from pruner.models.adaptation.warm import Scratch
-from pruner.models.pacm import PaCM
-from pruner.models.symbolic.analyzer import load_analyzer
+from pruner.models.analyzer.analyzer import load_analyzer
+from pruner.models.networks.pacm import PaCM
 from pruner.program.device import load_device
 from pruner.search.explorer import ExplorerSettings
 from pruner.search.failures import LearnedLegality
 from pruner.search.policy import DraftThenVerify, RoundSettings
-from pruner.tune.design import design_spaces
-from pruner.tune.learning import AdaptedModel, LiveLearner, SharedModel
-from pruner.tune.live_search import DecisionSearch
-from pruner.tune.machine import make_platform
-from pruner.tune.measure import Outcome
-from pruner.tune.metaschedule.batched_space import BatchedSpace
+from pruner.tune.measure.machine import make_platform
+from pruner.tune.measure.measurer import Outcome
 from pruner.tune.phases import Phases
+from pruner.tune.run.learning import AdaptedModel, LiveLearner, SharedModel
+from pruner.tune.run.live_search import DecisionSearch
+from pruner.tune.spaces.batched.space import BatchedSpace
+from pruner.tune.spaces.design import design_spaces
+from pruner.tune.spaces.union import UnionSpace
 from pruner.tune.tvm_import import load_tvm
-from pruner.tune.union_space import UnionSpace
 from pruner.tune.workloads import Workload, from_operator
 
 CONF = Path(__file__).resolve().parents[1] / "conf"

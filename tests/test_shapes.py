@@ -4,8 +4,8 @@ import pytest
 import torch
 from jaxtyping import TypeCheckError
 
-from pruner.models.batch import ProgramBatch
-from pruner.models.layers import segment_sum
+from pruner.models.networks.layers import segment_sum
+from pruner.models.programs.batch import ProgramBatch
 
 
 def test_a_wrong_axis_is_refused():

@@ -10,8 +10,8 @@ import sys
 
 from pruner.data.frozen import SPLITS_FOLDER, draw_split
 from pruner.data.quarantine import Quarantine
+from pruner.data.root import RecordRoot
 from pruner.data.splits import TEST_SHARE, VALID_SHARE
-from pruner.data.store import RecordRoot
 from pruner.errors import DataError
 
 

@@ -17,14 +17,14 @@ from pathlib import Path
 import numpy as np
 
 from pruner.data.quarantine import Quarantine
-from pruner.data.store import RecordRoot
+from pruner.data.root import RecordRoot
 from pruner.data.tasks import TaskRecords
 from pruner.search.adatune import AdaTunePolicy, AdaTuneSettings, decision_columns
+from pruner.search.offline.pool import Clock, PoolMeasurer, PoolSpace
+from pruner.search.offline.recorded import decision_rows
+from pruner.search.offline.session import run_session
 from pruner.search.policy import RandomPolicy
-from pruner.search.pool import Clock, PoolMeasurer, PoolSpace
-from pruner.search.recorded import decision_rows
-from pruner.search.repeats import AdaptiveRepeats
-from pruner.search.session import run_session
+from pruner.tune.measure.repeats import AdaptiveRepeats
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

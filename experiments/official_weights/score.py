@@ -19,13 +19,13 @@ import torch
 
 from pruner import features
 from pruner.data.quarantine import Quarantine
-from pruner.data.store import RecordRoot
-from pruner.models.assemble import Tally, featurize_task
-from pruner.models.checkpoint import load_checkpoint
-from pruner.models.metrics import ScoredTask, pairwise_accuracy, top_k
+from pruner.data.root import RecordRoot
+from pruner.models.checkpoint.checkpoint import load_checkpoint
+from pruner.models.judging.metrics import ScoredTask, pairwise_accuracy, top_k
+from pruner.models.judging.summary import random_report
+from pruner.models.programs.assemble import Tally, featurize_task
+from pruner.models.programs.store import ProgramStore, TaskPrograms
 from pruner.models.ranker import Ranker
-from pruner.models.report import random_report
-from pruner.models.store import ProgramStore, TaskPrograms
 
 HERE = Path(__file__).parent
 SAMPLE = 200  # measured programs a task and draw

@@ -19,19 +19,19 @@ import numpy as np
 import torch
 
 from pruner.data.quarantine import Quarantine
-from pruner.data.store import RecordRoot
+from pruner.data.root import RecordRoot
 from pruner.models.adaptation.base import Setting
 from pruner.models.adaptation.fitting import official_fit
 from pruner.models.adaptation.warm import Scratch
-from pruner.models.pacm import PaCM
-from pruner.models.symbolic.analyzer import load_analyzer
+from pruner.models.analyzer.analyzer import load_analyzer
+from pruner.models.networks.pacm import PaCM
 from pruner.search.explorer import ExplorerSettings
-from pruner.search.learners import SharedModel
+from pruner.search.offline.learners import SharedModel
+from pruner.search.offline.pool import Clock, PoolMeasurer
+from pruner.search.offline.recorded import RecordedPool, recorded_pool, table
+from pruner.search.offline.session import Curve, run_session
+from pruner.search.offline.statistics import Reach, first_reach, restricted_mean, sign_flip_p
 from pruner.search.policy import DraftThenVerify, Learner, Policy, RandomPolicy, RoundSettings
-from pruner.search.pool import Clock, PoolMeasurer
-from pruner.search.recorded import RecordedPool, recorded_pool, table
-from pruner.search.session import Curve, run_session
-from pruner.search.statistics import Reach, first_reach, restricted_mean, sign_flip_p
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pruner.tune.journal import JOURNAL_FILE, read_trials
+from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

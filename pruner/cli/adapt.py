@@ -32,7 +32,8 @@ from pruner.cli.progress import track
 from pruner.cli.workers import forked
 from pruner.errors import PrunerError
 from pruner.models.adaptation.base import Adaptation, FittedAdaptation
-from pruner.search.adaptation_replay import (
+from pruner.search.offline.comparison import Cell, Comparison
+from pruner.search.offline.tuning import (
     Quality,
     affordable,
     label_sizes,
@@ -40,7 +41,6 @@ from pruner.search.adaptation_replay import (
     tune,
     without_draft,
 )
-from pruner.search.comparison import Cell, Comparison
 from pruner.search.policy import RoundSettings
 
 METHODS = CONF / "adaptation"

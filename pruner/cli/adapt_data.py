@@ -16,20 +16,20 @@ from pruner.cli.evaluate import checkpoint_file
 from pruner.cli.fit import Part, ranker_of, run_part
 from pruner.cli.progress import track
 from pruner.data.quarantine import Quarantine
+from pruner.data.root import RecordRoot
 from pruner.data.splits import Split
-from pruner.data.store import RecordRoot
 from pruner.data.tasks import TaskKey, TaskRecords
 from pruner.errors import DataError, PrunerError
 from pruner.models.adaptation.base import Setting
-from pruner.models.assemble import Dataflow, Tally, featurize_task
-from pruner.models.checkpoint import CheckpointInfo, build_model
+from pruner.models.analyzer.analyzer import load_analyzer
+from pruner.models.checkpoint.checkpoint import CheckpointInfo, build_model
+from pruner.models.programs.assemble import Dataflow, Tally, featurize_task
+from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.subset import subset
 from pruner.models.ranker import NeuralRanker
-from pruner.models.store import ProgramStore
-from pruner.models.subset import subset
-from pruner.models.symbolic.analyzer import load_analyzer
-from pruner.program.task_index import TaskIndex, task_index_of
-from pruner.search.adaptation_replay import Quality
-from pruner.search.recorded import RecordedPool, recorded_pool
+from pruner.program.dag.task_index import TaskIndex, task_index_of
+from pruner.search.offline.recorded import RecordedPool, recorded_pool
+from pruner.search.offline.tuning import Quality
 
 _VALIDATED = 10  # one source task in so many chooses the source model's epoch
 

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pruner.search.comparison import Comparison
+from pruner.search.offline.comparison import Comparison
 
 _POINTS = 200
 

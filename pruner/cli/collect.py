@@ -13,11 +13,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pruner.cli.common import fail, print_result, say
 from pruner.errors import PrunerError
-from pruner.tune.ansor.driver import CollectPlan, collect
-from pruner.tune.ansor.environment import install, interpreter
-from pruner.tune.ansor.noise import noise_summary, remeasure
-from pruner.tune.ansor.targets import CpuTarget, missing_flags, select_targets
-from pruner.tune.ansor.tasks import select_tasks
+from pruner.tune.collect.driver import CollectPlan, collect
+from pruner.tune.collect.noise import noise_summary, remeasure
+from pruner.tune.collect.tasks import select_tasks
+from pruner.tune.measure.targets import CpuTarget, missing_flags, select_targets
+from pruner.tune.rivals.ansor_environment import install, interpreter
 
 # a folder of its own: in conf/, `platform` and others are groups of files and take no plain value
 CONF = Path(__file__).resolve().parents[2] / "conf" / "collect"

@@ -11,10 +11,10 @@ from omegaconf import DictConfig
 from pruner.cli.common import say
 from pruner.cli.progress import track
 from pruner.data.quarantine import Quarantine
-from pruner.data.store import RecordRoot
+from pruner.data.root import RecordRoot
 from pruner.errors import DataError
-from pruner.models.assemble import Tally, featurized_tasks
-from pruner.models.store import ProgramStore
+from pruner.models.programs.assemble import Tally, featurized_tasks
+from pruner.models.programs.store import ProgramStore
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -21,13 +21,12 @@ import numpy as np
 from pruner.cli.common import CONF, fail, jsonable, say
 from pruner.data.origin import found_by
 from pruner.data.quarantine import Quarantine
-from pruner.data.store import RecordRoot
+from pruner.data.root import RecordRoot
 from pruner.data.tasks import TaskRecords
 from pruner.errors import PrunerError
-from pruner.models.metrics import ScoredTask
-from pruner.models.symbolic.analyzer import Form, load_analyzer
-from pruner.models.symbolic.choice import SymbolicDraft
-from pruner.models.symbolic.quality import (
+from pruner.models.analyzer.analyzer import Form, load_analyzer
+from pruner.models.analyzer.choice import SymbolicDraft
+from pruner.models.analyzer.quality import (
     DraftTask,
     cross_calibrated,
     draft_task,
@@ -36,6 +35,7 @@ from pruner.models.symbolic.quality import (
     score_records,
     score_task,
 )
+from pruner.models.judging.metrics import ScoredTask
 from pruner.program.device import GpuDevice
 
 Scored = dict[str, list[ScoredTask]]

@@ -20,15 +20,15 @@ from pruner.cli.common import (
 from pruner.cli.dataset import load_dataset, record_root, required_platforms
 from pruner.cli.evaluate_symbolic import judge_symbolic
 from pruner.cli.fit import BEST, ranker_of
-from pruner.data.store import RecordRoot
+from pruner.data.root import RecordRoot
 from pruner.errors import DataError, PrunerError
-from pruner.models.assemble import small_tasks_removed
-from pruner.models.checkpoint import CheckpointInfo
-from pruner.models.metrics import ScoredTask
+from pruner.models.analyzer.choice import SymbolicDraft
+from pruner.models.checkpoint.checkpoint import CheckpointInfo
+from pruner.models.judging.metrics import ScoredTask
+from pruner.models.judging.summary import full_report
+from pruner.models.programs.assemble import small_tasks_removed
+from pruner.models.programs.store import ProgramStore
 from pruner.models.ranker import Ranker
-from pruner.models.report import full_report
-from pruner.models.store import ProgramStore
-from pruner.models.symbolic.choice import SymbolicDraft
 
 Judge = tuple[Ranker, CheckpointInfo | None] | SymbolicDraft
 

@@ -12,15 +12,14 @@ from omegaconf import DictConfig
 from pruner.cli.common import CONF, plain, say
 from pruner.cli.progress import track
 from pruner.data.quarantine import Quarantine
-from pruner.data.store import RecordRoot
+from pruner.data.root import RecordRoot
 from pruner.data.tasks import TaskRecords
 from pruner.errors import UnsupportedProgram
-from pruner.models.metrics import ScoredTask
-from pruner.models.symbolic.analyzer import Analyzer
-from pruner.models.symbolic.calibrate import Fit, calibrate
-from pruner.models.symbolic.choice import SymbolicDraft
-from pruner.models.symbolic.constants import save_constants
-from pruner.models.symbolic.quality import (
+from pruner.models.analyzer.analyzer import Analyzer
+from pruner.models.analyzer.calibrate import Fit, calibrate
+from pruner.models.analyzer.choice import SymbolicDraft
+from pruner.models.analyzer.constants import save_constants
+from pruner.models.analyzer.quality import (
     DraftTask,
     cross_calibrated,
     draft_task,
@@ -29,8 +28,9 @@ from pruner.models.symbolic.quality import (
     score_records,
     score_task,
 )
+from pruner.models.judging.metrics import ScoredTask
+from pruner.program.dag.task_index import TaskIndex, task_index_of
 from pruner.program.device import Device, device_from_mapping, load_device
-from pruner.program.task_index import TaskIndex, task_index_of
 
 
 @dataclass(slots=True)

@@ -27,10 +27,10 @@ from pruner import features
 from pruner.cli.common import plain, run_door, say
 from pruner.cli.dataset import record_root, required_platforms
 from pruner.data.quarantine import Quarantine
-from pruner.data.store import TaskFile
+from pruner.data.root import TaskFile
 from pruner.data.tasks import TaskRecords, read_tasks
 from pruner.errors import PrunerError, UnsupportedProgram
-from pruner.program.task_index import TaskIndex, task_index_of
+from pruner.program.dag.task_index import TaskIndex, task_index_of
 
 NUM_STATEMENT = 164
 NUM_PSA = 11

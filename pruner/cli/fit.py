@@ -24,17 +24,28 @@ from pruner.cli.sweep import sweep_name
 from pruner.data.frozen import Side
 from pruner.data.splits import Split
 from pruner.errors import DataError, PrunerError
-from pruner.models.assemble import divide, sampled, sampled_tasks, seen_tasks, small_tasks_removed
-from pruner.models.checkpoint import CheckpointInfo, git_commit, load_checkpoint, save_checkpoint
-from pruner.models.datamodule import RankingData
-from pruner.models.lit import RankingModule
-from pruner.models.metrics import ScoredTask
-from pruner.models.pruning import spread
+from pruner.models.checkpoint.checkpoint import (
+    CheckpointInfo,
+    git_commit,
+    load_checkpoint,
+    save_checkpoint,
+)
+from pruner.models.judging.metrics import ScoredTask
+from pruner.models.judging.summary import full_report, task_rows
+from pruner.models.programs.assemble import (
+    divide,
+    sampled,
+    sampled_tasks,
+    seen_tasks,
+    small_tasks_removed,
+)
+from pruner.models.programs.pruning import spread
+from pruner.models.programs.store import ProgramStore
 from pruner.models.ranker import NeuralRanker, Ranker
-from pruner.models.report import full_report, task_rows
-from pruner.models.store import ProgramStore
-from pruner.models.training import build_network, fit_network, quiet_lightning
-from pruner.models.trees import TreeRanker
+from pruner.models.training.datamodule import RankingData
+from pruner.models.training.lit import RankingModule
+from pruner.models.training.training import build_network, fit_network, quiet_lightning
+from pruner.models.trees.xgboost import TreeRanker
 
 BEST = "best.pt"
 

@@ -17,8 +17,8 @@ from pruner.cli.common import (
     say,
 )
 from pruner.errors import PrunerError
-from pruner.models.checkpoint import CheckpointInfo, git_commit, save_checkpoint
-from pruner.models.official import NUM_DATAFLOW_ROWS, official_ranker, read_official
+from pruner.models.checkpoint.checkpoint import CheckpointInfo, git_commit, save_checkpoint
+from pruner.models.checkpoint.official import NUM_DATAFLOW_ROWS, official_ranker, read_official
 
 CHECKPOINT = "best.pt"  # the name that evaluate.py looks for in a run folder
 
@@ -37,7 +37,7 @@ def import_checkpoint(config: DictConfig) -> dict[str, Any]:
     ranker = official_ranker(weights, config.norm_statistics)
     info = CheckpointInfo(
         model={
-            "_target_": "pruner.models.pacm.PaCM",
+            "_target_": "pruner.models.networks.pacm.PaCM",
             "num_dataflow_rows": NUM_DATAFLOW_ROWS,
             "norm_statistics": config.norm_statistics,
         },

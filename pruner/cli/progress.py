@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from pruner.cli.common import say
-from pruner.models.batch import LabelledBatch
+from pruner.models.programs.batch import LabelledBatch
 
 Item = TypeVar("Item")
 

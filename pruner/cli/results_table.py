@@ -33,14 +33,14 @@ from pruner.cli.dataset import Dataset, chosen_platforms, load_dataset, record_r
 from pruner.cli.fit import Part, ranker_of, run_part, scored_tasks
 from pruner.cli.options import check_options
 from pruner.cli.workers import forked
+from pruner.data.root import RecordRoot
 from pruner.data.splits import Split, make_split
-from pruner.data.store import RecordRoot
 from pruner.errors import DataError, PrunerError
-from pruner.models.assemble import divide, small_tasks_removed
-from pruner.models.checkpoint import git_commit
+from pruner.models.checkpoint.checkpoint import git_commit
+from pruner.models.judging.summary import full_report, random_report
+from pruner.models.programs.assemble import divide, small_tasks_removed
+from pruner.models.programs.store import ProgramStore
 from pruner.models.ranker import RandomRanker
-from pruner.models.report import full_report, random_report
-from pruner.models.store import ProgramStore
 
 METRICS = ("top1", "top5", "pairwise_accuracy", "top1_task_mean", "top5_task_mean", "ndcg")
 COLUMNS = (

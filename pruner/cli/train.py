@@ -24,8 +24,8 @@ from pruner.cli.common import (
 )
 from pruner.cli.dataset import Dataset, chosen_platforms, load_dataset, record_root
 from pruner.cli.fit import Part, check_fit, run_part
+from pruner.data.root import RecordRoot
 from pruner.data.splits import Split, make_split
-from pruner.data.store import RecordRoot
 from pruner.data.tasks import TaskKey
 from pruner.errors import PrunerError
 

@@ -26,15 +26,15 @@ from pruner.cli.common import (
 from pruner.cli.tune_plan import Plan, load_draft, make_plan
 from pruner.cli.tune_report import TaskOutcome, draw, load_run, summary, time_table
 from pruner.errors import PrunerError
-from pruner.tune.ansor_baseline import tune_with_ansor
-from pruner.tune.database import Database
-from pruner.tune.journal import JOURNAL_FILE, Trial, read_trials
-from pruner.tune.loop import LiveTask, TuneBudget, TuningRun
-from pruner.tune.machine import local_platform
-from pruner.tune.measure import Measurer, Outcome
+from pruner.tune.measure.machine import local_platform
+from pruner.tune.measure.measurer import Measurer, Outcome
 from pruner.tune.phases import Phases
-from pruner.tune.policies import Ansor, MetaSchedule
-from pruner.tune.setup import SearchOptions, prepare
+from pruner.tune.rivals.ansor import tune_with_ansor
+from pruner.tune.rivals.settings import Ansor, MetaSchedule
+from pruner.tune.run.database import Database
+from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
+from pruner.tune.run.loop import LiveTask, TuneBudget, TuningRun
+from pruner.tune.run.setup import SearchOptions, prepare
 from pruner.tune.workloads import Workload, load_workloads
 
 LOCAL = "cpu"  # platform=cpu: the described CPU that fits this machine

@@ -16,21 +16,21 @@ from pruner.errors import PrunerError
 from pruner.features.dataflow import NUM_ROWS
 from pruner.models.adaptation.base import Setting
 from pruner.models.adaptation.warm import Scratch
-from pruner.models.checkpoint import load_checkpoint
+from pruner.models.analyzer.analyzer import Analyzer, CpuAnalyzer, load_analyzer
+from pruner.models.checkpoint.checkpoint import load_checkpoint
+from pruner.models.networks.tlp import TLP
 from pruner.models.ranker import NeuralRanker
-from pruner.models.symbolic.analyzer import Analyzer, CpuAnalyzer, load_analyzer
-from pruner.models.tlp import TLP
-from pruner.models.training import build_network
-from pruner.models.trees import XGBoostRanker
+from pruner.models.training.training import build_network
+from pruner.models.trees.xgboost import XGBoostRanker
 from pruner.program.device import device_from_mapping
 from pruner.search.policy import RoundSettings
-from pruner.tune.jobs import RpcAddress, Timing
-from pruner.tune.learning import AdaptedModel, OnlineModel, TreeModel
-from pruner.tune.loop import TuneBudget
-from pruner.tune.machine import make_platform, missing_device
-from pruner.tune.measure import MeasureSettings, Platform
-from pruner.tune.policies import Ansor
-from pruner.tune.remote import check_health
+from pruner.tune.measure.jobs import RpcAddress, Timing
+from pruner.tune.measure.machine import make_platform, missing_device
+from pruner.tune.measure.measurer import MeasureSettings, Platform
+from pruner.tune.measure.remote import check_health
+from pruner.tune.rivals.settings import Ansor
+from pruner.tune.run.learning import AdaptedModel, OnlineModel, TreeModel
+from pruner.tune.run.loop import TuneBudget
 
 TIMING = ("number", "repeats", "cv_limit", "min_repeat_ms", "flush_cache")
 _DATAFLOW = "paper"  # what live spaces compute

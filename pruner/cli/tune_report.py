@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from pruner.cli.common import load_metrics
 from pruner.errors import DataError
-from pruner.tune.journal import JOURNAL_FILE, Trial, read_trials
 from pruner.tune.phases import IDLE, PHASES
+from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 from pruner.tune.workloads import Workload, flops
 
 CURVES, TIME = "curves.png", "time.png"

@@ -14,7 +14,7 @@ from typing import IO, Literal
 from pruner.data.parse import LineParser, ParsedLine
 from pruner.data.quarantine import Quarantine, Reason
 from pruner.data.records import parse_lines
-from pruner.data.store import FOLDER, summary
+from pruner.data.root import FOLDER, summary
 from pruner.data.workload import fused_from_name, parse_workload
 from pruner.errors import DataError
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from pruner.data.labels import relative_noise
 from pruner.data.quarantine import Quarantine
-from pruner.data.store import RecordRoot
+from pruner.data.root import RecordRoot
 from pruner.data.tasks import TaskRecords
 
 _NAME = pa.dictionary(pa.int32(), pa.string())

@@ -12,17 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.errors import UnsupportedProgram
-from pruner.features.analysis import analyse_stores
 from pruner.features.dataflow import NUM_ROWS, DataflowKind, dataflow_features
 from pruner.features.primitives import PrimitiveTokens, primitive_tokens
-from pruner.features.statement import statement_features
-from pruner.features.symbols import psa_features
+from pruner.features.statement.analysis import analyse_stores
+from pruner.features.statement.features import statement_features
+from pruner.features.symbols.official import psa_features
 from pruner.features.workload import workload_flags
-from pruner.program.dag import ComputeDAG
-from pruner.program.nest import build_nests
-from pruner.program.skeleton import SkeletonGroup, group_programs
-from pruner.program.steps import Primitive
-from pruner.program.task_index import TaskIndex, find_dag
+from pruner.program.dag.dag import ComputeDAG
+from pruner.program.dag.task_index import TaskIndex, find_dag
+from pruner.program.te.lower import build_nests
+from pruner.program.te.skeleton import SkeletonGroup, group_programs
+from pruner.program.te.steps import Primitive
 
 logger = logging.getLogger(__name__)
 _CHUNK = 4096  # programs at once: enough to pay for Python, few enough for the caches

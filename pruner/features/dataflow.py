@@ -14,11 +14,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.features.analysis import StoreAnalysis
-from pruner.features.memory import AccessFeatures
-from pruner.features.tensors import Floats, slog
-from pruner.program.bounds import GLOBAL, LOCAL, SHARED
-from pruner.program.nest import LoopNests
+from pruner.features.statement.analysis import StoreAnalysis
+from pruner.features.statement.memory import AccessFeatures
+from pruner.features.statement.tensors import Floats, slog
+from pruner.program.te.bounds import GLOBAL, LOCAL, SHARED
+from pruner.program.te.lower import LoopNests
 
 DataflowKind = Literal["paper", "official"]
 NUM_ROWS: dict[str, int] = {"paper": 10, "official": 8}

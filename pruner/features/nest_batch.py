@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.features.analysis import analyse_stores
 from pruner.features.batch import FeatureBatch
 from pruner.features.dataflow import NUM_ROWS, DataflowKind, dataflow_features
-from pruner.features.statement import statement_features
-from pruner.program.nest import LoopNests
+from pruner.features.statement.analysis import analyse_stores
+from pruner.features.statement.features import statement_features
+from pruner.program.te.lower import LoopNests
 
 _STATEMENT_COLUMNS, _DATAFLOW_COLUMNS = 164, 23
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.program import steps as p
-from pruner.program.skeleton import SkeletonGroup
+from pruner.program.te import steps as p
+from pruner.program.te.skeleton import SkeletonGroup
 
 NUM_STEPS = 40
 KINDS: tuple[type, ...] = (

@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Float32
 
 from pruner.features.column import Column
-from pruner.program.dag import ComputeDAG
-from pruner.program.text import dag_text
+from pruner.program.dag.dag import ComputeDAG
+from pruner.program.dag.text import dag_text
 
 WORDS = (
     "max",

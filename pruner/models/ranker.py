@@ -8,11 +8,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from pruner.data.tasks import TaskKey
-from pruner.models.batch import ProgramBatch
-from pruner.models.metrics import ScoredTask
-from pruner.models.relative import Center
-from pruner.models.scaler import ColumnScaler
-from pruner.models.store import Features, ProgramStore, TaskPrograms
+from pruner.models.judging.metrics import ScoredTask
+from pruner.models.programs.batch import ProgramBatch
+from pruner.models.programs.relative import Center
+from pruner.models.programs.scaler import ColumnScaler
+from pruner.models.programs.store import Features, ProgramStore, TaskPrograms
 
 SCORING_BATCH = 4096  # programs, as in the official code
 _NO_TASK = TaskKey(platform="", task="", workload_key="", target="")

@@ -4,7 +4,7 @@ The search maximises the expected improvement of a random forest over the best p
 draws more at random while the forest is unsure. Facts from the release (RF_cost_model.py,
 dynamic_model_based_tuner.py): 10 trees; random share = mean spread of 20 random programs over the
 best. Differs: the place of AutoTVM's simulated annealing is taken by the evolution that all
-policies here share. Its other half, adaptive repeats: :mod:`pruner.search.repeats`.
+policies here share. Its other half, adaptive repeats: :mod:`pruner.tune.measure.repeats`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.models.forest import Forest, ForestSettings
+from pruner.models.trees.forest import Forest, ForestSettings
 from pruner.search.explorer import ExplorerSettings, ScoreFunction, Scores, explore
+from pruner.search.offline.pool import Measurements
 from pruner.search.policy import NO_KEYS, Keys, fresh, guard
-from pruner.search.pool import Measurements
 from pruner.search.space import Decisions, SearchSpace
 
 Columns = Callable[[Decisions], NDArray[np.float64]]  # what the forest sees, [N, column]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.search.explorer import ExplorerSettings, ScoreFunction, Scores, explore
-from pruner.search.pool import Measurements
+from pruner.search.offline.pool import Measurements
 from pruner.search.remembered import Remembered
 from pruner.search.space import Decisions, SearchSpace, unique_rows
 

@@ -3,8 +3,9 @@
 A skeleton fixes what is decided: the lengths of every split and the unroll depths. Split lengths of
 an axis of extent E are a perfect tiling: their product divides E and the innermost is at most
 ``max_innermost_factor`` (Ansor's rule, 64). Vector lengths of cooperative fetches and unroll depths
-are choices from a short list; so are, in a space of a :class:`~pruner.search.family.Family`, the
-open steps: where a stage is computed, what runs in parallel, what is a vector.
+are choices from a short list; so are, in a space of a
+:class:`~pruner.search.ansor_space.family.Family`, the open steps: where a stage is computed, what
+runs in parallel, what is a vector.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
-from pruner.program.dag import ComputeDAG
-from pruner.program.steps import Primitive, Split, UnrollPragma
-from pruner.search.extents import is_gpu, split_extents
-from pruner.search.family import Family
+from pruner.program.dag.dag import ComputeDAG
+from pruner.program.te.steps import Primitive, Split, UnrollPragma
+from pruner.search.ansor_space.extents import is_gpu, split_extents
+from pruner.search.ansor_space.family import Family
 from pruner.search.keys import RowKeys
 
 Decisions = NDArray[np.int64]

@@ -97,7 +97,7 @@ def name_of(spec: Spec) -> str:
 
 def tensors(spec: Spec) -> list[Any]:
     """Inputs and output of an operator with its epilogue, as TVM tensors."""
-    from pruner.tune.ansor import te_operators as te
+    from pruner.tune import te_operators as te
 
     spec = checked(spec)
     op, dtype = spec["operator"], spec["dtype"]

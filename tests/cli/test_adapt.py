@@ -103,9 +103,9 @@ def test_methods_with_all_their_seeds_are_finished(tmp_path):
 
 def test_workloads_that_a_checkpoint_learned_anywhere_are_known():
     from pruner.cli import adapt_data
-    from pruner.data.store import RecordRoot
+    from pruner.data.root import RecordRoot
     from pruner.errors import PrunerError
-    from pruner.models.checkpoint import CheckpointInfo
+    from pruner.models.checkpoint.checkpoint import CheckpointInfo
 
     root = RecordRoot(adapt_data.CONF.parent / "datasets/bundled")
     keys = {name: list(adapt_data._read(root, name)) for name in root.platforms}

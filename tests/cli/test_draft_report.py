@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pruner.data.quarantine import Quarantine
-from pruner.data.store import RecordRoot
+from pruner.data.root import RecordRoot
 
 BUNDLED = Path(__file__).resolve().parents[2] / "datasets" / "bundled"
 TASKS = ("matmul_128_128_128", "reduction_512_1024_1_False")

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pruner.models import metrics
-from pruner.models.metrics import ScoredTask
-from pruner.models.symbolic.analyzer import load_analyzer
-from pruner.models.symbolic.constants import Rates, load_constants
+from pruner.models.analyzer.analyzer import load_analyzer
+from pruner.models.analyzer.constants import Rates, load_constants
+from pruner.models.judging import metrics
+from pruner.models.judging.metrics import ScoredTask
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
 
 CONF = Path(__file__).resolve().parents[2] / "conf"

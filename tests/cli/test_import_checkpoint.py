@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from pruner.cli.import_checkpoint import with_named_file
-from pruner.models.checkpoint import load_checkpoint
-from pruner.models.official import LAYERS
-from pruner.models.pacm import PaCM
+from pruner.models.checkpoint.checkpoint import load_checkpoint
+from pruner.models.checkpoint.official import LAYERS
+from pruner.models.networks.pacm import PaCM
 
 
 @pytest.fixture

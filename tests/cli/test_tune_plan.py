@@ -8,10 +8,10 @@ from hydra import compose, initialize_config_dir
 from pruner.cli.common import CONF
 from pruner.errors import PrunerError
 from pruner.features import FEATURE_SET_VERSION
-from pruner.models.checkpoint import CheckpointInfo, save_checkpoint
-from pruner.models.mlp import TenSetMLP
+from pruner.models.checkpoint.checkpoint import CheckpointInfo, save_checkpoint
+from pruner.models.networks.mlp import TenSetMLP
+from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker
-from pruner.models.scaler import ColumnScaler
 
 pytestmark = pytest.mark.tvm
 FINETUNE = "adaptation=finetune"
@@ -27,7 +27,7 @@ def plan(*options):
 def run_folder(path, dataflow="paper"):
     ranker = NeuralRanker(TenSetMLP(), ColumnScaler(), relative=True)
     info = CheckpointInfo(
-        model={"_target_": "pruner.models.mlp.TenSetMLP"},
+        model={"_target_": "pruner.models.networks.mlp.TenSetMLP"},
         feature_version=FEATURE_SET_VERSION,
         dataflow=dataflow,
     )

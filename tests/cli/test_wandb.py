@@ -35,7 +35,7 @@ def test_config_curves_summary_table_and_checkpoint_are_in_the_run(logged):
     assert run["run"].display_name == "mine"
     assert list(run["run"].tags) == ["v100", "TenSetMLP", "LambdaRank", "by_task", "tried"]
     assert run["config"]["trainer"]["max_epochs"] == 2
-    assert run["config"]["model"] == {"_target_": "pruner.models.mlp.TenSetMLP"}
+    assert run["config"]["model"] == {"_target_": "pruner.models.networks.mlp.TenSetMLP"}
     epochs = [row for row in run["history"] if "valid/top1" in row]
     assert [row["epoch"] for row in epochs] == [0, 1]
     assert sum("train/loss" in row for row in run["history"]) == 2

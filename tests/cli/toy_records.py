@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from pruner.features.primitives import primitive_tokens
-from pruner.program.skeleton import group_programs
+from pruner.program.te.skeleton import group_programs
 
 SHAPES = [(64, 64, 64), (128, 64, 32), (32, 32, 512), (256, 16, 64), (96, 48, 24), (16, 16, 16)]
 

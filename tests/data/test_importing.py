@@ -6,7 +6,7 @@ import pytest
 from pruner.data import importing
 from pruner.data.importing import import_logs
 from pruner.data.quarantine import Quarantine, read_report
-from pruner.data.store import RecordRoot
+from pruner.data.root import RecordRoot
 from pruner.errors import DataError
 
 RELU = '["relu_layer", [4096, 4096]]'

@@ -7,7 +7,7 @@ import pytest
 
 from pruner.data.origin import found_by
 from pruner.data.quarantine import Quarantine
-from pruner.data.store import RecordRoot
+from pruner.data.root import RecordRoot
 from pruner.errors import DataError
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from pruner.data.frozen import FrozenSplit
 from pruner.data.quarantine import Quarantine
+from pruner.data.root import RecordRoot
 from pruner.data.splits import SIDES, make_split
-from pruner.data.store import RecordRoot
 
 
 @pytest.fixture(scope="module")

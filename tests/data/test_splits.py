@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pruner.data import splits
 from pruner.data.frozen import SPLITS_FOLDER, FrozenSplit, draw_split
 from pruner.data.quarantine import Quarantine
+from pruner.data.root import RecordRoot
 from pruner.data.splits import SIDES, LeakError, Split, check_no_leak, make_split
-from pruner.data.store import RecordRoot
 from pruner.data.tasks import TaskKey
 from pruner.data.workload import parse_workload
 from pruner.errors import DataError

@@ -4,7 +4,7 @@ import shutil
 import pytest
 
 from pruner.data.quarantine import Quarantine
-from pruner.data.store import RecordRoot
+from pruner.data.root import RecordRoot
 from pruner.data.table import COLUMNS, join, record_frame, record_table
 from pruner.errors import DataError
 

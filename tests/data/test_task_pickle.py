@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pruner.data.task_pickle import (
+from pruner.data.tenset.task_pickle import (
     ALLOWED_TYPES,
     UnsafePickle,
     load_inert,

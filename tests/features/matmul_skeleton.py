@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pruner.program.operators import dag_for_workload
+from pruner.program.dag.operators import dag_for_workload
 
 Tiles = tuple[int, int, int, int]  # vthread, thread, outer tile, inner tile
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pruner.features.cpu_symbols import cpu_symbols
+from pruner.features.symbols.cpu import cpu_symbols
 from pruner.program.device import CpuDevice, load_device
-from pruner.program.nest import build_nests
-from pruner.program.skeleton import group_programs
+from pruner.program.te.lower import build_nests
+from pruner.program.te.skeleton import group_programs
 from tests.features.matmul_skeleton import matmul_dag
 
 PLATFORMS = Path(__file__).resolve().parents[2] / "conf" / "platform"

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from pruner.features.draft import DraftPlan, Symbols
-from pruner.features.formula import Evaluator, Formula, ceil, equal, minimum, slot
-from pruner.features.tiling import tile_skeleton
-from pruner.program.skeleton import group_programs
+from pruner.features.symbols.closed.draft import DraftPlan, Symbols
+from pruner.features.symbols.closed.formula import Evaluator, Formula, ceil, equal, minimum, slot
+from pruner.features.symbols.closed.tiling import tile_skeleton
+from pruner.program.te.skeleton import group_programs
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
 from tests.features.recorded import recorded_task
 from tests.features.tiling_check import check_tiling

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from pruner.errors import UnsupportedProgram
-from pruner.features.draft import COLUMNS, DraftPlan
-from pruner.features.nest_symbols import nest_symbols
-from pruner.features.nest_symbols_statement import nest_statements
-from pruner.program.nest import build_nests
-from pruner.program.operators import dag_for_workload
-from pruner.program.skeleton import group_programs
+from pruner.features.symbols.closed.draft import COLUMNS, DraftPlan
+from pruner.features.symbols.gpu import nest_symbols
+from pruner.features.symbols.statement import nest_statements
+from pruner.program.dag.operators import dag_for_workload
+from pruner.program.te.lower import build_nests
+from pruner.program.te.skeleton import group_programs
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
 from tests.features.recorded import recorded_task
 

@@ -5,8 +5,8 @@ import pytest
 
 from pruner.features import featurize_records
 from pruner.features.primitives import KINDS, NUM_COLUMNS, NUM_STEPS, primitive_tokens
-from pruner.program import steps as p
-from pruner.program.skeleton import group_programs
+from pruner.program.te import steps as p
+from pruner.program.te.skeleton import group_programs
 from tests.features.matmul_skeleton import matmul_steps
 
 NUM_KINDS = len(KINDS)

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pruner.features.analysis import StoreAnalysis, analyse_stores
-from pruner.features.statement import statement_features
-from pruner.program.dag import ComputeDAG
-from pruner.program.nest import build_nests
-from pruner.program.operators import dag_for_workload
-from pruner.program.skeleton import group_programs
-from pruner.program.task_index import TaskIndex
+from pruner.features.statement.analysis import StoreAnalysis, analyse_stores
+from pruner.features.statement.features import statement_features
+from pruner.program.dag.dag import ComputeDAG
+from pruner.program.dag.operators import dag_for_workload
+from pruner.program.dag.task_index import TaskIndex
+from pruner.program.te.lower import build_nests
+from pruner.program.te.skeleton import group_programs
 from tests.features.golden import SHARED, aligned, load, needs_golden, tasks
 from tests.program.schedules import Steps, conv_steps, factors, matmul_steps
 from tests.program.tenset_tasks import golden_tasks, unpack_network_info

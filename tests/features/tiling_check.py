@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.features.formula import Evaluator
-from pruner.features.tiling import Tiling
-from pruner.program.bounds import infer_bounds
-from pruner.program.replay import replay
+from pruner.features.symbols.closed.formula import Evaluator
+from pruner.features.symbols.closed.tiling import Tiling
+from pruner.program.te.apply import replay
+from pruner.program.te.bounds import infer_bounds
 
 
 def check_tiling(tiling: Tiling, decisions: NDArray[np.int64]) -> list[str]:

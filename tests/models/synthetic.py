@@ -6,8 +6,8 @@ import numpy as np
 
 from pruner.data.tasks import TaskKey
 from pruner.features.primitives import primitive_tokens
-from pruner.models.store import ProgramStore, TaskPrograms
-from pruner.program.skeleton import group_programs
+from pruner.models.programs.store import ProgramStore, TaskPrograms
+from pruner.program.te.skeleton import group_programs
 
 
 def key(name="t", platform="v100"):

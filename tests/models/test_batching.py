@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from pruner.models.batching import EpochSampler, MixedBatches, TaskBatches
+from pruner.models.training.sampler import EpochSampler, MixedBatches, TaskBatches
 
 TASK = torch.tensor([0] * 100 + [3] * 37 + [7] * 5 + [8])
 INDEX = torch.arange(1000, 1000 + len(TASK))

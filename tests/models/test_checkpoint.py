@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pruner.errors import DataError
-from pruner.models.checkpoint import (
+from pruner.models.checkpoint.checkpoint import (
     CheckpointInfo,
     build_model,
     git_commit,
@@ -16,11 +16,11 @@ from pruner.models.checkpoint import (
 from pruner.models.ranker import NeuralRanker
 from tests.models import synthetic
 
-PACM = {"_target_": "pruner.models.pacm.PaCM", "num_dataflow_rows": 10}
-TLP = {"_target_": "pruner.models.tlp.TLP", "platforms": ["k80", "v100"]}
-ATTENTION = {"_target_": "pruner.models.hardware_attention.HardwareAttention"}
-LIGHTGBM = {"_target_": "pruner.models.lightgbm_trees.LightGBMRanker", "min_data_in_leaf": 1}
-XGBOOST = {"_target_": "pruner.models.trees.XGBoostRanker", "pooling": ["mean", "max"]}
+PACM = {"_target_": "pruner.models.networks.pacm.PaCM", "num_dataflow_rows": 10}
+TLP = {"_target_": "pruner.models.networks.tlp.TLP", "platforms": ["k80", "v100"]}
+ATTENTION = {"_target_": "pruner.models.networks.hardware_attention.HardwareAttention"}
+LIGHTGBM = {"_target_": "pruner.models.trees.lightgbm.LightGBMRanker", "min_data_in_leaf": 1}
+XGBOOST = {"_target_": "pruner.models.trees.xgboost.XGBoostRanker", "pooling": ["mean", "max"]}
 
 
 def info(model):

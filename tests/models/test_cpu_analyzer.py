@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from pruner.errors import DataError, PrunerError
-from pruner.features.cpu_symbols import CPU_COLUMNS
-from pruner.features.draft import Symbols
-from pruner.models.symbolic.analyzer import Analyzer, load_analyzer
-from pruner.models.symbolic.calibrate import FREE, Sample, calibrate
-from pruner.models.symbolic.constants import load_constants, save_constants
-from pruner.models.symbolic.cpu import CpuRates, CpuSwitches
+from pruner.features.symbols.closed.draft import Symbols
+from pruner.features.symbols.cpu import CPU_COLUMNS
+from pruner.models.analyzer.analyzer import Analyzer, load_analyzer
+from pruner.models.analyzer.calibrate import FREE, Sample, calibrate
+from pruner.models.analyzer.constants import load_constants, save_constants
+from pruner.models.analyzer.cpu import CpuRates, CpuSwitches
 from pruner.program.device import device_from_mapping
-from pruner.program.nest import build_nests
-from pruner.program.skeleton import group_programs
-from pruner.search.draft import DraftScore
+from pruner.program.te.lower import build_nests
+from pruner.program.te.skeleton import group_programs
+from pruner.search.ansor_space.scores import DraftScore
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
 from tests.features.test_cpu_symbols import tiled_steps
 

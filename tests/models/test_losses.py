@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pruner.models.losses import LambdaRank, ListNet, MeanSquare, RankNet, as_lists
+from pruner.models.training.losses import LambdaRank, ListNet, MeanSquare, RankNet, as_lists
 from tests.models import oracles
 
 LOSSES = {

@@ -3,10 +3,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pruner.models import metrics
-from pruner.models.chance import expected_latency, random_ratio, rank_probabilities
-from pruner.models.metrics import ScoredTask
-from pruner.models.report import draft_sizes, full_report
+from pruner.models.judging import metrics
+from pruner.models.judging.chance import expected_latency, random_ratio, rank_probabilities
+from pruner.models.judging.metrics import ScoredTask
+from pruner.models.judging.summary import draft_sizes, full_report
 from tests.models import oracles
 
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from pruner.errors import DataError
-from pruner.models.hardware_attention import HardwareAttention
-from pruner.models.layers import MaskedSelfAttention, PooledSelfAttention, ProgramNorm
-from pruner.models.mlp import TenSetMLP
-from pruner.models.pacm import PaCM
-from pruner.models.store import ProgramStore
-from pruner.models.tlp import TLP
+from pruner.models.networks.hardware_attention import HardwareAttention
+from pruner.models.networks.layers import MaskedSelfAttention, PooledSelfAttention, ProgramNorm
+from pruner.models.networks.mlp import TenSetMLP
+from pruner.models.networks.pacm import PaCM
+from pruner.models.networks.tlp import TLP
+from pruner.models.programs.store import ProgramStore
 from tests.models import synthetic
 
 NETWORKS = {

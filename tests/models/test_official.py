@@ -13,15 +13,15 @@ import torch
 from torch import nn
 
 from pruner.errors import DataError
-from pruner.models.batch import ProgramBatch
-from pruner.models.module_pickle import MODULE_NAMES, UnsafePickle, load_modules
-from pruner.models.official import (
+from pruner.models.checkpoint.module_pickle import MODULE_NAMES, UnsafePickle, load_modules
+from pruner.models.checkpoint.official import (
     LAYERS,
     official_ranker,
     our_name,
     read_official,
     without_subnormals,
 )
+from pruner.models.programs.batch import ProgramBatch
 
 OFFICIAL_MODULE = "tvm.auto_scheduler.cost_model.pam_model"
 NUM_PARAMETERS = 417_409

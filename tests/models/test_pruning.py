@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from pruner.models.pruning import spread
-from pruner.models.store import ProgramStore, TaskPrograms
+from pruner.models.programs.pruning import spread
+from pruner.models.programs.store import ProgramStore, TaskPrograms
 from tests.models import synthetic
 
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from pruner.models.mlp import TenSetMLP
-from pruner.models.pacm import PaCM
+from pruner.models.networks.mlp import TenSetMLP
+from pruner.models.networks.pacm import PaCM
+from pruner.models.programs.relative import Center, places
+from pruner.models.programs.scaler import STANDARD_LIMIT
 from pruner.models.ranker import NeuralRanker
-from pruner.models.relative import Center, places
-from pruner.models.scaler import STANDARD_LIMIT
-from pruner.models.trees import XGBoostRanker
+from pruner.models.trees.xgboost import XGBoostRanker
 from tests.models import synthetic
 
 

@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from pruner.errors import DataError
-from pruner.models.assemble import sampled, sampled_tasks
-from pruner.models.store import ProgramStore, TaskPrograms
+from pruner.models.programs.assemble import sampled, sampled_tasks
+from pruner.models.programs.store import ProgramStore, TaskPrograms
 from tests.models import synthetic
 
 

@@ -8,15 +8,15 @@ import pytest
 
 from pruner.errors import DataError, PrunerError
 from pruner.features.batch import featurize_steps
-from pruner.features.draft import DraftPlan
-from pruner.models.symbolic.analyzer import load_analyzer
-from pruner.models.symbolic.calibrate import Sample, calibrate
-from pruner.models.symbolic.constants import Rates, load_constants, save_constants
-from pruner.models.symbolic.hardware import HardwareSwitches, hardware_latency_s
-from pruner.models.symbolic.official import OfficialSwitches, official_latency_ms
-from pruner.models.symbolic.quality import DraftTask, cross_calibrated
+from pruner.features.symbols.closed.draft import DraftPlan
+from pruner.models.analyzer.analyzer import load_analyzer
+from pruner.models.analyzer.calibrate import Sample, calibrate
+from pruner.models.analyzer.constants import Rates, load_constants, save_constants
+from pruner.models.analyzer.hardware import HardwareSwitches, hardware_latency_s
+from pruner.models.analyzer.official import OfficialSwitches, official_latency_ms
+from pruner.models.analyzer.quality import DraftTask, cross_calibrated
 from pruner.program.device import GpuDevice, load_device
-from pruner.program.skeleton import group_programs
+from pruner.program.te.skeleton import group_programs
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
 
 CONF = Path(__file__).resolve().parents[2] / "conf"

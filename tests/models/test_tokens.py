@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from pruner.models.relative import Center
-from pruner.models.tokens import ProgramTokens
+from pruner.models.programs.relative import Center
+from pruner.models.programs.tokens import ProgramTokens
 from tests.models import synthetic
 
 
@@ -59,7 +59,7 @@ def test_one_task_without_tokens_leaves_the_store_without():
     rng = np.random.default_rng(0)
     from dataclasses import replace
 
-    from pruner.models.store import ProgramStore
+    from pruner.models.programs.store import ProgramStore
 
     parts = [synthetic.task(rng, "a", 4), replace(synthetic.task(rng, "b", 4), tokens=None)]
     store = ProgramStore.build(parts)

@@ -6,21 +6,21 @@ import pytorch_lightning as pl
 import torch
 
 from pruner.errors import PrunerError
-from pruner.models import metrics
-from pruner.models.batching import MixedBatches, TaskBatches
-from pruner.models.datamodule import RankingData
-from pruner.models.hardware_attention import HardwareAttention
-from pruner.models.keep_best import KeepBest
-from pruner.models.lightgbm_trees import LightGBMRanker
-from pruner.models.lit import RankingModule
-from pruner.models.losses import LambdaRank, ListNet, MeanSquare, RankNet
-from pruner.models.mlp import TenSetMLP
-from pruner.models.pacm import PaCM
+from pruner.models.judging import metrics
+from pruner.models.networks.hardware_attention import HardwareAttention
+from pruner.models.networks.mlp import TenSetMLP
+from pruner.models.networks.pacm import PaCM
+from pruner.models.networks.tlp import TLP
 from pruner.models.ranker import NeuralRanker
-from pruner.models.schedules import warmup_cosine
-from pruner.models.tlp import TLP
-from pruner.models.training import build_network, fit_network
-from pruner.models.trees import XGBoostRanker
+from pruner.models.training.datamodule import RankingData
+from pruner.models.training.keep_best import KeepBest
+from pruner.models.training.lit import RankingModule
+from pruner.models.training.losses import LambdaRank, ListNet, MeanSquare, RankNet
+from pruner.models.training.sampler import MixedBatches, TaskBatches
+from pruner.models.training.schedules import warmup_cosine
+from pruner.models.training.training import build_network, fit_network
+from pruner.models.trees.lightgbm import LightGBMRanker
+from pruner.models.trees.xgboost import XGBoostRanker
 from tests.models import synthetic
 
 

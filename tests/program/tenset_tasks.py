@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pruner.data.task_pickle import PickledTask, read_task_pickle
+from pruner.data.tenset.task_pickle import PickledTask, read_task_pickle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from pruner.errors import UnsupportedProgram
-from pruner.program.nest import LoopNests, build_nests
-from pruner.program.operators import dag_for_workload
-from pruner.program.steps import parse_steps
+from pruner.program.dag.operators import dag_for_workload
+from pruner.program.te.lower import LoopNests, build_nests
+from pruner.program.te.steps import parse_steps
 from tests.program.schedules import Steps, conv_steps, matmul_steps
 
 

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pruner.program import affine as af
-from pruner.program.affine import INF, Affine, LoopVar
-from pruner.program.divide import floordiv, floormod, unsealed
+from pruner.program.index import affine as af
+from pruner.program.index.affine import INF, Affine, LoopVar
+from pruner.program.index.divide import floordiv, floormod, unsealed
 
 
 def value_of(a: Affine, at: dict[LoopVar, int], program: int = 0) -> int:

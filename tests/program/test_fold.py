@@ -1,7 +1,7 @@
 """Constant folding of bodies."""
 
-from pruner.program.expr import Axis, Binary, Call, Cast, Const, Load, Select
-from pruner.program.fold import fold
+from pruner.program.dag.expr import Axis, Binary, Call, Cast, Const, Load, Select
+from pruner.program.dag.fold import fold
 
 X = Load(0, (Axis(0),), "float32")
 ONE, ZERO = Const(1.0, "float32"), Const(0.0, "float32")

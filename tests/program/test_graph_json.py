@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from pruner.errors import UnsupportedProgram
-from pruner.program.dag import AxisDef
-from pruner.program.expr import Axis, Binary, Call, Cast, Const, Load, Select
-from pruner.program.graph_json import dag_from_json
+from pruner.program.dag.dag import AxisDef
+from pruner.program.dag.expr import Axis, Binary, Call, Cast, Const, Load, Select
+from pruner.program.dag.tenset import dag_from_json
 from tests.program.saved_graph import SavedGraph
 from tests.program.tenset_tasks import golden_tasks, unique_tasks
 from tests.program.test_operators import check_steps

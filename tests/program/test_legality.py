@@ -6,11 +6,11 @@ import json
 import numpy as np
 import pytest
 
-from pruner.program.legality import GpuLimits, kernel_uses, legal
-from pruner.program.nest import build_nests
-from pruner.program.operators import dag_for_workload
-from pruner.program.skeleton import group_programs
-from pruner.program.task_index import TaskIndex, find_dag
+from pruner.program.dag.operators import dag_for_workload
+from pruner.program.dag.task_index import TaskIndex, find_dag
+from pruner.program.te.lower import build_nests
+from pruner.program.te.skeleton import group_programs
+from pruner.program.te.verify import GpuLimits, kernel_uses, legal
 from tests.features import matmul_skeleton
 
 HARDWARE = (-1, 16, 64, 49152, 2**31 - 1, 1024, 8, 32)  # of the records, a V100

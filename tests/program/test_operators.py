@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pruner.errors import UnsupportedProgram
-from pruner.program.dag import ComputeDAG
-from pruner.program.expr import Binary, Call, Const, Load, walk
-from pruner.program.operators import dag_for_workload
-from pruner.program.operators.padding import pad_amounts
+from pruner.program.dag.dag import ComputeDAG
+from pruner.program.dag.expr import Binary, Call, Const, Load, walk
+from pruner.program.dag.operators import dag_for_workload
+from pruner.program.dag.operators.padding import pad_amounts
 
 
 def key(*parts: Any) -> str:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from pruner.errors import UnknownStep, UnsupportedProgram
-from pruner.program.skeleton import group_programs
-from pruner.program.steps import Annotate, Fuse, Split, UnrollPragma, parse_steps
+from pruner.program.te.skeleton import group_programs
+from pruner.program.te.steps import Annotate, Fuse, Split, UnrollPragma, parse_steps
 
 
 def tiled(inner, unroll):

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from pruner.program.dag import AxisDef, ComputeDAG, Stage
-from pruner.program.expr import Axis, Binary, Call, Cast, Const, Expr, Load, Not, Select
-from pruner.program.graph_json import dag_from_json
-from pruner.program.operators import dag_for_workload
-from pruner.program.text import dag_text, shortened
+from pruner.program.dag.dag import AxisDef, ComputeDAG, Stage
+from pruner.program.dag.expr import Axis, Binary, Call, Cast, Const, Expr, Load, Not, Select
+from pruner.program.dag.operators import dag_for_workload
+from pruner.program.dag.tenset import dag_from_json
+from pruner.program.dag.text import dag_text, shortened
 from tests.program.tenset_tasks import golden_tasks, unique_tasks
 
 

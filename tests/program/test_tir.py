@@ -4,20 +4,21 @@ import numpy as np
 import pytest
 
 from pruner.errors import UnsupportedProgram
-from pruner.program.tir import attach, cache, inline, loops
-from pruner.program.tir.emit import buffer_places, build_nests
-from pruner.program.tir.location import allowed_locations, settle
+from pruner.program.tir import attach, cache, inline, primitives
+from pruner.program.tir.locations import allowed_locations, settle
+from pruner.program.tir.lower import buffer_places, build_nests
 from pruner.program.tir.parallelize import Wishes, rewrite_parallel_vectorize_unroll
 from pruner.program.tir.postprocs import Fetch, rewrite_cooperative_fetch, rewrite_reduction_blocks
-from pruner.program.tir.replay import Instruction, Ref, TraceProgram, replay_groups
 from pruner.program.tir.rfactor import rfactor
+from pruner.program.tir.trace import Instruction, Ref, TraceProgram, replay_groups
 from tests.program.tir_trees import blurred, extents, matmul
 
 
 def tile(tree, block, factors):
     """Split the block's loops; returns the new loops of each."""
     return [
-        loops.split(tree, loop, list(f)) for loop, f in zip(tree.path(block), factors, strict=True)
+        primitives.split(tree, loop, list(f))
+        for loop, f in zip(tree.path(block), factors, strict=True)
     ]
 
 
@@ -42,8 +43,8 @@ def values_at(tree, block, point):
 def test_split_reorder_fuse_enumerate_every_iteration_once():
     tree, block = matmul(6, 4, 2)
     (x0, x1), (y0, y1), _ = tile(tree, block, [(None, 2), (2, None), (None, 1)])
-    loops.reorder(tree, [x0, y0, x1, y1])
-    loops.fuse(tree, [x0, y0])
+    primitives.reorder(tree, [x0, y0, x1, y1])
+    primitives.fuse(tree, [x0, y0])
     found = {
         tuple(values_at(tree, block, p)) for p in np.ndindex(*[e for e, _ in extents(tree, block)])
     }
@@ -60,7 +61,7 @@ def test_a_staged_tile_is_what_the_block_reads_for_every_candidate():
     tree, block = matmul(64, 64, 64)
     rows, depth = np.array([4, 8, 16]), np.array([2, 64, 1])
     (x0, x1), (y0, y1), (k0, k1) = tile(tree, block, [(None, rows), (None, 32), (None, depth)])
-    loops.reorder(tree, [x0, y0, k0, x1, y1, k1])
+    primitives.reorder(tree, [x0, y0, k0, x1, y1, k1])
     staged = cache.cache_read(tree, block, 0, "shared", [block])
     attach.compute_at(tree, staged, k0)
     path = extents(tree, staged)
@@ -74,8 +75,8 @@ def test_a_shared_tile_spans_all_threads_a_local_one_does_not():
     for scope in ("shared", "local"):
         tree, block = matmul(64, 64, 8)
         (x0, x1, _), *_ = tile(tree, block, [(None, 4, 2), (64,), (8,)])
-        loops.bind(x0, "blockIdx.x")
-        loops.bind(x1, "threadIdx.x")
+        primitives.bind(x0, "blockIdx.x")
+        primitives.bind(x1, "threadIdx.x")
         staged = cache.cache_read(tree, block, 0, scope, [block])
         attach.compute_at(tree, staged, x1)
         sizes[scope] = box(tree, staged.buffer)
@@ -101,11 +102,11 @@ def test_inlining_doubles_the_work_and_drops_the_buffer():
 def test_a_fetch_padded_to_whole_threads_keeps_the_size_of_its_buffer():
     tree, block = matmul(64, 64, 64)
     (x0, x1), (y,), (k0, _) = tile(tree, block, [(None, 6), (64,), (None, 5)])
-    loops.bind(x0, "blockIdx.x")
-    loops.reorder(tree, [x0, k0, x1, y])
+    primitives.bind(x0, "blockIdx.x")
+    primitives.reorder(tree, [x0, k0, x1, y])
     staged = cache.cache_read(tree, block, 0, "shared", [block])
     attach.compute_at(tree, staged, k0)
-    loops.fuse(tree, tree.path(staged)[2:])
+    primitives.fuse(tree, tree.path(staged)[2:])
     rewrite_cooperative_fetch(tree, Fetch(staged, np.array([4, 3]), 8, None))
     fetch = extents(tree, staged)[2:]
     # 30 elements: no vectors of 4, so 8 threads take 4 rounds; vectors of 3 take 2 rounds
@@ -118,7 +119,7 @@ def test_a_fetch_padded_to_whole_threads_keeps_the_size_of_its_buffer():
 def test_the_initialisation_stands_before_the_first_reduction_loop():
     tree, block = matmul(8, 8, 8)
     (x0, x1), (y,), (k,) = tile(tree, block, [(None, 2), (8,), (8,)])
-    loops.reorder(tree, [x0, k, x1, y])
+    primitives.reorder(tree, [x0, k, x1, y])
     rewrite_reduction_blocks(tree)
     names = [b.name for b in tree.blocks()]
     assert names == ["C_init", "C_update"]
@@ -142,7 +143,7 @@ def test_loops_become_parallel_and_vectors_as_far_as_each_candidate_goes():
     (x0, x1), (y0, y1), (k0, k1) = tile(
         tree, block, [(None, np.array([8, 64])), (None, np.array([16, 64])), (64, None)]
     )
-    loops.reorder(tree, [x0, y0, k0, x1, k1, y1])
+    primitives.reorder(tree, [x0, y0, k0, x1, k1, y1])
     wishes = Wishes(parallel=16, vectorize=32, unroll=None)
     rewrite_parallel_vectorize_unroll(tree, wishes)
     marked = {mark: np.asarray(e).tolist() for e, mark in extents(tree, block) if mark}
@@ -192,4 +193,4 @@ def test_a_chain_with_another_child_cannot_be_fused():
     ((outer, _),) = tile(tree, out, [(None, 4)])
     attach.compute_at(tree, mid, outer)
     with pytest.raises(UnsupportedProgram, match="loop-chain"):
-        loops.fuse(tree, tree.path(out))
+        primitives.fuse(tree, tree.path(out))

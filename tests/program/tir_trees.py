@@ -1,8 +1,8 @@
 """Small block trees written by hand."""
 
-from pruner.program import affine as af
-from pruner.program.affine import LoopVar
-from pruner.program.expr import Axis, Binary, Const, Load
+from pruner.program.dag.expr import Axis, Binary, Const, Load
+from pruner.program.index import affine as af
+from pruner.program.index.affine import LoopVar
 from pruner.program.tir.tree import Binding, Block, BlockIter, Buffer, LoopNode, Tree
 
 

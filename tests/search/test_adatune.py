@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from pruner.models.forest import Forest, ForestSettings
+from pruner.models.trees.forest import Forest, ForestSettings
 from pruner.search.adatune import (
     AdaTunePolicy,
     AdaTuneSettings,
@@ -13,10 +13,10 @@ from pruner.search.adatune import (
     expected_improvement,
 )
 from pruner.search.explorer import ExplorerSettings
+from pruner.search.offline.pool import Clock, PoolMeasurer, PoolSpace
+from pruner.search.offline.session import run_session
 from pruner.search.policy import RandomPolicy
-from pruner.search.pool import Clock, PoolMeasurer, PoolSpace
-from pruner.search.repeats import AdaptiveRepeats
-from pruner.search.session import run_session
+from pruner.tune.measure.repeats import AdaptiveRepeats
 
 
 def test_repeats_stop_after_three_when_they_agree():

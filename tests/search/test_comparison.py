@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from pruner.search.adaptation_replay import Quality, TuningCurve
-from pruner.search.comparison import Cell, Comparison
-from pruner.search.statistics import Reach
+from pruner.search.offline.comparison import Cell, Comparison
+from pruner.search.offline.statistics import Reach
+from pruner.search.offline.tuning import Quality, TuningCurve
 
 
 def cell(method, seed, relative, seconds=(10.0, 20.0, 30.0, 40.0), top1=0.5):

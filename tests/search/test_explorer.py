@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.models.symbolic.analyzer import load_analyzer
-from pruner.program.skeleton import group_programs
-from pruner.search.draft import DraftScore
+from pruner.models.analyzer.analyzer import load_analyzer
+from pruner.program.te.skeleton import group_programs
+from pruner.search.ansor_space.scores import DraftScore
 from pruner.search.explorer import ExplorerSettings, explore, select
+from pruner.search.offline.pool import Clock, Measurements, PoolMeasurer, PoolSpace
+from pruner.search.offline.session import run_session
 from pruner.search.policy import DraftThenVerify, RandomPolicy, RoundSettings
-from pruner.search.pool import Clock, Measurements, PoolMeasurer, PoolSpace
 from pruner.search.remembered import Remembered
-from pruner.search.session import run_session
 from pruner.search.space import DecisionSpace
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
 

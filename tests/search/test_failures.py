@@ -7,8 +7,8 @@ import pytest
 
 from pruner.search.explorer import ExplorerSettings
 from pruner.search.failures import Cautious, LearnedLegality
+from pruner.search.offline.pool import Measurements
 from pruner.search.policy import DraftThenVerify, RandomPolicy, RoundSettings
-from pruner.search.pool import Measurements
 
 POWERS = 2 ** np.arange(7)
 

@@ -10,17 +10,17 @@ import pytest
 from pruner.data.quarantine import Quarantine
 from pruner.data.tasks import read_tasks
 from pruner.errors import UnsupportedProgram
-from pruner.models.symbolic.analyzer import load_analyzer
-from pruner.program.bounds import infer_bounds
-from pruner.program.operators import dag_for_workload
-from pruner.program.replay import replay
-from pruner.program.skeleton import group_programs
-from pruner.program.steps import ComputeAt, Fuse, parse_steps
-from pruner.program.task_index import find_dag
-from pruner.search.draft import DraftScore, FamilyScore, LegalPrograms
+from pruner.models.analyzer.analyzer import load_analyzer
+from pruner.program.dag.operators import dag_for_workload
+from pruner.program.dag.task_index import find_dag
+from pruner.program.te.apply import replay
+from pruner.program.te.bounds import infer_bounds
+from pruner.program.te.skeleton import group_programs
+from pruner.program.te.steps import ComputeAt, Fuse, parse_steps
+from pruner.search.ansor_space.extents import split_extents
+from pruner.search.ansor_space.family import Family
+from pruner.search.ansor_space.scores import DraftScore, FamilyScore, LegalPrograms
 from pruner.search.explorer import ExplorerSettings, explore
-from pruner.search.extents import split_extents
-from pruner.search.family import Family
 from pruner.search.space import CPU_RULE, DecisionSpace, MutationRule
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
 

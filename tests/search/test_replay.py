@@ -10,10 +10,15 @@ from pruner.models.adaptation.base import Setting
 from pruner.models.adaptation.fitting import OnlineFit, official_fit
 from pruner.models.adaptation.unchanged import Unchanged
 from pruner.models.adaptation.warm import Scratch
-from pruner.models.pacm import PaCM
-from pruner.models.store import ProgramStore
-from pruner.models.subset import subset
-from pruner.search.adaptation_replay import (
+from pruner.models.networks.pacm import PaCM
+from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.subset import subset
+from pruner.search.explorer import ExplorerSettings
+from pruner.search.offline.pool import Clock, Measurements, PoolSpace
+from pruner.search.offline.recorded import RecordedPool
+from pruner.search.offline.session import Curve, run_tasks
+from pruner.search.offline.statistics import sign_flip_p
+from pruner.search.offline.tuning import (
     affordable,
     label_sizes,
     quality_by_labels,
@@ -21,12 +26,7 @@ from pruner.search.adaptation_replay import (
     tune,
     without_draft,
 )
-from pruner.search.explorer import ExplorerSettings
 from pruner.search.policy import RoundSettings
-from pruner.search.pool import Clock, Measurements, PoolSpace
-from pruner.search.recorded import RecordedPool
-from pruner.search.session import Curve, run_tasks
-from pruner.search.statistics import sign_flip_p
 from tests.models import synthetic
 
 SETTINGS = RoundSettings(

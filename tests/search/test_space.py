@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.program.skeleton import group_programs
+from pruner.program.te.skeleton import group_programs
 from pruner.search.space import DecisionSpace, divisors, factorisations, unique_rows
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pruner.search.statistics import (
+from pruner.search.offline.statistics import (
     Reach,
     bootstrap_interval,
     first_reach,

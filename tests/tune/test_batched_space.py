@@ -7,7 +7,7 @@ import pytest
 
 from pruner.errors import UnsupportedProgram
 from pruner.features import STATEMENT_COLUMNS
-from pruner.program.tir.emit import build_nests
+from pruner.program.tir.lower import build_nests
 from tests.tune import tir_truth as truth
 
 pytestmark = pytest.mark.tvm
@@ -45,7 +45,7 @@ def tvm():
 
 
 def designs(tvm, operator, target):
-    from pruner.tune.design import design_spaces
+    from pruner.tune.spaces.design import design_spaces
     from pruner.tune.workloads import from_operator
 
     module = from_operator(OPERATORS[operator]).module
@@ -53,14 +53,14 @@ def designs(tvm, operator, target):
 
 
 def spaces(tvm, operator, target, **options):
-    from pruner.tune.metaschedule.batched_space import BatchedSpace
+    from pruner.tune.spaces.batched.space import BatchedSpace
 
     found = designs(tvm, operator, target)[:4]  # the others differ in the loop that is factored
     return [(d, BatchedSpace(d, **options)) for d in found]
 
 
 def trees(space, decisions):
-    from pruner.program.tir.replay import replay_groups
+    from pruner.program.tir.trace import replay_groups
 
     for rows, tree in replay_groups(space.program, decisions)[0]:
         for place, row in enumerate(rows):
@@ -173,7 +173,7 @@ def test_what_samples_and_mutations_call_legal_tvm_builds(tvm, operator):
 @pytest.mark.parametrize("operator", ["matmul", "conv"])
 def test_unit_loops_tell_candidates_apart_over_reductions_only(tvm, operator):
     """Only a pipeline fuses its outer reduction loop: two trees, with that loop and without."""
-    from pruner.program.tir.replay import replay_groups
+    from pruner.program.tir.trace import replay_groups
 
     counts = []
     for _, space in spaces(tvm, operator, CUDA):
@@ -223,8 +223,8 @@ def test_feature_columns_have_the_names_the_comparison_uses():
 
 
 def test_tensor_core_spaces_are_refused_with_a_reason(tvm):
-    from pruner.tune.design import design_spaces
-    from pruner.tune.metaschedule.batched_space import BatchedSpace
+    from pruner.tune.spaces.batched.space import BatchedSpace
+    from pruner.tune.spaces.design import design_spaces
     from pruner.tune.workloads import from_operator
 
     spec = {"operator": "matmul", "m": 64, "n": 64, "k": 64, "dtype": "float16"}
@@ -236,7 +236,7 @@ def test_tensor_core_spaces_are_refused_with_a_reason(tvm):
 
 def test_where_few_draws_are_legal_sampling_goes_on_drawing(tvm, monkeypatch):
     """A 7x7 conv2d of which 0.06 % are legal; one pass of 16,384 draws finds about nine."""
-    from pruner.tune.metaschedule.batched_space import BatchedSpace
+    from pruner.tune.spaces.batched.space import BatchedSpace
 
     large = {"n": 64, "ci": 64, "h": 112, "w": 112, "co": 128, "kh": 7, "kw": 7}
     rare = {"operator": "conv2d", **large, "stride": 1, "padding": 3}

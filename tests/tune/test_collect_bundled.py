@@ -10,8 +10,8 @@ import pytest
 
 from pruner.data.quarantine import Quarantine
 from pruner.data.records import read_measurements
-from pruner.tune.ansor.targets import CPU_TARGETS
-from pruner.tune.ansor.tasks import BUNDLED_TASKS
+from pruner.tune.collect.tasks import BUNDLED_TASKS
+from pruner.tune.measure.targets import CPU_TARGETS
 
 MIN_VALID = 48
 PAIRS = [(target, task) for target in CPU_TARGETS for task in BUNDLED_TASKS]

@@ -9,8 +9,8 @@ from omegaconf import OmegaConf
 from pruner.cli.collect import CONF, plan_from, run
 from pruner.data.workload import fused_from_name
 from pruner.errors import PrunerError
-from pruner.tune.ansor.environment import MissingAnsor, interpreter
-from pruner.tune.ansor.tasks import BUNDLED_TASKS, select_tasks
+from pruner.tune.collect.tasks import BUNDLED_TASKS, select_tasks
+from pruner.tune.rivals.ansor_environment import MissingAnsor, interpreter
 
 
 def config(**changes):

@@ -8,23 +8,23 @@ import sys
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.tune.ansor.driver import CollectPlan, collect
-from pruner.tune.ansor.layout import TaskPaths, read_journal
-from pruner.tune.ansor.noise import Remeasured, noise_summary, relative_spread, remeasure
-from pruner.tune.ansor.targets import CPU_TARGETS, missing_flags
-from pruner.tune.ansor.tasks import select_tasks
+from pruner.tune.collect.driver import CollectPlan, collect
+from pruner.tune.collect.layout import TaskPaths, read_journal
+from pruner.tune.collect.noise import Remeasured, noise_summary, relative_spread, remeasure
+from pruner.tune.collect.tasks import select_tasks
+from pruner.tune.measure.targets import CPU_TARGETS, missing_flags
 
 # what a child imports must run in an environment without our libraries
 CHILD_MODULES = (
     "pruner",
     "pruner.tune",
-    "pruner.tune.ansor",
-    "pruner.tune.ansor.layout",
-    "pruner.tune.ansor.priority",
-    "pruner.tune.ansor.remeasure",
-    "pruner.tune.ansor.spec",
-    "pruner.tune.ansor.te_operators",
-    "pruner.tune.ansor.worker",
+    "pruner.tune.collect",
+    "pruner.tune.collect.layout",
+    "pruner.tune.measure.priority",
+    "pruner.tune.collect.remeasure",
+    "pruner.tune.collect.spec",
+    "pruner.tune.te_operators",
+    "pruner.tune.collect.worker",
 )
 
 STAND_IN = """#!{python}

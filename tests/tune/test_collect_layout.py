@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from pruner.tune.ansor.layout import (
+from pruner.tune.collect.layout import (
     TaskPaths,
     count_valid,
     finish_journal,

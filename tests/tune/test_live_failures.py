@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from pruner.search.failures import LearnedLegality
-from pruner.tune.isolation import _kind
-from pruner.tune.live_search import DecisionSearch
-from pruner.tune.measure import Candidate, Outcome
+from pruner.tune.measure.isolation import _kind
+from pruner.tune.measure.measurer import Candidate, Outcome
+from pruner.tune.run.live_search import DecisionSearch
 from tests.tune.test_loop import SIZES, FakeMeasurer, Killed, measured, run
 
 pytestmark = pytest.mark.tvm
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.tvm
 
 @pytest.fixture(scope="module")
 def platform():
-    from pruner.tune.measure import Platform
+    from pruner.tune.measure.measurer import Platform
     from pruner.tune.tvm_import import load_tvm
 
     target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 2})
@@ -38,10 +38,10 @@ def outcome(candidate):
 def test_failing_programs_of_a_union_are_proposed_less_and_less(platform):
     from pruner.search.failures import Cautious
     from pruner.search.policy import RandomPolicy
-    from pruner.tune.design import design_spaces
-    from pruner.tune.metaschedule.batched_space import BatchedSpace
     from pruner.tune.phases import Phases
-    from pruner.tune.union_space import UnionSpace
+    from pruner.tune.spaces.batched.space import BatchedSpace
+    from pruner.tune.spaces.design import design_spaces
+    from pruner.tune.spaces.union import UnionSpace
     from pruner.tune.workloads import from_operator
 
     found = design_spaces(from_operator(SIZES).module, platform.target)
@@ -126,7 +126,7 @@ def test_what_tvm_refuses_teaches_too():
 
 
 def test_a_worker_that_does_not_start_is_not_the_programs_fault(monkeypatch):
-    from pruner.tune import isolation
+    from pruner.tune.measure.measurer import isolation
 
     monkeypatch.setattr(isolation, "_START_S", 0.0)
     isolation.start_server()

@@ -5,7 +5,7 @@ import pytest
 
 from pruner.cli.tune_report import TaskOutcome, summary
 from pruner.errors import PrunerError
-from pruner.tune.journal import JOURNAL_FILE, read_trials
+from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 
 pytestmark = pytest.mark.tvm
 
@@ -27,7 +27,7 @@ class FakeMeasurer:
         return list(candidates)
 
     def results(self, batch, accept, check):
-        from pruner.tune.measure import Outcome
+        from pruner.tune.measure.measurer import Outcome
 
         for position, candidate in enumerate(batch):
             self.asked += 1
@@ -40,7 +40,7 @@ class FakeMeasurer:
 
 @pytest.fixture(scope="module")
 def platform():
-    from pruner.tune.measure import Platform
+    from pruner.tune.measure.measurer import Platform
     from pruner.tune.tvm_import import load_tvm
 
     target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 2})
@@ -52,13 +52,13 @@ def run(
 ):
     from pathlib import Path
 
-    from pruner.models.symbolic.analyzer import load_analyzer
+    from pruner.models.analyzer.analyzer import load_analyzer
     from pruner.search.explorer import ExplorerSettings
     from pruner.search.policy import RoundSettings
-    from pruner.tune.database import Database
-    from pruner.tune.loop import TuneBudget, TuningRun
     from pruner.tune.phases import Phases
-    from pruner.tune.setup import SearchOptions, prepare
+    from pruner.tune.run.database import Database
+    from pruner.tune.run.loop import TuneBudget, TuningRun
+    from pruner.tune.run.setup import SearchOptions, prepare
     from pruner.tune.workloads import from_operator
 
     small = ExplorerSettings(population=48, generations=1, keep=32)
@@ -92,8 +92,8 @@ def made_model(kind):
 
     from pruner.models.adaptation.base import Setting
     from pruner.models.adaptation.warm import Continue
-    from pruner.models.pacm import PaCM
-    from pruner.tune.learning import AdaptedModel, TreeModel
+    from pruner.models.networks.pacm import PaCM
+    from pruner.tune.run.learning import AdaptedModel, TreeModel
 
     if kind == "trees":
         pytest.importorskip("xgboost")
@@ -151,7 +151,7 @@ class Unplugged(FakeMeasurer):
         self.turns, self.error = turns, error
 
     def results(self, batch, accept, check):
-        from pruner.tune.measure import Outcome
+        from pruner.tune.measure.measurer import Outcome
 
         for position, outcome in super().results(batch, accept, check):
             gone = Outcome(error=self.error, message="no tracker")
@@ -188,7 +188,7 @@ def test_single_programs_without_a_turn_are_trials(tmp_path, platform):
 
 def test_tvm_applies_the_database(tmp_path, platform):
     """TVM's own way back: compile_tir finds the best schedule of the run."""
-    from pruner.tune.database import Database
+    from pruner.tune.run.database import Database
     from pruner.tune.tvm_import import load_tvm
     from pruner.tune.workloads import from_operator
 
@@ -210,7 +210,7 @@ def test_tvm_applies_the_database(tmp_path, platform):
 
 
 def test_a_torn_database_line_is_cut(tmp_path, platform):
-    from pruner.tune.database import RECORDS, Database
+    from pruner.tune.run.database import RECORDS, Database
 
     run(tmp_path / "run", platform, FakeMeasurer(), trials=6)
     size = len(Database(tmp_path / "run").tvm_database)
@@ -222,7 +222,7 @@ def test_a_torn_database_line_is_cut(tmp_path, platform):
 def test_the_draft_of_a_space_without_formulas_still_tunes(tmp_path, platform, monkeypatch):
     """A space that the engine refuses goes through TVM's replay."""
     from pruner.errors import UnsupportedProgram
-    from pruner.tune import setup
+    from pruner.tune.run import setup
 
     def refuse(_):
         raise UnsupportedProgram("strange", "for the test")

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.tvm
 
 
 def made(platform, target, **more):
-    from pruner.tune.machine import make_platform
+    from pruner.tune.measure.machine import make_platform
 
     return make_platform(load_device(PLATFORMS / f"{platform}.yaml"), target=target, **more)
 
@@ -65,7 +65,7 @@ def test_a_target_that_cannot_work_is_one_line(platform, target, told):
 
 @pytest.mark.parametrize(("target", "told"), [("host", "name the device"), (AVX2, "num-cores")])
 def test_a_remote_device_is_not_this_machine(target, told):
-    from pruner.tune.jobs import RpcAddress
+    from pruner.tune.measure.jobs import RpcAddress
 
     address = RpcAddress(host="127.0.0.1", port=9190, key="board")
     with pytest.raises(PrunerError, match=told):

@@ -53,9 +53,9 @@ def doubling(folder, factor=2, size=16):
 
 @pytest.fixture(scope="module")
 def measurer():
-    from pruner.tune.jobs import Timing
-    from pruner.tune.machine import host_cpu
-    from pruner.tune.measure import Measurer, MeasureSettings, Platform
+    from pruner.tune.measure.jobs import Timing
+    from pruner.tune.measure.machine import host_cpu
+    from pruner.tune.measure.measurer import Measurer, MeasureSettings, Platform
     from pruner.tune.phases import Phases
     from pruner.tune.tvm_import import load_tvm
 
@@ -68,7 +68,7 @@ def measurer():
 
 
 def measured(measurer, modules, check=None):
-    from pruner.tune.measure import Candidate
+    from pruner.tune.measure.measurer import Candidate
     from pruner.tune.workloads import arguments
 
     candidates = [
@@ -94,7 +94,7 @@ def test_every_failure_costs_one_candidate_and_has_its_kind(measurer, tmp_path):
 
 def test_repeats_stop_once_they_agree(tmp_path):
     from pruner.errors import PrunerError
-    from pruner.tune.jobs import Timing, build, run
+    from pruner.tune.measure.jobs import Timing, build, run
     from pruner.tune.tvm_import import load_tvm
     from pruner.tune.workloads import arguments
 
@@ -126,7 +126,7 @@ def test_memory_is_limited(measurer, tmp_path):
 
 
 def test_a_wrong_result_does_not_count(measurer, tmp_path):
-    from pruner.tune.measure import Check
+    from pruner.tune.measure.measurer import Check
     from pruner.tune.workloads import arguments
 
     good, wrong = doubling(tmp_path), doubling(tmp_path, factor=3)
@@ -140,7 +140,7 @@ def test_a_wrong_result_does_not_count(measurer, tmp_path):
 
 
 def test_nothing_of_a_result_is_compared_by_nan():
-    from pruner.tune.numerics import relative_error
+    from pruner.tune.measure.numerics import relative_error
 
     wanted = np.array([1.0, -4.0])
     assert relative_error(np.array([1.0, -3.0]), wanted) == 0.25
@@ -150,8 +150,8 @@ def test_nothing_of_a_result_is_compared_by_nan():
 
 def test_measuring_waits_for_no_builds_on_a_device_of_its_own(tmp_path):
     """The same outcomes where runs follow their builds by themselves."""
-    from pruner.tune.jobs import Timing
-    from pruner.tune.measure import Measurer, MeasureSettings, Platform
+    from pruner.tune.measure.jobs import Timing
+    from pruner.tune.measure.measurer import Measurer, MeasureSettings, Platform
     from pruner.tune.phases import Phases
     from pruner.tune.tvm_import import load_tvm
 
@@ -168,7 +168,7 @@ def test_measuring_waits_for_no_builds_on_a_device_of_its_own(tmp_path):
 
 def test_each_task_is_checked_against_its_own_reference(measurer, tmp_path):
     """Tasks of equal shapes: a worker that has opened one reference does not answer with it."""
-    from pruner.tune.measure import Check
+    from pruner.tune.measure.measurer import Check
     from pruner.tune.workloads import arguments
 
     modules = [doubling(tmp_path, factor) for factor in (2, 3, 5)]

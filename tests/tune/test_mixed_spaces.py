@@ -6,10 +6,10 @@ import pytest
 from pruner.errors import PrunerError
 from pruner.features.batch import FeatureBatch
 from pruner.search.explorer import ExplorerSettings, explore
-from pruner.tune.measure import Platform
+from pruner.tune.measure.measurer import Platform
 from pruner.tune.phases import Phases
-from pruner.tune.policies import RandomDraws
-from pruner.tune.union_space import UnionSpace
+from pruner.tune.rivals.settings import RandomDraws
+from pruner.tune.spaces.union import UnionSpace
 
 
 class Numbers:
@@ -84,13 +84,13 @@ def test_a_task_with_one_replayed_space_is_drafted(tmp_path, monkeypatch):
     from pathlib import Path
 
     from pruner.errors import UnsupportedProgram
-    from pruner.models.symbolic.analyzer import load_analyzer
+    from pruner.models.analyzer.analyzer import load_analyzer
     from pruner.search.policy import RoundSettings
-    from pruner.tune import setup
-    from pruner.tune.database import Database
-    from pruner.tune.loop import TuneBudget
-    from pruner.tune.measure import Platform
-    from pruner.tune.replay_space import ReplaySpace
+    from pruner.tune.measure.measurer import Platform
+    from pruner.tune.run import setup
+    from pruner.tune.run.database import Database
+    from pruner.tune.run.loop import TuneBudget
+    from pruner.tune.spaces.tvm import ReplaySpace
     from pruner.tune.tvm_import import load_tvm
     from pruner.tune.workloads import from_operator
 
@@ -143,7 +143,7 @@ class Empty(Numbers):
 @pytest.mark.tvm
 @pytest.mark.parametrize("empty", [1, 3])
 def test_a_design_space_without_legal_programs_is_left_out(monkeypatch, empty):
-    from pruner.tune import setup
+    from pruner.tune.run import setup
     from pruner.tune.tvm_import import load_tvm
     from pruner.tune.workloads import from_operator
 

@@ -44,7 +44,7 @@ def tracker():
         wait_for(port)
         server = [*ports(own), "--key", "board", "--tracker", f"127.0.0.1:{port}"]
         started.append(subprocess.Popen([*python, "tvm.exec.rpc_server", *server], **quiet))
-        from pruner.tune import jobs
+        from pruner.tune.measure.measurer import jobs
 
         address = jobs.RpcAddress(host="127.0.0.1", port=port, key="board")
         for _ in range(100):
@@ -59,16 +59,16 @@ def tracker():
 
 
 def test_the_device_answers(tracker):
-    from pruner.tune.jobs import RpcAddress
-    from pruner.tune.remote import check_health
+    from pruner.tune.measure.jobs import RpcAddress
+    from pruner.tune.measure.remote import check_health
 
     found = check_health(RpcAddress(host="127.0.0.1", port=tracker, key="board"), 20)
     assert found["servers"] == 1
 
 
 def test_programs_run_and_are_checked_there(tracker, tmp_path):
-    from pruner.tune.jobs import RpcAddress, Timing
-    from pruner.tune.measure import Candidate, Check, Measurer, MeasureSettings, Platform
+    from pruner.tune.measure.jobs import RpcAddress, Timing
+    from pruner.tune.measure.measurer import Candidate, Check, Measurer, MeasureSettings, Platform
     from pruner.tune.phases import Phases
     from pruner.tune.tvm_import import load_tvm
     from pruner.tune.workloads import arguments, from_operator
@@ -94,8 +94,8 @@ def test_programs_run_and_are_checked_there(tracker, tmp_path):
 
 
 def test_a_missing_tracker_or_key_is_one_line(tracker):
-    from pruner.tune.jobs import RpcAddress
-    from pruner.tune.remote import check_health
+    from pruner.tune.measure.jobs import RpcAddress
+    from pruner.tune.measure.remote import check_health
 
     with pytest.raises(PrunerError, match="no tracker there"):
         check_health(RpcAddress(host="127.0.0.1", port=free_port(), key="board"), 5)
@@ -106,8 +106,8 @@ def test_a_missing_tracker_or_key_is_one_line(tracker):
 def test_a_device_that_is_taken_times_out(tracker):
     import importlib
 
-    from pruner.tune.jobs import RpcAddress
-    from pruner.tune.remote import check_health
+    from pruner.tune.measure.jobs import RpcAddress
+    from pruner.tune.measure.remote import check_health
 
     rpc = importlib.import_module("tvm.rpc")
     held = rpc.connect_tracker("127.0.0.1", tracker).request("board")
@@ -121,8 +121,8 @@ def test_a_device_that_is_taken_times_out(tracker):
 @pytest.mark.parametrize("gone", ["tracker", "key"])
 def test_a_device_that_is_lost_is_not_the_programs_fault(tracker, gone):
     """TVM's client would wait longer than a job may take."""
-    from pruner.tune.isolation import NO_DEVICE, Limits, Worker, start_server
-    from pruner.tune.jobs import RpcAddress
+    from pruner.tune.measure.isolation import NO_DEVICE, Limits, Worker, start_server
+    from pruner.tune.measure.jobs import RpcAddress
 
     start_server()
     port, key = (tracker, "phone") if gone == "key" else (free_port(), "board")

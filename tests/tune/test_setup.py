@@ -10,7 +10,7 @@ pytestmark = pytest.mark.tvm
 
 def test_a_policy_that_live_tuning_does_not_know_is_a_users_mistake():
     from pruner.tune.phases import Phases
-    from pruner.tune.setup import SearchOptions, _policy
+    from pruner.tune.run.setup import SearchOptions, _policy
 
     class Mine: ...
 

@@ -8,7 +8,7 @@ pytestmark = pytest.mark.tvm
 
 @pytest.fixture(scope="module")
 def designs():
-    from pruner.tune.design import design_spaces
+    from pruner.tune.spaces.design import design_spaces
     from pruner.tune.tvm_import import load_tvm
     from pruner.tune.workloads import from_operator
 
@@ -19,7 +19,7 @@ def designs():
 
 @pytest.fixture(scope="module")
 def replayed(designs):
-    from pruner.tune.replay_space import ReplaySpace
+    from pruner.tune.spaces.tvm import ReplaySpace
 
     return ReplaySpace(designs[0])
 
@@ -58,8 +58,8 @@ def test_what_tvm_refuses_is_not_legal(replayed):
 
 def test_a_union_draws_from_all_spaces_and_keeps_each_row_in_its_own(designs):
     from pruner.tune.phases import Phases
-    from pruner.tune.replay_space import ReplaySpace
-    from pruner.tune.union_space import UnionSpace
+    from pruner.tune.spaces.tvm import ReplaySpace
+    from pruner.tune.spaces.union import UnionSpace
 
     phases = Phases()
     union = UnionSpace([ReplaySpace(design) for design in designs], phases)
@@ -86,7 +86,7 @@ def test_targets_of_described_platforms():
 
     from pruner.errors import PrunerError
     from pruner.program.device import load_device
-    from pruner.tune.machine import host_cpu, make_platform
+    from pruner.tune.measure.machine import host_cpu, make_platform
 
     conf = Path(__file__).resolve().parents[2] / "conf" / "platform"
     a100 = make_platform(load_device(conf / "a100.yaml"))

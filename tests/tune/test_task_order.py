@@ -5,9 +5,9 @@ import time
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.tune.journal import Journal, Trial, read_trials
 from pruner.tune.phases import Phases
-from pruner.tune.task_order import GradientSettings, TaskProgress, gain, next_task
+from pruner.tune.run.journal import Journal, Trial, read_trials
+from pruner.tune.run.task_order import GradientSettings, TaskProgress, gain, next_task
 
 ALPHA_HALF = GradientSettings(alpha=0.5, beta=2.0, window=2)
 

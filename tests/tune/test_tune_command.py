@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pruner.tune.journal import JOURNAL_FILE, read_trials
+from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = ["workload.m=64", "workload.n=64", "workload.k=64", "measure.min_repeat_ms=1"]

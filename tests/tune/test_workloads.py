@@ -37,7 +37,7 @@ def spec(name, **more):
 
 
 def computed(workload):
-    from pruner.tune.numerics import inputs
+    from pruner.tune.measure.numerics import inputs
     from pruner.tune.tvm_import import load_tvm
     from pruner.tune.workloads import arguments
 

@@ -12,11 +12,11 @@ from torch import nn
 from pruner.data.tasks import TaskKey
 from pruner.errors import PrunerError
 from pruner.models.adaptation.fitting import Example, OnlineFit
+from pruner.models.programs.relative import Center
+from pruner.models.programs.scaler import ColumnScaler
+from pruner.models.programs.store import Features, ProgramStore, TaskPrograms
 from pruner.models.ranker import NeuralRanker
-from pruner.models.relative import Center
-from pruner.models.scaler import ColumnScaler
-from pruner.models.store import Features, ProgramStore, TaskPrograms
-from pruner.models.training import build_network
+from pruner.models.training.training import build_network
 
 _STREAM = 1_000_003  # rounds of one run never reach it, so every (seed, round) has its own stream
 

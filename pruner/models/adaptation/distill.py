@@ -10,10 +10,10 @@ from torch.nn import functional
 
 from pruner.models.adaptation.base import FittedAdaptation, Setting
 from pruner.models.adaptation.fitting import OnlineFit
-from pruner.models.batch import LabelledBatch
-from pruner.models.losses import as_lists
-from pruner.models.store import ProgramStore
-from pruner.models.training import build_network
+from pruner.models.programs.batch import LabelledBatch
+from pruner.models.programs.store import ProgramStore
+from pruner.models.training.losses import as_lists
+from pruner.models.training.training import build_network
 
 Student = Literal["source", "fresh"]
 

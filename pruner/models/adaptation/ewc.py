@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from pruner.models.adaptation.base import FittedAdaptation, Setting
 from pruner.models.adaptation.fitting import Example, OnlineFit
 from pruner.models.adaptation.source import source_example
-from pruner.models.batch import LabelledBatch
-from pruner.models.store import ProgramStore
+from pruner.models.programs.batch import LabelledBatch
+from pruner.models.programs.store import ProgramStore
 
 
 class ElasticWeights(FittedAdaptation):

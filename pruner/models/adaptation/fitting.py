@@ -11,13 +11,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from pruner.models.batch import NUM_STATEMENT_FEATURES, LabelledBatch
-from pruner.models.batching import BatchPlan, MixedBatches, TaskBatches
-from pruner.models.lit import MakeOptimizer
-from pruner.models.losses import LambdaRank, RankingLoss
+from pruner.models.programs.batch import NUM_STATEMENT_FEATURES, LabelledBatch
+from pruner.models.programs.scaler import ColumnScaler
+from pruner.models.programs.store import ProgramStore
 from pruner.models.ranker import NeuralRanker
-from pruner.models.scaler import ColumnScaler
-from pruner.models.store import ProgramStore
+from pruner.models.training.lit import MakeOptimizer
+from pruner.models.training.losses import LambdaRank, RankingLoss
+from pruner.models.training.sampler import BatchPlan, MixedBatches, TaskBatches
 
 Penalty = Callable[[LabelledBatch, Float[Tensor, " program"]], Float[Tensor, ""]]
 """From a normalised batch and its scores to what is added to the loss."""

@@ -8,7 +8,7 @@ from torch import nn
 
 from pruner.models.adaptation.base import FittedAdaptation, Setting
 from pruner.models.adaptation.fitting import OnlineFit
-from pruner.models.store import ProgramStore
+from pruner.models.programs.store import ProgramStore
 
 Normalisation = Literal["source", "online"]
 

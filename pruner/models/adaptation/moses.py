@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from pruner.models.adaptation.base import FittedAdaptation, Setting
 from pruner.models.adaptation.fitting import OnlineFit
-from pruner.models.store import ProgramStore
+from pruner.models.programs.store import ProgramStore
 
 
 class Moses(FittedAdaptation):

@@ -12,8 +12,8 @@ from pruner.errors import PrunerError
 from pruner.models.adaptation.base import FittedAdaptation, Setting
 from pruner.models.adaptation.fitting import OnlineFit
 from pruner.models.adaptation.source import source_example
-from pruner.models.batch import LabelledBatch
-from pruner.models.store import ProgramStore
+from pruner.models.programs.batch import LabelledBatch
+from pruner.models.programs.store import ProgramStore
 
 HEAD = "head"
 """Parameters whose names begin so are a platform's own; the rest is the shared trunk."""

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from pruner.models.adaptation.base import FittedAdaptation, Setting
 from pruner.models.adaptation.fitting import OnlineFit
-from pruner.models.batch import ProgramBatch
-from pruner.models.mlp import TenSetMLP
-from pruner.models.store import ProgramStore
-from pruner.models.training import build_network
+from pruner.models.networks.mlp import TenSetMLP
+from pruner.models.programs.batch import ProgramBatch
+from pruner.models.programs.store import ProgramStore
+from pruner.models.training.training import build_network
 
 
 class CorrectedNetwork(nn.Module):

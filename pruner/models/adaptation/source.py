@@ -4,7 +4,7 @@ import torch
 
 from pruner.models.adaptation.base import Setting
 from pruner.models.adaptation.fitting import Example, OnlineFit, normalised
-from pruner.models.subset import subset
+from pruner.models.programs.subset import subset
 
 
 def source_example(setting: Setting, method: str, most: int) -> Example:

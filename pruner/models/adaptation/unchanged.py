@@ -1,7 +1,7 @@
 """No adaptation: the source model as it is."""
 
 from pruner.models.adaptation.base import Adaptation
-from pruner.models.store import ProgramStore
+from pruner.models.programs.store import ProgramStore
 
 
 class Unchanged(Adaptation):

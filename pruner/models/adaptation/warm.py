@@ -4,8 +4,8 @@ import torch
 
 from pruner.models.adaptation.base import FittedAdaptation, Setting
 from pruner.models.adaptation.fitting import OnlineFit, official_fit
-from pruner.models.store import ProgramStore
-from pruner.models.training import build_network
+from pruner.models.programs.store import ProgramStore
+from pruner.models.training.training import build_network
 
 
 class Scratch(FittedAdaptation):

@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from pruner.errors import UnsupportedProgram
-from pruner.program import affine as af
-from pruner.program.affine import LoopVar
-from pruner.program.expr import Axis, Const, Expr
-from pruner.program.regions import UNKNOWN_WIDTH, Region
-from pruner.program.tir.access import (
+from pruner.program.dag.expr import Axis, Const, Expr
+from pruner.program.index import affine as af
+from pruner.program.index.affine import LoopVar
+from pruner.program.index.regions import UNKNOWN_WIDTH, Region
+from pruner.program.tir.regions import (
     clipped,
     index_uses,
     loops_between,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pruner.program import affine as af
-from pruner.program.affine import LoopVar
-from pruner.program.expr import Axis, Load
-from pruner.program.schedule import redirect_loads
+from pruner.program.dag.expr import Axis, Load
+from pruner.program.index import affine as af
+from pruner.program.index.affine import LoopVar
+from pruner.program.te.schedule import redirect_loads
 from pruner.program.tir.tree import Binding, Block, BlockIter, Buffer, LoopNode, Node, Tree, insert
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.program.affine import Affine, IntLike
-from pruner.program.expr import Expr
-from pruner.program.regions import evaluate_index
-from pruner.program.tir.access import index_uses
+from pruner.program.dag.expr import Expr
+from pruner.program.index.affine import Affine, IntLike
+from pruner.program.index.regions import evaluate_index
+from pruner.program.tir.regions import index_uses
 from pruner.program.tir.tree import Block, LoopNode, Tree
 
 Ints = NDArray[np.int64]

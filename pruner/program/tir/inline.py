@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pruner.errors import UnsupportedProgram
-from pruner.program.expr import Axis, Const, Expr, Load, rewrite
-from pruner.program.schedule import substitute_axes
+from pruner.program.dag.expr import Axis, Const, Expr, Load, rewrite
+from pruner.program.te.schedule import substitute_axes
 from pruner.program.tir.tree import Block, Tree, remove
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.program import affine as af
-from pruner.program.affine import Affine, IntLike, LoopVar
-from pruner.program.divide import floordiv, floormod
+from pruner.program.index import affine as af
+from pruner.program.index.affine import Affine, IntLike, LoopVar
+from pruner.program.index.divide import floordiv, floormod
 from pruner.program.tir.contiguous import contiguous_loops
 from pruner.program.tir.reduction import is_data_parallel
 from pruner.program.tir.tree import Block, LoopNode, Tree, Uses, plain, replace_child

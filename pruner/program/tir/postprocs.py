@@ -7,16 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from pruner.errors import UnsupportedProgram
-from pruner.program import affine as af
-from pruner.program.affine import IntLike
-from pruner.program.expr import Cast, Load, walk
-from pruner.program.tir.access import dtype_bytes
-from pruner.program.tir.loops import bind, split
+from pruner.program.dag.expr import Cast, Load, walk
+from pruner.program.index import affine as af
+from pruner.program.index.affine import IntLike
+from pruner.program.tir.primitives import bind, split
 from pruner.program.tir.reduction import (
     decompose_reduction,
     is_data_parallel,
     reduces_over_threads,
 )
+from pruner.program.tir.regions import dtype_bytes
 from pruner.program.tir.tree import Block, LoopNode, Tree
 
 _MAX_VECTOR_ELEMENT_BYTES = 4

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from pruner.program.affine import LoopVar
-from pruner.program.expr import Axis, Expr
-from pruner.program.schedule import substitute_axes
+from pruner.program.dag.expr import Axis, Expr
+from pruner.program.index.affine import LoopVar
+from pruner.program.te.schedule import substitute_axes
 from pruner.program.tir.tree import (
     Binding,
     Block,

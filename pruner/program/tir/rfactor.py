@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pruner.errors import UnsupportedProgram
-from pruner.program import affine as af
-from pruner.program.affine import LoopVar
-from pruner.program.expr import Axis, Binary, Const, Expr, Load
-from pruner.program.schedule import substitute_axes
+from pruner.program.dag.expr import Axis, Binary, Const, Expr, Load
+from pruner.program.index import affine as af
+from pruner.program.index.affine import LoopVar
+from pruner.program.te.schedule import substitute_axes
 from pruner.program.tir.reduction import is_data_parallel
 from pruner.program.tir.tree import (
     Binding,

@@ -14,12 +14,12 @@ from typing import Literal
 import numpy as np
 
 from pruner.errors import UnsupportedProgram
-from pruner.program import affine as af
-from pruner.program.affine import Affine, IntLike, LoopVar, Mask
-from pruner.program.bounds import thread_rank
-from pruner.program.divide import floordiv, floormod
-from pruner.program.expr import Expr, Load, loads
-from pruner.program.regions import Region
+from pruner.program.dag.expr import Expr, Load, loads
+from pruner.program.index import affine as af
+from pruner.program.index.affine import Affine, IntLike, LoopVar, Mask
+from pruner.program.index.divide import floordiv, floormod
+from pruner.program.index.regions import Region
+from pruner.program.te.bounds import thread_rank
 
 IterKind = Literal["spatial", "reduce", "derived"]
 Uses = dict[LoopVar, IntLike]

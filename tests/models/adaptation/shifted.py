@@ -11,12 +11,12 @@ from omegaconf import OmegaConf
 
 from pruner.models.adaptation.base import Setting
 from pruner.models.adaptation.fitting import Example, OnlineFit
-from pruner.models.batching import TaskBatches
-from pruner.models.mlp import TenSetMLP
-from pruner.models.pacm import PaCM
+from pruner.models.networks.mlp import TenSetMLP
+from pruner.models.networks.pacm import PaCM
+from pruner.models.programs.store import ProgramStore, TaskPrograms
 from pruner.models.ranker import NeuralRanker
-from pruner.models.store import ProgramStore, TaskPrograms
-from pruner.models.training import build_network
+from pruner.models.training.sampler import TaskBatches
+from pruner.models.training.training import build_network
 from tests.models import synthetic
 
 CONF = Path(__file__).parents[3] / "conf" / "adaptation"

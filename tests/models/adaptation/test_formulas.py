@@ -16,8 +16,8 @@ from pruner.models.adaptation.moa import MomentumAdaptation, follow
 from pruner.models.adaptation.moses import Moses, transferable_masks
 from pruner.models.adaptation.multitask import MultiTask
 from pruner.models.adaptation.residual import Residual
-from pruner.models.batching import MixedBatches, TaskBatches
-from pruner.models.losses import MeanSquare
+from pruner.models.training.losses import MeanSquare
+from pruner.models.training.sampler import MixedBatches, TaskBatches
 from tests.models import synthetic
 from tests.models.adaptation import shifted
 from tests.models.adaptation.shifted import NETWORKS, scores

@@ -11,13 +11,13 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from pruner.errors import PrunerError
-from pruner.models import metrics
 from pruner.models.adaptation.base import Adaptation, Setting
 from pruner.models.adaptation.warm import Continue
-from pruner.models.official import official_ranker, read_official
-from pruner.models.relative import Center
-from pruner.models.store import ProgramStore
-from pruner.models.subset import subset
+from pruner.models.checkpoint.official import official_ranker, read_official
+from pruner.models.judging import metrics
+from pruner.models.programs.relative import Center
+from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.subset import subset
 from tests.models import synthetic
 from tests.models.adaptation import shifted
 from tests.models.adaptation.shifted import METHODS, NETWORKS, adaptation, scores

@@ -1,0 +1,1 @@
+"""TenSet's task pickles, read without running them."""

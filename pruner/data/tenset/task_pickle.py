@@ -1,0 +1,267 @@
+"""TenSet's task lists, ``network_info/*.task.pkl``, read without running anything in them.
+
+A pickle is a program: its opcodes may call any function it names. Here the opcodes are checked
+against a list before the file is opened as a pickle, and the few type names that TenSet writes
+become inert records; any other name is refused, so no code from or named by the file ever runs.
+
+Such a file holds ``([SearchTask, ...], [weight, ...])``: the subgraphs of one network for one
+target and how often the network runs each of them.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import pickletools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pruner.data.tenset.node_graph import Node, NodeGraph
+from pruner.errors import DataError
+
+HARDWARE_FIELDS = (
+    "num_cores",
+    "vector_unit_bytes",
+    "cache_line_bytes",
+    "max_shared_memory_per_block",
+    "max_local_memory_per_block",
+    "max_threads_per_block",
+    "max_vthread_extent",
+    "warp_size",
+)
+"""Order of the hardware parameters in measurement records."""
+
+MAX_BYTES = 256 * 2**20
+"""TenSet's largest task file has 3 MB; a larger one than this is no task file."""
+
+
+class UnsafePickle(DataError):
+    """The file asks for something that its kind never needs; nothing of it was executed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PickledTask:
+    """One tuning task of a network.
+
+    ``target`` is TVM's target text and ``hardware_params`` the eight integers of
+    :data:`HARDWARE_FIELDS` (empty when the file has none), both as measurement records write
+    them; ``weight`` counts how often the network runs the subgraph; ``compute_dag`` is the JSON
+    object graph of the task's tensors.
+    """
+
+    workload_key: str
+    target: str
+    hardware_params: tuple[int, ...]
+    weight: int
+    compute_dag: str
+
+
+def read_task_pickle(path: Path) -> list[PickledTask]:
+    """All tasks of one ``*.task.pkl`` file.
+
+    Raises :class:`UnsafePickle` when the file names anything but TenSet's own types, and
+    :class:`DataError` when it is missing, damaged or holds something else.
+    """
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise DataError(f"{path}: larger than {MAX_BYTES} bytes, no task file")
+        payload = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+    try:
+        return list(_tasks(load_inert(payload)))
+    except DataError as error:
+        raise type(error)(f"{path}: {error}") from error
+
+
+def load_inert(payload: bytes) -> Any:
+    """The pickled value with every object replaced by an inert :class:`Inert` record."""
+    check_opcodes(payload, ALLOWED_OPCODES)
+    try:
+        return _InertUnpickler(io.BytesIO(payload)).load()
+    except UnsafePickle:
+        raise
+    except Exception as error:  # a damaged pickle may fail in any way; all of them mean this
+        raise DataError(f"damaged pickle ({type(error).__name__}: {error})") from error
+
+
+class Inert:
+    """Stand-in for one object: remembers its arguments and state and does nothing with them."""
+
+    name = ""
+
+    def __new__(cls, *args: object) -> Inert:
+        """Keep the constructor arguments."""
+        self = super().__new__(cls)
+        self.args = args
+        self.state = None
+        return self
+
+    args: tuple[object, ...]
+    state: object
+
+    def __setstate__(self, state: object) -> None:
+        """Keep the state."""
+        self.state = state
+
+    def attribute(self, name: str) -> Any:
+        """One entry of the state; raises :class:`DataError` when there is none."""
+        if not isinstance(self.state, dict) or name not in self.state:
+            raise DataError(f"{self.name} without {name!r}")
+        return self.state[name]
+
+
+class _NewObject(Inert):
+    """Stand-in for TVM's ``_new_object``: called with a type, an empty object of that type.
+
+    A class and no function: pickles can set attributes of a function.
+    """
+
+    def __new__(cls, *args: object) -> Any:
+        """The empty object of the type that is the only argument."""
+        match args:
+            case (type() as kind,) if issubclass(kind, Inert) and kind is not _NewObject:
+                return kind()
+            case _:
+                raise UnsafePickle(f"refused: an object of {args!r}")
+
+
+def _stand_in(name: str) -> type[Inert]:
+    return type("Inert" + name, (Inert,), {"name": name})
+
+
+ALLOWED_TYPES: dict[tuple[str, str], Any] = {
+    ("tvm.runtime.object", "_new_object"): _NewObject,
+    **{
+        (module, name): _stand_in(name)
+        for module, name in (
+            ("tvm.runtime.object", "Object"),
+            ("tvm.runtime.container", "String"),
+            ("tvm.ir.container", "Array"),
+            ("tvm.target.target", "Target"),
+            ("tvm.auto_scheduler.search_task", "SearchTask"),
+            ("tvm.auto_scheduler.search_task", "HardwareParams"),
+            ("tvm.auto_scheduler.compute_dag", "ComputeDAG"),
+        )
+    },
+}
+"""Every global name a task file may mention, and what it becomes."""
+
+# fmt: off
+ALLOWED_OPCODES = frozenset({
+    "PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "MEMOIZE", "BINPUT", "LONG_BINPUT",
+    "BINGET", "LONG_BINGET", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2",
+    "LONG1", "BINFLOAT", "SHORT_BINUNICODE", "BINUNICODE", "EMPTY_LIST", "APPEND", "APPENDS",
+    "LIST", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_DICT", "DICT",
+    "SETITEM", "SETITEMS", "GLOBAL", "STACK_GLOBAL", "REDUCE", "NEWOBJ", "BUILD",
+})
+# fmt: on
+"""Opcodes of plain data and of objects of named types.
+
+Left out: persistent identifiers, extension codes, old-style instances, keyword constructors,
+out-of-band buffers, sets and byte strings. A memo index beyond the opcodes read so far is refused
+too: it would only claim memory.
+"""
+
+
+class _InertUnpickler(pickle.Unpickler):
+    """Finds nothing but the stand-ins."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return ALLOWED_TYPES[module, name]
+        except KeyError:
+            raise UnsafePickle(f"refused: it names {module}.{name}") from None
+
+    def persistent_load(self, pid: object) -> NoReturn:
+        raise UnsafePickle(f"refused: persistent identifier {pid!r}")
+
+
+def check_opcodes(payload: bytes, allowed: frozenset[str]) -> None:
+    """Refuse a pickle with another opcode, or with a memo index that only wastes memory."""
+    try:
+        for count, (opcode, value, position) in enumerate(pickletools.genops(payload)):
+            if opcode.name not in allowed:
+                raise UnsafePickle(f"refused: opcode {opcode.name} at byte {position}")
+            if opcode.name == "LONG_BINPUT" and int(value or 0) > count:
+                raise UnsafePickle(f"refused: memo index {value} at byte {position}")
+    except ValueError as error:
+        raise DataError(f"damaged pickle ({error})") from error
+
+
+def _tasks(loaded: Any) -> Iterable[PickledTask]:
+    match loaded:
+        case (list() as tasks, list() as weights) if len(tasks) == len(weights):
+            pairs = zip(tasks, weights, strict=True)
+        case _:
+            raise DataError("not a pair of equally long lists of tasks and weights")
+    for task, weight in pairs:
+        if not isinstance(task, Inert) or task.name != "SearchTask" or not isinstance(weight, int):
+            raise DataError("an entry is not a search task with an integer weight")
+        yield PickledTask(
+            workload_key=_string(task.attribute("workload_key")),
+            target=target_text(NodeGraph.parse(_handle(task.attribute("target"))).root),
+            hardware_params=_hardware(task.attribute("hardware_params")),
+            weight=weight,
+            compute_dag=_plain(_inert(task.attribute("compute_dag")).attribute("tensors")),
+        )
+
+
+def _inert(value: object) -> Inert:
+    if not isinstance(value, Inert):
+        raise DataError(f"expected an object, found {type(value).__name__}")
+    return value
+
+
+def _plain(value: object) -> str:
+    if not isinstance(value, str):
+        raise DataError(f"expected a text, found {type(value).__name__}")
+    return value
+
+
+def _handle(value: object) -> str:
+    """JSON graph of a pickled TVM object."""
+    return _plain(_inert(value).attribute("handle"))
+
+
+def _string(value: object) -> str:
+    """A Python string or a TVM string (its argument)."""
+    if isinstance(value, Inert) and value.name == "String" and len(value.args) == 1:
+        value = value.args[0]
+    return _plain(value)
+
+
+def _hardware(value: object) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    root = NodeGraph.parse(_handle(value)).root
+    return tuple(root.integer(name) for name in HARDWARE_FIELDS)
+
+
+def target_text(target: Node) -> str:
+    """A saved target as TVM writes it: ``kind -keys=... -attribute=value ...``, sorted by name."""
+    words = [target.ref("kind").ref("name").text]
+    keys = [key.text for key in target.ref("keys").items]
+    if keys:
+        words.append("-keys=" + ",".join(keys))
+    attrs = target.ref("attrs")
+    for name, value in sorted(zip(attrs.keys, attrs.items, strict=True), key=lambda kv: kv[0]):
+        text = _attribute_text(value)
+        if text is not None:
+            words.append(f"-{name}={text}")
+    return " ".join(words)
+
+
+def _attribute_text(value: Node) -> str | None:
+    match value.type_key:
+        case "IntImm":
+            return str(value.integer("value"))
+        case "runtime.String":
+            return value.text
+        case "Array":
+            parts = [_attribute_text(item) for item in value.items]
+            return ",".join(p for p in parts if p is not None) if None not in parts else ""
+        case _:
+            return None

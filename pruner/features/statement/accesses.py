@@ -1,0 +1,69 @@
+"""What a store touches: its buffers and their simplified index expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pruner.program.dag.expr import Expr, Load, children
+from pruner.program.index.affine import Affine
+from pruner.program.index.regions import evaluate_index
+from pruner.program.te.lower import LoopNests, Store
+from pruner.program.te.schedule import StageState
+
+READ, WRITE, READ_WRITE = 0, 1, 2
+
+
+@dataclass(slots=True, eq=False)
+class Access:
+    """All touches of one buffer by one store.
+
+    ``indices``: one tuple of index expressions (one per dimension) for each touch that counts; a
+    buffer that is both written and read is an update, whose read has the store's own indices.
+    """
+
+    stage: StageState
+    kind: int
+    indices: list[tuple[Affine, ...]] = field(default_factory=list)
+
+    @property
+    def bytes_per_element(self) -> int:
+        """Size of one element."""
+        return dtype_bytes(self.stage.dtype)
+
+
+def dtype_bytes(dtype: str) -> int:
+    """Bytes of one element of a TVM dtype string."""
+    if dtype == "bool":
+        return 1
+    return max(int("".join(c for c in dtype if c.isdigit())) // 8, 1)
+
+
+def load_indices(load: Load, store: Store) -> tuple[Affine, ...]:
+    """Index expressions of a load inside a store's value (an update reads its own element)."""
+    if load.stage == store.stage.key and not load.indices:
+        return store.roots[: len(store.stage.axes)]
+    values = dict(enumerate(store.roots))
+    return tuple(evaluate_index(index, values) for index in load.indices)
+
+
+def _loads_in_visit_order(expr: Expr) -> Iterator[Load]:
+    """A load before those inside its own indices, as the original visitor meets them."""
+    if isinstance(expr, Load):
+        yield expr
+    for child in children(expr):
+        yield from _loads_in_visit_order(child)
+
+
+def store_accesses(nests: LoopNests, store: Store) -> list[Access]:
+    """Buffers of a store in order of first touch: the written one, then the reads."""
+    axes = store.roots[: len(store.stage.axes)]
+    found: dict[int, Access] = {store.stage.key: Access(store.stage, WRITE, [axes])}
+    for load in _loads_in_visit_order(store.value):
+        stage = nests.schedule.pool[load.stage]
+        access = found.setdefault(load.stage, Access(stage, READ))
+        if access.kind == WRITE:
+            access.kind = READ_WRITE
+        if access.kind != READ_WRITE:
+            access.indices.append(load_indices(load, store))
+    return list(found.values())

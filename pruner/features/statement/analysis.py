@@ -1,0 +1,74 @@
+"""One pass over the stores: everything that the feature groups share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pruner.features.statement.accesses import store_accesses
+from pruner.features.statement.memory import (
+    AccessFeatures,
+    LoopFrame,
+    access_features,
+    footprint,
+    make_frame,
+)
+from pruner.features.statement.ops import FLOAT, INT, OpCounter
+from pruner.features.statement.tensors import Floats, column
+from pruner.features.statement.touches import TouchTable
+from pruner.program.te.lower import LoopNests, Store
+
+
+@dataclass(slots=True, eq=False)
+class StoreAnalysis:
+    """One store, measured.
+
+    ``accesses`` in order of first touch (the written buffer first); ``counts`` the 16 operation
+    counts of one iteration, each [N]; ``touched_bytes`` [L, N] per loop; ``is_gpu``: a GPU index
+    was met at or before this store.
+    """
+
+    store: Store
+    frame: LoopFrame
+    accesses: list[AccessFeatures]
+    counts: list[Floats]
+    touched_bytes: Floats
+    is_gpu: bool
+
+    @property
+    def float_ops(self) -> Floats:
+        """All floating-point operations of one iteration [N]."""
+        return np.sum(self.counts[FLOAT:INT], axis=0)
+
+
+def analyse_stores(nests: LoopNests) -> list[StoreAnalysis]:
+    """Measure the stores in program order."""
+    num = nests.num_programs
+    table = TouchTable(nests.num_loops, num)
+    is_gpu = False
+    entered: set[int] = set()
+    out = []
+    for store in nests.stores:
+        frame = make_frame(store.loops, num)
+        for loop in store.loops:
+            if id(loop) not in entered and np.any(loop.forgets):
+                table.forget(loop.number, loop.forgets)
+            entered.add(id(loop))
+        accesses = store_accesses(nests, store)
+        feet = [footprint(access, frame) for access in accesses]
+        touched = np.zeros_like(frame.extents)
+        for access, foot in zip(accesses, feet, strict=True):
+            table.record(frame.rows, access, foot.elements)
+            touched += foot.elements * access.bytes_per_element
+        # The original reads the last-visited buffer's region for all of them; small libstdc++
+        # hash maps are visited in reverse order of insertion, so that is the written buffer.
+        last_region = feet[0].region
+        rows = [
+            access_features(access, foot, last_region, frame, table)
+            for access, foot in zip(accesses, feet, strict=True)
+        ]
+        is_gpu = is_gpu or any(loop.is_thread for loop in store.loops)
+        counts = [column(c, num) for c in OpCounter(store).counts]
+        out.append(StoreAnalysis(store, frame, rows, counts, touched, is_gpu))
+    return out

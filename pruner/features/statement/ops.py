@@ -1,0 +1,246 @@
+"""Counting the arithmetic of one iteration of a store, as left after TVM's Simplify.
+
+Every count is an int64 array [N] or an int: index arithmetic differs per candidate because loops
+of extent 1 disappear and guards that are known to hold are dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pruner.features.statement.accesses import load_indices
+from pruner.program.dag.expr import (
+    Axis,
+    Binary,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Not,
+    Select,
+    walk,
+)
+from pruner.program.index import affine as af
+from pruner.program.index.affine import INF, Affine, IntLike
+from pruner.program.index.divide import unsealed
+from pruner.program.index.regions import evaluate_index
+from pruner.program.te.lower import Store
+
+_ADDSUB, _MUL, _DIVMOD, _CMP, _MATH, _OTHER = range(1, 7)  # offsets inside a group of seven
+FLOAT, INT, BOOL_OP, SELECT_OP, NUM_COUNTS = 0, 7, 14, 15, 16
+_GROUP = {
+    "add": _ADDSUB, "sub": _ADDSUB, "mul": _MUL, "div": _DIVMOD, "mod": _DIVMOD,
+    "floordiv": _DIVMOD, "floormod": _DIVMOD, "min": _CMP, "max": _CMP,
+    "eq": _CMP, "ne": _CMP, "lt": _CMP, "le": _CMP, "gt": _CMP, "ge": _CMP,
+}  # fmt: skip
+_COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+
+
+@dataclass(slots=True, eq=False)
+class _Truth:
+    """Where a condition is known to hold or to fail."""
+
+    always: IntLike | np.ndarray
+    never: IntLike | np.ndarray
+
+
+class OpCounter:
+    """Counts of the 16 operation columns for one store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._roots = dict(enumerate(store.roots))
+        self.counts: list[IntLike] = [0] * NUM_COUNTS
+        self._expr(store.value, 1)
+
+    def _bump(self, column: int, amount: IntLike) -> None:
+        self.counts[column] = self.counts[column] + amount
+
+    def _expr(self, expr: Expr, live: IntLike) -> None:
+        match expr:
+            case Const():
+                return
+            case Binary(op=("min" | "max") as op, a=a, b=b) if _is_int(expr):
+                self._bump(INT + _GROUP[op], live)
+                self._expr(a, live)
+                self._expr(b, live)
+            case Binary(op=op, a=a, b=b) if _is_int(expr) and not _is_sum(expr):
+                self._bump(INT + _GROUP[op], live)
+                self._expr(a, live)
+                self._expr(b, live)
+            case Axis() | Binary(dtype="int32") | Binary(dtype="int64"):
+                self._affine(evaluate_index(expr, self._roots), live)
+            case Load():
+                for index in load_indices(expr, self._store):
+                    self._affine(index, live)
+            case Binary(op=("and" | "or")) | Not():
+                self._condition(expr, live)
+            case Binary(op=op) if op in _COMPARISONS:
+                self._condition(expr, live)
+            case Binary(op="div", a=a, b=Const(value=value)):
+                if value != 1:  # Simplify multiplies by the reciprocal
+                    self._bump(FLOAT + _MUL, live)
+                self._expr(a, live)
+            case Binary(op=op, a=a, b=b):
+                self._bump(FLOAT + _GROUP[op], live)
+                self._expr(a, live)
+                self._expr(b, live)
+            case Cast(a=a):
+                self._expr(a, live)
+            case Select(cond=cond, then=then, other=other):
+                self._choice(cond, then, other, live, SELECT_OP)
+            case Call(name="if_then_else", args=(cond, then, other)):
+                column = (FLOAT if expr.dtype.startswith("float") else INT) + _MATH
+                self._choice(cond, then, other, live, column)
+            case Call(args=args, pure=pure, dtype=dtype):
+                group = FLOAT if dtype.startswith("float") else INT
+                self._bump(group + (_MATH if pure else _OTHER), live)
+                for arg in args:
+                    self._expr(arg, live)
+
+    def _choice(self, cond: Expr, then: Expr, other: Expr, live: IntLike, column: int) -> None:
+        """A select or if_then_else: gone where its condition is decided."""
+        truth = self._decide(cond)
+        open_ = live * (1 - truth.always) * (1 - truth.never)
+        self._bump(column, open_)
+        self._condition(cond, open_)
+        self._expr(then, live * (1 - truth.never))
+        self._expr(other, live * (1 - truth.always))
+
+    def _affine(self, a: Affine, live: IntLike) -> None:
+        """Additions, products and divisions of a simplified index."""
+        positive: IntLike = 0
+        negative: IntLike = 0
+        for t in a.terms:
+            active = af.where(np.not_equal(t.coef, 0), live, 0)
+            positive = positive + af.where(np.greater(t.coef, 0), active, 0)
+            negative = negative + af.where(np.less(t.coef, 0), active, 0)
+            self._bump(INT + _MUL, af.where(np.equal(np.abs(t.coef), 1), 0, active))
+            self._bump(INT + _DIVMOD, af.where(np.not_equal(t.lower, 1), active, 0))
+            self._bump(INT + _DIVMOD, af.where(np.less(t.upper, INF), active, 0))
+            if isinstance(t.index, Affine):
+                self._affine(t.index, active)
+        number = positive + negative
+        leading_zero = np.equal(positive, 0) & np.less_equal(a.base, 0)
+        sums = number - 1 + af.where(np.not_equal(a.base, 0), 1, 0) + af.where(leading_zero, 1, 0)
+        self._bump(INT + _ADDSUB, af.where(np.greater(number, 0), sums, 0) * live)
+
+    def _decide(self, cond: Expr) -> _Truth:
+        match cond:
+            case Binary(op="and", a=a, b=b):
+                x, y = self._decide(a), self._decide(b)
+                return _Truth(x.always * y.always, 1 - (1 - x.never) * (1 - y.never))
+            case Binary(op="or", a=a, b=b):
+                x, y = self._decide(a), self._decide(b)
+                return _Truth(1 - (1 - x.always) * (1 - y.always), x.never * y.never)
+            case Not(a=a):
+                x = self._decide(a)
+                return _Truth(x.never, x.always)
+            case Binary(op=op, a=a, b=b) if op in _COMPARISONS and _is_int(a):
+                return self._compare(op, a, b)
+            case Const(value=value):
+                return _Truth(int(bool(value)), int(not value))
+            case _:
+                return _Truth(0, 0)
+
+    def _compare(self, op: str, a: Expr, b: Expr) -> _Truth:
+        difference = af.add(evaluate_index(a, self._roots), evaluate_index(b, self._roots), -1)
+        lo, hi = af.bounds(difference)
+        below, not_below = np.less(hi, 0) * 1, np.greater_equal(lo, 0) * 1
+        above, not_above = np.greater(lo, 0) * 1, np.less_equal(hi, 0) * 1
+        zero = not_below * not_above
+        apart = np.maximum(below, above)
+        table = {
+            "lt": (below, not_below),
+            "ge": (not_below, below),
+            "gt": (above, not_above),
+            "le": (not_above, above),
+            "eq": (zero, apart),
+            "ne": (apart, zero),
+        }
+        return _Truth(*table[op])
+
+    def _condition(self, cond: Expr, live: IntLike) -> None:
+        """Comparisons and connectives that remain undecided."""
+        match cond:
+            case Binary(op=("and" | "or") as op, a=a, b=b):
+                x, y = self._decide(a), self._decide(b)
+                x_gone = x.always if op == "and" else x.never
+                y_gone = y.always if op == "and" else y.never
+                self._bump(BOOL_OP, live * (1 - x_gone) * (1 - y_gone))
+                self._condition(a, live * (1 - x_gone))
+                self._condition(b, live * (1 - y_gone))
+            case Not(a=a):
+                self._bump(BOOL_OP, live)
+                self._condition(a, live)
+            case Binary(op=op, a=a, b=b) if op in _COMPARISONS:
+                if not _is_int(a):
+                    self._bump(FLOAT + _CMP, live)
+                    self._expr(a, live)
+                    self._expr(b, live)
+                    return
+                self._bump(INT + _CMP, live)
+                for side in self._sides(op, a, b):
+                    self._affine(side, live)
+            case _:
+                self._expr(cond, live)
+
+    def _sides(self, op: str, a: Expr, b: Expr) -> tuple[Affine, Affine]:
+        """Both sides of an integer comparison; a constant moves to the side without loops."""
+        left, right = evaluate_index(a, self._roots), evaluate_index(b, self._roots)
+        ordered = op not in ("eq", "ne")
+        if not right.terms:
+            left = _compared(left, ordered=ordered)
+        elif not left.terms:
+            right = _compared(right, ordered=ordered)
+        return left, right
+
+
+_PASSES = 2  # Simplify runs the rewriting simplifier, then the canonical one; each takes one step
+
+
+def _compared(a: Affine, *, ordered: bool) -> Affine:
+    """The side with loops of a comparison with a constant, after the constant took what it can.
+
+    ``x + c1 < c2 -> x < c2 - c1``, ``x * c1 < c2 -> x < c2 div c1`` and
+    ``x div c1 < c2 -> x < c1 c2`` (``LTNode`` rules of src/arith/rewrite_simplify.cc).
+    """
+    if not ordered:
+        return Affine(a.terms, 0)
+    a = unsealed(Affine(a.terms, 0))
+    for _ in range(_PASSES):
+        a = _without_factor(a)
+    return a
+
+
+def _without_factor(a: Affine) -> Affine:
+    """Drop the coefficient, or the divisor, of a single term."""
+    count: IntLike = 0
+    for t in a.terms:
+        count = count + np.not_equal(t.coef, 0)
+    out = Affine()
+    for t in a.terms:
+        single = np.equal(count, 1) & np.not_equal(t.coef, 0)
+        scaled = single & np.not_equal(t.coef, 1)
+        divided = single & np.equal(t.coef, 1) & np.not_equal(t.lower, 1)
+        bare = divided & np.greater_equal(t.upper, INF)
+        coef = np.where(scaled, 1, np.where(divided, 0, t.coef))
+        out = af.add(out, Affine([af.Term(t.index, t.lower, t.upper, coef)]))
+        wrapped = np.where(divided & ~bare, 1, 0)
+        out = af.add(out, Affine([af.Term(t.index, 1, t.upper, wrapped)]))
+        inner = af.variable(t.index) if isinstance(t.index, af.LoopVar) else t.index
+        if np.any(bare):
+            out = af.add(out, Affine(af.mul(inner, np.where(bare, 1, 0)).terms))
+    return out
+
+
+def _is_sum(expr: Expr) -> bool:
+    """Nothing but sums, products and divisions of loop variables: what the simplifier sorts."""
+    return not any(isinstance(node, Binary) and node.op in ("min", "max") for node in walk(expr))
+
+
+def _is_int(expr: Expr) -> bool:
+    return expr.dtype.startswith(("int", "uint"))

@@ -1,0 +1,120 @@
+"""Data reuse of one access (``ComputeReuse`` of feature.cc), for N candidates at once.
+
+Scanning loops from the inside out: loops whose variable is in the indices lengthen the reuse
+distance; the first one that is not starts the reuse count, which ends at the next loop that moves
+the access. A loop in which the buffer was touched before ends the scan with serial reuse.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.features.statement.accesses import Access
+from pruner.features.statement.tensors import Floats
+from pruner.features.statement.touches import TouchTable
+
+LOOP, SERIAL, NONE = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """Kind (0 loop, 1 serial, 2 none), distance in iterations and bytes, and count; each [N].
+
+    ``kept_bytes`` is the distance in bytes when the allocator hands every node on, as it does for
+    the dataflow rows (see :class:`pruner.program.te.lower.NestLoop`).
+    """
+
+    kind: NDArray[np.int64]
+    distance_iters: Floats
+    distance_bytes: Floats
+    count: Floats
+    kept_bytes: Floats
+
+
+def _first(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Row of the first True per column; the number of rows where there is none."""
+    return np.where(mask.any(0), mask.argmax(0), len(mask))
+
+
+def _pick(table: Floats, row: NDArray[np.int64]) -> Floats:
+    """``table[row[n], n]`` (the row is clipped to the table)."""
+    return np.take_along_axis(table, np.minimum(row, len(table) - 1)[None], 0)[0]
+
+
+def _near_bytes(
+    table: TouchTable,
+    inner_rows: NDArray[np.int64],
+    moved: NDArray[np.bool_],
+    start: NDArray[np.int64],
+) -> tuple[Floats, Floats]:
+    """Bytes touched in the outermost loop that moves before the reuse begins, and as kept.
+
+    Without such a loop: one element of every access in the loop where the reuse begins.
+    """
+    last_moved = np.maximum(len(moved) - 1 - _first(moved[::-1]), 0)
+    no_move = ~moved.any(0)
+    repeated = _pick(table.entry_bytes[inner_rows], start)
+    near = np.where(no_move, repeated, _pick(table.all_bytes[inner_rows], last_moved))
+    kept = np.where(no_move, repeated, _pick(table.kept_bytes[inner_rows], last_moved))
+    return near, kept
+
+
+def compute_reuse(
+    access: Access,
+    table: TouchTable,
+    rows: NDArray[np.int64],
+    moves: NDArray[np.bool_],
+    present: NDArray[np.bool_],
+    extents: Floats,
+) -> Reuse:
+    """Reuse of ``access`` under loops ``rows`` (outermost first).
+
+    Args:
+        access: the access; its touches are already in ``table``.
+        table: what was touched so far.
+        rows: int64 [L] loop numbers.
+        moves: bool [L, N], the loop's variable is in the indices.
+        present: bool [L, N], the loop exists.
+        extents: float64 [L, N].
+    """
+    levels, num = extents.shape
+    if levels == 0:
+        zero = np.zeros(num)
+        return Reuse(np.full(num, NONE), zero, zero, zero, zero)
+    inner_rows = rows[::-1]
+    moves, present, extents = moves[::-1], present[::-1], extents[::-1]
+    order = np.arange(levels)[:, None]
+    stands = present & ~moves
+    start = _first(stands)  # first loop that repeats the access
+    lead = order < start
+    end = _first(present & moves & (order > start))  # loop reuse ends here
+    entries = table.of(access)
+    shared = entries.count[inner_rows] > 1
+    serial_at = _first(present & shared[:, None])
+    serial = serial_at < end
+
+    distance = np.where(lead, extents, 1.0).prod(0)
+    run = (order >= start) & (order < end)
+    count = np.where(run, extents, 1.0).prod(0)
+    moved = present & moves & lead
+    near_bytes, kept_bytes = _near_bytes(table, inner_rows, moved, start)
+    kind = np.where(serial, SERIAL, np.where(start < levels, LOOP, NONE))
+
+    extent_there = _pick(extents, serial_at)
+    outward = np.where(order >= serial_at, extents, 1.0).prod(0)
+    serial_iters = _pick(entries.least[inner_rows], serial_at) / extent_there
+    serial_bytes = _pick(table.read_bytes[inner_rows], serial_at) / extent_there
+
+    def choose(on_serial: Floats, on_loop: Floats) -> Floats:
+        return np.where(serial, on_serial, np.where(kind == LOOP, on_loop, 0.0))
+
+    return Reuse(
+        kind,
+        choose(serial_iters, distance),
+        choose(serial_bytes, near_bytes),
+        choose(outward, count),
+        choose(serial_bytes, kept_bytes),
+    )

@@ -1,0 +1,1 @@
+"""The GPU symbols of multi-level tiled programs as closed formulas of the decisions."""

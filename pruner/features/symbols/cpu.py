@@ -1,0 +1,328 @@
+"""The draft's symbols of CPU programs: register tile, cache footprints and traffic, lanes, cores.
+
+Per statement (the last store of a stage) and for the whole program unless said otherwise; the idea
+is the paper's (Table 2: what a level holds, what it does, what it moves), the levels are those of a
+CPU. Sources of the formulas:
+
+* *Register tile*: the spatial loops inside the innermost reduction loop, as in the GPU symbol S1
+  [Pruner, Table 2]; their operands are loaded once per step and their results stay in registers
+  when the tile is unrolled [BLIS: Van Zee and van de Geijn, 2015, section 3: micro-kernel].
+* *Footprint* of the loops from depth ``l`` inwards: sum over buffers of the box they touch, in
+  whole cache lines [Wolf and Lam, 1991, reuse in tiled loops].
+* *Traffic* into a cache of ``C`` bytes: the outermost depth ``l`` whose footprint fits is run
+  without misses between its iterations, so a buffer crosses once for the loop around it, as far as
+  that loop moves it, and once more for every iteration further out: ``bytes[l - 1] * prod of
+  extents outside l - 1`` [the capacity rule of the ECM model: Stengel et al., 2015, section 2].
+  Measurements repeat the program, so that what fits whole is warm and does not cross.
+* *Balance*: ``P / (ceil(P / cores) cores)`` of ``P`` parallel iterations (the paper's P_l2,c).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.features.statement.tensors import Floats
+from pruner.features.symbols.closed.draft import Symbols
+from pruner.features.symbols.roles import count_operations
+from pruner.features.symbols.statement import (
+    Moving,
+    NestAccess,
+    NestStatement,
+    StatementLoop,
+    extent_of,
+    nest_statements,
+    product_of,
+)
+from pruner.program.dag.expr import Call, Expr, Select, walk
+from pruner.program.device import CpuDevice
+from pruner.program.te.lower import LoopNests
+
+_FLOAT_BYTES = 4
+_SHORT_REDUCTION = 16  # iterations that a compiler unrolls before it looks for vectors
+_COMPILER_UNROLLS = 64  # statements that it turns into one block by itself
+CACHES = ("l1", "l2", "l3")
+
+CPU_COLUMNS = (
+    "comp_count",  # floating-point operations
+    "special",  # function calls
+    "iterations",
+    "parallel",  # iterations of parallel loops
+    "balance",  # share of the cores' time that is used, 1 / cores without a parallel loop
+    "regions",  # how often a parallel region is opened
+    "lanes",  # elements a vector operation of the statement works on, at most the device's
+    "automatic",  # 1 where no loop is marked: the compiler vectorises if it can
+    "choices",  # selections (padding) decided
+    "tile",  # vector operations in the register tile
+    "accumulators",  # vector registers that hold its results
+    "steps",  # iterations of reduction loops in the tile and directly around it
+    "held",  # those in the tile alone
+    "unroll",  # auto_unroll_max_step in force
+    "body",  # statements between two loop overheads when the pragma is followed
+    "vector_loads",  # load instructions of whole vectors, operands kept over the register tile
+    "scalar_loads",  # load instructions of single elements: broadcasts and strided lanes
+    "vector_stores",  # stores if every operation stored its result
+    "scalar_stores",
+    "l1_footprint",  # bytes the loops touch that stay in the cache
+    "l2_footprint",
+    "l3_footprint",
+    "l1_traffic",  # bytes that miss the cache
+    "l2_traffic",
+    "l3_traffic",
+    "unique",  # bytes touched at all
+)
+
+
+def cpu_symbols(nests: LoopNests, device: CpuDevice) -> Symbols:
+    """Symbols of N programs on ``device``: float64 [S, len(CPU_COLUMNS), N], in program order."""
+    statements = nest_statements(nests)
+    values = np.zeros((len(statements), len(CPU_COLUMNS), nests.num_programs))
+    for row, statement in enumerate(statements):
+        for name, value in _CpuRow(statement, device).columns().items():
+            values[row, CPU_COLUMNS.index(name)] = value
+    return Symbols(
+        values=values,
+        scopes=tuple(s.scope for s in statements),
+        reductions=tuple(s.is_reduction for s in statements),
+        columns=CPU_COLUMNS,
+    )
+
+
+class _CpuRow:
+    """Columns of one statement."""
+
+    def __init__(self, statement: NestStatement, device: CpuDevice) -> None:
+        self._s, self._device = statement, device
+        self._num = statement.num
+        self._loops = statement.loops
+        self._own = [x for x in self._loops if x.is_own]
+        self._width = device.simd_bytes // _FLOAT_BYTES
+        self._iterations = extent_of(self._loops, self._num)
+        self._marked = extent_of((x for x in self._own if x.mark == "vectorize"), self._num)
+        self._body = self._unrolled_depth()
+        self._chosen = self._vector_loop()
+        self._vector = np.where(self._marked > 1, self._marked, self._run())
+        self._lanes = self._used_lanes()
+        self._tile_depth = self._outermost_tile_loop()
+
+    def columns(self) -> dict[str, Floats | float]:
+        """Values of :data:`CPU_COLUMNS`."""
+        operations = count_operations(self._s.value)
+        parallel = extent_of((x for x in self._loops if x.mark == "parallel"), self._num)
+        cores = self._device.num_cores
+        vector_loads, scalar_loads = self._loads()
+        vector_stores, scalar_stores = self._split(self._s.write, self._iterations)
+        return {
+            "comp_count": self._iterations * operations.flops,
+            "special": self._iterations * operations.special,
+            "iterations": self._iterations,
+            "parallel": parallel,
+            "balance": parallel / (np.ceil(parallel / cores) * cores),
+            "regions": self._regions(),
+            "lanes": self._lanes,
+            "automatic": np.where(self._marked > 1, 0.0, 1.0),
+            "choices": self._iterations * _count_choices(self._s.value),
+            "tile": self._tile_of(None) / self._lanes,
+            "accumulators": self._tile_of(self._s.write) / self._lanes,
+            "steps": self._reductions(self._tile_depth, around=True),
+            "held": self._reductions(self._tile_depth, around=False),
+            "unroll": self._s.unroll,
+            "body": self._statements_unrolled(),
+            "vector_loads": vector_loads,
+            "scalar_loads": scalar_loads,
+            "vector_stores": vector_stores,
+            "scalar_stores": scalar_stores,
+            **self._memory(),
+        }
+
+    def _regions(self) -> Floats:
+        """1 for a statement whose own loops are parallel: threads are started for it."""
+        own = extent_of((x for x in self._own if x.mark == "parallel"), self._num)
+        return np.where((own > 1) & (self._device.num_cores > 1), 1.0, 0.0)
+
+    def _unrolled_depth(self) -> NDArray[np.int64]:
+        """First own loop of the body that the pragma, or else the compiler, turns into one block.
+
+        A long reduction stays a loop. The spatial loop around the block belongs to it: it is the
+        innermost one left, which compilers run in vectors.
+        """
+        depth = np.full(self._num, len(self._own))
+        open_, inside, reduced = (np.ones(self._num, t) for t in (bool, float, float))
+        limit = np.maximum(self._s.unroll, _COMPILER_UNROLLS)
+        for place in range(len(self._own) - 1, -1, -1):
+            loop = self._own[place]
+            inside = inside * loop.extent
+            if loop.is_reduce:
+                reduced = reduced * loop.extent
+                open_ &= (reduced <= _SHORT_REDUCTION) & (inside <= limit)
+            open_ &= loop.mark != "parallel"
+            depth = np.where(open_, place, depth)
+            open_ &= inside <= limit
+        return depth
+
+    def _vector_loop(self) -> dict[StatementLoop, NDArray[np.bool_]]:
+        """Which loop runs in vectors: the marked one, or the body's innermost spatial loop."""
+        chosen: dict[StatementLoop, NDArray[np.bool_]] = {}
+        open_ = np.ones(self._num, bool)
+        for place in range(len(self._own) - 1, -1, -1):
+            loop = self._own[place]
+            if loop.is_reduce:
+                continue
+            here = (self._marked > 1) & (loop.mark == "vectorize")
+            here |= (self._marked <= 1) & (place >= self._body) & (loop.extent > 1)
+            chosen[loop] = here & open_
+            open_ &= ~here
+        return chosen
+
+    def _run(self) -> Floats:
+        """Neighbouring elements that the body writes [N]."""
+        runs = np.ones((len(self._own) + 1, self._num))
+        for depth in range(len(self._own)):
+            moving = frozenset(x.var for x in self._own[depth:]) - self._s.write.around
+            runs[depth] = _run_and_rows(self._s.write, moving)[0]
+        return np.take_along_axis(runs, self._body[None], 0)[0]
+
+    def _used_lanes(self) -> Floats:
+        """Elements per vector operation, of v iterations and w lanes.
+
+        ``v / ceil(v / w)`` for a marked loop, whose last vector is widened; else what is left after
+        whole vectors goes in smaller powers of two: ``v / (v div w + ones of v mod w)``.
+        """
+        whole, rest = np.divmod(self._vector.astype(np.int64), self._width)
+        pieces = sum(((rest >> bit) & 1 for bit in range(self._width.bit_length())), start=0 * rest)
+        return self._vector / (whole + np.where(self._marked > 1, rest > 0, pieces))
+
+    def _outermost_tile_loop(self) -> NDArray[np.int64]:
+        """First own loop of the register tile.
+
+        The tile is the spatial loops inside the innermost reduction loop, the body and the vector
+        loop; without a reduction the body alone.
+        """
+        depth = self._body
+        last = max((i for i, x in enumerate(self._own) if x.is_reduce), default=-1)
+        if self._s.is_reduction:
+            depth = np.minimum(depth, last + 1)
+        for place, loop in enumerate(self._own):
+            if loop in self._chosen:
+                depth = np.where(self._chosen[loop], np.minimum(depth, place), depth)
+        return depth
+
+    def _tile_of(self, access: NestAccess | None) -> Floats:
+        """Elements of the register tile, or those of it that move an access."""
+        out = np.ones(self._num)
+        for place, loop in enumerate(self._own):
+            if not loop.is_reduce:
+                here = place >= self._tile_depth
+                if access is not None:
+                    here = here & access.uses(loop.var)
+                out = out * np.where(here, loop.extent, 1)
+        return out
+
+    def _reductions(self, depth: NDArray[np.int64], *, around: bool) -> Floats:
+        """Iterations of the reduction loops inside a depth, and directly ``around`` it."""
+        out, open_ = np.ones(self._num), np.full(self._num, around)
+        for place in range(len(self._own) - 1, -1, -1):
+            loop, inside = self._own[place], place >= depth
+            if loop.is_reduce:
+                out = out * np.where(inside | open_, loop.extent, 1)
+            else:
+                open_ &= inside | (loop.extent == 1)
+        return out
+
+    def _statements_unrolled(self) -> Floats:
+        """Statements of the innermost loops that the pragma unrolls, a marked vector as one."""
+        body, open_ = np.ones(self._num), np.ones(self._num, bool)
+        for loop in reversed(self._loops):
+            if loop.mark != "vectorize":
+                larger = body * loop.extent
+                open_ &= (larger <= self._s.unroll) & (loop.mark != "parallel")
+                body = np.where(open_, larger, body)
+        return body
+
+    def _loads(self) -> tuple[Floats, Floats]:
+        """Loads of whole vectors and of elements; an operand is kept while the tile reuses it."""
+        vectors, scalars = np.zeros(self._num), np.zeros(self._num)
+        for access in self._s.reads:
+            loads = self._iterations
+            for place, loop in enumerate(self._own):
+                if not loop.is_reduce:
+                    kept = (place >= self._tile_depth) & ~access.uses(loop.var)
+                    kept &= ~self._chosen[loop]
+                    loads = loads / np.where(kept, loop.extent, 1)
+            more = self._split(access, loads)
+            vectors, scalars = vectors + more[0], scalars + more[1]
+        return vectors, scalars
+
+    def _split(self, access: NestAccess, count: Floats) -> tuple[Floats, Floats]:
+        """``count`` element accesses as vector and scalar instructions, by stride of the lanes."""
+        stride = np.zeros(self._num)
+        for loop, here in self._chosen.items():
+            stride = stride + np.where(here, access.stride(loop.var), 0)
+        # a vector of strided elements is put together from the vectors that hold them
+        near = (stride >= 1) & (stride < self._lanes)
+        vectors = np.where(near, count * stride / self._lanes, 0)
+        return vectors, np.where(near, 0, count / np.where(stride == 0, self._vector, 1))
+
+    def _memory(self) -> dict[str, Floats]:
+        """Footprints and traffic of the three caches, in bytes of whole lines."""
+        footprint = self._bytes_by_depth().sum(axis=0)  # [L + 1, N]
+        outside = np.ones((len(self._loops) + 1, self._num))
+        for depth, loop in enumerate(self._loops):
+            outside[depth + 1] = outside[depth] * loop.extent
+        device, cores = self._device, self._cores_by_depth()
+        sizes = (device.l1_bytes_per_core * cores, device.l2_bytes_per_core * cores)
+        out = {"unique": footprint[0]}
+        for name, size in zip(CACHES, (*sizes, device.l3_bytes), strict=True):
+            inside = footprint <= size
+            inside[-1] = True
+            fits = inside.argmax(axis=0)
+            crossing = np.maximum(fits - 1, 0)[None]
+            moved = np.take_along_axis(footprint, crossing, 0)[0]
+            moved = moved * np.take_along_axis(outside, crossing, 0)[0]
+            out[f"{name}_footprint"] = np.take_along_axis(footprint, fits[None], 0)[0]
+            out[f"{name}_traffic"] = np.where(fits == 0, 0.0, moved)
+        return out
+
+    def _cores_by_depth(self) -> Floats:
+        """Private caches that share the footprint of the loops from each depth inwards."""
+        out, inside = np.ones((len(self._loops) + 1, self._num)), np.ones(self._num)
+        for depth in range(len(self._loops) - 1, -1, -1):
+            if self._loops[depth].mark == "parallel":
+                inside = inside * self._loops[depth].extent
+            out[depth] = np.minimum(inside, self._device.num_cores)
+        return out
+
+    def _bytes_by_depth(self) -> Floats:
+        """Bytes of lines that the loops from each depth inwards touch, [A, L + 1, N]."""
+        accesses: Sequence[NestAccess] = [self._s.write, *self._s.reads]
+        out = np.empty((len(accesses), len(self._loops) + 1, self._num))
+        for place, access in enumerate(accesses):
+            for depth in range(len(self._loops) + 1):
+                moving = frozenset(x.var for x in self._loops[depth:]) - access.around
+                out[place, depth] = self._line_bytes(access, moving)
+        return out
+
+    def _line_bytes(self, access: NestAccess, moving: Moving) -> Floats:
+        run, rows = _run_and_rows(access, moving)
+        line = self._device.transaction_bytes
+        return rows * np.ceil(run * access.bytes_per_element / line) * line
+
+
+def _run_and_rows(access: NestAccess, moving: Moving) -> tuple[Floats, Floats]:
+    """Neighbouring elements of the box that is touched, and how many such runs there are."""
+    widths = access.widths(moving)
+    run, rows = product_of(widths[-1:], access.num), product_of(widths[:-1], access.num)
+    for place in range(len(widths) - 2, -1, -1):  # whole rows are one run
+        whole = run >= product_of(access.sizes[place + 1 :], access.num)
+        run = np.where(whole, run * widths[place], run)
+        rows = np.where(whole, rows / widths[place], rows)
+    return run, rows
+
+
+def _count_choices(value: Expr) -> int:
+    return sum(
+        isinstance(node, Select) or (isinstance(node, Call) and node.name == "if_then_else")
+        for node in walk(value)
+    )

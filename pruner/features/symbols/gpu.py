@@ -1,0 +1,239 @@
+"""The draft's GPU symbols from loop nests, for any program.
+
+The columns are those of :mod:`pruner.features.symbols.closed.draft`.
+
+Closed formulas (:class:`~pruner.features.symbols.closed.draft.DraftPlan`) are faster but
+refuse rfactor and indices that divide; nests hold numbers, so everything the engine replays has
+symbols. On perfect tilings the two agree. They differ where a fused loop is only partly inside a
+block: formulas take the whole run of indices, here each dimension spans what interval arithmetic
+gives, and never more than the iterations that move it (`l2_mem_footprint`, `issued`, `l2_trans_dim`
+and `lane_extent` of pooling and elementwise kernels).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from pruner.features.statement.tensors import Floats
+from pruner.features.symbols.closed.draft import COLUMNS, Symbols
+from pruner.features.symbols.roles import count_operations
+from pruner.features.symbols.statement import (
+    Moving,
+    NestAccess,
+    NestStatement,
+    StatementLoop,
+    extent_of,
+    moving_of,
+    nest_statements,
+    product_of,
+)
+from pruner.program.index.affine import LoopVar
+from pruner.program.te.bounds import GLOBAL, SHARED
+from pruner.program.te.lower import LoopNests
+
+_BANKS = 32
+
+
+def nest_symbols(nests: LoopNests) -> Symbols:
+    """Symbols of N programs, one row a statement in program order."""
+    statements = nest_statements(nests)
+    around = {key: {loop.var for loop in a.loops} for key, a in nests.allocations.items()}
+    values = np.zeros((len(statements), len(COLUMNS), nests.num_programs))
+    for row, statement in enumerate(statements):
+        for name, value in _GpuRow(statement, around).columns().items():
+            values[row, COLUMNS.index(name)] = value
+    return Symbols(
+        values, tuple(s.scope for s in statements), tuple(s.is_reduction for s in statements)
+    )
+
+
+class _GpuRow:
+    """Columns of one statement, defined in :mod:`pruner.features.symbols.closed.draft`."""
+
+    def __init__(self, statement: NestStatement, around: dict[int, set[LoopVar]]) -> None:
+        self._s, self._around = statement, around
+        self._num = statement.num
+        loops = statement.loops
+        bound = {x.is_own for x in loops if _is_mark(x, "threadIdx")}
+        fetches = bound == {True, False}  # own threads inside a block's: a cooperative fetch
+        self._blocks = [x for x in loops if _is_mark(x, "blockIdx")]
+        self._threads = [x for x in loops if _is_mark(x, "threadIdx") and (x.is_own or not fetches)]
+        # A block fetches once for all virtual threads: their loop does not repeat the statement.
+        self._vthreads = [] if fetches else [x for x in loops if x.mark == "vthread"]
+        self._serial = [x for x in loops if not x.is_bound]
+        self._path = [x for x in self._serial if not x.is_own]
+        self._own = [x for x in self._serial if x.is_own]
+        self._iterations = self._extent([*self._vthreads, *self._serial])
+        in_thread = [*self._vthreads, *self._serial]
+        self._spatial = moving_of(x for x in in_thread if not x.is_reduce)
+        self._block_loops = moving_of(in_thread, self._threads)
+        self._everything = self._block_loops | moving_of(self._blocks)
+        self._stages = statement.scope == SHARED
+        self._global = [a for a in statement.reads if a.scope == GLOBAL]
+        if statement.scope == GLOBAL:
+            self._global.append(statement.write)
+
+    def columns(self) -> dict[str, Floats | float]:
+        """Values of :data:`~pruner.features.symbols.closed.draft.COLUMNS`."""
+        operations = count_operations(self._s.value)
+        threads, blocks = self._extent(self._threads), self._extent(self._blocks)
+        flops = self._iterations * operations.flops
+        computes = operations.flops > 0
+        traffic = self._traffic() * blocks
+        step, lanes = (
+            (1.0, 1.0) if self._stages or not self._global else self._lane_of(self._global[-1])
+        )
+        loads, cycles = self._loads(SHARED)
+        registers = self._registers() if computes and not self._stages else 0.0
+        return {
+            "l0_mem_alloc": registers,
+            "l0_comp_count": flops,
+            "l1_mem_alloc": self._tile() if self._stages else 0.0,
+            "l1_para_info": threads,
+            "l2_mem_footprint": traffic,
+            "l2_para_info": blocks,
+            "l2_trans_dim": self._run_length(),
+            "l2_comp_count": flops * threads * blocks,
+            "passes": self._extent(self._path),
+            "thread_iterations": self._iterations,
+            "vthreads": self._extent(self._vthreads),
+            "unroll": self._s.unroll,
+            "vector": self._extent(x for x in self._own if x.mark == "vectorize"),
+            "shared_loads": loads,
+            "shared_loads_least": self._least_loads(),
+            "shared_cycles": cycles,
+            "global_loads": 0.0 if self._stages else self._loads(GLOBAL)[0],
+            "unique": self._total(self._unique(a) for a in self._global),
+            "issued": threads * self._extent([*self._own, *self._path]) * blocks
+            if self._stages
+            else traffic,
+            "lane_step": step,
+            "lane_extent": lanes,
+            "inner_tile": self._extent(self._inner_tile()) * self._extent(self._vthreads),
+            "accumulators": self._s.write.count(self._spatial) if computes else 0.0,
+            "spatial_body": self._spatial_body(),
+            "special": self._iterations * operations.special,
+        }
+
+    def _extent(self, loops: Iterable[StatementLoop]) -> Floats:
+        return extent_of(loops, self._num)
+
+    def _total(self, values: Iterable[Floats]) -> Floats:
+        return sum(values, start=np.zeros(self._num))
+
+    def _tile(self) -> Floats:
+        return product_of(self._s.tile, self._num)
+
+    def _registers(self) -> Floats:
+        accesses = [self._s.write, *self._s.reads]
+        return self._total(a.count(self._spatial) for a in accesses)
+
+    def _traffic(self) -> Floats:
+        """Elements a block moves: staged tiles, or what its threads touch."""
+        if self._stages:
+            sources = sum(1 for a in self._s.reads if a.scope == GLOBAL)
+            return self._tile() * self._extent(self._path) * sources
+        return self._total(self._touched(a, self._block_loops) for a in self._global)
+
+    def _unique(self, access: NestAccess) -> Floats:
+        """Elements the kernel touches; of a staged tile's own loops no more than the tile.
+
+        Fetch loops are padded to whole threads, and what the guard cuts off is not in the terms.
+        """
+        widths = access.widths(self._everything)
+        if self._stages:
+            others = self._everything - moving_of(x for x in self._s.loops if x.is_own)
+            for d, own in enumerate(self._s.write.indices):
+                for place, terms in enumerate(access.indices):
+                    if [t.term for t in terms] == [t.term for t in own]:
+                        start = self._s.write.widths(others)[d] - 1
+                        widths[place] = np.minimum(widths[place], start + self._s.tile[d])
+        return product_of(widths, self._num)
+
+    def _touched(self, access: NestAccess, moving: Moving) -> Floats:
+        """Elements of the box, no more than the iterations of the loops that move the access."""
+        used = [x for x in self._s.loops if x.var in moving]
+        iterations = np.ones(self._num)
+        for loop in used:
+            iterations = iterations * np.where(access.uses(loop.var), loop.extent, 1)
+        return np.minimum(access.footprint(moving), iterations)
+
+    def _run_length(self) -> Floats:
+        if self._stages:
+            widths, shape = self._s.tile, self._s.stage.shape
+        elif self._global:
+            widths = self._global[0].widths(self._block_loops)
+            shape = self._global[0].stage.shape
+        else:
+            return np.zeros(self._num)
+        if not widths:
+            return np.ones(self._num)
+        run = widths[-1]
+        if len(widths) > 1:
+            run = run * np.where(np.equal(run, shape[-1]), widths[-2], 1)
+        return run
+
+    def _inner_tile(self) -> list[StatementLoop]:
+        last = max((i for i, x in enumerate(self._own) if x.is_reduce), default=-1)
+        return self._own[last + 1 :]
+
+    def _spatial_body(self) -> Floats:
+        inside = self._extent(self._vthreads)
+        body = inside
+        for loop in reversed(self._own):
+            inside = inside * loop.extent
+            if not loop.is_reduce:
+                body = np.where(loop.extent == 1, body, inside)
+        return body
+
+    def _loads(self, scope: int) -> tuple[Floats, Floats]:
+        """Loads of one thread from ``scope``, and the same weighted by bank conflicts."""
+        plain, weighted = np.zeros(self._num), np.zeros(self._num)
+        for access in self._s.reads:
+            if access.scope != scope:
+                continue
+            loads = self._iterations
+            for loop in self._inner_tile():
+                loads = loads / np.where(access.uses(loop.var), 1, loop.extent)
+            for loop in self._vthreads:
+                loads = loads * access.parts(loop.var) / loop.extent
+            plain = plain + loads
+            weighted = weighted + loads * self._conflict(access)
+        return plain, weighted
+
+    def _least_loads(self) -> Floats:
+        out = np.zeros(self._num)
+        for access in self._s.reads:
+            if access.scope == SHARED:
+                outside = self._around[access.stage.key]
+                step = [x for x in self._serial if x.var in outside]
+                inside = moving_of(self._serial[len(step) :], self._vthreads)
+                out = out + access.count(inside) * self._extent(step)
+        return out
+
+    def _conflict(self, access: NestAccess) -> Floats:
+        stride, lanes = self._lane_of(access)
+        banks = np.gcd(stride.astype(np.int64), _BANKS)
+        return np.maximum(1, np.minimum(lanes, _BANKS) * banks / _BANKS)
+
+    def _lane_of(self, access: NestAccess) -> tuple[Floats, Floats]:
+        """Elements between neighbouring threads that touch different ones, and how many such."""
+        threads = moving_of(self._threads)
+        step, lanes, row = np.ones(self._num), np.ones(self._num), np.ones(self._num)
+        open_ = np.ones(self._num, bool)
+        for terms, size in reversed(list(zip(access.indices, access.sizes, strict=True))):
+            found = [t for t in terms if t.variables & threads]
+            for term in sorted(found, key=lambda t: float(np.mean(t.scale))):
+                extent = term.reach(term.variables) + 1
+                here = open_ & (term.scale > 0) & (extent > 1)
+                step = np.where(here, term.scale * row, step)
+                lanes = np.where(here, extent, lanes)
+                open_ &= ~here
+            row = row * size
+        return step, lanes
+
+
+def _is_mark(loop: StatementLoop, prefix: str) -> bool:
+    return loop.mark is not None and loop.mark.startswith(prefix)

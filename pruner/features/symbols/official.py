@@ -1,0 +1,106 @@
+"""The official analyzer's symbols: 11 numbers per written buffer (feature_psa.cc).
+
+These are the inputs of the released draft model (PSA); pruner-facts section 2.5 lists their quirks.
+The paper's own symbols S1 to S8 are a different, cleaner set.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.features.statement.analysis import StoreAnalysis
+from pruner.features.statement.memory import LoopFrame
+from pruner.features.statement.ops import FLOAT
+from pruner.features.statement.tensors import Floats
+from pruner.program.te.bounds import SHARED
+from pruner.program.te.lower import LoopNests
+
+NUM_COLUMNS = 11
+_BLOCKS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
+_THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
+_SKIPPED = ("blockIdx.x", "threadIdx.x")
+_NUM_COUNTED_OPS = 4  # multiply-add, add and subtract, multiply, divide; no comparisons
+
+
+def psa_features(nests: LoopNests, analyses: list[StoreAnalysis]) -> NDArray[np.float32]:
+    """Official symbols of N programs.
+
+    Returns:
+        float32 [N, S, 11], rows in the order of :func:`statement_features`: operations per thread,
+        total operations, registers, memory workload, shared footprint, DRAM workload (elements),
+        reuse, is_gpu, blocks, threads, virtual threads.
+    """
+    num = nests.num_programs
+    rows: dict[int, Floats] = {}
+    workload: dict[int, Floats] = {}
+    for analysis in analyses:
+        key = analysis.store.stage.key
+        rows[key] = _row(nests, analysis, workload)
+    out = np.zeros((num, len(rows), NUM_COLUMNS), np.float32)
+    for i, row in enumerate(rows.values()):
+        out[:, i] = row.T
+    return out
+
+
+def _product(frame: LoopFrame, marks: tuple[str, ...]) -> Floats:
+    """Product over GPU indices; of nested ones with the same name, the innermost counts."""
+    out = np.ones(frame.num)
+    for mark in marks:
+        rows = [i for i, loop in enumerate(frame.loops) if loop.mark == mark]
+        if rows:
+            same = frame.extents[rows]
+            out = out * (same.prod(0) if mark == "vthread" else same[-1])
+    return out
+
+
+def _row(nests: LoopNests, analysis: StoreAnalysis, workload: dict[int, Floats]) -> Floats:
+    frame = analysis.frame
+    num = frame.num
+    threads = _product(frame, _THREADS)
+    blocks = _product(frame, _BLOCKS)
+    serial = np.ones(num)
+    counted = np.ones(len(frame.loops), bool)
+    for i, loop in enumerate(frame.loops):
+        counted[i] = loop.mark not in _SKIPPED
+        if loop.mark == "vthread" or not loop.is_thread:
+            serial = serial * frame.extents[i]
+    ops = np.sum(analysis.counts[FLOAT : FLOAT + _NUM_COUNTED_OPS], axis=0) * serial
+    moves = [a.moves for a in analysis.accesses]
+    spatial = moves[0] & counted[:, None]
+
+    def volume(access: int, over: NDArray[np.bool_]) -> Floats:
+        inside = moves[access] & over
+        return np.where(inside, frame.extents, 1.0).prod(0)
+
+    key = analysis.store.stage.key
+    everything = np.broadcast_to(counted[:, None], spatial.shape)
+    computes = ops != 0
+    registers = np.zeros(num)
+    touched = np.zeros(num)
+    for i in range(len(moves)):
+        registers = registers + volume(i, spatial)
+        touched = touched + volume(i, everything)
+    workload[key] = workload.get(key, np.zeros(num)) + np.where(computes, touched, 0.0)
+    shared = np.zeros(num)
+    if nests.bounds.scope_rank.get(key) == SHARED:
+        shared = volume(len(moves) - 1, spatial) * threads
+        dram = shared * blocks
+    else:
+        dram = serial * blocks * threads
+    reuse = np.where(computes & (workload[key] != 0), 1 + ops / np.maximum(workload[key], 1.0), 1.0)
+    return np.stack(
+        [
+            ops,
+            ops * blocks * threads,
+            np.where(computes, registers, 0.0),
+            workload[key],
+            np.where(computes, 0.0, shared),
+            np.where(computes, 0.0, dram),
+            reuse,
+            np.full(num, float(analysis.is_gpu)),
+            blocks,
+            threads,
+            _product(frame, ("vthread",)),
+        ]
+    )

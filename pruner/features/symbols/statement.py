@@ -1,0 +1,312 @@
+"""A statement of loop nests for the draft: its loops by role, its accesses, how far they reach.
+
+A statement is the last store of a stage (the update of a reduction, not its initialisation). Index
+expressions are sums of scaled and possibly divided loop variables; *moving* loops run over their
+range while all others stand at 0, and a term's reach is what interval arithmetic gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.features.statement.accesses import dtype_bytes
+from pruner.features.statement.tensors import Floats, column
+from pruner.program.dag.expr import Binary, Expr, Load, loads
+from pruner.program.index import affine as af
+from pruner.program.index.affine import Affine, IntLike, LoopVar, Term
+from pruner.program.index.regions import evaluate_index
+from pruner.program.te.bounds import GLOBAL, thread_rank
+from pruner.program.te.lower import LoopNests, NestLoop, Store
+from pruner.program.te.root_values import root_values
+from pruner.program.te.schedule import AxisKind, StageState
+
+Moving = frozenset[LoopVar]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StatementLoop:
+    """A loop around a statement: ``extent`` [N]; ``is_own``: of the statement's own stage."""
+
+    var: LoopVar
+    extent: Floats
+    mark: str | None
+    is_reduce: bool
+    is_own: bool
+
+    @property
+    def is_bound(self) -> bool:
+        """A GPU index: block, thread or virtual thread."""
+        return thread_rank(self.mark) is not None
+
+
+def extent_of(loops: Iterable[StatementLoop], num: int) -> Floats:
+    """Iterations of nested loops [N]."""
+    out = np.ones(num)
+    for loop in loops:
+        out = out * loop.extent
+    return out
+
+
+def moving_of(*groups: Iterable[StatementLoop]) -> Moving:
+    """The variables of loops."""
+    return frozenset(loop.var for group in groups for loop in group)
+
+
+@dataclass(slots=True, eq=False)
+class IndexTerm:
+    """``coef * ((index mod upper) div lower)``; ``scale`` is ``|coef|`` [N], 0 where absent."""
+
+    term: Term
+    scale: Floats
+    variables: Moving
+    _reach: dict[Moving, Floats] = field(default_factory=dict)
+
+    def reach(self, moving: Moving) -> Floats:
+        """Largest minus smallest value of the quotient [N], coefficient left out."""
+        inside = self.variables & moving
+        if inside not in self._reach:
+            lo, hi = _term_bounds(self.term, inside)
+            self._reach[inside] = column(hi - lo, len(self.scale))
+        return self._reach[inside]
+
+
+def _term_bounds(term: Term, moving: Moving) -> tuple[IntLike, IntLike]:
+    if isinstance(term.index, LoopVar):
+        lo, hi = af.wrap_bounds(term, 0, term.index.extent - 1 if term.index in moving else 0)
+    else:
+        lo, hi = term.index.base, term.index.base
+        for inner in term.index.terms:
+            a, b = _term_bounds(inner, moving)
+            x, y = inner.coef * a, inner.coef * b
+            lo, hi = lo + np.minimum(x, y), hi + np.maximum(x, y)
+        lo, hi = af.wrap_bounds(term, lo, hi)
+    return lo, hi if af.is_endless(term.limit) else np.minimum(hi, term.limit - 1)
+
+
+def _variables(index: LoopVar | Affine) -> Moving:
+    if isinstance(index, LoopVar):
+        return frozenset((index,))
+    return frozenset().union(*(_variables(t.index) for t in index.terms))
+
+
+@dataclass(slots=True, eq=False)
+class NestAccess:
+    """One buffer a statement touches: storage rank, sizes and index terms per dimension.
+
+    ``sizes``: elements per dimension of the buffer as it is stored (a staged tile, not the tensor);
+    ``around``: variables of the loops around its allocation, which start it afresh.
+    """
+
+    stage: StageState
+    scope: int
+    sizes: list[Floats]
+    indices: list[list[IndexTerm]]
+    around: Moving
+    num: int
+
+    @property
+    def bytes_per_element(self) -> int:
+        """Size of one element."""
+        return dtype_bytes(self.stage.dtype)
+
+    def widths(self, moving: Moving) -> list[Floats]:
+        """Values a dimension's index spans, per dimension [N] (box rule)."""
+        return [_width(terms, moving, self.num) for terms in self.indices]
+
+    def footprint(self, moving: Moving) -> Floats:
+        """Elements of the box that is touched [N]."""
+        return product_of(self.widths(moving), self.num)
+
+    def count(self, moving: Moving) -> Floats:
+        """Distinct elements [N]: a strided outer term skips some of the box."""
+        return product_of((_distinct(terms, moving, self.num) for terms in self.indices), self.num)
+
+    def uses(self, var: LoopVar) -> NDArray[np.bool_]:
+        """Where the loop's variable is in an index [N]."""
+        out = np.zeros(self.num, bool)
+        for terms in self.indices:
+            for term in terms:
+                if var in term.variables:
+                    out |= term.scale > 0
+        return out
+
+    def stride(self, var: LoopVar) -> Floats:
+        """Elements between neighbouring iterations of a loop [N]; divided indices count whole."""
+        out, row = np.zeros(self.num), np.ones(self.num)
+        for terms, size in zip(reversed(self.indices), reversed(self.sizes), strict=True):
+            for term in terms:
+                if var in term.variables:
+                    out = out + term.scale * row
+            row = row * size
+        return out
+
+    def parts(self, var: LoopVar) -> Floats:
+        """Product of the ranges of the terms made of this loop alone [N]."""
+        out = np.ones(self.num)
+        for terms in self.indices:
+            for term in terms:
+                if term.variables == {var}:
+                    out = out * np.where(term.scale > 0, term.reach(term.variables) + 1, 1)
+        return out
+
+
+def product_of(values: Iterable[Floats], num: int) -> Floats:
+    """Product of per-program values [N]."""
+    out = np.ones(num)
+    for value in values:
+        out = out * value
+    return out
+
+
+def _width(terms: list[IndexTerm], moving: Moving, num: int) -> Floats:
+    out = np.ones(num)
+    for term in terms:
+        if term.variables & moving:
+            out = out + term.scale * term.reach(moving)
+    return out
+
+
+def _distinct(terms: list[IndexTerm], moving: Moving, num: int) -> Floats:
+    """Least over all cuts of (values of the wide-stepping terms) x (span of the others)."""
+    inside = [term for term in terms if term.variables & moving]
+    if len(inside) < 2:
+        return _width_or_steps(inside, moving, num)
+    scales = np.stack([term.scale for term in inside])
+    reaches = np.stack([np.where(t.scale > 0, t.reach(moving), 0) for t in inside])
+    order = np.argsort(scales, axis=0)
+    scales = np.take_along_axis(scales, order, 0)
+    reaches = np.take_along_axis(reaches, order, 0)
+    span, count = np.ones(num), np.ones(num)
+    for scale, reach in zip(scales, reaches, strict=True):  # from the innermost term outwards
+        span = span + scale * reach
+        count = np.minimum((reach + 1) * count, span)
+    return count
+
+
+def _width_or_steps(inside: list[IndexTerm], moving: Moving, num: int) -> Floats:
+    if not inside:
+        return np.ones(num)
+    return np.where(inside[0].scale > 0, inside[0].reach(moving) + 1, 1)
+
+
+@dataclass(slots=True, eq=False)
+class NestStatement:
+    """One statement of N programs; ``reads`` hold every distinct load once, itself left out.
+
+    ``tile``: allocated extents of its buffer; ``index_values``: values of the axis slots.
+    """
+
+    stage: StageState
+    scope: int
+    num: int
+    value: Expr
+    loops: list[StatementLoop]
+    write: NestAccess
+    reads: list[NestAccess]
+    index_values: tuple[Affine, ...]
+    tile: list[Floats]
+    unroll: Floats
+    is_reduction: bool
+
+
+def nest_statements(nests: LoopNests) -> list[NestStatement]:
+    """Statements in program order."""
+    last: dict[int, Store] = {}
+    for store in nests.stores:
+        last.pop(store.stage.key, None)
+        last[store.stage.key] = store
+    kinds = {leaf.var: leaf.kind for stage in nests.schedule.pool for leaf in stage.leaves}
+    extents: dict[LoopVar, Floats] = {}
+    return [_statement(nests, _whole(nests, s), kinds, extents) for s in last.values()]
+
+
+def _whole(nests: LoopNests, store: Store) -> Store:
+    """A cross-thread reduction with the loops and the value that lowering hides in a call."""
+    if store.kind != "allreduce":
+        return store
+    stage = store.stage
+    outside = nests.allocations[stage.key].loops
+    kept = {loop.var: loop for loop in store.loops}
+    own = []
+    for leaf in stage.leaves:
+        assert leaf.var is not None
+        own.append(kept.get(leaf.var) or NestLoop(-1, leaf.var, leaf.extent, None))
+    values = {leaf: af.variable(leaf.var) for leaf in stage.leaves if leaf.var is not None}
+    body = nests.bounds.bodies[stage.key]
+    value = Binary("add", Load(stage.key, (), stage.dtype), body, stage.dtype)
+    roots = root_values(stage, values, nests.bounds)
+    return Store(stage, "allreduce", value, (*outside, *own), roots, store.unroll)
+
+
+def _statement(
+    nests: LoopNests,
+    store: Store,
+    kinds: dict[LoopVar | None, AxisKind],
+    extents: dict[LoopVar, Floats],
+) -> NestStatement:
+    num, stage = nests.num_programs, store.stage
+    for loop in store.loops:
+        if loop.var not in extents:
+            extents[loop.var] = column(loop.extent, num)
+    outside = {loop.var for loop in nests.allocations[stage.key].loops}
+    write = _access(nests, stage, store.roots[: len(stage.axes)])
+
+    def reduces(var: LoopVar) -> bool:
+        if var in kinds:
+            return kinds[var] == "reduce"
+        return not write.uses(var).any() and bool((extents[var] > 1).any())
+
+    loops = [
+        StatementLoop(x.var, extents[x.var], x.mark, reduces(x.var), x.var not in outside)
+        for x in store.loops
+    ]
+    values = dict(enumerate(store.roots))
+    reads = []
+    for load in _distinct_loads(store.value):
+        if load.stage != stage.key:
+            indices = [evaluate_index(index, values) for index in load.indices]
+            reads.append(_access(nests, nests.schedule.pool[load.stage], indices))
+    return NestStatement(
+        stage=stage,
+        scope=nests.bounds.scope_rank.get(stage.key, GLOBAL),
+        num=num,
+        value=store.value,
+        loops=loops,
+        write=write,
+        reads=reads,
+        index_values=store.roots,
+        tile=[column(extent, num) for extent in nests.allocations[stage.key].extents],
+        unroll=column(store.unroll, num),
+        is_reduction=store.kind in ("update", "allreduce"),
+    )
+
+
+def _distinct_loads(value: Expr) -> list[Load]:
+    found = list(loads(value))
+    try:
+        return list(dict.fromkeys(found))
+    except TypeError:  # a number in an index differs between programs: nothing to compare by
+        return found
+
+
+def _access(nests: LoopNests, stage: StageState, indices: Iterable[Affine]) -> NestAccess:
+    num = nests.num_programs
+    allocation = nests.allocations.get(stage.key)
+    sizes = stage.shape if allocation is None else allocation.extents
+    terms = [
+        [IndexTerm(t, column(np.abs(t.coef), num), _variables(t.index)) for t in index.terms]
+        for index in indices
+    ]
+    around = () if allocation is None else allocation.loops
+    return NestAccess(
+        stage=stage,
+        scope=nests.bounds.scope_rank.get(stage.key, GLOBAL),
+        sizes=[column(size, num) for size in sizes],
+        indices=terms,
+        around=frozenset(loop.var for loop in around),
+        num=num,
+    )

@@ -1,0 +1,98 @@
+"""What the hardware form needs beyond a platform file: its rates, the free constants.
+
+The defaults are reasonable for any GPU. Calibration fits them to measured programs of a platform by
+least squares and saves them as ``conf/draft/<platform>.yaml``.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import yaml
+
+from pruner.errors import DataError
+from pruner.models.analyzer.cpu import CpuRates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """The free constants. Costs are in issued instructions of one thread unless named otherwise."""
+
+    base_registers: float = 24.0  # of addresses and loop counters
+    reserved_registers: float = 4.0  # not available for the tile
+    live_operands: float = 16.0  # operands of S1 that are in registers at the same time
+    spill: float = 15.0  # slow-down of arithmetic when the tile does not fit the registers
+    rolled: float = 2.0  # slow-down when the tile's indices are not constants
+    unroll_limit: float = 200.0  # iterations a compiler unrolls by itself
+    multiply_add: float = 2.0
+    shared_load: float = 1.25  # of one warp, in cycles of the 32 load lanes
+    bank_conflict: float = 0.04  # of a shared load, per extra way
+    kept_operands: float = 1.0  # shared loads at most this often the least possible
+    loop: float = 4.0  # per iteration of a loop that is not unrolled
+    unrolled_body: float = 16.0  # iterations between two loop overheads at least
+    stage: float = 9.0  # moving one element to shared memory, index arithmetic included
+    vector_saving: float = 0.1  # exponent: staging costs 1 / lanes ** exponent
+    short_rows: float = 0.2  # extra staging cost per extra 32-byte sector of a request
+    odd_vectors: float = 0.05  # the same for vectors that no instruction loads
+    write: float = 4.0  # writing one result
+    scattered_write: float = 1.0
+    step_cycles: float = 250.0  # latency of one step of the outer reduction: loads and barriers
+    fetch_cycles: float = 120.0  # of each load a thread waits for in it
+    chain_cycles: float = 4.0  # between dependent instructions
+    overlap: float = 4.0  # exponent of the norm that joins issue time and latency
+    row_elements: float = 8.0  # run length at which half of a transaction is used
+    repeated_traffic: float = 0.02  # share of repeated global traffic that the caches miss
+    traffic: float = 0.6  # all global traffic against the peak bandwidth
+    idle_threads: float = 0.3  # bandwidth lost when few threads are resident (no shared stage)
+    block_launch_ns: float = 100.0  # of a multiprocessor (no shared stage)
+
+
+R = TypeVar("R", Rates, CpuRates)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftConstants(Generic[R]):
+    """Rates of one platform; `origin` says where they come from."""
+
+    rates: R
+    origin: str = "defaults"
+
+
+def load_constants(folder: Path, platform: str, kind: type[R]) -> DraftConstants[R]:
+    """Read ``<folder>/<platform>.yaml``, or the defaults where a platform has no file.
+
+    Args:
+        folder: of one YAML file a platform.
+        platform: its name.
+        kind: rates of a GPU or of a CPU.
+
+    Raises:
+        DataError: the file is no YAML mapping, or has an unknown key.
+    """
+    path = folder / f"{platform}.yaml"
+    if not path.is_file():
+        return DraftConstants(rates=kind())
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(values, dict) or not isinstance(values.get("rates"), dict):
+        raise DataError(f"{path}: expected 'rates:' with names and numbers; write it or remove it")
+    if unknown := sorted(values.keys() - {"rates", "origin"}):
+        raise DataError(f"{path}: unknown {', '.join(unknown)}; known: rates, origin")
+    origin = str(values.get("origin", path.name))
+    return DraftConstants(rates=_rates(kind, values["rates"], path), origin=origin)
+
+
+def save_constants(path: Path, constants: DraftConstants[R]) -> None:
+    """Write a platform's file, whole."""
+    values = dataclasses.asdict(constants)
+    path.write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
+
+
+def _rates(kind: type[R], values: dict[str, Any], path: Path) -> R:
+    known = [field.name for field in dataclasses.fields(kind)]
+    if unknown := sorted(values.keys() - set(known)):
+        raise DataError(f"{path}: unknown {', '.join(unknown)}; known: {', '.join(known)}")
+    for name, value in values.items():
+        if type(value) not in (int, float) or not 0 <= value < float("inf"):
+            raise DataError(f"{path}: {name} must be a number, 0 or more, got {value!r}")
+    return kind(**values)

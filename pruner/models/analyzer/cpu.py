@@ -1,0 +1,126 @@
+"""The analyzer on CPUs: Eq. 1's sum of compute and memory time, from CPU symbols, no learning.
+
+Per statement, in cycles of one core (throughput limits of an out-of-order core as the ECM model
+counts them [Stengel et al., 2015, section 2]; device numbers from the platform file):
+
+* arithmetic: operations / (peak operations a cycle * lanes used);
+* *issue*: load and store instructions, and the overhead of loops that are not unrolled;
+* *chain*: a reduction step waits for the one before, so few accumulators leave units idle;
+* *choice*: deciding where padding begins;
+* *register*: a tile that is not unrolled, or is larger than the registers, stores its results in
+  every step and loads them again;
+* *cache*: bytes that miss a cache, over the bandwidth of the next level;
+* *balance*: the work of a parallel loop is done when the busiest core is done, and opening a
+  parallel region costs time.
+
+``seconds = sum over statements of (core cycles / clock) / (cores * balance) + bytes / bandwidth``.
+"""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from jaxtyping import Float
+
+from pruner.features.symbols.closed.draft import Symbols
+from pruner.program.device import CpuDevice
+
+Array = Float[np.ndarray, "..."]
+_FLOAT_BYTES = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuRates:
+    """The free constants, in cycles of one core unless named otherwise; default: any CPU."""
+
+    load: float = 0.5  # one load instruction (two load ports)
+    store: float = 1.0
+    loop: float = 1.0  # per iteration of a loop that is not unrolled
+    unroll_limit: float = 64.0  # vector operations a compiler unrolls by itself
+    chain: float = 4.0  # latency of a multiply-add
+    forward: float = 5.0  # latency of a store that the next step loads
+    window: float = 16.0  # reduction steps that a core looks ahead, beyond one tile
+    overlap: float = 4.0  # exponent of the norm that joins the units of a core
+    choice: float = 1.0
+    special: float = 15.0  # one function call
+    automatic: float = 1.2  # slow-down of arithmetic where the compiler has to find the vectors
+    l1_bytes: float = 32.0  # per cycle between L1 and L2
+    l2_bytes: float = 12.0  # per cycle between L2 and L3
+    dram: float = 0.7  # share of the memory bandwidth that is reached
+    region_us: float = 10.0  # opening a parallel region, microseconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuSwitches:
+    """Terms by group: ``_c`` of compute, ``_m`` of memory."""
+
+    lanes_c: bool = True
+    issue_c: bool = True
+    chain_c: bool = True
+    choice_c: bool = True
+    balance_c: bool = True
+    register_m: bool = True
+    cache_m: bool = True
+
+    @classmethod
+    def without(cls, group: str) -> "CpuSwitches":
+        """All terms but those of group ``c`` (compute) or ``m`` (memory)."""
+        names = [field.name for field in fields(cls)]
+        return cls(**{name: not name.endswith("_" + group) for name in names})
+
+
+def cpu_latency_s(
+    symbols: Symbols, device: CpuDevice, rates: CpuRates, switches: CpuSwitches | None = None
+) -> Float[np.ndarray, " program"]:
+    """Predicted seconds of N programs."""
+    on = switches or CpuSwitches()
+    cycles = _core_cycles(symbols, device, rates, on)
+    transfer = _transfer_cycles(symbols, rates, on)
+    share = symbols["balance"] * device.num_cores
+    if not on.balance_c:
+        share = np.where(symbols["parallel"] > 1, float(device.num_cores), 1.0)
+    seconds = (cycles + transfer) / device.clock_hz / share
+    bytes_ = symbols["l3_traffic"] if on.cache_m else symbols["unique"]
+    seconds = seconds + bytes_ / (device.dram_bytes_per_s * rates.dram)
+    if on.balance_c:
+        seconds = seconds + symbols["regions"] * rates.region_us * 1e-6
+    return seconds.sum(axis=0)
+
+
+def _core_cycles(s: Symbols, device: CpuDevice, c: CpuRates, on: CpuSwitches) -> Array:
+    width = device.simd_bytes / _FLOAT_BYTES
+    lanes = s["lanes"] if on.lanes_c else np.full_like(s["lanes"], width)
+    peak = device.flops_per_cycle_per_core / width * lanes  # operations a cycle with these lanes
+    units = [s["comp_count"] / peak * np.where(s["automatic"] > 0, c.automatic, 1.0)]
+    out_of_registers = _out_of_registers(s, device, c) if on.register_m else np.zeros_like(lanes)
+    stores = s["vector_stores"] + s["scalar_stores"]
+    again = stores / s["held"] * out_of_registers
+    if on.issue_c:
+        units.append((s["vector_loads"] + s["scalar_loads"] + again) * c.load)
+        units.append((stores / s["steps"] + again) * c.store)
+    if on.chain_c:
+        latency = c.chain + out_of_registers / s["held"] * c.forward
+        waiting = s["iterations"] / (s["accumulators"] * s["lanes"]) * latency
+        waiting = waiting * s["steps"] / (s["steps"] + c.window)
+        units.append(np.where(np.array(s.reductions)[:, None], waiting, 0.0))
+    busy = sum((unit**c.overlap for unit in units), np.zeros_like(lanes)) ** (1 / c.overlap)
+    out = busy + s["special"] * c.special
+    if on.issue_c:
+        body = np.maximum(s["body"], np.minimum(c.unroll_limit, s["tile"]))
+        out = out + s["iterations"] / s["lanes"] / body * c.loop
+    if on.choice_c:
+        out = out + s["choices"] / s["lanes"] * c.choice
+    return out
+
+
+def _out_of_registers(s: Symbols, device: CpuDevice, c: CpuRates) -> Array:
+    """Share of results that a reduction loads and stores in every step of the tile, 0 to 1."""
+    limit = np.maximum(s["unroll"], c.unroll_limit)
+    rolled = 1 / (1 + (limit / s["tile"]) ** 4)
+    over = np.clip(s["accumulators"] / device.vector_registers - 0.75, 0, 1)
+    return np.where(np.array(s.reductions)[:, None], np.maximum(rolled, over), 0.0)
+
+
+def _transfer_cycles(s: Symbols, c: CpuRates, on: CpuSwitches) -> Array:
+    if not on.cache_m:
+        return s["unique"] / c.l1_bytes + s["unique"] / c.l2_bytes
+    return s["l1_traffic"] / c.l1_bytes + s["l2_traffic"] / c.l2_bytes

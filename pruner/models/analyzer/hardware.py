@@ -1,0 +1,221 @@
+"""The analyzer with the physics that measured programs ask for: still a sum, still no learning.
+
+Where the paper's form fails on tuning logs, and the term that answers it:
+
+* A tile larger than the registers a thread can have (``registers / threads of a block``; where the
+  compiler does not know the block, of the largest) makes programs 10 to 60 times slower, far more
+  than ``min(m / S1, 1)``: *spill*.
+* A tile stays in registers only if every index into it is a constant, so all its spatial loops must
+  be unrolled; an outer one left rolled costs a factor: *rolled*.
+* Work is issued by a multiprocessor, so shared loads, loop overhead and the staging of operands
+  count beside multiply-adds: *issue*.
+* Latency is hidden by the blocks that are resident together, which registers, shared memory (S3)
+  and threads limit: *occupancy*.
+* Whole blocks on whole multiprocessors: *wave*; short rows waste transactions (S7): *transaction*;
+  repeated reads come from caches: *cache*.
+
+Per multiprocessor and block: ``((issue cycles)^p + (latency / resident blocks)^p)^(1/p)``, times
+blocks per multiprocessor, plus global bytes over the bandwidth (Eq. 1's sum).
+"""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from jaxtyping import Float
+
+from pruner.features.symbols.closed.draft import Symbols
+from pruner.models.analyzer.constants import DraftConstants
+from pruner.program.device import GpuDevice
+from pruner.program.te.bounds import SHARED
+
+Array = Float[np.ndarray, "..."]
+_BYTES = 4.0
+_SECTOR = 8.0  # elements of the smallest transfer between cache and memory (32 bytes)
+_LOAD_LANES = 32
+_SPILL_RAMP = 0.25  # from the first spilled register to the whole slow-down, share of the limit
+_OVERHEAD_S = 2e-6  # launch of a kernel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HardwareSwitches:
+    """Terms by group: ``_c`` of compute, ``_m`` of memory."""
+
+    issue_c: bool = True
+    wave_c: bool = True
+    rolled_c: bool = True
+    latency_c: bool = True
+    spill_m: bool = True
+    occupancy_m: bool = True
+    transaction_m: bool = True
+    cache_m: bool = True
+
+    @classmethod
+    def without(cls, group: str) -> "HardwareSwitches":
+        """All terms but those of group ``c`` (compute) or ``m`` (memory)."""
+        names = [field.name for field in fields(cls)]
+        return cls(**{name: not name.endswith("_" + group) for name in names})
+
+
+def hardware_latency_s(
+    symbols: Symbols,
+    device: GpuDevice,
+    constants: DraftConstants,
+    switches: HardwareSwitches | None = None,
+) -> Float[np.ndarray, " program"]:
+    """Predicted seconds of N programs."""
+    on = switches or HardwareSwitches()
+    if SHARED not in symbols.scopes:
+        return _direct_s(symbols, device, constants, on)
+    return _Staged(symbols, device, constants, on).seconds()
+
+
+class _Staged:
+    """Programs that stage operands in shared memory: one kernel of blocks with barriers."""
+
+    def __init__(
+        self,
+        symbols: Symbols,
+        device: GpuDevice,
+        constants: DraftConstants,
+        switches: HardwareSwitches,
+    ) -> None:
+        self._s, self._device, self._on = symbols, device, switches
+        self._c = constants.rates
+        self._staging = [i for i, scope in enumerate(symbols.scopes) if scope == SHARED]
+        self._main = [i for i, loads in enumerate(symbols.reductions) if loads]
+        self._threads = symbols["l1_para_info"][-1]
+        self._blocks = symbols["l2_para_info"][-1]
+        self._lanes = np.ceil(self._threads / device.warp_size) * device.warp_size
+        results = symbols["accumulators"][self._main].max(axis=0)
+        operands = symbols["l0_mem_alloc"][self._main].max(axis=0) - results
+        # results live through the whole reduction, operands only until they are used
+        self._tile = results + np.minimum(operands, constants.rates.live_operands)
+        self._passes = symbols["passes"][self._staging].max(axis=0)
+
+    def seconds(self) -> Array:
+        arithmetic = self._arithmetic()
+        staging, waited = self._stage()
+        instructions = arithmetic + staging + self._write()
+        issue = instructions * self._lanes / self._device.float32_lanes_per_sm
+        per_sm = self._blocks / self._device.num_sms
+        cycles = issue
+        if self._on.latency_c:
+            c = self._c
+            alone = self._passes * c.step_cycles + waited * c.fetch_cycles
+            alone = alone + instructions * c.chain_cycles
+            resident = np.maximum(np.minimum(self._resident(), np.maximum(per_sm, 1)), 1)
+            cycles = (issue**c.overlap + (alone / resident) ** c.overlap) ** (1 / c.overlap)
+        rounds = np.ceil(per_sm) if self._on.wave_c else per_sm
+        return rounds * cycles / self._device.clock_hz + self._memory_s() + _OVERHEAD_S
+
+    def _register_limit(self) -> Array:
+        device = self._device
+        block = device.compiled_threads_per_block
+        per_thread = device.registers_per_block / (
+            self._lanes if block is None else np.full_like(self._lanes, block)
+        )
+        return np.minimum(device.max_registers_per_thread, per_thread)
+
+    def _resident(self) -> Array:
+        """Blocks that one multiprocessor holds at once."""
+        device = self._device
+        limit = np.minimum(
+            device.max_blocks_per_sm, np.floor(device.max_threads_per_sm / self._lanes)
+        )
+        if self._on.occupancy_m:
+            shared = self._s["l1_mem_alloc"].sum(axis=0) * _BYTES
+            limit = np.minimum(limit, np.floor(device.shared_bytes_per_sm / shared))
+            used = np.clip(self._tile + self._c.base_registers, 32, self._register_limit())
+            limit = np.minimum(limit, np.floor(device.registers_per_sm / (used * self._lanes)))
+        return np.maximum(limit, 1)
+
+    def _arithmetic(self) -> Array:
+        s, c = self._s, self._c
+        iterations = s["thread_iterations"][self._main].sum(axis=0)
+        out = s["l0_comp_count"][self._main].sum(axis=0) / 2 * c.multiply_add
+        if self._on.issue_c:
+            loads = s["shared_loads"][self._main].sum(axis=0)
+            least = s["shared_loads_least"][self._main].sum(axis=0)
+            ways = s["shared_cycles"][self._main].sum(axis=0) / np.maximum(loads, 1)
+            kept = np.minimum(loads, least * c.kept_operands)
+            # 32 lanes load from shared memory at a time, however many lanes multiply
+            lanes = self._device.float32_lanes_per_sm / _LOAD_LANES
+            out = out + kept * lanes * (c.shared_load + c.bank_conflict * (ways - 1))
+            body = np.maximum(s["unroll"][self._main].max(axis=0), c.unrolled_body)
+            out = out + iterations / np.minimum(iterations / self._passes, body) * c.loop
+        return out * self._slowdown()
+
+    def _slowdown(self) -> Array:
+        """What it costs when the tile does not live in registers."""
+        s, c = self._s, self._c
+        out = np.ones_like(self._tile)
+        if self._on.spill_m:
+            reserved = 0 if self._device.scalar_registers else c.reserved_registers
+            limit = np.maximum(self._register_limit() - reserved, 1)
+            out = out + c.spill * np.clip((self._tile / limit - 1) / _SPILL_RAMP, 0, 1)
+        if self._on.rolled_c:
+            body = np.maximum(s["spatial_body"][self._main].max(axis=0), 1)
+            limit = np.full_like(body, c.unroll_limit)
+            if self._device.unroll_follows_pragma:
+                limit = np.maximum(s["unroll"][self._main].max(axis=0), limit)
+            out = out + c.rolled / (1 + (limit / body) ** 8)
+        return out
+
+    def _stage(self) -> tuple[Array, Array]:
+        """Instructions of one thread that move operands in, and loads it waits for one by one."""
+        s, c = self._s, self._c
+        elements = s["issued"][self._staging] / (self._blocks * self._threads)
+        vector = s["vector"][self._staging]
+        cost = c.stage / np.clip(vector, 1, 4) ** c.vector_saving
+        if self._on.transaction_m:
+            rows = _SECTOR / np.clip(s["l2_trans_dim"][self._staging], 1, _SECTOR)
+            odd = np.where(np.isin(vector, (1, 2, 4)), 1, np.minimum(vector, 16))
+            cost = cost * (1 + c.short_rows * (rows - 1) + c.odd_vectors * (odd - 1))
+        waited = np.maximum(elements / np.clip(vector, 1, 4), self._passes)
+        issue = elements * cost if self._on.issue_c else elements
+        return issue.sum(axis=0), waited.sum(axis=0)
+
+    def _write(self) -> Array:
+        """Instructions that write the results out."""
+        s, c = self._s, self._c
+        if self._main and self._main[-1] == len(s.scopes) - 1:
+            return np.zeros_like(self._threads)
+        results = s["thread_iterations"][-1]
+        if not self._on.transaction_m:
+            return results * c.write
+        warp = float(self._device.warp_size)
+        lanes = np.minimum(s["lane_extent"][-1], warp)
+        span = np.maximum(lanes * np.minimum(s["lane_step"][-1], _SECTOR) / _SECTOR, 1)
+        requests = np.maximum(warp / lanes * span / (warp / _SECTOR), 1)
+        return results * c.write * (1 + c.scattered_write * (requests - 1))
+
+    def _memory_s(self) -> Array:
+        s, c = self._s, self._c
+        moved, unique = s["issued"], s["unique"]
+        if self._on.cache_m:
+            repeated = np.maximum(moved - unique, 0)
+            moved = np.minimum(unique, moved) + c.repeated_traffic * repeated
+        if self._on.transaction_m:
+            run = np.maximum(s["l2_trans_dim"], 1)
+            moved = moved * (run + c.row_elements) / run
+        return c.traffic * _BYTES * moved.sum(axis=0) / self._device.dram_bytes_per_s
+
+
+def _direct_s(
+    s: Symbols, device: GpuDevice, constants: DraftConstants, on: HardwareSwitches
+) -> Array:
+    """Kernels without a shared stage: bandwidth, resident threads, launch of blocks."""
+    c = constants.rates
+    threads, blocks = s["l1_para_info"], s["l2_para_info"]
+    lanes = np.ceil(threads / device.warp_size) * device.warp_size
+    resident = np.minimum(device.max_blocks_per_sm, np.floor(device.max_threads_per_sm / lanes))
+    busy = np.minimum(1, resident * threads / device.max_threads_per_sm)
+    seconds = _BYTES * s["unique"] / device.dram_bytes_per_s
+    if on.occupancy_m:
+        seconds = seconds * (1 + c.idle_threads) * (busy + c.idle_threads) / busy
+    if on.latency_c:
+        seconds = seconds + blocks * c.block_launch_ns * 1e-9 / device.num_sms
+    if on.wave_c:
+        waves = blocks / (device.num_sms * resident)
+        seconds = seconds * np.maximum(1, np.ceil(waves) / waves)
+    return seconds.sum(axis=0)

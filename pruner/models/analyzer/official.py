@@ -1,0 +1,76 @@
+"""The released analyzer (psa_model.py, "version 6"), to the digit.
+
+Inputs are the 11 official symbols of :mod:`pruner.features.symbols.official`; pruner-facts section
+2.5 lists what differs from the paper: the maximum of compute and memory time instead of their sum,
+elements where bytes are meant, no memory penalty.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from pruner.program.device import GpuDevice
+
+_GIBI = float(2**30)
+(_OPS, _TOTAL, _REGISTERS, _MOVED, _SHARED, _DRAM, _REUSE, _GPU, _BLOCKS, _THREADS, _VTHREADS) = (
+    range(11)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfficialSwitches:
+    """Terms of the released analyzer; all on is the release."""
+
+    wave: bool = True  # blocks against multiprocessors
+    warp: bool = True  # threads against whole warps
+    registers: bool = True
+    reuse: bool = True
+    memory: bool = True
+
+    @classmethod
+    def without(cls, group: str) -> "OfficialSwitches":
+        """Without the penalties of compute (``c``), or the only one of memory (``m``): registers.
+
+        The release divides compute by the register penalty; it is the paper's P_l0,m all the same.
+        """
+        return cls(wave=False, warp=False, reuse=False) if group == "c" else cls(registers=False)
+
+
+def official_latency_ms(
+    psa: Float[np.ndarray, "program statement 11"],
+    device: GpuDevice,
+    switches: OfficialSwitches | None = None,
+) -> Float[np.ndarray, " program"]:
+    """Predicted milliseconds; infinite for programs whose symbols are all zero (no lowering).
+
+    ``sum over statements of max(t_c, t_m)`` with ``t_c = #1 reuse reg / (peak wave warp)`` and
+    ``t_m = #5 / bandwidth``, numbers as in pruner-facts section 2.5.
+    """
+    on = switches or OfficialSwitches()
+    device = device.official()
+    value = np.moveaxis(np.asarray(psa, np.float64), -1, 0)
+    threads, blocks = np.maximum(value[_THREADS], 1), np.maximum(value[_BLOCKS], 1)
+    warps = np.ceil(threads / device.warp_size)
+    warp = threads / device.warp_size / warps if on.warp else 1.0
+    wave = _wave(blocks, warps, device) if on.wave else 1.0
+    cap = device.register_cap
+    spill = np.maximum(value[_REGISTERS] / cap, 1.0) if on.registers else 1.0
+    reuse = 1 + 1 / np.maximum(value[_REUSE], 1.0) if on.reuse else 1.0
+    peak_gflops = device.peak_flops_per_s / 1e9
+    compute = value[_TOTAL] * reuse / (peak_gflops * wave * warp / spill) / 1e6
+    memory = value[_DRAM] / (device.dram_bytes_per_s / 1e9) * 1000 / _GIBI
+    slower = np.maximum(compute, memory) if on.memory else compute
+    real = np.any(value != 0, axis=0)
+    total = np.where(real, slower, 0.0).sum(axis=1)
+    return np.where(real.any(axis=1), total, np.inf)
+
+
+def _wave(
+    blocks: Float[np.ndarray, "..."], warps: Float[np.ndarray, "..."], device: GpuDevice
+) -> Float[np.ndarray, "..."]:
+    sms, schedulers = device.num_sms, device.schedulers_per_sm
+    small = np.where(warps < schedulers, blocks * warps, schedulers * blocks)
+    units = np.where(blocks >= sms, blocks, small)
+    slots = np.where(blocks >= sms, sms, schedulers * sms)
+    return units / (np.ceil(units / slots) * slots)

@@ -1,0 +1,209 @@
+"""Quality of the draft on measured records: Best-k over set sizes, beside random and the oracle.
+
+The analyzer may be calibrated; then tasks are halved by the identity of their work, and the rates
+used on one half were fitted to programs of the other half only.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from jaxtyping import Float
+
+from pruner.data.tasks import TaskRecords
+from pruner.errors import PrunerError, UnsupportedProgram
+from pruner.features.symbols.closed.draft import Symbols
+from pruner.models.analyzer.analyzer import Analyzer
+from pruner.models.analyzer.calibrate import Fit, Sample, calibrate
+from pruner.models.judging import metrics
+from pruner.models.judging.chance import expected_latency
+from pruner.models.judging.metrics import ScoredTask
+from pruner.models.judging.summary import draft_sizes
+from pruner.program.dag.dag import ComputeDAG
+from pruner.program.dag.task_index import TaskIndex, find_dag
+from pruner.program.device import Device, GpuDevice
+from pruner.program.te.skeleton import group_programs
+
+_ARCHITECTURE = re.compile(r"-(?:arch|mcpu)=(\w+)")
+_TASKS_FITTED = 20
+_PROGRAMS_FITTED = 30  # a task with fewer measured programs is not fitted to
+
+
+class StepScorer(Protocol):
+    """Scores programs of one task from their step lists."""
+
+    def score_steps(
+        self, dag: ComputeDAG, steps: Sequence[list[list[Any]]]
+    ) -> Float[np.ndarray, " program"]:
+        """Higher is better; minus infinity for programs that cannot be scored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DraftTask:
+    """Measured programs of one task with their symbols, by skeleton (`rows` into the task).
+
+    Rows that are in no group have a skeleton that the engine cannot replay.
+    """
+
+    name: str
+    identity: str
+    latency_s: Float[np.ndarray, " program"]
+    groups: tuple[tuple[np.ndarray, Symbols], ...]
+
+    @property
+    def fold(self) -> int:
+        """0 or 1 from a hash of the work: the same work is in the same half on every platform."""
+        return hashlib.sha256(self.identity.encode()).digest()[0] % 2
+
+
+def of_another_gpu(records: TaskRecords, device: Device) -> bool:
+    """The target of the records names another architecture than the device's."""
+    named = _ARCHITECTURE.search(records.target)
+    own = device.architecture if isinstance(device, GpuDevice) else None
+    return named is not None and own is not None and named[1] != own
+
+
+def draft_task(
+    records: TaskRecords, analyzer: Analyzer, tasks: TaskIndex | None = None
+) -> DraftTask:
+    """Symbols of a task's measured programs.
+
+    Raises:
+        UnsupportedProgram: the operator is not known.
+    """
+    records = records.select(records.valid)
+    dag = find_dag(records.workload_key, records.fused, tasks)
+    groups = []
+    for group in group_programs(records.steps)[0]:
+        try:
+            symbols = analyzer.plan(dag, group.skeleton).symbols(group.decisions)
+        except UnsupportedProgram:
+            continue
+        groups.append((group.rows, symbols))
+    return DraftTask(
+        name=task_label(records),
+        identity=records.key.identity,
+        latency_s=records.latency_s,
+        groups=tuple(groups),
+    )
+
+
+def task_label(records: TaskRecords) -> str:
+    """``platform/task``, as other models name scored tasks."""
+    return f"{records.key.platform}/{records.key.task}"
+
+
+def score_task(task: DraftTask, analyzer: Analyzer) -> ScoredTask:
+    """Scores of the analyzer, higher is better; minus infinity for programs without symbols."""
+    score = np.full(len(task.latency_s), -np.inf)
+    for rows, symbols in task.groups:
+        score[rows] = -np.log(analyzer.latency_s(symbols))
+    return ScoredTask(name=task.name, latency_s=task.latency_s, score=score)
+
+
+def score_records(
+    records: TaskRecords, scorer: StepScorer, tasks: TaskIndex | None = None
+) -> ScoredTask:
+    """Scores of a task's measured programs, on any device, without keeping symbols.
+
+    Raises:
+        UnsupportedProgram: the operator is not known.
+    """
+    records = records.select(records.valid)
+    dag = find_dag(records.workload_key, records.fused, tasks)
+    return ScoredTask(
+        name=task_label(records),
+        latency_s=records.latency_s,
+        score=scorer.score_steps(dag, records.steps),
+    )
+
+
+def sample_programs(
+    tasks: Sequence[DraftTask], analyzer: Analyzer, num: int, rng: np.random.Generator
+) -> list[Sample]:
+    """About `num` measured programs, drawn at random from 20 tasks that tell about the rates."""
+    useful = [
+        task
+        for task in tasks
+        if len(task.latency_s) >= _PROGRAMS_FITTED
+        and task.groups
+        and analyzer.has_rates_for(task.groups[0][1])
+    ]
+    chosen = rng.permutation(len(useful))[:_TASKS_FITTED]
+    each = max(2, num // max(1, len(chosen)))
+    return [_sample(useful[number], each, rng) for number in chosen]
+
+
+def _sample(task: DraftTask, num: int, rng: np.random.Generator) -> Sample:
+    """At most `num` programs of one task, by skeleton."""
+    size = sum(len(rows) for rows, _ in task.groups)
+    drawn = np.zeros(size, bool)
+    drawn[rng.choice(size, min(num, size), replace=False)] = True
+    parts, latency, start = [], [], 0
+    for rows, symbols in task.groups:
+        pick = np.flatnonzero(drawn[start : start + len(rows)])
+        start += len(rows)
+        if len(pick):
+            parts.append(replace(symbols, values=symbols.values[:, :, pick]))
+            latency.append(task.latency_s[rows[pick]])
+    return Sample(symbols=tuple(parts), latency_s=np.concatenate(latency), task=task.name)
+
+
+def cross_calibrated(
+    tasks: Sequence[DraftTask], analyzer: Analyzer, num: int, rng: np.random.Generator
+) -> tuple[dict[int, Analyzer], dict[int, Fit]]:
+    """Analyzer and fit by fold: those of fold f saw only programs of the other fold.
+
+    Fits start from the default rates: those of a platform's file may have seen these tasks.
+
+    Raises:
+        PrunerError: a half has no task to fit to.
+    """
+    fits = {}
+    analyzer = analyzer.uncalibrated()
+    for fold in (0, 1):
+        samples = sample_programs([t for t in tasks if t.fold != fold], analyzer, num, rng)
+        if not samples:
+            raise PrunerError(
+                f"calibration: a half of the tasks has none with {_PROGRAMS_FITTED} measured "
+                "programs (on GPUs: with staged operands); give more tasks"
+            )
+        fits[fold] = calibrate(samples, analyzer)
+    return {f: replace(analyzer, constants=fit.constants) for f, fit in fits.items()}, fits
+
+
+def quality(tasks: Sequence[ScoredTask]) -> dict[str, Any]:
+    """Best-1 by set size with the exact expectation of a random draft, and ranking metrics."""
+    out: dict[str, Any] = {
+        "num_tasks": len(tasks),
+        "num_programs": sum(task.num_programs for task in tasks),
+        "top1": metrics.top_k(tasks, 1),
+        "top5": metrics.top_k(tasks, 5),
+        "rank_correlation": float(np.mean([_rank_correlation(task) for task in tasks])),
+    }
+    best_s = sum(task.best_s for task in tasks)
+    for name, sizes in draft_sizes(tasks).items():
+        ours = metrics.best_k(tasks, 1, sizes)
+        chance = best_s / sum(expected_latency(t, k) for t, k in zip(tasks, sizes, strict=True))
+        own = [
+            t.best_s / metrics.best_k_latency(t, 1, k) for t, k in zip(tasks, sizes, strict=True)
+        ]
+        random = [t.best_s / expected_latency(t, k) for t, k in zip(tasks, sizes, strict=True)]
+        out[f"best1_at_{name}"] = ours
+        out[f"random_at_{name}"] = chance
+        out[f"regret_ratio_at_{name}"] = metrics.regret_against_random(ours, chance)
+        out[f"task_mean_regret_ratio_at_{name}"] = metrics.regret_against_random(
+            float(np.mean(own)), float(np.mean(random))
+        )
+    return out
+
+
+def _rank_correlation(task: ScoredTask) -> float:
+    """Spearman's; 0 where one side is constant."""
+    ranks = [np.argsort(np.argsort(v)) for v in (task.score, -task.latency_s)]
+    if task.num_programs < 2 or np.ptp(task.score) == 0 or np.ptp(task.latency_s) == 0:
+        return 0.0
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])

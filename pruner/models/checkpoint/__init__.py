@@ -1,0 +1,1 @@
+"""Checkpoints of this project and of the official release."""

@@ -1,0 +1,164 @@
+"""Checkpoints: weights, normalisation and everything needed to refuse a wrong use of them.
+
+One file, readable without running code in it (`torch.load(weights_only=True)`): format number,
+model constructor and its arguments, state, feature-set version, the full configuration, git
+commit, the tasks it was fitted and validated on, and the metrics of its run.
+"""
+
+import importlib
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from pruner.data.tasks import TaskKey
+from pruner.errors import DataError
+from pruner.models.programs.scaler import ColumnScaler
+from pruner.models.ranker import NeuralRanker, Ranker
+from pruner.models.trees.xgboost import TreeRanker
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointInfo:
+    """What a checkpoint says about itself.
+
+    `model` is the constructor (`_target_`) with its arguments; `dataflow` is "paper" or
+    "official"; `seen_tasks` maps a platform to the tasks used for fitting or validation.
+    """
+
+    model: Mapping[str, Any]
+    feature_version: str
+    dataflow: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    git_commit: str = "unknown"
+    seen_tasks: Mapping[str, list[str]] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+
+    def has_seen(self, key: TaskKey) -> bool:
+        """Whether the task was used for fitting or validation."""
+        return key.task in self.seen_tasks.get(key.platform, ())
+
+
+def build_model(model: Mapping[str, Any]) -> nn.Module | TreeRanker:
+    """Construct a model from its `_target_` and arguments; only this room's classes."""
+    spec = dict(model)
+    target = str(spec.pop("_target_", ""))
+    if not target.startswith("pruner.models."):
+        raise ValueError(f"model._target_: got {target!r}; it must begin with pruner.models.")
+    module, _, name = target.rpartition(".")
+    built: nn.Module | TreeRanker = getattr(importlib.import_module(module), name)(**spec)
+    return built
+
+
+def save_checkpoint(path: Path, ranker: Ranker, info: CheckpointInfo) -> None:
+    """Write one checkpoint, atomically: a reader sees the old file or the whole new one."""
+    content = {
+        "format": FORMAT,
+        "model": _plain(info.model),
+        "feature_version": info.feature_version,
+        "dataflow": info.dataflow,
+        "config": _plain(info.config),
+        "git_commit": info.git_commit,
+        "seen_tasks": _plain(info.seen_tasks),
+        "metrics": _plain(info.metrics),
+        "state": _state(ranker),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".part")
+    torch.save(content, partial)
+    partial.replace(path)
+
+
+def load_checkpoint(
+    path: Path, *, feature_version: str | None = None
+) -> tuple[Ranker, CheckpointInfo]:
+    """Read a checkpoint, in evaluation mode, on the CPU.
+
+    With `feature_version` (the version of the features it is going to score) a checkpoint of
+    another version is refused. Raises DataError for a missing, damaged or mismatching file.
+    """
+    content = _read(path)
+    info = CheckpointInfo(
+        **{name: content[name] for name in CheckpointInfo.__dataclass_fields__}  # format 1
+    )
+    if feature_version is not None and info.feature_version != feature_version:
+        raise DataError(
+            f"{path}: made for feature-set version {info.feature_version!r}, this installation "
+            f"computes {feature_version!r}; retrain, or check out commit {info.git_commit[:10]}"
+        )
+    return _restored(build_model(info.model), content["state"]), info
+
+
+def _state(ranker: Ranker) -> dict[str, Any]:
+    match ranker:
+        case NeuralRanker():
+            return {
+                "network": {k: v.detach().cpu() for k, v in ranker.network.state_dict().items()},
+                "scaler": {k: v.detach().cpu() for k, v in ranker.scaler.state_dict().items()},
+                "relative": ranker.relative,
+            }
+        case TreeRanker():
+            return {"booster": ranker.state()}
+        case _:
+            raise TypeError(f"cannot store a {type(ranker).__name__}")
+
+
+def _restored(model: nn.Module | TreeRanker, state: Mapping[str, Any]) -> Ranker:
+    """The model with what `_state` gave."""
+    if isinstance(model, TreeRanker):
+        model.load_state(state["booster"])
+        return model
+    model.load_state_dict(state["network"])
+    scaler = ColumnScaler()
+    scaler.load_state_dict(state["scaler"])
+    return NeuralRanker(model, scaler, relative=state["relative"]).eval()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise DataError(f"checkpoint {path} does not exist; train one with train.py")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise DataError(
+            f"{path} is not a Pruner checkpoint, or a damaged one; train.py writes them"
+        ) from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise DataError(f"{path} is not a Pruner checkpoint of format {FORMAT}")
+    return content
+
+
+def _plain(value: Any) -> Any:
+    """Reduce mappings and sequences to dict and list, so that reading needs no class of ours."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def git_commit() -> str:
+    """Commit of the source tree this code runs from, with "+changes", or "unknown"."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", *arguments],
+            cwd=Path(__file__).parent,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no")
+        return git("rev-parse", "HEAD") + ("+changes" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"

@@ -1,0 +1,188 @@
+"""Pickled PyTorch modules, read without running anything in them.
+
+A pickle is a program: its opcodes may call any function it names. The opcodes are checked against
+a list before the file is opened as a pickle; the few names that a module of linear layers, batch
+norm and attention needs become inert records or plain tensors, and any other name is refused. The
+bytes of a tensor are themselves a small PyTorch file, opened with ``weights_only=True``.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections import OrderedDict
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from pruner.data.tenset.task_pickle import UnsafePickle, check_opcodes
+from pruner.errors import DataError
+
+MAX_BYTES = 256 * 2**20
+"""The official checkpoints have 1.7 MB; a larger file than this is none of them."""
+
+# fmt: off
+ALLOWED_OPCODES = frozenset({
+    "PROTO", "FRAME", "STOP", "MARK", "POP", "MEMOIZE", "BINPUT", "LONG_BINPUT", "BINGET",
+    "LONG_BINGET", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1",
+    "BINFLOAT", "SHORT_BINUNICODE", "BINUNICODE", "SHORT_BINBYTES", "BINBYTES", "EMPTY_LIST",
+    "APPEND", "APPENDS", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_DICT",
+    "SETITEM", "SETITEMS", "EMPTY_SET", "ADDITEMS", "GLOBAL", "STACK_GLOBAL", "REDUCE", "NEWOBJ",
+    "BUILD",
+})
+# fmt: on
+"""Opcodes of plain data and of objects of named types; no persistent identifiers, no extension
+codes, no old-style instances, no keyword constructors, no buffers outside the file."""
+
+MODULE_NAMES = frozenset(
+    {
+        ("tvm.auto_scheduler.cost_model.pam_model", "PAMModule"),
+        ("torch.nn.modules.container", "Sequential"),
+        ("torch.nn.modules.linear", "Linear"),
+        ("torch.nn.modules.linear", "_LinearWithBias"),
+        ("torch.nn.modules.linear", "NonDynamicallyQuantizableLinear"),
+        ("torch.nn.modules.activation", "ReLU"),
+        ("torch.nn.modules.activation", "MultiheadAttention"),
+        ("torch.nn.modules.batchnorm", "BatchNorm1d"),
+    }
+)
+"""Classes of modules that the official network is made of."""
+
+
+class InertModule:
+    """Stand-in for one module: keeps its attributes and does nothing with them."""
+
+    state: object = None
+
+    def __new__(cls, *args: object) -> InertModule:
+        """Modules are pickled without constructor arguments."""
+        if args:
+            raise UnsafePickle("refused: a module with constructor arguments")
+        return super().__new__(cls)
+
+    def __setstate__(self, state: object) -> None:
+        """Keep the attributes."""
+        self.state = state
+
+    def tensors(self, prefix: str = "") -> dict[str, Tensor]:
+        """Parameters and buffers by dotted name, as ``state_dict`` names them.
+
+        Raises DataError where the attributes are not those of a module.
+        """
+        if not isinstance(self.state, dict):
+            raise DataError("a module without attributes")
+        found: dict[str, Tensor] = {}
+        for kind in ("_parameters", "_buffers"):
+            for name, value in _mapping(self.state, kind).items():
+                if isinstance(value, Tensor):
+                    found[f"{prefix}{name}"] = value
+                elif value is not None:
+                    raise DataError(f"{prefix}{name} is not a tensor")
+        for name, module in _mapping(self.state, "_modules").items():
+            if isinstance(module, InertModule):
+                found |= module.tensors(f"{prefix}{name}.")
+        return found
+
+
+def _mapping(state: dict[Any, Any], name: str) -> dict[str, object]:
+    value = state.get(name, {})
+    if not isinstance(value, dict):
+        raise DataError(f"a module whose {name} are no mapping")
+    return value
+
+
+def load_modules(payload: bytes) -> Any:
+    """The pickled value: plain data, tensors, and modules as :class:`InertModule`.
+
+    Raises:
+        UnsafePickle: the file names anything that is not on the lists of this module.
+        DataError: the file is damaged.
+    """
+    check_opcodes(payload, ALLOWED_OPCODES)
+    try:
+        return _ModuleUnpickler(io.BytesIO(payload)).load()
+    except DataError:
+        raise
+    except Exception as error:  # a damaged pickle may fail in any way; all of them mean this
+        raise DataError(f"damaged pickle ({type(error).__name__}: {_line(error)})") from error
+
+
+def _line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0]
+
+
+def _storage(payload: object) -> Tensor:
+    """The numbers of a pickled storage as a flat tensor on the CPU."""
+    if not isinstance(payload, bytes):
+        raise UnsafePickle("refused: a tensor storage that is not made of bytes")
+    try:
+        loaded = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise UnsafePickle(f"refused: a tensor storage with more in it ({_line(error)})") from error
+    if not isinstance(loaded, torch.TypedStorage):
+        raise UnsafePickle(f"refused: a tensor storage that is a {type(loaded).__name__}")
+    flat = torch.empty(0, dtype=loaded.dtype)
+    flat.set_(loaded._untyped_storage)
+    return flat
+
+
+def _tensor(storage: object, offset: object, size: object, stride: object, *_: object) -> Tensor:
+    """``torch._utils._rebuild_tensor_v2``; what lies outside the storage is refused."""
+    if not isinstance(storage, Tensor) or not isinstance(offset, int) or offset < 0:
+        raise UnsafePickle("refused: a tensor without storage")
+    sizes, strides = _counts(size), _counts(stride)
+    if len(sizes) != len(strides):
+        raise UnsafePickle("refused: a tensor whose sizes and strides do not match")
+    last = offset + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))
+    if 0 not in sizes and last >= storage.numel():
+        raise UnsafePickle("refused: a tensor larger than its storage")
+    return torch.as_strided(storage, sizes, strides, offset).clone()
+
+
+def _counts(value: object) -> tuple[int, ...]:
+    if isinstance(value, tuple) and all(type(n) is int and n >= 0 for n in value):
+        return value
+    raise UnsafePickle("refused: a tensor whose size is no tuple of counts")
+
+
+def _parameter(data: object, *_: object) -> Tensor:
+    """``torch._utils._rebuild_parameter``: the tensor itself."""
+    if not isinstance(data, Tensor):
+        raise UnsafePickle("refused: a parameter that is no tensor")
+    return data
+
+
+def _names() -> dict[tuple[str, str], Any]:
+    """What every allowed name becomes; new for every file, so that none can change another's."""
+
+    def callable_only(function: Any) -> type:
+        # A class, because a pickle can set attributes of a function.
+        return type("Call", (), {"__slots__": (), "__new__": lambda _cls, *a: function(*a)})
+
+    table: dict[tuple[str, str], Any] = {
+        ("torch._utils", "_rebuild_tensor_v2"): callable_only(_tensor),
+        ("torch._utils", "_rebuild_parameter"): callable_only(_parameter),
+        ("torch.storage", "_load_from_bytes"): callable_only(_storage),
+        ("collections", "OrderedDict"): OrderedDict,
+        ("builtins", "set"): set,
+        ("__builtin__", "set"): set,
+    }
+    return table | {key: type(key[1], (InertModule,), {}) for key in MODULE_NAMES}
+
+
+class _ModuleUnpickler(pickle.Unpickler):
+    """Finds nothing but the stand-ins."""
+
+    def __init__(self, stream: io.BytesIO) -> None:
+        super().__init__(stream)
+        self._names = _names()
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return self._names[module, name]
+        except KeyError:
+            raise UnsafePickle(f"refused: it names {module}.{name}") from None
+
+    def persistent_load(self, pid: object) -> NoReturn:
+        raise UnsafePickle(f"refused: persistent identifier {pid!r}")

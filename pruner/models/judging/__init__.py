@@ -1,0 +1,1 @@
+"""How a ranking is judged: metrics, chance, and their summary."""

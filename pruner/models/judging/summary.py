@@ -1,0 +1,90 @@
+"""The metrics of one evaluation as one flat object, with the random ranker beside it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pruner.models.judging import metrics
+from pruner.models.judging.chance import random_ratio
+from pruner.models.judging.metrics import ScoredTask
+
+Sizes = Mapping[str, Sequence[int]]
+_RANDOM_SEED = 0
+
+
+def draft_sizes(tasks: Sequence[ScoredTask]) -> dict[str, list[int]]:
+    """Set sizes of the Best-k table: 512 programs, one eighth, one fiftieth of each pool."""
+    return {
+        "512": [min(512, task.num_programs) for task in tasks],
+        "eighth": [max(1, task.num_programs // 8) for task in tasks],
+        "2pct": [max(1, task.num_programs // 50) for task in tasks],
+    }
+
+
+def best_k_table(tasks: Sequence[ScoredTask], ks: Sequence[int] = (1, 5, 20)) -> dict[str, float]:
+    """Best-k of the ranking for each set size: ``best<k>_at_<size>``."""
+    return {
+        f"best{k}_at_{name}": metrics.best_k(tasks, k, sizes)
+        for k in ks
+        for name, sizes in draft_sizes(tasks).items()
+    }
+
+
+def random_report(tasks: Sequence[ScoredTask], ks: Sequence[int] = (1, 5, 20)) -> dict[str, Any]:
+    """What a random ranker gets on the same tasks: Top-k, Best-k, pairwise accuracy."""
+    rng = np.random.default_rng(_RANDOM_SEED)
+    ones = {k: [k] * len(tasks) for k in (1, 5)}
+    table = {
+        f"best{k}_at_{name}": random_ratio(tasks, sizes, k, rng=rng)
+        for k in ks
+        for name, sizes in draft_sizes(tasks).items()
+    }
+    return {
+        "top1": random_ratio(tasks, ones[1], rng=rng),
+        "top5": random_ratio(tasks, ones[5], rng=rng),
+        "pairwise_accuracy": 0.5,
+        "best_k": table,
+    }
+
+
+def ranking_metrics(tasks: Sequence[ScoredTask]) -> dict[str, float]:
+    """The scalar metrics of a ranking, cheap enough for every validation epoch."""
+    return {
+        "top1": metrics.top_k(tasks, 1),
+        "top5": metrics.top_k(tasks, 5),
+        "top1_task_mean": metrics.top_k_task_mean(tasks, 1),
+        "top5_task_mean": metrics.top_k_task_mean(tasks, 5),
+        "pairwise_accuracy": metrics.pairwise_accuracy(tasks),
+        "peak_score_1": metrics.peak_score(tasks, 1),
+        "peak_score_5": metrics.peak_score(tasks, 5),
+        "ndcg": metrics.ndcg(tasks),
+    }
+
+
+def task_rows(tasks: Sequence[ScoredTask]) -> list[dict[str, Any]]:
+    """One row a task: what the sums of the metrics are made of."""
+    return [
+        {
+            "task": task.name,
+            "num_programs": task.num_programs,
+            "best_latency_s": task.best_s,
+            "top1": metrics.top_k([task], 1),
+            "top5": metrics.top_k([task], 5),
+            "pairwise_accuracy": metrics.pairwise_accuracy([task]),
+        }
+        for task in tasks
+    ]
+
+
+def full_report(tasks: Sequence[ScoredTask]) -> dict[str, Any]:
+    """Everything `evaluate` prints: metrics, Best-k table, the random row and regrets."""
+    values: dict[str, Any] = dict(ranking_metrics(tasks))
+    values["best_k"] = best_k_table(tasks)
+    values["random"] = random_report(tasks)
+    for name in ("top1", "top5"):
+        chance = values["random"][name]
+        values[f"{name}_regret"] = metrics.regret_against_random(values[name], chance)
+    values["num_tasks"] = len(tasks)
+    values["num_programs"] = sum(task.num_programs for task in tasks)
+    return values

@@ -1,0 +1,1 @@
+"""The networks: PaCM, TenSetMLP, TLP, attention with device features."""

@@ -1,0 +1,77 @@
+"""Attention over statements and the device, after Verma et al. (arXiv 2304.05430).
+
+Published: joint network and hardware features, an attention-inspired ranker, transfer to hardware
+it has not seen, and a training set cut to 55 % at equal pairwise accuracy
+(:func:`pruner.models.programs.pruning.spread`). No code is public, so layout and sizes are ours:
+every statement row and the device become tokens of one width, attend to each other and are added.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from pruner.errors import DataError
+from pruner.features.hardware import known_platforms, platform_features
+from pruner.models.networks.layers import MaskedSelfAttention, ResidualLayer, statement_encoder
+from pruner.models.programs.batch import NUM_STATEMENT_COLUMNS, ProgramBatch
+from pruner.models.programs.relative import places
+
+
+class HardwareEncoder(nn.Module):
+    """Device constants as standard scores over all devices of ``conf/platform``, then two layers.
+
+    The scores' vectors are buffers: a device described later does not move a trained model.
+    """
+
+    center: Tensor
+    scale: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        known = torch.stack([_vector(name) for name in known_platforms()])
+        self.register_buffer("center", known.mean(dim=0))
+        self.register_buffer("scale", known.std(dim=0).clamp(min=1e-3))
+        columns = known.shape[1]
+        self.layers = nn.Sequential(
+            nn.Linear(columns, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()
+        )
+
+    def forward(self, batch: ProgramBatch) -> Float[Tensor, "program width"]:
+        """One vector a program; raises DataError for a platform without a description."""
+        if batch.platform is None or "" in batch.platforms:
+            raise DataError(
+                "the attention model reads the device; say which platform the programs are for"
+            )
+        devices = torch.stack([_vector(name) for name in batch.platforms]).to(self.center.device)
+        encoded: Tensor = self.layers((devices - self.center) / self.scale)
+        return encoded[batch.platform]
+
+
+class HardwareAttention(nn.Module):
+    """Rank programs from statement features and the device's constants; higher is better."""
+
+    def __init__(self, *, width: int = 128, num_heads: int = 4, num_residual: int = 2) -> None:
+        super().__init__()
+        self.statement_encoder = statement_encoder(NUM_STATEMENT_COLUMNS, width)
+        self.hardware_encoder = HardwareEncoder(width)
+        self.attention = MaskedSelfAttention(width, num_heads)
+        self.residual = nn.Sequential(*(ResidualLayer(width) for _ in range(num_residual)))
+        self.head = nn.Linear(width, 1)
+
+    def forward(self, batch: ProgramBatch) -> Float[Tensor, " program"]:
+        """Score normalised features; the first token of a program is its device."""
+        rows: Tensor = self.statement_encoder(batch.statement)
+        place = places(batch.program)
+        longest = int(place.max()) + 2 if len(place) else 1
+        tokens = rows.new_zeros(batch.num_programs, longest, rows.shape[1])
+        tokens[:, 0] = self.hardware_encoder(batch).to(rows.dtype)
+        tokens[batch.program, place + 1] = rows
+        real = torch.zeros(tokens.shape[:2], dtype=torch.bool, device=rows.device)
+        real[:, 0] = True
+        real[batch.program, place + 1] = True
+        attended = self.attention(tokens, real) * real[:, :, None]
+        return self.head(self.residual(attended.sum(dim=1))).squeeze(1)
+
+
+def _vector(platform: str) -> Float[Tensor, " column"]:
+    return torch.from_numpy(platform_features(platform))

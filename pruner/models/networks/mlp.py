@@ -1,0 +1,23 @@
+"""TenSetMLP, the baseline of TenSet (NeurIPS'21 Datasets): statements only, summed."""
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from pruner.models.networks.layers import ResidualLayer, segment_sum, statement_encoder
+from pruner.models.programs.batch import NUM_STATEMENT_COLUMNS, ProgramBatch
+
+
+class TenSetMLP(nn.Module):
+    """174 -> 256 -> 256 for every statement, sum, two residual layers, one score."""
+
+    def __init__(self, *, width: int = 256, num_residual: int = 2) -> None:
+        super().__init__()
+        self.statement_encoder = statement_encoder(NUM_STATEMENT_COLUMNS, width)
+        self.residual = nn.Sequential(*(ResidualLayer(width) for _ in range(num_residual)))
+        self.head = nn.Linear(width, 1)
+
+    def forward(self, batch: ProgramBatch) -> Float[Tensor, " program"]:
+        """Score normalised features; higher is better."""
+        rows = self.statement_encoder(batch.statement)
+        summed = segment_sum(rows, batch.program, batch.num_programs)
+        return self.head(self.residual(summed)).squeeze(1)

@@ -1,0 +1,1 @@
+"""Measured programs as tensors: the store, batches, tokens, normalisation."""

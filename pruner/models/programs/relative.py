@@ -1,0 +1,74 @@
+"""Features relative to the other candidates of the same task.
+
+A ranker compares schedules of one operator, but absolute features mostly tell operators apart (how
+much work, how large the tensors): a model learns what is special about the training operators and
+is lost on a new one. Relative features are what remains after the mean over the task's candidates
+is taken away, place by place: statement row r of every program minus the mean row r, and the same
+for decisions. Scores are then relative to the set of candidates that is scored together; the ten
+workload flags and the structure of schedules stay.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from pruner.models.networks.layers import group_means
+from pruner.models.programs.batch import NUM_STATEMENT_FEATURES, ProgramBatch
+
+
+def places(program: Int[Tensor, " row"]) -> Int[Tensor, " row"]:
+    """Place of every row inside its program; rows of a program are neighbours.
+
+    >>> places(torch.tensor([0, 0, 0, 1, 1, 2])).tolist()
+    [0, 1, 2, 0, 1, 0]
+    """
+    if not len(program):
+        return program
+    starts = torch.ones_like(program, dtype=torch.bool)
+    starts[1:] = program[1:] != program[:-1]
+    order = torch.arange(len(program), device=program.device)
+    return order - order[starts][starts.cumsum(0) - 1]
+
+
+@dataclass(frozen=True, slots=True)
+class Center:
+    """Mean candidate of one task: `statement` [place, 164], `dataflow` [slot, 23].
+
+    `tokens` [place]: mean decisions, where the programs have primitive tokens.
+    """
+
+    statement: Tensor
+    dataflow: Tensor
+    tokens: Tensor | None = None
+
+    @staticmethod
+    def of(batch: ProgramBatch) -> "Center":
+        """The mean of a batch of programs of one task."""
+        place = places(batch.program)
+        num_places = int(place.max()) + 1 if len(place) else 0
+        rows = batch.statement[:, :NUM_STATEMENT_FEATURES]
+        return Center(
+            group_means(rows, place, num_places),
+            batch.dataflow.mean(dim=0),
+            None
+            if batch.tokens is None
+            else batch.tokens.place_means(torch.zeros_like(batch.tokens.skeleton), 1)[0],
+        )
+
+    def over(self, other: "Center") -> "Center":
+        """This mean where it has one, the other's for places that none of its programs had."""
+        missing = other.statement[len(self.statement) :]
+        return replace(self, statement=torch.cat([self.statement, missing]))
+
+    def relative(self, batch: ProgramBatch) -> ProgramBatch:
+        """The batch with this mean taken away."""
+        statement = batch.statement.clone()
+        statement[:, :NUM_STATEMENT_FEATURES] -= self.statement[places(batch.program)]
+        tokens = batch.tokens
+        if tokens is not None and self.tokens is not None:
+            tokens = tokens.minus(self.tokens[None], torch.zeros_like(tokens.skeleton))
+        return replace(
+            batch, statement=statement, dataflow=batch.dataflow - self.dataflow, tokens=tokens
+        )

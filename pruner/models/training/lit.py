@@ -1,0 +1,75 @@
+"""The one LightningModule: step, log, optimise, nothing else."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from pruner.models.judging.summary import ranking_metrics
+from pruner.models.programs.batch import LabelledBatch
+from pruner.models.ranker import NeuralRanker
+from pruner.models.training.datamodule import RankingData
+from pruner.models.training.losses import RankingLoss
+
+MakeOptimizer = Callable[[Iterable[Tensor]], Optimizer]
+MakeSchedule = Callable[[Optimizer, int], LRScheduler]
+
+
+class RankingModule(pl.LightningModule):
+    """Train a ranker with a ranking loss; validation logs ``valid/<metric>`` for whole tasks.
+
+    `optimizer` makes an optimiser from parameters; `schedule`, if given, a learning-rate schedule
+    from (optimiser, total steps), stepped after every batch.
+    """
+
+    def __init__(
+        self,
+        ranker: NeuralRanker,
+        *,
+        loss: RankingLoss,
+        optimizer: MakeOptimizer,
+        schedule: MakeSchedule | None = None,
+    ) -> None:
+        super().__init__()
+        self.ranker = ranker
+        self.loss = loss
+        self._make_optimizer = optimizer
+        self._make_schedule = schedule
+
+    def training_step(self, batch: LabelledBatch, _: int) -> Float[Tensor, ""]:
+        """Return the loss of one batch."""
+        score = self.ranker(batch.programs)
+        loss: Tensor = self.loss(score, batch.label, batch.task)
+        self.log("train/loss", loss, on_step=False, on_epoch=True, batch_size=len(score))
+        return loss
+
+    def validation_step(self, task: Tensor, _: int) -> None:
+        """Wait for the end: metrics need whole tasks, scored together."""
+
+    def on_validation_epoch_end(self) -> None:
+        """Score every validation task and log the metrics.
+
+        Every process scores all tasks, so the numbers agree without communication.
+        """
+        data: RankingData = self.trainer.datamodule  # type: ignore[attr-defined]
+        with torch.autocast(self.device.type, enabled=False):
+            scored = self.ranker.score_tasks(data.store, data.valid)
+        for name, value in ranking_metrics(scored).items():
+            self.log(f"valid/{name}", value, batch_size=1, sync_dist=False)
+
+    def configure_optimizers(self) -> Any:
+        """Make the optimiser and, if any, the schedule over all steps of the run."""
+        optimizer = self._make_optimizer(self.ranker.parameters())
+        if self._make_schedule is None:
+            return optimizer
+        total = int(self.trainer.estimated_stepping_batches)
+        schedule = self._make_schedule(optimizer, total)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }

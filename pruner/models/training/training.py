@@ -1,0 +1,126 @@
+"""Fit a network on a store: one call from data to the best checkpoint, resumable."""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+from pytorch_lightning.loggers import Logger
+from torch import nn
+
+from pruner.errors import DataError
+from pruner.models.training.datamodule import RankingData
+from pruner.models.training.keep_best import KeepBest
+from pruner.models.training.lit import RankingModule
+
+LAST = "last.ckpt"  # Lightning's full state after the last finished epoch
+MakeTrainer = Callable[..., pl.Trainer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitResult:
+    """What a fit reached. `finished` is False when it was told to stop early and can go on."""
+
+    best_value: float
+    best_epoch: int
+    epochs: int
+    finished: bool
+
+
+class StopAfter(Callback):
+    """Stop after epoch number `epochs`, as if the process had been killed there."""
+
+    def __init__(self, epochs: int) -> None:
+        self.epochs = epochs
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Ask the trainer to stop once enough epochs are done."""
+        if trainer.current_epoch + 1 >= self.epochs:
+            trainer.should_stop = True
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Run the body with torch's default generator seeded, and put the old state back."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield
+
+
+def build_network(make: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """Construct a network with initial weights that depend on `seed` only."""
+    with seeded(seed):
+        return make()
+
+
+@contextmanager
+def quiet_lightning() -> Iterator[None]:
+    """Silence advice that does not apply here: batches are gathered in this process on purpose."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+        warnings.filterwarnings("ignore", message=".*Checkpoint directory .* exists.*")
+        warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
+        warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
+        yield
+
+
+def _check_readable(path: Path) -> None:
+    """Raise a DataError where Lightning would fail in the middle of an archive."""
+    try:
+        torch.load(path, map_location="cpu", weights_only=False)  # a file of our own
+    except Exception as error:
+        raise DataError(
+            f"{path} is damaged; delete it and resume again: this fit then starts anew"
+        ) from error
+
+
+def fit_network(
+    module: RankingModule,
+    data: RankingData,
+    *,
+    folder: Path,
+    make_trainer: MakeTrainer,
+    save_best: Callable[[dict[str, float]], None],
+    monitor: str,
+    callbacks: Sequence[Callback] = (),
+    loggers: Sequence[Logger] = (),
+    stop_after: int | None = None,
+) -> FitResult:
+    """Train until the trainer's last epoch, from ``folder/last.ckpt`` if it exists.
+
+    `make_trainer` takes callbacks and loggers besides its own settings. `save_best` gets the
+    metrics of each new best epoch while `module` holds its weights. Every epoch's batches depend on
+    the seed and the epoch number alone, so a resumed fit equals an uninterrupted one exactly.
+    Raises DataError for a damaged `last.ckpt`.
+    """
+    keep = KeepBest(save_best, monitor=monitor)
+    every_epoch = ModelCheckpoint(
+        dirpath=folder,
+        filename=LAST.removesuffix(".ckpt"),
+        save_on_train_epoch_end=True,
+        enable_version_counter=False,
+    )
+    stop = [StopAfter(stop_after)] if stop_after is not None else []
+    options: dict[str, Any] = {
+        "callbacks": [*callbacks, keep, every_epoch, *stop],
+        "logger": list(loggers) or False,
+    }
+    last = folder / LAST
+    if last.is_file():
+        _check_readable(last)
+    with quiet_lightning():
+        trainer = make_trainer(**options)
+        trainer.fit(module, datamodule=data, ckpt_path=str(last) if last.is_file() else None)
+    if keep.best is None or keep.best_epoch is None:
+        raise RuntimeError("training ended without one validated epoch")
+    return FitResult(
+        best_value=keep.best,
+        best_epoch=keep.best_epoch,
+        epochs=trainer.current_epoch,
+        finished=trainer.max_epochs is not None and trainer.current_epoch >= trainer.max_epochs,
+    )

@@ -1,0 +1,1 @@
+"""Gradient-boosted trees as rankers."""

@@ -1,0 +1,65 @@
+"""A random forest that says how sure it is: mean and spread of its trees."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from pruner.models.trees.lightgbm import import_lightgbm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForestSettings:
+    """Sizes as in AdaTune's release: 10 trees, 10 columns tried at a split."""
+
+    trees: int = 10
+    columns_at_split: int = 10
+    bagging: float = 0.63  # of the rows without repetition: what a bootstrap draws of distinct ones
+
+
+class Forest:
+    """LightGBM in its random-forest mode; prediction asks every tree.
+
+    Raises MissingExtra when lightgbm is not installed.
+    """
+
+    def __init__(
+        self,
+        columns: Float[np.ndarray, "program column"],
+        values: Float[np.ndarray, " program"],
+        *,
+        settings: ForestSettings | None = None,
+        seed: int,
+    ) -> None:
+        lightgbm = import_lightgbm()
+        settings = settings or ForestSettings()
+        share = min(1.0, settings.columns_at_split / columns.shape[1])
+        parameters: dict[str, Any] = {
+            "boosting": "rf",
+            "objective": "regression",
+            "num_leaves": max(2, len(columns)),
+            "min_data_in_leaf": 1,
+            "min_data_in_bin": 1,
+            "bagging_freq": 1,
+            "bagging_fraction": settings.bagging,
+            "feature_fraction_bynode": share,
+            "seed": seed,
+            "num_threads": 1,
+            "deterministic": True,
+            "force_row_wise": True,
+            "verbosity": -1,
+        }
+        data = lightgbm.Dataset(columns, label=values)
+        self._booster = lightgbm.train(parameters, data, settings.trees)
+
+    def trees(
+        self, columns: Float[np.ndarray, "program column"]
+    ) -> Float[np.ndarray, "tree program"]:
+        """Prediction of every tree."""
+        count = self._booster.num_trees()
+        each = [
+            self._booster.predict(columns, start_iteration=tree, num_iteration=1)
+            for tree in range(count)
+        ]
+        return np.stack(each) if each else np.zeros((1, len(columns)))

@@ -1,0 +1,116 @@
+"""LightGBM on pooled statements, the second tree baseline of TenSet, beside XGBoost."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pruner.errors import MissingExtra
+from pruner.models.programs.store import ProgramStore
+from pruner.models.trees.xgboost import Pooling, TreeRanker
+
+_LEVELS = 31  # its ranking takes whole labels; the gain of a level is the level, not 2 to its power
+
+
+class LightGBMRanker(TreeRanker):
+    """LightGBM, ranking inside tasks or regressing best/latency.
+
+    `objective` is LightGBM's own name: "lambdarank" compares programs of one task only, by labels
+    rounded to 32 levels; "regression" fits the label. Training stops after `patience` rounds
+    without a better validation metric. Raises MissingExtra when lightgbm is not installed.
+    """
+
+    def __init__(
+        self,
+        *,
+        pooling: Sequence[Pooling] = ("sum", "max"),
+        objective: str = "lambdarank",
+        num_rounds: int = 300,
+        patience: int = 50,
+        num_leaves: int = 127,
+        learning_rate: float = 0.1,
+        min_data_in_leaf: int = 20,
+        subsample: float = 0.8,
+        colsample_bytree: float = 0.5,
+        truncation: int = 256,
+        relative: bool = True,
+    ) -> None:
+        super().__init__(pooling=pooling, relative=relative)
+        self.num_rounds = num_rounds
+        self.patience = patience
+        self.ranks = objective in ("lambdarank", "rank_xendcg")
+        self.parameters: dict[str, Any] = {
+            "objective": objective,
+            "num_leaves": num_leaves,
+            "learning_rate": learning_rate,
+            "min_data_in_leaf": min_data_in_leaf,
+            "bagging_fraction": subsample,
+            "bagging_freq": 1,
+            "feature_fraction": colsample_bytree,
+            "verbosity": -1,
+            "deterministic": True,
+            "force_row_wise": True,
+        }
+        if self.ranks:
+            self.parameters |= {
+                "label_gain": list(range(_LEVELS + 1)),
+                "lambdarank_truncation_level": truncation,
+                "eval_at": [5],
+            }
+
+    def fit(
+        self,
+        store: ProgramStore,
+        train: Int[Tensor, " program"],
+        valid: Int[Tensor, " held"],
+        *,
+        seed: int,
+        num_threads: int = 0,
+    ) -> int:
+        """Grow trees on `train`, stop on `valid` (may be empty); returns the rounds kept."""
+        lightgbm = import_lightgbm()
+        parameters = {**self.parameters, "seed": seed, "num_threads": num_threads}
+        data = self._labelled(store, train)
+        watch = [self._labelled(store, valid, reference=data)] if len(valid) else []
+        stop = [lightgbm.early_stopping(self.patience, verbose=False)] if watch else []
+        booster = lightgbm.train(
+            parameters, data, self.num_rounds, valid_sets=watch, callbacks=stop
+        )
+        self._booster = lightgbm.Booster(model_str=booster.model_to_string())
+        return int(self._booster.num_trees())
+
+    def predict(self, columns: Float[np.ndarray, "program column"]) -> np.ndarray:
+        """Raw margins."""
+        return np.asarray(self.booster.predict(columns, raw_score=True))
+
+    def state(self) -> Tensor:
+        """The booster in LightGBM's own text form, as bytes in a uint8 tensor."""
+        text = self.booster.model_to_string().encode()
+        return torch.frombuffer(bytearray(text), dtype=torch.uint8)
+
+    def load_state(self, state: Tensor) -> None:
+        """Take back what `state` returned."""
+        self._booster = import_lightgbm().Booster(model_str=state.numpy().tobytes().decode())
+
+    def _labelled(self, store: ProgramStore, index: Tensor, *, reference: Any = None) -> Any:
+        index = index.sort().values
+        label = store.label[index].numpy()
+        _, sizes = torch.unique_consecutive(store.task[index], return_counts=True)
+        return import_lightgbm().Dataset(
+            self.columns(store, index),
+            label=np.rint(label * _LEVELS) if self.ranks else label,
+            group=sizes.numpy() if self.ranks else None,
+            reference=reference,
+        )
+
+
+def import_lightgbm() -> Any:
+    """The library; raises MissingExtra when it is not installed."""
+    try:
+        import lightgbm
+    except ImportError as error:
+        raise MissingExtra("lightgbm", "gbdt") from error
+    return lightgbm

@@ -1,0 +1,212 @@
+"""Gradient-boosted trees on pooled statement features, the classic Ansor baseline."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pruner.errors import MissingExtra
+from pruner.models.networks.layers import group_means
+from pruner.models.programs.batch import NUM_STATEMENT_FEATURES
+from pruner.models.programs.store import ProgramStore
+from pruner.models.ranker import Ranker
+
+Pooling = Literal["sum", "mean", "max"]
+
+
+def pooled(
+    store: ProgramStore, index: Int[Tensor, " program"], pooling: Sequence[Pooling]
+) -> Float[np.ndarray, "program column"]:
+    """Pool the 164 statement columns of each program, then append flags and statement count.
+
+    Columns: one block of 164 for each pooling in the given order, 10 workload flags, the number of
+    statements. A program without statements has zeros.
+    """
+    rows, _ = store.row_index(index)
+    values = store.rows[rows].numpy()
+    counts = (store.row_start[index + 1] - store.row_start[index]).numpy()
+    filled = counts > 0
+    starts = (np.cumsum(counts) - counts)[filled]
+    total = np.zeros((len(counts), values.shape[1]), dtype=np.float32)
+    peak = np.zeros_like(total)
+    if filled.any():
+        total[filled] = np.add.reduceat(values, starts)
+        peak[filled] = np.maximum.reduceat(values, starts)
+    blocks = {
+        "sum": total,
+        "mean": total / np.maximum(counts, 1)[:, None].astype(np.float32),
+        "max": peak,
+    }
+    flags = store.flags[store.task[index]].numpy()
+    size = counts[:, None].astype(np.float32)
+    return np.concatenate([*(blocks[kind] for kind in pooling), flags, size], axis=1)
+
+
+class TreeRanker(Ranker):
+    """Boosted trees on pooled statements: what their libraries have in common.
+
+    With `relative` the pooled columns are relative to the mean of the task's programs that are
+    given together (:mod:`pruner.models.programs.relative`).
+    """
+
+    def __init__(self, *, pooling: Sequence[Pooling], relative: bool) -> None:
+        unknown = set(pooling) - {"sum", "mean", "max"}
+        if unknown or not pooling:
+            raise ValueError(f"model.pooling: got {list(pooling)}; known: sum, mean, max")
+        self.pooling: tuple[Pooling, ...] = tuple(pooling)
+        self.relative = relative
+        self._booster: Any = None
+
+    @abstractmethod
+    def fit(
+        self,
+        store: ProgramStore,
+        train: Int[Tensor, " program"],
+        valid: Int[Tensor, " held"],
+        *,
+        seed: int,
+        num_threads: int = 0,
+    ) -> int:
+        """Grow trees on `train`, stop on `valid` (may be empty); returns the rounds kept."""
+
+    @abstractmethod
+    def state(self) -> Tensor:
+        """The booster in its library's own form, as bytes in a uint8 tensor."""
+
+    @abstractmethod
+    def load_state(self, state: Tensor) -> None:
+        """Take back what `state` returned."""
+
+    @abstractmethod
+    def predict(self, columns: Float[np.ndarray, "program column"]) -> np.ndarray:
+        """Scores [program] of pooled columns."""
+
+    @property
+    def booster(self) -> Any:
+        """The fitted booster; RuntimeError before fit or load."""
+        if self._booster is None:
+            raise RuntimeError(f"{type(self).__name__}: score before fit or load")
+        return self._booster
+
+    def columns(
+        self, store: ProgramStore, index: Int[Tensor, " program"]
+    ) -> Float[np.ndarray, "program column"]:
+        """Pooled columns as the trees see them."""
+        values = pooled(store, index, self.pooling)
+        if self.relative:
+            _center(values[:, : len(self.pooling) * NUM_STATEMENT_FEATURES], store.task[index])
+        return values
+
+    def score_store(
+        self, store: ProgramStore, index: Int[Tensor, " program"]
+    ) -> Float[np.ndarray, " program"]:
+        """Score programs of one task of a store."""
+        return self.predict(self.columns(store, index)).astype(np.float32)
+
+
+class XGBoostRanker(TreeRanker):
+    """XGBoost on pooled statements, ranking inside tasks or regressing best/latency.
+
+    `objective` is XGBoost's own name: "rank:pairwise" compares programs of one task only,
+    "reg:squarederror" fits the label. Training stops after `patience` rounds without a better
+    validation error. Raises MissingExtra when xgboost is not installed.
+    """
+
+    def __init__(
+        self,
+        *,
+        pooling: Sequence[Pooling] = ("sum", "max"),
+        objective: str = "rank:pairwise",
+        num_rounds: int = 300,
+        patience: int = 50,
+        max_depth: int = 8,
+        learning_rate: float = 0.1,
+        min_child_weight: float = 1.0,
+        subsample: float = 0.8,
+        colsample_bytree: float = 0.5,
+        pairs_per_program: int = 8,
+        relative: bool = True,
+    ) -> None:
+        super().__init__(pooling=pooling, relative=relative)
+        self.num_rounds = num_rounds
+        self.patience = patience
+        self.parameters: dict[str, Any] = {
+            "objective": objective,
+            "max_depth": max_depth,
+            "eta": learning_rate,
+            "min_child_weight": min_child_weight,
+            "subsample": subsample,
+            "colsample_bytree": colsample_bytree,
+            "tree_method": "hist",
+        }
+        if objective.startswith("rank:"):
+            # Pairs drawn over the whole list: log order inside a task carries no rank to truncate.
+            # The exponential gain of its NDCG takes whole labels only; ours are shares.
+            self.parameters["ndcg_exp_gain"] = False
+            self.parameters["lambdarank_pair_method"] = "mean"
+            self.parameters["lambdarank_num_pair_per_sample"] = pairs_per_program
+
+    def fit(
+        self,
+        store: ProgramStore,
+        train: Int[Tensor, " train"],
+        valid: Int[Tensor, " valid"],
+        *,
+        seed: int,
+        num_threads: int = 0,
+    ) -> int:
+        """Grow trees on `train`, stop on `valid` (may be empty); returns the rounds kept."""
+        xgboost = _xgboost()
+        parameters = {**self.parameters, "seed": seed, "nthread": num_threads}
+        watch = [(self._labelled(store, valid), "valid")] if len(valid) else []
+        self._booster = xgboost.train(
+            parameters,
+            self._labelled(store, train),
+            num_boost_round=self.num_rounds,
+            evals=watch,
+            early_stopping_rounds=self.patience if watch else None,
+            verbose_eval=False,
+        )
+        if watch:
+            self._booster = self._booster[: self._booster.best_iteration + 1]
+        return int(self._booster.num_boosted_rounds())
+
+    def predict(self, columns: Float[np.ndarray, "program column"]) -> np.ndarray:
+        """Raw margins."""
+        matrix = _xgboost().DMatrix(columns)
+        return np.asarray(self.booster.predict(matrix, output_margin=True))
+
+    def state(self) -> Tensor:
+        """The booster in XGBoost's own binary form, as bytes in a uint8 tensor."""
+        raw = self.booster.save_raw(raw_format="ubj")
+        return torch.frombuffer(bytearray(raw), dtype=torch.uint8)
+
+    def load_state(self, state: Tensor) -> None:
+        """Take back what `state` returned."""
+        booster = _xgboost().Booster()
+        booster.load_model(bytearray(state.numpy().tobytes()))
+        self._booster = booster
+
+    def _labelled(self, store: ProgramStore, index: Tensor) -> Any:
+        index = index.sort().values
+        label, task = store.label[index].numpy(), store.task[index].numpy()
+        return _xgboost().DMatrix(self.columns(store, index), label=label, qid=task)
+
+
+def _center(values: Float[np.ndarray, "program column"], task: Int[Tensor, " program"]) -> None:
+    """Take the mean of every task's programs away, in place."""
+    names, group = torch.unique(task, return_inverse=True)
+    mean = group_means(torch.from_numpy(values), group, len(names))
+    values -= mean.numpy()[group.numpy()]
+
+
+def _xgboost() -> Any:
+    try:
+        import xgboost
+    except ImportError as error:
+        raise MissingExtra("xgboost", "gbdt") from error
+    return xgboost

@@ -1,0 +1,91 @@
+"""Small constructors of expressions that fold constants as TVM's operators do.
+
+``x + 0``, ``x * 1`` and the like vanish at construction, so a definition written with these
+functions has the operation counts of the same definition written in TE.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from pruner.program.dag.expr import Axis, Binary, BinaryOp, Call, Const, Expr, Load
+
+FLOAT32_MIN = -3.4028234663852886e38
+
+
+def int_(value: int) -> Const:
+    """An int32 literal."""
+    return Const(value, "int32")
+
+
+def float_(value: float) -> Const:
+    """A float32 literal."""
+    return Const(float(value), "float32")
+
+
+def dtype_of(expr: Expr) -> str:
+    """Data type of the value of ``expr``."""
+    return expr.dtype
+
+
+def is_const(expr: Expr, value: float) -> bool:
+    """Whether ``expr`` is the literal ``value``."""
+    return isinstance(expr, Const) and expr.value == value
+
+
+def add(a: Expr, b: Expr) -> Expr:
+    """``a + b``; a literal 0 vanishes."""
+    if is_const(a, 0):
+        return b
+    if is_const(b, 0):
+        return a
+    return Binary("add", a, b, dtype_of(a))
+
+
+def sub(a: Expr, b: Expr) -> Expr:
+    """``a - b``; a literal 0 on the right vanishes."""
+    return a if is_const(b, 0) else Binary("sub", a, b, dtype_of(a))
+
+
+def mul(a: Expr, b: Expr) -> Expr:
+    """``a * b``; a literal 1 vanishes."""
+    if is_const(a, 1):
+        return b
+    if is_const(b, 1):
+        return a
+    return Binary("mul", a, b, dtype_of(a))
+
+
+def div(a: Expr, b: Expr) -> Expr:
+    """``a / b``; division by a literal 1 vanishes."""
+    return a if is_const(b, 1) else Binary("div", a, b, dtype_of(a))
+
+
+def maximum(a: Expr, b: Expr) -> Expr:
+    """``max(a, b)``."""
+    return Binary("max", a, b, dtype_of(a))
+
+
+def compare(op: BinaryOp, a: Expr, b: Expr) -> Expr:
+    """``a op b`` as a boolean."""
+    return Binary(op, a, b, "bool")
+
+
+def all_of(conditions: list[Expr]) -> Expr:
+    """Conjunction of one or more conditions, nested to the left."""
+    return reduce(lambda a, b: Binary("and", a, b, "bool"), conditions)
+
+
+def if_then_else(cond: Expr, then: Expr, other: Expr) -> Expr:
+    """``cond ? then : other``; only the chosen side is evaluated."""
+    return Call("if_then_else", (cond, then, other), dtype_of(then))
+
+
+def load(stage: int, *indices: Expr) -> Load:
+    """One float32 element of stage ``stage``."""
+    return Load(stage, indices, "float32")
+
+
+def axes(count: int, start: int = 0) -> tuple[Axis, ...]:
+    """Loop variables ``start`` to ``start + count - 1`` of the stage that owns the body."""
+    return tuple(Axis(start + i) for i in range(count))

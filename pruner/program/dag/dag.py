@@ -1,0 +1,61 @@
+"""ComputeDAG: what an operator computes, before any schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pruner.program.dag.expr import Expr, loads
+
+Combiner = Literal["add", "mul", "max", "min"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AxisDef:
+    """One loop of a stage: ``name`` as TE prints it and its ``extent`` in iterations."""
+
+    name: str
+    extent: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One tensor: a kernel input (``placeholder``) or a computation over its axes.
+
+    ``body`` is the value of one element; with ``combiner`` set it is the reduction's source and
+    ``identity`` the value the output starts from. ``tag`` is TE's operator tag.
+    """
+
+    name: str
+    kind: Literal["placeholder", "compute"]
+    shape: tuple[int, ...]
+    dtype: str
+    axes: tuple[AxisDef, ...] = ()
+    reduce_axes: tuple[AxisDef, ...] = ()
+    body: Expr | None = None
+    combiner: Combiner | None = None
+    identity: float = 0.0
+    tag: str = ""
+    const_matrix: bool = False
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """Stages this one loads from, each once, in the order the body meets them."""
+        if self.body is None:
+            return ()
+        return tuple(dict.fromkeys(load.stage for load in loads(self.body)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeDAG:
+    """Stages in the order that schedule steps number them (Ansor's topological order).
+
+    ``outputs`` are positions of the kernel's results; the kernel's inputs are the placeholders.
+    """
+
+    stages: tuple[Stage, ...]
+    outputs: tuple[int, ...]
+
+    def readers(self, stage: int) -> tuple[int, ...]:
+        """Positions of the stages that load from ``stage``."""
+        return tuple(i for i, s in enumerate(self.stages) if stage in s.reads)

@@ -1,0 +1,103 @@
+"""Finds the compute DAG of a record's workload key.
+
+Standard operators are defined here (:mod:`pruner.program.dag.operators`); the keys of TenSet's own
+tasks are hashes, whose DAGs lie in the ``network_info`` folder of the data set.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pruner.data.tenset.task_pickle import read_task_pickle
+from pruner.errors import DataError, UnsupportedProgram
+from pruner.program.dag.dag import ComputeDAG
+from pruner.program.dag.operators import OPERATORS, dag_for_workload, parse_workload_key
+from pruner.program.dag.tenset import dag_from_json
+
+PATTERN = "*.task.pkl"
+FOLDER = "network_info"
+
+
+class TaskIndex:
+    """The tasks of a folder of TenSet's ``*.task.pkl`` files, by workload key.
+
+    Files are read one after the other, only as far as the keys asked for need it, and their graphs
+    are converted when asked for: of a file read earlier only the keys are kept. The same key has
+    the same DAG in every file (it is a hash of it), whatever the target.
+    """
+
+    def __init__(self, network_info: Path | str) -> None:
+        """Raises :class:`DataError` when the folder is missing or has no task file."""
+        self.folder = Path(network_info)
+        self._unread = sorted(self.folder.glob(PATTERN), reverse=True)
+        self._file_of: dict[str, Path] = {}
+        self._dags: dict[str, ComputeDAG] = {}
+        if not self._unread:
+            raise DataError(f"{self.folder}: no {PATTERN} files; expected TenSet's network_info")
+
+    def dag(self, workload_key: str) -> ComputeDAG:
+        """The DAG of a key.
+
+        Raises :class:`UnsupportedProgram` (``unknown-task``, or a reason of
+        :func:`~pruner.program.dag.tenset.dag_from_json`) and :class:`DataError` when a task file
+        is damaged or unsafe.
+        """
+        if workload_key not in self._dags:
+            self._dags[workload_key] = dag_from_json(self._graph(workload_key))
+        return self._dags[workload_key]
+
+    def __contains__(self, workload_key: str) -> bool:
+        """Whether some file of the folder has the key."""
+        while workload_key not in self._file_of and self._unread:
+            self._read(self._unread.pop())
+        return workload_key in self._file_of
+
+    def keys(self) -> tuple[str, ...]:
+        """All keys of the folder, in the order of files and tasks (reads every file)."""
+        while self._unread:
+            self._read(self._unread.pop())
+        return tuple(self._file_of)
+
+    def _read(self, file: Path) -> dict[str, str]:
+        graphs = {task.workload_key: task.compute_dag for task in read_task_pickle(file)}
+        for key in graphs:
+            self._file_of.setdefault(key, file)
+        return graphs
+
+    def _graph(self, workload_key: str) -> str:
+        while workload_key not in self._file_of and self._unread:
+            graphs = self._read(self._unread.pop())
+            if workload_key in graphs:
+                return graphs[workload_key]
+        if workload_key not in self._file_of:
+            raise UnsupportedProgram("unknown-task", f"{workload_key} is not in {self.folder}")
+        return self._read(self._file_of[workload_key])[workload_key]
+
+
+def task_index_of(data_root: Path | str) -> TaskIndex | None:
+    """The task files of a TenSet data set as downloaded (``<data_root>/network_info``), if any.
+
+    Raises :class:`DataError` when the folder is there without a task file.
+    """
+    folder = Path(data_root) / FOLDER
+    return TaskIndex(folder) if folder.is_dir() else None
+
+
+def find_dag(
+    workload_key: str, fused: tuple[str, ...] = (), tasks: TaskIndex | None = None
+) -> ComputeDAG:
+    """The DAG of a record: a standard operator with ``fused`` behind it, or a task of ``tasks``.
+
+    Raises :class:`UnsupportedProgram` as :func:`~pruner.program.dag.operators.dag_for_workload` and
+    :meth:`TaskIndex.dag` do; ``unknown-task`` also when the key is a hash and ``tasks`` is None.
+    """
+    name, _ = parse_workload_key(workload_key)
+    if name in OPERATORS:
+        return dag_for_workload(workload_key, fused)
+    if fused:
+        raise UnsupportedProgram("unknown-epilogue", f"{fused} behind the task {workload_key}")
+    if tasks is None:
+        raise UnsupportedProgram(
+            "unknown-task", f"{workload_key} is no standard operator, and no network_info is given"
+        )
+    return tasks.dag(workload_key)

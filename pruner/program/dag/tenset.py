@@ -1,0 +1,209 @@
+"""TVM's saved tensors (a JSON object graph) become a :class:`ComputeDAG`.
+
+TenSet's task files hold one such graph a task. Whatever the vocabulary cannot express is refused
+with a reason, never approximated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pruner.data.tenset.node_graph import Node, NodeGraph
+from pruner.errors import DataError, UnsupportedProgram
+from pruner.program.dag.dag import AxisDef, Combiner, ComputeDAG, Stage
+from pruner.program.dag.expr import Expr, Load, loads, rewrite
+from pruner.program.dag.integer_value import constant_value
+from pruner.program.dag.stage_order import schedule_order
+from pruner.program.dag.tenset_expr import ExprReader
+
+COMBINERS: dict[str, Combiner] = {
+    "tir.Add": "add",
+    "tir.Mul": "mul",
+    "tir.Max": "max",
+    "tir.Min": "min",
+}
+SPATIAL, REDUCE = 0, 2
+"""Kinds of loop variables in the file."""
+
+
+def dag_from_json(text: str) -> ComputeDAG:
+    """The compute DAG of a saved array of tensors.
+
+    Raises :class:`UnsupportedProgram`: ``damaged-graph`` when the text is no such graph, else the
+    thing that the vocabulary lacks (``unsupported-operation``, ``multi-output``,
+    ``unsupported-reduction``, ``unsupported-expression``, ``unknown-call``, ``dynamic-shape``,
+    ``axis-start``).
+    """
+    try:
+        return _Reader(NodeGraph.parse(text)).dag()
+    except (DataError, RecursionError, ZeroDivisionError) as error:
+        raise UnsupportedProgram("damaged-graph", str(error)) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reduction:
+    """A reduction's source expression, combiner and identity."""
+
+    source: Node
+    combiner: Combiner
+    identity: float
+
+
+class _Reader:
+    """Operations by their node number; stage numbers are assigned last."""
+
+    def __init__(self, graph: NodeGraph) -> None:
+        self.graph = graph
+        self.op_number: dict[int, int] = {}  # node number of an operation -> position
+        self.ops: list[Node] = []
+
+    def dag(self) -> ComputeDAG:
+        root = self.graph.root
+        if root.type_key != "Array" or not root.items:
+            raise UnsupportedProgram("damaged-graph", "the root is no array of tensors")
+        tensors = [self.operation(tensor) for tensor in root.items]
+        stages: list[Stage] = []
+        while len(stages) < len(self.ops):  # reading a stage finds the operations that it reads
+            stages.append(self.stage(self.ops[len(stages)]))
+        order, outputs = schedule_order([stage.reads for stage in stages], tensors)
+        position = {op: i for i, op in enumerate(order)}
+        _check_loads(stages, position)
+        return ComputeDAG(
+            stages=tuple(_renumbered(stages[op], position) for op in order),
+            outputs=tuple(position[op] for op in outputs),
+        )
+
+    def operation(self, tensor: Node) -> int:
+        """Position of the operation that makes ``tensor``."""
+        if tensor.type_key != "Tensor":
+            raise UnsupportedProgram("damaged-graph", f"{tensor.type_key} in place of a tensor")
+        if tensor.integer("value_index") != 0:
+            raise UnsupportedProgram("multi-output", "a tensor is a second output")
+        op = tensor.ref("op")
+        if op.number not in self.op_number:
+            self.op_number[op.number] = len(self.ops)
+            self.ops.append(op)
+        return self.op_number[op.number]
+
+    def stage(self, op: Node) -> Stage:
+        match op.type_key:
+            case "PlaceholderOp":
+                return Stage(
+                    name=op.field("name"),
+                    kind="placeholder",
+                    shape=tuple(_extent(size, self.reader({})) for size in op.ref("shape").items),
+                    dtype=op.field("dtype"),
+                )
+            case "ComputeOp":
+                return self.compute(op)
+            case other:
+                raise UnsupportedProgram("unsupported-operation", other)
+
+    def reader(self, variables: dict[int, int]) -> ExprReader:
+        return ExprReader(variables=variables, stage_of=self.operation)
+
+    def compute(self, op: Node) -> Stage:
+        bodies = op.ref("body").items
+        if len(bodies) != 1:
+            raise UnsupportedProgram("multi-output", f"{op.field('name')} has {len(bodies)} values")
+        value = bodies[0]
+        axes = op.ref("axis").items
+        reduce_axes = op.ref("reduce_axis").items
+        reduction = _reduction(value) if value.type_key == "tir.Reduce" else None
+        if reduction is None and reduce_axes:
+            raise UnsupportedProgram("unsupported-reduction", "reduce axes without a reduction")
+        variables = {axis.ref("var").number: i for i, axis in enumerate((*axes, *reduce_axes))}
+        reader = self.reader(variables)
+        spatial = tuple(_axis(axis, SPATIAL, reader, ()) for axis in axes)
+        return Stage(
+            name=op.field("name"),
+            kind="compute",
+            shape=tuple(axis.extent for axis in spatial),
+            dtype=value.field("dtype"),
+            axes=spatial,
+            reduce_axes=tuple(_axis(axis, REDUCE, reader, spatial) for axis in reduce_axes),
+            body=reader.read(reduction.source if reduction else value),
+            combiner=reduction.combiner if reduction else None,
+            identity=reduction.identity if reduction else 0.0,
+            tag=op.field("tag"),
+            const_matrix="const_matrix" in op.ref("attrs").keys,
+        )
+
+
+def _check_loads(stages: list[Stage], position: dict[int, int]) -> None:
+    """Every load reads an earlier stage and has one index a dimension."""
+    for op, stage in enumerate(stages):
+        for load in loads(stage.body) if stage.body is not None else ():
+            if op not in position or position[load.stage] >= position[op]:
+                raise UnsupportedProgram("damaged-graph", f"{stage.name} reads itself")
+            if len(load.indices) != len(stages[load.stage].shape):
+                raise UnsupportedProgram("damaged-graph", f"{stage.name}: wrong number of indices")
+
+
+def _renumbered(stage: Stage, position: dict[int, int]) -> Stage:
+    """The stage with its loads pointing to final stage numbers."""
+    if stage.body is None:
+        return stage
+
+    def rule(expr: Expr) -> Expr:
+        if isinstance(expr, Load):
+            return Load(position[expr.stage], expr.indices, expr.dtype)
+        return expr
+
+    return Stage(
+        name=stage.name,
+        kind=stage.kind,
+        shape=stage.shape,
+        dtype=stage.dtype,
+        axes=stage.axes,
+        reduce_axes=stage.reduce_axes,
+        body=rewrite(stage.body, rule),
+        combiner=stage.combiner,
+        identity=stage.identity,
+        tag=stage.tag,
+        const_matrix=stage.const_matrix,
+    )
+
+
+def _reduction(node: Node) -> _Reduction:
+    """Check that a reduction is a plain one: one value, one known combiner, no condition."""
+    reducer = node.ref("combiner")
+    sources, results = node.ref("source").items, reducer.ref("result").items
+    if len(sources) != 1 or len(results) != 1:
+        raise UnsupportedProgram("unsupported-reduction", f"{len(sources)} values at once")
+    result = results[0]
+    combiner = COMBINERS.get(result.type_key)
+    if combiner is None:
+        raise UnsupportedProgram("unsupported-reduction", f"combines by {result.type_key}")
+    variables = {v.number for name in ("lhs", "rhs") for v in reducer.ref(name).items}
+    if {result.integer("a"), result.integer("b")} != variables:
+        raise UnsupportedProgram("unsupported-reduction", "combines something else than its values")
+    condition = node.ref("condition")
+    if condition.type_key != "IntImm" or condition.integer("value") != 1:
+        raise UnsupportedProgram("unsupported-reduction", "a condition on the reduction")
+    if node.ref("init").items:
+        raise UnsupportedProgram("unsupported-reduction", "an initial value")
+    identity = reducer.ref("identity_element").items[0]
+    if identity.type_key not in ("FloatImm", "IntImm"):
+        raise UnsupportedProgram("unsupported-reduction", "an identity that is no literal")
+    return _Reduction(source=sources[0], combiner=combiner, identity=float(identity.field("value")))
+
+
+def _axis(axis: Node, kind: int, reader: ExprReader, spatial: tuple[AxisDef, ...]) -> AxisDef:
+    if axis.integer("iter_type") != kind:
+        raise UnsupportedProgram("unsupported-operation", "a loop of an unusual kind")
+    domain = axis.ref("dom")
+    if _extent(domain.ref("min"), reader, spatial) != 0:
+        raise UnsupportedProgram("axis-start", "a loop does not start at 0")
+    name = axis.ref("var").ref("name").text
+    return AxisDef(name=name, extent=_extent(domain.ref("extent"), reader, spatial))
+
+
+def _extent(node: Node, reader: ExprReader, spatial: tuple[AxisDef, ...] = ()) -> int:
+    """A size: a number, or arithmetic left unfolded that gives the same number everywhere."""
+    if node.type_key == "IntImm":
+        return node.integer("value")
+    value = constant_value(reader.read(node), [axis.extent for axis in spatial])
+    if value is None:
+        raise UnsupportedProgram("dynamic-shape", "a size differs between iterations")
+    return value

@@ -1,0 +1,107 @@
+"""Compute DAGs as text, letter by letter as TVM prints them.
+
+The text serves people beside a schedule, and it defines the workload flags of TenSet's features,
+which look for words in it.
+"""
+
+from __future__ import annotations
+
+from pruner.program.dag.dag import Combiner, ComputeDAG, Stage
+from pruner.program.dag.expr import (
+    Axis,
+    Binary,
+    BinaryOp,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Not,
+    Select,
+)
+
+MAX_LINE_WIDTH = 256
+"""Longer lines lose their middle, as in the original (so words in it are not found)."""
+
+INFIX: dict[BinaryOp, str] = {
+    "add": " + ",
+    "sub": " - ",
+    "mul": "*",
+    "div": "/",
+    "mod": " % ",
+    "eq": " == ",
+    "ne": " != ",
+    "lt": " < ",
+    "le": " <= ",
+    "gt": " > ",
+    "ge": " >= ",
+    "and": " && ",
+    "or": " || ",
+}
+ASSIGNMENT: dict[Combiner | None, str] = {
+    None: " = ",
+    "add": " += ",
+    "max": " max= ",
+    "min": " min= ",
+}
+FLOAT_SUFFIX = {"float32": "f", "float16": "h", "float64": ""}
+
+
+def dag_text(dag: ComputeDAG) -> str:
+    """One line a stage in stage order, each ended by a newline."""
+    return "".join(shortened(stage_text(dag, stage)) + "\n" for stage in dag.stages)
+
+
+def shortened(line: str) -> str:
+    """The line, or its first and last half width where it is too long."""
+    if len(line) <= MAX_LINE_WIDTH:
+        return line
+    half = MAX_LINE_WIDTH // 2
+    return f"{line[:half]} ..(OMITTED).. {line[-half:]}"
+
+
+def stage_text(dag: ComputeDAG, stage: Stage) -> str:
+    """``name(axes) = value`` or ``name = PLACEHOLDER [shape]``."""
+    if stage.body is None:
+        return f"{stage.name} = PLACEHOLDER [{', '.join(map(str, stage.shape))}]"
+    head = f"{stage.name}({', '.join(axis.name for axis in stage.axes)})"
+    if stage.combiner == "mul":  # TVM has no short form: it prints the combiner instead
+        return f"{head}reduce(x*y)"
+    return f"{head}{ASSIGNMENT[stage.combiner]}{expr_text(dag, stage, stage.body)}"
+
+
+def expr_text(dag: ComputeDAG, stage: Stage, expr: Expr) -> str:
+    """An expression of ``stage``, fully parenthesised."""
+
+    def text(part: Expr) -> str:
+        return expr_text(dag, stage, part)
+
+    def listed(parts: tuple[Expr, ...]) -> str:
+        return ", ".join(text(part) for part in parts)
+
+    match expr:
+        case Const():
+            return const_text(expr)
+        case Axis(slot=slot):
+            return (stage.axes + stage.reduce_axes)[slot].name
+        case Binary(op="floordiv" | "floormod" | "min" | "max" as op, a=a, b=b):
+            return f"{op}({text(a)}, {text(b)})"
+        case Binary(op=op, a=a, b=b):
+            return f"({text(a)}{INFIX[op]}{text(b)})"
+        case Not(a=a):
+            return f"!{text(a)}"
+        case Cast(a=a, dtype=dtype):
+            return f"{dtype}({text(a)})"
+        case Select(cond=cond, then=then, other=other):
+            return f"select({listed((cond, then, other))})"
+        case Call(name=name, args=args):
+            return f"tir.{name}({listed(args)})"
+        case Load(stage=number, indices=indices):
+            return f"{dag.stages[number].name}[{listed(indices)}]"
+
+
+def const_text(const: Const) -> str:
+    """``7``, ``(bool)1``, ``0.5f``; floats with six significant digits."""
+    if const.dtype in FLOAT_SUFFIX:
+        return f"{const.value:g}{FLOAT_SUFFIX[const.dtype]}"
+    return f"{const.value}" if const.dtype == "int32" else f"({const.dtype}){const.value}"

@@ -1,0 +1,1 @@
+"""Index arithmetic on arrays: affine forms, exact division, regions."""

@@ -1,0 +1,221 @@
+"""Division and remainder of index expressions by constants, for N candidates at once.
+
+The rules are those of TVM's canonical simplifier (``SplitDivConst`` and ``SplitModConst`` in
+src/arith/canonical_simplify.cc); which one applies may differ per candidate, so every rule works on
+its own mask.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pruner.program.index.affine import (
+    INF,
+    Affine,
+    IntLike,
+    LoopVar,
+    Mask,
+    Term,
+    add,
+    any_nonzero,
+    bounds,
+    is_endless,
+    mul,
+    select,
+    where,
+)
+
+
+def _split(a: Affine, divisor: IntLike) -> tuple[Affine, Affine]:
+    """Terms that ``divisor`` divides, and the rest (``SeparateDivisibleParts``)."""
+    whole, rest = [], []
+    for t in a.terms:
+        divisible = np.equal(np.mod(t.coef, divisor), 0)
+        w, r = where(divisible, t.coef, 0), where(divisible, 0, t.coef)
+        if any_nonzero(w):
+            whole.append(Term(t.index, t.lower, t.upper, w, t.limit))
+        if any_nonzero(r):
+            rest.append(Term(t.index, t.lower, t.upper, r, t.limit))
+    divisible = np.equal(np.mod(a.base, divisor), 0)
+    base = where(divisible, a.base, 0)
+    limit = a.limit
+    if not is_endless(limit):  # the guard speaks of the rest only where that is all there is
+        alone = np.equal(base, 0)
+        for t in whole:
+            alone = np.logical_and(alone, np.equal(t.coef, 0))
+        limit = where(alone, limit, INF)
+    return Affine(whole, base), Affine(rest, where(divisible, 0, a.base), limit)
+
+
+def _masked(a: Affine, keep: IntLike) -> Affine:
+    out = mul(a, keep)
+    return Affine(out.terms, out.base, a.limit)
+
+
+def _quotient_limit(limit: IntLike, divisor: IntLike) -> IntLike:
+    """Bound of ``x div divisor`` when ``x < limit``."""
+    return limit if is_endless(limit) else -(-limit // divisor)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """How many terms remain per candidate, as 0/1 masks."""
+
+    single: IntLike  # exactly one term and no base
+    multi: IntLike  # anything else that is not a plain constant
+
+
+def _shape(rest: Affine, live: IntLike) -> _Shape:
+    count: IntLike = 0
+    for t in rest.terms:
+        count = count + where(np.not_equal(t.coef, 0), 1, 0)
+    single = np.logical_and(np.equal(count, 1), np.equal(rest.base, 0))
+    multi = np.logical_and(np.greater(count, 0), np.logical_not(single))
+    return _Shape(where(single, live, 0), where(multi, live, 0))
+
+
+def _fits_below(rest: Affine, divisor: IntLike) -> Mask | np.bool_:
+    """Where ``0 <= rest < divisor`` is known."""
+    lo, hi = bounds(rest)
+    return np.logical_and(np.greater_equal(lo, 0), np.less(hi, divisor))
+
+
+def floordiv(a: Affine, divisor: IntLike) -> Affine:
+    """``floor(a / divisor)`` (``divisor`` > 0)."""
+    if np.all(np.equal(divisor, 1)):
+        return a
+    if not is_endless(a.limit) and np.any(np.equal(divisor, 1)):
+        one = np.equal(divisor, 1)
+        return select(one, a, floordiv(a, np.where(one, INF, divisor)))
+    whole, rest = _split(a, divisor)
+    terms = [
+        Term(t.index, t.lower, t.upper, np.floor_divide(t.coef, divisor), t.limit)
+        for t in whole.terms
+    ]
+    out = Affine(terms, np.floor_divide(whole.base, divisor))
+    if not rest.terms:
+        return Affine(out.terms, out.base + np.floor_divide(rest.base, divisor))
+    gone = where(_fits_below(rest, divisor), 1, 0)
+    shape = _shape(rest, 1 - gone)
+    has_terms = np.greater(shape.single + shape.multi + gone, 0)
+    out = Affine(out.terms, out.base + where(has_terms, 0, np.floor_divide(rest.base, divisor)))
+    composite = shape.multi
+    for t in rest.terms:
+        here = where(np.not_equal(t.coef, 0), shape.single, 0)
+        if any_nonzero(here):
+            quotient, left = _divided_term(t, divisor, here)
+            out = add(out, quotient)
+            composite = composite + left
+    if any_nonzero(composite):
+        out = add(out, Affine([Term(_masked(rest, composite), divisor, INF, composite)]))
+    return out
+
+
+def _divided_term(t: Term, divisor: IntLike, here: IntLike) -> tuple[Affine, IntLike]:
+    """A single term divided where ``here``; also where no rule applied (``SplitDivConst``)."""
+    scaled, fits = _scaled(divisor, t.coef)
+    reach = t.lower * scaled
+    endless = np.greater_equal(t.upper, INF)
+    exact = np.logical_or(endless, np.equal(np.mod(t.upper, np.maximum(reach, 1)), 0))
+    fold = np.logical_and(fits, exact)
+    vanish = np.logical_and(fits, np.less_equal(t.upper, reach))
+    inward = np.logical_and(fits, np.logical_not(np.logical_or(fold, vanish)))
+    limit = _quotient_limit(t.limit, where(fold, scaled, 1))
+    out = Affine([Term(t.index, where(fold, reach, t.lower), t.upper, where(fold, here, 0), limit)])
+    moved = where(inward, here, 0)
+    if any_nonzero(moved):  # (x mod upper) div lower becomes an index of its own
+        index = Affine([Term(t.index, 1, t.upper, moved)])
+        out = add(out, Affine([Term(index, reach, INF, moved)]))
+    return out, where(fits, 0, here)
+
+
+def floormod(a: Affine, divisor: IntLike) -> Affine:
+    """``a mod divisor`` (floor)."""
+    if np.all(np.equal(divisor, 1)):
+        return Affine()
+    _, rest = _split(a, divisor)
+    if not rest.terms:
+        return Affine([], np.mod(rest.base, divisor))
+    keep = where(_fits_below(rest, divisor), 1, 0)
+    shape = _shape(rest, 1 - keep)
+    out = _sealed(_masked(rest, keep))
+    is_const = np.equal(shape.single + shape.multi + keep, 0)
+    out = Affine(out.terms, out.base + where(is_const, np.mod(rest.base, divisor), 0), out.limit)
+    composite = shape.multi
+    for t in rest.terms:
+        here = where(np.not_equal(t.coef, 0), shape.single, 0)
+        if any_nonzero(here):
+            remainder, left = _reduced_term(t, divisor, here)
+            out = add(out, remainder)
+            composite = composite + left
+    if any_nonzero(composite):
+        inner = _masked(rest, composite)
+        base = np.mod(inner.base, divisor)
+        limit = inner.limit
+        if not is_endless(limit):
+            limit = where(np.equal(base, inner.base), limit, INF)
+        out = add(out, Affine([Term(Affine(inner.terms, base, limit), 1, divisor, composite)]))
+    return out
+
+
+def _sealed(a: Affine) -> Affine:
+    """A divided sum that stays below the modulus is left as one piece by the simplifier.
+
+    It goes on as a plain expression, so later divisions do not merge with its own.
+    """
+    terms = []
+    for t in a.terms:
+        sealed = np.equal(t.coef, 1) & np.not_equal(t.lower, 1) & np.equal(_count(a), 1)
+        sealed = sealed & np.greater_equal(t.upper, INF) & np.equal(a.base, 0)
+        if isinstance(t.index, LoopVar) or not np.any(sealed):
+            terms.append(t)
+            continue
+        piece = Affine([Term(t.index, t.lower, t.upper, np.where(sealed, 1, 0), t.limit)])
+        terms.append(Term(t.index, t.lower, t.upper, np.where(sealed, 0, t.coef), t.limit))
+        terms.append(Term(piece, 1, INF, np.where(sealed, 1, 0), t.limit))
+    return Affine([t for t in terms if any_nonzero(t.coef)], a.base, a.limit)
+
+
+def unsealed(a: Affine) -> Affine:
+    """The same value with sealed pieces opened."""
+    out = Affine([], a.base, a.limit)
+    for t in a.terms:
+        if isinstance(t.index, LoopVar):
+            out = add(out, Affine([t]))
+            continue
+        bare = np.equal(t.lower, 1) & np.greater_equal(t.upper, INF)
+        inside = mul(t.index, np.where(bare, t.coef, 0))
+        coef = np.where(bare, 0, t.coef)
+        out = add(add(out, inside), Affine([Term(t.index, t.lower, t.upper, coef, t.limit)]))
+    return out
+
+
+def _count(a: Affine) -> IntLike:
+    count: IntLike = 0
+    for t in a.terms:
+        count = count + np.not_equal(t.coef, 0)
+    return count
+
+
+def _reduced_term(t: Term, divisor: IntLike, here: IntLike) -> tuple[Affine, IntLike]:
+    """A single term modulo ``divisor`` where ``here``; also where no rule applied."""
+    scaled, fits = _scaled(divisor, t.coef)
+    reach = t.lower * scaled
+    endless = np.greater_equal(t.upper, INF)
+    tighter = np.logical_or(endless, np.equal(np.mod(t.upper, np.maximum(reach, 1)), 0))
+    looser = np.logical_and(
+        np.logical_not(tighter), np.equal(np.mod(reach, np.maximum(t.upper, 1)), 0)
+    )
+    ok = np.logical_and(fits, np.logical_or(tighter, looser))
+    upper = where(ok, where(tighter, reach, t.upper), INF)
+    out = Affine([Term(t.index, t.lower, upper, where(ok, here, 0) * t.coef, t.limit)])
+    return out, where(ok, 0, here)
+
+
+def _scaled(divisor: IntLike, coef: IntLike) -> tuple[IntLike, Mask | np.bool_]:
+    """``divisor / coef`` where a positive ``coef`` divides it."""
+    safe = np.where(np.greater(coef, 0), coef, 1)
+    fits = np.logical_and(np.greater(coef, 0), np.equal(np.mod(divisor, safe), 0))
+    return np.floor_divide(divisor, safe), fits

@@ -1,0 +1,174 @@
+"""Regions: what values an index expression takes, for N candidates at once.
+
+A region is a symbolic start plus an interval of numbers. Follows TVM's interval arithmetic
+(src/arith/int_set.cc) with every end simplified to a sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from pruner.errors import UnsupportedProgram
+from pruner.program.dag.expr import Axis, Binary, Cast, Const, Expr
+from pruner.program.index import affine as af
+from pruner.program.index.affine import Affine, IntLike, LoopVar, Term
+from pruner.program.index.divide import floordiv, floormod
+
+UNKNOWN_WIDTH = 1 << 40
+"""Stands for a width that depends on a loop variable."""
+
+
+@dataclass(slots=True, eq=False)
+class Region:
+    """Values ``start + [lo, hi]``."""
+
+    start: Affine
+    lo: IntLike
+    hi: IntLike
+
+
+def clip_to_shape(region: Region, size: IntLike) -> Region:
+    """The whole axis where the region is known to cover it."""
+    lo, hi = region.lo + region.start.base, region.hi + region.start.base
+    covers = np.logical_and(np.less_equal(lo, 0), np.greater_equal(hi, size - 1))
+    covers = np.logical_and(covers, af.is_constant(region.start))
+    if not np.any(covers):
+        return region
+    start = af.mul(region.start, af.where(covers, 0, 1))
+    return Region(start, af.where(covers, 0, region.lo), af.where(covers, size - 1, region.hi))
+
+
+def union(regions: list[Region]) -> Region:
+    """Smallest region that holds all ``regions``."""
+    first = regions[0]
+    lo, hi = first.lo, first.hi
+    for other in regions[1:]:
+        shift = af.add(other.start, first.start, -1)
+        lo = np.minimum(lo, other.lo + shift.base)
+        hi = np.maximum(hi, other.hi + shift.base)
+        hi = af.where(af.is_constant(shift), hi, lo + UNKNOWN_WIDTH)
+    return Region(first.start, lo, hi)
+
+
+def relax(region: Region, variables: set[int]) -> Region:
+    """Let the loop variables with these ids run over their whole range."""
+    if not variables:
+        return region
+    fixed: list[Term] = []
+    lo, hi = region.lo, region.hi
+    for t in region.start.terms:
+        used = variables_of(t.index)
+        if not used & variables:
+            fixed.append(t)
+            continue
+        if not used <= variables:
+            raise UnsupportedProgram("mixed-relax", "a fused index is only partly relaxed")
+        a, b = af.wrap_bounds(t, *af.index_bounds(t.index))
+        x, y = t.coef * a, t.coef * b
+        lo, hi = lo + np.minimum(x, y), hi + np.maximum(x, y)
+    return Region(Affine(fixed, region.start.base), lo, hi)
+
+
+def variables_of(index: LoopVar | Affine) -> set[int]:
+    """Ids of the loop variables inside an index."""
+    if isinstance(index, LoopVar):
+        return {id(index)}
+    return set().union(*(variables_of(t.index) for t in index.terms))
+
+
+def span(last: Affine, first: Affine) -> IntLike:
+    """``last - first`` where that is a number."""
+    width = af.add(last, first, -1)
+    return af.where(af.is_constant(width), width.base, UNKNOWN_WIDTH)
+
+
+def evaluate_region(index: Expr, domains: list[Region]) -> Region:
+    """Interval of an index expression when axis slot ``s`` lies in ``domains[s]``."""
+    match index:
+        case Axis(slot=slot):
+            return domains[slot]
+        case Const(value=value):
+            return Region(af.const(_int(value)), 0, 0)
+        case Cast(a=a):
+            return evaluate_region(a, domains)
+        case Binary(op=op, a=a, b=b):
+            return _binary_region(op, evaluate_region(a, domains), evaluate_region(b, domains))
+        case _:
+            raise UnsupportedProgram("index-expression", type(index).__name__)
+
+
+def _int(value: object) -> IntLike:
+    return np.asarray(value, np.int64) if isinstance(value, np.ndarray) else int(value)  # type: ignore[call-overload]
+
+
+def _binary_region(op: str, a: Region, b: Region) -> Region:
+    if op == "add":
+        return Region(af.add(a.start, b.start), a.lo + b.lo, a.hi + b.hi)
+    if op == "sub":
+        return Region(af.add(a.start, b.start, -1), a.lo - b.hi, a.hi - b.lo)
+    if op == "mul":
+        if a.start.terms or not _is_point(a):
+            a, b = b, a
+        if a.start.terms or not _is_point(a):
+            raise UnsupportedProgram("index-expression", "product of two loop variables")
+        k = a.start.base + a.lo
+        x, y = b.lo * k, b.hi * k
+        return Region(af.mul(b.start, k), np.minimum(x, y), np.maximum(x, y))
+    if b.start.terms or not _is_point(b):
+        raise UnsupportedProgram("index-expression", f"{op} by a loop variable")
+    divisor = b.start.base + b.lo
+    if op in ("floordiv", "div"):
+        return _divide(a, divisor)
+    if op in ("floormod", "mod"):
+        return _modulo(a, divisor)
+    raise UnsupportedProgram("index-expression", op)
+
+
+def _is_point(a: Region) -> bool:
+    return bool(np.all(np.equal(a.lo, a.hi)))
+
+
+def _divide(a: Region, divisor: IntLike) -> Region:
+    if not a.start.terms:
+        base = a.start.base
+        return Region(Affine(), (a.lo + base) // divisor, (a.hi + base) // divisor)
+    first = floordiv(af.add(a.start, af.const(a.lo)), divisor)
+    if _is_point(a):
+        return Region(first, 0, 0)
+    last = floordiv(af.add(a.start, af.const(a.hi)), divisor)
+    width = af.where(np.equal(a.lo, a.hi), 0, span(last, first))
+    return Region(first, 0, width)
+
+
+def _modulo(a: Region, divisor: IntLike) -> Region:
+    """``a mod divisor``; exact where the whole interval has one quotient (int_set.cc)."""
+    if not a.start.terms:
+        lo, hi = a.lo + a.start.base, a.hi + a.start.base
+        low_q, high_q = lo // divisor, hi // divisor
+        one = np.equal(low_q, high_q)
+        return Region(
+            Affine(),
+            af.where(one, lo - divisor * low_q, 0),
+            af.where(one, hi - divisor * low_q, divisor - 1),
+        )
+    first = af.add(a.start, af.const(a.lo))
+    start = floormod(first, divisor)
+    if _is_point(a):
+        return Region(start, 0, 0)
+    width = a.hi - a.lo
+    last = floordiv(af.add(first, af.const(width)), divisor)
+    one = np.equal(span(last, floordiv(first, divisor)), 0)
+    one = np.logical_or(one, np.equal(width, 0))
+    if bool(np.all(one)):
+        return Region(start, 0, width)
+    return Region(af.mul(start, af.where(one, 1, 0)), 0, af.where(one, width, divisor - 1))
+
+
+def evaluate_index(index: Expr, roots: Mapping[int, Affine]) -> Affine:
+    """An index expression with axis slots replaced by their simplified values."""
+    points = [Region(roots[s], 0, 0) for s in range(len(roots))]
+    region = evaluate_region(index, points)
+    return af.add(region.start, af.const(region.lo))

@@ -1,0 +1,1 @@
+"""Ansor's engine: transform steps applied to a compute DAG, for N decision vectors at once."""

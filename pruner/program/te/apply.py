@@ -1,0 +1,332 @@
+"""Batched replay: apply a skeleton's primitives once, for N decision vectors.
+
+Each primitive is one function, documented as the rewrite it makes; together they follow
+``ApplyToSchedule`` of src/auto_scheduler/transform_step.cc and TE's schedule_dataflow_rewrite.cc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pruner.errors import UnsupportedProgram
+from pruner.program.dag.dag import ComputeDAG
+from pruner.program.dag.expr import Axis, Binary, Const, Expr, Load
+from pruner.program.index.affine import IntLike, Ints
+from pruner.program.te import steps as p
+from pruner.program.te.schedule import (
+    Attach,
+    AxisKind,
+    FuseRelation,
+    Loop,
+    Schedule,
+    SplitRelation,
+    StageState,
+    initial_schedule,
+    redirect_loads,
+    substitute_axes,
+    touched_by,
+)
+
+
+@dataclass(slots=True, eq=False)
+class _Replay:
+    schedule: Schedule
+    skeleton: tuple[p.Primitive, ...]
+    decisions: Ints
+
+    def value(self, slot: int) -> IntLike:
+        """Decision ``slot`` as an array [N], or a plain int where all candidates agree."""
+        column = self.decisions[:, slot]
+        first = int(column[0])
+        return first if bool((column == first).all()) else column
+
+    def lengths(self, source: int) -> list[IntLike]:
+        step = self.skeleton[source]
+        if not isinstance(step, p.Split):
+            raise UnsupportedProgram("malformed-step", f"step {source} is not a split")
+        return [self.value(slot) for slot in step.slots]
+
+
+def replay(dag: ComputeDAG, skeleton: tuple[p.Primitive, ...], decisions: Ints) -> Schedule:
+    """Apply ``skeleton`` to ``dag`` for decision vectors ``decisions`` int64 [N, d].
+
+    Returns the schedule with all relations recorded; loop extents are not inferred yet.
+
+    Raises:
+        UnsupportedProgram: a primitive refers to stages or loops that do not exist.
+    """
+    state = _Replay(initial_schedule(dag), skeleton, decisions)
+    for number, step in enumerate(skeleton):
+        try:
+            _APPLY[type(step)](state, step)
+        except (IndexError, ValueError, AttributeError) as error:
+            raise UnsupportedProgram("step-mismatch", f"step {number} {step}: {error}") from error
+    return state.schedule
+
+
+def _split_by_factors(stage: StageState, loop: Loop, factors: list[IntLike]) -> list[Loop]:
+    """``for i`` -> ``for i.0: ... for i.k`` with inner lengths ``factors``; returns outer first."""
+    made: list[Loop] = []
+    outer = loop
+    for factor in reversed(factors):
+        parent, inner = outer, Loop(loop.name + ".i", loop.kind)
+        outer = Loop(loop.name + ".o", loop.kind)
+        stage.relations.append(SplitRelation(parent, outer, inner, factor=factor))
+        made.insert(0, inner)
+    return [outer, *made]
+
+
+def _split_by_parts(stage: StageState, loop: Loop, parts: list[IntLike]) -> list[Loop]:
+    """``for i`` -> ``for i.0: ... for i.k`` with outer counts ``parts``; returns outer first."""
+    made: list[Loop] = []
+    inner = loop
+    for nparts in parts:
+        parent, outer = inner, Loop(loop.name + ".o", loop.kind)
+        inner = Loop(loop.name + ".i", loop.kind)
+        stage.relations.append(SplitRelation(parent, outer, inner, nparts=nparts))
+        made.append(outer)
+    return [*made, inner]
+
+
+def _apply_split(
+    stage: StageState, position: int, lengths: list[IntLike], *, inner_to_outer: bool
+) -> None:
+    loop = stage.leaves[position]
+    split = _split_by_factors if inner_to_outer else _split_by_parts
+    stage.leaves[position : position + 1] = split(stage, loop, lengths)
+
+
+def _split(s: _Replay, step: p.Split) -> None:
+    lengths = [s.value(slot) for slot in step.slots]
+    _apply_split(s.schedule.at(step.stage), step.iter, lengths, inner_to_outer=step.inner_to_outer)
+
+
+def _follow_split(s: _Replay, step: p.FollowSplit) -> None:
+    source = s.lengths(step.source)
+    rest: IntLike = 1
+    for length in source[step.num - 1 :]:
+        rest = rest * length
+    lengths = [*source[: step.num - 1], rest]
+    _apply_split(s.schedule.at(step.stage), step.iter, lengths, inner_to_outer=True)
+
+
+def _follow_fused_split(s: _Replay, step: p.FollowFusedSplit) -> None:
+    length: IntLike = 1
+    for source in step.sources:
+        length = length * s.lengths(source)[step.level]
+    _apply_split(s.schedule.at(step.stage), step.iter, [length], inner_to_outer=step.by_factor)
+
+
+def _reorder(s: _Replay, step: p.Reorder) -> None:
+    stage = s.schedule.at(step.stage)
+    if sorted(step.order) != list(range(len(stage.leaves))):
+        raise ValueError(f"order does not name the {len(stage.leaves)} loops once each")
+    stage.leaves = [stage.leaves[i] for i in step.order]
+
+
+def _fuse(s: _Replay, step: p.Fuse) -> None:
+    stage = s.schedule.at(step.stage)
+    if not step.iters:  # fusing nothing makes one loop of extent 1 in front
+        loop = Loop("singleton", "spatial", 1)
+        stage.leaves.insert(0, loop)
+        return
+    first, last = step.iters[0], step.iters[-1]
+    fused = stage.leaves[first]
+    for inner in stage.leaves[first + 1 : last + 1]:
+        kind: AxisKind = "reduce" if "reduce" in (fused.kind, inner.kind) else "spatial"
+        both = Loop(f"{fused.name}.{inner.name}.f", kind)
+        stage.relations.append(FuseRelation(fused, inner, both))
+        fused = both
+    stage.leaves[first : last + 1] = [fused]
+
+
+def _annotate(s: _Replay, step: p.Annotate) -> None:
+    stage = s.schedule.at(step.stage)
+    if step.kind == "tensorize":
+        raise UnsupportedProgram("tensorize", "tensorised loops are not replayed")
+    if step.kind != "none":
+        stage.marks[stage.leaves[step.iter]] = step.kind
+
+
+def _unroll(s: _Replay, step: p.UnrollPragma) -> None:
+    stage = s.schedule.at(step.stage)
+    if step.iter < len(stage.leaves):
+        stage.unroll[stage.leaves[step.iter]] = s.value(step.slot)
+
+
+def _compute_at(s: _Replay, step: p.ComputeAt) -> None:
+    target = s.schedule.at(step.target)
+    loop = target.leaves[step.target_iter]
+    s.schedule.at(step.stage).attach = Attach(target.key, loop)
+
+
+def _compute_inline(s: _Replay, step: p.ComputeInline) -> None:
+    s.schedule.at(step.stage).attach = "inline"
+
+
+def _compute_root(s: _Replay, step: p.ComputeRoot) -> None:
+    s.schedule.at(step.stage).attach = "root"
+
+
+def _copy_axes(stage: StageState) -> list[Loop]:
+    return [Loop(f"ax{i}", "spatial", axis.extent) for i, axis in enumerate(stage.axes)]
+
+
+def _load_of(stage: StageState) -> Load:
+    indices = tuple(Axis(i) for i in range(len(stage.axes)))
+    return Load(stage.key, indices, stage.dtype)
+
+
+def _cache_read(s: _Replay, step: p.CacheRead) -> None:
+    source = s.schedule.at(step.stage)
+    axes = _copy_axes(source)
+    cache = StageState(
+        key=len(s.schedule.pool),
+        name=f"{source.name}.{step.scope}",
+        dtype=source.dtype,
+        shape=source.shape,
+        axes=axes,
+        reduce=[],
+        body=_load_of(source),
+        scope=step.scope,
+        leaves=list(axes),
+    )
+    readers = [s.schedule.at(r) for r in step.readers]
+    for reader in readers:
+        assert reader.body is not None
+        reader.body = redirect_loads(reader.body, source.key, cache.key)
+    s.schedule.new_stage(cache, source, after=True)
+
+
+def _cache_write(s: _Replay, step: p.CacheWrite) -> None:
+    stage = s.schedule.at(step.stage)
+    if stage.relations:
+        raise UnsupportedProgram("late-cache-write", "cache_write after a split")
+    axes = _copy_axes(stage)
+    cache = StageState(
+        key=len(s.schedule.pool),
+        name=f"{stage.name}.{step.scope}",
+        dtype=stage.dtype,
+        shape=stage.shape,
+        axes=axes,
+        reduce=stage.reduce,
+        body=stage.body,
+        combiner=stage.combiner,
+        identity=stage.identity,
+        const_matrix=stage.const_matrix,
+        scope=step.scope,
+        leaves=[*axes, *stage.reduce],
+    )
+    stage.body, stage.combiner, stage.reduce = _load_of(cache), None, []
+    stage.leaves = list(stage.axes)
+    s.schedule.new_stage(cache, stage, after=False)
+
+
+def _rfactor(s: _Replay, step: p.RFactor) -> None:
+    """``C[i] += A[i, k]`` with loop ``f`` of ``k`` -> ``C.rf[f, i] += A``, ``C[i] += C.rf``."""
+    stage = s.schedule.at(step.stage)
+    factor = stage.leaves[step.iter]
+    if factor.kind != "reduce" or stage.body is None:
+        raise ValueError("rfactor of a loop that is not a reduction")
+    roots = [r for r in stage.reduce if factor in touched_by(stage, {r: 1})]
+    touched = touched_by(stage, dict.fromkeys(roots, 1))
+    _set_extents(stage, roots)
+    values = {loop: Axis(-1) for loop in stage.leaves if loop in touched}
+    keep = [r for r in stage.reduce if r not in touched]
+    moved = [loop for loop in stage.leaves if loop in touched and loop is not factor]
+    position = step.factor_axis if step.factor_axis >= 0 else len(stage.axes) + 1 + step.factor_axis
+    rf_axis = Loop(factor.name, "spatial", factor.extent)
+    axes = _copy_axes(stage)
+    axes.insert(position, rf_axis)
+    reduce = [*keep, *(Loop(m.name, "reduce", m.extent) for m in moved)]
+    slot_of: dict[Loop, int] = {factor: position}
+    slot_of |= {m: len(axes) + len(keep) + i for i, m in enumerate(moved)}
+    root_values = _up_index(stage, {loop: Axis(slot_of[loop]) for loop in values})
+    spatial = [Axis(i if i < position else i + 1) for i in range(len(stage.axes))]
+    table: list[Expr] = [
+        *spatial,
+        *(Axis(len(axes) + keep.index(r)) if r in keep else root_values[r] for r in stage.reduce),
+    ]
+    partial = StageState(
+        key=len(s.schedule.pool),
+        name=f"{stage.name}.rf",
+        dtype=stage.dtype,
+        shape=tuple(a.extent for a in axes),
+        axes=axes,
+        reduce=reduce,
+        body=substitute_axes(stage.body, table),
+        combiner=stage.combiner,
+        identity=stage.identity,
+        leaves=[*axes, *reduce],
+    )
+    total = Loop(f"{factor.name}.v", "reduce", factor.extent)
+    indices: list[Expr] = [Axis(i) for i in range(len(stage.axes))]
+    indices.insert(position, Axis(len(stage.axes)))
+    stage.body = Load(partial.key, tuple(indices), stage.dtype)
+    stage.reduce, stage.relations = [total], []
+    stage.leaves = [*stage.axes, total]
+    s.schedule.new_stage(partial, stage, after=False)
+
+
+def _set_extents(stage: StageState, roots: list[Loop]) -> None:
+    """Extents of what splits and fusions made of ``roots``, before bound inference."""
+    known = dict.fromkeys(roots)
+    for rel in stage.relations:
+        if isinstance(rel, SplitRelation) and rel.parent in known:
+            extent = rel.parent.extent
+            given = rel.factor if rel.factor is not None else rel.nparts
+            assert given is not None
+            other = -(-extent // given)
+            rel.inner.extent, rel.outer.extent = (
+                (given, other) if rel.factor is not None else (other, given)
+            )
+            known |= dict.fromkeys((rel.inner, rel.outer))
+        elif isinstance(rel, FuseRelation) and rel.outer in known and rel.inner in known:
+            rel.fused.extent = rel.outer.extent * rel.inner.extent
+            known[rel.fused] = None
+
+
+def _up_index(stage: StageState, values: dict[Loop, Expr]) -> dict[Loop, Expr]:
+    """Root loops expressed in the loops made from them (``PassUpIndex``)."""
+    out = dict(values)
+    for rel in reversed(stage.relations):
+        if isinstance(rel, SplitRelation):
+            if rel.outer in out and rel.inner in out:
+                scaled = Binary("mul", out[rel.outer], _const(rel.inner.extent), "int32")
+                out[rel.parent] = Binary("add", out[rel.inner], scaled, "int32")
+        elif rel.fused in out:
+            extent = _const(rel.inner.extent)
+            out[rel.outer] = Binary("floordiv", out[rel.fused], extent, "int32")
+            out[rel.inner] = Binary("floormod", out[rel.fused], extent, "int32")
+    return out
+
+
+def _const(value: IntLike) -> Const:
+    """A constant that may differ per candidate."""
+    return Const(value if isinstance(value, int) else np.asarray(value))  # type: ignore[arg-type]
+
+
+def _storage_align(_s: _Replay, _step: p.StorageAlign) -> None:
+    """Row padding changes addresses only; no feature looks at it."""
+
+
+_APPLY: dict[type, Callable[[_Replay, Any], None]] = {
+    p.Split: _split,
+    p.FollowSplit: _follow_split,
+    p.FollowFusedSplit: _follow_fused_split,
+    p.Reorder: _reorder,
+    p.Fuse: _fuse,
+    p.Annotate: _annotate,
+    p.UnrollPragma: _unroll,
+    p.ComputeAt: _compute_at,
+    p.ComputeInline: _compute_inline,
+    p.ComputeRoot: _compute_root,
+    p.CacheRead: _cache_read,
+    p.CacheWrite: _cache_write,
+    p.RFactor: _rfactor,
+    p.StorageAlign: _storage_align,
+}

@@ -1,0 +1,296 @@
+"""Bound inference for N candidates: how large every loop and every buffer is.
+
+Follows TE's ``InferBound`` (src/te/schedule/bound.cc and message_passing.cc): walking from the
+outputs to the inputs, a stage's axes cover what its consumers touch inside the attach point; loops
+of the consumers that lie inside the attach point, and threads that share the buffer, are relaxed
+to their whole range. A region is a symbolic start plus an interval of numbers, so perfect tiles
+give exact boxes and everything else gives what interval arithmetic gives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pruner.errors import UnsupportedProgram
+from pruner.program.dag.expr import Expr, loads
+from pruner.program.index import affine as af
+from pruner.program.index.affine import Affine, IntLike, LoopVar
+from pruner.program.index.divide import floordiv, floormod
+from pruner.program.index.regions import (
+    UNKNOWN_WIDTH,
+    Region,
+    clip_to_shape,
+    evaluate_region,
+    relax,
+    span,
+    union,
+)
+from pruner.program.te.inline import inline_bodies
+from pruner.program.te.schedule import (
+    Attach,
+    Loop,
+    Schedule,
+    SplitRelation,
+    StageState,
+)
+
+GLOBAL, SHARED, LOCAL = 0, 1, 3  # storage ranks (src/runtime/thread_storage_scope.h)
+_SCOPE_RANK = {"global": GLOBAL, "shared": SHARED, "local": LOCAL}
+
+
+@dataclass(slots=True, eq=False)
+class Bounds:
+    """Result of inference.
+
+    ``bodies``: body by stage key after inlining; ``mins``: start of every root axis;
+    ``scope_rank``: storage rank of every computed stage; ``resolved``: where every buffer has a
+    size that is a number (the original fails on the other programs).
+    """
+
+    bodies: dict[int, Expr]
+    mins: dict[Loop, Affine]
+    scope_rank: dict[int, int]
+    resolved: np.ndarray | np.bool_ = field(default_factory=lambda: np.bool_(True))
+
+
+def thread_rank(mark: str | None) -> int | None:
+    """0 for block indices, 1 for threads and virtual threads, None for ordinary loops."""
+    if mark is None:
+        return None
+    if mark.startswith("blockIdx"):
+        return 0
+    return 1 if mark.startswith("threadIdx") or mark == "vthread" else None
+
+
+def infer_bounds(schedule: Schedule) -> Bounds:
+    """Fill in every loop's extent and variable; return starts, bodies and scopes.
+
+    Raises:
+        UnsupportedProgram: an index or an attachment that has no batched region.
+    """
+    _legalize_attach(schedule)
+    bodies = inline_bodies(schedule)
+    out = Bounds(bodies, {}, {})
+    for key in reversed(schedule.nest_order):
+        stage = schedule.pool[key]
+        if stage.attach == "inline":
+            continue
+        out.scope_rank[key] = scope_rank_of(schedule, stage)
+        if stage.is_output or stage.is_placeholder:
+            for axis, extent in zip(stage.axes, stage.shape, strict=True):
+                axis.extent = extent
+                out.mins[axis] = Affine()
+        else:
+            _root_region(schedule, stage, out)
+        for axis in stage.reduce:
+            out.mins[axis] = Affine()
+        _extents_down(stage)
+        for leaf in stage.leaves:
+            leaf.var = LoopVar(leaf.name, leaf.extent)
+    return out
+
+
+def _legalize_attach(schedule: Schedule) -> None:
+    """Attach points that were split or fused later move to the inner or the fused loop."""
+    for stage in schedule.pool:
+        if not isinstance(stage.attach, Attach):
+            continue
+        target = schedule.pool[stage.attach.stage]
+        loop = stage.attach.loop
+        moved = True
+        while moved and loop not in target.leaves:
+            moved = False
+            for rel in target.relations:
+                if isinstance(rel, SplitRelation) and rel.parent is loop:
+                    loop, moved = rel.inner, True
+                elif not isinstance(rel, SplitRelation) and rel.inner is loop:
+                    loop, moved = rel.fused, True
+        if loop not in target.leaves:
+            raise UnsupportedProgram("bad-compute-at", f"{stage.name} has no attach point")
+        stage.attach = Attach(target.key, loop)
+
+
+def attach_path(schedule: Schedule, stage: StageState) -> list[tuple[StageState, Loop]]:
+    """Loops around ``stage``, innermost first, each with its owner (``CreateAttachPath``)."""
+    path: list[tuple[StageState, Loop]] = []
+    spec = stage.attach
+    while isinstance(spec, Attach):
+        owner = schedule.pool[spec.stage]
+        cut = owner.leaves.index(spec.loop)
+        path.extend((owner, loop) for loop in reversed(owner.leaves[: cut + 1]))
+        spec = owner.attach
+    return path
+
+
+def scope_rank_of(schedule: Schedule, stage: StageState) -> int:
+    """Storage rank: the stage's scope or, without one, that of the threads around it."""
+    if stage.scope:
+        return _SCOPE_RANK[stage.scope]
+    ranks = [
+        rank
+        for owner, loop in attach_path(schedule, stage)
+        if (rank := thread_rank(owner.marks.get(loop))) is not None
+    ]
+    return {-1: GLOBAL, 0: SHARED, 1: LOCAL}[max(ranks, default=-1)]
+
+
+def _needs_relax(owner: StageState, loop: Loop, found: bool, rank: int) -> bool:
+    thread = thread_rank(owner.marks.get(loop))
+    return not found if thread is None else rank <= thread
+
+
+def _root_region(schedule: Schedule, stage: StageState, out: Bounds) -> None:
+    path = attach_path(schedule, stage)
+    attach_loop = path[0][1] if path else None
+    regions: list[list[Region]] = [[] for _ in stage.axes]
+    for consumer in schedule.pool:
+        body = out.bodies.get(consumer.key)
+        if body is None or consumer.key == stage.key:
+            continue
+        reads = [load for load in loads(body) if load.stage == stage.key]
+        if not reads:
+            continue
+        domains = _consumer_domains(schedule, consumer, attach_loop, out, stage)
+        for read in reads:
+            for d, index in enumerate(read.indices):
+                region = evaluate_region(index, domains)
+                regions[d].append(clip_to_shape(region, stage.shape[d]))
+    for axis, found in zip(stage.axes, regions, strict=True):
+        if not found:
+            raise UnsupportedProgram("unread-stage", stage.name)
+        region = union(found)
+        extent = region.hi - region.lo + 1
+        fixed = np.less(extent, UNKNOWN_WIDTH)
+        out.resolved = np.logical_and(out.resolved, fixed)
+        axis.extent = af.where(fixed, extent, 1)
+        out.mins[axis] = af.add(region.start, af.const(region.lo))
+
+
+def _consumer_domains(
+    schedule: Schedule,
+    consumer: StageState,
+    attach_loop: Loop | None,
+    out: Bounds,
+    stage: StageState,
+) -> list[Region]:
+    """Region of every root loop of ``consumer`` that one run of ``stage`` must serve."""
+    rank = out.scope_rank[stage.key]
+    found = False
+    state: dict[Loop, Region | None] = {}  # None: the whole range
+    for loop in reversed(consumer.leaves):
+        found = found or loop is attach_loop
+        if _needs_relax(consumer, loop, found, rank):
+            state[loop] = None
+        else:
+            assert loop.var is not None
+            state[loop] = Region(af.variable(loop.var), 0, 0)
+    relaxed: set[int] = set()
+    for owner, loop in attach_path(schedule, consumer):
+        found = found or loop is attach_loop
+        if _needs_relax(owner, loop, found, rank):
+            relaxed.add(id(loop.var))
+    if attach_loop is not None and not found:
+        raise UnsupportedProgram("bad-compute-at", f"{stage.name} is outside {consumer.name}")
+    _domains_up(consumer, state)
+    domains = []
+    for root in consumer.roots:
+        region = state.get(root)
+        whole = Region(Affine(), 0, root.extent - 1) if region is None else region
+        start = af.add(whole.start, out.mins[root])
+        domains.append(relax(Region(start, whole.lo, whole.hi), relaxed))
+    return domains
+
+
+def _domains_up(stage: StageState, state: dict[Loop, Region | None]) -> None:
+    """From leaf loops to root loops (``PassUpDomain``); None means the whole range."""
+    for rel in reversed(stage.relations):
+        if isinstance(rel, SplitRelation):
+            outer, inner = state[rel.outer], state[rel.inner]
+            if outer is None and inner is None:
+                state[rel.parent] = None
+                continue
+            o = outer or Region(Affine(), 0, rel.outer.extent - 1)
+            i = inner or Region(Affine(), 0, rel.inner.extent - 1)
+            factor = rel.inner.extent
+            parent = Region(
+                af.add(i.start, o.start, factor), o.lo * factor + i.lo, o.hi * factor + i.hi
+            )
+            state[rel.parent] = _whole_where_covered(parent, rel, outer, inner)
+            continue
+        fused = state[rel.fused]
+        if fused is None:
+            state[rel.outer] = state[rel.inner] = None
+        else:
+            state[rel.outer], state[rel.inner] = _unfuse(fused, rel.inner.extent)
+
+
+def _whole_where_covered(
+    parent: Region, rel: SplitRelation, outer: Region | None, inner: Region | None
+) -> Region:
+    """A loop of extent 1 counts as its whole range: then the parent keeps its exact extent."""
+    whole_outer = np.equal(rel.outer.extent, 1) if outer is not None else np.bool_(True)
+    whole_inner = np.equal(rel.inner.extent, 1) if inner is not None else np.bool_(True)
+    whole = np.logical_and(whole_outer, whole_inner)
+    hi = af.where(whole, rel.parent.extent - 1, parent.hi)
+    return Region(parent.start, parent.lo, hi)
+
+
+def _unfuse(fused: Region, inner_extent: IntLike) -> tuple[Region, Region]:
+    """Components of a fused loop (``PassUpDomain`` of a fuse relation)."""
+    width = fused.hi - fused.lo + 1
+    start = af.add(fused.start, af.const(fused.lo))
+    if bool(np.all(np.equal(width, 1))):
+        return (
+            Region(floordiv(start, inner_extent), 0, 0),
+            Region(floormod(start, inner_extent), 0, 0),
+        )
+    first, last = floordiv(start, inner_extent), start
+    last = floordiv(af.add(last, af.const(width - 1)), inner_extent)
+    width_outer = span(last, first)
+    point = np.equal(width, 1)
+    within = np.logical_and(np.equal(np.mod(inner_extent, width), 0), _multiple_of(start, width))
+    tight = np.logical_or(point, within)
+    if bool(np.all(tight)):
+        inner_start, inner_hi = floormod(start, inner_extent), width - 1
+    elif not bool(np.any(tight)):
+        inner_start, inner_hi = Affine(), inner_extent - 1
+    else:
+        inner_start = af.mul(floormod(start, inner_extent), af.where(tight, 1, 0))
+        inner_hi = af.where(tight, width - 1, inner_extent - 1)
+    return Region(first, 0, width_outer), Region(inner_start, 0, inner_hi)
+
+
+def _multiple_of(a: Affine, divisor: IntLike) -> np.ndarray | np.bool_:
+    exact = np.equal(np.mod(a.base, divisor), 0)
+    for t in a.terms:
+        exact = np.logical_and(exact, np.equal(np.mod(t.coef, divisor), 0))
+    return exact
+
+
+def _extents_down(stage: StageState) -> None:
+    """From root extents to leaf extents (``PassDownDomain``)."""
+    bound = feeds_thread(stage)
+    for rel in stage.relations:
+        if not isinstance(rel, SplitRelation):
+            rel.fused.extent = rel.outer.extent * rel.inner.extent
+            continue
+        extent = rel.parent.extent
+        kept, other = (rel.inner, rel.outer) if rel.factor is not None else (rel.outer, rel.inner)
+        given = rel.factor if rel.factor is not None else rel.nparts
+        assert given is not None
+        kept.extent = given if kept in bound else np.minimum(extent, given)
+        other.extent = -(-extent // given)
+
+
+def feeds_thread(stage: StageState) -> set[Loop]:
+    """Loops from which a thread-bound leaf is made (``PassUpThreadBinding``)."""
+    bound = {leaf for leaf in stage.leaves if thread_rank(stage.marks.get(leaf)) is not None}
+    for rel in reversed(stage.relations):
+        if isinstance(rel, SplitRelation):
+            if rel.inner in bound or rel.outer in bound:
+                bound.add(rel.parent)
+        elif rel.fused in bound:
+            bound |= {rel.outer, rel.inner}
+    return bound

@@ -1,0 +1,195 @@
+"""The scheduled state of an operator: stages, loops and how they came about.
+
+One :class:`Schedule` stands for N programs with the same skeleton: lists and relations are common,
+split factors are int64 arrays of length N. Extents are filled in by bound inference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pruner.program.dag.dag import ComputeDAG
+from pruner.program.dag.expr import Axis, Expr, Load, rewrite
+from pruner.program.index.affine import IntLike, LoopVar
+
+AxisKind = Literal["spatial", "reduce"]
+
+
+@dataclass(eq=False, slots=True)
+class Loop:
+    """A loop of a stage: a root axis, or what splits and fusions made of one."""
+
+    name: str
+    kind: AxisKind
+    extent: IntLike = 0
+    var: LoopVar | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SplitRelation:
+    """``parent = outer * factor + inner``; exactly one of ``factor`` and ``nparts`` is given."""
+
+    parent: Loop
+    outer: Loop
+    inner: Loop
+    factor: IntLike | None = None
+    nparts: IntLike | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FuseRelation:
+    """``fused = outer * extent(inner) + inner``."""
+
+    outer: Loop
+    inner: Loop
+    fused: Loop
+
+
+Relation = SplitRelation | FuseRelation
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attach:
+    """Computed inside loop ``loop`` of stage ``stage`` (a key of :attr:`Schedule.pool`)."""
+
+    stage: int
+    loop: Loop
+
+
+@dataclass(eq=False, slots=True)
+class StageState:
+    """One stage under scheduling.
+
+    ``axes`` are the output's dimensions, ``reduce`` the reduction loops; :class:`Axis` slots of
+    ``body`` number ``axes + reduce``. Loads name stages by key.
+    """
+
+    key: int
+    name: str
+    dtype: str
+    shape: tuple[IntLike, ...]
+    axes: list[Loop]
+    reduce: list[Loop]
+    body: Expr | None
+    combiner: str | None = None
+    identity: float = 0.0
+    const_matrix: bool = False
+    is_output: bool = False
+    scope: str = ""
+    attach: Attach | Literal["root", "inline"] = "root"
+    relations: list[Relation] = field(default_factory=list)
+    leaves: list[Loop] = field(default_factory=list)
+    marks: dict[Loop, str] = field(default_factory=dict)
+    unroll: dict[Loop, IntLike] = field(default_factory=dict)
+    guards: list[Expr] = field(default_factory=list)
+
+    @property
+    def is_placeholder(self) -> bool:
+        """Kernel inputs have no computation."""
+        return self.body is None
+
+    @property
+    def roots(self) -> list[Loop]:
+        """Loops that stand for the body's axis slots, in slot order."""
+        return [*self.axes, *self.reduce]
+
+
+@dataclass(eq=False, slots=True)
+class Schedule:
+    """All stages of one operator.
+
+    ``pool`` holds stages by key; ``order`` are keys in the numbering that steps use; ``nest_order``
+    are keys in TE's depth-first order, which decides who comes first at one attach point.
+    """
+
+    pool: list[StageState]
+    order: list[int]
+    nest_order: list[int]
+
+    def at(self, position: int) -> StageState:
+        """Stage by step numbering."""
+        return self.pool[self.order[position]]
+
+    def new_stage(self, stage: StageState, near: StageState, *, after: bool) -> None:
+        """Insert ``stage`` next to ``near`` in both orders."""
+        self.pool.append(stage)
+        for keys in (self.order, self.nest_order):
+            keys.insert(keys.index(near.key) + (1 if after else 0), stage.key)
+
+
+def initial_schedule(dag: ComputeDAG) -> Schedule:
+    """Every stage at root with its own axes as loops (``te.create_schedule``)."""
+    pool: list[StageState] = []
+    for key, stage in enumerate(dag.stages):
+        axes = [Loop(a.name, "spatial", a.extent) for a in stage.axes]
+        reduce = [Loop(a.name, "reduce", a.extent) for a in stage.reduce_axes]
+        if stage.kind == "placeholder":
+            axes = [Loop(f"i{d}", "spatial", extent) for d, extent in enumerate(stage.shape)]
+        pool.append(
+            StageState(
+                key=key,
+                name=stage.name,
+                dtype=stage.dtype,
+                shape=stage.shape,
+                axes=axes,
+                reduce=reduce,
+                body=stage.body,
+                combiner=stage.combiner,
+                identity=stage.identity,
+                const_matrix=stage.const_matrix,
+                is_output=key in dag.outputs,
+                leaves=[*axes, *reduce],
+            )
+        )
+    return Schedule(pool, list(range(len(pool))), _depth_first(dag))
+
+
+def _depth_first(dag: ComputeDAG) -> list[int]:
+    """Post-order of the reads from the outputs (TE's ``PostDFSOrder``)."""
+    seen: dict[int, None] = {}
+
+    def visit(key: int) -> None:
+        if key not in seen:
+            for read in dag.stages[key].reads:
+                visit(read)
+            seen[key] = None
+
+    for output in dag.outputs:
+        visit(output)
+    return list(seen)
+
+
+def redirect_loads(body: Expr, source: int, target: int) -> Expr:
+    """``body`` with loads of stage ``source`` turned to stage ``target``."""
+
+    def rule(node: Expr) -> Expr:
+        if isinstance(node, Load) and node.stage == source:
+            return Load(target, node.indices, node.dtype)
+        return node
+
+    return rewrite(body, rule)
+
+
+def substitute_axes(body: Expr, values: Iterable[Expr]) -> Expr:
+    """``body`` with axis slot ``s`` replaced by the s-th of ``values``."""
+    table = tuple(values)
+
+    def rule(node: Expr) -> Expr:
+        return table[node.slot] if isinstance(node, Axis) else node
+
+    return rewrite(body, rule)
+
+
+def touched_by(stage: StageState, loops: dict[Loop, int]) -> dict[Loop, int]:
+    """Flags of root loops passed down to every loop made from them (``PassDownBitMaskOr``)."""
+    flags = dict(loops)
+    for rel in stage.relations:
+        if isinstance(rel, SplitRelation):
+            for child in (rel.outer, rel.inner):
+                flags[child] = flags.get(child, 0) | flags.get(rel.parent, 0)
+        else:
+            both = flags.get(rel.outer, 0) | flags.get(rel.inner, 0)
+            flags[rel.fused] = flags.get(rel.fused, 0) | both
+    return flags

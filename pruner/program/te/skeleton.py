@@ -1,0 +1,99 @@
+"""Grouping of records by skeleton: same primitives, different decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.errors import UnsupportedProgram
+from pruner.program.te.steps import Primitive, parse_steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkeletonGroup:
+    """Programs that share a skeleton.
+
+    ``rows`` int64 [N]: positions in the input sequence; ``decisions`` int64 [N, d].
+    """
+
+    skeleton: tuple[Primitive, ...]
+    rows: NDArray[np.int64]
+    decisions: NDArray[np.int64]
+
+
+class _Template:
+    """Fast test whether a step list has one known skeleton, reading its decisions on the way."""
+
+    def __init__(self, steps: list[list[Any]], skeleton: tuple[Primitive, ...]) -> None:
+        self.skeleton = skeleton
+        self.size = len(steps)
+        self.rows: list[int] = []
+        self.decisions: list[list[int]] = []
+        free = [i for i, s in enumerate(steps) if s[0] in ("SP", "PR")]
+        fixed = [i for i in range(len(steps)) if i not in set(free)]
+        self._fixed = fixed
+        self._frozen = [steps[i] for i in fixed]
+        self._free = [(i, self._head(steps[i])) for i in free]
+
+    @staticmethod
+    def _head(step: list[Any]) -> tuple[Any, ...]:
+        if step[0] == "SP":
+            return ("SP", step[1], step[2], len(step[4]), step[5])
+        return ("PR", step[1], step[2])
+
+    def read(self, steps: list[list[Any]]) -> list[int] | None:
+        """Decision vector, or None when the skeleton differs or a field cannot be read."""
+        if len(steps) != self.size or [steps[i] for i in self._fixed] != self._frozen:
+            return None
+        out: list[int] = []
+        try:
+            for i, head in self._free:
+                step = steps[i]
+                if self._head(step) != head:
+                    return None
+                if head[0] == "SP":
+                    out.extend(step[4])
+                else:
+                    out.append(int(step[3].partition("$")[2]))
+        except (IndexError, TypeError, ValueError, AttributeError):
+            return None  # the full reader names what is wrong
+        return out if all(type(v) is int for v in out) else None
+
+
+def group_programs(
+    steps_list: Sequence[list[list[Any]]],
+) -> tuple[list[SkeletonGroup], dict[int, UnsupportedProgram]]:
+    """Group step lists by skeleton.
+
+    Returns the groups (largest first) and, for rows that cannot be read, the reason by position.
+    """
+    templates: list[_Template] = []
+    failures: dict[int, UnsupportedProgram] = {}
+    for row, steps in enumerate(steps_list):
+        for template in templates:
+            found = template.read(steps)
+            if found is not None:
+                break
+        else:
+            try:
+                skeleton, found = parse_steps(steps)
+            except UnsupportedProgram as error:
+                failures[row] = error
+                continue
+            template = _Template(steps, skeleton)
+            templates.append(template)
+        template.rows.append(row)
+        template.decisions.append(found)
+    groups = [
+        SkeletonGroup(
+            skeleton=t.skeleton,
+            rows=np.asarray(t.rows, np.int64),
+            decisions=np.asarray(t.decisions, np.int64).reshape(len(t.rows), -1),
+        )
+        for t in templates
+    ]
+    return sorted(groups, key=lambda g: -len(g.rows)), failures

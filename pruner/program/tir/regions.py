@@ -1,0 +1,124 @@
+"""Regions that blocks read and write, relaxed over loops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from pruner.program.dag.expr import Axis, Binary, Const, Expr, walk
+from pruner.program.index import affine as af
+from pruner.program.index.affine import IntLike, Mask
+from pruner.program.index.regions import Region, evaluate_region, relax, union
+from pruner.program.te.bounds import GLOBAL, LOCAL, SHARED, thread_rank
+from pruner.program.tir.tree import Block, LoopNode, Tree, Uses, plain
+
+_RANKS = {"global": GLOBAL, "shared": SHARED, "shared.dyn": SHARED, "local": LOCAL}
+
+
+def rank_of(scope: str) -> int:
+    """Storage rank of a buffer scope."""
+    return _RANKS[scope]
+
+
+def shared_threads(tree: Tree, loop: LoopNode, scope: str) -> set[int]:
+    """Ids of thread variables at and above ``loop`` whose threads share a buffer of that scope."""
+    rank = rank_of(scope)
+    out = set()
+    for outer in [*tree.path(loop), loop]:
+        thread = thread_rank(outer.mark)
+        if thread is not None and rank <= thread and rank > GLOBAL:
+            out.add(id(outer.var))
+    return out
+
+
+def loops_between(tree: Tree, block: Block, above: LoopNode | None) -> set[int]:
+    """Ids of the variables of loops around ``block`` and below ``above`` (None: all loops)."""
+    path = tree.path(block)
+    start = path.index(above) + 1 if above is not None else 0
+    return {id(loop.var) for loop in path[start:]}
+
+
+def region_of(tree: Tree, block: Block, indices: Sequence[Expr], moving: set[int]) -> list[Region]:
+    """Box that ``indices`` of a block span when the variables with ids ``moving`` run."""
+    domains = [relax(Region(value, 0, 0), moving) for value in tree.values(block)]
+    return [evaluate_region(index, domains) for index in indices]
+
+
+def guarded_region_of(
+    tree: Tree, block: Block, indices: Sequence[Expr], moving: set[int]
+) -> list[Region]:
+    """As :func:`region_of`, but a loop all of whose parts run stays inside its own range.
+
+    Parts that do not divide a loop overrun it, and a guard cuts the rest off.
+    """
+    values, whole = tree.values_above(block, moving)
+    domains = [relax(Region(value, 0, 0), moving | whole) for value in values]
+    return [evaluate_region(index, domains) for index in indices]
+
+
+def union_all(boxes: Iterable[list[Region]]) -> list[Region]:
+    """Smallest box around all, dimension by dimension."""
+    return [union(list(dimension)) for dimension in zip(*boxes, strict=True)]
+
+
+def index_uses(tree: Tree, block: Block, index: Expr) -> Uses:
+    """Variables in an index with their factors (0 where divided), those of extent 1 included."""
+    match index:
+        case Axis(slot=slot):
+            return tree.uses(block, slot)
+        case (
+            Binary(op="mul", a=a, b=Const(value=int(scale)))
+            | Binary(op="mul", a=Const(value=int(scale)), b=a)
+        ):
+            return {v: s * scale for v, s in index_uses(tree, block, a).items()}
+        case Binary(op=("add" | "sub") as op, a=a, b=b):
+            out = index_uses(tree, block, a)
+            sign = 1 if op == "add" else -1
+            for v, s in index_uses(tree, block, b).items():
+                out[v] = out.get(v, 0) + sign * s
+            return out
+        case _:
+            slots = [node.slot for node in walk(index) if isinstance(node, Axis)]
+            return {v: 0 for slot in slots for v in tree.uses(block, slot)}
+
+
+def clipped(region: Region, extent: IntLike) -> Region:
+    """The region cut to ``[0, extent)`` where its start is a number (``BlockVarDomainInfo``)."""
+    fixed, base = af.is_constant(region.start), region.start.base
+    lo = af.where(fixed, np.maximum(region.lo, -base), region.lo)
+    hi = af.where(fixed, np.minimum(region.hi, extent - 1 - base), region.hi)
+    return Region(region.start, plain(lo), plain(hi))
+
+
+def partly_moving(
+    tree: Tree, block: Block, indices: Sequence[Expr], moving: set[int]
+) -> Mask | np.bool_:
+    """Where an index divides a sum of which one part moves and another stands still.
+
+    TVM's interval arithmetic then gives loops whose extents are not numbers, or may do so.
+    """
+    out: Mask | np.bool_ = np.bool_(False)
+    slots = {node.slot for index in indices for node in walk(index) if isinstance(node, Axis)}
+    for slot in slots:
+        if block.iters[slot].kind != "derived":
+            continue
+        runs: Mask | np.bool_ = np.bool_(False)
+        stands: Mask | np.bool_ = np.bool_(False)
+        for var, scale in tree.uses(block, slot).items():
+            divided = np.equal(scale, 0) & np.greater(var.extent, 1)
+            runs = runs | (divided & (id(var) in moving))
+            stands = stands | (divided & (id(var) not in moving))
+        out = out | (runs & stands)
+    return out
+
+
+def start_of(region: Region) -> af.Affine:
+    """First value of a region."""
+    return af.add(region.start, af.const(region.lo))
+
+
+def dtype_bytes(dtype: str) -> int:
+    """Bytes of one element of a TVM dtype string (a bool takes one)."""
+    digits = "".join(c for c in dtype if c.isdigit())
+    return max(int(digits) // 8, 1) if digits else 1

@@ -1,0 +1,321 @@
+"""Batched replay of a MetaSchedule trace: its instructions once, for N decision vectors.
+
+The vocabulary is that of TVM's traces (src/s_tir/schedule/primitive); each handler below is one
+kind of instruction. Where candidates need different trees :class:`Diverges` names the values that
+tell them apart, and the caller replays each kind by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pruner.errors import UnsupportedProgram
+from pruner.program.index.affine import IntLike, Ints, Mask
+from pruner.program.tir import attach, cache, inline, primitives
+from pruner.program.tir import locations as places
+from pruner.program.tir.parallelize import Wishes, rewrite_parallel_vectorize_unroll
+from pruner.program.tir.postprocs import (
+    Fetch,
+    require_bound,
+    rewrite_cooperative_fetch,
+    rewrite_reduction_blocks,
+)
+from pruner.program.tir.rfactor import rfactor
+from pruner.program.tir.tree import Block, Diverges, LoopNode, Tree, plain, uniform
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """The result of an earlier instruction: a block, a loop or a number."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction; ``slot`` is where its decision starts in the decision vector, -1 if none."""
+
+    kind: str
+    inputs: tuple[Any, ...]
+    attrs: tuple[Any, ...]
+    outputs: tuple[int, ...]
+    slot: int = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TraceProgram:
+    """A function and the instructions that schedule it; ``is_gpu`` chooses the postprocessors."""
+
+    tree: Tree
+    instructions: tuple[Instruction, ...]
+    num_slots: int
+    is_gpu: bool
+
+
+@dataclass(slots=True, eq=False)
+class Replay:
+    """State while the instructions run."""
+
+    tree: Tree
+    decisions: Ints
+    results: dict[int, Any] = field(default_factory=dict)
+    fetches: list[Fetch] = field(default_factory=list)
+    threads: dict[str, LoopNode] = field(default_factory=dict)
+    tiled: dict[int, IntLike] = field(default_factory=dict)
+
+    def get(self, value: Any) -> Any:
+        """An input: what an instruction made, a constant, or several of these."""
+        if isinstance(value, tuple):
+            return [self.get(item) for item in value]
+        return self.results[value.number] if isinstance(value, Ref) else value
+
+    def decision(self, slot: int) -> IntLike:
+        """One column of the decision vectors."""
+        return plain(self.decisions[:, slot])
+
+
+def replay(program: TraceProgram, decisions: Ints) -> Tree:
+    """The tree of N programs after all instructions and postprocessors.
+
+    Raises:
+        Diverges: candidates need different trees.
+        UnsupportedProgram: an instruction that has no batched form.
+    """
+    return _replay(program, decisions).tree
+
+
+def tile_extents(program: TraceProgram, decision: Ints) -> dict[int, int]:
+    """Extent of the loop that each perfect tile divides, by the slot where the tile starts.
+
+    ``decision`` int64 [d]. Raises as :func:`replay`.
+    """
+    return {
+        slot: uniform(extent) for slot, extent in _replay(program, decision[None]).tiled.items()
+    }
+
+
+def _replay(program: TraceProgram, decisions: Ints) -> Replay:
+    state = _run(program, decisions, len(program.instructions))
+    _postprocess(state, is_gpu=program.is_gpu)
+    return state
+
+
+def _run(program: TraceProgram, decisions: Ints, until: int) -> Replay:
+    """State before instruction ``until``."""
+    state = Replay(program.tree.fresh(), decisions)
+    for instruction in program.instructions[:until]:
+        handler = _HANDLERS.get(instruction.kind)
+        if handler is None:
+            raise UnsupportedProgram("trace-instruction", instruction.kind)
+        found = handler(state, instruction, *map(state.get, instruction.inputs))
+        results = found if isinstance(found, list) else [] if found is None else [found]
+        if len(results) != len(instruction.outputs):
+            raise UnsupportedProgram("trace-results", instruction.kind)
+        state.results.update(zip(instruction.outputs, results, strict=True))
+    return state
+
+
+def location_options(program: TraceProgram, decisions: Ints, slot: int) -> tuple[Ints, Mask]:
+    """Locations on offer at the ``sample_compute_location`` whose decision is ``slot``.
+
+    Returns int64 [L] locations and bool [N, L] where each is on offer.
+    """
+    until, instruction = next((n, i) for n, i in enumerate(program.instructions) if i.slot == slot)
+    found: list[tuple[Ints, dict[int, Mask | np.bool_]]] = []
+    pending: list[Ints] = [np.arange(len(decisions))]
+    while pending:
+        rows = pending.pop()
+        try:
+            state = _run(program, decisions[rows], until)
+            block = state.get(instruction.inputs[0])
+            found.append((rows, places.allowed_locations(state.tree, block)))
+        except Diverges as parts:
+            pending += [rows[parts.values == value] for value in np.unique(parts.values)]
+    locations = np.array(sorted({place for _, offers in found for place in offers}), np.int64)
+    allowed = np.zeros((len(decisions), len(locations)), bool)
+    for rows, offers in found:
+        for column, place in enumerate(locations.tolist()):
+            if place in offers:
+                allowed[rows, column] = offers[place]
+    return locations, allowed
+
+
+def _postprocess(s: Replay, *, is_gpu: bool) -> None:
+    for fetch in s.fetches:
+        rewrite_cooperative_fetch(s.tree, fetch)
+    if is_gpu:
+        require_bound(s.tree)
+    wishes = Wishes(
+        parallel=_asked(s, "parallel"),
+        vectorize=_asked(s, "vectorize"),
+        unroll=_asked(s, "unroll_explicit", "unroll_implicit"),
+    )
+    rewrite_parallel_vectorize_unroll(s.tree, wishes)
+    rewrite_reduction_blocks(s.tree)
+
+
+def _asked(s: Replay, *keys: str) -> Any:
+    """An annotation of the root block, None where there is none."""
+    found = [s.tree.annotations.get(f"meta_schedule.{key}") for key in keys]
+    return next((value for value in found if value is not None), None)
+
+
+def _get_block(s: Replay, i: Instruction) -> Block | Tree:
+    name = i.attrs[0]
+    return s.tree if name == "root" else s.tree.find(name)
+
+
+def _get_loops(s: Replay, _: Instruction, block: Block) -> list[LoopNode]:
+    return s.tree.path(block)
+
+
+def _get_consumers(s: Replay, _: Instruction, block: Block) -> list[Block]:
+    return s.tree.consumers(block)
+
+
+def _get_producers(s: Replay, _: Instruction, block: Block) -> list[Block]:
+    return s.tree.producers(block)
+
+
+def _sample_perfect_tile(s: Replay, i: Instruction, loop: LoopNode) -> list[IntLike]:
+    s.tiled[i.slot] = loop.extent
+    return [s.decision(i.slot + k) for k in range(int(i.attrs[0]))]
+
+
+def _sample_categorical(s: Replay, i: Instruction) -> IntLike:
+    candidates = np.asarray(i.attrs[0], np.int64)
+    return plain(candidates[s.decisions[:, i.slot]])
+
+
+def _sample_compute_location(s: Replay, i: Instruction, block: Block) -> LoopNode | int:
+    taken = places.settle(s.tree, block, s.decisions[:, i.slot])
+    return places.at(s.tree, block, uniform(taken))
+
+
+def _split(s: Replay, _: Instruction, loop: LoopNode, *factors: Any) -> list[LoopNode]:
+    return primitives.split(s.tree, loop, factors)
+
+
+def _fuse(s: Replay, _: Instruction, *nodes: LoopNode) -> LoopNode:
+    return primitives.fuse(s.tree, nodes)
+
+
+def _reorder(s: Replay, _: Instruction, *nodes: LoopNode) -> None:
+    primitives.reorder(s.tree, nodes)
+
+
+def _bind(s: Replay, i: Instruction, loop: LoopNode) -> None:
+    axis = str(i.attrs[0])
+    primitives.bind(loop, axis)
+    s.threads[axis] = loop
+
+
+def _annotate(s: Replay, i: Instruction, target: Tree | Block | LoopNode, value: Any) -> None:
+    key = str(i.attrs[0])
+    if key == "meta_schedule.cooperative_fetch":
+        x, y = s.threads.get("threadIdx.x"), s.threads.get("threadIdx.y")
+        if x is None or not isinstance(target, Block):
+            raise UnsupportedProgram("cooperative-fetch", "no threads are bound before it")
+        s.fetches.append(Fetch(target, value, x.extent, None if y is None else y.extent))
+        return
+    if "tensorize" in key:
+        raise UnsupportedProgram("tensorize", key)
+    target.annotations[key] = value
+
+
+def _unannotate(_: Replay, i: Instruction, target: Tree | Block | LoopNode) -> None:
+    target.annotations.pop(str(i.attrs[0]), None)
+
+
+def _cache_read(s: Replay, i: Instruction, block: Block, consumers: list[Block]) -> Block:
+    return cache.cache_read(s.tree, block, int(i.attrs[0]), str(i.attrs[1]), consumers)
+
+
+def _cache_write(s: Replay, i: Instruction, block: Block, consumers: list[Block]) -> Block:
+    if int(i.attrs[0]) != 0 or consumers:
+        raise UnsupportedProgram("cache-write", block.name)
+    return cache.cache_write(s.tree, block, str(i.attrs[1]))
+
+
+def _set_scope(s: Replay, i: Instruction, block: Block) -> None:
+    if int(i.attrs[0]) != 0:
+        raise UnsupportedProgram("set-scope", block.name)
+    buffer = s.tree.buffers[block.buffer]
+    buffer.scope = str(i.attrs[1])
+    buffer.name = f"{buffer.name}_{buffer.scope}"
+
+
+def _rfactor(s: Replay, i: Instruction, loop: LoopNode) -> Block:
+    (block,) = s.tree.blocks(loop)
+    return rfactor(s.tree, block, loop, int(i.attrs[0]))
+
+
+def _compute_at(s: Replay, _: Instruction, block: Block, loop: LoopNode | int) -> None:
+    if isinstance(loop, LoopNode):
+        attach.compute_at(s.tree, block, loop)
+    elif loop == places.INLINE:
+        inline.compute_inline(s.tree, block)
+
+
+def _reverse_compute_at(s: Replay, _: Instruction, block: Block, loop: LoopNode) -> None:
+    attach.reverse_compute_at(s.tree, block, loop)
+
+
+def _compute_inline(s: Replay, _: Instruction, block: Block) -> None:
+    inline.compute_inline(s.tree, block)
+
+
+def _reverse_compute_inline(s: Replay, _: Instruction, block: Block) -> None:
+    inline.reverse_compute_inline(s.tree, block)
+
+
+def _nothing(_: Replay, __: Instruction, *___: Any) -> None:
+    """Markers."""
+
+
+_HANDLERS: dict[str, Callable[..., Any]] = {
+    "GetSBlock": _get_block,
+    "GetLoops": _get_loops,
+    "GetConsumers": _get_consumers,
+    "GetProducers": _get_producers,
+    "SamplePerfectTile": _sample_perfect_tile,
+    "SampleCategorical": _sample_categorical,
+    "SampleComputeLocation": _sample_compute_location,
+    "Split": _split,
+    "Fuse": _fuse,
+    "Reorder": _reorder,
+    "Bind": _bind,
+    "Annotate": _annotate,
+    "Unannotate": _unannotate,
+    "CacheRead": _cache_read,
+    "CacheWrite": _cache_write,
+    "RFactor": _rfactor,
+    "SetScope": _set_scope,
+    "ComputeAt": _compute_at,
+    "ReverseComputeAt": _reverse_compute_at,
+    "ComputeInline": _compute_inline,
+    "ReverseComputeInline": _reverse_compute_inline,
+    "EnterPostproc": _nothing,
+}
+
+
+def replay_groups(
+    program: TraceProgram, decisions: Ints
+) -> tuple[list[tuple[Ints, Tree]], dict[int, str]]:
+    """Trees of N decision vectors: (rows, tree) for every structure, and refusals by row."""
+    done: list[tuple[Ints, Tree]] = []
+    refused: dict[int, str] = {}
+    pending: list[Ints] = [np.arange(len(decisions))] if len(decisions) else []
+    while pending:
+        rows = pending.pop()
+        try:
+            done.append((rows, replay(program, decisions[rows])))
+        except Diverges as found:
+            pending += [rows[found.values == value] for value in np.unique(found.values)]
+        except UnsupportedProgram as error:
+            refused |= dict.fromkeys(rows.tolist(), error.reason)
+    return done, refused

@@ -1,0 +1,1 @@
+"""The decision space of Ansor's sketches, explored without TVM."""

@@ -1,0 +1,1 @@
+"""Search on recorded pools with a simulated clock, and how its curves are compared."""

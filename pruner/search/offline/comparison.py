@@ -1,0 +1,145 @@
+"""What a set of replayed tunings says: areas, times to the baseline's result, labels, forgetting.
+
+A cell is one (method, seed). Cells of equal seed start from the same random draws, so methods are
+compared in pairs. Intervals resample seeds; how far a result carries to other tasks is not in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.search.offline.statistics import (
+    Reach,
+    bootstrap_interval,
+    first_reach,
+    restricted_mean,
+    sign_flip_p,
+)
+from pruner.search.offline.tuning import Quality, TuningCurve
+
+Unit = Literal["trials", "seconds"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One method with one seed.
+
+    ``labels``: quality on held-out target tasks by number of labels; ``source``: quality on
+    held-out tasks of the source platform after tuning, None where no ranker was used.
+    """
+
+    method: str
+    seed: int
+    curve: TuningCurve
+    labels: Mapping[str, Quality] = field(default_factory=dict)
+    source: Quality | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        curve = {name: values.tolist() for name, values in asdict(self.curve).items()}
+        return {**asdict(self), "curve": curve}
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> Cell:
+        """What `to_json` gave."""
+        curve = {name: np.array(v) for name, v in values["curve"].items()}
+        return Cell(
+            method=values["method"],
+            seed=values["seed"],
+            curve=TuningCurve(**curve),
+            labels={name: Quality(**q) for name, q in values["labels"].items()},
+            source=None if values["source"] is None else Quality(**values["source"]),
+        )
+
+
+class Comparison:
+    """All cells of one source and target; every method has every seed.
+
+    The target of a seed is what `baseline` has reached with that seed when its budget is spent.
+    """
+
+    def __init__(self, cells: Sequence[Cell], baseline: str) -> None:
+        self.baseline = baseline
+        self.methods = list(dict.fromkeys(cell.method for cell in cells))
+        self.seeds = sorted({cell.seed for cell in cells})
+        self._cells = {(cell.method, cell.seed): cell for cell in cells}
+        curves = [cell.curve for cell in cells]
+        self.horizon: dict[Unit, float] = {
+            "trials": float(max(curve.trials[-1] for curve in curves)),
+            "seconds": float(max(curve.elapsed_s[-1] for curve in curves)),
+        }
+
+    def cells(self, method: str) -> list[Cell]:
+        """Cells of a method by ascending seed."""
+        return [self._cells[method, seed] for seed in self.seeds]
+
+    def reach(self, cell: Cell, unit: Unit) -> Reach:
+        """When a run came to the baseline's final latency of its seed."""
+        target = self._cells[self.baseline, cell.seed].curve.final
+        curve = cell.curve
+        at = curve.trials.astype(np.float64) if unit == "trials" else curve.elapsed_s
+        return first_reach(curve.relative_latency, at, target)
+
+    def summary(self, method: str) -> dict[str, Any]:
+        """One method's figures, each with a 95 % interval over seeds."""
+        cells = self.cells(method)
+        out: dict[str, Any] = {
+            "area": _with_interval([cell.curve.area for cell in cells]),
+            "final": _with_interval([cell.curve.final for cell in cells]),
+        }
+        for unit in ("trials", "seconds"):
+            out[f"{unit}_to_target"] = self._to_target(cells, unit)
+        out["p_better"] = {
+            other: sign_flip_p(self._areas(other) - self._areas(method))
+            for other in self.methods
+            if other != method
+        }
+        if cells[0].labels:
+            out["top1_by_labels"] = _by_labels(cells, "top1")
+            out["top5_by_labels"] = _by_labels(cells, "top5")
+        after = [cell.source.top1 for cell in cells if cell.source is not None]
+        if after:
+            out["source_top1_after"] = _with_interval(after)
+        return out
+
+    def _areas(self, method: str) -> NDArray[np.float64]:
+        return np.array([cell.curve.area for cell in self.cells(method)])
+
+    def _to_target(self, cells: Sequence[Cell], unit: Unit) -> dict[str, Any]:
+        """Restricted mean (Kaplan-Meier) up to the longest run, and how many got there."""
+        runs = [self.reach(cell, unit) for cell in cells]
+        horizon = self.horizon[unit]
+
+        def mean(rows: NDArray[np.int64]) -> float:
+            return restricted_mean([runs[row] for row in rows], horizon)
+
+        everything = mean(np.arange(len(runs)))
+        totals = self.cells(self.baseline)
+        total = np.mean([
+            c.curve.trials[-1] if unit == "trials" else c.curve.elapsed_s[-1] for c in totals
+        ])  # fmt: skip
+        return {
+            "mean": everything,
+            "interval": bootstrap_interval(len(runs), mean),
+            "reached": sum(run.reached for run in runs),
+            "runs": len(runs),
+            "speedup": float(total) / everything,
+        }
+
+
+def _with_interval(values: Sequence[float]) -> dict[str, Any]:
+    array = np.array(values)
+    interval = bootstrap_interval(len(array), lambda rows: float(array[rows].mean()))
+    return {"mean": float(array.mean()), "interval": interval}
+
+
+def _by_labels(cells: Sequence[Cell], metric: str) -> dict[str, Any]:
+    return {
+        name: _with_interval([getattr(cell.labels[name], metric) for cell in cells])
+        for name in cells[0].labels
+    }

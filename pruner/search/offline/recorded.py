@@ -1,0 +1,95 @@
+"""The measured programs of a task as a pool to search: decisions, answers, costs, features, draft.
+
+Everything that does not depend on the search is computed once: features and draft scores are looked
+up by row afterwards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.data.tasks import TaskKey, TaskRecords
+from pruner.models.analyzer.analyzer import Analyzer
+from pruner.models.programs.assemble import Dataflow, Tally, featurize_task
+from pruner.models.programs.store import TaskPrograms
+from pruner.program.dag.task_index import TaskIndex, find_dag
+from pruner.program.te.skeleton import group_programs
+from pruner.search.explorer import ScoreFunction, Scores
+from pruner.search.offline.pool import PoolSpace
+from pruner.search.space import Decisions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RecordedPool:
+    """N measured programs of one task, in one order.
+
+    ``latency_s``, ``cost_s`` (building and measuring), ``draft`` [N]: the analyzer's score, None
+    where it has none for this task; ``programs``: their features.
+    """
+
+    space: PoolSpace
+    latency_s: NDArray[np.float64]
+    cost_s: NDArray[np.float64]
+    draft: Scores | None
+    programs: TaskPrograms
+
+    @property
+    def key(self) -> TaskKey:
+        """The task."""
+        return self.programs.key
+
+    def __len__(self) -> int:
+        return len(self.latency_s)
+
+
+def recorded_pool(
+    records: TaskRecords,
+    *,
+    analyzer: Analyzer | None = None,
+    dataflow: Dataflow = "paper",
+    tasks: TaskIndex | None = None,
+) -> RecordedPool | None:
+    """The pool of one task; None when no program of it can be featurised."""
+    programs = featurize_task(records, dataflow, Tally(), tasks)
+    if programs is None:
+        return None
+    records = records.select(np.isin(records.line, programs.line))
+    draft = None
+    if analyzer is not None:
+        dag = find_dag(records.workload_key, records.fused, tasks)
+        draft = _ranked_last_where_unknown(analyzer.score_steps(dag, records.steps))
+    return RecordedPool(
+        space=PoolSpace(decision_rows(records)),
+        latency_s=records.latency_s,
+        cost_s=records.all_cost_s,
+        draft=draft,
+        programs=programs,
+    )
+
+
+def decision_rows(records: TaskRecords) -> Decisions:
+    """Decision vectors of all skeletons in one table: skeleton number, decisions, zeros."""
+    groups = group_programs(records.steps)[0]
+    out = np.zeros((len(records), 1 + max(g.decisions.shape[1] for g in groups)), np.int64)
+    for number, group in enumerate(groups):
+        out[group.rows, 0] = number
+        out[group.rows, 1 : 1 + group.decisions.shape[1]] = group.decisions
+    return out
+
+
+def table(space: PoolSpace, score: Scores) -> ScoreFunction:
+    """Scores known for every row of a pool, as a score function."""
+
+    def lookup(decisions: Decisions) -> Scores:
+        return score[space.rows(decisions)]
+
+    return lookup
+
+
+def _ranked_last_where_unknown(score: Scores) -> Scores | None:
+    """All programs of a pool ran, so none is illegal: unknown is worst, not forbidden."""
+    known = np.isfinite(score)
+    return np.where(known, score, score[known].min() - 1) if known.any() else None

@@ -1,0 +1,163 @@
+"""Adaptation methods under test: tuning many recorded tasks, and learning from a number of labels.
+
+One ranker is shared by all tasks; tasks take turns, a batch each, and after every batch the method
+is updated with all programs measured so far (pruner-facts section 6, task scheduler: round-robin).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pruner.data.tasks import TaskKey
+from pruner.models.adaptation.base import Adaptation
+from pruner.models.judging import metrics
+from pruner.models.programs.relative import Center
+from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.subset import subset
+from pruner.models.ranker import Ranker
+from pruner.search.offline.learners import SharedModel
+from pruner.search.offline.pool import Clock, PoolMeasurer
+from pruner.search.offline.recorded import RecordedPool, table
+from pruner.search.offline.session import Curve, Measurer, run_tasks
+from pruner.search.policy import DraftThenVerify, Policy, RandomPolicy, RoundSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningCurve:
+    """A tuning of several tasks, from the trial at which every task has a measured program.
+
+    ``trials`` [n] counts from the start; ``relative_latency`` [n]: geometric mean over tasks of
+    best found / best of the pool, at least 1; ``elapsed_s`` [n].
+    """
+
+    trials: NDArray[np.int64]
+    relative_latency: NDArray[np.float64]
+    elapsed_s: NDArray[np.float64]
+
+    @property
+    def area(self) -> float:
+        """Mean over the trials of log(relative latency): what is still to be won, on average."""
+        return float(np.log(self.relative_latency).mean())
+
+    @property
+    def final(self) -> float:
+        """Relative latency when the budget is spent."""
+        return float(self.relative_latency[-1])
+
+
+def tune(
+    pools: Sequence[RecordedPool],
+    adaptation: Adaptation | None,
+    settings: RoundSettings,
+    *,
+    trials: int,
+    batch: int,
+    seed: int,
+) -> TuningCurve:
+    """Tune all pools with one model; without an adaptation programs are drawn at random.
+
+    The draft takes part where `settings` has one and the analyzer knows the task.
+    """
+    clock = Clock()
+    model = None if adaptation is None else SharedModel(pools, adaptation)
+    tasks = []
+    for number, pool in enumerate(pools):
+        rng = np.random.default_rng([seed, number])
+        measurer: Measurer = PoolMeasurer(pool.space, pool.latency_s, pool.cost_s, clock)
+        policy: Policy
+        if model is None:
+            policy = RandomPolicy(pool.space, rng)
+        else:
+            draft = table(pool.space, pool.draft) if pool.draft is not None else None
+            chosen = settings if draft is not None else without_draft(settings)
+            draft = draft if chosen.draft is not None else None
+            policy = DraftThenVerify(pool.space, draft, model.learner(number), chosen, rng)
+            measurer = model.noting(number, measurer)
+        tasks.append((policy, measurer))
+    return relative_curve(run_tasks(tasks, trials=trials, batch=batch), pools)
+
+
+def affordable(pools: Sequence[RecordedPool], trials: int) -> int:
+    """At most `trials`, and no more than half of the smallest pool a task: a search, not a sweep.
+
+    Every task gets the same share, so that is what the smallest pool allows.
+    """
+    return min(trials, len(pools) * (min(map(len, pools)) // 2))
+
+
+def without_draft(settings: RoundSettings) -> RoundSettings:
+    """The same round with random programs in place of drafted ones."""
+    if settings.draft is None:
+        return settings
+    return replace(settings, draft=None, random_sample=settings.random_sample + settings.draft.keep)
+
+
+def relative_curve(curve: Curve, pools: Sequence[RecordedPool]) -> TuningCurve:
+    """Latencies of the tasks relative to the best of their pools, once all are measured."""
+    best_s = np.array([pool.latency_s.min() for pool in pools])
+    whole = np.isfinite(curve.best_s).all(axis=1)
+    relative = np.exp(np.log(curve.best_s[whole] / best_s).mean(axis=1))
+    return TuningCurve(
+        trials=1 + np.flatnonzero(whole),
+        relative_latency=relative,
+        elapsed_s=curve.elapsed_s[whole],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """Top-1 and Top-5 on tasks that were never tuned."""
+
+    top1: float
+    top5: float
+
+    @staticmethod
+    def of(ranker: Ranker, store: ProgramStore) -> Quality:
+        """Score a whole store."""
+        scored = ranker.score_tasks(store, torch.arange(store.num_programs))
+        return Quality(top1=metrics.top_k(scored, 1), top5=metrics.top_k(scored, 5))
+
+
+def label_sizes(wanted: Sequence[int | str], available: int) -> dict[str, int]:
+    """Numbers of labels by name; "all", and numbers beyond what there is, become `available`.
+
+    >>> label_sizes([0, 100, 1000, "all"], 500)
+    {'0': 0, '100': 100, 'all': 500}
+    """
+    sizes = {str(n): int(n) for n in wanted if n != "all" and int(n) < available}
+    return {**sizes, "all": available} if "all" in wanted else sizes
+
+
+def quality_by_labels(
+    make: Callable[[], Adaptation],
+    labelled: ProgramStore,
+    held_out: ProgramStore,
+    sizes: dict[str, int],
+    *,
+    seed: int,
+) -> dict[str, Quality]:
+    """One update with so many labels, drawn evenly from all tasks' programs; then held-out tasks.
+
+    Larger draws contain the smaller ones.
+    """
+    drawn = torch.randperm(labelled.num_programs, generator=torch.Generator().manual_seed(seed))
+    centers = centers_of(labelled)
+    found = {}
+    for name, size in sizes.items():
+        adaptation = make()
+        adaptation.ranker.centers.update(centers)
+        if size:
+            adaptation.update(subset(labelled, drawn[:size]))
+        found[name] = Quality.of(adaptation.ranker, held_out)
+    return found
+
+
+def centers_of(store: ProgramStore) -> dict[TaskKey, Center]:
+    """The mean program of every task."""
+    tasks = store.by_task(torch.arange(store.num_programs))
+    return {store.key_of(index): Center.of(store.programs(index)) for index in tasks}

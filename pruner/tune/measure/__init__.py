@@ -1,0 +1,1 @@
+"""Build and run candidates in worker processes; every failure is an outcome of one candidate."""

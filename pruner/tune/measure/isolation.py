@@ -1,0 +1,236 @@
+"""Persistent worker processes: what a candidate breaks in one is lost there and nowhere else.
+
+Workers are forked from one clean server process that has imported TVM (Python's ``forkserver``), so
+a worker that crashed, hung or ran out of memory is replaced in milliseconds, not in the seconds
+that the import takes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import multiprocessing
+import os
+import queue
+import resource
+import signal
+import sys
+import tempfile
+import threading
+import time
+import types
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+PRELOAD = "pruner.tune.measure.jobs"
+_CONTEXT = multiprocessing.get_context("forkserver")
+_PR_SET_PDEATHSIG = 1
+_START_S = 180.0  # a worker that is not there by then does not come
+
+# kinds of failure in which the job had no part
+NO_WORKER, NO_DEVICE = "no_worker", "no_device"
+NOT_TRIED = (NO_WORKER, NO_DEVICE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Of one job: wall-clock seconds, and bytes of memory a worker may allocate."""
+
+    timeout_s: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What a job returned; ``error`` names the kind of failure, ``message`` tells more.
+
+    Kinds: error, timeout, crash, illegal_access, out_of_memory; no_worker and no_device
+    (:data:`NOT_TRIED`) where the job never began.
+    """
+
+    value: Any = None
+    error: str | None = None
+    message: str = ""
+    seconds: float = 0.0
+
+
+class Worker:
+    """One process that runs jobs one after another; started when first needed."""
+
+    def __init__(self, limits: Limits, environment: dict[str, str]) -> None:
+        self._limits, self._environment = limits, environment
+        self._process: Any = None
+        self._pipe: Any = None
+        self._log: Any = None
+
+    def call(self, job: str, *arguments: Any) -> Reply:
+        """Run ``pruner.tune.measure.jobs.<job>(*arguments)``; every failure is a value."""
+        start = time.monotonic()
+        if not self._started():
+            message = "a worker process could not be started"
+            return Reply(error=NO_WORKER, message=message, seconds=time.monotonic() - start)
+        try:
+            self._pipe.send((job, arguments))
+            if not self._pipe.poll(self._limits.timeout_s):
+                self.stop()
+                message = f"stopped after {self._limits.timeout_s:g} s"
+                return Reply(error="timeout", message=message, seconds=time.monotonic() - start)
+            value, error, message = self._pipe.recv()
+        except (EOFError, OSError):
+            value, (error, message) = None, self._cause_of_death()
+        if error is not None:  # its memory, or its GPU context, may be damaged
+            self.stop()
+        return Reply(value=value, error=error, message=message, seconds=time.monotonic() - start)
+
+    def stop(self) -> None:
+        """Kill the process; the next call starts another."""
+        if self._process is not None:
+            with suppress(AttributeError, ProcessLookupError):
+                self._process.kill()
+            self._process.join()
+            self._pipe.close()
+            self._log.close()
+        self._process = None
+
+    def _started(self) -> bool:
+        """Start the process if there is none, and wait for its first sign of life."""
+        if self._process is not None:
+            return True
+        try:
+            self._start()
+            alive = bool(self._pipe.poll(_START_S) and self._pipe.recv())
+        except (EOFError, OSError):
+            alive = False
+        if not alive:
+            self.stop()
+        return alive
+
+    def _start(self) -> None:
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process
+        self._pipe, theirs = _CONTEXT.Pipe()
+        process = _CONTEXT.Process(
+            target=_serve,
+            args=(theirs, self._limits.memory_bytes, self._environment, _duplicate(self._log)),
+            daemon=True,
+        )
+        with _without_main():
+            process.start()
+        self._process = process
+        theirs.close()
+
+    def _cause_of_death(self) -> tuple[str, str]:
+        self._process.join()
+        code = self._process.exitcode or 0
+        self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - 2000))
+        tail = self._log.read().decode(errors="replace").strip()
+        name = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        message = f"{name}: {tail[-300:]}" if tail else name
+        if -code in (signal.SIGSEGV, signal.SIGBUS):
+            return "illegal_access", message
+        return ("out_of_memory" if _is_memory(tail) else "crash"), message
+
+
+class Pool:
+    """Several workers that take jobs from one queue."""
+
+    def __init__(self, size: int, limits: Limits, environment: dict[str, str]) -> None:
+        self._idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+        self._workers = [Worker(limits, environment) for _ in range(size)]
+        for worker in self._workers:
+            self._idle.put(worker)
+        self._threads = ThreadPoolExecutor(size)
+
+    def submit(self, job: str, *arguments: Any) -> Future[Reply]:
+        """Queue a job; the future holds a `Reply`, never an exception."""
+        return self._threads.submit(self._run, job, arguments)
+
+    def warm_up(self) -> None:
+        """Start every worker now, so that no measurement waits for an import."""
+        for future in [self.submit("ready") for _ in self._workers]:
+            future.result()
+
+    def close(self) -> None:
+        """Kill all workers."""
+        self._threads.shutdown(cancel_futures=True)
+        for worker in self._workers:
+            worker.stop()
+
+    def _run(self, job: str, arguments: tuple[Any, ...]) -> Reply:
+        worker = self._idle.get()
+        try:
+            return worker.call(job, *arguments)
+        finally:
+            self._idle.put(worker)
+
+
+def start_server() -> None:
+    """Have the server process import TVM, once and for all workers."""
+    _CONTEXT.set_forkserver_preload([PRELOAD])
+
+
+_STARTING = threading.Lock()
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Keep a new worker from running the main script again, which may import for seconds."""
+    with _STARTING:
+        main = sys.modules.pop("__main__")
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
+
+
+def _duplicate(file: Any) -> Any:
+    """A file descriptor that survives the journey to another process."""
+    from multiprocessing.reduction import DupFd
+
+    return DupFd(file.fileno())
+
+
+def _serve(pipe: Connection, memory_bytes: int, environment: dict[str, str], log: Any) -> None:
+    """The worker's life: jobs in, results out, until the parent is gone."""
+    ctypes.CDLL(None).prctl(
+        _PR_SET_PDEATHSIG, signal.SIGKILL
+    )  # end with the server, even in a loop
+    os.environ.update(environment)
+    descriptor = log.detach()
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    jobs = importlib.import_module(PRELOAD)
+    jobs.ready()
+    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    pipe.send(True)
+    while True:
+        try:
+            name, arguments = pipe.recv()
+        except EOFError:
+            return
+        os.ftruncate(descriptor, 0)
+        try:
+            pipe.send((getattr(jobs, name)(*arguments), None, ""))
+        except BaseException as error:  # whatever a compiler or a program raises is a result
+            pipe.send((None, *_kind(error)))
+        sys.stderr.flush()
+
+
+def _kind(error: BaseException) -> tuple[str, str]:
+    text = f"{type(error).__name__}: {error}"
+    if type(error) is ConnectionError:  # as our jobs raise it, not a broken pipe of a tool
+        return NO_DEVICE, text[-500:]
+    if isinstance(error, MemoryError) or _is_memory(text):
+        return "out_of_memory", text[-500:]
+    if "ILLEGAL_ADDRESS" in text or "illegal memory access" in text:
+        return "illegal_access", text[-500:]
+    return "error", text[-500:]
+
+
+def _is_memory(text: str) -> bool:
+    return any(word in text for word in ("bad_alloc", "ut of memory", "OUT_OF_MEMORY"))

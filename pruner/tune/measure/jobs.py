@@ -1,0 +1,193 @@
+"""What worker processes do: build a program, run it, compute its reference, check its results."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.errors import PrunerError
+from pruner.tune.measure.numerics import Arguments, inputs, relative_error
+from pruner.tune.measure.priority import undisturbed
+from pruner.tune.measure.repeats import AdaptiveRepeats
+from pruner.tune.tvm_import import load_tvm
+
+load_tvm()  # here, so that the server process imports it once for all workers
+
+_SESSION_S = 10.0  # until a remote device is there; a run may take longer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """How long and how often a program runs: MetaSchedule's evaluator settings.
+
+    A repeat is the mean of at least ``number`` runs and at least ``min_repeat_ms``; all repeats are
+    kept. ``cv_limit``: as many as :class:`~pruner.tune.measure.repeats.AdaptiveRepeats` needs, at
+    most ``repeats`` (Ansor's own process makes all). ``flush_cache`` empties the CPU caches before
+    each. ``priority`` asks the system to let nothing else run meanwhile, where it may.
+    """
+
+    number: int = 1
+    repeats: int = 3
+    cv_limit: float | None = None
+    min_repeat_ms: int = 50
+    flush_cache: bool = False
+    priority: bool = True
+
+    def __post_init__(self) -> None:
+        """Raises `PrunerError` on numbers that cannot work."""
+        if min(self.number, self.repeats) < 1 or self.min_repeat_ms < 0:
+            raise PrunerError("measure: number and repeats must be at least 1, min_repeat_ms 0")
+        if self.cv_limit is not None and not self.cv_limit > 0:
+            raise PrunerError(f"measure.cv_limit={self.cv_limit}: it must be above 0, or null")
+        if self.cv_limit is not None and self.repeats < 4:
+            raise PrunerError(
+                f"measure.cv_limit={self.cv_limit} leaves repeats out from the fourth on, and "
+                f"measure.repeats={self.repeats}; give for example measure.repeats=6"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RpcAddress:
+    """A device behind a TVM RPC tracker."""
+
+    host: str
+    port: int
+    key: str
+    session_timeout_s: int = 60
+
+
+def ready() -> bool:
+    """Nothing to do: the answer says that the worker is there."""
+    return True
+
+
+def build(module_json: str, target_json: str, path: str) -> float:
+    """Compile a scheduled module into the shared library `path`; its size in bytes."""
+    tvm = load_tvm().tvm
+    module = tvm.ir.load_json(module_json)
+    cleared = importlib.import_module("tvm.s_tir.transform").RemoveWeightLayoutRewriteBlock
+    module = cleared(skip_tensor_rewrite=True)(module)
+    built = tvm.compile(module, target=load_target(target_json))
+    built.export_library(path)
+    return float(Path(path).stat().st_size)
+
+
+def load_target(target_json: str) -> Any:
+    """The target that ``str(target)`` wrote."""
+    return load_tvm().tvm.target.Target(importlib.import_module("json").loads(target_json))
+
+
+def run(
+    path: str, device: str, arguments: Arguments, timing: Timing, address: RpcAddress | None
+) -> list[float]:
+    """Seconds of every repeat."""
+    module, handle = _open(path, device, address)
+    arrays = _upload(inputs(arguments), handle)
+    evaluator = module.time_evaluator(
+        "main",
+        handle,
+        number=timing.number,
+        repeat=timing.repeats if timing.cv_limit is None else 1,
+        min_repeat_ms=timing.min_repeat_ms,
+        f_preproc="cache_flush_cpu_non_first_arg" if timing.flush_cache else "",
+    )
+
+    def measure() -> list[float]:
+        return [float(cost) for cost in evaluator(*arrays).results]
+
+    alone = timing.priority and address is None and device == "cpu"
+    with undisturbed() if alone else nullcontext():
+        if timing.cv_limit is None:
+            return measure()
+        rule = AdaptiveRepeats(cv_limit=timing.cv_limit)
+        return rule.measured(lambda: measure()[0], timing.repeats)
+
+
+def reference(path: str, arguments: Arguments, out: str) -> float:
+    """Run the unscheduled program once on this CPU, keep its results in `out`; its seconds."""
+    module, handle = _open(path, "cpu", None)
+    arrays = _upload(inputs(arguments), handle)
+    start = time.perf_counter()
+    module["main"](*arrays)
+    seconds = time.perf_counter() - start
+    np.savez(out, *[array.numpy() for array in arrays])
+    return seconds
+
+
+def check(
+    path: str, device: str, arguments: Arguments, expected: str, address: RpcAddress | None
+) -> float:
+    """Largest difference from the reference over all arguments, relative to their largest value.
+
+    Not a number anywhere counts as infinite.
+    """
+    module, handle = _open(path, device, address)
+    arrays = _upload(inputs(arguments), handle)
+    module["main"](*arrays)
+    handle.sync()
+    with np.load(expected) as wanted:
+        return max(
+            relative_error(array.numpy(), wanted[name])
+            for array, name in zip(arrays, wanted.files, strict=True)
+        )
+
+
+def servers(address: RpcAddress) -> dict[str, int]:
+    """How many devices of each key the tracker knows."""
+    found = importlib.import_module("tvm.rpc").connect_tracker(address.host, address.port)
+    keys = [info["key"].partition(":")[2] for info in found.summary()["server_info"]]
+    return {key: keys.count(key) for key in sorted(set(keys))}
+
+
+def health(address: RpcAddress) -> float:
+    """Get a device and move bytes there and back; their sum as a sign of life."""
+    values = np.arange(16, dtype=np.float32)
+    array = load_tvm().tvm.runtime.tensor(values, device=_session(address).cpu(0))
+    return float(array.numpy().sum())
+
+
+def _open(path: str, device: str, address: RpcAddress | None) -> tuple[Any, Any]:
+    tvm = load_tvm().tvm
+    if address is None:
+        return tvm.runtime.load_module(path), tvm.device(device, 0)
+    session = _session(address)
+    session.upload(path)
+    return session.load_module(os.path.basename(path)), session.device(device, 0)  # noqa: PTH119
+
+
+def _session(address: RpcAddress) -> Any:
+    """A connection to a device. Raises `ConnectionError` where there is none to be had in time.
+
+    TVM's client tries a lost tracker for a minute and waits for a free device for ever: the job's
+    own time would be over first, and its program blamed.
+    """
+    asking = ThreadPoolExecutor(1)
+    try:
+        return asking.submit(_request, address).result(_SESSION_S)
+    except TimeoutError as error:
+        message = f"no device of the key {address.key} was free within {_SESSION_S:g} s"
+        raise ConnectionError(message) from error
+    except Exception as error:  # sockets', TVM's and Python's own kinds
+        raise ConnectionError(str(error)) from error
+    finally:
+        asking.shutdown(wait=False)
+
+
+def _request(address: RpcAddress) -> Any:
+    tracker = importlib.import_module("tvm.rpc").connect_tracker(address.host, address.port)
+    return tracker.request(address.key, priority=1, session_timeout=address.session_timeout_s)
+
+
+def _upload(values: Sequence[NDArray[Any]], device: Any) -> list[Any]:
+    tensor = load_tvm().tvm.runtime.tensor
+    return [tensor(value, device=device) for value in values]

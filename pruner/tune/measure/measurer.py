@@ -1,0 +1,266 @@
+"""Build and run candidates in worker processes; every failure is an outcome of one candidate."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.errors import PrunerError
+from pruner.tune.measure.isolation import NOT_TRIED, Limits, Pool, Reply, start_server
+from pruner.tune.measure.jobs import RpcAddress, Timing
+from pruner.tune.measure.numerics import Arguments
+from pruner.tune.phases import Phases
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureSettings:
+    """How candidates are built and run.
+
+    ``alone``: nothing else of ours works while a program is timed. On a CPU exploration and
+    compilation take the cores and the caches that the program is measured on, so there it is the
+    default; a GPU or a remote device is not disturbed. ``lag`` batches (0 or 1) are proposed before
+    the results of the one before are in: exploration then overlaps with building, and without
+    ``alone`` with measuring, but knows one batch less. By default 0 where programs run alone.
+    """
+
+    timing: Timing = field(default_factory=Timing)
+    builders: int | None = None  # None: one a core
+    build_timeout_s: float = 30.0
+    run_timeout_s: float = 20.0
+    memory_gib: float = 8.0
+    alone: bool | None = None
+    lag: int | None = None
+    check: bool = True  # results of every best program against the unscheduled one
+
+    def __post_init__(self) -> None:
+        """Raises `PrunerError` on numbers that cannot work."""
+        numbers = (self.build_timeout_s, self.run_timeout_s, self.memory_gib)
+        if min(numbers) <= 0 or self.lag not in (None, 0, 1) or (self.builders or 1) < 1:
+            raise PrunerError(
+                "measure: timeouts and memory above 0, lag 0 or 1, builders 1 or more"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Candidate:
+    """A program chosen for measurement: where it lies in its task's spaces, and its schedule."""
+
+    space: int
+    decisions: NDArray[np.int64]
+    schedule: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Seconds of each repeat, or the kind of failure.
+
+    Kinds: ``refused`` by TVM's postprocessors; ``wrong_result``; and ``build_``, ``run_`` or
+    ``check_`` with ``error``, ``timeout``, ``crash``, ``illegal_access``, ``out_of_memory``,
+    ``no_worker`` (ours could not start) or ``no_device`` (a remote one that is not there).
+    """
+
+    costs_s: tuple[float, ...] = ()
+    error: str | None = None
+    message: str = ""
+    build_s: float = 0.0
+    run_s: float = 0.0
+
+    @property
+    def latency_s(self) -> float:
+        """Mean of the repeats; infinite for a failure."""
+        return float(np.mean(self.costs_s)) if self.error is None else float("inf")
+
+    @property
+    def tells_of_program(self) -> bool:
+        """Whether the program itself did well or failed: all kinds but ``_no_worker`` and
+        ``_no_device``, where it never had its turn."""
+        return self.error is None or not self.error.endswith(NOT_TRIED)
+
+
+REFUSED = Outcome(error="refused")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Platform:
+    """A TVM target, the kind of device that runs it, and the remote address of that device.
+
+    ``cores`` is how many a CPU program may use.
+    """
+
+    target: Any
+    device: str  # cpu or cuda
+    cores: int = 1
+    address: RpcAddress | None = None
+
+    @property
+    def target_json(self) -> str:
+        """The target as text, for worker processes."""
+        return str(self.target)
+
+
+class Measurer:
+    """A pool of builders and one runner, alive for the whole run."""
+
+    def __init__(self, platform: Platform, settings: MeasureSettings, phases: Phases) -> None:
+        self._platform, self._settings, self._phases = platform, settings, phases
+        self.alone = settings.alone
+        if self.alone is None:
+            self.alone = platform.device == "cpu" and platform.address is None
+        self.lag = int(not self.alone) if settings.lag is None else settings.lag
+        start_server()
+        memory_bytes = int(settings.memory_gib * GIB)
+        threads = {"TVM_NUM_THREADS": str(platform.cores), "TVM_BIND_THREADS": "0"}
+        size = settings.builders or os.cpu_count() or 1
+        build = Limits(timeout_s=settings.build_timeout_s, memory_bytes=memory_bytes)
+        run = Limits(timeout_s=settings.run_timeout_s, memory_bytes=memory_bytes)
+        self._builders = Pool(size, build, threads | {"OMP_NUM_THREADS": "1"})
+        self._runner = Pool(1, run, threads)
+        self._runs = ThreadPoolExecutor(1)
+        self._folder = Path(tempfile.mkdtemp(prefix="pruner-build-"))
+        self._number = 0
+
+    def __enter__(self) -> Measurer:
+        """Start the workers before the clock matters."""
+        self._builders.warm_up()
+        self._runner.warm_up()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the workers and remove what they built."""
+        self._runs.shutdown(cancel_futures=True)
+        self._builders.close()
+        self._runner.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def begin(self, candidates: Sequence[Candidate], arguments: Arguments) -> Batch:
+        """Queue the builds of a batch; with a device of its own, runs follow by themselves."""
+        return Batch([self._begin(c, arguments) for c in candidates])
+
+    def _begin(self, candidate: Candidate, arguments: Arguments, *, run: bool = True) -> _Job:
+        path = self._new_library()
+        text = importlib.import_module("tvm").ir.save_json(candidate.schedule.mod)
+        built = self._builders.submit("build", text, self._platform.target_json, path)
+        job = _Job(path=path, arguments=arguments, built=built)
+        if run and not self.alone:
+            job.ran = self._runs.submit(self._run, job)
+        return job
+
+    def _new_library(self) -> str:
+        """A path that no library of this run had: a process that opened one at a path keeps it,
+        and would be given the old one again where a new one has taken its place."""
+        self._number += 1
+        return str(self._folder / f"{self._number}.so")
+
+    def _run(self, job: _Job) -> Reply:
+        """Run a program as soon as it is built; an empty reply where it could not be."""
+        if job.built.result().error is not None:
+            return Reply()
+        place = self._platform.device, job.arguments, self._settings.timing
+        return self._runner.submit("run", job.path, *place, self._platform.address).result()
+
+    def results(
+        self, batch: Batch, accept: Callable[[int, Outcome], bool], check: Check | None
+    ) -> Iterator[tuple[int, Outcome]]:
+        """Outcomes in the order of the batch.
+
+        ``accept(position, outcome)`` says whether a program would be the best so far: only those
+        are checked.
+        """
+        if self.alone:
+            with self._phases.time("build"):
+                for job in batch.jobs:
+                    job.built.result()
+        for position, job in enumerate(batch.jobs):
+            outcome = self._outcome(job)
+            if check is not None and outcome.error is None and accept(position, outcome):
+                outcome = self._checked(job, outcome, check)
+            Path(job.path).unlink(missing_ok=True)
+            yield position, outcome
+
+    def build_only(self, candidates: Sequence[Candidate], arguments: Arguments) -> list[Outcome]:
+        """Compile without running: an outcome without costs, or why it could not be built."""
+        jobs = [self._begin(candidate, arguments, run=False) for candidate in candidates]
+        with self._phases.time("build"):
+            replies = [job.built.result() for job in jobs]
+        return [
+            Outcome(build_s=r.seconds)
+            if r.error is None
+            else _failure("build", r, build_s=r.seconds)
+            for r in replies
+        ]
+
+    def _outcome(self, job: _Job) -> Outcome:
+        with self._phases.time("build"):
+            built = job.built.result()
+        if built.error is not None:
+            return _failure("build", built, build_s=built.seconds)
+        with self._phases.time("run"):
+            ran = self._run(job) if job.ran is None else job.ran.result()
+        if ran.error is not None:
+            return _failure("run", ran, build_s=built.seconds, run_s=ran.seconds)
+        return Outcome(costs_s=tuple(ran.value), build_s=built.seconds, run_s=ran.seconds)
+
+    def _checked(self, job: _Job, outcome: Outcome, check: Check) -> Outcome:
+        where = self._platform.device, job.arguments, check.expected, self._platform.address
+        with self._phases.time("run"):
+            reply = self._runner.submit("check", job.path, *where).result()
+        run_s = outcome.run_s + reply.seconds
+        if reply.error is not None:
+            return _failure("check", reply, build_s=outcome.build_s, run_s=run_s)
+        if reply.value > check.tolerance:
+            message = f"differs from the reference by {reply.value:.3g} of its largest value"
+            return replace(outcome, costs_s=(), error="wrong_result", message=message, run_s=run_s)
+        return replace(outcome, run_s=run_s)
+
+    def reference(self, module: Any, arguments: Arguments, path: Path) -> str | None:
+        """Compute what ``main`` returns without schedule; None, or why that was not possible."""
+        tvm = importlib.import_module("tvm")
+        host = json.dumps({"kind": "llvm"})
+        library = self._new_library()
+        built = self._builders.submit("build", tvm.ir.save_json(module), host, library).result()
+        if built.error is not None:
+            return f"{built.error}: {built.message}"
+        done = self._builders.submit("reference", library, arguments, str(path)).result()
+        return None if done.error is None else f"{done.error}: {done.message}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """The file with the reference's arguments after its run, and the largest relative error."""
+
+    expected: str
+    tolerance: float
+
+
+@dataclass(slots=True, kw_only=True)
+class _Job:
+    path: str
+    arguments: Arguments
+    built: Future[Reply]
+    ran: Future[Reply] | None = None
+
+
+@dataclass(slots=True)
+class Batch:
+    """Candidates on their way through the builders."""
+
+    jobs: list[_Job]
+
+
+def _failure(stage: str, reply: Reply, *, build_s: float, run_s: float = 0.0) -> Outcome:
+    return Outcome(
+        error=f"{stage}_{reply.error}", message=reply.message, build_s=build_s, run_s=run_s
+    )

@@ -1,0 +1,52 @@
+"""Devices behind a TVM RPC tracker: is one there, does it answer, before any tuning begins."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from pruner.errors import PrunerError
+from pruner.tune.measure.isolation import Limits, Worker, start_server
+from pruner.tune.measure.jobs import RpcAddress
+
+_MEMORY_BYTES = 4 << 30
+
+
+def check_health(address: RpcAddress, timeout_s: float) -> dict[str, Any]:
+    """Get a device of the key, move some bytes there and back; ``seconds`` and ``servers``.
+
+    Everything happens in a worker process: TVM's own client retries for minutes and cannot be
+    interrupted.
+
+    Raises:
+        PrunerError: no tracker, no server of this key, or none that answers in time.
+    """
+    where = f"runner.host={address.host} runner.port={address.port}"
+    try:
+        socket.create_connection((address.host, address.port), timeout_s).close()
+    except OSError as error:
+        raise PrunerError(
+            f"{where}: no tracker there ({error.strerror or error}); "
+            "start one: python -m tvm.exec.rpc_tracker"
+        ) from error
+    start_server()
+    worker = Worker(Limits(timeout_s=timeout_s, memory_bytes=_MEMORY_BYTES), {})
+    try:
+        worker.call("ready")  # the import is not the device's delay
+        found = worker.call("servers", address)
+        if found.error is not None:
+            raise PrunerError(f"{where}: the tracker does not answer ({found.message})")
+        if address.key not in found.value:
+            known = ", ".join(found.value) or "none"
+            raise PrunerError(
+                f"runner.key={address.key}: no device of this key at the tracker; known: {known}"
+            )
+        reply = worker.call("health", address)
+        if reply.error is not None:
+            raise PrunerError(
+                f"runner.key={address.key}: no free device that answers in {timeout_s:g} s "
+                f"({reply.message})"
+            )
+        return {"seconds": reply.seconds, "servers": found.value[address.key]}
+    finally:
+        worker.stop()

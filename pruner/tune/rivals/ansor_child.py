@@ -1,0 +1,279 @@
+"""Ansor's own search on one operator, measured as we measure; the child of `ansor_baseline`.
+
+Runs inside the Ansor environment (TVM 0.19) as
+``python -m pruner.tune.rivals.ansor_child SPEC``. Ansor's
+default builder and runner start a fresh interpreter for every batch; here both fork this process,
+which has TVM loaded, so that its search is compared and not its imports. Every result is one line
+of the journal (:class:`pruner.tune.run.journal.Trial`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import select
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pruner.tune.measure.numerics import inputs, relative_error, tolerance
+from pruner.tune.measure.priority import undisturbed
+from pruner.tune.operators import tensors
+
+tvm: Any = importlib.import_module("tvm")
+ansor: Any = importlib.import_module("tvm.auto_scheduler")
+
+FAILED_S = 1e10  # what Ansor writes for a program that could not be measured
+# MeasureErrorNo of Ansor by the kind of failure
+ERROR_NO = {"build": 2, "run": 4, "build_timeout": 6, "run_timeout": 7}
+BUILD, RUN, TRAIN = "build", "run", "train"
+
+
+class Forked:
+    """A job in a forked copy of this process; whatever happens to it, we go on."""
+
+    def __init__(self, job: Callable[[], Any], timeout_s: float) -> None:
+        self._start, self._timeout_s = time.monotonic(), timeout_s
+        self._pipe, theirs = os.pipe()
+        self._pid = os.fork()
+        if self._pid:
+            os.close(theirs)
+            return
+        with os.fdopen(theirs, "w") as out:
+            try:
+                json.dump({"value": job()}, out)
+            except BaseException as error:  # the reason is the result
+                json.dump({"error": "error", "message": repr(error)[-500:]}, out)
+        os._exit(0)
+
+    def result(self) -> dict[str, Any]:
+        """``value``, or ``error`` (its kind) and ``message``; and ``seconds``."""
+        text, end = b"", self._start + self._timeout_s
+        kind = "timeout"
+        while select.select([self._pipe], [], [], max(0.0, end - time.monotonic()))[0]:
+            part = os.read(self._pipe, 65536)
+            if not part:
+                kind = ""
+                break
+            text += part
+        os.close(self._pipe)
+        if kind:
+            os.kill(self._pid, signal.SIGKILL)
+        status = os.waitpid(self._pid, 0)[1]
+        seconds = time.monotonic() - self._start
+        if kind:
+            message = f"stopped after {self._timeout_s:g} s"
+            return {"error": kind, "message": message, "seconds": seconds}
+        if os.WIFSIGNALED(status):
+            name = signal.Signals(os.WTERMSIG(status)).name
+            kind = "illegal_access" if name in ("SIGSEGV", "SIGBUS") else "crash"
+            return {"error": kind, "message": name, "seconds": seconds}
+        return {**json.loads(text), "seconds": seconds}
+
+
+class Session:
+    """What builder, runner and model share: the specification, the journal, the seconds."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.spec = spec
+        self.seconds = {BUILD: 0.0, RUN: 0.0, TRAIN: 0.0}
+        self.best_s = float("inf")
+        self.folder = tempfile.TemporaryDirectory()
+        self.trial = self.batch = 0
+
+    @contextmanager
+    def time(self, phase: str) -> Iterator[None]:
+        """Count what happens inside as `phase`."""
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[phase] += time.monotonic() - start
+
+    def build(self, batch: Any, timeout: int, parallel: int, *_: Any) -> list[Any]:
+        """Ansor's builder: ``parallel`` forks at a time."""
+        with self.time(BUILD):
+            self.batch += 1
+            waiting: list[tuple[str, Forked]] = []
+            done: list[Any] = []
+            for number, given in enumerate(batch):
+                if len(waiting) == parallel:
+                    done.append(self._built(*waiting.pop(0)))
+                path = f"{self.folder.name}/{self.batch}-{number}.so"
+                waiting.append((path, Forked(lambda g=given, p=path: compiled(g, p), timeout)))  # type: ignore[misc]
+            return done + [self._built(*entry) for entry in waiting]
+
+    def _built(self, path: str, job: Forked) -> Any:
+        found = job.result()
+        kind = found.get("error")
+        number = 0 if kind is None else ERROR_NO.get(f"build_{kind}", ERROR_NO["build"])
+        message = "" if kind is None else json.dumps([f"build_{kind}", found["message"]])
+        return ansor.measure.BuildResult(path, [], number, message, found["seconds"])
+
+    def run(self, batch: Any, built: Any, timeout: int, *_: Any) -> list[Any]:
+        """Ansor's runner: one fork after another, alone on the machine."""
+        return [
+            self._ran(position, given, result, timeout)
+            for position, (given, result) in enumerate(zip(batch, built, strict=True))
+        ]
+
+    def _ran(self, position: int, given: Any, built: Any, timeout: int) -> Any:
+        found: dict[str, Any] = {"seconds": 0.0}
+        path = str(built.filename)
+        if built.error_no:
+            kind, found["message"] = json.loads(str(built.error_msg))
+        else:
+            with self.time(RUN):
+                best_s = self.best_s
+                found = Forked(lambda: timed(self.spec, path, best_s), timeout).result()
+            kind = f"run_{found['error']}" if "error" in found else None
+            if kind is None and found["value"]["wrong"]:
+                kind, found["message"] = "wrong_result", found["value"]["wrong"]
+            Path(path).unlink(missing_ok=True)
+        costs = found["value"]["costs_s"] if kind is None else []
+        self._write(position, costs, kind, found, float(built.time_cost))
+        number = 0 if kind is None else int(built.error_no) or ERROR_NO.get(kind, ERROR_NO["run"])
+        seconds = float(built.time_cost) + found["seconds"]
+        return ansor.MeasureResult(costs or [FAILED_S], number, kind, seconds, time.time())
+
+    def _write(
+        self, position: int, costs: list[float], kind: str | None, found: Any, build_s: float
+    ) -> None:
+        self.trial += 1
+        if costs:
+            self.best_s = min(self.best_s, float(np.mean(costs)))
+        row = {
+            "task": self.spec["task"],
+            "trial": self.trial,
+            "batch": self.batch,
+            "position": position,
+            "space": -1,
+            "decisions": [],
+            "costs_s": costs,
+            "error": kind,
+            "message": found.get("message", ""),
+            "build_s": build_s,
+            "run_s": found["seconds"],
+            "elapsed_s": time.time() - self.spec["started"],
+            "timestamp": time.time(),
+            "extra": {"seconds": dict(self.seconds)},
+        }
+        with Path(self.spec["journal"]).open("ab", buffering=0) as journal:
+            journal.write(json.dumps(row).encode() + b"\n")
+            os.fsync(journal.fileno())
+
+
+def compiled(given: Any, path: str) -> bool:
+    """Compile one program into a shared library."""
+    task = given.task
+    schedule, args = task.compute_dag.apply_steps_from_state(given.state)
+    tvm.build(schedule, args, target=task.target).export_library(path)
+    return True
+
+
+def timed(spec: dict[str, Any], path: str, best_s: float) -> dict[str, Any]:
+    """Repeats in seconds; the results of a program that would be the best are checked first."""
+    module = tvm.runtime.load_module(path)
+    values = inputs(spec["arguments"])
+    arrays = [tvm.nd.array(value) for value in values]
+    evaluator = module.time_evaluator(
+        module.entry_name,
+        tvm.cpu(0),
+        number=spec["number"],
+        repeat=spec["repeats"],
+        min_repeat_ms=spec["min_repeat_ms"],
+        f_preproc="cache_flush_cpu_non_first_arg" if spec["flush_cache"] else "",
+    )
+    with undisturbed():
+        costs = [float(cost) for cost in evaluator(*arrays).results]
+    wrong = ""
+    if spec["reference"] and np.mean(costs) < best_s:
+        with np.load(spec["reference"]) as reference:
+            wanted = reference[reference.files[-1]]
+        error = relative_error(arrays[-1].numpy(), wanted)
+        if error > tolerance(spec["arguments"]):
+            wrong = f"differs from the reference by {error:.3g} of its largest value"
+    return {"costs_s": costs, "wrong": wrong}
+
+
+def make_task(spec: dict[str, Any]) -> Any:
+    """The operator as Ansor's search task with explicit hardware parameters."""
+    return ansor.SearchTask(
+        compute_dag=ansor.ComputeDAG(tensors(spec["operator"])),
+        workload_key=json.dumps([spec["task"]]),
+        target=tvm.target.Target(spec["target"]),
+        hardware_params=ansor.HardwareParams(*spec["hardware_params"]),
+        layout_rewrite_option=ansor.LayoutRewriteOption.NO_REWRITE,
+    )
+
+
+def make_model(session: Session) -> Any:
+    """Ansor's XGBoost model; its training is counted, its predictions belong to the search."""
+    spec = session.spec
+
+    class Model(ansor.cost_model.XGBModel):
+        def update(self, measured: Any, results: Any) -> None:
+            with session.time(TRAIN):
+                super().update(measured, results)
+
+    return Model(
+        verbose_eval=0, num_warmup_sample=spec["num_warmup_samples"], seed=spec["seed"] + 1
+    )
+
+
+def main() -> None:
+    """Spend the budget; earlier lines of the journal and Ansor's own log count as spent."""
+    spec = json.loads(sys.argv[1])
+    session = Session(spec)
+    log = Path(spec["log"])
+    task, model = make_task(spec), make_model(session)
+    callbacks = []
+    if log.exists():
+        model.update_from_file(str(log))
+        callbacks.append(ansor.PreloadMeasuredStates(str(log)))
+        rows = [json.loads(row) for row in Path(spec["journal"]).read_bytes().splitlines()]
+        session.trial = len(rows)
+        session.batch = max((row["batch"] for row in rows), default=0)
+        session.best_s = min(
+            (float(np.mean(row["costs_s"])) for row in rows if row["costs_s"]), default=np.inf
+        )
+    register = importlib.import_module("tvm._ffi").register_func
+    register("auto_scheduler.local_builder.build", session.build, override=True)
+    register("auto_scheduler.local_runner.run", session.run, override=True)
+    params = {
+        "evolutionary_search_population": spec["population"],
+        "evolutionary_search_num_iters": spec["generations"],
+    }
+    policy = ansor.SketchPolicy(
+        task,
+        model,
+        params=params,
+        seed=spec["seed"] + 1,
+        verbose=0,
+        init_search_callbacks=callbacks,
+    )
+    task.tune(
+        ansor.TuningOptions(
+            num_measure_trials=spec["trials"] - session.trial,
+            num_measures_per_round=spec["batch"],
+            builder=ansor.LocalBuilder(
+                timeout=int(spec["build_timeout_s"]), n_parallel=spec["builders"]
+            ),
+            runner=ansor.LocalRunner(timeout=int(spec["run_timeout_s"])),
+            measure_callbacks=[ansor.RecordToFile(str(log))],
+            verbose=0,
+        ),
+        search_policy=policy,
+    )
+
+
+if __name__ == "__main__":
+    main()

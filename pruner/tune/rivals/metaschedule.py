@@ -1,0 +1,122 @@
+"""TVM's own evolutionary search with its own XGBoost model, behind our builder and runner.
+
+MetaSchedule out of the box gives every candidate a fresh builder process, whose import of TVM alone
+uses up its 30 s; here its proposals are built and run by the same warm workers as ours.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.tune.measure.measurer import Candidate, Outcome
+from pruner.tune.phases import Phases
+from pruner.tune.rivals.settings import MetaSchedule
+from pruner.tune.tvm_import import load_tvm
+
+
+class MetaScheduleSearch:
+    """See :class:`pruner.tune.run.live_search.LiveSearch`.
+
+    What its model predicts counts as sampling: both happen in one call of TVM. Its random state
+    and model live in TVM and cannot be saved: a resumed run starts as TVM's own does, from the
+    records of its database, with the model fitted to them.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        target: Any,
+        database: Any,
+        *,
+        settings: MetaSchedule,
+        budget: tuple[int, int],
+        seed: int,
+        phases: Phases,
+    ) -> None:
+        """`budget`: trials in all and of one batch."""
+        ms = load_tvm().meta_schedule
+        self.refused = 0
+        self.savable = False
+        self._phases = phases
+        options = asdict(settings)
+        warm_up = options.pop("num_warmup_samples")
+        self._model = ms.cost_model.XGBModel(num_warmup_samples=warm_up, num_tuning_cores=1)
+        self._context = ms.TuneContext(
+            mod=module,
+            target=target,
+            space_generator="post-order-apply",
+            search_strategy=ms.search_strategy.EvolutionarySearch(**options),
+            num_threads=1,
+            rand_state=seed + 1,
+        )
+        with phases.time("sample"):
+            designs = self._context.generate_design_space()
+        self._strategy = self._context.search_strategy
+        self._strategy.pre_tuning(*budget, designs, database, self._model)
+        self._candidates: dict[int, Any] = {}
+        self._learn_from(database, module)
+
+    def propose(self, num: int) -> list[Candidate]:
+        """See :class:`pruner.tune.run.live_search.LiveSearch`; TVM fixes the size of a batch."""
+        with self._phases.time("sample"):
+            proposed = self._strategy.generate_measure_candidates()
+        out = []
+        for candidate in proposed or []:
+            made = Candidate(
+                space=-1,
+                decisions=_decisions(candidate.sch.trace),
+                schedule=candidate.sch,
+            )
+            self._candidates[id(made)] = candidate
+            out.append(made)
+        return out
+
+    def observe(self, candidates: Sequence[Candidate], outcomes: Sequence[Outcome]) -> None:
+        """See :class:`pruner.tune.run.live_search.LiveSearch`."""
+        if not candidates:
+            return
+        theirs = [self._candidates.pop(id(candidate)) for candidate in candidates]
+        results = [_result(outcome) for outcome in outcomes]
+        self._strategy.notify_runner_results(theirs, results)
+        with self._phases.time("train"):
+            self._model.update(self._context, theirs, results)
+
+    def restore(self, space: int, decisions: NDArray[np.int64]) -> Candidate:
+        """Not possible: see the class."""
+        raise NotImplementedError("MetaSchedule's search keeps its state inside TVM")
+
+    def _learn_from(self, database: Any, module: Any) -> None:
+        equal = importlib.import_module("tvm_ffi").structural_equal
+        records = [
+            record
+            for record in database.get_all_tuning_records()
+            if equal(record.workload.mod, module)
+        ]
+        if records:
+            theirs = [record.as_measure_candidate() for record in records]
+            runner = load_tvm().meta_schedule.runner
+            results = [runner.RunnerResult(list(record.run_secs), None) for record in records]
+            self._model.update(self._context, theirs, results)
+
+
+def _result(outcome: Outcome) -> Any:
+    result = load_tvm().meta_schedule.runner.RunnerResult
+    if outcome.error is None:
+        return result(list(outcome.costs_s), None)
+    return result(None, f"{outcome.error}: {outcome.message}")
+
+
+def _decisions(trace: Any) -> NDArray[np.int64]:
+    """All decisions of a trace in order, those of postprocessors too."""
+    values: list[int] = []
+    for inst in trace.insts:
+        if inst.kind.name.startswith("Sample") and inst in trace.decisions:
+            decision = trace.decisions[inst]
+            values += [int(decision)] if isinstance(decision, int) else [int(v) for v in decision]
+    return np.array(values, np.int64)

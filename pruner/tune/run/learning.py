@@ -1,0 +1,172 @@
+"""The verifier of a run: one learned model, shared by all tasks, that follows the measurements."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pruner.data.tasks import TaskKey
+from pruner.features.batch import FeatureBatch
+from pruner.models.adaptation.base import Adaptation
+from pruner.models.programs.store import ProgramStore, TaskPrograms
+from pruner.models.ranker import Ranker
+from pruner.models.trees.xgboost import XGBoostRanker
+from pruner.search.explorer import ScoreFunction
+from pruner.search.space import Decisions
+from pruner.tune.phases import Phases
+from pruner.tune.spaces.union import UnionSpace
+
+_MET = 64  # programs whose mean becomes a task's centre
+
+
+class OnlineModel(Protocol):
+    """A ranker that learns from all programs measured so far."""
+
+    @property
+    def ranker(self) -> Ranker | None:
+        """What scores now; None while it knows nothing."""
+
+    def meet(self, key: TaskKey, population: FeatureBatch) -> None:
+        """See the first population of a task."""
+
+    def learn(self, store: ProgramStore) -> None:
+        """Take in all labelled programs (absolute features)."""
+
+
+class AdaptedModel:
+    """A network kept up to date by one of :mod:`pruner.models.adaptation`'s methods."""
+
+    def __init__(self, adaptation: Adaptation) -> None:
+        self._adaptation = adaptation
+        self._knows = adaptation.setting.source is not None
+
+    @property
+    def ranker(self) -> Ranker | None:
+        """See :class:`OnlineModel`."""
+        return self._adaptation.ranker if self._knows else None
+
+    def meet(self, key: TaskKey, population: FeatureBatch) -> None:
+        """See :class:`OnlineModel`: its mean becomes the task's centre."""
+        self._adaptation.meet(key, population)
+
+    def learn(self, store: ProgramStore) -> None:
+        """See :class:`OnlineModel`."""
+        self._adaptation.update(store)
+        self._knows = True
+
+
+class TreeModel:
+    """Boosted trees, grown anew from all measurements."""
+
+    def __init__(self, *, seed: int, num_rounds: int = 60, max_depth: int = 6) -> None:
+        self._seed = seed
+        self._options = {"num_rounds": num_rounds, "max_depth": max_depth}
+        self._ranker: XGBoostRanker | None = None
+
+    @property
+    def ranker(self) -> Ranker | None:
+        """See :class:`OnlineModel`."""
+        return self._ranker
+
+    def meet(self, key: TaskKey, population: FeatureBatch) -> None:
+        """See :class:`OnlineModel`; absolute features need no centre."""
+
+    def learn(self, store: ProgramStore) -> None:
+        """See :class:`OnlineModel`."""
+        # absolute features: the programs scored together are not the ones learned from
+        ranker = XGBoostRanker(relative=False, pooling=("sum", "max"), **self._options)  # type: ignore[arg-type]
+        index = torch.isfinite(store.label).nonzero().squeeze(1)
+        ranker.fit(store, index, index[:0], seed=self._seed, num_threads=1)
+        self._ranker = ranker
+
+
+class SharedModel:
+    """The online model of a run with the measured programs of every task."""
+
+    def __init__(self, model: OnlineModel) -> None:
+        self.model = model
+        self._parts: dict[TaskKey, TaskPrograms] = {}
+
+    def learn(self, part: TaskPrograms) -> None:
+        """Replace what is known of one task, and fit."""
+        self._parts[part.key] = part
+        parts = [p for p in self._parts.values() if np.isfinite(p.latency_s).sum() > 0]
+        if sum(len(p.latency_s) for p in parts) > 1:
+            self.model.learn(ProgramStore.build(parts))
+
+
+class LiveLearner:
+    """The learner of one task's policy (:data:`pruner.search.policy.Learner`)."""
+
+    def __init__(
+        self,
+        key: TaskKey,
+        space: UnionSpace,
+        shared: SharedModel,
+        phases: Phases,
+        rng: np.random.Generator,
+    ) -> None:
+        self._key, self._space, self._shared, self._phases = key, space, shared, phases
+        self._features: FeatureBatch | None = None
+        self._rng = rng  # draws the population that the model meets first
+
+    def __call__(
+        self, decisions: Decisions, latency_s: NDArray[np.float64]
+    ) -> ScoreFunction | None:
+        """Fit on all measurements of all tasks; only programs that are new are featurised."""
+        with self._phases.time("train"):
+            if self._features is None:
+                population = self._space.sample(_MET, self._rng)
+                self._shared.model.meet(self._key, self._space.features(population))
+            known = 0 if self._features is None else len(self._features.valid)
+            if self._features is not None and known == len(latency_s):
+                return self.score  # nothing new
+            fresh = self._space.features(decisions[known:])
+            self._features = fresh if self._features is None else _joined(self._features, fresh)
+            line = np.arange(len(latency_s))
+            self._shared.learn(TaskPrograms.of(self._key, self._features, latency_s, line))
+        return self.score
+
+    @property
+    def score(self) -> ScoreFunction | None:
+        """The present model's scores; None while it knows nothing."""
+        if self._shared.model.ranker is None:
+            return None
+        return LearnedScore(self._key, self._space, self._shared.model, self._phases)
+
+
+class LearnedScore:
+    """Scores of decision vectors by the model as it is when they are asked for."""
+
+    def __init__(self, key: TaskKey, space: UnionSpace, model: OnlineModel, phases: Phases) -> None:
+        self._key, self._space, self._model, self._phases = key, space, model, phases
+
+    def __call__(self, decisions: Decisions) -> NDArray[np.float64]:
+        """Higher is better; minus infinity where a program has no features."""
+        ranker = self._model.ranker
+        assert ranker is not None, self._key
+        with self._phases.time("verify"):
+            score = ranker.score(self._space.features(decisions), self._key)
+            return np.asarray(score, np.float64)
+
+
+def _joined(first: FeatureBatch, second: FeatureBatch) -> FeatureBatch:
+    """Programs of both, padded to the larger number of statements."""
+    most = max(first.statement.shape[1], second.statement.shape[1])
+
+    def padded(values: NDArray[np.float32]) -> NDArray[np.float32]:
+        return np.pad(values, ((0, 0), (0, most - values.shape[1]), (0, 0)))
+
+    moved = {row + len(first.valid): reason for row, reason in second.failures.items()}
+    return replace(
+        first,
+        statement=np.concatenate([padded(first.statement), padded(second.statement)]),
+        num_statements=np.concatenate([first.num_statements, second.num_statements]),
+        dataflow=np.concatenate([first.dataflow, second.dataflow]),
+        valid=np.concatenate([first.valid, second.valid]),
+        failures=first.failures | moved,
+    )

@@ -1,0 +1,297 @@
+"""The tuning loop: propose, instantiate, build, measure, learn, next task."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pruner.errors import PrunerError
+from pruner.tune.measure.measurer import Candidate, Check, Measurer, Outcome, Platform
+from pruner.tune.measure.numerics import Arguments
+from pruner.tune.phases import IDLE, Phases
+from pruner.tune.run.database import Database
+from pruner.tune.run.journal import JOURNAL_FILE, Journal, Trial
+from pruner.tune.run.live_search import LiveSearch
+from pruner.tune.run.snapshot import SNAPSHOT_FILE, Snapshots
+from pruner.tune.run.task_order import Order, TaskProgress, next_task
+from pruner.tune.workloads import Workload
+
+Report = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneBudget:
+    """Stop after `trials` measured candidates of all tasks or, if given, after `seconds`."""
+
+    trials: int = 64
+    seconds: float | None = None
+    batch: int = 16  # candidates a round
+
+    def __post_init__(self) -> None:
+        """Raises `PrunerError` on numbers that cannot work."""
+        if min(self.trials, self.batch) < 1 or (self.seconds is not None and self.seconds <= 0):
+            raise PrunerError(
+                "budget: trials and batch must be at least 1, seconds above 0 or null"
+            )
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class LiveTask:
+    """One task of a run with its search and what came of it.
+
+    ``best_s`` is the best latency after every batch; ``check`` None where nothing is checked;
+    ``exhausted`` once its search has no programs left.
+    """
+
+    workload: Workload
+    flops: float
+    arguments: Arguments
+    search: LiveSearch
+    check: Check | None = None
+    best_s: list[float] = field(default_factory=list)
+    current_best_s: float = float("inf")
+    trials: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    exhausted: bool = False
+
+    @property
+    def progress(self) -> TaskProgress:
+        """For the task order."""
+        return TaskProgress(
+            weight=self.workload.weight,
+            flops=self.flops,
+            best_s=self.best_s,
+            exhausted=self.exhausted,
+        )
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Round:
+    number: int
+    task: int
+    candidates: list[Candidate]
+
+
+class TuningRun:
+    """All tasks of one run, in one folder; a new object on the same folder goes on with it."""
+
+    def __init__(
+        self,
+        tasks: Sequence[LiveTask],
+        measurer: Measurer,
+        platform: Platform,
+        *,
+        folder: Path,
+        database: Database,
+        phases: Phases,
+        budget: TuneBudget,
+        order: Order = "gradient",
+        fixed: Mapping[str, object],
+        report: Report,
+    ) -> None:
+        self.tasks, self._measurer, self._platform = list(tasks), measurer, platform
+        self._database, self._phases, self._budget = database, phases, budget
+        self._order, self._report, self._folder = order, report, folder
+        self._journal = Journal(folder / JOURNAL_FILE)
+        named = {f"search-{n}": t.search for n, t in enumerate(tasks) if not t.search.savable}
+        self._snapshots = Snapshots(folder / SNAPSHOT_FILE, {**fixed, **named})
+        self._done = {(row.batch, row.position): row for row in self._journal.rows}
+        self._number = 0
+        self._waiting: list[_Round] = []
+        self._restore()
+
+    @property
+    def trials(self) -> int:
+        """Candidates measured so far, failures included."""
+        return sum(task.trials for task in self.tasks)
+
+    def run(self) -> None:
+        """Spend the budget.
+
+        Raises:
+            PrunerError: no program of a batch had its turn, since there is no device or worker.
+        """
+        savable = all(task.search.savable for task in self.tasks)
+        lag = self._measurer.lag if savable else 0
+        try:
+            while self._waiting or self._propose():
+                self._measure(self._waiting.pop(0), lag)
+        finally:
+            self._journal.close()
+
+    def _measure(self, current: _Round, lag: int) -> None:
+        """One batch, with the next one proposed while it is built where `lag` says so."""
+        missing = [
+            candidate
+            for position, candidate in enumerate(current.candidates)
+            if (current.number, position) not in self._done
+        ]
+        with self._phases.time("instantiate"):
+            batch = self._measurer.begin(missing, self.tasks[current.task].arguments)
+        if lag and not self._waiting:
+            self._propose(current)
+        self._finish(current, batch)
+
+    def _propose(self, current: _Round | None = None) -> bool:
+        """Choose the next batch and write down that it was chosen; False where nothing is left.
+
+        ``current`` is the batch that is being measured meanwhile.
+        """
+        spent = self.trials + (len(current.candidates) if current else 0)
+        left = self._budget.trials - spent
+        limit_s = self._budget.seconds
+        while left > 0 and (limit_s is None or self._phases.elapsed_s < limit_s):
+            index = next_task(self._order, [task.progress for task in self.tasks])
+            if index is None:
+                return False
+            candidates = self.tasks[index].search.propose(min(left, self._budget.batch))
+            if candidates:
+                self._number += 1
+                new = _Round(number=self._number, task=index, candidates=candidates[:left])
+                self._waiting.append(new)
+                self._save([current, new] if current else [new])
+                return True
+            self.tasks[index].exhausted = True
+        return False
+
+    def _finish(self, current: _Round, batch: Any) -> None:
+        """Measure a batch; every result is on disk before the next is asked for."""
+        task = self.tasks[current.task]
+        places = [
+            position
+            for position in range(len(current.candidates))
+            if (current.number, position) not in self._done
+        ]
+        outcomes = {
+            position: _outcome(self._done[current.number, position])
+            for position in range(len(current.candidates))
+            if position not in places
+        }
+        found = self._measurer.results(
+            batch, lambda _, outcome: outcome.latency_s < task.current_best_s, task.check
+        )
+        held: list[int] = []  # without a turn so far; no trials where that is all of the batch
+        for number, outcome in found:
+            position = places[number]
+            outcomes[position] = outcome
+            held.append(position)
+            if outcome.tells_of_program:
+                self._record_all(current, held, outcomes)
+                held = []
+        if held and len(held) == len(places):
+            raise self._stopped(outcomes[held[-1]])
+        self._record_all(current, held, outcomes)
+        ordered = [outcomes[position] for position in range(len(current.candidates))]
+        task.best_s.append(task.current_best_s)
+        task.search.observe(current.candidates, ordered)
+        self._report(self._line(current, ordered))
+
+    def _stopped(self, outcome: Outcome) -> PrunerError:
+        why = f"{outcome.error}: {outcome.message}".rstrip(": ")
+        return PrunerError(
+            f"no program of the batch could be tried ({why}); with that mended, "
+            f"resume={self._folder} goes on"
+        )
+
+    def _record_all(
+        self, current: _Round, positions: Sequence[int], outcomes: Mapping[int, Outcome]
+    ) -> None:
+        for position in positions:
+            self._record(current, position, outcomes[position])
+
+    def _record(self, current: _Round, position: int, outcome: Outcome) -> None:
+        task, candidate = self.tasks[current.task], current.candidates[position]
+        if outcome.error is None:
+            self._database.commit(
+                task.workload.module, candidate.schedule, outcome.costs_s, self._platform.target
+            )
+        trial = Trial(
+            task=task.workload.name,
+            trial=self.trials + 1,
+            batch=current.number,
+            position=position,
+            space=candidate.space,
+            decisions=candidate.decisions.tolist(),
+            costs_s=list(outcome.costs_s),
+            error=outcome.error,
+            message=outcome.message,
+            build_s=outcome.build_s,
+            run_s=outcome.run_s,
+            elapsed_s=self._phases.elapsed_s,
+            timestamp=time.time(),
+        )
+        self._journal.append(trial)
+        _count(task, trial)
+
+    def _line(self, current: _Round, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+        task = self.tasks[current.task]
+        return {
+            "task": task.workload.name,
+            "trials": self.trials,
+            "task_trials": task.trials,
+            "best_latency_s": task.current_best_s,
+            "failed": sum(outcome.error is not None for outcome in outcomes),
+            "seconds": self._phases.elapsed_s,
+            **{f"seconds/{name}": s for name, s in self._phases.seconds().items()},
+        }
+
+    def _save(self, rounds: Sequence[_Round]) -> None:
+        waiting = [
+            (r.number, r.task, [(c.space, c.decisions) for c in r.candidates])
+            for r in rounds
+            if self.tasks[r.task].search.savable
+        ]
+        self._snapshots.save(
+            {
+                "number": self._number,
+                "waiting": waiting,
+                "searches": [task.search for task in self.tasks],
+                "best_s": [task.best_s for task in self.tasks],
+                "exhausted": [task.exhausted for task in self.tasks],
+                "seconds": self._phases.seconds(),
+            }
+        )
+
+    def _restore(self) -> None:
+        by_name = {task.workload.name: task for task in self.tasks}
+        for row in self._journal.rows:
+            _count(by_name[row.task], row)
+        state = self._snapshots.load()
+        if state is None:
+            return
+        self._number = state["number"]
+        seconds = state["seconds"]
+        latest_s = max((row.elapsed_s for row in self._journal.rows), default=0.0)
+        seconds[IDLE] += max(0.0, latest_s - sum(seconds.values()))  # between it and the kill
+        self._phases.add(seconds)
+        for task, search, best_s, exhausted in zip(
+            self.tasks, state["searches"], state["best_s"], state["exhausted"], strict=True
+        ):
+            task.search, task.best_s, task.exhausted = search, best_s, exhausted
+        for number, index, places in state["waiting"]:
+            search = self.tasks[index].search
+            candidates = [search.restore(space, np.array(row)) for space, row in places]
+            self._waiting.append(_Round(number=number, task=index, candidates=candidates))
+
+
+def _count(task: LiveTask, trial: Trial) -> None:
+    task.trials += 1
+    if trial.error is not None:
+        task.failures[trial.error] += 1
+    task.current_best_s = min(task.current_best_s, trial.latency_s)
+
+
+def _outcome(row: Trial) -> Outcome:
+    return Outcome(
+        costs_s=tuple(row.costs_s),
+        error=row.error,
+        message=row.message,
+        build_s=row.build_s,
+        run_s=row.run_s,
+    )

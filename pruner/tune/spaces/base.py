@@ -1,0 +1,46 @@
+"""What the tuning loop asks of one MetaSchedule design space of one task."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.features.batch import FeatureBatch
+from pruner.models.analyzer.analyzer import Analyzer
+from pruner.search.space import Decisions
+
+
+class LiveSpace(Protocol):
+    """A trace whose sampling decisions are open.
+
+    A decision vector int64 [d] holds all sampling decisions of the trace in order: the factors of
+    ``sample_perfect_tile`` (all of them, the outermost too), the index of ``sample_categorical``,
+    the location index of ``sample_compute_location``.
+    """
+
+    num_slots: int
+
+    def sample(self, num: int, rng: np.random.Generator) -> Decisions:
+        """Draws as MetaSchedule samples, int64 [num, d]."""
+
+    def mutate(self, parents: Decisions, rng: np.random.Generator) -> Decisions:
+        """One of MetaSchedule's mutations of every parent (tile size, unroll, compute location,
+        thread binding; not parallel, which changes an annotation)."""
+
+    def keys(self, decisions: Decisions) -> NDArray[np.int64]:
+        """A 64-bit key a row; equal rows have equal keys."""
+
+    def legal(self, decisions: Decisions) -> NDArray[np.bool_]:
+        """Which rows TVM's postprocessors (``VerifyGPUCode`` and the others) would accept."""
+
+    def features(self, decisions: Decisions) -> FeatureBatch:
+        """Features of the N programs."""
+
+    def draft_score(self, decisions: Decisions, analyzer: Analyzer) -> NDArray[np.float64]:
+        """Score without a learned model, higher is better; minus infinity where illegal, NaN where
+        a legal program cannot be told from others."""
+
+    def instantiate(self, decisions: Decisions) -> list[Any | None]:
+        """``tvm.s_tir.Schedule``s replayed and postprocessed by TVM; None where TVM refuses."""

@@ -1,0 +1,149 @@
+"""Sampling and mutating the open decisions of a trace, all candidates at once.
+
+Distributions are MetaSchedule's: ``sample_perfect_tile`` is uniform over the ordered factorisations
+whose last factor is small enough (src/s_tir/schedule/primitive/sampling.cc), and each mutator
+(src/s_tir/meta_schedule/mutator) changes one decision the way TVM's does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.program.tir.trace import TraceProgram, location_options
+from pruner.search.space import Decisions, divisors
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TileDecision:
+    """Factors of a loop of ``extent`` iterations; the last is at most ``limit``."""
+
+    slots: slice
+    extent: int
+    limit: int
+
+    def sample(self, out: Decisions, rng: np.random.Generator) -> None:
+        """Fill the columns with uniform factorisations."""
+        pending = np.arange(len(out))
+        while len(pending):
+            drawn = self._draw(len(pending), rng)
+            good = drawn[:, -1] <= self.limit
+            out[pending[good], self.slots] = drawn[good]
+            pending = pending[~good]
+
+    def _draw(self, num: int, rng: np.random.Generator) -> Ints:
+        """Every prime's exponent falls into the parts by stars and bars."""
+        parts = self.slots.stop - self.slots.start
+        out = np.ones((num, parts), np.int64)
+        for prime, power in prime_powers(self.extent):
+            places = power + parts - 1
+            bars = np.sort(rng.random((num, places)).argsort(axis=1)[:, : parts - 1], axis=1)
+            edges = np.concatenate([np.full((num, 1), -1), bars, np.full((num, 1), places)], axis=1)
+            out *= prime ** (np.diff(edges, axis=1) - 1)
+        return out
+
+    def can_change(self) -> bool:
+        """Whether a factor can move."""
+        return self.extent > 1 and self.slots.stop - self.slots.start > 1
+
+    def mutate(self, out: Decisions, rows: Ints, rng: np.random.Generator) -> None:
+        """Move a divisor of one factor to another (``MutateSampleTileSize``)."""
+        tiles = out[rows, self.slots]
+        parts = tiles.shape[1]
+        found = divisors(self.extent)[1:]
+        pending = np.arange(len(rows))
+        while len(pending):
+            here = np.arange(len(pending))
+            now = tiles[pending]
+            x = rng.integers(0, parts, len(pending))
+            y = (x + rng.integers(1, parts, len(pending))) % parts
+            fits = now[here, x][:, None] % found[None, :] == 0
+            room = np.where(y == parts - 1, self.limit // now[here, y], self.extent)
+            fits &= found[None, :] <= room[:, None]
+            count = fits.sum(axis=1)
+            rank = (rng.random(len(pending)) * count).astype(np.int64)
+            chosen = found[np.argmax(fits & (np.cumsum(fits, axis=1) == rank[:, None] + 1), axis=1)]
+            factor = np.where(count > 0, chosen, 1)
+            now[here, x] //= factor
+            now[here, y] *= factor
+            tiles[pending] = now
+            stuck = (count == 0) & ((parts > 2) | (tiles[pending][here, x] == 1))
+            pending = pending[stuck]
+        out[rows, self.slots] = tiles
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChoiceDecision:
+    """An index into candidates with probabilities ``probs``."""
+
+    slot: int
+    probs: NDArray[np.float64]
+
+    def sample(self, out: Decisions, rng: np.random.Generator) -> None:
+        """Fill the column."""
+        shares = self.probs / self.probs.sum()
+        out[:, self.slot] = rng.choice(len(shares), size=len(out), p=shares)
+
+    def can_change(self) -> bool:
+        """Whether there is another candidate."""
+        return len(self.probs) > 1
+
+    def mutate(self, out: Decisions, rows: Ints, rng: np.random.Generator) -> None:
+        """Another candidate, by the probabilities of the others."""
+        weights = np.tile(self.probs, (len(rows), 1))
+        weights[np.arange(len(rows)), out[rows, self.slot]] = 0.0
+        edges = np.cumsum(weights, axis=1)
+        drawn = rng.random(len(rows)) * edges[:, -1]
+        chosen = (edges <= drawn[:, None]).sum(axis=1)
+        out[rows, self.slot] = np.minimum(chosen, len(self.probs) - 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LocationDecision:
+    """Where a block is computed; what is on offer depends on the decisions before it."""
+
+    slot: int
+    program: TraceProgram
+
+    def sample(self, out: Decisions, rng: np.random.Generator) -> None:
+        """Fill the column; columns of earlier decisions are filled already."""
+        self._draw(out, np.arange(len(out)), rng, change=False)
+
+    def can_change(self) -> bool:
+        """It may."""
+        return True
+
+    def mutate(self, out: Decisions, rows: Ints, rng: np.random.Generator) -> None:
+        """Another location, each alike; none where there is no other."""
+        self._draw(out, rows, rng, change=True)
+
+    def _draw(self, out: Decisions, rows: Ints, rng: np.random.Generator, *, change: bool) -> None:
+        places, allowed = location_options(self.program, out[rows], self.slot)
+        if change:
+            allowed = allowed & (places[None, :] != out[rows, self.slot][:, None])
+        count = allowed.sum(axis=1)
+        rank = (rng.random(len(rows)) * count).astype(np.int64)
+        chosen = places[
+            np.argmax(allowed & (np.cumsum(allowed, axis=1) == rank[:, None] + 1), axis=1)
+        ]
+        out[rows, self.slot] = np.where(count > 0, chosen, out[rows, self.slot])
+
+
+Decision = TileDecision | ChoiceDecision | LocationDecision
+
+
+def prime_powers(number: int) -> list[tuple[int, int]]:
+    """Prime factors with their exponents."""
+    out, prime = [], 2
+    while prime * prime <= number:
+        power = 0
+        while number % prime == 0:
+            number, power = number // prime, power + 1
+        if power:
+            out.append((prime, power))
+        prime += 1
+    return [*out, (number, 1)] if number > 1 else out

@@ -1,0 +1,177 @@
+"""A TVM ``PrimFunc`` as a block tree.
+
+Understood are functions as ``te.create_prim_func`` makes them: one root block, blocks of one store
+each, constant extents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pruner.errors import UnsupportedProgram
+from pruner.program.dag.expr import Axis, Binary, Call, Cast, Const, Expr, Load, Not, Select
+from pruner.program.index import affine as af
+from pruner.program.index.affine import LoopVar
+from pruner.program.index.regions import evaluate_index
+from pruner.program.tir.tree import Binding, Block, BlockIter, Buffer, LoopNode, Tree, Uses
+
+_BINARY = {
+    "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Mod": "mod", "FloorDiv": "floordiv",
+    "FloorMod": "floormod", "Min": "min", "Max": "max", "EQ": "eq", "NE": "ne", "LT": "lt",
+    "LE": "le", "GT": "gt", "GE": "ge", "And": "and", "Or": "or",
+}  # fmt: skip
+_SPATIAL, _REDUCE = 0, 2  # IterVar.DataPar, IterVar.CommReduce
+_IMPURE = frozenset({"tvm_call_packed", "call_extern"})
+Slot = Callable[[Any], Expr]
+
+
+def read_prim_func(func: Any) -> Tree:
+    """The tree of a function that is not scheduled yet.
+
+    Raises:
+        UnsupportedProgram: dynamic shapes, several stores in a block, calls by name ...
+    """
+    return _Reader(func).tree
+
+
+class _Reader:
+    def __init__(self, func: Any) -> None:
+        self._keys: dict[Any, int] = {}
+        self.tree = Tree([], LoopNode(LoopVar("root")))
+        if func.attrs is not None and "layout_free_buffers" in func.attrs:
+            raise UnsupportedProgram("layout-rewrite", "RewriteLayout would change the weights")
+        for param in func.params:
+            buffer = _buffer_of(func, param)
+            self._buffer(buffer, is_param=True)
+        root = func.body.block
+        for buffer in root.alloc_buffers:
+            self._buffer(buffer)
+        self.tree.annotations |= _annotations(root)
+        self._read(root.body, self.tree.root, {})
+
+    def _buffer(self, buffer: Any, *, is_param: bool = False) -> None:
+        shape = tuple(_int(extent) for extent in buffer.shape)
+        made = Buffer(
+            len(self.tree.buffers), str(buffer.name), str(buffer.dtype), shape,
+            str(buffer.scope()), is_param,
+        )  # fmt: skip
+        self._keys[buffer] = made.key
+        self.tree.buffers.append(made)
+
+    def _read(self, stmt: Any, parent: LoopNode, loops: dict[Any, LoopVar]) -> None:
+        kind = _kind(stmt)
+        if kind == "SeqStmt":
+            for part in stmt.seq:
+                self._read(part, parent, loops)
+        elif kind == "For":
+            if _int(stmt.min) != 0 or int(stmt.kind) != 0:
+                raise UnsupportedProgram("scheduled-function", f"loop {stmt.loop_var.name}")
+            var = LoopVar(str(stmt.loop_var.name), _int(stmt.extent))
+            node = LoopNode(var, parent=parent)
+            parent.body.append(node)
+            self._read(stmt.body, node, loops | {stmt.loop_var: var})
+        elif kind == "SBlockRealize":
+            parent.body.append(self._block(stmt, parent, loops))
+        else:
+            raise UnsupportedProgram("statement", kind)
+
+    def _block(self, realize: Any, parent: LoopNode, loops: dict[Any, LoopVar]) -> Block:
+        block = realize.block
+        if block.alloc_buffers or block.match_buffers or _kind(block.body) != "BufferStore":
+            raise UnsupportedProgram("block-body", str(block.name_hint))
+        slots = {it.var: Axis(i) for i, it in enumerate(block.iter_vars)}
+        loop_slots = {var: Axis(i) for i, var in enumerate(loops)}
+        roots = {i: af.variable(var) for i, var in enumerate(loops.values())}
+        bindings = []
+        for value in realize.iter_values:
+            expr = self._expr(value, loop_slots)
+            if not isinstance(expr, (Axis, Const)):
+                raise UnsupportedProgram("binding", str(value))
+            variables = list(loops.values())
+            uses: Uses = {variables[expr.slot]: 1} if isinstance(expr, Axis) else {}
+            bindings.append(Binding(evaluate_index(expr, roots), uses))
+        store = block.body
+        return Block(
+            name=str(block.name_hint),
+            iters=tuple(_iter(it) for it in block.iter_vars),
+            bindings=bindings,
+            buffer=self._key(store.buffer),
+            indices=tuple(self._expr(index, slots) for index in store.indices),
+            value=self._expr(store.value, slots),
+            init=None if block.init is None else self._init(block, slots),
+            reads=[self._key(region.source) for region in block.reads],
+            annotations=_annotations(block),
+            parent=parent,
+        )
+
+    def _init(self, block: Any, slots: dict[Any, Axis]) -> Expr:
+        if _kind(block.init) != "BufferStore":
+            raise UnsupportedProgram("block-init", str(block.name_hint))
+        return self._expr(block.init.value, slots)
+
+    def _key(self, buffer: Any) -> int:
+        if buffer not in self._keys:
+            raise UnsupportedProgram("unknown-buffer", str(buffer.name))
+        return self._keys[buffer]
+
+    def _expr(self, expr: Any, slots: dict[Any, Axis]) -> Expr:
+        kind = _kind(expr)
+        if kind in ("IntImm", "FloatImm"):
+            value = expr.value
+            return Const(int(value) if kind == "IntImm" else float(value), _dtype(expr))
+        if kind in ("Var", "PrimVar"):
+            if expr not in slots:
+                raise UnsupportedProgram("free-variable", str(expr.name))
+            return slots[expr]
+        if kind in _BINARY:
+            a, b = self._expr(expr.a, slots), self._expr(expr.b, slots)
+            return Binary(_BINARY[kind], a, b, _dtype(expr))  # type: ignore[arg-type]
+        if kind == "Not":
+            return Not(self._expr(expr.a, slots))
+        if kind == "Cast":
+            return Cast(self._expr(expr.value, slots), _dtype(expr))
+        if kind == "Select":
+            parts = (expr.condition, expr.true_value, expr.false_value)
+            cond, then, other = (self._expr(part, slots) for part in parts)
+            return Select(cond, then, other, _dtype(expr))
+        if kind == "TensorLoad":
+            indices = tuple(self._expr(index, slots) for index in expr.indices)
+            return Load(self._key(expr.source), indices, _dtype(expr))
+        if kind == "Call":
+            name = str(expr.op.name).split(".")[-1]
+            args = tuple(self._expr(arg, slots) for arg in expr.args)
+            return Call(name, args, _dtype(expr), pure=name not in _IMPURE)
+        raise UnsupportedProgram("expression", kind)
+
+
+def _buffer_of(func: Any, param: Any) -> Any:
+    if hasattr(param, "shape"):
+        return param
+    if param in func.buffer_map:
+        return func.buffer_map[param]
+    raise UnsupportedProgram("parameter", str(param.name))
+
+
+def _iter(it: Any) -> BlockIter:
+    if int(it.iter_type) not in (_SPATIAL, _REDUCE) or _int(it.dom.min) != 0:
+        raise UnsupportedProgram("iterator", str(it.var.name))
+    return BlockIter("reduce" if int(it.iter_type) == _REDUCE else "spatial", _int(it.dom.extent))
+
+
+def _annotations(block: Any) -> dict[str, object]:
+    return {str(key): value for key, value in block.annotations.items()}
+
+
+def _kind(node: Any) -> str:
+    return type(node).__name__
+
+
+def _int(value: Any) -> int:
+    if _kind(value) != "IntImm" and not isinstance(value, int):
+        raise UnsupportedProgram("dynamic-shape", str(value))
+    return int(value)
+
+
+def _dtype(expr: Any) -> str:
+    return str(expr.ty)

@@ -1,0 +1,203 @@
+"""A MetaSchedule design space whose programs are computed in batches, without TVM per candidate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.errors import PrunerError, UnsupportedProgram
+from pruner.features.batch import FeatureBatch
+from pruner.features.nest_batch import featurize_nests
+from pruner.models.analyzer.analyzer import Analyzer
+from pruner.program.tir.lower import Lowering, build_nests
+from pruner.program.tir.trace import TraceProgram, replay_groups, tile_extents
+from pruner.program.tir.tree import Tree
+from pruner.program.tir.verify import TirLimits, legal
+from pruner.search.keys import RowKeys
+from pruner.search.space import Decisions
+from pruner.tune.spaces.batched import mutators
+from pruner.tune.spaces.batched.decisions import (
+    ChoiceDecision,
+    Decision,
+    LocationDecision,
+    TileDecision,
+)
+from pruner.tune.spaces.batched.prim_func import read_prim_func
+from pruner.tune.spaces.batched.threads import thread_ranges
+from pruner.tune.spaces.batched.trace import read_trace
+from pruner.tune.spaces.design import DesignSpace
+
+Rows = NDArray[np.int64]
+_FLAGS = 10
+_TRIES = 400  # draws for every legal program that is wanted
+_BATCH = 4096
+_PROBES = 64
+_SHARE_PROBES = 1024
+_UNCERTAIN = "uncertain-region"
+
+
+class BatchedSpace:
+    """See :class:`pruner.tune.spaces.base.LiveSpace`."""
+
+    def __init__(self, design: DesignSpace, *, lowering: Lowering = "ansor") -> None:
+        """``lowering``: see :mod:`pruner.program.tir.lower`.
+
+        Raises:
+            UnsupportedProgram: the function or the trace has no batched form.
+        """
+        self._design, self._lowering = design, lowering
+        kind = str(design.target.kind.name)
+        if kind not in ("cuda", "llvm"):
+            raise UnsupportedProgram("target", kind)
+        if len(design.module.functions) != 1:
+            raise UnsupportedProgram("functions", "one function is understood")
+        (func,) = (f for _, f in design.module.functions_items())
+        instructions, self.num_slots = read_trace(design.trace)
+        self.program = TraceProgram(
+            read_prim_func(func), instructions, self.num_slots, kind == "cuda"
+        )
+        self._last: tuple[Decisions, list[tuple[Rows, Tree]], dict[int, str]] | None = None
+        self._limits = TirLimits.of_target(design.target) if kind == "cuda" else None
+        self.keys = RowKeys(self.num_slots)
+        self._decisions = self._open_decisions(design.vector(design.trace))
+        shares = mutators.GPU if kind == "cuda" else mutators.CPU
+        self._threads = thread_ranges(instructions)
+        self._mutators = mutators.Mutators(instructions, self._decisions, shares)
+        self._legal_share = self._probe()
+
+    def _probe(self) -> float:
+        """Try some programs: which share of random ones is legal.
+
+        A space with refusals is refused as a whole.
+        """
+        draws = self.sample_any(_PROBES, np.random.default_rng(0))
+        reasons = set(self.features(draws).failures.values()) - {_UNCERTAIN}
+        if reasons:
+            raise UnsupportedProgram(sorted(reasons)[0], "a random program of this space")
+        if self._limits is None:
+            return 1.0
+        plausible = self._plausible(_SHARE_PROBES, np.random.default_rng(0))
+        return max(1, self.legal(plausible).sum()) / _SHARE_PROBES
+
+    def _open_decisions(self, example: NDArray[np.int64]) -> dict[int, Decision]:
+        """What is decided at every slot that starts a decision."""
+        extents = tile_extents(self.program, example)
+        out: dict[int, Decision] = {}
+        for i in self.program.instructions:
+            if i.kind == "SamplePerfectTile":
+                parts, limit = int(i.attrs[0]), int(i.attrs[1])
+                extent = extents[i.slot]
+                limit = extent if limit < 0 else limit
+                out[i.slot] = TileDecision(slice(i.slot, i.slot + parts), extent, limit)
+            elif i.kind == "SampleCategorical":
+                out[i.slot] = ChoiceDecision(i.slot, np.asarray(i.attrs[1], np.float64))
+            elif i.kind == "SampleComputeLocation":
+                out[i.slot] = LocationDecision(i.slot, self.program)
+        return out
+
+    def sample_any(self, num: int, rng: np.random.Generator) -> Decisions:
+        """Draws of MetaSchedule's distributions, legal or not, int64 [num, d]."""
+        out = np.zeros((num, self.num_slots), np.int64)
+        for decision in self._decisions.values():
+            decision.sample(out, rng)
+        return out
+
+    def _plausible(self, num: int, rng: np.random.Generator) -> Decisions:
+        """Of `num` draws those whose decisions alone do not say that they are illegal."""
+        draws = self.sample_any(num, rng)
+        for threads in self._threads:
+            draws = draws[threads.holds(draws)]
+        return draws
+
+    def sample(self, num: int, rng: np.random.Generator) -> Decisions:
+        """Draws that TVM would accept (as MetaSchedule keeps drawing until it has enough).
+
+        On CPUs nothing is asked: the few programs that the engine is not sure of have a draft score
+        of minus infinity, and finding them here would take a replay of every draw.
+
+        Raises:
+            PrunerError: none of very many draws is legal.
+        """
+        if self._limits is None:
+            return self.sample_any(num, rng)
+        found: list[Decisions] = []
+        count = drawn = 0
+        while count < num and drawn < max(num * _TRIES, 16 * _BATCH):
+            wanted = int(1.2 * (num - count) / self._legal_share) + 16
+            size = min(wanted, 4 * _BATCH)
+            draws = self._plausible(size, rng)
+            good = draws[self.legal(draws)]
+            found.append(good)
+            count, drawn = count + len(good), drawn + size
+        if num and not count:
+            raise PrunerError("no random schedule of this space is legal on this target")
+        some = np.concatenate([np.zeros((0, self.num_slots), np.int64), *found])
+        return some[:num] if count >= num else some[rng.integers(0, len(some), num)]
+
+    def mutate(self, parents: Decisions, rng: np.random.Generator) -> Decisions:
+        """One of MetaSchedule's mutations of every parent."""
+        return self._mutators.mutate(parents, rng)
+
+    def legal(self, decisions: Decisions) -> NDArray[np.bool_]:
+        """Which rows TVM's postprocessors would accept; False where the engine refuses."""
+        out = np.zeros(len(decisions), bool)
+        for rows, tree in self._trees(decisions)[0]:
+            out[rows] = self._accepted(tree, len(rows))
+        return out
+
+    def features(self, decisions: Decisions) -> FeatureBatch:
+        """Statement and dataflow features; invalid where the engine refuses a row."""
+        groups, refused = self._trees(decisions)
+        for rows, tree in groups:
+            unsure = np.broadcast_to(tree.uncertain, len(rows))
+            refused |= dict.fromkeys(rows[unsure].tolist(), _UNCERTAIN)
+        return featurize_nests(
+            ((rows, build_nests(tree, len(rows), self._lowering)) for rows, tree in groups),
+            len(decisions),
+            workload_flags=np.zeros(_FLAGS, np.float32),
+            failures=refused,
+        )
+
+    def draft_score(self, decisions: Decisions, analyzer: Analyzer) -> NDArray[np.float64]:
+        """Scores without a learned model; minus infinity where illegal."""
+        out = np.full(len(decisions), -np.inf)
+        for rows, tree in self._trees(decisions)[0]:
+            good = self._accepted(tree, len(rows))
+            if good.any():
+                scores = analyzer.score_nests(build_nests(tree, len(rows), whole_reductions=True))
+                out[rows] = np.where(good, scores, -np.inf)
+        return out
+
+    def instantiate(self, decisions: Decisions) -> list[Any | None]:
+        """The schedules that TVM makes, postprocessed; None where it refuses.
+
+        TVM's check of GPU code takes half of the time; the verdict of :meth:`legal` stands for it
+        (of 4,512 programs it differed for six: docs/metaschedule-features.md).
+        """
+        if self._limits is None:
+            return [self._design.replay(row, 1) for row in decisions]
+        good = self.legal(decisions)
+        return [
+            self._design.replay(row, 1, verify=False) if accepted else None
+            for row, accepted in zip(decisions, good, strict=True)
+        ]
+
+    def _trees(self, decisions: Decisions) -> tuple[list[tuple[Rows, Tree]], dict[int, str]]:
+        """Trees by rows, and refusals; the last answer is kept for the next question."""
+        last = self._last  # read once: threads may ask at the same time
+        if last is not None and np.array_equal(last[0], decisions):
+            return last[1], dict(last[2])
+        groups: list[tuple[Rows, Tree]] = []
+        refused: dict[int, str] = {}
+        for start in range(0, len(decisions), _BATCH):
+            some, bad = replay_groups(self.program, decisions[start : start + _BATCH])
+            groups += [(rows + start, tree) for rows, tree in some]
+            refused |= {row + start: reason for row, reason in bad.items()}
+        self._last = (decisions.copy(), groups, refused)
+        return groups, dict(refused)
+
+    def _accepted(self, tree: Tree, num: int) -> NDArray[np.bool_]:
+        certain = np.broadcast_to(~np.asarray(tree.uncertain), num)
+        return certain if self._limits is None else certain & legal(tree, num, self._limits)

@@ -1,0 +1,55 @@
+"""How many threads a block has, from the decisions alone: which draws are worth a replay.
+
+On GPUs most random tilings ask for too many threads or too few, and MetaSchedule's rule writes the
+range it wants beside the tiles (``meta_schedule.thread_extent_low_inclusive``, ``..high..``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.program.tir.trace import Instruction, Ref
+from pruner.program.tir.verify import THREADS_HIGH, THREADS_LOW
+from pruner.search.space import Decisions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadRange:
+    """The product of the decisions at ``slots`` is between ``low`` and ``high`` in legal rows."""
+
+    slots: tuple[int, ...]
+    low: int
+    high: int
+
+    def holds(self, decisions: Decisions) -> NDArray[np.bool_]:
+        """Which rows may be legal, bool [N]."""
+        threads = decisions[:, self.slots].prod(axis=1)
+        return (self.low <= threads) & (threads <= self.high)
+
+
+def thread_ranges(instructions: Sequence[Instruction]) -> list[ThreadRange]:
+    """Ranges of the blocks whose thread loop is fused of sampled tile factors only."""
+    tiles = [i for i in instructions if i.kind == "SamplePerfectTile"]
+    sampled = {out: i.slot + k for i in tiles for k, out in enumerate(i.outputs)}
+    slots: dict[int, tuple[int, ...]] = {}  # whose product is the extent of a loop
+    bound: tuple[int, ...] = ()
+    low = 0
+    out: list[ThreadRange] = []
+    for i in instructions:
+        if i.kind == "Split":
+            pairs = zip(i.outputs, i.inputs[1:], strict=True)
+            known = ((loop, f.number) for loop, f in pairs if isinstance(f, Ref))
+            slots |= {loop: (sampled[number],) for loop, number in known if number in sampled}
+        elif i.kind == "Fuse" and all(loop.number in slots for loop in i.inputs):
+            slots[i.outputs[0]] = sum((slots[loop.number] for loop in i.inputs), ())
+        elif i.kind == "Bind" and i.attrs[0] == "threadIdx.x":
+            bound = slots.get(i.inputs[0].number, ())
+        elif i.kind == "Annotate" and i.attrs[0] == THREADS_LOW:
+            low = int(i.inputs[1])
+        elif i.kind == "Annotate" and i.attrs[0] == THREADS_HIGH and bound:
+            out.append(ThreadRange(slots=bound, low=low, high=int(i.inputs[1])))
+    return out

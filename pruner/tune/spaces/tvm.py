@@ -1,0 +1,118 @@
+"""The fallback: a design space whose every program is replayed by TVM, one at a time.
+
+Milliseconds a candidate instead of microseconds, and no draft; but any trace works.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.errors import PrunerError
+from pruner.features.batch import FeatureBatch
+from pruner.models.analyzer.analyzer import Analyzer
+from pruner.search.keys import RowKeys
+from pruner.search.space import Decisions
+from pruner.tune.spaces.design import DesignSpace
+from pruner.tune.tvm_import import load_tvm
+
+_TRIES = 20  # draws that may be refused for every one that is wanted
+_MAX_SEED = (1 << 31) - 1
+_CACHED = 4096  # finished schedules that are kept
+_DATAFLOW_ROWS, _DATAFLOW_COLUMNS, _FLAGS = 10, 23, 10
+
+
+class ReplaySpace:
+    """See :class:`pruner.tune.spaces.base.LiveSpace`. Features are TVM's ``PerStoreFeature``."""
+
+    def __init__(self, design: DesignSpace) -> None:
+        """Raises `UnsupportedProgram` for a sampling instruction that has no vector form."""
+        self._design = design
+        self.num_slots = sum(design.widths)
+        self.keys = RowKeys(self.num_slots)
+        self._finished: dict[int, Any] = {}
+        ms = load_tvm().meta_schedule
+        self._extractor = ms.feature_extractor.PerStoreFeature()
+        chances = dict(design.context.space_generator.mutator_probs.items())
+        # MutateParallel moves an annotation, no sampling decision: a vector cannot hold it
+        kept = [(m, float(p)) for m, p in chances.items() if "Parallel" not in type(m).__name__]
+        self._mutators = [m for m, _ in kept]
+        self._chances = np.array([p for _, p in kept])
+
+    def sample(self, num: int, rng: np.random.Generator) -> Decisions:
+        """Random traces that TVM accepts.
+
+        Raises:
+            PrunerError: TVM refuses (nearly) all of them.
+        """
+        found: list[NDArray[np.int64]] = []
+        for _ in range(num * _TRIES):
+            schedule = self._design.replay(None, int(rng.integers(1, _MAX_SEED)))
+            if schedule is not None:
+                found.append(self._design.vector(schedule.trace))
+            if len(found) == num:
+                return np.array(found, np.int64).reshape(num, self.num_slots)
+        if not found:
+            raise PrunerError("TVM refuses every random schedule of this space on this target")
+        return np.array(found, np.int64)[rng.integers(0, len(found), num)]
+
+    def mutate(self, parents: Decisions, rng: np.random.Generator) -> Decisions:
+        """TVM's own mutators; a parent that cannot be changed stays as it is."""
+        out = parents.copy()
+        if not self._mutators:
+            return out
+        s_tir = load_tvm().s_tir
+        chances = self._chances / self._chances.sum()
+        for row, parent in enumerate(parents):
+            mutator = self._mutators[rng.choice(len(self._mutators), p=chances)]
+            trace = s_tir.Trace(self._design.trace.insts, self._design.mapping(parent))
+            changed = mutator.apply(trace)
+            if changed is not None:
+                out[row] = self._design.vector(changed)
+        return out
+
+    def legal(self, decisions: Decisions) -> NDArray[np.bool_]:
+        """Which rows TVM replays and its postprocessors accept."""
+        return np.array([made is not None for made in self.instantiate(decisions)], bool)
+
+    def instantiate(self, decisions: Decisions) -> list[Any | None]:
+        """Replay every vector."""
+        return [self._replayed(row) for row in decisions]
+
+    def _replayed(self, decision: NDArray[np.int64]) -> Any | None:
+        key = int(self.keys(decision[None])[0])
+        if key not in self._finished:
+            if len(self._finished) >= _CACHED:
+                self._finished.clear()
+            self._finished[key] = self._design.replay(decision, key % _MAX_SEED + 1)
+        return self._finished[key]
+
+    def features(self, decisions: Decisions) -> FeatureBatch:
+        """164 columns a store from TVM; the dataflow rows are zero."""
+        ms = load_tvm().meta_schedule
+        schedules = self.instantiate(decisions)
+        valid = np.array([schedule is not None for schedule in schedules], bool)
+        candidates = [ms.MeasureCandidate(s, []) for s in schedules if s is not None]
+        found = self._extractor.extract_from(self._design.context, candidates)
+        rows = [table.numpy().astype(np.float32) for table in found]
+        num, most = len(decisions), max((len(table) for table in rows), default=0)
+        statement = np.zeros((num, most, 164), np.float32)
+        counts = np.zeros(num, np.int32)
+        for position, table in zip(np.flatnonzero(valid), rows, strict=True):
+            statement[position, : len(table)] = table
+            counts[position] = len(table)
+        return FeatureBatch(
+            statement=statement,
+            num_statements=counts,
+            dataflow=np.zeros((num, _DATAFLOW_ROWS, _DATAFLOW_COLUMNS), np.float32),
+            valid=valid,
+            workload_flags=np.zeros(_FLAGS, np.float32),
+            psa=None,
+            failures={int(row): "refused-by-tvm" for row in np.flatnonzero(~valid)},
+        )
+
+    def draft_score(self, decisions: Decisions, analyzer: Analyzer) -> NDArray[np.float64]:
+        """NaN for every accepted program: without loop nests there is nothing to draft with."""
+        return np.where(self.legal(decisions), np.nan, -np.inf)

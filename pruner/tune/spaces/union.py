@@ -1,0 +1,141 @@
+"""All design spaces of one task as one space of decision vectors.
+
+Column 0 says which design space, the others hold its decisions, zeros where it has fewer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.errors import PrunerError
+from pruner.features.batch import FeatureBatch
+from pruner.models.analyzer.analyzer import Analyzer
+from pruner.search.explorer import select
+from pruner.search.keys import RowKeys
+from pruner.search.space import Decisions
+from pruner.tune.phases import Phases
+from pruner.tune.spaces.base import LiveSpace
+from pruner.tune.spaces.tvm import ReplaySpace
+
+_REFERENCE, _GENERATIONS = 512, 2  # programs of a design space, and how often they evolve
+
+
+class UnionSpace:
+    """Sampling draws every design space alike, as MetaSchedule does."""
+
+    def __init__(
+        self, spaces: Sequence[LiveSpace], phases: Phases, analyzer: Analyzer | None = None
+    ) -> None:
+        """`analyzer` drafts; None: no draft score. Raises `PrunerError` without spaces."""
+        if not spaces:
+            raise PrunerError("MetaSchedule has no design space for this program and target")
+        self.spaces, self._phases, self._analyzer = list(spaces), phases, analyzer
+        self.num_slots = 1 + max(space.num_slots for space in spaces)
+        self.keys = RowKeys(self.num_slots)
+        self._drafted: NDArray[np.float64] | None = None
+
+    def sample(self, num: int, rng: np.random.Generator) -> Decisions:
+        """Draws int64 [num, d]."""
+        out = np.zeros((num, self.num_slots), np.int64)
+        out[:, 0] = rng.integers(0, len(self.spaces), num)
+        with self._phases.time("sample"):
+            for space, rows, _ in self._parts(out):
+                out[rows, 1 : 1 + space.num_slots] = space.sample(len(rows), rng)
+        return out
+
+    def mutate(self, parents: Decisions, rng: np.random.Generator) -> Decisions:
+        """A mutation of every parent inside its own design space."""
+        out = parents.copy()
+        with self._phases.time("sample"):
+            for space, rows, vectors in self._parts(parents):
+                out[rows, 1 : 1 + space.num_slots] = space.mutate(vectors, rng)
+        return out
+
+    def draft_score(self, decisions: Decisions) -> NDArray[np.float64]:
+        """Draft scores [N]; without an analyzer zero for legal programs.
+
+        Where a design space cannot tell, chance does: its programs are spread over the scores that
+        a draft of the others meets, whatever else is asked for.
+        """
+        out = np.full(len(decisions), -np.inf)
+        with self._phases.time("draft"):
+            for space, rows, vectors in self._parts(decisions):
+                if self._analyzer is None:
+                    out[rows] = np.where(space.legal(vectors), 0.0, -np.inf)
+                else:
+                    out[rows] = space.draft_score(vectors, self._analyzer)
+            unknown = np.isnan(out)
+            if unknown.any():
+                out[unknown] = np.quantile(self._reference(), self._chance(decisions[unknown]))
+        return out
+
+    def _reference(self) -> NDArray[np.float64]:
+        """Scores of what a draft of the spaces that can tell looks at; a zero where none can.
+
+        With its generations: beside random programs alone the others would evolve away from those
+        that chance scores.
+        """
+        if self._drafted is None:
+            assert self._analyzer is not None
+            rng, told = np.random.default_rng(20250330), [np.zeros(0)]
+            for space in self.spaces:
+                if isinstance(space, ReplaySpace):  # it never can, and drawing takes seconds
+                    continue
+                rows = space.sample(_REFERENCE, rng)
+                for _ in range(_GENERATIONS + 1):
+                    scores = space.draft_score(rows, self._analyzer)
+                    told.append(scores[np.isfinite(scores)])
+                    rows = space.mutate(rows[select(scores, len(rows), rng)], rng)
+            scores = np.concatenate(told)
+            self._drafted = scores if len(scores) else np.zeros(1)
+        return self._drafted
+
+    def _chance(self, decisions: Decisions) -> NDArray[np.float64]:
+        """Numbers in [0, 1), the same for the same row every time."""
+        mixed = self.keys(decisions).view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        return (mixed >> np.uint64(11)) / 2.0**53
+
+    def features(self, decisions: Decisions) -> FeatureBatch:
+        """Features of all rows, padded to the largest number of statements."""
+        parts = [(rows, space.features(v)) for space, rows, v in self._parts(decisions)]
+        num, most = len(decisions), max((b.statement.shape[1] for _, b in parts), default=0)
+        statement = np.zeros((num, most, 164), np.float32)
+        slots = parts[0][1].dataflow.shape[1] if parts else 10
+        dataflow = np.zeros((num, slots, 23), np.float32)
+        counts, valid = np.zeros(num, np.int32), np.zeros(num, bool)
+        failures: dict[int, str] = {}
+        for rows, batch in parts:
+            statement[rows, : batch.statement.shape[1]] = batch.statement
+            dataflow[rows], valid[rows] = batch.dataflow, batch.valid
+            counts[rows] = batch.num_statements
+            failures |= {int(rows[row]): reason for row, reason in batch.failures.items()}
+        return FeatureBatch(
+            statement=statement,
+            num_statements=counts,
+            dataflow=dataflow,
+            valid=valid,
+            workload_flags=parts[0][1].workload_flags if parts else np.zeros(10, np.float32),
+            psa=None,
+            failures=failures,
+        )
+
+    def instantiate(self, decisions: Decisions) -> list[Any | None]:
+        """The schedules of all rows; None where TVM refuses."""
+        out: list[Any | None] = [None] * len(decisions)
+        with self._phases.time("instantiate"):
+            for space, rows, vectors in self._parts(decisions):
+                for row, schedule in zip(rows, space.instantiate(vectors), strict=True):
+                    out[row] = schedule
+        return out
+
+    def _parts(
+        self, decisions: Decisions
+    ) -> Iterator[tuple[LiveSpace, NDArray[np.intp], Decisions]]:
+        for number, space in enumerate(self.spaces):
+            rows = np.flatnonzero(decisions[:, 0] == number)
+            if len(rows):
+                yield space, rows, decisions[rows, 1 : 1 + space.num_slots]

@@ -14,7 +14,7 @@ PACKAGE = REPOSITORY / "pruner"
 FILES = sorted(PACKAGE.rglob("*.py"))
 DOORS = sorted(REPOSITORY.glob("*.py"))
 
-MAX_FILE_LINES = 400
+MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 
 # Path below pruner/ (or path:function) -> why it may be larger. Delete an entry that shrank.

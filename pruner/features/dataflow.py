@@ -14,9 +14,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.arrays import Floats
 from pruner.features.statement.analysis import StoreAnalysis
 from pruner.features.statement.memory import AccessFeatures
-from pruner.features.statement.tensors import Floats, slog
+from pruner.features.statement.tensors import slog
 from pruner.program.te.bounds import GLOBAL, LOCAL, SHARED
 from pruner.program.te.lower import LoopNests
 

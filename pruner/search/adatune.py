@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.arrays import Decisions, Keys, Scores
 from pruner.models.trees.forest import Forest, ForestSettings
-from pruner.search.explorer import ExplorerSettings, ScoreFunction, Scores, explore
+from pruner.search.explorer import ExplorerSettings, ScoreFunction, explore
 from pruner.search.offline.pool import Measurements
-from pruner.search.policy import NO_KEYS, Keys, fresh, guard
-from pruner.search.space import Decisions, SearchSpace
+from pruner.search.policy import NO_KEYS, fresh, guard
+from pruner.search.space import SearchSpace
 
 Columns = Callable[[Decisions], NDArray[np.float64]]  # what the forest sees, [N, column]
 _LEAST = 1e-12  # of an expected improvement, so that its logarithm is a number

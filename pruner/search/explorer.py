@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.arrays import Decisions, Scores
 from pruner.errors import PrunerError
-from pruner.search.space import Decisions, SearchSpace, unique_rows
+from pruner.search.space import SearchSpace, unique_rows
 
-Scores = NDArray[np.float64]
 ScoreFunction = Callable[[Decisions], Scores]  # higher is better, minus infinity: never choose
 Check = Callable[[Decisions], NDArray[np.bool_]]
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.search.explorer import ScoreFunction, Scores
-from pruner.search.space import Decisions, SearchSpace
+from pruner.arrays import Decisions, Scores
+from pruner.search.explorer import ScoreFunction
+from pruner.search.space import SearchSpace
 
 Matrix = NDArray[np.float64]
 

@@ -13,16 +13,16 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.search.explorer import ExplorerSettings, ScoreFunction, Scores, explore
+from pruner.arrays import Decisions, Keys, Scores
+from pruner.search.explorer import ExplorerSettings, ScoreFunction, explore
 from pruner.search.offline.pool import Measurements
 from pruner.search.remembered import Remembered
-from pruner.search.space import Decisions, SearchSpace, unique_rows
+from pruner.search.space import SearchSpace, unique_rows
 
 # From all measured programs to a score function, once a round; None: nothing to learn from yet.
 Learner = Callable[[Decisions, NDArray[np.float64]], ScoreFunction | None]
 
 
-Keys = NDArray[np.int64]  # of vectors, [N]
 NO_KEYS: Keys = np.zeros(0, np.int64)
 
 

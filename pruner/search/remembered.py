@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from pruner.search.explorer import ScoreFunction, Scores
-from pruner.search.space import Decisions, SearchSpace
+from pruner.arrays import Decisions, Scores
+from pruner.search.explorer import ScoreFunction
+from pruner.search.space import SearchSpace
 
 
 class Remembered:

@@ -17,6 +17,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.arrays import Decisions
 from pruner.errors import PrunerError
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.te.steps import Primitive, Split, UnrollPragma
@@ -24,7 +25,6 @@ from pruner.search.ansor_space.extents import is_gpu, split_extents
 from pruner.search.ansor_space.family import Family
 from pruner.search.keys import RowKeys
 
-Decisions = NDArray[np.int64]
 Rule = Literal["tile", "unroll", "location", "annotation"]
 GPU_UNROLL = (0, 16, 64, 512, 1024)
 CPU_UNROLL = (0, 16, 64, 512)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from pruner.arrays import dtype_bytes
 from pruner.program.dag.expr import Expr, Load, children
 from pruner.program.index.affine import Affine
 from pruner.program.index.regions import evaluate_index
@@ -30,13 +31,6 @@ class Access:
     def bytes_per_element(self) -> int:
         """Size of one element."""
         return dtype_bytes(self.stage.dtype)
-
-
-def dtype_bytes(dtype: str) -> int:
-    """Bytes of one element of a TVM dtype string."""
-    if dtype == "bool":
-        return 1
-    return max(int("".join(c for c in dtype if c.isdigit())) // 8, 1)
 
 
 def load_indices(load: Load, store: Store) -> tuple[Affine, ...]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pruner.arrays import Floats
 from pruner.features.statement.accesses import store_accesses
 from pruner.features.statement.memory import (
     AccessFeatures,
@@ -15,7 +16,7 @@ from pruner.features.statement.memory import (
     make_frame,
 )
 from pruner.features.statement.ops import FLOAT, INT, OpCounter
-from pruner.features.statement.tensors import Floats, column
+from pruner.features.statement.tensors import column
 from pruner.features.statement.touches import TouchTable
 from pruner.program.te.lower import LoopNests, Store
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.arrays import Floats
 from pruner.features.statement.analysis import StoreAnalysis
 from pruner.features.statement.memory import LoopFrame
 from pruner.features.statement.ops import NUM_COUNTS
-from pruner.features.statement.tensors import Floats, column, slog
+from pruner.features.statement.tensors import column, slog
 from pruner.program.te.lower import Allocation, LoopNests
 
 NUM_COLUMNS = 164

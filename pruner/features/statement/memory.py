@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.arrays import Floats
 from pruner.features.statement.accesses import Access
 from pruner.features.statement.reuse import Reuse, compute_reuse
 from pruner.features.statement.stride import Target, touch_stride
-from pruner.features.statement.tensors import Floats, column, level_bounds, mentions, slog
+from pruner.features.statement.tensors import column, level_bounds, mentions, slog
 from pruner.features.statement.touches import TouchTable
 from pruner.program.index.affine import LoopVar
 from pruner.program.te.lower import NestLoop

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pruner.arrays import IntLike
 from pruner.features.statement.accesses import load_indices
 from pruner.program.dag.expr import (
     Axis,
@@ -24,7 +25,7 @@ from pruner.program.dag.expr import (
     walk,
 )
 from pruner.program.index import affine as af
-from pruner.program.index.affine import INF, Affine, IntLike
+from pruner.program.index.affine import INF, Affine
 from pruner.program.index.divide import unsealed
 from pruner.program.index.regions import evaluate_index
 from pruner.program.te.lower import Store

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.arrays import Floats
 from pruner.features.statement.accesses import Access
-from pruner.features.statement.tensors import Floats
 from pruner.features.statement.touches import TouchTable
 
 LOOP, SERIAL, NONE = 0, 1, 2

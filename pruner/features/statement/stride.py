@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.program.index.affine import INF, Affine, IntLike, LoopVar, Term
+from pruner.arrays import IntLike
+from pruner.program.index.affine import INF, Affine, LoopVar, Term
 
 _MAGIC = 2  # what the original leaves when it saw the variable but no factor afterwards
 

@@ -7,16 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pruner.program.index.affine import (
-    Affine,
-    IntLike,
-    LoopVar,
-    Term,
-    any_nonzero,
-    wrap_bounds,
-)
-
-Floats = NDArray[np.float64]
+from pruner.arrays import Floats, IntLike
+from pruner.program.index.affine import Affine, LoopVar, Term, any_nonzero, wrap_bounds
 
 
 def column(value: ArrayLike, num: int) -> Floats:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.arrays import Floats
 from pruner.features.statement.accesses import READ, Access
-from pruner.features.statement.tensors import Floats
 
 
 class _BufferTouches:

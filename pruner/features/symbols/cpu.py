@@ -24,7 +24,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.features.statement.tensors import Floats
+from pruner.arrays import Floats
 from pruner.features.symbols.closed.draft import Symbols
 from pruner.features.symbols.roles import count_operations
 from pruner.features.symbols.statement import (

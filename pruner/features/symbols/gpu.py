@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from pruner.features.statement.tensors import Floats
+from pruner.arrays import Floats
 from pruner.features.symbols.closed.draft import COLUMNS, Symbols
 from pruner.features.symbols.roles import count_operations
 from pruner.features.symbols.statement import (

@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.arrays import Floats
 from pruner.features.statement.analysis import StoreAnalysis
 from pruner.features.statement.memory import LoopFrame
 from pruner.features.statement.ops import FLOAT
-from pruner.features.statement.tensors import Floats
 from pruner.program.te.bounds import SHARED
 from pruner.program.te.lower import LoopNests
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.features.statement.accesses import dtype_bytes
-from pruner.features.statement.tensors import Floats, column
+from pruner.arrays import Floats, IntLike, dtype_bytes
+from pruner.features.statement.tensors import column
 from pruner.program.dag.expr import Binary, Expr, Load, loads
 from pruner.program.index import affine as af
-from pruner.program.index.affine import Affine, IntLike, LoopVar, Term
+from pruner.program.index.affine import Affine, LoopVar, Term
 from pruner.program.index.regions import evaluate_index
 from pruner.program.te.bounds import GLOBAL, thread_rank
 from pruner.program.te.lower import LoopNests, NestLoop, Store

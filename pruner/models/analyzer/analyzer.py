@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool
 
+from pruner.arrays import Decisions, Scores
 from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.features.symbols.closed.draft import DraftPlan, Symbols
 from pruner.features.symbols.cpu import cpu_symbols
@@ -25,8 +26,6 @@ from pruner.program.te.steps import Primitive
 from pruner.program.te.verify import UNROLLED_VTHREADS, GpuLimits
 
 Form = Literal["paper", "hardware"]
-Scores = Float[np.ndarray, " program"]
-Decisions = Int64[np.ndarray, "program slot"]
 _CHUNK = 2048  # programs at once: arrays that stay in the caches
 _FLOAT_BYTES = 4
 

@@ -13,11 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
-Mask = NDArray[np.bool_]
-IntLike = int | Ints
+from pruner.arrays import IntLike, Mask
+
 INF = 1 << 61  # "no modulo"; larger than any index and safe to multiply by small factors
 
 

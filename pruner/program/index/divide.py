@@ -11,12 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pruner.arrays import IntLike, Mask
 from pruner.program.index.affine import (
     INF,
     Affine,
-    IntLike,
     LoopVar,
-    Mask,
     Term,
     add,
     any_nonzero,

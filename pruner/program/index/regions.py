@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pruner.arrays import IntLike
 from pruner.errors import UnsupportedProgram
 from pruner.program.dag.expr import Axis, Binary, Cast, Const, Expr
 from pruner.program.index import affine as af
-from pruner.program.index.affine import Affine, IntLike, LoopVar, Term
+from pruner.program.index.affine import Affine, LoopVar, Term
 from pruner.program.index.divide import floordiv, floormod
 
 UNKNOWN_WIDTH = 1 << 40

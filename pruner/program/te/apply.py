@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from pruner.arrays import IntLike, Ints
 from pruner.errors import UnsupportedProgram
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.dag.expr import Axis, Binary, Const, Expr, Load
-from pruner.program.index.affine import IntLike, Ints
 from pruner.program.te import steps as p
 from pruner.program.te.schedule import (
     Attach,

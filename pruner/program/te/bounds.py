@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from pruner.arrays import IntLike
 from pruner.errors import UnsupportedProgram
 from pruner.program.dag.expr import Expr, loads
 from pruner.program.index import affine as af
-from pruner.program.index.affine import Affine, IntLike, LoopVar
+from pruner.program.index.affine import Affine, LoopVar
 from pruner.program.index.divide import floordiv, floormod
 from pruner.program.index.regions import (
     UNKNOWN_WIDTH,

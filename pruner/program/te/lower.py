@@ -14,12 +14,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.arrays import IntLike, Ints
 from pruner.errors import UnsupportedProgram
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.dag.expr import Binary, Const, Expr, Load
 from pruner.program.dag.fold import fold
 from pruner.program.index import affine as af
-from pruner.program.index.affine import Affine, IntLike, Ints, LoopVar
+from pruner.program.index.affine import Affine, LoopVar
 from pruner.program.te.apply import replay
 from pruner.program.te.bounds import Bounds, infer_bounds, thread_rank
 from pruner.program.te.root_values import root_values

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pruner.arrays import IntLike, Mask
 from pruner.program.index import affine as af
-from pruner.program.index.affine import Affine, IntLike, Mask
+from pruner.program.index.affine import Affine
 from pruner.program.index.divide import floordiv, floormod
 from pruner.program.te.bounds import Bounds
 from pruner.program.te.schedule import FuseRelation, Loop, SplitRelation, StageState

@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pruner.arrays import IntLike
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.dag.expr import Axis, Expr, Load, rewrite
-from pruner.program.index.affine import IntLike, LoopVar
+from pruner.program.index.affine import LoopVar
 
 AxisKind = Literal["spatial", "reduce"]
 

@@ -16,10 +16,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.arrays import IntLike, Mask
 from pruner.program.dag.expr import Binary, Call, Expr, Load, loads, walk
 from pruner.program.device import GpuDevice
 from pruner.program.index import affine as af
-from pruner.program.index.affine import Affine, IntLike, LoopVar
+from pruner.program.index.affine import Affine, LoopVar
 from pruner.program.index.regions import evaluate_index
 from pruner.program.te.bounds import LOCAL, SHARED
 from pruner.program.te.lower import Allocation, LoopNests, NestLoop, Store
@@ -28,7 +29,6 @@ from pruner.program.te.schedule import FuseRelation, Loop, SplitRelation, StageS
 _INDEX_BYTES = 4  # indices are int32 by the time they are checked, and their lanes count too
 UNROLLED_VTHREADS = 16  # fewer virtual threads are unrolled and never counted
 _THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
-Mask = NDArray[np.bool_]
 Simplifier = Literal["official", "later"]
 
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pruner.arrays import IntLike, Ints, Mask
 from pruner.program.dag.expr import Expr
-from pruner.program.index.affine import Affine, IntLike
+from pruner.program.index.affine import Affine
 from pruner.program.index.regions import evaluate_index
 from pruner.program.tir.regions import index_uses
 from pruner.program.tir.tree import Block, LoopNode, Tree
-
-Ints = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 
 def contiguous_loops(tree: Tree, block: Block, loops: list[LoopNode]) -> Ints:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.arrays import Mask
 from pruner.errors import UnsupportedProgram
 from pruner.program.tir.inline import can_inline
 from pruner.program.tir.reduction import is_data_parallel
 from pruner.program.tir.tree import Block, LoopNode, Tree
 
 INLINE, ROOT = -2, -1
-Mask = NDArray[np.bool_]
 
 
 def candidate_loops(tree: Tree, block: Block) -> list[LoopNode]:

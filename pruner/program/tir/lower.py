@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 
+from pruner.arrays import IntLike
 from pruner.program.dag.expr import Axis, Const, Expr, Load, children, rebuild
 from pruner.program.dag.fold import fold
 from pruner.program.index import affine as af
@@ -104,7 +105,7 @@ def _place(tree: Tree, key: int) -> Place:
 
 def _stage(tree: Tree, key: int, places: dict[int, Place], lowering: Lowering) -> StageState:
     buffer = tree.buffers[key]
-    shape: tuple[af.IntLike, ...] = buffer.shape
+    shape: tuple[IntLike, ...] = buffer.shape
     if lowering == "metaschedule" and key in places:
         shape = tuple(plain(r.hi - r.lo + 1) for r in places[key].box)
     axes = [Loop(f"i{d}", "spatial", extent) for d, extent in enumerate(shape)]
@@ -120,7 +121,7 @@ def _allocate(e: _Emitter, loop: LoopNode | None, loops: tuple[NestLoop, ...]) -
         e.nests.allocations[key] = Allocation(e.nests.schedule.pool[key], loops, extents)
 
 
-def _emit(e: _Emitter, node: Node, loops: tuple[NestLoop, ...], unroll: af.IntLike) -> None:
+def _emit(e: _Emitter, node: Node, loops: tuple[NestLoop, ...], unroll: IntLike) -> None:
     if isinstance(node, Block):
         _emit_block(e, node, loops, unroll)
         return
@@ -137,7 +138,7 @@ def _emit(e: _Emitter, node: Node, loops: tuple[NestLoop, ...], unroll: af.IntLi
         _emit(e, child, loops, unroll)
 
 
-def _emit_block(e: _Emitter, block: Block, loops: tuple[NestLoop, ...], unroll: af.IntLike) -> None:
+def _emit_block(e: _Emitter, block: Block, loops: tuple[NestLoop, ...], unroll: IntLike) -> None:
     if block.reduces:
         _note_reduction_loops(e, block)
     if block.init is not None and not e.whole and reduces_over_threads(e.tree, block):
@@ -162,7 +163,7 @@ def _store(
     value: Expr,
     kind: StoreKind,
     loops: tuple[NestLoop, ...],
-    unroll: af.IntLike,
+    unroll: IntLike,
 ) -> None:
     """One store; every index a load uses is an axis slot of its own, simplified beforehand."""
     values = [renamed(value, e.unified) for value in e.tree.values(block)]

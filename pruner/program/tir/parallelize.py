@@ -10,17 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pruner.arrays import IntLike, Ints, Mask
 from pruner.program.index import affine as af
-from pruner.program.index.affine import Affine, IntLike, LoopVar
+from pruner.program.index.affine import Affine, LoopVar
 from pruner.program.index.divide import floordiv, floormod
 from pruner.program.tir.contiguous import contiguous_loops
 from pruner.program.tir.reduction import is_data_parallel
 from pruner.program.tir.tree import Block, LoopNode, Tree, Uses, plain, replace_child
 
-Ints = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 _NO_LOOPS = -1
 
 

@@ -6,17 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pruner.arrays import IntLike, dtype_bytes
 from pruner.errors import UnsupportedProgram
 from pruner.program.dag.expr import Cast, Load, walk
 from pruner.program.index import affine as af
-from pruner.program.index.affine import IntLike
 from pruner.program.tir.primitives import bind, split
 from pruner.program.tir.reduction import (
     decompose_reduction,
     is_data_parallel,
     reduces_over_threads,
 )
-from pruner.program.tir.regions import dtype_bytes
 from pruner.program.tir.tree import Block, LoopNode, Tree
 
 _MAX_VECTOR_ELEMENT_BYTES = 4

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from pruner.arrays import IntLike
 from pruner.errors import UnsupportedProgram
 from pruner.program.index import affine as af
-from pruner.program.index.affine import Affine, IntLike, LoopVar
+from pruner.program.index.affine import Affine, LoopVar
 from pruner.program.index.divide import floordiv, floormod
 from pruner.program.tir.tree import LoopNode, Node, Tree, plain, replace_child
 

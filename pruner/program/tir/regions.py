@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from pruner.arrays import IntLike, Mask
 from pruner.program.dag.expr import Axis, Binary, Const, Expr, walk
 from pruner.program.index import affine as af
-from pruner.program.index.affine import IntLike, Mask
 from pruner.program.index.regions import Region, evaluate_region, relax, union
 from pruner.program.te.bounds import GLOBAL, LOCAL, SHARED, thread_rank
 from pruner.program.tir.tree import Block, LoopNode, Tree, Uses, plain

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from pruner.arrays import IntLike, Ints, Mask
 from pruner.errors import UnsupportedProgram
-from pruner.program.index.affine import IntLike, Ints, Mask
 from pruner.program.tir import attach, cache, inline, primitives
 from pruner.program.tir import locations as places
 from pruner.program.tir.parallelize import Wishes, rewrite_parallel_vectorize_unroll

@@ -13,10 +13,11 @@ from typing import Literal
 
 import numpy as np
 
+from pruner.arrays import IntLike, Mask
 from pruner.errors import UnsupportedProgram
 from pruner.program.dag.expr import Expr, Load, loads
 from pruner.program.index import affine as af
-from pruner.program.index.affine import Affine, IntLike, LoopVar, Mask
+from pruner.program.index.affine import Affine, LoopVar
 from pruner.program.index.divide import floordiv, floormod
 from pruner.program.index.regions import Region
 from pruner.program.te.bounds import thread_rank

@@ -13,16 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.program.index.affine import IntLike
+from pruner.arrays import IntLike, Mask, dtype_bytes
 from pruner.program.te.bounds import SHARED
 from pruner.program.tir.lower import buffer_places
-from pruner.program.tir.regions import dtype_bytes, rank_of
+from pruner.program.tir.regions import rank_of
 from pruner.program.tir.tree import Block, LoopNode, Node, Tree
 
 THREADS_LOW = "meta_schedule.thread_extent_low_inclusive"
 THREADS_HIGH = "meta_schedule.thread_extent_high_inclusive"
 _STAGES = "software_pipeline_stage"
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from pruner.arrays import IntLike
 from pruner.program.dag.dag import ComputeDAG
-from pruner.program.index.affine import IntLike
 from pruner.program.te.apply import replay
 from pruner.program.te.schedule import FuseRelation, Loop, StageState
 from pruner.program.te.steps import Annotate, Primitive, Split, UnrollPragma

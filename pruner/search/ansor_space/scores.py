@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from pruner.arrays import Decisions, Mask, Scores
 from pruner.errors import UnsupportedProgram
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.device import Device, GpuDevice
 from pruner.program.te.lower import build_nests
 from pruner.program.te.steps import Primitive
-from pruner.program.te.verify import GpuLimits, Mask, legal
+from pruner.program.te.verify import GpuLimits, legal
 from pruner.search.ansor_space.family import Choices, Family
-from pruner.search.explorer import Scores
-from pruner.search.space import Decisions
 
 _CHUNK = 2048  # programs at once: arrays that stay in the caches
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pruner.arrays import Decisions
 from pruner.models.adaptation.base import Adaptation
 from pruner.models.programs.relative import Center
 from pruner.models.programs.store import ProgramStore
@@ -20,7 +21,6 @@ from pruner.search.offline.pool import Measurements
 from pruner.search.offline.recorded import RecordedPool, table
 from pruner.search.offline.session import Measurer
 from pruner.search.policy import Learner
-from pruner.search.space import Decisions
 
 
 class SharedModel:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.arrays import Decisions
 from pruner.errors import PrunerError
 from pruner.search.keys import RowKeys
-from pruner.search.space import Decisions
 
 _NEIGHBOURS = 16
 

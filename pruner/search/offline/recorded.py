@@ -11,15 +11,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.arrays import Decisions, Scores
 from pruner.data.tasks import TaskKey, TaskRecords
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.models.programs.assemble import Dataflow, Tally, featurize_task
 from pruner.models.programs.store import TaskPrograms
 from pruner.program.dag.task_index import TaskIndex, find_dag
 from pruner.program.te.skeleton import group_programs
-from pruner.search.explorer import ScoreFunction, Scores
+from pruner.search.explorer import ScoreFunction
 from pruner.search.offline.pool import PoolSpace
-from pruner.search.space import Decisions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

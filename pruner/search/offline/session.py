@@ -9,10 +9,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.arrays import Decisions
 from pruner.errors import PrunerError
 from pruner.search.offline.pool import Clock, Measurements
 from pruner.search.policy import Policy
-from pruner.search.space import Decisions
 
 
 class Measurer(Protocol):

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pruner.arrays import Decisions
 from pruner.data.tasks import TaskKey
 from pruner.features.batch import FeatureBatch
 from pruner.models.adaptation.base import Adaptation
@@ -16,7 +17,6 @@ from pruner.models.programs.store import ProgramStore, TaskPrograms
 from pruner.models.ranker import Ranker
 from pruner.models.trees.xgboost import XGBoostRanker
 from pruner.search.explorer import ScoreFunction
-from pruner.search.space import Decisions
 from pruner.tune.phases import Phases
 from pruner.tune.spaces.union import UnionSpace
 

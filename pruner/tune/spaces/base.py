@@ -7,9 +7,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.arrays import Decisions
 from pruner.features.batch import FeatureBatch
 from pruner.models.analyzer.analyzer import Analyzer
-from pruner.search.space import Decisions
 
 
 class LiveSpace(Protocol):

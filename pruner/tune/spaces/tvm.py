@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.arrays import Decisions
 from pruner.errors import PrunerError
 from pruner.features.batch import FeatureBatch
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.search.keys import RowKeys
-from pruner.search.space import Decisions
 from pruner.tune.spaces.design import DesignSpace
 from pruner.tune.tvm_import import load_tvm
 

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.arrays import Decisions
 from pruner.errors import PrunerError
 from pruner.features.batch import FeatureBatch
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.search.explorer import select
 from pruner.search.keys import RowKeys
-from pruner.search.space import Decisions
 from pruner.tune.phases import Phases
 from pruner.tune.spaces.base import LiveSpace
 from pruner.tune.spaces.tvm import ReplaySpace

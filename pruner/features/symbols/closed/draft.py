@@ -26,6 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.arrays import Floats
 from pruner.features.symbols.closed import formula as fm
 from pruner.features.symbols.closed.formula import ONE, ZERO, Evaluator, Formula
 from pruner.features.symbols.closed.tiling import Tiling, tile_skeleton
@@ -35,8 +36,6 @@ from pruner.program.dag.dag import ComputeDAG
 from pruner.program.te.bounds import GLOBAL, SHARED
 from pruner.program.te.schedule import Loop
 from pruner.program.te.steps import Primitive
-
-Floats = NDArray[np.float64]
 
 PAPER_COLUMNS = (
     "l0_mem_alloc",

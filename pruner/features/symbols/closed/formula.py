@@ -16,7 +16,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from pruner.arrays import Floats
+
 Operation = Literal["slot", "sum", "ceil", "min", "max", "equal", "banks"]
 
 

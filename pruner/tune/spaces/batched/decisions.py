@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.arrays import Decisions, Ints
 from pruner.program.tir.trace import TraceProgram, location_options
-from pruner.search.space import Decisions, divisors
-
-Ints = NDArray[np.int64]
+from pruner.search.space import divisors
 
 
 @dataclass(frozen=True, slots=True, eq=False)

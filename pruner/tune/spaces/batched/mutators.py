@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pruner.arrays import Decisions
 from pruner.program.tir.trace import Instruction, Ref
-from pruner.search.space import Decisions
 from pruner.tune.spaces.batched.decisions import (
     ChoiceDecision,
     Decision,

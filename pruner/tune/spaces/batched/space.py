@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.arrays import Decisions
 from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.features.batch import FeatureBatch
 from pruner.features.nest_batch import featurize_nests
@@ -16,7 +17,6 @@ from pruner.program.tir.trace import TraceProgram, replay_groups, tile_extents
 from pruner.program.tir.tree import Tree
 from pruner.program.tir.verify import TirLimits, legal
 from pruner.search.keys import RowKeys
-from pruner.search.space import Decisions
 from pruner.tune.spaces.batched import mutators
 from pruner.tune.spaces.batched.decisions import (
     ChoiceDecision,

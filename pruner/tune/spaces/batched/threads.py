@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.arrays import Decisions
 from pruner.program.tir.trace import Instruction, Ref
 from pruner.program.tir.verify import THREADS_HIGH, THREADS_LOW
-from pruner.search.space import Decisions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,23 @@
+"""Names of the arrays that every room hands on: one row, or one element, a program.
+
+Shapes in the names are checked where tests install jaxtyping's hook (``tests/conftest.py``).
+"""
+
+import numpy as np
+from jaxtyping import Float, Int64
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+IntLike = int | Ints  # a number that is common to all programs, or one a program [N]
+
+Decisions = Int64[np.ndarray, "program slot"]  # decision vectors of one skeleton or space
+Scores = Float[np.ndarray, " program"]  # higher is better
+Keys = Int64[np.ndarray, " program"]  # equal vectors have equal keys, in every process
+
+
+def dtype_bytes(dtype: str) -> int:
+    """Bytes of one element of a TVM dtype string; a bool and types below a byte take one."""
+    digits = "".join(c for c in dtype if c.isdigit())
+    return max(int(digits) // 8, 1) if digits else 1

@@ -1,0 +1,1 @@
+"""What tables, figures and the results book are made of: plain arguments in, rows and plots out."""

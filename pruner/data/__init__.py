@@ -1,4 +1,4 @@
-"""What was measured: record readers, tables, dataset layout, labels and splits.
+"""What was measured: record readers, quarantine, dataset layout, splits.
 
 One validity rule decides which line of a log is a record (`pruner.data.parse`). A line that breaks
 it is quarantined with file, line and reason, and reading goes on; a failed measurement

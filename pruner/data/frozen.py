@@ -14,6 +14,7 @@ import numpy as np
 import orjson
 
 from pruner.errors import DataError
+from pruner.files import write_whole
 
 Side = Literal["train", "valid", "test"]
 SIDES: tuple[Side, ...] = ("train", "valid", "test")
@@ -62,7 +63,8 @@ class FrozenSplit:
             "sha256": self.sha256,
         }
         content |= {side: sorted(self.side(side)) for side in SIDES}
-        path.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
+        with write_whole(path) as part:
+            part.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
         return path
 
     @classmethod

@@ -11,12 +11,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO, Literal
 
-from pruner.data.parse import LineParser, ParsedLine
+from pruner.data.parse import LineParser, ParsedLine, parse_lines
 from pruner.data.quarantine import Quarantine, Reason
-from pruner.data.records import parse_lines
 from pruner.data.root import FOLDER, summary
 from pruner.data.workload import fused_from_name, parse_workload
 from pruner.errors import DataError
+from pruner.files import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -178,15 +178,13 @@ class _LayoutWriter:
             self._open.popitem()[1].close()
 
     def _drop_failed(self, path: Path, digests: set[int]) -> None:
-        kept = path.with_suffix(".kept")
-        with kept.open("wb") as handle:
+        with write_whole(path) as kept, kept.open("wb") as handle:
             for _, line, parsed in parse_lines(path, Quarantine()):
                 if parsed.error_no != 0 and parsed.digest in digests:
                     self.records -= 1
                     self.failed -= 1
                 else:
                     handle.write(line + b"\n")
-        kept.replace(path)
 
     def _path(self, task: _Task) -> Path:
         if task not in self.paths:

@@ -18,15 +18,18 @@ duplicate; the first valid one counts. Readers apply that part, since it needs m
 """
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import isfinite
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 
-from pruner.data.quarantine import MalformedError, Reason
+from pruner.data.quarantine import MalformedError, Quarantine, Reason
 from pruner.data.steps import StepChecker
+from pruner.data.stream import read_lines
 from pruner.data.workload import parse_workload
 
 MAX_LATENCY_S = 1e5  # tuners write 1e10 s for "failed"; no kernel takes a day
@@ -110,6 +113,25 @@ class LineParser:
         known = Header(workload_key=workload_key, target=target, hardware_params=hardware_params)
         self._headers[header] = known
         return known
+
+
+def parse_lines(
+    path: Path, quarantine: Quarantine, parser: LineParser | None = None
+) -> Iterator[tuple[int, bytes, ParsedLine]]:
+    """Yield (0-based line, its bytes, parsed line) of every valid line, duplicates included."""
+    parser = parser or LineParser()
+    for number, line, ended in read_lines(path, quarantine):
+        try:
+            parsed = parser.parse(line)
+        except MalformedError as error:
+            reason = error.reason
+            if not ended and reason in (Reason.MALFORMED_JSON, Reason.NOT_UTF8):
+                reason = Reason.TRUNCATED_FILE
+            quarantine.add(
+                file=str(path), line=number, reason=reason, detail=error.detail, text=line
+            )
+        else:
+            yield number, line, parsed
 
 
 def _loads_with_nan(line: bytes) -> Any:

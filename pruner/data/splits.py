@@ -32,7 +32,6 @@ from pruner.errors import DataError
 
 log = logging.getLogger(__name__)
 
-SplitName = Literal["by_task", "bundled", "by_operator", "by_platform", "within_task"]
 TEST_SHARE = 0.2
 VALID_SHARE = 0.1
 
@@ -49,10 +48,7 @@ class LeakError(DataError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Tasks on each side. `by_rows`: every task is on every side and rows are divided.
-
-    `generalisation` is False where a good score says nothing about new programs to tune.
-    """
+    """Tasks on each side. `by_rows`: every task is on every side and rows are divided."""
 
     name: str
     seed: int
@@ -60,7 +56,6 @@ class Split:
     valid: tuple[TaskKey, ...]
     test: tuple[TaskKey, ...]
     by_rows: bool = False
-    generalisation: bool = True
 
     def side(self, side: Side) -> tuple[TaskKey, ...]:
         """The tasks of one side."""
@@ -120,7 +115,6 @@ def make_split(
             valid=everything,
             test=everything,
             by_rows=True,
-            generalisation=False,
         )
     if name in ("by_task", "bundled"):
         split = _assemble(name, seed, keys, _sides_by_workload(name, seed, keys, folder))

@@ -11,10 +11,8 @@ from typing import Any, Literal, Self
 import numpy as np
 from jaxtyping import Bool, Float64, Int32, Int64, UInt64
 
-from pruner.data.labels import best_latency_s, relative_throughput
-from pruner.data.parse import Header, LineParser, ParsedLine
+from pruner.data.parse import Header, LineParser, ParsedLine, parse_lines
 from pruner.data.quarantine import Quarantine, Reason
-from pruner.data.records import mean_latency_s, parse_lines
 from pruner.data.workload import Workload, fused_from_name, parse_workload
 
 log = logging.getLogger(__name__)
@@ -95,12 +93,7 @@ class TaskRecords:
     @property
     def best_s(self) -> float:
         """Best latency of the task in seconds; infinite when nothing ran."""
-        return best_latency_s(self.latency_s)
-
-    @property
-    def labels(self) -> Float64[np.ndarray, " row"]:
-        """``best_s / latency_s`` in (0, 1]; 0 for failed rows (`pruner.data.labels`)."""
-        return relative_throughput(self.latency_s)
+        return float(np.min(self.latency_s, initial=np.inf))
 
     def select(self, rows: np.ndarray) -> Self:
         """The given rows (Boolean mask or positions), in that order."""
@@ -194,7 +187,9 @@ def _assemble(
 ) -> TaskRecords:
     rows.sort(key=lambda row: row[0])
     parsed = [row[1] for row in rows]
-    latency_s = [mean_latency_s(row.costs_s) if row.error_no == 0 else np.inf for row in parsed]
+    latency_s = [
+        sum(row.costs_s) / len(row.costs_s) if row.error_no == 0 else np.inf for row in parsed
+    ]
     return TaskRecords(
         key=TaskKey(
             platform=platform,

@@ -52,7 +52,6 @@ def test_own_records_are_divided_without_a_list(empty):
     assert sorted(split.train + split.valid + split.test) == sorted(MANY)
     shares = [len(split.side(side)) / len(MANY) for side in SIDES]
     assert shares == pytest.approx([0.7, 0.1, 0.2], abs=0.08)
-    assert split.generalisation
 
 
 def test_a_workload_is_on_one_side_whatever_its_spelling_platform_or_fusion(empty):
@@ -267,13 +266,12 @@ def test_the_leak_check_sees_a_leak(empty):
         check_no_leak(dataclasses.replace(split, train=(*split.train, moved)))
 
 
-def test_within_task_divides_rows_and_says_it_is_no_generalisation(data_root, write, line):
+def test_within_task_divides_rows(data_root, write, line):
     lines = [line(tile) for tile in range(1, 2001)]
     path = write("measure_records/b/matmul_16_1024_1024.json", lines)
     tasks = list(RecordRoot(data_root).read(Quarantine()))
     split = make_split("within_task", [task.key for task in tasks])
     assert split.by_rows
-    assert not split.generalisation
     check_no_leak(split, tasks)
     (big,) = (task for task in tasks if task.file == str(path))
     masks = [split.rows(side, big.key, big.digest) for side in SIDES]

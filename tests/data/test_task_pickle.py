@@ -15,12 +15,8 @@ from typing import Any
 
 import pytest
 
-from pruner.data.tenset.task_pickle import (
-    ALLOWED_TYPES,
-    UnsafePickle,
-    load_inert,
-    read_task_pickle,
-)
+from pruner.data.tenset.safe_pickle import UnsafePickle
+from pruner.data.tenset.task_pickle import ALLOWED_TYPES, load_inert, read_task_pickle
 from pruner.errors import DataError
 
 

@@ -3,29 +3,24 @@ import gc
 import numpy as np
 import pytest
 
-from pruner.data.labels import relative_noise, relative_throughput
 from pruner.data.quarantine import Quarantine
-from pruner.data.records import read_measurements
 from pruner.data.tasks import read_tasks
 
-INF = np.inf
 
-
-def test_columns_agree_with_the_streaming_reader(write, line):
+def test_columns_hold_what_the_lines_say(write, line, record):
     lines = [line(2), line(4, error_no=2), b"{", line(8, origin="random")]
     path = write("conv2d_add_relu_1_2.json", lines)
     (task,) = read_tasks(path, Quarantine(), platform="k80")
-    records = list(read_measurements(path, Quarantine()))
     assert task.key.platform == "k80"
     assert task.key.task == "conv2d_add_relu_1_2"
     assert task.fused == ("add", "relu")
     assert len(task) == 3
     assert task.file == str(path)
-    assert task.steps == [record.steps for record in records]
-    assert task.costs_s == [record.costs_s for record in records]
+    assert task.steps == [record(tile)["i"][1][1] for tile in (2, 4, 8)]
+    assert task.costs_s == [(0.002, 0.004)] * 3
     assert task.origin == [None, None, "random"]
     assert task.line.tolist() == [0, 1, 3]
-    assert task.latency_s.tolist() == [record.latency_s for record in records]
+    assert task.latency_s.tolist() == [0.003, np.inf, 0.003]
     assert task.error_no.tolist() == [0, 2, 0]
     assert task.all_cost_s.tolist() == [1.5] * 3
     assert task.timestamp.tolist() == [1700000000] * 3
@@ -71,29 +66,3 @@ def test_the_garbage_collector_is_left_as_it_was(write, line, enabled):
         assert gc.isenabled() == enabled
     finally:
         (gc.enable if was_enabled else gc.disable)()
-
-
-def test_labels_by_hand(write, line):
-    costs = [[0.004], [0.001], [0.002, 0.006]]
-    lines = [line(tile, costs=cost) for tile, cost in zip((1, 2, 4), costs, strict=True)]
-    (task,) = read_tasks(write("log.json", [*lines, line(8, error_no=2)]), Quarantine())
-    # latencies 4, 1, 4 ms and a failure; the best is 1 ms
-    assert task.best_s == 0.001
-    assert task.labels == pytest.approx([1 / 4, 1 / 1, 1 / 4, 0])
-
-
-def test_labels_of_a_part_refer_to_the_best_of_the_whole():
-    assert relative_throughput(np.array([0.004, INF]), best_s=0.001).tolist() == [0.25, 0]
-    with pytest.raises(ValueError, match=r"best_s=0.01 s, but a latency is 0.004 s"):
-        relative_throughput(np.array([0.004]), best_s=0.01)
-
-
-@pytest.mark.parametrize("latency_s", [[], [INF, INF]])
-def test_a_task_that_never_ran_has_labels_zero(latency_s):
-    assert relative_throughput(np.array(latency_s)).tolist() == [0.0] * len(latency_s)
-
-
-def test_noise_by_hand():
-    noise = relative_noise([(2.0, 4.0), (3.0, 3.0, 3.0), (1.0,)])
-    assert noise[:2] == pytest.approx([2**0.5 / 3, 0])  # deviations 1, 1; n - 1 = 1; mean 3
-    assert np.isnan(noise[2])

@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import nn
 
+from pruner.data.tenset.safe_pickle import UnsafePickle
 from pruner.errors import DataError
-from pruner.models.checkpoint.module_pickle import MODULE_NAMES, UnsafePickle, load_modules
+from pruner.models.checkpoint.module_pickle import MODULE_NAMES, load_modules
 from pruner.models.checkpoint.official import (
     LAYERS,
     official_ranker,

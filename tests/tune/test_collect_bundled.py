@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from pruner.data.quarantine import Quarantine
-from pruner.data.records import read_measurements
+from pruner.data.tasks import read_tasks
 from pruner.tune.collect.tasks import BUNDLED_TASKS
 from pruner.tune.measure.targets import CPU_TARGETS
 
@@ -81,9 +81,9 @@ def test_half_of_the_valid_records_is_random_and_half_evolved(records, target, t
 def test_our_reader_takes_every_line(bundled, records):
     quarantine = Quarantine()
     lines = sum(
-        1
+        len(task)
         for path in (bundled / "measure_records").glob("*/*.json.gz")
-        for _ in read_measurements(path, quarantine)
+        for task in read_tasks(path, quarantine)
     )
     assert lines == sum(len(rows) for rows in records.values())
 

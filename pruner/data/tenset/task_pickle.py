@@ -1,8 +1,7 @@
 """TenSet's task lists, ``network_info/*.task.pkl``, read without running anything in them.
 
-A pickle is a program: its opcodes may call any function it names. Here the opcodes are checked
-against a list before the file is opened as a pickle, and the few type names that TenSet writes
-become inert records; any other name is refused, so no code from or named by the file ever runs.
+The few type names that TenSet writes become inert records; any other name is refused
+(:mod:`pruner.data.tenset.safe_pickle`).
 
 Such a file holds ``([SearchTask, ...], [weight, ...])``: the subgraphs of one network for one
 target and how often the network runs each of them.
@@ -10,15 +9,13 @@ target and how often the network runs each of them.
 
 from __future__ import annotations
 
-import io
-import pickle
-import pickletools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from pruner.data.tenset.node_graph import Node, NodeGraph
+from pruner.data.tenset.safe_pickle import DATA_OPCODES, UnsafePickle, load_named
 from pruner.errors import DataError
 
 HARDWARE_FIELDS = (
@@ -35,10 +32,6 @@ HARDWARE_FIELDS = (
 
 MAX_BYTES = 256 * 2**20
 """TenSet's largest task file has 3 MB; a larger one than this is no task file."""
-
-
-class UnsafePickle(DataError):
-    """The file asks for something that its kind never needs; nothing of it was executed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +71,7 @@ def read_task_pickle(path: Path) -> list[PickledTask]:
 
 def load_inert(payload: bytes) -> Any:
     """The pickled value with every object replaced by an inert :class:`Inert` record."""
-    check_opcodes(payload, ALLOWED_OPCODES)
-    try:
-        return _InertUnpickler(io.BytesIO(payload)).load()
-    except UnsafePickle:
-        raise
-    except Exception as error:  # a damaged pickle may fail in any way; all of them mean this
-        raise DataError(f"damaged pickle ({type(error).__name__}: {error})") from error
+    return load_named(payload, ALLOWED_TYPES, ALLOWED_OPCODES)
 
 
 class Inert:
@@ -149,46 +136,8 @@ ALLOWED_TYPES: dict[tuple[str, str], Any] = {
 }
 """Every global name a task file may mention, and what it becomes."""
 
-# fmt: off
-ALLOWED_OPCODES = frozenset({
-    "PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "MEMOIZE", "BINPUT", "LONG_BINPUT",
-    "BINGET", "LONG_BINGET", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2",
-    "LONG1", "BINFLOAT", "SHORT_BINUNICODE", "BINUNICODE", "EMPTY_LIST", "APPEND", "APPENDS",
-    "LIST", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_DICT", "DICT",
-    "SETITEM", "SETITEMS", "GLOBAL", "STACK_GLOBAL", "REDUCE", "NEWOBJ", "BUILD",
-})
-# fmt: on
-"""Opcodes of plain data and of objects of named types.
-
-Left out: persistent identifiers, extension codes, old-style instances, keyword constructors,
-out-of-band buffers, sets and byte strings. A memo index beyond the opcodes read so far is refused
-too: it would only claim memory.
-"""
-
-
-class _InertUnpickler(pickle.Unpickler):
-    """Finds nothing but the stand-ins."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        try:
-            return ALLOWED_TYPES[module, name]
-        except KeyError:
-            raise UnsafePickle(f"refused: it names {module}.{name}") from None
-
-    def persistent_load(self, pid: object) -> NoReturn:
-        raise UnsafePickle(f"refused: persistent identifier {pid!r}")
-
-
-def check_opcodes(payload: bytes, allowed: frozenset[str]) -> None:
-    """Refuse a pickle with another opcode, or with a memo index that only wastes memory."""
-    try:
-        for count, (opcode, value, position) in enumerate(pickletools.genops(payload)):
-            if opcode.name not in allowed:
-                raise UnsafePickle(f"refused: opcode {opcode.name} at byte {position}")
-            if opcode.name == "LONG_BINPUT" and int(value or 0) > count:
-                raise UnsafePickle(f"refused: memo index {value} at byte {position}")
-    except ValueError as error:
-        raise DataError(f"damaged pickle ({error})") from error
+ALLOWED_OPCODES = DATA_OPCODES | {"POP_MARK", "LIST", "DICT"}
+"""Plain data and objects of named types; no sets and no byte strings."""
 
 
 def _tasks(loaded: Any) -> Iterable[PickledTask]:

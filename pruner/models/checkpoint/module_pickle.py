@@ -1,9 +1,8 @@
 """Pickled PyTorch modules, read without running anything in them.
 
-A pickle is a program: its opcodes may call any function it names. The opcodes are checked against
-a list before the file is opened as a pickle; the few names that a module of linear layers, batch
-norm and attention needs become inert records or plain tensors, and any other name is refused. The
-bytes of a tensor are themselves a small PyTorch file, opened with ``weights_only=True``.
+The few names that a module of linear layers, batch norm and attention needs become inert records or
+plain tensors, and any other name is refused (:mod:`pruner.data.tenset.safe_pickle`). The bytes of a
+tensor are themselves a small PyTorch file, opened with ``weights_only=True``.
 """
 
 from __future__ import annotations
@@ -11,29 +10,19 @@ from __future__ import annotations
 import io
 import pickle
 from collections import OrderedDict
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from pruner.data.tenset.task_pickle import UnsafePickle, check_opcodes
+from pruner.data.tenset.safe_pickle import DATA_OPCODES, UnsafePickle, first_line, load_named
 from pruner.errors import DataError
 
 MAX_BYTES = 256 * 2**20
 """The official checkpoints have 1.7 MB; a larger file than this is none of them."""
 
-# fmt: off
-ALLOWED_OPCODES = frozenset({
-    "PROTO", "FRAME", "STOP", "MARK", "POP", "MEMOIZE", "BINPUT", "LONG_BINPUT", "BINGET",
-    "LONG_BINGET", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1",
-    "BINFLOAT", "SHORT_BINUNICODE", "BINUNICODE", "SHORT_BINBYTES", "BINBYTES", "EMPTY_LIST",
-    "APPEND", "APPENDS", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_DICT",
-    "SETITEM", "SETITEMS", "EMPTY_SET", "ADDITEMS", "GLOBAL", "STACK_GLOBAL", "REDUCE", "NEWOBJ",
-    "BUILD",
-})
-# fmt: on
-"""Opcodes of plain data and of objects of named types; no persistent identifiers, no extension
-codes, no old-style instances, no keyword constructors, no buffers outside the file."""
+ALLOWED_OPCODES = DATA_OPCODES | {"SHORT_BINBYTES", "BINBYTES", "EMPTY_SET", "ADDITEMS"}
+"""Plain data and objects of named types, with the sets and byte strings of modules."""
 
 MODULE_NAMES = frozenset(
     {
@@ -99,17 +88,7 @@ def load_modules(payload: bytes) -> Any:
         UnsafePickle: the file names anything that is not on the lists of this module.
         DataError: the file is damaged.
     """
-    check_opcodes(payload, ALLOWED_OPCODES)
-    try:
-        return _ModuleUnpickler(io.BytesIO(payload)).load()
-    except DataError:
-        raise
-    except Exception as error:  # a damaged pickle may fail in any way; all of them mean this
-        raise DataError(f"damaged pickle ({type(error).__name__}: {_line(error)})") from error
-
-
-def _line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0]
+    return load_named(payload, _names(), ALLOWED_OPCODES)
 
 
 def _storage(payload: object) -> Tensor:
@@ -119,7 +98,9 @@ def _storage(payload: object) -> Tensor:
     try:
         loaded = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise UnsafePickle(f"refused: a tensor storage with more in it ({_line(error)})") from error
+        raise UnsafePickle(
+            f"refused: a tensor storage with more in it ({first_line(error)})"
+        ) from error
     if not isinstance(loaded, torch.TypedStorage):
         raise UnsafePickle(f"refused: a tensor storage that is a {type(loaded).__name__}")
     flat = torch.empty(0, dtype=loaded.dtype)
@@ -169,20 +150,3 @@ def _names() -> dict[tuple[str, str], Any]:
         ("__builtin__", "set"): set,
     }
     return table | {key: type(key[1], (InertModule,), {}) for key in MODULE_NAMES}
-
-
-class _ModuleUnpickler(pickle.Unpickler):
-    """Finds nothing but the stand-ins."""
-
-    def __init__(self, stream: io.BytesIO) -> None:
-        super().__init__(stream)
-        self._names = _names()
-
-    def find_class(self, module: str, name: str) -> Any:
-        try:
-            return self._names[module, name]
-        except KeyError:
-            raise UnsafePickle(f"refused: it names {module}.{name}") from None
-
-    def persistent_load(self, pid: object) -> NoReturn:
-        raise UnsafePickle(f"refused: persistent identifier {pid!r}")

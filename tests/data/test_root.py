@@ -5,7 +5,6 @@ import pytest
 
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
-from pruner.data.table import COLUMNS, join, record_frame, record_table
 from pruner.errors import DataError
 
 
@@ -109,40 +108,3 @@ def test_a_broken_file_does_not_stop_the_others(data_root):
     quarantine = Quarantine()
     assert len(list(RecordRoot(data_root).read(quarantine, "a"))) == 2
     assert quarantine.total == 2
-
-
-def test_table_has_one_row_per_record(data_root):
-    table = record_table(data_root, Quarantine())
-    assert table.num_rows == 1 + 2 + 2 + 2 + 1
-    assert table.column_names == [name for name, _, _ in COLUMNS]
-    failed = table.to_pylist()[4]
-    assert failed["latency_s"] is None
-    assert failed["relative_noise"] is None
-    assert (failed["valid"], failed["label"], failed["error_no"]) == (False, 0, 2)
-    fused = table.to_pylist()[0]
-    assert (fused["op"], fused["fused"]) == ("conv2d", "add")
-    assert fused["args"] == '[1,8,14,14,8,3,3,1,"SAME"]'
-
-
-def test_frame_answers_a_question(data_root):
-    frame = record_frame(data_root, Quarantine(), ["a", "b"])
-    best_s = frame.groupby(["platform", "op"], observed=True).latency_s.min().to_dict()
-    assert best_s == {
-        ("a", "conv2d"): 0.003,
-        ("a", "matmul"): 0.001,
-        ("a", "relu"): 0.003,
-        ("b", "conv2d"): 0.003,
-        ("b", "relu"): 0.003,
-    }
-    assert frame.groupby("identity", observed=True).platform.nunique().sort_values().tolist() == [
-        1,
-        2,
-        2,
-    ]
-
-
-def test_steps_ride_along_on_request(data_root):
-    table = record_table(data_root, Quarantine(), "b", with_steps=True)
-    assert table["steps"][0].as_py().startswith('[["CHW",2,"local"],["SP",2,0,16,[1,2],1]')
-    assert join([]).num_rows == 0
-    assert join([], with_steps=True).column_names[-1] == "steps"

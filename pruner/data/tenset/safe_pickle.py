@@ -1,0 +1,90 @@
+"""Pickles read without running anything in them.
+
+A pickle is a program: its opcodes may call any function it names. The opcodes are checked against a
+list before the file is opened as a pickle, and a name in it becomes what a table says (an inert
+stand-in); any other name is refused, so no code from or named by the file ever runs.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import pickletools
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from pruner.errors import DataError
+
+# fmt: off
+DATA_OPCODES = frozenset({
+    "PROTO", "FRAME", "STOP", "MARK", "POP", "MEMOIZE", "BINPUT", "LONG_BINPUT", "BINGET",
+    "LONG_BINGET", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1",
+    "BINFLOAT", "SHORT_BINUNICODE", "BINUNICODE", "EMPTY_LIST", "APPEND", "APPENDS", "EMPTY_TUPLE",
+    "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_DICT", "SETITEM", "SETITEMS", "GLOBAL",
+    "STACK_GLOBAL", "REDUCE", "NEWOBJ", "BUILD",
+})
+# fmt: on
+"""Opcodes of plain data and of objects of named types, common to every kind of file.
+
+Left out for all: persistent identifiers, extension codes, old-style instances, keyword
+constructors, buffers outside the file.
+"""
+
+
+class UnsafePickle(DataError):
+    """The file asks for something that its kind never needs; nothing of it was executed."""
+
+
+def load_named(
+    payload: bytes, names: Mapping[tuple[str, str], Any], opcodes: frozenset[str]
+) -> Any:
+    """The pickled value, every (module, name) in it replaced by what ``names`` has for it.
+
+    Raises:
+        UnsafePickle: an opcode or a name that is not listed.
+        DataError: the file is damaged.
+    """
+    check_opcodes(payload, opcodes)
+    try:
+        return _NamedUnpickler(io.BytesIO(payload), names).load()
+    except DataError:
+        raise
+    except Exception as error:  # a damaged pickle may fail in any way; all of them mean this
+        raise DataError(f"damaged pickle ({type(error).__name__}: {first_line(error)})") from error
+
+
+def check_opcodes(payload: bytes, allowed: frozenset[str]) -> None:
+    """Refuse a pickle with another opcode, or with a memo index that only wastes memory.
+
+    A memo index beyond the opcodes read so far would claim memory and hold nothing.
+    """
+    try:
+        for count, (opcode, value, position) in enumerate(pickletools.genops(payload)):
+            if opcode.name not in allowed:
+                raise UnsafePickle(f"refused: opcode {opcode.name} at byte {position}")
+            if opcode.name == "LONG_BINPUT" and int(value or 0) > count:
+                raise UnsafePickle(f"refused: memo index {value} at byte {position}")
+    except ValueError as error:
+        raise DataError(f"damaged pickle ({error})") from error
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message."""
+    return (str(error).splitlines() or [""])[0]
+
+
+class _NamedUnpickler(pickle.Unpickler):
+    """Finds nothing but what the table has."""
+
+    def __init__(self, stream: io.BytesIO, names: Mapping[tuple[str, str], Any]) -> None:
+        super().__init__(stream)
+        self._names = names
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return self._names[module, name]
+        except KeyError:
+            raise UnsafePickle(f"refused: it names {module}.{name}") from None
+
+    def persistent_load(self, pid: object) -> NoReturn:
+        raise UnsafePickle(f"refused: persistent identifier {pid!r}")

@@ -22,7 +22,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from pruner.cli.commands import Commands
+from pruner.study.commands import Commands
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -216,7 +216,7 @@ def main() -> None:
     )
     failed = []
     with (
-        Commands() as commands,
+        Commands(ROOT) as commands,
         closing(
             commands.each(pairs, lambda p: (p, run_pair(p, options, commands)), workers)
         ) as ended,

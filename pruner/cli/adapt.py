@@ -29,7 +29,6 @@ from pruner.cli.common import (
 from pruner.cli.dataset import record_root
 from pruner.cli.evaluate import checkpoint_file
 from pruner.cli.progress import track
-from pruner.cli.workers import forked
 from pruner.errors import PrunerError
 from pruner.models.adaptation.base import Adaptation, FittedAdaptation
 from pruner.search.offline.comparison import Cell, Comparison
@@ -42,6 +41,7 @@ from pruner.search.offline.tuning import (
     without_draft,
 )
 from pruner.search.policy import RoundSettings
+from pruner.study.workers import forked
 
 METHODS = CONF / "adaptation"
 RANDOM, ANSOR, ANSOR_MODEL = "random", "ansor", "scratch"  # references, and what Ansor learns by
@@ -111,7 +111,7 @@ def run_cells(config: DictConfig, folder: Path, bench: Bench, wanted: Sequence[W
         for cell in track(wanted, title, len(wanted)):
             run(cell)
         return
-    with forked(wanted, run, config.num_workers) as working:
+    with forked(wanted, run, config.num_workers, say) as working:
         for cell in track(wanted, title, len(wanted)):
             path = _cell_file(folder, cell)
             while not path.is_file() and working():

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import math
 import os
 import re
 import sys
@@ -20,10 +19,13 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from pruner.cli.options import check_options
 from pruner.errors import DataError, PrunerError
+from pruner.files import METRICS_FILE as METRICS_FILE
+from pruner.files import jsonable as jsonable
+from pruner.files import load_metrics as load_metrics
+from pruner.files import save_metrics as save_metrics
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 CONFIG_FILE = "config.yaml"
-METRICS_FILE = "metrics.json"
 # Options that a resumed run may be given anew: they change how it runs, not what it computes.
 RESUMABLE = (
     "outputs",
@@ -130,19 +132,6 @@ def print_result(result: Mapping[str, Any]) -> None:
     print(json.dumps(jsonable(result)), flush=True)
 
 
-def jsonable(value: Any) -> Any:
-    """Plain JSON values; numbers that JSON does not know become null."""
-    if isinstance(value, Mapping):
-        return {str(key): jsonable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [jsonable(item) for item in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Path):
-        return str(value)
-    return value.item() if hasattr(value, "item") else value
-
-
 def plain(config: Any) -> Any:
     """Resolve a configuration node into dicts, lists and scalars."""
     if OmegaConf.is_config(config):
@@ -170,22 +159,6 @@ def new_run_folder(outputs: Path, command: str, run_id: str | None, label: str) 
 def save_config(folder: Path, config: DictConfig) -> None:
     """Write the resolved configuration beside what it produced."""
     (folder / CONFIG_FILE).write_text(OmegaConf.to_yaml(config, resolve=True), encoding="utf-8")
-
-
-def save_metrics(folder: Path, metrics: Mapping[str, Any]) -> None:
-    """Write ``metrics.json``, whole or not at all."""
-    partial = folder / (METRICS_FILE + ".part")
-    partial.write_text(json.dumps(jsonable(metrics), indent=1) + "\n", encoding="utf-8")
-    partial.replace(folder / METRICS_FILE)
-
-
-def load_metrics(folder: Path) -> dict[str, Any] | None:
-    """What `save_metrics` wrote, None where it has not yet."""
-    path = folder / METRICS_FILE
-    if not path.is_file():
-        return None
-    loaded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return loaded
 
 
 def resumed_config(folder: Path, config: DictConfig) -> DictConfig:

@@ -32,7 +32,6 @@ from pruner.cli.common import (
 from pruner.cli.dataset import Dataset, chosen_platforms, load_dataset, record_root
 from pruner.cli.fit import Part, ranker_of, run_part, scored_tasks
 from pruner.cli.options import check_options
-from pruner.cli.workers import forked
 from pruner.data.root import RecordRoot
 from pruner.data.splits import Split, make_split
 from pruner.errors import DataError, PrunerError
@@ -41,6 +40,7 @@ from pruner.models.judging.summary import full_report, random_report
 from pruner.models.programs.assemble import divide, small_tasks_removed
 from pruner.models.programs.store import ProgramStore
 from pruner.models.ranker import RandomRanker
+from pruner.study.workers import forked
 
 METRICS = ("top1", "top5", "pairwise_accuracy", "top1_task_mean", "top5_task_mean", "ndcg")
 COLUMNS = (
@@ -231,7 +231,7 @@ def _all_metrics(
         return
     for fit in waiting:  # read before the fork
         _data_of(config, fit, root, dataset)
-    with forked(waiting, make, number) as working:
+    with forked(waiting, make, number, say) as working:
         for fit in fits:
             metrics = make(fit) if fit.model == "random" else finished(fit)
             while metrics is None and working():

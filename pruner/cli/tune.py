@@ -24,8 +24,8 @@ from pruner.cli.common import (
     say,
 )
 from pruner.cli.tune_plan import Plan, load_draft, make_plan
-from pruner.cli.tune_report import TaskOutcome, draw, load_run, summary, time_table
 from pruner.errors import PrunerError
+from pruner.study.tuning import TaskOutcome, draw, load_run, summary, time_table
 from pruner.tune.measure.machine import local_platform
 from pruner.tune.measure.measurer import Measurer, Outcome
 from pruner.tune.phases import Phases

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from pruner.cli.tune_report import TaskOutcome, summary
 from pruner.errors import PrunerError
+from pruner.study.tuning import TaskOutcome, summary
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 
 pytestmark = pytest.mark.tvm

@@ -11,8 +11,8 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pruner.cli.results_book.items import Plot
-from pruner.cli.results_book.results import Series
+from pruner.study.book.items import Plot
+from pruner.study.book.results import Series
 
 
 def digest(plot: Plot, series: Sequence[Series]) -> str:

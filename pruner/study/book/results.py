@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pruner.cli.results_book.items import Item, Number, Plot, Table, Where
 from pruner.errors import PrunerError
+from pruner.study.book.items import Item, Number, Plot, Table, Where
 
 Cells = list[list[str]]
 

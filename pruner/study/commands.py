@@ -7,9 +7,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
 from typing import TextIO, TypeVar
-
-from pruner.cli.dataset import REPOSITORY
 
 # One thread each: the workers already share the cores, and sums keep their order.
 THREADS: Mapping[str, str] = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -18,9 +17,13 @@ Result = TypeVar("Result")
 
 
 class Commands:
-    """Shell commands of several threads; `end` stops those that run. SIGTERM becomes an exit."""
+    """Shell commands of several threads, run in the folder `place`; `end` stops those that run.
 
-    def __init__(self) -> None:
+    SIGTERM becomes an exit.
+    """
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
         self._running: set[subprocess.Popen[bytes]] = set()
 
     def __enter__(self) -> "Commands":
@@ -47,11 +50,11 @@ class Commands:
                 raise
 
     def run(self, command: str | Sequence[str], log: TextIO) -> int:
-        """Run a line of bash, or a program with its arguments, in the repository; its exit code."""
+        """Run a line of bash, or a program with its arguments, in `place`; its exit code."""
         line = command if isinstance(command, str) else shlex.join(command)
         with subprocess.Popen(
             ["bash", "-c", line],
-            cwd=REPOSITORY,
+            cwd=self._place,
             env=os.environ | THREADS,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.cli.common import load_metrics
 from pruner.errors import DataError
+from pruner.files import load_metrics
 from pruner.tune.phases import IDLE, PHASES
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 from pruner.tune.workloads import Workload, flops

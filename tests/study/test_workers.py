@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from pruner.cli.workers import forked
 from pruner.errors import PrunerError
+from pruner.study.workers import forked
 
 
 def test_jobs_run_once_in_processes_of_their_own(tmp_path):
@@ -10,7 +10,7 @@ def test_jobs_run_once_in_processes_of_their_own(tmp_path):
         with (tmp_path / job).open("a") as file:
             file.write(f"{torch.get_num_threads()}\n")
 
-    with forked(["a", "b", "c"], write, 2) as working:
+    with forked(["a", "b", "c"], write, 2, print) as working:
         while working():
             pass
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(
@@ -20,5 +20,5 @@ def test_jobs_run_once_in_processes_of_their_own(tmp_path):
 
 def test_a_process_with_several_threads_is_not_forked():
     torch.set_num_threads(2)
-    with pytest.raises(PrunerError, match="need num_threads=1"), forked(["a"], print, 2):
+    with pytest.raises(PrunerError, match="need num_threads=1"), forked(["a"], print, 2, print):
         pass

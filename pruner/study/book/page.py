@@ -9,9 +9,10 @@ from typing import Literal, TypeVar
 
 import pandas as pd
 
-from pruner.cli.results_book.items import Item, Plot, Table
-from pruner.cli.results_book.plots import digest, svg
-from pruner.cli.results_book.results import (
+from pruner.errors import PrunerError
+from pruner.study.book.items import Item, Plot, Table
+from pruner.study.book.plots import digest, svg
+from pruner.study.book.results import (
     Cells,
     Measured,
     NoRows,
@@ -21,8 +22,8 @@ from pruner.cli.results_book.results import (
     read_results,
     table_cells,
 )
-from pruner.errors import PrunerError
 
+HTML, MARKDOWN = "report.html", "report.md"
 Part = TypeVar("Part")
 Made = TypeVar("Made")
 INTRO = (
@@ -247,6 +248,32 @@ def _inline(text: str) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text, quote=False))
 
 
-def without_drawings(text: str) -> str:
-    """The HTML with only the digest of every drawing: what has to agree with the results."""
-    return re.sub(r"<svg[^>]*data-of='(\w+)'.*?</svg>", r"<svg \1>", text, flags=re.S)
+def write_page(page: Page, out: Path) -> None:
+    """Write both pages and the plots of the Markdown one; drawings that left the book go too."""
+    plots = out / "plots"
+    plots.mkdir(parents=True, exist_ok=True)
+    for path in plots.glob("*.svg"):
+        path.unlink()
+    for name, drawing in page.drawings.items():
+        (out / name).write_text(drawing, encoding="utf-8")
+    (out / MARKDOWN).write_text(markdown(page), encoding="utf-8")
+    (out / HTML).write_text(html_page(page), encoding="utf-8")
+
+
+def check_page(page: Page, out: Path) -> None:
+    """Raise a PrunerError where the Markdown page in `out` is not the one that the results give.
+
+    Of the plots only the digest has to agree: drawings change with matplotlib.
+    """
+    path = out / MARKDOWN
+    there = path.read_text(encoding="utf-8") if path.is_file() else ""
+    if there != markdown(page):
+        raise PrunerError(f"{path} is not what the results give; write it anew: report.py")
+    for block in page.blocks:
+        path = out / block.text
+        if block.kind == "plot" and not (
+            path.is_file() and f"data-of='{block.mark}'" in path.read_text(encoding="utf-8")
+        ):
+            raise PrunerError(f"{path} is not what the results give; write it anew: report.py")
+    if page.outside:
+        raise PrunerError("; ".join(page.outside))

@@ -7,19 +7,20 @@ from typing import Any, TypeVar
 
 import torch
 
-from pruner.cli.common import say
 from pruner.errors import PrunerError
 
 Job = TypeVar("Job")
 
 
 @contextmanager
-def forked(jobs: Sequence[Job], run: Callable[[Job], Any], number: int) -> Iterator[Any]:
+def forked(
+    jobs: Sequence[Job], run: Callable[[Job], Any], number: int, tell: Callable[[str], None]
+) -> Iterator[Any]:
     """Run the jobs in `number` processes, first come, first served, while the body goes on.
 
     Yields a function that waits a moment and tells whether one of them still works. Leaving the
-    body ends them. Results are what `run` writes; a PrunerError is one line on stderr, and the next
-    job follows.
+    body ends them. Results are what `run` writes; a PrunerError is one line for `tell`, and the
+    next job follows.
 
     Raises PrunerError where this process has several threads: its copies may wait for them forever.
     """
@@ -28,7 +29,8 @@ def forked(jobs: Sequence[Job], run: Callable[[Job], Any], number: int) -> Itera
     context = multiprocessing.get_context("fork")
     taken = context.Value("i", 0)
     processes = [
-        context.Process(target=_work, args=(jobs, run, taken), daemon=True) for _ in range(number)
+        context.Process(target=_work, args=(jobs, run, taken, tell), daemon=True)
+        for _ in range(number)
     ]
 
     def working() -> bool:
@@ -47,7 +49,9 @@ def forked(jobs: Sequence[Job], run: Callable[[Job], Any], number: int) -> Itera
             process.join()
 
 
-def _work(jobs: Sequence[Job], run: Callable[[Job], Any], taken: Any) -> None:
+def _work(
+    jobs: Sequence[Job], run: Callable[[Job], Any], taken: Any, tell: Callable[[str], None]
+) -> None:
     torch.set_num_threads(1)  # the processes share the cores
     while True:
         with taken.get_lock():
@@ -58,4 +62,4 @@ def _work(jobs: Sequence[Job], run: Callable[[Job], Any], taken: Any) -> None:
         try:
             run(jobs[number])
         except PrunerError as error:
-            say(f"error: {error}")
+            tell(f"error: {error}")

@@ -9,9 +9,9 @@ import time
 import pytest
 import yaml
 
-from pruner.cli.results_book.items import load_item, load_items
-from pruner.cli.results_book.results import Measured, measure, read_results, table_cells
 from pruner.errors import PrunerError
+from pruner.study.book.items import load_item, load_items
+from pruner.study.book.results import Measured, measure, read_results, table_cells
 
 CSV = """platform,model,seed,share,top1
 a,net,0,1,0.5

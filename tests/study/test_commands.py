@@ -1,4 +1,4 @@
-"""pruner.cli.commands: an interrupted start leaves nothing behind."""
+"""pruner.study.commands: an interrupted start leaves nothing behind."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from pruner.cli.commands import Commands
+from pruner.study.commands import Commands
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def log(tmp_path):
 
 
 def test_results_come_as_the_jobs_end_and_a_program_takes_its_arguments_as_they_are(log, tmp_path):
-    with Commands() as commands:
+    with Commands(tmp_path) as commands:
         codes = dict(
             commands.each([2, 0], lambda code: (code, commands.run(f"exit {code}", log)), 2)
         )
@@ -32,7 +32,7 @@ def test_a_signal_ends_what_runs_and_starts_nothing_more(log, tmp_path):
 
     threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
     start = time.monotonic()
-    with Commands() as commands, pytest.raises(SystemExit) as stop:
+    with Commands(tmp_path) as commands, pytest.raises(SystemExit) as stop:
         list(commands.each(range(4), job, 2))
     assert stop.value.code == 143
     assert time.monotonic() - start < 30

@@ -1,0 +1,103 @@
+"""Remake the results of items: their commands, side by side, then the files that the page shows."""
+
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pruner.errors import PrunerError
+from pruner.files import load_metrics, save_metrics
+from pruner.study.book.items import Item
+from pruner.study.commands import Commands
+
+Ends = dict[str, Mapping[str, Any]]  # item to {"seconds": ...} or {"error": exit code}
+
+
+def chosen(items: Sequence[Item], names: Sequence[str] | None, preset: str) -> list[Item]:
+    """The items to run: those named, or all that have the preset.
+
+    Raises `PrunerError` for an unknown name or preset, with the known ones.
+    """
+    known = {item.name: item for item in items}
+    unknown = sorted(set(names or ()) - set(known))
+    if unknown:
+        raise PrunerError(f"only={unknown}: unknown; known: {', '.join(known)}")
+    for name in names or ():
+        if preset not in known[name].run:
+            raise PrunerError(f"preset={preset}: {name} has only {', '.join(known[name].run)}")
+    picked = [known[name] for name in names or known if preset in known[name].run]
+    if not picked:
+        presets = sorted({preset for item in items for preset in item.run})
+        raise PrunerError(f"preset={preset}: unknown; known: {', '.join(presets)}")
+    return picked
+
+
+def remake(
+    items: Sequence[Item],
+    preset: str,
+    *,
+    root: Path,
+    folder: Path,
+    place: Path,
+    num_workers: int,
+    tell: Callable[[str], None],
+) -> Ends:
+    """Run the items' commands in the folder `place`; results go to ``<folder>/<item>/``.
+
+    `root` holds the records. An item that has finished in `folder` is not run again.
+    """
+    # The longest first: the last worker then has the least left to do.
+    ordered = sorted(items, key=lambda item: -item.minutes.get(preset, 0))
+    with Commands(place) as commands:
+        run = partial(_run, preset=preset, root=root, folder=folder, commands=commands, tell=tell)
+        ends = dict(commands.each(ordered, run, num_workers))
+    return {item.name: ends[item.name] for item in ordered}
+
+
+def _run(
+    item: Item,
+    preset: str,
+    root: Path,
+    folder: Path,
+    commands: Commands,
+    tell: Callable[[str], None],
+) -> tuple[str, Mapping[str, Any]]:
+    """Run the commands of one item, what ended well not again; its name and how it ended."""
+    out = (folder / item.name).resolve()
+    finished = load_metrics(out) if out.is_dir() else None
+    if finished is not None:
+        tell(f"{item.name}: finished before")
+        return item.name, finished
+    # What an interrupted start left is not part of the results.
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    places = {"python": sys.executable, "root": root, "data": root.parent, "out": out}
+    quoted = {name: shlex.quote(str(place)) for name, place in places.items()}
+    start = time.perf_counter()
+    tell(f"{item.name} starts, about {item.minutes.get(preset, 0):g} minutes")
+    with (out / "log.txt").open("w", encoding="utf-8") as log:
+        for command in item.run[preset]:
+            code = commands.run(command.format(**quoted), log)
+            if code:
+                tell(f"{item.name}: exit code {code}, see {out / 'log.txt'}")
+                return item.name, {"error": code}
+    end = {"seconds": round(time.perf_counter() - start, 1)}
+    save_metrics(out, end)
+    tell(f"{item.name}: {end['seconds']:g} s")
+    return item.name, end
+
+
+def publish(items: Sequence[Item], folder: Path, experiments: Path) -> None:
+    """Replace the result files of finished items, and what else their folders already have."""
+    for item in items:
+        made, there = folder / item.name, experiments / item.name
+        names = {path.name for path in made.iterdir() if (there / path.name).is_file()}
+        names |= {name for name in item.results if Path(name).parts[0] != ".."}
+        for name in sorted(names):
+            if (made / name).is_file():
+                (there / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(made / name, there / name)

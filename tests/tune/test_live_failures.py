@@ -126,7 +126,7 @@ def test_what_tvm_refuses_teaches_too():
 
 
 def test_a_worker_that_does_not_start_is_not_the_programs_fault(monkeypatch):
-    from pruner.tune.measure.measurer import isolation
+    from pruner.tune.measure import isolation
 
     monkeypatch.setattr(isolation, "_START_S", 0.0)
     isolation.start_server()

@@ -44,7 +44,7 @@ def tracker():
         wait_for(port)
         server = [*ports(own), "--key", "board", "--tracker", f"127.0.0.1:{port}"]
         started.append(subprocess.Popen([*python, "tvm.exec.rpc_server", *server], **quiet))
-        from pruner.tune.measure.measurer import jobs
+        from pruner.tune.measure import jobs
 
         address = jobs.RpcAddress(host="127.0.0.1", port=port, key="board")
         for _ in range(100):

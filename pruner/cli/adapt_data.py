@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from omegaconf import DictConfig
-from torch import nn
 
 from pruner.cli.common import CONF, save_metrics, say
 from pruner.cli.dataset import record_root
@@ -22,7 +21,8 @@ from pruner.data.tasks import TaskKey, TaskRecords
 from pruner.errors import DataError, PrunerError
 from pruner.models.adaptation.base import Setting
 from pruner.models.analyzer.analyzer import load_analyzer
-from pruner.models.checkpoint.checkpoint import CheckpointInfo, build_model
+from pruner.models.checkpoint.checkpoint import CheckpointInfo
+from pruner.models.model import Network
 from pruner.models.programs.assemble import Dataflow, Tally, featurize_task
 from pruner.models.programs.store import ProgramStore
 from pruner.models.programs.subset import subset
@@ -48,7 +48,7 @@ class Bench:
     source: NeuralRanker
     source_store: ProgramStore | None
     source_held_out: ProgramStore | None
-    make_network: Callable[[], nn.Module]
+    make_network: Callable[[], Network]
 
     def setting(self, seed: int) -> Setting:
         """What a method starts from."""
@@ -205,9 +205,9 @@ def _train_source(
     return ranker, info
 
 
-def _network(info: CheckpointInfo) -> nn.Module:
-    network = build_model(info.model)
-    assert isinstance(network, nn.Module), type(network)
+def _network(info: CheckpointInfo) -> Network:
+    network = info.model.build()
+    assert isinstance(network, Network), type(network)
     return network
 
 

@@ -1,6 +1,7 @@
 """``python evaluate.py``: judge a ranking on measured records, a random ranker beside it."""
 
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def _learned(
     start = time.perf_counter()
     scored = ranker.score_tasks(dataset.store, index)
     return scored, {
-        "model": plain(config.model) if info is None else dict(info.model),
+        "model": plain(config.model) if info is None else asdict(info.model),
         "scored_programs_per_second": _rate(len(index), start),
         "data": dataset.report(),
     }
@@ -125,7 +126,7 @@ def _judge(config: DictConfig) -> Judge:
     built = build(model)
     if isinstance(built, SymbolicDraft):
         return built
-    if not isinstance(built, Ranker) or hasattr(built, "fit"):
+    if built.needs_fit:
         raise PrunerError("this model learns: train it with train.py and give checkpoint=FILE")
     return built, None
 

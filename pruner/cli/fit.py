@@ -14,7 +14,7 @@ from lightning_fabric.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig
 from pytorch_lightning import Trainer
 from pytorch_lightning.loggers import Logger
-from torch import Tensor, nn
+from torch import Tensor
 
 from pruner import features
 from pruner.cli import loggers
@@ -32,6 +32,7 @@ from pruner.models.checkpoint.checkpoint import (
 )
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.judging.summary import full_report, task_rows
+from pruner.models.model import Network
 from pruner.models.programs.assemble import (
     divide,
     sampled,
@@ -42,6 +43,7 @@ from pruner.models.programs.assemble import (
 from pruner.models.programs.pruning import spread
 from pruner.models.programs.store import ProgramStore
 from pruner.models.ranker import NeuralRanker, Ranker
+from pruner.models.registry import ModelSpec
 from pruner.models.training.datamodule import RankingData
 from pruner.models.training.lit import RankingModule
 from pruner.models.training.training import build_network, fit_network, quiet_lightning
@@ -73,7 +75,11 @@ def check_fit(config: DictConfig) -> None:
     for name in ("model", "loss", "optimizer", "batches"):
         if config[name].get("_partial_"):
             continue  # needs what the fit makes
-        build_network(partial(build, config[name]), seed=0)
+        built: Any = build_network(partial(build, config[name]), seed=0)
+        if name == "model" and not built.needs_fit:
+            raise PrunerError(
+                "this model has nothing to train; use evaluate.py with the same model="
+            )
     _trainer(config, logger=False)
 
 
@@ -185,7 +191,7 @@ def _fit_network(
     store: ProgramStore,
     part: Part,
     sides: Mapping[Side, Tensor],
-    network: nn.Module,
+    network: Network,
     info: CheckpointInfo,
     logger: Logger,
 ) -> dict[str, Any] | None:
@@ -242,7 +248,7 @@ def info_with(info: CheckpointInfo, metrics: Mapping[str, float]) -> CheckpointI
 
 def _info(config: DictConfig, store: ProgramStore, sides: Mapping[Side, Tensor]) -> CheckpointInfo:
     return CheckpointInfo(
-        model=plain(config.model),
+        model=ModelSpec.from_content(plain(config.model)),
         feature_version=features.FEATURE_SET_VERSION,
         dataflow=config.features.dataflow,
         config=plain(config),

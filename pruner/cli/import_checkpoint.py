@@ -19,6 +19,7 @@ from pruner.cli.common import (
 from pruner.errors import PrunerError
 from pruner.models.checkpoint.checkpoint import CheckpointInfo, git_commit, save_checkpoint
 from pruner.models.checkpoint.official import NUM_DATAFLOW_ROWS, official_ranker, read_official
+from pruner.models.registry import ModelSpec
 
 CHECKPOINT = "best.pt"  # the name that evaluate.py looks for in a run folder
 
@@ -36,11 +37,13 @@ def import_checkpoint(config: DictConfig) -> dict[str, Any]:
     weights = read_official(source)
     ranker = official_ranker(weights, config.norm_statistics)
     info = CheckpointInfo(
-        model={
-            "_target_": "pruner.models.networks.pacm.PaCM",
-            "num_dataflow_rows": NUM_DATAFLOW_ROWS,
-            "norm_statistics": config.norm_statistics,
-        },
+        model=ModelSpec(
+            name="PaCM",
+            arguments={
+                "num_dataflow_rows": NUM_DATAFLOW_ROWS,
+                "norm_statistics": config.norm_statistics,
+            },
+        ),
         feature_version=features.FEATURE_SET_VERSION,
         dataflow="official",
         config=plain(config) | {"source": source.name, "source_sha256": weights.sha256},

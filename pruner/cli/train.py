@@ -49,8 +49,6 @@ def train(config: DictConfig) -> dict[str, Any]:
     earlier = Path(config.resume) if config.resume is not None else None
     if earlier is not None:
         config = resumed_config(earlier, config)
-    if config.model._target_.endswith(".RandomRanker"):
-        raise PrunerError("model=random has nothing to train; use evaluate.py model=random")
     check_fit(config)
     root = record_root(config.data)
     own = chosen_platforms(config.data, config.platform.name, root)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from torch import nn
 
 from pruner import features
 from pruner.cli.common import CONF, build, plain, say
@@ -18,10 +17,9 @@ from pruner.models.adaptation.base import Setting
 from pruner.models.adaptation.warm import Scratch
 from pruner.models.analyzer.analyzer import Analyzer, CpuAnalyzer, load_analyzer
 from pruner.models.checkpoint.checkpoint import load_checkpoint
-from pruner.models.networks.tlp import TLP
+from pruner.models.model import Model, Network
 from pruner.models.ranker import NeuralRanker
 from pruner.models.training.training import build_network
-from pruner.models.trees.xgboost import XGBoostRanker
 from pruner.program.device import device_from_mapping
 from pruner.search.policy import RoundSettings
 from pruner.tune.measure.jobs import RpcAddress, Timing
@@ -122,17 +120,17 @@ def _model(config: DictConfig) -> OnlineModel:
     """The verifier: trees grown anew, or a network with an adaptation method."""
     make = partial(build, config.model)
     model: Any = build_network(make, seed=0)
-    if isinstance(model, nn.Module):
+    if model.is_network:
         _check_network(model, "model")
         return _adapted(config, make)
-    if not isinstance(model, XGBoostRanker):
+    if not model.grows_online:
         raise PrunerError(f"{type(model).__name__}: tune.py takes a network or model=xgboost")
     if config.checkpoint is not None:
         raise PrunerError(f"checkpoint={config.checkpoint}: model=xgboost is grown anew; leave it")
     return TreeModel(seed=config.seed)
 
 
-def _adapted(config: DictConfig, make_network: Callable[[], nn.Module]) -> AdaptedModel:
+def _adapted(config: DictConfig, make_network: Callable[[], Network]) -> AdaptedModel:
     source = None if config.checkpoint is None else _source(Path(config.checkpoint))
     setting = Setting(make_network=make_network, source=source, seed=config.seed)
     adaptation = build(config.adaptation, setting=setting)
@@ -158,10 +156,13 @@ def _source(path: Path) -> NeuralRanker:
     return ranker
 
 
-def _check_network(network: nn.Module, name: str) -> None:
+def _check_network(network: Model, name: str) -> None:
     """Refuse what cannot read the features of live spaces."""
-    if isinstance(network, TLP):
-        raise PrunerError(f"{name}: TLP reads primitives of Ansor's records; choose model=pacm")
+    if network.reads_primitives:
+        raise PrunerError(
+            f"{name}: {type(network).__name__} reads primitives of Ansor's records; "
+            "choose model=pacm"
+        )
     rows = NUM_ROWS[_DATAFLOW]
-    if getattr(network, "num_dataflow_rows", rows) != rows:
+    if network.num_dataflow_rows not in (None, rows):
         raise PrunerError(f"{name}: made for other dataflow rows than {rows}; choose model=pacm")

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from pruner.data.tasks import TaskKey
 from pruner.models.judging.metrics import ScoredTask
+from pruner.models.model import Model, Network
 from pruner.models.programs.batch import ProgramBatch
 from pruner.models.programs.relative import Center
 from pruner.models.programs.scaler import ColumnScaler
@@ -18,7 +19,7 @@ SCORING_BATCH = 4096  # programs, as in the official code
 _NO_TASK = TaskKey(platform="", task="", workload_key="", target="")
 
 
-class Ranker(ABC):
+class Ranker(Model, ABC):
     """Scores programs; higher is predicted faster. Scores of different tasks do not compare."""
 
     @abstractmethod
@@ -58,7 +59,9 @@ class NeuralRanker(nn.Module, Ranker):
     programs that are scored together.
     """
 
-    def __init__(self, network: nn.Module, scaler: ColumnScaler, *, relative: bool = False) -> None:
+    is_network = True
+
+    def __init__(self, network: Network, scaler: ColumnScaler, *, relative: bool = False) -> None:
         super().__init__()
         self.network = network
         self.scaler = scaler
@@ -94,6 +97,8 @@ class NeuralRanker(nn.Module, Ranker):
 
 class RandomRanker(Ranker):
     """Scores that know nothing: the row every table prints beside the others."""
+
+    needs_fit = False
 
     def __init__(self, *, seed: int = 0) -> None:
         self._rng = np.random.default_rng(seed)

@@ -106,16 +106,22 @@ def test_workloads_that_a_checkpoint_learned_anywhere_are_known():
     from pruner.data.root import RecordRoot
     from pruner.errors import PrunerError
     from pruner.models.checkpoint.checkpoint import CheckpointInfo
+    from pruner.models.registry import ModelSpec
 
     root = RecordRoot(adapt_data.CONF.parent / "datasets/bundled")
     keys = {name: list(adapt_data._read(root, name)) for name in root.platforms}
     here, third = keys["cpu-sse4"] + keys["cpu-avx2"], keys["cpu-avx512"]
     learned = {"cpu-avx2": [keys["cpu-avx2"][0].task], "cpu-avx512": [third[1].task, third[2].task]}
-    info = CheckpointInfo(model={}, feature_version="", dataflow="paper", seen_tasks=learned)
+    info = CheckpointInfo(
+        model=ModelSpec(name="PaCM"), feature_version="", dataflow="paper", seen_tasks=learned
+    )
     seen = adapt_data._seen_workloads(info, root, here)
     assert seen == {k.identity for k in (keys["cpu-avx2"][0], third[1], third[2])}
     elsewhere = CheckpointInfo(
-        model={}, feature_version="", dataflow="paper", seen_tasks={"orin": ["conv2d"]}
+        model=ModelSpec(name="PaCM"),
+        feature_version="",
+        dataflow="paper",
+        seen_tasks={"orin": ["conv2d"]},
     )
     with pytest.raises(PrunerError, match=r"fitted on records of orin, which .* lacks"):
         adapt_data._seen_workloads(elsewhere, root, here)

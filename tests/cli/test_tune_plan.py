@@ -12,6 +12,7 @@ from pruner.models.checkpoint.checkpoint import CheckpointInfo, save_checkpoint
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker
+from pruner.models.registry import ModelSpec
 
 pytestmark = pytest.mark.tvm
 FINETUNE = "adaptation=finetune"
@@ -27,7 +28,7 @@ def plan(*options):
 def run_folder(path, dataflow="paper"):
     ranker = NeuralRanker(TenSetMLP(), ColumnScaler(), relative=True)
     info = CheckpointInfo(
-        model={"_target_": "pruner.models.networks.mlp.TenSetMLP"},
+        model=ModelSpec.of(TenSetMLP),
         feature_version=FEATURE_SET_VERSION,
         dataflow=dataflow,
     )

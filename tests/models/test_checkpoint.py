@@ -1,26 +1,33 @@
 import pickle
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from pruner.errors import DataError
+from pruner.errors import DataError, PrunerError
 from pruner.models.checkpoint.checkpoint import (
     CheckpointInfo,
-    build_model,
     git_commit,
     load_checkpoint,
     save_checkpoint,
 )
+from pruner.models.networks.mlp import TenSetMLP
+from pruner.models.networks.pacm import PaCM
 from pruner.models.ranker import NeuralRanker
+from pruner.models.registry import ModelSpec, models_with
+from pruner.models.trees.xgboost import XGBoostRanker
 from tests.models import synthetic
 
-PACM = {"_target_": "pruner.models.networks.pacm.PaCM", "num_dataflow_rows": 10}
-TLP = {"_target_": "pruner.models.networks.tlp.TLP", "platforms": ["k80", "v100"]}
-ATTENTION = {"_target_": "pruner.models.networks.hardware_attention.HardwareAttention"}
-LIGHTGBM = {"_target_": "pruner.models.trees.lightgbm.LightGBMRanker", "min_data_in_leaf": 1}
-XGBOOST = {"_target_": "pruner.models.trees.xgboost.XGBoostRanker", "pooling": ["mean", "max"]}
+PACM = ModelSpec(name="PaCM", arguments={"num_dataflow_rows": 10})
+MODELS_SAVED = {
+    "pacm": PACM,
+    "mtl-tlp": ModelSpec(name="TLP", arguments={"platforms": ["k80", "v100"]}),
+    "attention": ModelSpec(name="HardwareAttention"),
+    "xgboost": ModelSpec(name="XGBoostRanker", arguments={"pooling": ["mean", "max"]}),
+    "lightgbm": ModelSpec(name="LightGBMRanker", arguments={"min_data_in_leaf": 1}),
+}
 
 
 def info(model):
@@ -37,18 +44,14 @@ def info(model):
 
 def ranker(model, store):
     everything = torch.arange(store.num_programs)
-    built = build_model(model)
+    built = model.build()
     if isinstance(built, torch.nn.Module):
         return NeuralRanker(built, store.fit_scaler(everything)).eval()
     built.fit(store, everything, everything[:0], seed=0, num_threads=1)
     return built
 
 
-@pytest.mark.parametrize(
-    "model",
-    [PACM, TLP, ATTENTION, XGBOOST, LIGHTGBM],
-    ids=["pacm", "mtl-tlp", "attention", "xgboost", "lightgbm"],
-)
+@pytest.mark.parametrize("model", MODELS_SAVED.values(), ids=MODELS_SAVED)
 def test_a_loaded_checkpoint_scores_the_same(tmp_path, model):
     store = synthetic.store()
     saved = ranker(model, store)
@@ -83,9 +86,59 @@ def test_a_missing_file_names_the_command():
         load_checkpoint(Path("nowhere.pt"))
 
 
-def test_classes_from_elsewhere_are_not_built():
-    with pytest.raises(ValueError, match=r"must begin with pruner\.models"):
-        build_model({"_target_": "os.system", "command": "true"})
+def test_data_imports_no_code():
+    for content in (
+        {"_target_": "os.system", "command": "true"},
+        {"name": "os.system", "arguments": {"command": "true"}},
+    ):
+        with pytest.raises(DataError, match=r"holds a (os\.)?system, which is not among PaCM, "):
+            ModelSpec.from_content(content).build()
+
+
+@pytest.mark.parametrize("path", ["pruner.models.networks.pacm.PaCM", "pruner.models.old.PaCM"])
+def test_an_old_checkpoint_s_dotted_path_counts_by_its_end(tmp_path, path):
+    store = synthetic.store()
+    saved = ranker(PACM, store)
+    save_checkpoint(tmp_path / "best.pt", saved, info(PACM))
+    content = torch.load(tmp_path / "best.pt", weights_only=True)
+    assert content["model"] == {"name": "PaCM", "arguments": {"num_dataflow_rows": 10}}
+    content |= {"format": 1, "model": {"_target_": path, "num_dataflow_rows": 10}}
+    torch.save(content, tmp_path / "old.pt")
+    loaded, found = load_checkpoint(tmp_path / "old.pt")
+    assert found == info(PACM)
+    index = store.programs_of([1])
+    assert (loaded.score_store(store, index) == saved.score_store(store, index)).all()
+
+
+class Narrow(TenSetMLP):
+    def __init__(self):
+        super().__init__(width=4)
+
+
+def test_a_class_of_the_user_is_read_where_it_is_given(tmp_path):
+    models = models_with([Narrow])
+    own = ModelSpec.of(Narrow)
+    store = synthetic.store()
+    saved = NeuralRanker(own.build(models), store.fit_scaler(torch.arange(store.num_programs)))
+    save_checkpoint(tmp_path / "best.pt", saved.eval(), info(own))
+    with pytest.raises(DataError, match=r"holds a Narrow, .* give a class of your own"):
+        load_checkpoint(tmp_path / "best.pt")
+    loaded, _ = load_checkpoint(tmp_path / "best.pt", models=models)
+    index = store.programs_of([1])
+    assert (loaded.score_store(store, index) == saved.score_store(store, index)).all()
+
+
+def test_a_name_that_is_taken_is_refused():
+    other = type("PaCM", (Narrow,), {})
+    with pytest.raises(PrunerError, match="the name is taken"):
+        models_with([other])
+
+
+def test_a_model_that_a_checkpoint_could_not_name_is_refused():
+    assert ModelSpec.of(partial(PaCM, width=8)) == ModelSpec(name="PaCM", arguments={"width": 8})
+    for factory in (lambda: PaCM(), partial(XGBoostRanker, 3)):
+        with pytest.raises(PrunerError, match=r"a class or a|by keyword"):
+            ModelSpec.of(factory)
 
 
 def test_invalid_programs_score_minus_infinity():

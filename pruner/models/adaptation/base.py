@@ -12,6 +12,7 @@ from torch import nn
 from pruner.data.tasks import TaskKey
 from pruner.errors import PrunerError
 from pruner.models.adaptation.fitting import Example, OnlineFit
+from pruner.models.model import Network
 from pruner.models.programs.relative import Center
 from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.programs.store import Features, ProgramStore, TaskPrograms
@@ -36,7 +37,7 @@ class Setting:
     def __init__(
         self,
         *,
-        make_network: Callable[[], nn.Module],
+        make_network: Callable[[], Network],
         source: NeuralRanker | None = None,
         source_store: ProgramStore | None = None,
         relative: bool = True,

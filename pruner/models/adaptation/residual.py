@@ -8,13 +8,14 @@ from torch import Tensor, nn
 
 from pruner.models.adaptation.base import FittedAdaptation, Setting
 from pruner.models.adaptation.fitting import OnlineFit
+from pruner.models.model import Network
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.programs.batch import ProgramBatch
 from pruner.models.programs.store import ProgramStore
 from pruner.models.training.training import build_network
 
 
-class CorrectedNetwork(nn.Module):
+class CorrectedNetwork(Network):
     """``base(x) + correction(x)``; the base is frozen and always in evaluation mode."""
 
     def __init__(self, base: nn.Module, correction: nn.Module) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float
@@ -13,6 +13,7 @@ from pruner.features.statement.analysis import analyse_stores
 from pruner.features.symbols.official import psa_features
 from pruner.models.analyzer.analyzer import Analyzer, Form, load_analyzer
 from pruner.models.analyzer.official import OfficialSwitches, official_latency_ms
+from pruner.models.model import Model
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.device import Device, GpuDevice
 from pruner.program.te.lower import build_nests
@@ -24,7 +25,7 @@ GROUPS = {None: "all penalties", "c": "compute", "m": "memory"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SymbolicDraft:
+class SymbolicDraft(Model):
     """The symbol-based analyzer as a model of ``conf/model``: nothing is learned.
 
     ``form``: ``official`` is the public release to the digit, ``paper`` the paper's form,
@@ -32,6 +33,9 @@ class SymbolicDraft:
     compute, ``m`` those of memory. ``calibrate``: measured programs that the rates are fitted to
     (0: the rates of conf/draft); what scores a task saw programs of the other half of tasks only.
     """
+
+    needs_fit: ClassVar[bool] = False
+    reads_records: ClassVar[bool] = True
 
     form: AnyForm = "hardware"
     without: Literal["c", "m"] | None = None

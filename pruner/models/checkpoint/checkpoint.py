@@ -1,11 +1,10 @@
 """Checkpoints: weights, normalisation and everything needed to refuse a wrong use of them.
 
-One file, readable without running code in it (`torch.load(weights_only=True)`): format number,
-model constructor and its arguments, state, feature-set version, the full configuration, git
-commit, the tasks it was fitted and validated on, and the metrics of its run.
+One file, readable without running code in it (`torch.load(weights_only=True)`): format number, name
+and arguments of the model (:mod:`pruner.models.registry`), state, feature-set version, the full
+configuration, git commit, the tasks it was fitted and validated on, and the metrics of its run.
 """
 
-import importlib
 import os
 import subprocess
 from collections.abc import Mapping
@@ -14,26 +13,27 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from pruner.data.tasks import TaskKey
 from pruner.errors import DataError
 from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker, Ranker
+from pruner.models.registry import MODELS, ModelSpec, Trainable
 from pruner.models.trees.xgboost import TreeRanker
 
-FORMAT = 1
+FORMAT = 2  # 1 had the dotted path of the class; it is still read
+READABLE = (1, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointInfo:
     """What a checkpoint says about itself.
 
-    `model` is the constructor (`_target_`) with its arguments; `dataflow` is "paper" or
+    `model` names the class and its arguments; `dataflow` is "paper" or
     "official"; `seen_tasks` maps a platform to the tasks used for fitting or validation.
     """
 
-    model: Mapping[str, Any]
+    model: ModelSpec
     feature_version: str
     dataflow: str
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -46,22 +46,11 @@ class CheckpointInfo:
         return key.task in self.seen_tasks.get(key.platform, ())
 
 
-def build_model(model: Mapping[str, Any]) -> nn.Module | TreeRanker:
-    """Construct a model from its `_target_` and arguments; only this room's classes."""
-    spec = dict(model)
-    target = str(spec.pop("_target_", ""))
-    if not target.startswith("pruner.models."):
-        raise ValueError(f"model._target_: got {target!r}; it must begin with pruner.models.")
-    module, _, name = target.rpartition(".")
-    built: nn.Module | TreeRanker = getattr(importlib.import_module(module), name)(**spec)
-    return built
-
-
 def save_checkpoint(path: Path, ranker: Ranker, info: CheckpointInfo) -> None:
     """Write one checkpoint, atomically: a reader sees the old file or the whole new one."""
     content = {
         "format": FORMAT,
-        "model": _plain(info.model),
+        "model": {"name": info.model.name, "arguments": _plain(info.model.arguments)},
         "feature_version": info.feature_version,
         "dataflow": info.dataflow,
         "config": _plain(info.config),
@@ -77,23 +66,26 @@ def save_checkpoint(path: Path, ranker: Ranker, info: CheckpointInfo) -> None:
 
 
 def load_checkpoint(
-    path: Path, *, feature_version: str | None = None
+    path: Path,
+    *,
+    feature_version: str | None = None,
+    models: Mapping[str, type[Trainable]] = MODELS,
 ) -> tuple[Ranker, CheckpointInfo]:
     """Read a checkpoint, in evaluation mode, on the CPU.
 
     With `feature_version` (the version of the features it is going to score) a checkpoint of
-    another version is refused. Raises DataError for a missing, damaged or mismatching file.
+    another version is refused. `models` are the classes that it may name. Raises DataError for a
+    missing, damaged or mismatching file, or another name.
     """
     content = _read(path)
-    info = CheckpointInfo(
-        **{name: content[name] for name in CheckpointInfo.__dataclass_fields__}  # format 1
-    )
+    fields = {name: content[name] for name in CheckpointInfo.__dataclass_fields__}
+    info = CheckpointInfo(**fields | {"model": ModelSpec.from_content(content["model"])})
     if feature_version is not None and info.feature_version != feature_version:
         raise DataError(
             f"{path}: made for feature-set version {info.feature_version!r}, this installation "
             f"computes {feature_version!r}; retrain, or check out commit {info.git_commit[:10]}"
         )
-    return _restored(build_model(info.model), content["state"]), info
+    return _restored(info.model.build(models), content["state"]), info
 
 
 def _state(ranker: Ranker) -> dict[str, Any]:
@@ -110,7 +102,7 @@ def _state(ranker: Ranker) -> dict[str, Any]:
             raise TypeError(f"cannot store a {type(ranker).__name__}")
 
 
-def _restored(model: nn.Module | TreeRanker, state: Mapping[str, Any]) -> Ranker:
+def _restored(model: Trainable, state: Mapping[str, Any]) -> Ranker:
     """The model with what `_state` gave."""
     if isinstance(model, TreeRanker):
         model.load_state(state["booster"])
@@ -130,8 +122,8 @@ def _read(path: Path) -> dict[str, Any]:
         raise DataError(
             f"{path} is not a Pruner checkpoint, or a damaged one; train.py writes them"
         ) from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise DataError(f"{path} is not a Pruner checkpoint of format {FORMAT}")
+    if not isinstance(content, dict) or content.get("format") not in READABLE:
+        raise DataError(f"{path} is not a Pruner checkpoint of format 1 or 2")
     return content
 
 

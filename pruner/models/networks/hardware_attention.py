@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from pruner.errors import DataError
 from pruner.features.hardware import known_platforms, platform_features
+from pruner.models.model import Network
 from pruner.models.networks.layers import MaskedSelfAttention, ResidualLayer, statement_encoder
 from pruner.models.programs.batch import NUM_STATEMENT_COLUMNS, ProgramBatch
 from pruner.models.programs.relative import places
@@ -47,7 +48,7 @@ class HardwareEncoder(nn.Module):
         return encoded[batch.platform]
 
 
-class HardwareAttention(nn.Module):
+class HardwareAttention(Network):
     """Rank programs from statement features and the device's constants; higher is better."""
 
     def __init__(self, *, width: int = 128, num_heads: int = 4, num_residual: int = 2) -> None:

@@ -3,11 +3,12 @@
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from pruner.models.model import Network
 from pruner.models.networks.layers import ResidualLayer, segment_sum, statement_encoder
 from pruner.models.programs.batch import NUM_STATEMENT_COLUMNS, ProgramBatch
 
 
-class TenSetMLP(nn.Module):
+class TenSetMLP(Network):
     """174 -> 256 -> 256 for every statement, sum, two residual layers, one score."""
 
     def __init__(self, *, width: int = 256, num_residual: int = 2) -> None:

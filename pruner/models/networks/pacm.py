@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pruner.models.model import Network
 from pruner.models.networks.layers import (
     NormStatistics,
     PooledSelfAttention,
@@ -21,7 +22,7 @@ from pruner.models.networks.layers import (
 from pruner.models.programs.batch import NUM_DATAFLOW_COLUMNS, NUM_STATEMENT_COLUMNS, ProgramBatch
 
 
-class PaCM(nn.Module):
+class PaCM(Network):
     """Rank programs from statement features and the dataflow pattern; higher is better.
 
     `num_dataflow_rows` is 10 in the paper and 8 in the official code (no epilogue rows); the
@@ -46,7 +47,7 @@ class PaCM(nn.Module):
         super().__init__()
         if not (use_statement or use_dataflow):
             raise ValueError("PaCM: use_statement and use_dataflow are both off; turn one on")
-        self.num_dataflow_rows = num_dataflow_rows
+        self.num_dataflow_rows = num_dataflow_rows if use_dataflow else None
         joined = width * use_statement + dataflow_width * use_dataflow
         self.statement_encoder = (
             statement_encoder(NUM_STATEMENT_COLUMNS, width) if use_statement else None

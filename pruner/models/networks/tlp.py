@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from pruner.errors import DataError
 from pruner.features.primitives import NUM_COLUMNS
+from pruner.models.model import Network
 from pruner.models.networks.layers import MaskedSelfAttention, ResidualLayer
 from pruner.models.programs.batch import ProgramBatch
 
@@ -25,13 +26,15 @@ ENCODER = (64, 128, 256, 256)
 HEAD = (256, 128, 64, 1)
 
 
-class TLP(nn.Module):
+class TLP(Network):
     """Rank programs from their schedule primitives; higher is better.
 
     `platforms` names the platforms that have a head of their own (MTL-TLP); without names there is
     one head for all. Raises DataError for programs without primitives, or of a platform without a
     head.
     """
+
+    reads_primitives = True
 
     def __init__(self, *, platforms: Sequence[str] = (), num_heads: int = 8) -> None:
         super().__init__()

@@ -5,13 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.loggers import Logger
-from torch import nn
 
 from pruner.errors import DataError
 from pruner.models.training.datamodule import RankingData
@@ -20,6 +19,7 @@ from pruner.models.training.lit import RankingModule
 
 LAST = "last.ckpt"  # Lightning's full state after the last finished epoch
 MakeTrainer = Callable[..., pl.Trainer]
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +52,8 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def build_network(make: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """Construct a network with initial weights that depend on `seed` only."""
+def build_network(make: Callable[[], Made], seed: int) -> Made:
+    """Construct a model with initial weights that depend on `seed` only."""
     with seeded(seed):
         return make()
 

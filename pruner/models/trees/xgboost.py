@@ -116,6 +116,8 @@ class XGBoostRanker(TreeRanker):
     validation error. Raises MissingExtra when xgboost is not installed.
     """
 
+    grows_online = True
+
     def __init__(
         self,
         *,

@@ -13,24 +13,17 @@ from omegaconf import DictConfig, OmegaConf
 
 from pruner.cli.adapt_data import Bench, prepare
 from pruner.cli.adapt_plot import plot_curves
-from pruner.cli.common import (
-    CONF,
-    build,
-    jsonable,
-    load_metrics,
-    new_run_folder,
-    plain,
-    resumed_config,
-    run_door,
-    save_config,
-    save_metrics,
-    say,
-)
 from pruner.cli.dataset import record_root
+from pruner.cli.door import run_door
 from pruner.cli.evaluate import checkpoint_file
+from pruner.cli.options import build, plain
+from pruner.cli.output import say
 from pruner.cli.progress import track
+from pruner.cli.runs import new_run_folder, resumed_config, save_config
 from pruner.errors import PrunerError
+from pruner.files import jsonable, load_metrics, save_metrics
 from pruner.models.adaptation.base import Adaptation, FittedAdaptation
+from pruner.places import conf_folder
 from pruner.search.offline.comparison import Cell, Comparison
 from pruner.search.offline.tuning import (
     Quality,
@@ -43,7 +36,7 @@ from pruner.search.offline.tuning import (
 from pruner.search.policy import RoundSettings
 from pruner.study.workers import forked
 
-METHODS = CONF / "adaptation"
+METHODS = conf_folder() / "adaptation"
 RANDOM, ANSOR, ANSOR_MODEL = "random", "ansor", "scratch"  # references, and what Ansor learns by
 
 Wanted = tuple[str, int]  # method and seed

@@ -9,16 +9,17 @@ import numpy as np
 import torch
 from omegaconf import DictConfig
 
-from pruner.cli.common import CONF, save_metrics, say
 from pruner.cli.dataset import record_root
 from pruner.cli.evaluate import checkpoint_file
 from pruner.cli.fit import Part, ranker_of, run_part
+from pruner.cli.output import say
 from pruner.cli.progress import track
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.data.splits import Split
 from pruner.data.tasks import TaskKey, TaskRecords
 from pruner.errors import DataError, PrunerError
+from pruner.files import save_metrics
 from pruner.models.adaptation.base import Setting
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.checkpoint.checkpoint import CheckpointInfo
@@ -27,6 +28,7 @@ from pruner.models.programs.assemble import Dataflow, Tally, featurize_task
 from pruner.models.programs.store import ProgramStore
 from pruner.models.programs.subset import subset
 from pruner.models.ranker import NeuralRanker
+from pruner.places import conf_folder
 from pruner.program.dag.task_index import TaskIndex, task_index_of
 from pruner.search.offline.recorded import RecordedPool, recorded_pool
 from pruner.search.offline.tuning import Quality
@@ -115,7 +117,7 @@ def prepare(config: DictConfig, folder: Path) -> Bench:
     dataflow: Dataflow = loaded[1].dataflow if loaded else config.features.dataflow  # type: ignore[assignment]
     source_programs = _featurised(list(source.values()), dataflow, index)
     ranker, info = loaded or _train_source(config, folder, source_programs, chosen)
-    analyzer = load_analyzer(CONF, config.target)
+    analyzer = load_analyzer(conf_folder(), config.target)
     pools = [
         recorded_pool(target[key], analyzer=analyzer, dataflow=dataflow, tasks=index)
         for key in chosen.tuned

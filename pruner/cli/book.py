@@ -6,11 +6,14 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from pruner.cli.common import new_run_folder, resumed_config, run_door, save_config, say
-from pruner.cli.dataset import REPOSITORY, record_root
+from pruner.cli.dataset import record_root
+from pruner.cli.door import run_door
+from pruner.cli.output import say
 from pruner.cli.report import experiments_folder
+from pruner.cli.runs import new_run_folder, resumed_config, save_config
 from pruner.errors import PrunerError
 from pruner.files import save_metrics
+from pruner.places import sources_folder
 from pruner.study.book.items import load_items
 from pruner.study.book.page import HTML, build_page, write_page
 from pruner.study.book.remake import chosen, publish, remake
@@ -35,7 +38,7 @@ def book(config: DictConfig) -> dict[str, Any]:
         config.preset,
         root=root,
         folder=folder,
-        place=REPOSITORY,
+        place=sources_folder(),
         num_workers=config.num_workers,
         tell=say,
     )

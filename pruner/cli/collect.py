@@ -11,7 +11,8 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from pruner.cli.common import fail, print_result, say
+from pruner.cli.door import fail
+from pruner.cli.output import print_result, say
 from pruner.errors import PrunerError
 from pruner.tune.collect.driver import CollectPlan, collect
 from pruner.tune.collect.noise import noise_summary, remeasure

@@ -8,15 +8,14 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from pruner.cli.common import say
+from pruner.cli.output import say
 from pruner.cli.progress import track
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.errors import DataError
 from pruner.models.programs.assemble import Tally, featurized_tasks
 from pruner.models.programs.store import ProgramStore
-
-REPOSITORY = Path(__file__).resolve().parents[2]
+from pruner.places import datasets_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +44,7 @@ class Dataset:
 def record_root(data: DictConfig) -> RecordRoot:
     """Open `data.root`; a relative one that is not here is looked for beside the sources."""
     path = Path(data.root)
-    beside = REPOSITORY / path
+    beside = datasets_folder().parent / path
     return RecordRoot(beside if not path.exists() and beside.is_dir() else path)
 
 

@@ -18,12 +18,14 @@ from typing import Any, get_args
 
 import numpy as np
 
-from pruner.cli.common import CONF, fail, jsonable, say
+from pruner.cli.door import fail
+from pruner.cli.output import say
 from pruner.data.origin import found_by
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.data.tasks import TaskRecords
 from pruner.errors import PrunerError
+from pruner.files import jsonable
 from pruner.models.analyzer.analyzer import Form, load_analyzer
 from pruner.models.analyzer.choice import SymbolicDraft
 from pruner.models.analyzer.quality import (
@@ -36,6 +38,7 @@ from pruner.models.analyzer.quality import (
     score_task,
 )
 from pruner.models.judging.metrics import ScoredTask
+from pruner.places import conf_folder
 from pruner.program.device import GpuDevice
 
 Scored = dict[str, list[ScoredTask]]
@@ -87,7 +90,7 @@ def _measured(root: RecordRoot, platform: str, options: dict[str, str]) -> Itera
 
 
 def _forms(root: RecordRoot, platform: str, options: dict[str, str]) -> Scored:
-    hardware = load_analyzer(CONF, platform).uncalibrated()
+    hardware = load_analyzer(conf_folder(), platform).uncalibrated()
     on_gpu = isinstance(hardware.device, GpuDevice)
     forms: tuple[Form, ...] = get_args(Form) if on_gpu else ("hardware",)
     with_official = on_gpu and options["official"] == "true"
@@ -99,7 +102,7 @@ def _forms(root: RecordRoot, platform: str, options: dict[str, str]) -> Scored:
             continue
         tasks.append(draft_task(records, hardware))
         if with_official:
-            released = SymbolicDraft(form="official").scorer(CONF, hardware.device)
+            released = SymbolicDraft(form="official").scorer(conf_folder(), hardware.device)
             official.append(score_records(records, released))
     scored: Scored = {"official": official} if official else {}
     scored |= {form: [score_task(t, replace(hardware, form=form)) for t in tasks] for form in forms}

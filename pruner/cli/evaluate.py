@@ -9,20 +9,16 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
-from pruner.cli.common import (
-    build,
-    new_run_folder,
-    plain,
-    run_door,
-    save_config,
-    save_metrics,
-    say,
-)
 from pruner.cli.dataset import load_dataset, record_root, required_platforms
+from pruner.cli.door import run_door
 from pruner.cli.evaluate_symbolic import judge_symbolic
 from pruner.cli.fit import BEST, ranker_of
+from pruner.cli.options import build, plain
+from pruner.cli.output import say
+from pruner.cli.runs import new_run_folder, save_config
 from pruner.data.root import RecordRoot
 from pruner.errors import DataError, PrunerError
+from pruner.files import save_metrics
 from pruner.models.analyzer.choice import SymbolicDraft
 from pruner.models.checkpoint.checkpoint import CheckpointInfo
 from pruner.models.judging.metrics import ScoredTask

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig
 
-from pruner.cli.common import CONF, plain, say
+from pruner.cli.options import plain
+from pruner.cli.output import say
 from pruner.cli.progress import track
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
@@ -29,6 +30,7 @@ from pruner.models.analyzer.quality import (
     score_task,
 )
 from pruner.models.judging.metrics import ScoredTask
+from pruner.places import conf_folder
 from pruner.program.dag.task_index import TaskIndex, task_index_of
 from pruner.program.device import Device, device_from_mapping, load_device
 
@@ -105,7 +107,7 @@ def judge_symbolic(
 def _device(config: DictConfig, platform: str) -> Device:
     if config.get("platform"):
         return device_from_mapping(plain(config.platform), origin="platform")
-    return load_device(CONF / "platform" / f"{platform}.yaml")
+    return load_device(conf_folder() / "platform" / f"{platform}.yaml")
 
 
 def _scores(
@@ -115,7 +117,7 @@ def _scores(
     device: Device,
     folder: Path,
 ) -> list[ScoredTask]:
-    scorer = draft.scorer(CONF, device)
+    scorer = draft.scorer(conf_folder(), device)
     if draft.form == "hardware" and isinstance(scorer, Analyzer) and not draft.calibrate:
         judge.rates[device.name] = scorer.constants.origin
     if draft.calibrate:

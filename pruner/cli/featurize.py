@@ -24,8 +24,10 @@ import numpy as np
 from omegaconf import DictConfig
 
 from pruner import features
-from pruner.cli.common import plain, run_door, say
 from pruner.cli.dataset import record_root, required_platforms
+from pruner.cli.door import run_door
+from pruner.cli.options import plain
+from pruner.cli.output import say
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import TaskFile
 from pruner.data.tasks import TaskRecords, read_tasks

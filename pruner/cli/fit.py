@@ -18,12 +18,13 @@ from torch import Tensor
 
 from pruner import features
 from pruner.cli import loggers
-from pruner.cli.common import build, load_metrics, plain, save_metrics
+from pruner.cli.options import build, plain
 from pruner.cli.progress import TrainingProgress
 from pruner.cli.sweep import sweep_name
 from pruner.data.frozen import Side
 from pruner.data.splits import Split
 from pruner.errors import DataError, PrunerError
+from pruner.files import load_metrics, save_metrics
 from pruner.models.checkpoint.checkpoint import (
     CheckpointInfo,
     git_commit,

@@ -8,15 +8,12 @@ from typing import Any
 from omegaconf import DictConfig
 
 from pruner import features
-from pruner.cli.common import (
-    new_run_folder,
-    plain,
-    run_door,
-    save_config,
-    save_metrics,
-    say,
-)
+from pruner.cli.door import run_door
+from pruner.cli.options import plain
+from pruner.cli.output import say
+from pruner.cli.runs import new_run_folder, save_config
 from pruner.errors import PrunerError
+from pruner.files import save_metrics
 from pruner.models.checkpoint.checkpoint import CheckpointInfo, git_commit, save_checkpoint
 from pruner.models.checkpoint.official import NUM_DATAFLOW_ROWS, official_ranker, read_official
 from pruner.models.registry import ModelSpec

@@ -11,7 +11,8 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.progress import Progress
 
-from pruner.cli.common import fail, print_result
+from pruner.cli.door import fail
+from pruner.cli.output import print_result
 from pruner.data.importing import import_logs
 from pruner.data.quarantine import Quarantine
 from pruner.errors import PrunerError

@@ -1,10 +1,13 @@
-"""Option values that a command would otherwise misread or refuse late: checked before any work."""
+"""Reading options: plain values, objects from a `_target_`, and what a command would misread."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from pruner.errors import PrunerError
@@ -121,3 +124,28 @@ def check_options(config: DictConfig) -> None:
         else:
             if not rule.accepts(value):
                 raise PrunerError(f"{name}={value}: it must be {rule.wanted}")
+
+
+def plain(config: Any) -> Any:
+    """Resolve a configuration node into dicts, lists and scalars."""
+    if OmegaConf.is_config(config):
+        return OmegaConf.to_container(config, resolve=True)
+    return config
+
+
+def choice(group: str) -> str:
+    """Which file of a configuration group was chosen."""
+    return str(HydraConfig.get().runtime.choices[group])
+
+
+def build(config: DictConfig | Mapping[str, Any], **kwargs: Any) -> Any:
+    """Instantiate a `_target_`; a value its constructor refuses becomes a PrunerError."""
+    try:
+        return instantiate(config, **kwargs)
+    except InstantiationException as error:
+        cause = error.__cause__
+        if isinstance(cause, PrunerError):
+            raise cause from None
+        if isinstance(cause, ValueError | TypeError):
+            raise PrunerError(str(cause).splitlines()[0]) from error
+        raise

@@ -11,7 +11,7 @@ from pytorch_lightning.callbacks import Callback
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from pruner.cli.common import say
+from pruner.cli.output import say
 from pruner.models.programs.batch import LabelledBatch
 
 Item = TypeVar("Item")

@@ -6,8 +6,9 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from pruner.cli.common import run_door, say
-from pruner.cli.dataset import REPOSITORY
+from pruner.cli.door import run_door
+from pruner.cli.output import say
+from pruner.places import sources_folder
 from pruner.study.book.items import load_items
 from pruner.study.book.page import HTML, MARKDOWN, build_page, check_page, write_page
 
@@ -37,7 +38,7 @@ def report(config: DictConfig) -> dict[str, Any]:
 
 def experiments_folder(name: str) -> Path:
     """The folder itself, or the one of that name beside the sources."""
-    path, beside = Path(name), REPOSITORY / name
+    path, beside = Path(name), sources_folder() / name
     return path if path.is_dir() or not beside.is_dir() else beside
 
 

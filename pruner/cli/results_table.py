@@ -19,22 +19,16 @@ import torch
 from hydra import compose
 from omegaconf import DictConfig, OmegaConf
 
-from pruner.cli.common import (
-    load_metrics,
-    new_run_folder,
-    plain,
-    resumed_config,
-    run_door,
-    save_config,
-    save_metrics,
-    say,
-)
 from pruner.cli.dataset import Dataset, chosen_platforms, load_dataset, record_root
+from pruner.cli.door import run_door
 from pruner.cli.fit import Part, ranker_of, run_part, scored_tasks
-from pruner.cli.options import check_options
+from pruner.cli.options import check_options, plain
+from pruner.cli.output import say
+from pruner.cli.runs import new_run_folder, resumed_config, save_config
 from pruner.data.root import RecordRoot
 from pruner.data.splits import Split, make_split
 from pruner.errors import DataError, PrunerError
+from pruner.files import load_metrics, save_metrics
 from pruner.models.checkpoint.checkpoint import git_commit
 from pruner.models.judging.summary import full_report, random_report
 from pruner.models.programs.assemble import divide, small_tasks_removed

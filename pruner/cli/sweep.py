@@ -16,8 +16,9 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from pruner.cli.common import jsonable, load_metrics, print_result, save_metrics, say
+from pruner.cli.output import print_result, say
 from pruner.errors import PrunerError
+from pruner.files import jsonable, load_metrics, save_metrics
 
 TABLE = "results.csv"
 

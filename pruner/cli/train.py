@@ -10,24 +10,17 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig
 
-from pruner.cli.common import (
-    METRICS_FILE,
-    choice,
-    load_metrics,
-    new_run_folder,
-    plain,
-    resumed_config,
-    run_door,
-    save_config,
-    save_metrics,
-    say,
-)
 from pruner.cli.dataset import Dataset, chosen_platforms, load_dataset, record_root
+from pruner.cli.door import run_door
 from pruner.cli.fit import Part, check_fit, run_part
+from pruner.cli.options import choice, plain
+from pruner.cli.output import say
+from pruner.cli.runs import new_run_folder, resumed_config, save_config
 from pruner.data.root import RecordRoot
 from pruner.data.splits import Split, make_split
 from pruner.data.tasks import TaskKey
 from pruner.errors import PrunerError
+from pruner.files import METRICS_FILE, load_metrics, save_metrics
 
 AVERAGED = (
     "top1",

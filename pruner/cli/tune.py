@@ -11,20 +11,13 @@ import torch
 from omegaconf import DictConfig
 
 from pruner.cli import loggers
-from pruner.cli.common import (
-    build,
-    choice,
-    load_metrics,
-    new_run_folder,
-    plain,
-    resumed_config,
-    run_door,
-    save_config,
-    save_metrics,
-    say,
-)
+from pruner.cli.door import run_door
+from pruner.cli.options import build, choice, plain
+from pruner.cli.output import say
+from pruner.cli.runs import new_run_folder, resumed_config, save_config
 from pruner.cli.tune_plan import Plan, load_draft, make_plan
 from pruner.errors import PrunerError
+from pruner.files import load_metrics, save_metrics
 from pruner.study.tuning import TaskOutcome, draw, load_run, summary, time_table
 from pruner.tune.measure.machine import local_platform
 from pruner.tune.measure.measurer import Measurer, Outcome

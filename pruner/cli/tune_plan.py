@@ -9,8 +9,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from pruner import features
-from pruner.cli.common import CONF, build, plain, say
 from pruner.cli.evaluate import checkpoint_file
+from pruner.cli.options import build, plain
+from pruner.cli.output import say
 from pruner.errors import PrunerError
 from pruner.features.dataflow import NUM_ROWS
 from pruner.models.adaptation.base import Setting
@@ -20,6 +21,7 @@ from pruner.models.checkpoint.checkpoint import load_checkpoint
 from pruner.models.model import Model, Network
 from pruner.models.ranker import NeuralRanker
 from pruner.models.training.training import build_network
+from pruner.places import conf_folder
 from pruner.program.device import device_from_mapping
 from pruner.search.policy import RoundSettings
 from pruner.tune.measure.jobs import RpcAddress, Timing
@@ -107,7 +109,7 @@ def _platform(config: DictConfig) -> Platform:
 def load_draft(config: DictConfig, platform: Platform) -> Analyzer | None:
     """The platform's analyzer, for as many cores as the target has; None where there is none."""
     try:
-        analyzer = load_analyzer(CONF, config.platform.name)
+        analyzer = load_analyzer(conf_folder(), config.platform.name)
     except PrunerError as error:
         say(f"no draft: {error}")
         return None

@@ -15,10 +15,11 @@ import orjson
 
 from pruner.errors import DataError
 from pruner.files import write_whole
+from pruner.places import datasets_folder
 
 Side = Literal["train", "valid", "test"]
 SIDES: tuple[Side, ...] = ("train", "valid", "test")
-SPLITS_FOLDER = Path(__file__).parents[2] / "datasets" / "splits"
+SPLITS_FOLDER = datasets_folder() / "splits"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

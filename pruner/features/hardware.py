@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pruner.features.column import Column
+from pruner.places import conf_folder
 from pruner.program.device import Device, load_device
 
-PLATFORM_FOLDER = Path(__file__).parents[2] / "conf" / "platform"
+PLATFORM_FOLDER = conf_folder() / "platform"
 
 
 # Written out, not read off the classes: a checkpoint counts on this order.

@@ -5,7 +5,6 @@ import sys
 import pytest
 from hydra import compose, initialize_config_dir
 
-from pruner.cli.common import CONF
 from pruner.errors import PrunerError
 from pruner.features import FEATURE_SET_VERSION
 from pruner.models.checkpoint.checkpoint import CheckpointInfo, save_checkpoint
@@ -13,6 +12,7 @@ from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import ModelSpec
+from pruner.places import conf_folder
 
 pytestmark = pytest.mark.tvm
 FINETUNE = "adaptation=finetune"
@@ -21,7 +21,7 @@ FINETUNE = "adaptation=finetune"
 def plan(*options):
     from pruner.cli.tune_plan import make_plan
 
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with initialize_config_dir(str(conf_folder()), version_base="1.3"):
         return make_plan(compose("tune", list(options)))
 
 
@@ -87,7 +87,7 @@ def test_the_draft_counts_the_cores_of_the_target():
     from pruner.cli.tune_plan import load_draft
 
     options = ["platform=cpu-avx2", "target={kind:llvm,mcpu:haswell,num-cores:7}"]
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with initialize_config_dir(str(conf_folder()), version_base="1.3"):
         config = compose("tune", options)
     analyzer = load_draft(config, plan(*options).platform)
     assert analyzer.device.num_cores == 7

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pruner.errors import PrunerError
+from pruner.places import sources_folder
 from pruner.tune.collect.layout import (
     TaskPaths,
     count_valid,
@@ -20,7 +21,7 @@ from pruner.tune.collect.layout import (
 from pruner.tune.collect.spec import SLOW_PROGRAM_EXIT, WorkerSpec
 from pruner.tune.collect.tasks import CollectTask
 from pruner.tune.measure.targets import CpuTarget
-from pruner.tune.rivals.ansor_environment import PROJECT, child_environment
+from pruner.tune.rivals.ansor_environment import child_environment
 
 Report = Callable[[str], None]
 
@@ -158,7 +159,7 @@ def run_child(
                 stdout=log,
                 stderr=log,
                 env=child_environment(target.cores),
-                cwd=PROJECT,
+                cwd=sources_folder(),
                 timeout=plan.child_timeout_s,
                 check=False,
             )

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from pruner.errors import PrunerError
+from pruner.places import sources_folder
 from pruner.tune.collect.driver import CollectPlan, Report, worker_spec
 from pruner.tune.collect.layout import TaskPaths, write_checksums
-from pruner.tune.rivals.ansor_environment import PROJECT, child_environment
+from pruner.tune.rivals.ansor_environment import child_environment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +99,7 @@ def remeasure(plan: CollectPlan, count: int, report: Report) -> list[Remeasured]
             capture_output=True,
             text=True,
             env=child_environment(target.cores),
-            cwd=PROJECT,
+            cwd=sources_folder(),
             timeout=plan.child_timeout_s,
             check=False,
         )

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from pruner.errors import PrunerError
+from pruner.places import sources_folder
 from pruner.tune.measure.measurer import Measurer, MeasureSettings, Platform
 from pruner.tune.phases import PHASES, Phases
-from pruner.tune.rivals.ansor_environment import PROJECT, child_environment, interpreter
+from pruner.tune.rivals.ansor_environment import child_environment, interpreter
 from pruner.tune.rivals.settings import Ansor
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, cut_incomplete_line, read_trials
 from pruner.tune.run.loop import TuneBudget
@@ -47,7 +48,7 @@ def tune_with_ansor(
     """
     if workload.spec is None or platform.device != "cpu" or platform.address is not None:
         raise PrunerError("policy=ansor_tvm tunes named operators on this machine's CPU only")
-    python = interpreter(PROJECT / policy.environment)
+    python = interpreter(sources_folder() / policy.environment)
     for name in (_LOG, JOURNAL_FILE):
         cut_incomplete_line(folder / name)
     start, earlier = time.time(), _elapsed_s(folder)
@@ -92,7 +93,9 @@ def _follow(
     command = [str(python), "-m", "pruner.tune.rivals.ansor_child", json.dumps(spec)]
     environment = child_environment(platform.cores)
     with (folder / "ansor.log").open("ab") as log:
-        child = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=PROJECT)
+        child = subprocess.Popen(
+            command, stdout=log, stderr=log, env=environment, cwd=sources_folder()
+        )
         try:
             running = True
             while running:

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from pruner.errors import PrunerError
+from pruner.places import datasets_folder, sources_folder
 
-PROJECT = Path(__file__).resolve().parents[3]
-REQUIREMENTS = PROJECT / "datasets" / "ansor-requirements.txt"
+REQUIREMENTS = datasets_folder() / "ansor-requirements.txt"
 
 
 class MissingAnsor(PrunerError):
@@ -67,4 +67,4 @@ def child_environment(cores: int) -> dict[str, str]:
     that other work is using.
     """
     threads = {"TVM_NUM_THREADS": str(cores), "TVM_BIND_THREADS": "0"}
-    return {**os.environ, **threads, "PYTHONPATH": str(PROJECT)}
+    return {**os.environ, **threads, "PYTHONPATH": str(sources_folder())}

@@ -1,0 +1,86 @@
+"""A door: compose the configuration, run the command, print its last line; errors in one line."""
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+import hydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
+from pruner.cli.options import check_options
+from pruner.cli.output import print_result, say
+from pruner.cli.sweep import run_cell, sweep_name
+from pruner.errors import PrunerError
+from pruner.places import conf_folder
+
+_UNKNOWN_CHOICE = re.compile(
+    r"Could not find '(.+?)'\s+Available options in '(.+?)':\s+(.*)", re.DOTALL
+)
+
+Task = Callable[[DictConfig], Mapping[str, Any]]
+
+
+def run_door(config_name: str, task: Task) -> None:
+    """Compose the configuration, run `task`, print its result as the last stdout line.
+
+    A user's mistake ends as one line on stderr and exit code 2; a bug keeps its traceback. With
+    ``-m`` the task runs once for every cell of the sweep (:mod:`pruner.cli.sweep`).
+    """
+
+    def checked(config: DictConfig) -> Mapping[str, Any]:
+        check_options(config)
+        try:
+            return task(config)
+        except MissingMandatoryValue as error:
+            raise PrunerError(f"give {error.full_key}=, it has no default; see --help") from error
+
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
+
+    @hydra.main(version_base="1.3", config_path=str(conf_folder()), config_name=config_name)
+    def entry(config: DictConfig) -> None:
+        logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
+        try:
+            if sweep_name() is not None:
+                run_cell(checked, config)
+            else:
+                print_result(checked(config))
+        except PrunerError as error:
+            fail(str(error))
+        except HydraException as error:  # an unknown choice is an OSError, too
+            fail(_one_line(error))
+        except OSError as error:  # a folder that cannot be written, a disk that is full
+            fail(f"{error.filename or 'files'}: {error.strerror or error}")
+        except OmegaConfBaseException as error:  # composed well, read wrongly: ours
+            raise RuntimeError(str(error)) from error
+
+    try:
+        entry()
+    except (HydraException, OmegaConfBaseException) as error:
+        fail(_one_line(error))
+    except KeyboardInterrupt:
+        say("interrupted")
+        sys.exit(130)
+
+
+def fail(message: str) -> NoReturn:
+    """End with one line and exit code 2."""
+    say(f"error: {message}")
+    sys.exit(2)
+
+
+def _one_line(error: Exception) -> str:
+    """Shorten Hydra's message; of a wrong choice keep what there is to choose from."""
+    text = str(error)
+    missing = _UNKNOWN_CHOICE.search(text)
+    if missing:
+        wanted, group, options = missing.groups()
+        known = ", ".join(options.split("Config search path")[0].split())
+        return f"{group}={wanted.removeprefix(group + '/')} is unknown; known: {known}"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    kept = [line for line in lines if not line.startswith(("full_key", "object_type", "See https"))]
+    return " ".join(kept[:2]) + "; see --help"

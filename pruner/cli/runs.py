@@ -1,0 +1,74 @@
+"""Run folders: ``<outputs>/<command>/<run id>/``, what was asked, what came out; resuming."""
+
+import time
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from pruner.cli.options import plain
+from pruner.errors import DataError, PrunerError
+
+CONFIG_FILE = "config.yaml"
+# Options that a resumed run may be given anew: they change how it runs, not what it computes.
+RESUMABLE = (
+    "outputs",
+    "run_id",
+    "resume",
+    "stop_after",
+    "method",
+    "num_threads",
+    "num_workers",
+    "trainer.accelerator",
+    "trainer.devices",
+    "trainer.max_epochs",
+)
+
+
+def new_run_folder(outputs: Path, command: str, run_id: str | None, label: str) -> Path:
+    """Make ``<outputs>/<command>/<run id>/``; a given id that exists is refused, never reused."""
+    parent = outputs / command
+    parent.mkdir(parents=True, exist_ok=True)
+    name = run_id or f"{time.strftime('%Y%m%d-%H%M%S')}-{label}"
+    # Two runs of one second: the later ones get a number.
+    for candidate in [name] if run_id else [name, *(f"{name}-{i}" for i in range(2, 1000))]:
+        try:
+            (parent / candidate).mkdir()
+        except FileExistsError:
+            continue
+        return parent / candidate
+    raise PrunerError(
+        f"run_id={name}: {parent / name} exists and is never overwritten; choose another"
+    )
+
+
+def save_config(folder: Path, config: DictConfig) -> None:
+    """Write the resolved configuration beside what it produced."""
+    (folder / CONFIG_FILE).write_text(OmegaConf.to_yaml(config, resolve=True), encoding="utf-8")
+
+
+def resumed_config(folder: Path, config: DictConfig) -> DictConfig:
+    """Return the configuration of an earlier run, with the few overrides that may change.
+
+    `config` is what the command line composed now. Raises DataError when the folder is no run,
+    PrunerError when an override would change what is computed.
+    """
+    path = folder / CONFIG_FILE
+    if not path.is_file():
+        raise DataError(f"resume={folder}: no {CONFIG_FILE} there; name a run folder")
+    earlier = OmegaConf.load(path)
+    assert isinstance(earlier, DictConfig), type(earlier)
+    earlier.stop_after = None
+    refused = []
+    for override in HydraConfig.get().overrides.task:
+        name = override.lstrip("+~").split("=")[0]
+        value = plain(OmegaConf.select(config, name))
+        if name in RESUMABLE:
+            OmegaConf.update(earlier, name, value)
+        elif value != plain(OmegaConf.select(earlier, name)):
+            refused.append(override)
+    if refused:
+        raise PrunerError(
+            f"resume continues the run as it was; leave out {' '.join(refused)}, or start a new run"
+        )
+    return earlier

@@ -23,7 +23,7 @@ from pruner.data.root import RecordRoot
 from pruner.models.checkpoint.checkpoint import load_checkpoint
 from pruner.models.judging.metrics import ScoredTask, pairwise_accuracy, top_k
 from pruner.models.judging.summary import random_report
-from pruner.models.programs.assemble import Tally, featurize_task
+from pruner.models.programs.reading import Tally, featurize_task
 from pruner.models.programs.store import ProgramStore, TaskPrograms
 from pruner.models.ranker import Ranker
 

@@ -24,7 +24,7 @@ from pruner.models.adaptation.base import Setting
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.checkpoint.checkpoint import CheckpointInfo
 from pruner.models.model import Network
-from pruner.models.programs.assemble import Dataflow, Tally, featurize_task
+from pruner.models.programs.reading import Dataflow, Tally, featurize_task
 from pruner.models.programs.store import ProgramStore
 from pruner.models.programs.subset import subset
 from pruner.models.ranker import NeuralRanker

@@ -1,8 +1,6 @@
 """From the data options of a command to programs in memory."""
 
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,35 +8,10 @@ from omegaconf import DictConfig
 
 from pruner.cli.output import say
 from pruner.cli.progress import track
-from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.errors import DataError
-from pruner.models.programs.assemble import Tally, featurized_tasks
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.dataset import Dataset, load_programs
 from pruner.places import datasets_folder
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dataset:
-    """Featurised programs and how they came about; `platforms` are record folders."""
-
-    store: ProgramStore
-    platforms: tuple[str, ...]
-    tally: Tally
-    quarantined: Mapping[str, int]
-    seconds: float
-
-    def report(self) -> dict[str, Any]:
-        """What a run writes down about its data."""
-        return {
-            "platforms": list(self.platforms),
-            "num_records": self.tally.counts["records"],
-            "num_measured": self.tally.counts["measured"],
-            "quarantined": dict(self.quarantined),
-            "num_not_featurised": self.tally.num_failed,
-            "not_featurised": dict(self.tally.failures),
-            "read_seconds": round(self.seconds, 2),
-        }
 
 
 def record_root(data: DictConfig) -> RecordRoot:
@@ -88,27 +61,20 @@ def load_dataset(
     dataflow: Any,
     duplicates: Any = "drop",
     folder: Path | None = None,
+    cache: str | Path | None = None,
 ) -> Dataset:
-    """Read and featurise; lines set aside are listed in ``<folder>/quarantine.jsonl``."""
-    start, tally = time.perf_counter(), Tally()
-    num_files = len(root.task_files(list(platforms)))
-    report = folder / "quarantine.jsonl" if folder else None
-    with Quarantine(report) as quarantine:
-        tasks = featurized_tasks(
-            root,
-            platforms,
-            quarantine=quarantine,
-            tally=tally,
-            dataflow=dataflow,
-            duplicates=duplicates,
-        )
-        store = ProgramStore.build(track(tasks, f"reading {', '.join(platforms)}", num_files))
-    dataset = Dataset(
-        store=store,
-        platforms=tuple(platforms),
-        tally=tally,
-        quarantined=dict(quarantine.counts),
-        seconds=time.perf_counter() - start,
+    """`load_programs` with a bar and a last line; see there.
+
+    Lines set aside are listed in ``<folder>/quarantine.jsonl``.
+    """
+    dataset = load_programs(
+        root,
+        platforms,
+        dataflow=dataflow,
+        duplicates=duplicates,
+        cache=None if cache is None else Path(cache),
+        report=folder / "quarantine.jsonl" if folder else None,
+        watch=lambda files, num: track(files, f"reading {', '.join(platforms)}", num),
     )
     say(_summary(dataset))
     return dataset
@@ -121,5 +87,6 @@ def _summary(dataset: Dataset) -> str:
     return (
         f"{store.num_programs:,} programs of {len(store.keys)} tasks "
         f"({', '.join(dataset.platforms)}) in {dataset.seconds:.1f} s, {rate:,.0f} a second"
+        + (f", {dataset.num_cached} files from the cache" if dataset.num_cached else "")
         + (f"; left out: {reasons}" if reasons else "")
     )

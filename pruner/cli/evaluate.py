@@ -64,7 +64,12 @@ def _learned(
 ) -> tuple[list[ScoredTask], dict[str, Any]]:
     dataflow = info.dataflow if info else config.features.dataflow
     dataset = load_dataset(
-        root, platforms, dataflow=dataflow, duplicates=config.data.duplicates, folder=folder
+        root,
+        platforms,
+        dataflow=dataflow,
+        duplicates=config.data.duplicates,
+        folder=folder,
+        cache=config.data.get("cache"),
     )
     index = small_tasks_removed(
         dataset.store, _judged(config, dataset.store, info), config.min_programs

@@ -19,7 +19,7 @@ import torch
 from hydra import compose
 from omegaconf import DictConfig, OmegaConf
 
-from pruner.cli.dataset import Dataset, chosen_platforms, load_dataset, record_root
+from pruner.cli.dataset import chosen_platforms, load_dataset, record_root
 from pruner.cli.door import run_door
 from pruner.cli.fit import Part, ranker_of, run_part, scored_tasks
 from pruner.cli.options import check_options, plain
@@ -32,6 +32,7 @@ from pruner.files import load_metrics, save_metrics
 from pruner.models.checkpoint.checkpoint import git_commit
 from pruner.models.judging.summary import full_report, random_report
 from pruner.models.programs.assemble import divide, small_tasks_removed
+from pruner.models.programs.dataset import Dataset
 from pruner.models.programs.store import ProgramStore
 from pruner.models.ranker import RandomRanker
 from pruner.study.workers import forked
@@ -190,7 +191,8 @@ def platform_rows(
 
     @cache
     def dataset(dataflow: str, platforms: tuple[str, ...] = (platform,)) -> Dataset:
-        return load_dataset(root, platforms, dataflow=dataflow, folder=folder)
+        stored = config.data.get("cache")
+        return load_dataset(root, platforms, dataflow=dataflow, folder=folder, cache=stored)
 
     fits = _fits(config, platform, kept)
     for fit, metrics in _all_metrics(config, fits, root, folder, dataset):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig
 
-from pruner.cli.dataset import Dataset, chosen_platforms, load_dataset, record_root
+from pruner.cli.dataset import chosen_platforms, load_dataset, record_root
 from pruner.cli.door import run_door
 from pruner.cli.fit import Part, check_fit, run_part
 from pruner.cli.options import choice, plain
@@ -21,6 +21,7 @@ from pruner.data.splits import Split, make_split
 from pruner.data.tasks import TaskKey
 from pruner.errors import PrunerError
 from pruner.files import METRICS_FILE, load_metrics, save_metrics
+from pruner.models.programs.dataset import Dataset
 
 AVERAGED = (
     "top1",
@@ -55,6 +56,7 @@ def train(config: DictConfig) -> dict[str, Any]:
             dataflow=config.features.dataflow,
             duplicates=config.data.duplicates,
             folder=folder,
+            cache=config.data.get("cache"),
         )
         parts = plan(config, folder, dataset.store.keys, transfer=not own)
         results = {part.name: run_part(config, dataset.store, part) for part in parts}

@@ -109,11 +109,15 @@ class RecordRoot:
                 usable += int(records.valid.sum())
                 yield records
         if not usable:
-            where = f"{self._folder}/{{{','.join(sorted({file.platform for file in files}))}}}"
-            raise DataError(
-                f"{where}: no usable record in {len(files)} files ({summary(quarantine)}); "
-                f"{_fix(self.path)}"
-            )
+            raise self.nothing_usable(files, quarantine)
+
+    def nothing_usable(self, files: Sequence[TaskFile], quarantine: Quarantine) -> DataError:
+        """The error for files of this folder none of which had a measured program."""
+        where = f"{self._folder}/{{{','.join(sorted({file.platform for file in files}))}}}"
+        return DataError(
+            f"{where}: no usable record in {len(files)} files ({summary(quarantine)}); "
+            f"{_fix(self.path)}"
+        )
 
 
 def summary(quarantine: Quarantine) -> str:

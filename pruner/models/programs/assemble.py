@@ -1,92 +1,15 @@
-"""From record files to a store of featurised programs, and from a split to its programs."""
+"""From a split to the programs of its sides, and some of them by choice or by lot."""
 
-import logging
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Iterable
 
 import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from pruner import features
 from pruner.data.frozen import SIDES, Side
-from pruner.data.quarantine import Quarantine
-from pruner.data.root import RecordRoot
 from pruner.data.splits import Split
-from pruner.data.tasks import Duplicates, TaskRecords
-from pruner.errors import UnsupportedProgram
-from pruner.models.programs.store import ProgramStore, TaskPrograms
-from pruner.program.dag.task_index import TaskIndex, task_index_of
-
-log = logging.getLogger(__name__)
-
-Dataflow = Literal["paper", "official"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
-    """What happened to the records on the way: nothing is dropped without being counted here.
-
-    `counts` has the "records" read and those "measured" without error; `failures` the measured
-    programs that could not be featurised, by reason.
-    """
-
-    failures: Counter[str] = field(default_factory=Counter)
-    counts: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def num_failed(self) -> int:
-        """Measured programs without features."""
-        return self.failures.total()
-
-
-def featurize_task(
-    records: TaskRecords, dataflow: Dataflow, tally: Tally, tasks: TaskIndex | None = None
-) -> TaskPrograms | None:
-    """Featurise the measured programs of one task; None when there are none or none can be.
-
-    `tasks` has the operators of TenSet's own tasks.
-    """
-    measured = records.select(records.valid)
-    tally.counts["records"] += len(records)
-    tally.counts["measured"] += len(measured)
-    if not len(measured):
-        return None
-    try:
-        batch = features.featurize_records(
-            records.workload_key,
-            records.fused,
-            measured.steps,
-            tasks=tasks,
-            dataflow=dataflow,
-        )
-    except UnsupportedProgram as error:
-        tally.failures[error.reason] += len(measured)
-        log.warning("%s left out (%d programs): %s", records.file, len(measured), error)
-        return None
-    tally.failures.update(batch.failures.values())
-    part = TaskPrograms.of(records.key, batch, measured.latency_s, measured.line, measured.digest)
-    return part if len(part.latency_s) else None
-
-
-def featurized_tasks(
-    root: RecordRoot,
-    platforms: Sequence[str],
-    *,
-    quarantine: Quarantine,
-    tally: Tally,
-    dataflow: Dataflow,
-    duplicates: Duplicates = "drop",
-) -> Iterator[TaskPrograms]:
-    """Read and featurise task after task of the given platforms."""
-    index = task_index_of(root.path)
-    for records in root.read(quarantine, list(platforms), duplicates=duplicates):
-        part = featurize_task(records, dataflow, tally, index)
-        if part is not None:
-            yield part
+from pruner.models.programs.store import ProgramStore
 
 
 def programs_on_side(store: ProgramStore, split: Split, side: Side) -> Int[Tensor, " program"]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pruner.arrays import Decisions, Scores
 from pruner.data.tasks import TaskKey, TaskRecords
 from pruner.models.analyzer.analyzer import Analyzer
-from pruner.models.programs.assemble import Dataflow, Tally, featurize_task
+from pruner.models.programs.reading import Dataflow, Tally, featurize_task
 from pruner.models.programs.store import TaskPrograms
 from pruner.program.dag.task_index import TaskIndex, find_dag
 from pruner.program.te.skeleton import group_programs

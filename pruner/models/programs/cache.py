@@ -1,0 +1,164 @@
+"""Featurised programs on disk, one file for each record file, so that features are computed once.
+
+An entry is a NumPy archive of plain arrays, compressed with Zstandard (``zstd -d`` gives the
+``.npz``). It holds what reading and featurising a record file gave: programs, counts, and the lines
+that were set aside. It answers only for the same content of the record file, the same settings and
+the same code.
+"""
+
+import io
+import json
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import zstandard
+
+import pruner
+from pruner import features
+from pruner.data.root import RecordRoot, TaskFile
+from pruner.data.tasks import Duplicates, TaskKey
+from pruner.features.primitives import PrimitiveTokens
+from pruner.files import write_whole
+from pruner.models.programs.reading import Dataflow, FilePrograms, Tally
+from pruner.models.programs.store import TaskPrograms
+from pruner.program.dag.task_index import FOLDER
+
+log = logging.getLogger(__name__)
+
+_ROOMS = ("data", "program", "features")  # whose code decides what an entry holds
+_ARRAYS = ("rows", "num_statements", "dataflow", "workload_flags", "latency_s", "line", "digest")
+_TOKENS = ("structure", "place", "skeleton", "number")
+_LEVEL = 1  # features repeat themselves: a thirtieth of the size in less time than writing it all
+
+
+class FeatureCache:
+    """Entries below one folder, ``<folder>/<platform>/<task>-<16 hex digits>.npz.zst``.
+
+    A record file with the same settings has one entry: a newer one takes its place.
+    """
+
+    def __init__(
+        self, folder: Path, root: RecordRoot, *, dataflow: Dataflow, duplicates: Duplicates
+    ) -> None:
+        self.folder = folder
+        self._settings = {"dataflow": dataflow, "duplicates": duplicates}
+        self._basis = {
+            **self._settings,
+            "feature_version": features.FEATURE_SET_VERSION,
+            "code": _code_digest(),
+            "network_info": _names_and_sizes(root.path / FOLDER),
+        }
+
+    def path(self, file: TaskFile) -> Path:
+        """Where the entry of a record file is."""
+        place = json.dumps([str(file.path.resolve()), self._settings], sort_keys=True)
+        name = f"{file.task}-{sha256(place.encode()).hexdigest()[:16]}.npz.zst"
+        return self.folder / file.platform / name
+
+    def key(self, file: TaskFile) -> str:
+        """What the content of an entry depends on, as one digest: take it before reading."""
+        content = sha256(file.path.read_bytes()).hexdigest()
+        basis = {**self._basis, "platform": file.platform, "task": file.task, "content": content}
+        return sha256(json.dumps(basis, sort_keys=True).encode()).hexdigest()
+
+    def load(self, file: TaskFile, key: str) -> FilePrograms | None:
+        """The entry of a record file; None where there is none for this key.
+
+        A damaged entry counts as none, which a warning tells.
+        """
+        path = self.path(file)
+        if not path.is_file():
+            return None
+        try:
+            packed = zstandard.decompress(path.read_bytes())
+            with np.load(io.BytesIO(packed), allow_pickle=False) as stored:
+                about = json.loads(stored["about"].tobytes())
+                if about["key"] != key:
+                    return None
+                return _unpacked(about, stored)
+        except _DAMAGE as error:
+            log.warning("%s: damaged, computed anew (%s)", path, str(error).partition("\n")[0])
+            return None
+
+    def save(self, file: TaskFile, key: str, found: FilePrograms) -> None:
+        """Write the entry of a record file whole."""
+        arrays, about = _packed(found)
+        arrays["about"] = np.frombuffer(json.dumps({**about, "key": key}).encode(), np.uint8)
+        packed = io.BytesIO()
+        np.savez(packed, **arrays)  # type: ignore[arg-type]  # the stub knows one keyword only
+        path = self.path(file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with write_whole(path) as partial:
+            partial.write_bytes(zstandard.compress(packed.getvalue(), _LEVEL))
+
+
+# What reading bytes that are not a whole archive of ours raises.
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, zstandard.ZstdError)
+
+
+def _packed(found: FilePrograms) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Arrays by ``<task number>.<name>``, and everything else as JSON."""
+    arrays: dict[str, np.ndarray] = {}
+    tasks = []
+    for number, task in enumerate(found.tasks):
+        arrays |= {f"{number}.{name}": getattr(task, name) for name in _ARRAYS}
+        if task.tokens is not None:
+            arrays |= {f"{number}.{name}": getattr(task.tokens, name) for name in _TOKENS}
+        tasks.append({"key": asdict(task.key), "num_failed": task.num_failed})
+    return arrays, {
+        "tasks": tasks,
+        "set_aside": list(found.set_aside),
+        "failures": dict(found.tally.failures),
+        "counts": dict(found.tally.counts),
+        "left_out": found.tally.left_out,
+    }
+
+
+def _unpacked(about: Mapping[str, Any], stored: Mapping[str, np.ndarray]) -> FilePrograms:
+    tasks = []
+    for number, known in enumerate(about["tasks"]):
+        has_tokens = f"{number}.{_TOKENS[0]}" in stored
+        tokens = {name: stored[f"{number}.{name}"] for name in _TOKENS} if has_tokens else None
+        tasks.append(
+            TaskPrograms(
+                **{name: stored[f"{number}.{name}"] for name in _ARRAYS},
+                key=TaskKey(**{**known["key"], "fused": tuple(known["key"]["fused"])}),
+                num_failed=known["num_failed"],
+                tokens=None if tokens is None else PrimitiveTokens(**tokens),
+            )
+        )
+    return FilePrograms(
+        tasks=tasks,
+        set_aside=[tuple(line) for line in about["set_aside"]],
+        tally=Tally(
+            failures=Counter(about["failures"]),
+            counts=Counter(about["counts"]),
+            left_out=about["left_out"],
+        ),
+    )
+
+
+def _names_and_sizes(folder: Path) -> list[tuple[str, int]]:
+    """TenSet's task files: they define the operators whose keys are hashes."""
+    return [(path.name, path.stat().st_size) for path in sorted(folder.glob("*"))]
+
+
+@cache
+def _code_digest() -> str:
+    """A digest of the sources that decide what an entry holds.
+
+    A change of a rule must not be answered from before it, also where nobody raised the version.
+    """
+    digest = sha256()
+    for room in _ROOMS:
+        for path in sorted((Path(pruner.__file__).parent / room).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()

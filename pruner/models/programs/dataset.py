@@ -1,0 +1,148 @@
+"""From a record folder to featurised programs in memory: the one way in for every command."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pruner.data.parse import LineParser
+from pruner.data.quarantine import Quarantine
+from pruner.data.root import RecordRoot, TaskFile
+from pruner.data.tasks import Duplicates
+from pruner.models.programs.cache import FeatureCache
+from pruner.models.programs.reading import Dataflow, FilePrograms, Tally, read_programs
+from pruner.models.programs.store import ProgramStore, TaskPrograms
+from pruner.program.dag.task_index import task_index_of
+
+log = logging.getLogger(__name__)
+
+Watch = Callable[[Iterable[FilePrograms], int], Iterable[FilePrograms]]
+"""Passes record files on and counts them, given how many there are: a progress bar."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """Featurised programs and how they came about.
+
+    `platforms` are record folders, `quarantined` the lines set aside by reason; `num_cached` of
+    `num_files` record files were found featurised in the cache.
+    """
+
+    store: ProgramStore
+    platforms: tuple[str, ...]
+    tally: Tally
+    quarantined: Mapping[str, int]
+    seconds: float
+    num_files: int
+    num_cached: int
+
+    def report(self) -> dict[str, Any]:
+        """What a run writes down about its data."""
+        return {
+            "platforms": list(self.platforms),
+            "num_records": self.tally.counts["records"],
+            "num_measured": self.tally.counts["measured"],
+            "quarantined": dict(self.quarantined),
+            "num_not_featurised": self.tally.num_failed,
+            "not_featurised": dict(self.tally.failures),
+            "read_seconds": round(self.seconds, 2),
+        }
+
+
+def load_programs(
+    root: RecordRoot,
+    platforms: Sequence[str],
+    *,
+    dataflow: Dataflow = "paper",
+    duplicates: Duplicates = "drop",
+    cache: Path | None = None,
+    report: Path | None = None,
+    watch: Watch | None = None,
+) -> Dataset:
+    """Read and featurise all records of the given platforms.
+
+    Args:
+        root: the record folder.
+        platforms: its sub-folders to read.
+        dataflow: ``paper`` (with the epilogue) or ``official`` rows.
+        duplicates: ``drop`` keeps one record of every program.
+        cache: folder of features that were computed before; None: compute, and keep nothing.
+        report: file to list the lines in that were set aside; None: they are only counted.
+        watch: shows progress.
+
+    Raises:
+        DataError: a platform has no records, no record is usable, or no program has features.
+    """
+    start = time.perf_counter()
+    files = root.task_files(list(platforms))
+    stored = None
+    if cache is not None:
+        stored = FeatureCache(cache, root, dataflow=dataflow, duplicates=duplicates)
+    reading = _Reading(root, stored, dataflow, duplicates)
+    tally = Tally()
+    with Quarantine(report) as quarantine:
+        found: list[TaskPrograms] = []
+        each = _watched(reading.each(files), len(files), watch)
+        for file, programs in zip(files, each, strict=True):
+            programs.tell(file, quarantine)
+            tally.add(programs.tally)
+            found += programs.tasks
+        if not tally.counts["measured"]:
+            raise root.nothing_usable(files, quarantine)
+    return Dataset(
+        store=ProgramStore.build(found),
+        platforms=tuple(platforms),
+        tally=tally,
+        quarantined=dict(quarantine.counts),
+        seconds=time.perf_counter() - start,
+        num_files=len(files),
+        num_cached=reading.num_cached,
+    )
+
+
+class _Reading:
+    """Files one after another, out of the cache where it has them."""
+
+    def __init__(
+        self,
+        root: RecordRoot,
+        stored: FeatureCache | None,
+        dataflow: Dataflow,
+        duplicates: Duplicates,
+    ) -> None:
+        self._stored, self._dataflow, self._duplicates = stored, dataflow, duplicates
+        self._tasks, self._parser = task_index_of(root.path), LineParser()
+        self.num_cached = 0
+
+    def each(self, files: Sequence[TaskFile]) -> Iterator[FilePrograms]:
+        for file in files:
+            if self._stored is None:
+                yield self._read(file)
+                continue
+            key = self._stored.key(file)
+            found = self._stored.load(file, key)
+            if found is None:
+                found = self._read(file)
+                self._stored.save(file, key, found)
+            else:
+                self.num_cached += 1
+                for message in found.tally.left_out:
+                    log.warning("%s", message)
+            yield found
+
+    def _read(self, file: TaskFile) -> FilePrograms:
+        return read_programs(
+            file,
+            dataflow=self._dataflow,
+            duplicates=self._duplicates,
+            tasks=self._tasks,
+            parser=self._parser,
+        )
+
+
+def _watched(
+    items: Iterable[FilePrograms], num: int, watch: Watch | None
+) -> Iterable[FilePrograms]:
+    return items if watch is None else watch(items, num)

@@ -1,0 +1,138 @@
+"""From one record file to featurised programs: what was measured, and what was left out and why."""
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pruner import features
+from pruner.data.parse import LineParser
+from pruner.data.quarantine import EXCERPT_BYTES, Quarantine, Reason
+from pruner.data.root import TaskFile
+from pruner.data.tasks import Duplicates, TaskRecords, read_tasks
+from pruner.errors import UnsupportedProgram
+from pruner.models.programs.store import TaskPrograms
+from pruner.program.dag.task_index import TaskIndex
+
+log = logging.getLogger(__name__)
+
+Dataflow = Literal["paper", "official"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """What happened to the records on the way: nothing is dropped without being counted here.
+
+    `counts` has the "records" read and those "measured" without error; `failures` the measured
+    programs that could not be featurised, by reason; `left_out` one message for each task that has
+    no features at all.
+    """
+
+    failures: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
+    left_out: list[str] = field(default_factory=list)
+
+    @property
+    def num_failed(self) -> int:
+        """Measured programs without features."""
+        return self.failures.total()
+
+    def add(self, other: "Tally") -> None:
+        """Count what another one counted, too."""
+        self.failures.update(other.failures)
+        self.counts.update(other.counts)
+        self.left_out.extend(other.left_out)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilePrograms:
+    """What one record file gave.
+
+    `tasks` have at least one program with features; `set_aside`: (line, reason, detail, beginning
+    of the line) of what is no record.
+    """
+
+    tasks: Sequence[TaskPrograms]
+    tally: Tally
+    set_aside: Sequence[tuple[int, str, str, str]]
+
+    def tell(self, file: TaskFile, quarantine: Quarantine) -> None:
+        """Report the lines set aside, as if they were read just now."""
+        for line, reason, detail, excerpt in self.set_aside:
+            quarantine.add(
+                file=str(file.path),
+                line=line,
+                reason=Reason(reason),
+                detail=detail,
+                text=excerpt.encode("latin-1"),
+            )
+
+
+class _SetAside(Quarantine):
+    """Keeps the entries themselves, not a report."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[tuple[int, str, str, str]] = []
+
+    def add(
+        self, *, file: str, line: int, reason: Reason, detail: str = "", text: bytes = b""
+    ) -> None:
+        super().add(file=file, line=line, reason=reason, detail=detail, text=text)
+        excerpt = text[:EXCERPT_BYTES].decode("latin-1")  # any bytes, and back
+        self.lines.append((line, reason.value, detail, excerpt))
+
+
+def read_programs(
+    file: TaskFile,
+    *,
+    dataflow: Dataflow,
+    duplicates: Duplicates = "drop",
+    tasks: TaskIndex | None = None,
+    parser: LineParser | None = None,
+) -> FilePrograms:
+    """Read and featurise one record file; :meth:`FilePrograms.tell` reports what was set aside."""
+    set_aside, tally = _SetAside(), Tally()
+    records = read_tasks(
+        file.path,
+        set_aside,
+        platform=file.platform,
+        task=file.task,
+        duplicates=duplicates,
+        parser=parser,
+    )
+    parts = (featurize_task(of_task, dataflow, tally, tasks) for of_task in records)
+    found = [part for part in parts if part is not None]
+    return FilePrograms(tasks=found, tally=tally, set_aside=set_aside.lines)
+
+
+def featurize_task(
+    records: TaskRecords, dataflow: Dataflow, tally: Tally, tasks: TaskIndex | None = None
+) -> TaskPrograms | None:
+    """The measured programs of one task with features; None when there are none or none can be.
+
+    `tasks` has the operators of TenSet's own tasks.
+    """
+    measured = records.select(records.valid)
+    tally.counts["records"] += len(records)
+    tally.counts["measured"] += len(measured)
+    if not len(measured):
+        return None
+    try:
+        batch = features.featurize_records(
+            records.workload_key,
+            records.fused,
+            measured.steps,
+            tasks=tasks,
+            dataflow=dataflow,
+        )
+    except UnsupportedProgram as error:
+        tally.failures[error.reason] += len(measured)
+        message = f"{records.file} left out ({len(measured)} programs): {error}"
+        tally.left_out.append(message)
+        log.warning("%s", message)
+        return None
+    tally.failures.update(batch.failures.values())
+    part = TaskPrograms.of(records.key, batch, measured.latency_s, measured.line, measured.digest)
+    return part if len(part.latency_s) else None

@@ -1,6 +1,6 @@
 """The latent schedule explorer: evolution over decision vectors with the draft score as fitness.
 
-Pruner (ASPLOS'25), Algorithms 1 and 2; sizes and rates of the presets are those of pruner-facts
+Pruner (ASPLOS'25), Algorithms 1 and 2; sizes and rates of the presets are those of docs/paper.md
 section 3. Nothing is built or lowered: a generation is a few array operations.
 """
 

@@ -1,6 +1,6 @@
 """Policies: ``propose(k)`` what to measure next, ``observe`` what came of it.
 
-`DraftThenVerify` is the round of Pruner (pruner-facts section 3); `ModelEvolution` is Ansor's:
+`DraftThenVerify` is the round of Pruner (docs/paper.md section 3); `ModelEvolution` is Ansor's:
 evolution with the learned model as fitness; `RandomPolicy` draws. All take any score function.
 """
 
@@ -42,7 +42,7 @@ _VERIFY = ExplorerSettings(population=1536, generations=1, keep=64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundSettings:
-    """One tuning round. Defaults: the public release (pruner-facts section 3).
+    """One tuning round. Defaults: the public release (docs/paper.md section 3).
 
     ``draft=None``: no round drafts, as in Ansor. The other presets are files of ``conf/policy``.
     """

@@ -1,6 +1,6 @@
 """The released analyzer (psa_model.py, "version 6"), to the digit.
 
-Inputs are the 11 official symbols of :mod:`pruner.features.symbols.official`; pruner-facts section
+Inputs are the 11 official symbols of :mod:`pruner.features.symbols.official`; docs/paper.md section
 2.5 lists what differs from the paper: the maximum of compute and memory time instead of their sum,
 elements where bytes are meant, no memory penalty.
 """
@@ -45,7 +45,7 @@ def official_latency_ms(
     """Predicted milliseconds; infinite for programs whose symbols are all zero (no lowering).
 
     ``sum over statements of max(t_c, t_m)`` with ``t_c = #1 reuse reg / (peak wave warp)`` and
-    ``t_m = #5 / bandwidth``, numbers as in pruner-facts section 2.5.
+    ``t_m = #5 / bandwidth``, numbers as in docs/paper.md section 2.5.
     """
     on = switches or OfficialSwitches()
     device = device.official()

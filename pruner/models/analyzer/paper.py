@@ -3,7 +3,7 @@
 Equation 1: ``L = sum over statements of (S8 / U_p + S5 bytes / U_m)`` with ``U_p = T_p`` times the
 compute penalties and ``U_m = T_m`` times the memory penalties. P_l0,m and the ceiling form of the
 parallel terms are known from readers of the paper, the others are the best reconstruction
-(pruner-facts section 2.3):
+(docs/paper.md section 2.3):
 
 ========  =====================================  ================================================
 P_l0,c    ``1 / (1 + S1 / S2')``                 reuse: elements held against operations a step

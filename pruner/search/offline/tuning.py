@@ -1,7 +1,7 @@
 """Adaptation methods under test: tuning many recorded tasks, and learning from a number of labels.
 
 One ranker is shared by all tasks; tasks take turns, a batch each, and after every batch the method
-is updated with all programs measured so far (pruner-facts section 6, task scheduler: round-robin).
+is updated with all programs measured so far (docs/paper.md section 6, task scheduler: round-robin).
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.networks.pacm import PaCM
 from pruner.program.device import load_device
 from pruner.search.explorer import ExplorerSettings
-from pruner.search.failures import LearnedLegality
+from pruner.search.failures import FailureModel
 from pruner.search.policy import DraftThenVerify, RoundSettings
 from pruner.tune.measure.machine import make_platform
 from pruner.tune.measure.measurer import Outcome
@@ -74,7 +74,7 @@ def ours(workload: Workload, target: Any) -> dict[str, float]:
     key = TaskKey(platform="a100", task=workload.name, workload_key="[]", target="")
     learner = LiveLearner(key, space, SharedModel(model), phases, rng)
     policy = DraftThenVerify(space, space.draft_score, learner, ROUND, rng)  # type: ignore[arg-type]
-    search = DecisionSearch(space, policy, LearnedLegality(space))  # type: ignore[arg-type]
+    search = DecisionSearch(space, policy, FailureModel(space))  # type: ignore[arg-type]
     first = search.propose(CHOSEN)
     latency_s = made_up_latency_s(rng, len(first))
     search.observe(first, [Outcome(costs_s=(float(value),)) for value in latency_s])

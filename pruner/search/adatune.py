@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from pruner.arrays import Decisions, Keys, Scores
 from pruner.models.trees.forest import Forest, ForestSettings
 from pruner.search.explorer import ExplorerSettings, ScoreFunction, explore
-from pruner.search.offline.pool import Measurements
-from pruner.search.policy import NO_KEYS, fresh, guard
+from pruner.search.policy import NO_KEYS, Measurements, accepted, fresh, guard
 from pruner.search.space import SearchSpace
 
 Columns = Callable[[Decisions], NDArray[np.float64]]  # what the forest sees, [N, column]
@@ -60,7 +59,7 @@ def decision_columns(decisions: Decisions) -> NDArray[np.float64]:
 class AdaTunePolicy:
     """Propose what a random forest expects to improve most on the best program so far.
 
-    Programs whose `legal` score is not finite are never proposed. Speeds are ``best / latency`` (0
+    Programs whose `accept` score is not finite are never proposed. Speeds are ``best / latency`` (0
     where a program failed), so the best so far is 1. Raises MissingExtra when lightgbm is not
     installed.
     """
@@ -72,10 +71,10 @@ class AdaTunePolicy:
         settings: AdaTuneSettings,
         rng: np.random.Generator,
         *,
-        legal: ScoreFunction | None = None,
+        accept: ScoreFunction | None = None,
     ) -> None:
         self._space, self._columns, self._settings, self._rng = space, columns, settings, rng
-        self._legal = legal
+        self._accept = accept
         self._decisions = np.zeros((0, space.num_slots), np.int64)
         self._latency_s = np.zeros(0)
         self.epsilon = settings.epsilon
@@ -89,7 +88,7 @@ class AdaTunePolicy:
             return unseen
         spread = forest.trees(self._columns(sample[:_PROBES])).std(axis=0)
         self.epsilon = min(1.0, float(spread.mean()))
-        score = guard(_score(forest, self._columns), self._legal)
+        score = guard(_score(forest, self._columns), self._accept)
         found = explore(
             self._space, score, self._settings.explorer, self._rng, start=sample, exclude=seen
         )
@@ -104,8 +103,7 @@ class AdaTunePolicy:
         self._latency_s = np.concatenate([self._latency_s, measured.latency_s])
 
     def _sample(self, num: int) -> Decisions:
-        drawn = self._space.sample(num, self._rng)
-        return drawn if self._legal is None else drawn[np.isfinite(self._legal(drawn))]
+        return accepted(self._accept, self._space.sample(num, self._rng))
 
     def _forest(self) -> Forest | None:
         if np.isfinite(self._latency_s).sum() < 2:

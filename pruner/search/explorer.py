@@ -40,8 +40,8 @@ class NoneFound(PrunerError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
-    """Drafted decision vectors, best first; ``scored`` counts what the draft model looked at."""
+class Explored:
+    """Decision vectors, best first; ``scored`` counts what the score was asked for."""
 
     decisions: Decisions
     score: Scores
@@ -57,7 +57,7 @@ def explore(
     start: Decisions | None = None,
     exclude: NDArray[np.int64] | None = None,
     legal: Check | None = None,
-) -> Draft:
+) -> Explored:
     """Evolve; the ``keep`` best distinct legal vectors that are not in `exclude` (space keys).
 
     The score tells most of the illegal ones cheaply; `legal` is the whole check, asked for what
@@ -67,7 +67,7 @@ def explore(
         NoneFound: no legal vector was met that is not in `exclude`.
     """
     population = space.sample(settings.population, rng) if start is None else start
-    best = Draft(decisions=population[:0], score=np.zeros(0), scored=0)
+    best = Explored(decisions=population[:0], score=np.zeros(0), scored=0)
     for generation in range(settings.generations + 1):
         scores = score(population)
         best = _merge(space, best, population, scores, settings.keep, exclude)
@@ -101,12 +101,12 @@ def select(score: Scores, num: int, rng: np.random.Generator) -> NDArray[np.int6
 
 def _merge(
     space: SearchSpace,
-    best: Draft,
+    best: Explored,
     population: Decisions,
     score: Scores,
     keep: int,
     exclude: NDArray[np.int64] | None,
-) -> Draft:
+) -> Explored:
     rows = np.concatenate([best.decisions, population])
     scores = np.concatenate([best.score, score])
     keys = space.keys(rows)
@@ -116,4 +116,31 @@ def _merge(
     chosen = np.flatnonzero(good)
     chosen = chosen[unique_rows(keys[chosen])]
     order = chosen[np.argsort(-scores[chosen], kind="stable")[:keep]]
-    return Draft(decisions=rows[order], score=scores[order], scored=best.scored + len(population))
+    return Explored(
+        decisions=rows[order], score=scores[order], scored=best.scored + len(population)
+    )
+
+
+class Memoised:
+    """A score function that computes the score of no program twice.
+
+    For one round: parents that no mutation changed, duplicates inside a population and programs
+    that were drafted before they are verified are half of what evolution scores.
+    """
+
+    def __init__(self, space: SearchSpace, score: ScoreFunction) -> None:
+        self._space, self._score = space, score
+        self._keys = np.zeros(0, np.int64)  # ascending
+        self._scores: Scores = np.zeros(0)
+
+    def __call__(self, decisions: Decisions) -> Scores:
+        """Scores [N], higher is better."""
+        keys = self._space.keys(decisions)
+        unique, first = np.unique(keys, return_index=True)
+        rows = np.sort(first[~np.isin(unique, self._keys)])
+        if len(rows):
+            known = np.concatenate([self._keys, keys[rows]])
+            scores = np.concatenate([self._scores, self._score(decisions[rows])])
+            order = np.argsort(known)
+            self._keys, self._scores = known[order], scores[order]
+        return self._scores[np.searchsorted(self._keys, keys)]

@@ -28,7 +28,7 @@ _REFERENCE = 256  # random programs that stand for all
 _STEPS = 50
 
 
-class LearnedLegality:
+class FailureModel:
     """Which programs probably fail, from those that did and did not.
 
     Column 0 of a vector says which design space it is of; every one is learned by itself, since
@@ -90,11 +90,11 @@ class LearnedLegality:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Cautious:
+class AvoidFailures:
     """A score function that avoids what probably fails."""
 
     score: ScoreFunction
-    legality: LearnedLegality
+    legality: FailureModel
 
     def __call__(self, decisions: Decisions) -> Scores:
         """The score; minus infinity also for probable failures."""

@@ -1,7 +1,8 @@
 """Policies: ``propose(k)`` what to measure next, ``observe`` what came of it.
 
-`DraftThenVerify` is the round of Pruner (docs/paper.md section 3); `ModelEvolution` is Ansor's:
-evolution with the learned model as fitness; `RandomPolicy` draws. All take any score function.
+`DraftThenVerify` is the round of Pruner (docs/paper.md section 3), and without a draft the round of
+Ansor: evolution with the learned model as fitness. `RandomPolicy` draws. Both take any score
+function.
 """
 
 from __future__ import annotations
@@ -14,10 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.arrays import Decisions, Keys, Scores
-from pruner.search.explorer import ExplorerSettings, ScoreFunction, explore
-from pruner.search.offline.pool import Measurements
-from pruner.search.remembered import Remembered
+from pruner.search.explorer import ExplorerSettings, Memoised, ScoreFunction, explore
 from pruner.search.space import SearchSpace, unique_rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurements:
+    """What came back for decision vectors [N, d]: seconds, infinite where it failed."""
+
+    decisions: Decisions
+    latency_s: NDArray[np.float64]
+
 
 # From all measured programs to a score function, once a round; None: nothing to learn from yet.
 Learner = Callable[[Decisions, NDArray[np.float64]], ScoreFunction | None]
@@ -98,17 +106,16 @@ class RandomPolicy:
         space: SearchSpace,
         rng: np.random.Generator,
         *,
-        legal: ScoreFunction | None = None,
+        accept: ScoreFunction | None = None,
         draws: int = 512,
     ) -> None:
-        self._space, self._rng, self._legal, self._draws = space, rng, legal, draws
+        self._space, self._rng, self._accept, self._draws = space, rng, accept, draws
         self._history = _History(space)
 
     def propose(self, num: int, pending: Keys = NO_KEYS) -> Decisions:
         """See :class:`Policy`."""
         drawn = self._space.sample(max(self._draws, num), self._rng)
-        if self._legal is not None:
-            drawn = drawn[np.isfinite(self._legal(drawn))]
+        drawn = accepted(self._accept, drawn)
         return fresh(self._space, drawn, self._history.keys(pending), num)
 
     def observe(self, measured: Measurements) -> None:
@@ -142,14 +149,15 @@ class DraftThenVerify:
     def propose(self, num: int, pending: Keys = NO_KEYS) -> Decisions:
         """See :class:`Policy`."""
         settings, seen = self._settings, self._history.keys(pending)
-        draft = model = None if self._draft is None else Remembered(self._space, self._draft)
+        draft = model = None if self._draft is None else Memoised(self._space, self._draft)
         if self._learner is not None:  # here, not in observe: the last batch needs no model
             learned = self._learner(*self._history.all())
-            model = None if learned is None else Remembered(self._space, learned)
+            model = None if learned is None else Memoised(self._space, learned)
         how = settings.draft
         if draft is None or self._round % settings.redraft_period:
             how = None
-        number = settings.random_sample  # one draw with the draft's: live spaces like large ones
+        # One draw for both: a live space costs as much for a few programs as for many.
+        number = settings.random_sample
         drawn = self._space.sample(number + (how.population if how else 0), self._rng)
         sample, start = drawn[:number], drawn[number:]
         if draft is not None and how is not None:
@@ -162,11 +170,11 @@ class DraftThenVerify:
         judge = self._judge(draft, model, population)
         if judge is None:  # nothing to verify with: spread over the draft, as the release
             known = self._drafted if len(self._drafted) else population
-            known = self._rng.permutation(_accepted(draft, known))
+            known = self._rng.permutation(accepted(draft, known))
             chosen = fresh(self._space, known, seen, num - num_random)
         else:
             chosen = self._verified(judge, population, num - num_random, seen)
-        pool = _accepted(draft, self._space.sample(3 * num, self._rng))
+        pool = accepted(draft, self._space.sample(3 * num, self._rng))
         rest = fresh(
             self._space, pool, np.concatenate([seen, self._space.keys(chosen)]), num - len(chosen)
         )
@@ -206,9 +214,9 @@ class DraftThenVerify:
         return found.decisions[:num]
 
 
-def _accepted(draft: ScoreFunction | None, decisions: Decisions) -> Decisions:
-    """Without what the draft says is illegal."""
-    return decisions if draft is None else decisions[np.isfinite(draft(decisions))]
+def accepted(score: ScoreFunction | None, decisions: Decisions) -> Decisions:
+    """The vectors whose score is finite; all of them without a score."""
+    return decisions if score is None else decisions[np.isfinite(score(decisions))]
 
 
 def _standard(score: ScoreFunction, seen: Decisions) -> ScoreFunction:

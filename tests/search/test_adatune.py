@@ -95,7 +95,7 @@ def test_what_is_not_legal_is_never_proposed():
     def legal(decisions):
         return np.where(decisions[:, 1] > 4, -np.inf, 0.0)
 
-    policy = AdaTunePolicy(space, decision_columns, SMALL, np.random.default_rng(0), legal=legal)
+    policy = AdaTunePolicy(space, decision_columns, SMALL, np.random.default_rng(0), accept=legal)
     measurer = PoolMeasurer(space, latency_s, np.ones(len(latency_s)), Clock())
     for _ in range(4):
         proposed = policy.propose(10)

@@ -9,11 +9,10 @@ from pruner.errors import PrunerError
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.program.te.skeleton import group_programs
 from pruner.search.ansor_space.scores import DraftScore
-from pruner.search.explorer import ExplorerSettings, explore, select
-from pruner.search.offline.pool import Clock, Measurements, PoolMeasurer, PoolSpace
+from pruner.search.explorer import ExplorerSettings, Memoised, explore, select
+from pruner.search.offline.pool import Clock, PoolMeasurer, PoolSpace
 from pruner.search.offline.session import run_session
-from pruner.search.policy import DraftThenVerify, RandomPolicy, RoundSettings
-from pruner.search.remembered import Remembered
+from pruner.search.policy import DraftThenVerify, Measurements, RandomPolicy, RoundSettings
 from pruner.search.space import DecisionSpace
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
 
@@ -211,9 +210,9 @@ def test_a_program_is_scored_once_and_twins_agree():
         asked.extend(decisions[:, 0].tolist())
         return -decisions[:, 0].astype(float)
 
-    remembered = Remembered(pool, score)
+    memoised = Memoised(pool, score)
     rng = np.random.default_rng(0)
     for _ in range(6):
         wanted = rng.integers(0, 50, (40, 1))
-        np.testing.assert_array_equal(remembered(wanted), -wanted[:, 0])
+        np.testing.assert_array_equal(memoised(wanted), -wanted[:, 0])
     assert len(asked) == len(set(asked)) > 40

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from pruner.search.explorer import ExplorerSettings
-from pruner.search.failures import Cautious, LearnedLegality
-from pruner.search.offline.pool import Measurements
-from pruner.search.policy import DraftThenVerify, RandomPolicy, RoundSettings
+from pruner.search.failures import AvoidFailures, FailureModel
+from pruner.search.policy import DraftThenVerify, Measurements, RandomPolicy, RoundSettings
 
 POWERS = 2 ** np.arange(7)
 
@@ -50,7 +49,7 @@ def policies(space, score, rng):
     rounds = RoundSettings(draft=small, verify=small, random_sample=64)
     return {
         "draft": DraftThenVerify(space, score, None, rounds, rng),
-        "random": RandomPolicy(space, rng, legal=score, draws=128),
+        "random": RandomPolicy(space, rng, accept=score, draws=128),
         "unlearned": DraftThenVerify(space, score, lambda *_: None, rounds, rng),
     }
 
@@ -58,8 +57,8 @@ def policies(space, score, rng):
 def failing_shares(policy, rule, rounds=10, *, aware=True, seed=0):
     """Share of failures in every round of 16 proposals, and the proposals."""
     space = Tiles()
-    legality = LearnedLegality(space)
-    score = Cautious(large, legality) if aware else large
+    legality = FailureModel(space)
+    score = AvoidFailures(large, legality) if aware else large
     chosen = policies(space, score, np.random.default_rng(seed))[policy]
     shares, proposals = [], []
     for _ in range(rounds):
@@ -112,7 +111,7 @@ def test_where_everything_fails_the_search_goes_on(policy):
 
 def test_probabilities_follow_what_was_seen():
     space, rng = Tiles(), np.random.default_rng(0)
-    legality = LearnedLegality(space)
+    legality = FailureModel(space)
     rows = space.sample(400, rng)
     assert (legality.probability(rows) == 0).all()
     legality.observe(rows, RULES["kind"](rows))
@@ -125,20 +124,20 @@ def test_probabilities_follow_what_was_seen():
 @pytest.mark.parametrize("share", [0.2, 0.95])
 def test_a_verdict_does_not_depend_on_what_else_is_asked_for(share):
     space, rng = Tiles(), np.random.default_rng(0)
-    legality = LearnedLegality(space)
+    legality = FailureModel(space)
     rows = space.sample(200, rng)
     legality.observe(rows, large(rows) > np.quantile(large(rows), 1 - share))
-    cautious, new = Cautious(large, legality), space.sample(100, rng)
+    cautious, new = AvoidFailures(large, legality), space.sample(100, rng)
     together = cautious(new)
     assert 0.1 < np.isfinite(together).mean() < 0.9
     np.testing.assert_array_equal(together, [cautious(new[i : i + 1])[0] for i in range(100)])
     # another start of the run: asked in another order, from a copy on disk
-    again = Cautious(large, pickle.loads(pickle.dumps(legality)))
+    again = AvoidFailures(large, pickle.loads(pickle.dumps(legality)))
     np.testing.assert_array_equal(again(new[::-1])[::-1], together)
 
 
 def test_one_failure_condemns_its_neighbours_only():
-    legality = LearnedLegality(Tiles())
+    legality = FailureModel(Tiles())
     one = np.array([[0, 8, 8, 8, 8, 8, 8, 1]])
     near, far = one.copy(), np.array([[0, 1, 2, 1, 2, 1, 2, 3]])
     near[0, 6] = 4
@@ -165,10 +164,10 @@ def test_the_weights_are_the_most_probable_ones():
 
 def test_a_copy_from_disk_knows_the_same():
     space, rng = Tiles(), np.random.default_rng(1)
-    legality = LearnedLegality(space)
+    legality = FailureModel(space)
     rows = space.sample(100, rng)
     legality.observe(rows, RULES["product"](rows))
-    again = pickle.loads(pickle.dumps(Cautious(large, legality)))
+    again = pickle.loads(pickle.dumps(AvoidFailures(large, legality)))
     new = space.sample(100, rng)
-    np.testing.assert_array_equal(again(new), Cautious(large, legality)(new))
+    np.testing.assert_array_equal(again(new), AvoidFailures(large, legality)(new))
     assert not np.isfinite(again(new)).all()

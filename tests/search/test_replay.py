@@ -14,7 +14,7 @@ from pruner.models.networks.pacm import PaCM
 from pruner.models.programs.store import ProgramStore
 from pruner.models.programs.subset import subset
 from pruner.search.explorer import ExplorerSettings
-from pruner.search.offline.pool import Clock, Measurements, PoolSpace
+from pruner.search.offline.pool import Clock, PoolSpace
 from pruner.search.offline.recorded import RecordedPool
 from pruner.search.offline.session import Curve, run_tasks
 from pruner.search.offline.statistics import sign_flip_p
@@ -26,7 +26,7 @@ from pruner.search.offline.tuning import (
     tune,
     without_draft,
 )
-from pruner.search.policy import RoundSettings
+from pruner.search.policy import Measurements, RoundSettings
 from tests.models import synthetic
 
 SETTINGS = RoundSettings(

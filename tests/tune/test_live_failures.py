@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pruner.search.failures import LearnedLegality
+from pruner.search.failures import FailureModel
 from pruner.tune.measure.isolation import _kind
 from pruner.tune.measure.measurer import Candidate, Outcome
 from pruner.tune.run.live_search import DecisionSearch
@@ -36,7 +36,7 @@ def outcome(candidate):
 
 
 def test_failing_programs_of_a_union_are_proposed_less_and_less(platform):
-    from pruner.search.failures import Cautious
+    from pruner.search.failures import AvoidFailures
     from pruner.search.policy import RandomPolicy
     from pruner.tune.phases import Phases
     from pruner.tune.spaces.batched.space import BatchedSpace
@@ -46,9 +46,9 @@ def test_failing_programs_of_a_union_are_proposed_less_and_less(platform):
 
     found = design_spaces(from_operator(SIZES).module, platform.target)
     space = UnionSpace([BatchedSpace(design) for design in found], Phases())
-    legality = LearnedLegality(space)
-    score = Cautious(space.draft_score, legality)
-    policy = RandomPolicy(space, np.random.default_rng(0), legal=score, draws=128)
+    legality = FailureModel(space)
+    score = AvoidFailures(space.draft_score, legality)
+    policy = RandomPolicy(space, np.random.default_rng(0), accept=score, draws=128)
     search = DecisionSearch(space, policy, legality)
     shares = []
     for _ in range(8):
@@ -102,7 +102,7 @@ TEACH = [
     + [(None, False)],
 )
 def test_kinds_that_teach(error, teaches):
-    legality = LearnedLegality(Space())
+    legality = FailureModel(Space())
     search = DecisionSearch(Space(), Silent(), legality)
     candidate = Candidate(space=0, decisions=np.array([4, 2]), schedule=None)
     search.observe([candidate], [Outcome(error=error, costs_s=() if error else (1.0,))])
@@ -119,7 +119,7 @@ def test_what_tvm_refuses_teaches_too():
         def propose(self, num, pending):
             return np.array([[0, 4, 2]])
 
-    legality = LearnedLegality(Refusing())
+    legality = FailureModel(Refusing())
     search = DecisionSearch(Refusing(), Proposing(), legality)
     assert search.propose(1) == []
     assert search.refused == legality.failures > 0

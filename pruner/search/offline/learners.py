@@ -17,10 +17,9 @@ from pruner.models.programs.relative import Center
 from pruner.models.programs.store import ProgramStore
 from pruner.models.programs.subset import subset
 from pruner.search.explorer import ScoreFunction
-from pruner.search.offline.pool import Measurements
 from pruner.search.offline.recorded import RecordedPool, table
 from pruner.search.offline.session import Measurer
-from pruner.search.policy import Learner
+from pruner.search.policy import Learner, Measurements
 
 
 class SharedModel:

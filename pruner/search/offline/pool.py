@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pruner.arrays import Decisions
 from pruner.errors import PrunerError
 from pruner.search.keys import RowKeys
+from pruner.search.policy import Measurements
 
 _NEIGHBOURS = 16
 
@@ -88,14 +89,6 @@ class Clock:
     def thought(self) -> None:
         """End it."""
         self.thinking_s += time.process_time() - self._since
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurements:
-    """What came back for decision vectors [N, d]: seconds, infinite where it failed."""
-
-    decisions: Decisions
-    latency_s: NDArray[np.float64]
 
 
 class PoolMeasurer:

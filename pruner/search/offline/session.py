@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Decisions
 from pruner.errors import PrunerError
-from pruner.search.offline.pool import Clock, Measurements
-from pruner.search.policy import Policy
+from pruner.search.offline.pool import Clock
+from pruner.search.policy import Measurements, Policy
 
 
 class Measurer(Protocol):

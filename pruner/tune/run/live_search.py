@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.search.explorer import NoneFound
-from pruner.search.failures import LearnedLegality
-from pruner.search.offline.pool import Measurements
-from pruner.search.policy import Policy
+from pruner.search.failures import FailureModel
+from pruner.search.policy import Measurements, Policy
 from pruner.tune.measure.measurer import REFUSED, Candidate, Outcome
 from pruner.tune.spaces.union import UnionSpace
 
@@ -41,7 +40,7 @@ class LiveSearch(Protocol):
 class DecisionSearch:
     """A policy of :mod:`pruner.search` over the union of a task's design spaces."""
 
-    def __init__(self, space: UnionSpace, policy: Policy, legality: LearnedLegality) -> None:
+    def __init__(self, space: UnionSpace, policy: Policy, legality: FailureModel) -> None:
         """`legality` is told of every failure; the policy should ask it."""
         self._space, self._policy, self._legality = space, policy, legality
         self._waiting: list[int] = []  # keys of proposals without result

@@ -14,7 +14,7 @@ from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.search.adatune import AdaTunePolicy, AdaTuneSettings, decision_columns
 from pruner.search.explorer import ExplorerSettings
-from pruner.search.failures import Cautious, LearnedLegality
+from pruner.search.failures import AvoidFailures, FailureModel
 from pruner.search.policy import DraftThenVerify, Policy, RandomPolicy, RoundSettings
 from pruner.tune.measure.measurer import Check, Measurer, Platform
 from pruner.tune.measure.numerics import tolerance
@@ -96,7 +96,7 @@ def prepare(
             space = _spaces(workload, platform, options, phases, tell)
             fixed[f"space-{workload.name}"] = space
             rng = np.random.default_rng([options.seed, number])
-            legality = LearnedLegality(space)
+            legality = FailureModel(space)
             policy = _policy(workload, space, legality, options, shared, phases, rng)
             search = DecisionSearch(space, policy, legality)
         task = LiveTask(
@@ -156,25 +156,25 @@ def _has_programs(space: LiveSpace) -> bool:
 def _policy(
     workload: Workload,
     space: UnionSpace,
-    legality: LearnedLegality,
+    legality: FailureModel,
     options: SearchOptions,
     shared: SharedModel | None,
     phases: Phases,
     rng: np.random.Generator,
 ) -> Policy:
     chosen: Any = space
-    draft = Cautious(space.draft_score, legality)
+    draft = AvoidFailures(space.draft_score, legality)
     replayed = sum(isinstance(part, ReplaySpace) for part in space.spaces)
     most = _REPLAYED * len(space.spaces) // max(1, replayed)  # all spaces are drawn alike
     if isinstance(options.policy, RandomDraws):
         draws = min(options.policy.draws, most) if replayed else options.policy.draws
-        return RandomPolicy(chosen, rng, legal=draft, draws=draws)
+        return RandomPolicy(chosen, rng, accept=draft, draws=draws)
     if isinstance(options.policy, AdaTuneSettings):
         forest = options.policy
         if replayed:
             explorer = replace(forest.explorer, population=most, generations=0)
             forest = replace(forest, explorer=explorer)
-        return AdaTunePolicy(chosen, decision_columns, forest, rng, legal=draft)
+        return AdaTunePolicy(chosen, decision_columns, forest, rng, accept=draft)
     if not isinstance(options.policy, RoundSettings):
         raise PrunerError(f"policy: tune.py cannot search with {type(options.policy).__name__}")
     settings = options.policy

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ from torch import Tensor
 
 from pruner.cli.dataset import load_dataset, record_root, required_platforms
 from pruner.cli.door import run_door
-from pruner.cli.evaluate_symbolic import judge_symbolic
 from pruner.cli.fit import BEST, ranker_of
 from pruner.cli.options import build, plain
 from pruner.cli.output import say
+from pruner.cli.progress import track
 from pruner.cli.runs import new_run_folder, save_config
 from pruner.data.root import RecordRoot
 from pruner.errors import DataError, PrunerError
@@ -26,6 +27,10 @@ from pruner.models.judging.summary import full_report
 from pruner.models.programs.assemble import small_tasks_removed
 from pruner.models.programs.store import ProgramStore
 from pruner.models.ranker import Ranker
+from pruner.places import conf_folder
+from pruner.program.device import Device, device_from_mapping, load_device
+from pruner.study.draft import judge_draft
+from pruner.study.progress import Progress
 
 Judge = tuple[Ranker, CheckpointInfo | None] | SymbolicDraft
 
@@ -96,8 +101,17 @@ def _symbolic(
     folder: Path,
 ) -> tuple[list[ScoredTask], dict[str, Any]]:
     start = time.perf_counter()
-    scored, data = judge_symbolic(config, draft, root, platforms, folder)
-    scored = [task for task in scored if task.num_programs >= config.min_programs]
+    judged = judge_draft(
+        root,
+        platforms,
+        draft,
+        conf=conf_folder(),
+        device_of=partial(_device, config),
+        folder=folder,
+        duplicates=config.data.duplicates,
+        progress=Progress(tell=say, track=track),
+    )
+    scored = [task for task in judged.tasks if task.num_programs >= config.min_programs]
     if not scored:
         raise DataError(
             f"no task is left to judge: all have fewer than min_programs={config.min_programs} "
@@ -106,8 +120,15 @@ def _symbolic(
     return scored, {
         "model": plain(config.model),
         "scored_programs_per_second": _rate(sum(t.num_programs for t in scored), start),
-        "data": data,
+        "data": judged.report,
     }
+
+
+def _device(config: DictConfig, platform: str) -> Device:
+    """That of ``platform=``, or else the one named like the record folder."""
+    if config.get("platform"):
+        return device_from_mapping(plain(config.platform), origin="platform")
+    return load_device(conf_folder() / "platform" / f"{platform}.yaml")
 
 
 def _rate(num: int, start: float) -> int:

@@ -25,8 +25,8 @@ def root(tmp_path):
 
 def test_cpu_pools_get_rows_for_every_form(command, root, tmp_path):
     out = tmp_path / "table" / "results.csv"
-    arguments = [f"data.root={root}", "platforms=cpu-sse4", "calibrate=0", f"out={out}"]
-    for origin in ("", "random"):
+    arguments = [f"data.root={root}", "data.platform=cpu-sse4", "calibrate=0", f"out={out}"]
+    for origin in ("null", "random"):
         code, result, err = command(
             "draft_report", *arguments, f"origin={origin}", "plot=plot_cpu.png"
         )
@@ -46,12 +46,13 @@ def test_cpu_pools_get_rows_for_every_form(command, root, tmp_path):
 
 
 def test_unknown_platforms_and_missing_marks_are_one_line(command, root):
-    code, _, err = command("draft_report", f"data.root={root}", "platforms=cpu-none")
+    code, _, err = command("draft_report", f"data.root={root}", "data.platform=cpu-none")
     assert code != 0
-    assert "known platforms" in err
+    assert "no records in" in err
+    assert "there are records for: cpu-sse4" in err
     shutil.rmtree(root / "origin")
     code, _, err = command(
-        "draft_report", f"data.root={root}", "platforms=cpu-sse4", "origin=random"
+        "draft_report", f"data.root={root}", "data.platform=cpu-sse4", "origin=random"
     )
     assert code != 0
     assert "leave out the choice by origin" in err

@@ -1,0 +1,320 @@
+"""Quality of the symbol-based draft on measured records: nothing is learned from them."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from pruner.data.origin import found_by
+from pruner.data.quarantine import Quarantine
+from pruner.data.root import RecordRoot
+from pruner.data.tasks import Duplicates, TaskRecords
+from pruner.errors import PrunerError, UnsupportedProgram
+from pruner.models.analyzer.analyzer import Analyzer, Form, load_analyzer
+from pruner.models.analyzer.calibrate import Fit, calibrate
+from pruner.models.analyzer.choice import SymbolicDraft
+from pruner.models.analyzer.constants import save_constants
+from pruner.models.analyzer.quality import (
+    DraftTask,
+    cross_calibrated,
+    draft_task,
+    of_another_gpu,
+    quality,
+    sample_programs,
+    score_records,
+    score_task,
+)
+from pruner.models.judging.metrics import ScoredTask
+from pruner.program.dag.task_index import TaskIndex, task_index_of
+from pruner.program.device import Device, GpuDevice
+from pruner.study.progress import Progress
+
+ALL = 1  # programs that a pool of the rows "all pools" must have
+FORMS_DRAWN = ("paper", "hardware", "hardware_calibrated")
+
+
+@dataclass(slots=True)
+class Pools:
+    """Measured tasks of record folders, and the count of what was left out and why."""
+
+    root: RecordRoot
+    progress: Progress
+    index: TaskIndex | None = field(init=False)
+    counts: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.index = task_index_of(self.root.path)
+
+    def of(
+        self, platform: str, device: Device, read: Iterator[TaskRecords]
+    ) -> Iterator[TaskRecords]:
+        """Tasks with a measured program; those that name another GPU are counted and told.
+
+        Records of a folder that is named otherwise than the device are the user's choice.
+        """
+        number = len(self.root.task_files([platform]))
+        for records in self.progress.track(read, f"reading {platform}", number):
+            num = int(records.valid.sum())
+            self.counts["records"] += len(records)
+            self.counts["measured"] += num
+            if num and platform == device.name and of_another_gpu(records, device):
+                self.refuse(records, "another-gpu", f"measured on another GPU: {records.target}")
+            elif num:
+                yield records
+
+    def refuse(self, records: TaskRecords, reason: str, detail: str) -> None:
+        """Count a task that cannot be judged, and tell."""
+        num = int(records.valid.sum())
+        self.failures[reason] += num
+        self.progress.tell(f"{records.file} left out ({num} programs): {detail}")
+
+    def symbols(self, read: Iterator[TaskRecords], analyzer: Analyzer) -> Iterator[DraftTask]:
+        """Symbols of every task; unknown operators are counted and told."""
+        for records in read:
+            try:
+                yield draft_task(records, analyzer, self.index)
+            except UnsupportedProgram as error:
+                self.refuse(records, error.reason, str(error))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """Scored tasks, and what a run reports about its data.
+
+    ``rates`` tells by device where the rates came from, ``fits`` what was fitted.
+    """
+
+    tasks: Sequence[ScoredTask]
+    report: dict[str, Any]
+
+
+def judge_draft(
+    root: RecordRoot,
+    platforms: Sequence[str],
+    draft: SymbolicDraft,
+    *,
+    conf: Path,
+    device_of: Callable[[str], Device],
+    folder: Path,
+    duplicates: Duplicates = "drop",
+    progress: Progress | None = None,
+) -> Judged:
+    """Scores of every task of the record folders.
+
+    `conf` holds descriptions of devices and rates. Lines set aside are listed in
+    ``<folder>/quarantine.jsonl``; fitted rates are saved under ``<folder>/draft``.
+    """
+    progress = progress or Progress()
+    pools, scored = Pools(root, progress), []
+    fits: dict[str, Any] = {}
+    rates: dict[str, str] = {}
+    with Quarantine(folder / "quarantine.jsonl") as quarantine:
+        for platform in platforms:
+            device = device_of(platform)
+            read = pools.of(
+                platform, device, root.read(quarantine, platform, duplicates=duplicates)
+            )
+            scorer = draft.scorer(conf, device)
+            if not draft.calibrate:
+                if draft.form == "hardware" and isinstance(scorer, Analyzer):
+                    rates[device.name] = scorer.constants.origin
+                scored += _scores(pools, read, scorer)
+                continue
+            assert isinstance(scorer, Analyzer), scorer  # SymbolicDraft lets no other form through
+            fitted = _calibrated(list(pools.symbols(read, scorer)), draft, scorer, folder)
+            scored += fitted.tasks
+            fits[device.name] = fitted.report
+            progress.tell(
+                f"rates fitted to {fitted.report['whole']['num_programs']} programs: "
+                f"{fitted.report['saved']}; copy it to conf/draft to use it"
+            )
+    without_score = sum(int(np.isneginf(task.score).sum()) for task in scored)
+    if without_score:
+        progress.tell(f"{without_score:,} programs have no symbols; they are ranked last")
+    report = {
+        "platforms": list(platforms),
+        "num_records": pools.counts["records"],
+        "num_measured": pools.counts["measured"],
+        "quarantined": dict(quarantine.counts),
+        "num_left_out": pools.failures.total(),
+        "left_out": dict(pools.failures),
+        "num_without_score": without_score,
+        "rates": rates,
+        "calibration": fits,
+    }
+    return Judged(tasks=scored, report=report)
+
+
+def _scores(pools: Pools, read: Iterator[TaskRecords], scorer: Any) -> list[ScoredTask]:
+    out = []
+    for records in read:
+        try:
+            out.append(score_records(records, scorer, pools.index))
+        except UnsupportedProgram as error:
+            pools.refuse(records, error.reason, str(error))
+    return out
+
+
+def _calibrated(
+    tasks: Sequence[DraftTask], draft: SymbolicDraft, analyzer: Analyzer, folder: Path
+) -> Judged:
+    """Every task is scored with rates fitted to the other half; rates of all tasks are saved."""
+    rng = np.random.default_rng(draft.seed)
+    halves, fits = cross_calibrated(tasks, analyzer, draft.calibrate, rng)
+    start = analyzer.uncalibrated()
+    whole = calibrate(sample_programs(tasks, start, draft.calibrate, rng), start)
+    path = folder / "draft" / f"{analyzer.device.name}.yaml"
+    path.parent.mkdir(exist_ok=True)
+    save_constants(path, whole.constants)
+    report = {
+        "saved": str(path),
+        "whole": _summary(whole),
+        **{f"half_{number}": _summary(fit) for number, fit in fits.items()},
+    }
+    return Judged(tasks=[score_task(task, halves[task.fold]) for task in tasks], report=report)
+
+
+def _summary(fit: Fit) -> dict[str, Any]:
+    return {
+        "num_programs": fit.num_programs,
+        "error_before": fit.error_before,
+        "error_after": fit.error_after,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftTable:
+    """What a table of the draft's forms is made of.
+
+    ``calibrate``: measured programs a half of the tasks (0: no calibrated form); ``official``: also
+    the released form, which needs the general engine (minutes); ``min_programs``: what a large
+    pool has; ``origin``: only programs found in that way, where the records tell; ``repeats``: a
+    program's latency is the mean or the fastest of its timings (for busy machines).
+    """
+
+    calibrate: int = 200
+    official: bool = False
+    min_programs: int = 200
+    origin: str | None = None
+    repeats: Literal["mean", "fastest"] = "mean"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises PrunerError for values that mean nothing."""
+        if self.repeats not in ("mean", "fastest"):
+            raise PrunerError(f"repeats={self.repeats} is unknown; known: mean, fastest")
+        if type(self.calibrate) is not int or self.calibrate < 0:
+            raise PrunerError(f"calibrate={self.calibrate}: a number of programs, 0 or more")
+
+    def title(self, platform: str) -> str:
+        """What the rows of a platform are called."""
+        fastest = "fastest" if self.repeats == "fastest" else None
+        return " ".join(filter(None, (platform, self.origin, fastest)))
+
+
+def draft_rows(
+    root: RecordRoot,
+    platform: str,
+    table: DraftTable,
+    *,
+    conf: Path,
+    progress: Progress | None = None,
+) -> list[dict[str, Any]]:
+    """Rows of one platform: one a form and pool selection. The rates of all rows are the defaults.
+
+    Raises:
+        PrunerError: unknown platform, no records of it, or no task to calibrate with.
+    """
+    rows = []
+    for form, tasks in _forms(root, platform, table, conf, progress or Progress()).items():
+        for least in (ALL, table.min_programs):
+            kept = [task for task in tasks if task.num_programs >= least]
+            if kept:
+                name = table.title(platform)
+                rows.append(
+                    {"platform": name, "form": form, "min_programs": least, **quality(kept)}
+                )
+    return rows
+
+
+def _measured(root: RecordRoot, platform: str, table: DraftTable) -> Iterator[TaskRecords]:
+    for task in root.read(Quarantine(), platform):
+        chosen = task.select(found_by(root.path, task, table.origin)) if table.origin else task
+        chosen = chosen.select(chosen.valid)
+        if table.repeats == "fastest":
+            chosen = replace(chosen, latency_s=np.array([min(costs) for costs in chosen.costs_s]))
+        yield chosen
+
+
+def _forms(
+    root: RecordRoot, platform: str, table: DraftTable, conf: Path, progress: Progress
+) -> dict[str, list[ScoredTask]]:
+    hardware = load_analyzer(conf, platform).uncalibrated()
+    on_gpu = isinstance(hardware.device, GpuDevice)
+    forms: tuple[Form, ...] = get_args(Form) if on_gpu else ("hardware",)
+    pools = Pools(root, progress)
+    read = list(pools.of(platform, hardware.device, _measured(root, platform, table)))
+    tasks = list(pools.symbols(iter(read), hardware))
+    scored: dict[str, list[ScoredTask]] = {}
+    if on_gpu and table.official:
+        released = SymbolicDraft(form="official").scorer(conf, hardware.device)
+        scored["official"] = _scores(pools, iter(read), released)
+    scored |= {form: [score_task(t, replace(hardware, form=form)) for t in tasks] for form in forms}
+    scored["oracle"] = [_oracle(t.name, t.latency_s) for t in tasks]
+    for group, name in (("c", "compute"), ("m", "memory")):
+        for form in forms:
+            ablated = replace(hardware, form=form, without=group)
+            scored[f"{form}_without_{name}"] = [score_task(t, ablated) for t in tasks]
+    if table.calibrate:
+        rng = np.random.default_rng(table.seed)
+        folds, fits = cross_calibrated(tasks, hardware, table.calibrate, rng)
+        scored["hardware_calibrated"] = [score_task(t, folds[t.fold]) for t in tasks]
+        for fit in fits.values():
+            progress.tell(
+                f"{platform}: {fit.num_programs} programs, error {fit.error_before:.3f} -> "
+                f"{fit.error_after:.3f}"
+            )
+    return scored
+
+
+def _oracle(name: str, latency_s: np.ndarray) -> ScoredTask:
+    return ScoredTask(name=name, latency_s=latency_s, score=-latency_s)
+
+
+def row_text(row: dict[str, Any]) -> str:
+    """A row on one line, for people."""
+    return (
+        f"{row['platform']:6s} {row['form']:25s} >={row['min_programs']:<4d}"
+        f"2%: {row['best1_at_2pct']:.4f} random {row['random_at_2pct']:.4f} "
+        f"ratio {row['regret_ratio_at_2pct']:6.3f}  1/8: {row['best1_at_eighth']:.4f} random "
+        f"{row['random_at_eighth']:.4f}  rank {row['rank_correlation']:.3f}"
+    )
+
+
+def plot_draft(path: Path, rows: Sequence[dict[str, Any]], min_programs: int) -> None:
+    """Regret of the 1/50 draft by form and platform, all pools and large pools."""
+    from matplotlib.figure import Figure
+
+    forms = [form for form in FORMS_DRAWN if any(row["form"] == form for row in rows)]
+    platforms = list(dict.fromkeys(row["platform"] for row in rows))
+    sizes = [n for n in (ALL, min_programs) if any(row["min_programs"] == n for row in rows)]
+    figure = Figure(figsize=(4.5 * len(sizes), 3.2), layout="constrained")
+    axes = figure.subplots(1, len(sizes), sharey=True, squeeze=False)[0]
+    for axis, least in zip(axes, sizes, strict=True):
+        of = {(r["platform"], r["form"]): r for r in rows if r["min_programs"] == least}
+        shown = [p for p in platforms if (p, forms[0]) in of]
+        series = {"random": [1 - of[p, forms[0]]["random_at_2pct"] for p in shown]}
+        series |= {form: [1 - of[p, form]["best1_at_2pct"] for p in shown] for form in forms}
+        for shift, (name, values) in enumerate(series.items()):
+            places = np.arange(len(shown)) + 0.2 * (shift - 1.5)
+            axis.bar(places, values, width=0.2, label=name.replace("_", " "))
+        axis.set_xticks(range(len(shown)), shown)
+        axis.set_title("all pools" if least == ALL else f"pools of {least} or more")
+        axis.set_yscale("log")
+    axes[0].set_ylabel("1 - Best-1, 1/50 of the pool")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    figure.savefig(path, dpi=120)

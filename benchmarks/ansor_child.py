@@ -13,10 +13,11 @@ import sys
 import time
 from typing import Any
 
-from pruner.tune.te_operators import tensors_for
+from pruner.program.dag.operators import te_tensors
 
 tvm: Any = importlib.import_module("tvm")
 ansor: Any = importlib.import_module("tvm.auto_scheduler")
+te, topi = importlib.import_module("tvm.te"), importlib.import_module("tvm.topi")
 features: Any = importlib.import_module("tvm.auto_scheduler.feature")
 
 HOST = "llvm"  # the wheel has no CUDA; the header of a record is parsed with this target
@@ -26,7 +27,7 @@ def make_task(record: dict[str, Any], fused: list[str], target: str) -> Any:
     """Ansor's search task of an operator, with the hardware parameters of the record."""
     workload_key, _, hardware = record["i"][0][:3]
     return ansor.SearchTask(
-        compute_dag=ansor.ComputeDAG(tensors_for(workload_key, fused)),
+        compute_dag=ansor.ComputeDAG(te_tensors(te, topi, workload_key, fused)),
         workload_key=workload_key,
         target=tvm.target.Target(target),
         hardware_params=ansor.HardwareParams(*hardware),

@@ -1,14 +1,13 @@
 """Lines that are not records: counted by reason and written to a report, never fatal."""
 
+import json
 import logging
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
-
-import orjson
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +85,7 @@ class Quarantine:
             self._handle = self.report.open("wb")
         excerpt = text[:EXCERPT_BYTES].decode("utf-8", errors="backslashreplace")
         entry = Entry(file=file, line=line, reason=reason, detail=detail, excerpt=excerpt)
-        self._handle.write(orjson.dumps(entry) + b"\n")
+        self._handle.write(json.dumps(asdict(entry)).encode() + b"\n")
 
     def close(self) -> None:
         """Finish the report file."""
@@ -112,6 +111,6 @@ def read_report(path: Path | str) -> list[Entry]:
     """The entries of a report file, in the order they were written."""
     entries = []
     for line in Path(path).read_bytes().splitlines():
-        fields = orjson.loads(line)
+        fields = json.loads(line)
         entries.append(Entry(**{**fields, "reason": Reason(fields["reason"])}))
     return entries

@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 
 from pruner.data.quarantine import MalformedError, Reason
+from pruner.data.workload import MAX_EXTENT
 
-MAX_EXTENT = 2**31
 _DIGITS = b"0123456789"
 
 # Fields after the tag: i = index or flag, e = extent, E = list of extents, I = list of indices,

@@ -1,31 +1,52 @@
 """Workload keys: what operator on which shapes a task is, and when two tasks are the same work.
 
 A workload key is the JSON list that TVM writes: ``["conv2d_layer", 128, 64, 56, 56, ...]`` for the
-operators of datasets/README.md, ``["<md5>", 1, 64, ...]`` for TenSet's subgraphs.
+operators of :data:`ARGUMENTS`, ``["<md5>", 1, 64, ...]`` for TenSet's subgraphs.
+
+Imported in the Ansor environment too, so all that it imports is of the standard library.
 """
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
-import orjson
-
 from pruner.data.quarantine import MalformedError, Reason
-from pruner.data.steps import MAX_EXTENT
 
-# Operators that a log may fuse behind a convolution; the workload key does not mention them.
-FUSABLE = ("add", "relu")
+ARGUMENTS: dict[str, tuple[str, ...]] = {
+    "matmul": ("m", "k", "n"),
+    "batch_matmul": ("batch", "heads", "m", "k", "n"),
+    "conv2d": ("n", "ci", "h", "w", "co", "kh", "kw", "stride", "padding"),
+    "depthwise_conv2d": ("n", "c", "h", "w", "kh", "kw", "stride", "padding"),
+    "pool": ("kind", "n", "c", "h", "w", "kh", "kw", "stride", "padding"),
+    "softmax": ("rows", "columns"),
+    "layer_norm": ("rows", "columns"),
+    "reduction": ("shape", "axis", "keepdims"),
+    "relu": ("*shape",),
+}
+"""The table of operators: the arguments of each one's key, in order (``*``: any number of them).
+
+A key is written ``["<operator>_layer", *arguments]``. What an operator computes stands in
+``pruner/program/dag/operators/<operator>.py``. An argument named ``padding`` is compared as
+elements, its window being ``kh`` and ``kw`` (1 where there is none): see `Workload.identity`.
+"""
+
+# Operators fused behind another one, in this order; the workload key does not mention them.
+FUSABLE = ("bias", "add", "relu")
 _CHAIN = rf"((?:_(?:{'|'.join(FUSABLE)}))+)"
 _OPERATOR = rf"(?!(?:{'|'.join(FUSABLE)})_)[a-z]+(?:\d+[a-z]+)*"
 _FUSED_BEHIND_OPERATOR = re.compile(rf"{_OPERATOR}{_CHAIN}_\d")
 _FUSED_AT_THE_END = re.compile(rf"{_OPERATOR}_\w*?{_CHAIN}$")
 
-# Operators whose last four arguments are kernel height, kernel width, stride and padding.
-_WINDOWED = ("conv2d_layer", "depthwise_conv2d_layer", "pool_layer")
+MAX_EXTENT = 2**31
+_LAYER = "_layer"
 _MAX_NAME = 150
+
+Padding = int | str | list[int]
+Amounts = tuple[int, int, int, int]  # top, left, bottom, right, in elements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,29 +61,51 @@ class Workload:
         """The operator without ``_layer``; ``"subgraph"`` where the key is a hash."""
         if re.fullmatch(r"[0-9a-f]{32}", self.op):
             return "subgraph"
-        return self.op.removesuffix("_layer")
+        return self.op.removesuffix(_LAYER)
+
+    @property
+    def operator(self) -> str | None:
+        """Its name in the table of operators; None for anything else."""
+        name = self.op.removesuffix(_LAYER)
+        return name if self.op.endswith(_LAYER) and name in ARGUMENTS else None
+
+    @property
+    def named(self) -> Mapping[str, Any]:
+        """The arguments by name; empty where the operator is not known or takes any number."""
+        names = ARGUMENTS[self.operator] if self.operator else ()
+        return dict(zip(names, self.args, strict=True)) if len(names) == len(self.args) else {}
 
     @property
     def identity(self) -> str:
         """Canonical JSON that is equal exactly for equal work, on whatever platform it was logged.
 
-        Paddings are compared as shapes (MI50 logs write integers where CUDA logs write SAME or
+        Paddings are compared as elements (MI50 logs write integers where CUDA logs write SAME or
         VALID). Fused operators are not part of it: a convolution with and without its relu tiles
         alike, so a split has to keep both on one side.
         """
         args = list(self.args)
-        if self.op in _WINDOWED and len(args) >= 4:
-            kernel_h, kernel_w, _, padding = args[-4:]
-            args[-1] = explicit_padding(padding, kernel_h, kernel_w)
+        named = self.named
+        if "padding" in named:
+            place = ARGUMENTS[self.op.removesuffix(_LAYER)].index("padding")
+            try:
+                window = named.get("kh", 1), named.get("kw", 1)
+                args[place] = list(pad_amounts(named["padding"], *window))
+            except (TypeError, ValueError):  # no padding that anyone knows: as it is written
+                pass
         return json.dumps([self.op, *args], separators=(",", ":"))
 
     def file_stem(self, fused: tuple[str, ...] = ()) -> str:
         """The task name used in file names, as in ``conv2d_add_relu_128_64_56_56_...``."""
-        words = [self.op.removesuffix("_layer"), *fused, *_flat(self.args)]
+        words = [self.op.removesuffix(_LAYER), *fused, *_flat(self.args)]
         stem = re.sub(r"[^A-Za-z0-9.+-]+", "_", "_".join(words)).strip("_.")
         if len(stem) <= _MAX_NAME:
             return stem
         return f"{stem[:_MAX_NAME]}_{sha256(stem.encode()).hexdigest()[:12]}"
+
+
+def workload_key(operator: str, *args: Any) -> str:
+    """The key of an operator of the table with these arguments."""
+    return json.dumps([operator + _LAYER, *args])
 
 
 @lru_cache(maxsize=65536)
@@ -73,8 +116,8 @@ def parse_workload(workload_key: str) -> Workload:
         MalformedError: not a JSON list that starts with a name, or a size beyond 2^31.
     """
     try:
-        parts = orjson.loads(workload_key)
-    except orjson.JSONDecodeError:
+        parts = json.loads(workload_key)
+    except (ValueError, RecursionError):
         parts = None
     if not isinstance(parts, list) or not parts or not isinstance(parts[0], str) or not parts[0]:
         raise MalformedError(Reason.BAD_FIELD, f"workload key {workload_key[:80]!r}")
@@ -83,23 +126,31 @@ def parse_workload(workload_key: str) -> Workload:
     return Workload(op=parts[0], args=tuple(parts[1:]))
 
 
-def explicit_padding(padding: Any, kernel_h: Any, kernel_w: Any) -> Any:
-    """Padding as ``[top, left, bottom, right]`` in elements; unknown spellings come back as given.
+def pad_amounts(padding: Padding, kernel_h: int, kernel_w: int) -> Amounts:
+    """(top, left, bottom, right) in elements.
 
-    SAME pads kernel - 1 in all, the larger half on top and left, whatever the stride (the rule of
-    TVM's operator library, which defined these workloads); an integer pads that much on each side.
+    ``"SAME"`` pads kernel - 1 in all whatever the stride, the odd one on top and left; ``"VALID"``
+    pads nothing; an integer, or ``[h, w]``, is padded on both sides; four integers are taken as
+    they are. Source: ``get_pad_tuple`` of TVM's operator library, which defined these workloads.
+
+    Raises:
+        ValueError: another spelling.
     """
-    if padding == "SAME":
-        total_h, total_w = kernel_h - 1, kernel_w - 1
-        top, left = (total_h + 1) // 2, (total_w + 1) // 2
-        return [top, left, total_h - top, total_w - left]
-    if padding == "VALID":
-        return [0, 0, 0, 0]
-    if isinstance(padding, int) and not isinstance(padding, bool):
-        return [padding] * 4
-    if isinstance(padding, list) and len(padding) == 2:
-        return [*padding, *padding]
-    return padding
+    match padding:
+        case bool():
+            pass
+        case "VALID":
+            return 0, 0, 0, 0
+        case "SAME":
+            bottom, right = (kernel_h - 1) // 2, (kernel_w - 1) // 2
+            return kernel_h - 1 - bottom, kernel_w - 1 - right, bottom, right
+        case int() if padding >= 0:
+            return padding, padding, padding, padding
+        case [int(h), int(w)] if min(h, w) >= 0:
+            return h, w, h, w
+        case [int(top), int(left), int(bottom), int(right)] if min(padding) >= 0:
+            return top, left, bottom, right
+    raise ValueError(f"padding must be SAME, VALID or integers >= 0, got {padding!r}")
 
 
 def fused_from_name(task: str) -> tuple[str, ...]:

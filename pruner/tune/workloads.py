@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pruner.errors import PrunerError
-from pruner.tune import operators
+from pruner.program.dag.operators import options as operators
 from pruner.tune.tvm_import import load_tvm
 
 
@@ -49,8 +49,8 @@ def from_operator(spec: Mapping[str, Any], weight: float = 1.0) -> Workload:
     """A named operator. Raises `PrunerError` for options it does not take."""
     spec = operators.checked(spec)
     tvm = load_tvm().tvm
-    te = importlib.import_module("tvm.te")
-    module = tvm.IRModule({"main": te.create_prim_func(operators.tensors(spec))})
+    te, topi = importlib.import_module("tvm.te"), importlib.import_module("tvm.topi")
+    module = tvm.IRModule({"main": te.create_prim_func(operators.tensors(te, topi, spec))})
     name = operators.name_of(spec)
     return Workload(name=name, module=normalised(module), weight=weight, spec=spec)
 

@@ -1,6 +1,8 @@
+import json
+
 import pytest
 
-from pruner.data.workload import explicit_padding, fused_from_name, parse_workload
+from pruner.data.workload import ARGUMENTS, fused_from_name, pad_amounts, parse_workload
 
 
 def identity(key):
@@ -58,9 +60,39 @@ def test_other_shapes_are_other_work(one, other):
 @pytest.mark.parametrize("kernel", [1, 2, 3, 4, 5, 7])
 def test_same_padding_keeps_the_size_at_stride_one(kernel):
     """The property that gives SAME its name: size + pads - kernel + 1 = size."""
-    top, left, bottom, right = explicit_padding("SAME", kernel, kernel)
+    top, left, bottom, right = pad_amounts("SAME", kernel, kernel)
     assert 14 + top + bottom - kernel + 1 == 14
     assert 14 + left + right - kernel + 1 == 14
+
+
+@pytest.mark.parametrize(
+    ("padding", "amounts"),
+    [
+        ("VALID", (0, 0, 0, 0)),
+        ("SAME", (1, 2, 1, 1)),  # 3 x 4: the odd one of 3 goes to the left
+        (2, (2, 2, 2, 2)),
+        ([1, 0], (1, 0, 1, 0)),
+        ([1, 2, 3, 4], (1, 2, 3, 4)),
+    ],
+)
+def test_padding_in_elements(padding, amounts):
+    assert pad_amounts(padding, 3, 4) == amounts
+
+
+@pytest.mark.parametrize("padding", ["HALF", -1, [1], [1, -1], [1, 2, 3], True, None, 0.5])
+def test_other_paddings_are_refused_and_stay_as_they_are_in_an_identity(padding):
+    with pytest.raises(ValueError, match="padding must be SAME, VALID or integers >= 0"):
+        pad_amounts(padding, 3, 3)
+    key = json.dumps(["conv2d_layer", 1, 8, 9, 9, 8, 3, 3, 1, padding], separators=(",", ":"))
+    assert identity(key) == key
+
+
+def test_a_window_is_known_by_the_names_of_its_arguments(monkeypatch):
+    """Any operator with an argument called padding: there is no other list to remember."""
+    monkeypatch.setitem(ARGUMENTS, "toy", ("n", "padding", "w", "kw"))
+    assert identity('["toy_layer", 1, "SAME", 9, 3]') == identity('["toy_layer", 1, [0, 1], 9, 3]')
+    assert identity('["toy_layer", 1, "SAME", 9, 3]') != identity('["toy_layer", 1, 1, 9, 3]')
+    assert parse_workload('["toy_layer", 1, 0, 9, 3]').named["kw"] == 3
 
 
 def test_a_tenset_key_is_its_own_identity():
@@ -81,6 +113,7 @@ def test_a_tenset_key_is_its_own_identity():
         ("ansor_relu_128_1008_42_42.log", ()),
         ("ansor_conv2d_128_3_230_230_64_7_7_2_VALID.log", ()),
         ("matmul_relu_16_64_64", ("relu",)),
+        ("conv2d_bias_add_relu_1_64_56_56", ("bias", "add", "relu")),
         ("network_run_2.log", ()),
         ("conv2d_128_64_56_56_64_3_3_1_SAME", ()),
         ("relu_4096_4096", ()),

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pruner.errors import UnsupportedProgram
+from pruner.data.workload import ARGUMENTS, FUSABLE, pad_amounts, parse_workload
+from pruner.errors import PrunerError, UnsupportedProgram
+from pruner.program.dag import operators
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.dag.expr import Binary, Call, Const, Load, walk
 from pruner.program.dag.operators import dag_for_workload
-from pruner.program.dag.operators.padding import pad_amounts
+from pruner.program.dag.operators.epilogue import EPILOGUES
+from pruner.program.dag.operators.options import checked, key_of, name_of, tuned_operators
 
 
 def key(*parts: Any) -> str:
@@ -150,6 +154,90 @@ def test_refusals_name_a_reason(workload: str, reason: str) -> None:
     with pytest.raises(UnsupportedProgram) as caught:
         dag_for_workload(workload)
     assert caught.value.reason == reason
+
+
+def test_a_bias_is_one_number_a_channel() -> None:
+    image = dag_for_workload(key("conv2d_layer", 1, 8, 9, 9, 4, 3, 3, 1, "SAME"), ("bias", "relu"))
+    assert [s.shape for s in image.stages[4:]] == [(4,), (1, 4, 9, 9), (1, 4, 9, 9)]
+    product = dag_for_workload(key("matmul_layer", 3, 5, 7), ("bias",))
+    assert [s.shape for s in product.stages[3:]] == [(7,), (3, 7)]
+
+
+def test_softmax_has_four_stages_behind_its_data() -> None:
+    dag = dag_for_workload(key("softmax_layer", 5, 8))
+    assert [s.shape for s in dag.stages] == [(5, 8), (5,), (5, 8), (5,), (5, 8)]
+    assert [s.combiner for s in dag.stages] == [None, "max", None, "add", None]
+
+
+def test_an_operator_without_a_dag_says_so() -> None:
+    with pytest.raises(UnsupportedProgram, match="'layer_norm_layer' has no compute DAG"):
+        dag_for_workload(key("layer_norm_layer", 5, 8))
+
+
+def test_names_of_logs_and_epilogues_are_the_same_words() -> None:
+    assert tuple(EPILOGUES) == FUSABLE
+
+
+def test_options_become_the_key_of_the_same_work() -> None:
+    matmul = {"operator": "matmul", "m": 2, "n": 3, "k": 4}
+    assert (key_of(matmul), name_of(matmul)) == (key("matmul_layer", 2, 4, 3), "matmul_2_3_4")
+    many = {"operator": "batch_matmul", "batch": 6, "m": 2, "n": 3, "k": 4}
+    assert key_of(many) == key("batch_matmul_layer", 6, 1, 2, 4, 3)
+    assert name_of(many) == "batch_matmul_6_2_3_4"
+
+
+TOY = """
+'''Sums over windows along the last of two axes.'''
+from pruner.data.workload import ARGUMENTS, pad_amounts
+from pruner.program.dag.build import axes, load
+from pruner.program.dag.operators.builder import DagBuilder
+from pruner.program.dag.operators.operator import Operator
+from pruner.program.dag.operators.windows import window
+
+def _dag(n, w, kw, padding):
+    _, left, _, right = pad_amounts(padding, 1, kw)
+    dag = DagBuilder()
+    data = dag.placeholder("data", (n, w + left + right))
+    i, j, r = axes(3)
+    dims = [("i", n), ("j", w + left + right - kw + 1)]
+    dag.reduce("sum", dims, [("k", kw)], load(data, i, window(j, 1, r)))
+    return dag
+
+def _te(te, topi, dtype, n, w, kw, padding):
+    return [te, topi, dtype, n, w, kw, padding]
+
+OPERATOR = Operator(dag=_dag, te=_te, options=ARGUMENTS["toy"])
+"""
+
+
+def test_a_new_operator_is_one_file_and_one_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recipe in CONTRIBUTING.md: the file, the row; conf/workload and the test are left."""
+    (tmp_path / "toy.py").write_text(TOY)
+    monkeypatch.setattr(operators, "__path__", [*operators.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "pruner.program.dag.operators.toy", raising=False)
+    monkeypatch.setitem(ARGUMENTS, "toy", ("n", "w", "kw", "padding"))
+    spec = {"operator": "toy", "n": 2, "w": 9, "kw": 3, "padding": "SAME"}
+    assert "toy" in tuned_operators()
+    assert (key_of(spec), name_of(spec)) == (key("toy_layer", 2, 9, 3, "SAME"), "toy_2_9_3_SAME")
+    with pytest.raises(PrunerError, match=r"workload.w=0: toy needs a whole number, 1 or more"):
+        checked({**spec, "w": 0})
+    same, other = (parse_workload(key("toy_layer", 2, 9, 3, p)) for p in ("SAME", [0, 1]))
+    assert same.identity == other.identity
+    dag = dag_for_workload(key_of(spec), ("relu",))
+    assert [s.shape for s in dag.stages] == [(2, 11), (2, 9), (2, 9)]
+    found = operators.te_tensors("te", "topi", key_of(spec), dtype="float16")
+    assert found == ["te", "topi", "float16", 2, 9, 3, "SAME"]
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_every_operator_of_the_table_has_its_file(name: str) -> None:
+    operator = operators.find_operator(name)
+    assert set(operator.options) | set(operator.fixed) in (set(), set(ARGUMENTS[name]))
+    assert set(operator.choices) <= set(operator.options)
+    yaml = Path(__file__).parents[2] / "conf" / "workload" / f"{name}.yaml"
+    assert yaml.is_file() == bool(operator.options)
 
 
 def test_unknown_epilogue_is_refused() -> None:

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 from pruner.errors import PrunerError
-from pruner.tune import operators
+from pruner.program.dag.operators import options as operators
 
 CONV = {"n": 2, "ci": 4, "h": 9, "w": 7, "co": 6, "kh": 3, "kw": 3, "stride": 2, "padding": 1}
 SPECS = {
@@ -25,7 +25,7 @@ TORCH = {
     "conv2d": lambda x, k: functional.conv2d(x, k, stride=2, padding=1),
     "depthwise_conv2d": lambda x, k: functional.conv2d(x, k, stride=2, padding=1, groups=4),
     "pool_max": lambda x: functional.max_pool2d(x, 3, 2, 1),
-    "pool_avg": lambda x: functional.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+    "pool_avg": lambda x: functional.avg_pool2d(x, 3, 2, 1),
     "softmax": lambda x: torch.softmax(x, -1),
     "layer_norm": lambda x, g, b: functional.layer_norm(x, [8], g, b),
 }

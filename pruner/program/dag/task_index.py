@@ -11,7 +11,7 @@ from pathlib import Path
 from pruner.data.tenset.task_pickle import read_task_pickle
 from pruner.errors import DataError, UnsupportedProgram
 from pruner.program.dag.dag import ComputeDAG
-from pruner.program.dag.operators import OPERATORS, dag_for_workload, parse_workload_key
+from pruner.program.dag.operators import dag_for_workload, read_key
 from pruner.program.dag.tenset import dag_from_json
 
 PATTERN = "*.task.pkl"
@@ -91,8 +91,7 @@ def find_dag(
     Raises :class:`UnsupportedProgram` as :func:`~pruner.program.dag.operators.dag_for_workload` and
     :meth:`TaskIndex.dag` do; ``unknown-task`` also when the key is a hash and ``tasks`` is None.
     """
-    name, _ = parse_workload_key(workload_key)
-    if name in OPERATORS:
+    if read_key(workload_key).operator is not None:
         return dag_for_workload(workload_key, fused)
     if fused:
         raise UnsupportedProgram("unknown-epilogue", f"{fused} behind the task {workload_key}")

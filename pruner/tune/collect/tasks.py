@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from pruner.data.workload import parse_workload
+from pruner.data.workload import parse_workload, workload_key
 from pruner.errors import PrunerError
 
 
@@ -25,7 +25,7 @@ class CollectTask:
 
 def task(op: str, *args: Any, fused: tuple[str, ...] = ()) -> CollectTask:
     """Write a task without the JSON."""
-    return CollectTask(workload_key=json.dumps([f"{op}_layer", *args]), fused=fused)
+    return CollectTask(workload_key=workload_key(op, *args), fused=fused)
 
 
 # Every well-scheduled program runs in 0.01 to 1 ms on one core. relu alone is missing on purpose:

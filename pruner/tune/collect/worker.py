@@ -24,16 +24,17 @@ from typing import Any
 
 import numpy as np
 
+from pruner.program.dag.operators import te_tensors
 from pruner.tune.collect.layout import read_journal
 from pruner.tune.collect.spec import SLOW_PROGRAM_EXIT, WorkerSpec
 from pruner.tune.measure.priority import undisturbed
-from pruner.tune.te_operators import tensors_for
 
 logger = logging.getLogger(__name__)
 
 # by name, because type checkers see the TVM of the main environment, which has no Ansor any more
 tvm: Any = importlib.import_module("tvm")
 ansor: Any = importlib.import_module("tvm.auto_scheduler")
+te, topi = importlib.import_module("tvm.te"), importlib.import_module("tvm.topi")
 
 FAILED_COST_S = 1e10  # what Ansor writes for a program that could not be measured
 # MeasureErrorNo of Ansor: COMPILE_HOST, RUNTIME_DEVICE, BUILD_TIMEOUT
@@ -54,7 +55,7 @@ class Progress:
 def make_task(spec: WorkerSpec) -> Any:
     """Build Ansor's search task with explicit hardware parameters."""
     return ansor.SearchTask(
-        compute_dag=ansor.ComputeDAG(tensors_for(spec.workload_key, spec.fused)),
+        compute_dag=ansor.ComputeDAG(te_tensors(te, topi, spec.workload_key, spec.fused)),
         workload_key=spec.workload_key,
         target=tvm.target.Target(spec.target),
         hardware_params=ansor.HardwareParams(*spec.hardware_params),

@@ -24,12 +24,13 @@ from typing import Any
 
 import numpy as np
 
+from pruner.program.dag.operators.options import tensors
 from pruner.tune.measure.numerics import inputs, relative_error, tolerance
 from pruner.tune.measure.priority import undisturbed
-from pruner.tune.operators import tensors
 
 tvm: Any = importlib.import_module("tvm")
 ansor: Any = importlib.import_module("tvm.auto_scheduler")
+te, topi = importlib.import_module("tvm.te"), importlib.import_module("tvm.topi")
 
 FAILED_S = 1e10  # what Ansor writes for a program that could not be measured
 # MeasureErrorNo of Ansor by the kind of failure
@@ -207,7 +208,7 @@ def timed(spec: dict[str, Any], path: str, best_s: float) -> dict[str, Any]:
 def make_task(spec: dict[str, Any]) -> Any:
     """The operator as Ansor's search task with explicit hardware parameters."""
     return ansor.SearchTask(
-        compute_dag=ansor.ComputeDAG(tensors(spec["operator"])),
+        compute_dag=ansor.ComputeDAG(tensors(te, topi, spec["operator"])),
         workload_key=json.dumps([spec["task"]]),
         target=tvm.target.Target(spec["target"]),
         hardware_params=ansor.HardwareParams(*spec["hardware_params"]),

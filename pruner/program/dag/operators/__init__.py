@@ -1,65 +1,81 @@
-"""Definitions of the standard operators: a workload key becomes a :class:`ComputeDAG`.
+"""The standard operators, one file each: compute DAG, TE expression, options of ``tune.py``.
 
-A workload key is the JSON list that measurement records carry, for example
-``["conv2d_layer", 1, 64, 56, 56, 64, 3, 3, 1, "SAME"]``. All values are float32, images are NCHW.
-The definitions are TE's own (TOPI): the same stages in the same order, the same axes, the same
-expressions, because schedule steps refer to stages and axes by number.
+The table of operators is :data:`pruner.data.workload.ARGUMENTS`: an operator named there has its
+file here, ``<name>.py`` with one :class:`Operator` called ``OPERATOR``. A workload key is the JSON
+list that measurement records carry, for example ``["conv2d_layer", 1, 64, 56, 56, 64, 3, 3, 1,
+"SAME"]``. DAGs are float32, images are NCHW.
+
+Imported in the Ansor environment too, so all that it imports is of the standard library.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+import importlib
+from collections.abc import Sequence
 from typing import Any
 
+from pruner.data.quarantine import MalformedError
+from pruner.data.workload import ARGUMENTS, Workload, parse_workload
 from pruner.errors import UnsupportedProgram
 from pruner.program.dag.dag import ComputeDAG
-from pruner.program.dag.operators.builder import Draft
-from pruner.program.dag.operators.conv import conv2d_layer, depthwise_conv2d_layer
-from pruner.program.dag.operators.epilogue import append_fused
-from pruner.program.dag.operators.matmul import batch_matmul_layer, matmul_layer
-from pruner.program.dag.operators.pool import pool_layer
-from pruner.program.dag.operators.simple import reduction_layer, relu_layer
-
-OPERATORS: dict[str, Callable[..., Draft]] = {
-    "matmul_layer": matmul_layer,
-    "batch_matmul_layer": batch_matmul_layer,
-    "conv2d_layer": conv2d_layer,
-    "depthwise_conv2d_layer": depthwise_conv2d_layer,
-    "pool_layer": pool_layer,
-    "reduction_layer": reduction_layer,
-    "relu_layer": relu_layer,
-}
+from pruner.program.dag.operators.epilogue import epilogues
+from pruner.program.dag.operators.operator import Operator, Tensors
 
 
-def parse_workload_key(workload_key: str) -> tuple[str, tuple[Any, ...]]:
-    """Operator name (or task hash) and arguments of a workload key.
+def find_operator(name: str) -> Operator:
+    """The operator of that name in the table; raises KeyError where there is none."""
+    if name not in ARGUMENTS:
+        raise KeyError(name)
+    operator: Operator = importlib.import_module(f"{__name__}.{name}").OPERATOR
+    return operator
 
-    Raises :class:`UnsupportedProgram` (``bad-workload-key``) when it is not such a JSON list.
-    """
+
+def read_key(workload_key: str) -> Workload:
+    """The parsed key; raises :class:`UnsupportedProgram` (``bad-workload-key``) if it is none."""
     try:
-        parsed = json.loads(workload_key)
-    except (TypeError, ValueError) as error:
-        raise UnsupportedProgram("bad-workload-key", f"not JSON: {workload_key!r}") from error
-    if not isinstance(parsed, list) or not parsed or not isinstance(parsed[0], str):
-        raise UnsupportedProgram("bad-workload-key", f"not [name, ...]: {workload_key!r}")
-    return parsed[0], tuple(parsed[1:])
+        return parse_workload(workload_key)
+    except MalformedError as error:
+        raise UnsupportedProgram("bad-workload-key", error.detail) from error
 
 
-def dag_for_workload(workload_key: str, fused: tuple[str, ...] = ()) -> ComputeDAG:
-    """The compute DAG of a standard operator, ``fused`` naming what follows it.
+def dag_for_workload(workload_key: str, fused: Sequence[str] = ()) -> ComputeDAG:
+    """The compute DAG of a standard operator, ``fused`` naming what follows it, in order.
 
-    ``fused`` holds ``"add"`` (one more input of the output's shape) and ``"relu"`` in order;
-    ``"add_relu"`` is short for both. Raises :class:`UnsupportedProgram` with the reason
-    ``bad-workload-key``, ``unknown-operator``, ``bad-arguments`` or ``unknown-epilogue``.
+    Raises :class:`UnsupportedProgram` with the reason ``bad-workload-key``, ``unknown-operator``
+    (also for one that has no compute DAG), ``bad-arguments`` or ``unknown-epilogue``.
     """
-    name, args = parse_workload_key(workload_key)
-    operator = OPERATORS.get(name)
-    if operator is None:
-        raise UnsupportedProgram("unknown-operator", f"{name!r}; known: {', '.join(OPERATORS)}")
+    workload = read_key(workload_key)
+    operator = _operator_of(workload)
+    if operator.dag is None:
+        raise UnsupportedProgram("unknown-operator", f"{workload.op!r} has no compute DAG")
     try:
-        draft = operator(*args)
+        dag = operator.dag(*workload.args)
     except (TypeError, ValueError) as error:
         raise UnsupportedProgram("bad-arguments", f"{workload_key}: {error}") from error
-    append_fused(draft, fused)
-    return draft.finish()
+    for epilogue in epilogues(fused):
+        epilogue.dag(dag)
+    return dag.finish()
+
+
+def te_tensors(
+    te: Any, topi: Any, workload_key: str, fused: Sequence[str] = (), dtype: str = "float32"
+) -> Tensors:
+    """Inputs and output of the same work as TE tensors; ``te`` and ``topi`` are TVM's modules.
+
+    Raises :class:`UnsupportedProgram` as :func:`dag_for_workload`.
+    """
+    workload = read_key(workload_key)
+    try:
+        tensors = _operator_of(workload).te(te, topi, dtype, *workload.args)
+    except (TypeError, ValueError) as error:
+        raise UnsupportedProgram("bad-arguments", f"{workload_key}: {error}") from error
+    for epilogue in epilogues(fused):
+        tensors = epilogue.te(te, topi, tensors)
+    return tensors
+
+
+def _operator_of(workload: Workload) -> Operator:
+    if workload.operator is None:
+        known = ", ".join(f"{name}_layer" for name in ARGUMENTS)
+        raise UnsupportedProgram("unknown-operator", f"{workload.op!r}; known: {known}")
+    return find_operator(workload.operator)

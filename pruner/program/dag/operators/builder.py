@@ -26,7 +26,7 @@ def axis_defs(dims: Dims) -> tuple[AxisDef, ...]:
     return tuple(AxisDef(name=name, extent=extent) for name, extent in dims)
 
 
-class Draft:
+class DagBuilder:
     """Collects stages; the last one added is the output."""
 
     def __init__(self) -> None:

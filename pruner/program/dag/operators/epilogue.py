@@ -1,29 +1,82 @@
-"""What is fused behind an operator: the sum with one more input, the rectifier."""
+"""What is fused behind an operator: a bias, the sum with one more input, the rectifier."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
 from pruner.errors import UnsupportedProgram
 from pruner.program.dag.build import add, axes, load
-from pruner.program.dag.operators.builder import Dims, Draft
-from pruner.program.dag.operators.simple import append_relu
+from pruner.program.dag.operators.builder import DagBuilder, Dims
+from pruner.program.dag.operators.operator import Tensors
+from pruner.program.dag.operators.relu import append_relu
 
 
-def append_fused(draft: Draft, fused: tuple[str, ...]) -> None:
-    """Append each named operation to the draft's output."""
-    for name in (part for group in fused for part in group.split("_")):
-        if name == "add":
-            append_add(draft, draft.last)
-        elif name == "relu":
-            append_relu(draft, draft.last)
-        else:
-            raise UnsupportedProgram("unknown-epilogue", f"{name!r}; known: add, relu")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epilogue:
+    """One operation behind another: appended to a DAG, or to (te, topi, tensors)."""
+
+    dag: Callable[[DagBuilder], None]
+    te: Callable[[Any, Any, Tensors], Tensors]
 
 
-def append_add(draft: Draft, source: int) -> int:
-    """Add ``x + input`` with a new input of the same shape; returns the sum's position."""
-    shape = draft.stages[source].shape
-    other = draft.placeholder("input2", shape)
+def channel_of(rank: int) -> int:
+    """The axis a bias belongs to: channels of NCHW images, the last one otherwise."""
+    return 1 if rank == 4 else rank - 1
+
+
+def _append_bias(dag: DagBuilder) -> None:
+    shape, source = dag.stages[-1].shape, dag.last
+    channel = channel_of(len(shape))
+    bias = dag.placeholder("bias", (shape[channel],))
     index = axes(len(shape))
     dims: Dims = [(f"ax{i}", extent) for i, extent in enumerate(shape)]
-    body = add(load(source, *index), load(other, *index))
-    return draft.compute("T_add", dims, body, tag="broadcast")
+    body = add(load(source, *index), load(bias, index[channel]))
+    dag.compute("T_add", dims, body, tag="broadcast")
+
+
+def _te_bias(te: Any, _topi: Any, tensors: Tensors) -> Tensors:
+    *inputs, out = tensors
+    channel = channel_of(len(out.shape))
+    bias = te.placeholder((out.shape[channel],), out.dtype, name="bias")
+    total = te.compute(out.shape, lambda *i: out(*i) + bias(i[channel]), name="bias_add")
+    return [*inputs, bias, total]
+
+
+def _append_add(dag: DagBuilder) -> None:
+    shape, source = dag.stages[-1].shape, dag.last
+    other = dag.placeholder("input2", shape)
+    index = axes(len(shape))
+    dims: Dims = [(f"ax{i}", extent) for i, extent in enumerate(shape)]
+    dag.compute("T_add", dims, add(load(source, *index), load(other, *index)), tag="broadcast")
+
+
+def _te_add(te: Any, _topi: Any, tensors: Tensors) -> Tensors:
+    *inputs, out = tensors
+    other = te.placeholder(out.shape, out.dtype, name="other")
+    return [*inputs, other, te.compute(out.shape, lambda *i: out(*i) + other(*i), name="add")]
+
+
+def _te_relu(_te: Any, topi: Any, tensors: Tensors) -> Tensors:
+    *inputs, out = tensors
+    return [*inputs, topi.nn.relu(out)]
+
+
+EPILOGUES: dict[str, Epilogue] = {
+    "bias": Epilogue(dag=_append_bias, te=_te_bias),  # one number a channel
+    "add": Epilogue(dag=_append_add, te=_te_add),  # one more input of the output's shape
+    "relu": Epilogue(dag=append_relu, te=_te_relu),
+}
+
+
+def epilogues(fused: Sequence[str]) -> list[Epilogue]:
+    """The named operations in order; ``"add_relu"`` is short for both.
+
+    Raises :class:`UnsupportedProgram` (``unknown-epilogue``).
+    """
+    names = [part for group in fused for part in group.split("_")]
+    for name in names:
+        if name not in EPILOGUES:
+            raise UnsupportedProgram("unknown-epilogue", f"{name!r}; known: {', '.join(EPILOGUES)}")
+    return [EPILOGUES[name] for name in names]

@@ -1,34 +1,30 @@
-"""Matrix products, no transposes."""
+"""Matrix product, no transposes: C[x, y] = sum over k of A[x, k] B[k, y]. Stages: A, B, C."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from pruner.program.dag.build import axes, load, mul
-from pruner.program.dag.operators.builder import Draft, positive
+from pruner.program.dag.operators.builder import DagBuilder, positive
+from pruner.program.dag.operators.operator import Operator, Tensors
 
 
-def matmul_layer(m: int, k: int, n: int) -> Draft:
-    """C[x, y] = sum over k of A[x, k] B[k, y]. Stages: A, B, C."""
+def _dag(m: int, k: int, n: int) -> DagBuilder:
     positive(m=m, k=k, n=n)
-    draft = Draft()
-    a, b = draft.placeholder("A", (m, k)), draft.placeholder("B", (k, n))
+    dag = DagBuilder()
+    a, b = dag.placeholder("A", (m, k)), dag.placeholder("B", (k, n))
     x, y, r = axes(3)
     product = mul(load(a, x, r), load(b, r, y))
-    draft.reduce("compute", [("x", m), ("y", n)], [("k", k)], product)
-    return draft
+    dag.reduce("compute", [("x", m), ("y", n)], [("k", k)], product)
+    return dag
 
 
-def batch_matmul_layer(batch: int, heads: int, m: int, k: int, n: int) -> Draft:
-    """C[b, i, j] = sum over k of A[b, i, k] B[b, k, j] for batch * heads matrices.
+def _te(te: Any, _topi: Any, dtype: str, m: int, k: int, n: int) -> Tensors:
+    a = te.placeholder((m, k), dtype, name="A")
+    b = te.placeholder((k, n), dtype, name="B")
+    r = te.reduce_axis((0, k), name="k")
+    c = te.compute((m, n), lambda x, y: te.sum(a[x, r] * b[r, y], axis=r), name="C")
+    return [a, b, c]
 
-    Stages: A, B, C. The output is named ``compute(b, i, j)`` as TenSet's batched products are.
-    """
-    positive(batch=batch, heads=heads, m=m, k=k, n=n)
-    count = batch * heads
-    draft = Draft()
-    a, b = draft.placeholder("A", (count, m, k)), draft.placeholder("B", (count, k, n))
-    z, i, j, r = axes(4)
-    product = mul(load(a, z, i, r), load(b, z, r, j))
-    draft.reduce(
-        "compute", [("b", count), ("i", m), ("j", n)], [("k", k)], product, tag="batch_matmul"
-    )
-    return draft
+
+OPERATOR = Operator(dag=_dag, te=_te, options=("m", "n", "k"))

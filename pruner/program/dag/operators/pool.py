@@ -1,56 +1,79 @@
-"""Two-dimensional pooling, NCHW, no ceil mode."""
+"""Two-dimensional pooling, NCHW, no ceil mode: maximum or mean of every window.
+
+Stages: data, padded data (only where something is padded), window maximum or window sum, and for
+the mean the division by kh * kw: padding counts, as the published logs have it.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
+from pruner.data.workload import ARGUMENTS, Padding, pad_amounts
 from pruner.program.dag.build import FLOAT32_MIN, axes, div, float_, load
-from pruner.program.dag.operators.builder import Draft, positive
-from pruner.program.dag.operators.conv import window
-from pruner.program.dag.operators.padding import Padding, output_size, pad_amounts, pad_nchw
+from pruner.program.dag.operators.builder import DagBuilder, positive
+from pruner.program.dag.operators.operator import Operator, Tensors
+from pruner.program.dag.operators.windows import output_sizes, pad_nchw, window
 
 
-def pool_layer(
-    kind: str,
-    batch: int,
-    channels: int,
-    height: int,
-    width: int,
-    kernel_h: int,
-    kernel_w: int,
-    stride: int,
-    padding: Padding,
-) -> Draft:
-    """Maximum or mean of every window.
-
-    Stages: data, padded data (only where something is padded), window maximum or window sum, and
-    for the mean the division by kernel_h * kernel_w (padding counted, as TOPI's default).
-    """
+def _dag(
+    kind: str, n: int, c: int, h: int, w: int, kh: int, kw: int, stride: int, padding: Padding
+) -> DagBuilder:
     if kind not in ("max", "avg"):
         raise ValueError(f"pooling must be max or avg, got {kind!r}")
-    positive(batch=batch, channels=channels, height=height, width=width)
-    positive(kernel_h=kernel_h, kernel_w=kernel_w, stride=stride)
-    amounts = top, left, bottom, right = pad_amounts(padding, kernel_h, kernel_w)
-    out_h = output_size(height, kernel_h, top, bottom, stride)
-    out_w = output_size(width, kernel_w, left, right, stride)
+    positive(n=n, c=c, h=h, w=w, kh=kh, kw=kw, stride=stride)
+    amounts = pad_amounts(padding, kh, kw)
+    out_h, out_w = output_sizes((h, w), (kh, kw), amounts, stride)
     is_max = kind == "max"
     identity = FLOAT32_MIN if is_max else 0.0
-    draft = Draft()
-    source = draft.placeholder("data", (batch, channels, height, width))
+    dag = DagBuilder()
+    source = dag.placeholder("data", (n, c, h, w))
     if any(amounts):
         source = pad_nchw(
-            draft, source, amounts, name="pad_temp", axis_name="ax", value=identity, bounds="needed"
+            dag, source, amounts, name="pad_temp", axis_name="ax", value=identity, bounds="needed"
         )
-    n, c, y, x, r, s = axes(6)
-    dims = [("ax0", batch), ("ax1", channels), ("ax2", out_h), ("ax3", out_w)]
-    pooled = draft.reduce(
+    b, ch, y, x, r, s = axes(6)
+    dims = [("ax0", n), ("ax1", c), ("ax2", out_h), ("ax3", out_w)]
+    pooled = dag.reduce(
         "tensor",
         dims,
-        [("rv0", kernel_h), ("rv1", kernel_w)],
-        load(source, n, c, window(y, stride, r), window(x, stride, s)),
+        [("rv0", kh), ("rv1", kw)],
+        load(source, b, ch, window(y, stride, r), window(x, stride, s)),
         combiner="max" if is_max else "add",
         identity=identity,
         tag="pool_max" if is_max else "pool_sum",
     )
     if not is_max:
-        mean = div(load(pooled, n, c, y, x), float_(kernel_h * kernel_w))
-        draft.compute("tensor", dims, mean, tag="elemwise")
-    return draft
+        mean = div(load(pooled, b, ch, y, x), float_(kh * kw))
+        dag.compute("tensor", dims, mean, tag="elemwise")
+    return dag
+
+
+def _te(
+    te: Any,
+    topi: Any,
+    dtype: str,
+    kind: str,
+    n: int,
+    c: int,
+    h: int,
+    w: int,
+    kh: int,
+    kw: int,
+    stride: int,
+    padding: Padding,
+) -> Tensors:
+    data = te.placeholder((n, c, h, w), dtype, name="data")
+    sides = list(pad_amounts(padding, kh, kw))
+    pooled = topi.nn.pool2d(
+        data, [kh, kw], [stride, stride], [1, 1], sides, kind, ceil_mode=False, layout="NCHW"
+    )
+    if kind == "max":
+        return [data, pooled]
+    # TOPI's last stage works out the size of every window anew, which is kh * kw for all of them.
+    (total,) = pooled.op.input_tensors
+    area = float(kh * kw)
+    mean = te.compute(total.shape, lambda *i: total(*i) / te.const(area, dtype), name="pool_avg")
+    return [data, mean]
+
+
+OPERATOR = Operator(dag=_dag, te=_te, options=ARGUMENTS["pool"], choices={"kind": ("max", "avg")})

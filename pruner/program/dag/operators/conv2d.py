@@ -1,0 +1,65 @@
+"""Convolution, NCHW data and OIHW kernel, dilation 1.
+
+out[n, f, y, x] = sum over (c, r, s) of in[n, c, y*stride + r, x*stride + s] k[f, c, r, s]. Stages:
+data, padded data (a plain copy where nothing is padded), kernel, convolution.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pruner.data.workload import ARGUMENTS, Padding, pad_amounts
+from pruner.program.dag.build import axes, load, mul
+from pruner.program.dag.operators.builder import DagBuilder, positive
+from pruner.program.dag.operators.operator import Operator, Tensors
+from pruner.program.dag.operators.windows import output_sizes, pad_nchw, te_pad, te_windows, window
+
+
+def _dag(
+    n: int, ci: int, h: int, w: int, co: int, kh: int, kw: int, stride: int, padding: Padding
+) -> DagBuilder:
+    positive(n=n, ci=ci, h=h, w=w, co=co, kh=kh, kw=kw, stride=stride)
+    amounts = pad_amounts(padding, kh, kw)
+    out_h, out_w = output_sizes((h, w), (kh, kw), amounts, stride)
+    dag = DagBuilder()
+    data = dag.placeholder("input0", (n, ci, h, w))
+    padded = pad_nchw(dag, data, amounts, name="pad_temp")
+    kernel = dag.placeholder("input1", (co, ci, kh, kw))
+    b, f, y, x, c, r, s = axes(7)
+    dag.reduce(
+        "compute",
+        [("nn", n), ("ff", co), ("yy", out_h), ("xx", out_w)],
+        [("rc", ci), ("ry", kh), ("rx", kw)],
+        mul(
+            load(padded, b, c, window(y, stride, r), window(x, stride, s)),
+            load(kernel, f, c, r, s),
+        ),
+        tag="conv2d_nchw",
+    )
+    return dag
+
+
+def _te(
+    te: Any,
+    topi: Any,
+    dtype: str,
+    n: int,
+    ci: int,
+    h: int,
+    w: int,
+    co: int,
+    kh: int,
+    kw: int,
+    stride: int,
+    padding: Padding,
+) -> Tensors:
+    amounts = pad_amounts(padding, kh, kw)
+    data = te.placeholder((n, ci, h, w), dtype, name="data")
+    padded = te_pad(topi, data, amounts)
+    kernel = te.placeholder((co, ci, kh, kw), dtype, name="kernel")
+    rc = te.reduce_axis((0, ci), name="rc")
+    shape = (n, co, *output_sizes((h, w), (kh, kw), amounts, stride))
+    return [data, kernel, te_windows(te, padded, kernel, shape, stride, [rc])]
+
+
+OPERATOR = Operator(dag=_dag, te=_te, options=ARGUMENTS["conv2d"])

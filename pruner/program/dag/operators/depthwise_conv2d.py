@@ -1,0 +1,63 @@
+"""Depthwise convolution, NCHW, channel multiplier 1, kernel (C, 1, KH, KW), dilation 1.
+
+out[b, c, i, j] = sum over (u, v) of in[b, c, i*stride + u, j*stride + v] k[c, 0, u, v]. Stages:
+data, padded data (a plain copy where nothing is padded), kernel, convolution.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pruner.data.workload import ARGUMENTS, Padding, pad_amounts
+from pruner.program.dag.build import axes, int_, load, mul
+from pruner.program.dag.operators.builder import DagBuilder, positive
+from pruner.program.dag.operators.operator import Operator, Tensors
+from pruner.program.dag.operators.windows import output_sizes, pad_nchw, te_pad, te_windows, window
+
+
+def _dag(
+    n: int, c: int, h: int, w: int, kh: int, kw: int, stride: int, padding: Padding
+) -> DagBuilder:
+    positive(n=n, c=c, h=h, w=w, kh=kh, kw=kw, stride=stride)
+    amounts = pad_amounts(padding, kh, kw)
+    out_h, out_w = output_sizes((h, w), (kh, kw), amounts, stride)
+    dag = DagBuilder()
+    data = dag.placeholder("data", (n, c, h, w))
+    padded = pad_nchw(dag, data, amounts, name="PaddedInput")
+    kernel = dag.placeholder("kernel", (c, 1, kh, kw))
+    b, ch, i, j, u, v = axes(6)
+    dag.reduce(
+        "DepthwiseConv2d",
+        [("b", n), ("c", c), ("i", out_h), ("j", out_w)],
+        [("di", kh), ("dj", kw)],
+        mul(
+            load(padded, b, ch, window(i, stride, u), window(j, stride, v)),
+            load(kernel, ch, int_(0), u, v),
+        ),
+        tag="depthwise_conv2d_nchw",
+    )
+    return dag
+
+
+def _te(
+    te: Any,
+    topi: Any,
+    dtype: str,
+    n: int,
+    c: int,
+    h: int,
+    w: int,
+    kh: int,
+    kw: int,
+    stride: int,
+    padding: Padding,
+) -> Tensors:
+    amounts = pad_amounts(padding, kh, kw)
+    data = te.placeholder((n, c, h, w), dtype, name="data")
+    padded = te_pad(topi, data, amounts)
+    kernel = te.placeholder((c, 1, kh, kw), dtype, name="kernel")
+    shape = (n, c, *output_sizes((h, w), (kh, kw), amounts, stride))
+    return [data, kernel, te_windows(te, padded, kernel, shape, stride, [])]
+
+
+OPERATOR = Operator(dag=_dag, te=_te, options=ARGUMENTS["depthwise_conv2d"])

@@ -1,0 +1,21 @@
+"""Zero mean and unit variance over the last of two axes, then scale and shift.
+
+TOPI reduces two values at once in one stage; a compute DAG has one value a stage, so there is none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pruner.data.workload import ARGUMENTS
+from pruner.program.dag.operators.operator import Operator, Tensors
+
+
+def _te(te: Any, topi: Any, dtype: str, rows: int, columns: int) -> Tensors:
+    data = te.placeholder((rows, columns), dtype, name="data")
+    gamma = te.placeholder((columns,), dtype, name="gamma")
+    beta = te.placeholder((columns,), dtype, name="beta")
+    return [data, gamma, beta, topi.nn.layer_norm(data, gamma, beta, [1])]
+
+
+OPERATOR = Operator(dag=None, te=_te, options=ARGUMENTS["layer_norm"])

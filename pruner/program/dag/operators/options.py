@@ -1,0 +1,103 @@
+"""A task by options, as ``tune.py workload=`` takes them: checked, named, and as a workload key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pruner.data.workload import ARGUMENTS, pad_amounts, workload_key
+from pruner.errors import PrunerError
+from pruner.program.dag.operators import find_operator, te_tensors
+from pruner.program.dag.operators.epilogue import EPILOGUES
+from pruner.program.dag.operators.operator import Operator, Tensors
+
+Spec = Mapping[str, Any]  # {"operator": "matmul", "m": 512, ..., "dtype": ..., "epilogue": [...]}
+
+DTYPES = ("float32", "float16")
+_OPTIONAL = {"dtype": "float32", "epilogue": ()}
+
+
+def tuned_operators() -> tuple[str, ...]:
+    """Names of the operators that have options."""
+    return tuple(name for name in ARGUMENTS if find_operator(name).options)
+
+
+def checked(spec: Spec) -> dict[str, Any]:
+    """Return the operator's own options with the optional ones filled in.
+
+    Raises:
+        PrunerError: unknown operator, option or value, or a size that is missing.
+    """
+    op = spec.get("operator")
+    if op not in tuned_operators():
+        known = ", ".join(tuned_operators())
+        raise PrunerError(f"workload {op!r} is unknown; known: {known}, file, list")
+    operator = find_operator(op)
+    out = {"operator": op, **_OPTIONAL, **spec}
+    if unknown := sorted(out.keys() - {"operator", *operator.options, *_OPTIONAL}):
+        raise PrunerError(
+            f"workload {op}: unknown option {', '.join(unknown)}; it takes {operator.options}"
+        )
+    for name in operator.options:
+        if wanted := _wanted(operator, name, out.get(name)):
+            raise PrunerError(f"workload.{name}={out.get(name)}: {op} needs {wanted}")
+    if out["dtype"] not in DTYPES:
+        raise PrunerError(f"workload.dtype={out['dtype']} is unknown; known: {', '.join(DTYPES)}")
+    out["epilogue"] = _epilogue(out["epilogue"])
+    if "padding" in operator.options:
+        _check_window(out)
+    return out
+
+
+def _wanted(operator: Operator, name: str, value: Any) -> str:
+    """What the option should be; empty where it is that."""
+    if name in operator.choices:
+        return "" if value in operator.choices[name] else " or ".join(operator.choices[name])
+    if name == "padding":
+        good = value in ("SAME", "VALID") or (type(value) is int and value >= 0)
+        return "" if good else "SAME, VALID or a whole number"
+    return "" if type(value) is int and value >= 1 else "a whole number, 1 or more"
+
+
+def _epilogue(given: Any) -> list[str]:
+    """A list of names, one name, or nothing."""
+    names = [given] if isinstance(given, str) else list(given or ())
+    if names != [name for name in EPILOGUES if name in names]:
+        raise PrunerError(
+            f"workload.epilogue={given}: it must be some of {', '.join(EPILOGUES)}, each at most "
+            "once and in this order"
+        )
+    return names
+
+
+def _check_window(spec: Spec) -> None:
+    """Refuse a kernel that fits nowhere: the output would be empty."""
+    window = spec.get("kh", 1), spec.get("kw", 1)
+    top, left, bottom, right = pad_amounts(spec["padding"], *window)
+    for side, kernel, padded in (("h", "kh", top + bottom), ("w", "kw", left + right)):
+        if kernel in spec and spec[side] + padded < spec[kernel]:
+            raise PrunerError(
+                f"workload.{side}={spec[side]} with padding={spec['padding']} is smaller than the "
+                f"kernel, workload.{kernel}={spec[kernel]}"
+            )
+
+
+def key_of(spec: Spec) -> str:
+    """The workload key of the same work, as records carry it."""
+    spec = checked(spec)
+    values = {**find_operator(spec["operator"]).fixed, **spec}
+    return workload_key(spec["operator"], *(values[name] for name in ARGUMENTS[spec["operator"]]))
+
+
+def name_of(spec: Spec) -> str:
+    """File stem of a task: ``matmul_512_512_512``, with epilogue and half precision told."""
+    spec = checked(spec)
+    sizes = [spec[name] for name in find_operator(spec["operator"]).options]
+    parts = [spec["operator"], *spec["epilogue"], *sizes]
+    return "_".join(map(str, parts)) + ("_fp16" if spec["dtype"] == "float16" else "")
+
+
+def tensors(te: Any, topi: Any, spec: Spec) -> Tensors:
+    """Inputs and output of an operator with its epilogue; ``te`` and ``topi`` are TVM's modules."""
+    spec = checked(spec)
+    return te_tensors(te, topi, key_of(spec), spec["epilogue"], spec["dtype"])

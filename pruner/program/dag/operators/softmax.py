@@ -1,0 +1,43 @@
+"""exp(x - max) / sum over the last of two axes. Stages: data, maximum, exp, sum, quotient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pruner.data.workload import ARGUMENTS
+from pruner.program.dag.build import FLOAT32_MIN, axes, div, load, sub
+from pruner.program.dag.expr import Call
+from pruner.program.dag.operators.builder import DagBuilder, positive
+from pruner.program.dag.operators.operator import Operator, Tensors
+
+_TAG = "softmax_output"
+
+
+def _dag(rows: int, columns: int) -> DagBuilder:
+    positive(rows=rows, columns=columns)
+    dag = DagBuilder()
+    data = dag.placeholder("data", (rows, columns))
+    i, j = axes(2)  # of a reduction, j is the reduced axis
+    row, both, over = [("i0", rows)], [("i0", rows), ("i1", columns)], [("k", columns)]
+    largest = dag.reduce(
+        "T_softmax_maxelem",
+        row,
+        over,
+        load(data, i, j),
+        combiner="max",
+        identity=FLOAT32_MIN,
+        tag=_TAG,
+    )
+    power = Call("exp", (sub(load(data, i, j), load(largest, i)),), "float32")
+    powers = dag.compute("T_softmax_exp", both, power, tag=_TAG)
+    total = dag.reduce("T_softmax_expsum", row, over, load(powers, i, j), tag=_TAG)
+    dag.compute("T_softmax_norm", both, div(load(powers, i, j), load(total, i)), tag=_TAG)
+    return dag
+
+
+def _te(te: Any, topi: Any, dtype: str, rows: int, columns: int) -> Tensors:
+    data = te.placeholder((rows, columns), dtype, name="data")
+    return [data, topi.nn.softmax(data, axis=-1)]
+
+
+OPERATOR = Operator(dag=_dag, te=_te, options=ARGUMENTS["softmax"])

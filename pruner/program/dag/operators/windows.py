@@ -1,0 +1,100 @@
+"""What convolutions and pooling share: the padded image and the windows over it (NCHW)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pruner.data.workload import Amounts
+from pruner.program.dag.build import (
+    add,
+    all_of,
+    axes,
+    compare,
+    float_,
+    if_then_else,
+    int_,
+    load,
+    mul,
+    sub,
+)
+from pruner.program.dag.expr import Axis, Expr
+from pruner.program.dag.operators.builder import DagBuilder
+
+
+def window(position: Axis, stride: int, offset: Axis) -> Expr:
+    """Input coordinate ``position * stride + offset``."""
+    return add(mul(position, int_(stride)), offset)
+
+
+def output_sizes(
+    sizes: tuple[int, int], kernel: tuple[int, int], amounts: Amounts, stride: int
+) -> tuple[int, int]:
+    """Windows along height and width: floor((size - kernel + padding) / stride) + 1.
+
+    Raises ValueError where none fits.
+    """
+    top, left, bottom, right = amounts
+    found = []
+    for size, least, before, after in zip(sizes, kernel, (top, left), (bottom, right), strict=True):
+        windows = (size - least + before + after) // stride + 1
+        if windows < 1:
+            raise ValueError(f"a window of {least} does not fit into {size} + {before} + {after}")
+        found.append(windows)
+    return found[0], found[1]
+
+
+def pad_nchw(
+    dag: DagBuilder,
+    data: int,
+    amounts: Amounts,
+    *,
+    name: str,
+    axis_name: str = "i",
+    value: float = 0.0,
+    bounds: Literal["both", "needed"] = "both",
+) -> int:
+    """Add the padded copy of the NCHW stage ``data``; a plain copy when nothing is padded.
+
+    ``bounds="both"`` compares a padded dimension with its lower and its upper end even where one
+    side has no padding (TOPI's Python ``pad``); ``"needed"`` compares with padded ends only (its
+    C++ ``pad``, behind pooling).
+    """
+    shape = dag.stages[data].shape
+    before, after = (0, 0, *amounts[:2]), (0, 0, *amounts[2:])
+    conditions: list[Expr] = []
+    indices: list[Expr] = []
+    for axis, size, front, back in zip(axes(4), shape, before, after, strict=True):
+        padded = front + back > 0
+        if front or (padded and bounds == "both"):
+            conditions.append(compare("ge", axis, int_(front)))
+        if back or (padded and bounds == "both"):
+            conditions.append(compare("lt", axis, int_(size + front)))
+        indices.append(sub(axis, int_(front)))
+    body: Expr = load(data, *indices)
+    if conditions:
+        body = if_then_else(all_of(conditions), body, float_(value))
+    extents = [a + b + c for a, b, c in zip(shape, before, after, strict=True)]
+    dims = [(f"{axis_name}{i}", extent) for i, extent in enumerate(extents)]
+    return dag.compute(name, dims, body, tag="injective,pad")
+
+
+def te_pad(topi: Any, data: Any, amounts: Amounts) -> Any:
+    """The padded copy as a TE tensor."""
+    top, left, bottom, right = amounts
+    return topi.nn.pad(data, (0, 0, top, left), (0, 0, bottom, right), name="pad")
+
+
+def te_windows(
+    te: Any, padded: Any, kernel: Any, shape: Sequence[int], stride: int, channels: Sequence[Any]
+) -> Any:
+    """Sum of image times kernel over its window and over `channels` (none: each by itself)."""
+    ry = te.reduce_axis((0, kernel.shape[2]), name="ry")
+    rx = te.reduce_axis((0, kernel.shape[3]), name="rx")
+
+    def element(b: Any, f: Any, y: Any, x: Any) -> Any:
+        image, weight = (channels[0], channels[0]) if channels else (f, 0)
+        product = padded[b, image, y * stride + ry, x * stride + rx] * kernel[f, weight, ry, rx]
+        return te.sum(product, axis=[*channels, ry, rx])
+
+    return te.compute(shape, element, name="conv")

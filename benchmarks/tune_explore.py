@@ -73,8 +73,8 @@ def ours(workload: Workload, target: Any) -> dict[str, float]:
     model = AdaptedModel(Scratch(Setting(make_network=partial(PaCM))))
     key = TaskKey(platform="a100", task=workload.name, workload_key="[]", target="")
     learner = LiveLearner(key, space, SharedModel(model), phases, rng)
-    policy = DraftThenVerify(space, space.draft_score, learner, ROUND, rng)  # type: ignore[arg-type]
-    search = DecisionSearch(space, policy, FailureModel(space))  # type: ignore[arg-type]
+    policy = DraftThenVerify(space, space.draft_score, learner, ROUND, rng)
+    search = DecisionSearch(space, policy, FailureModel(space))
     first = search.propose(CHOSEN)
     latency_s = made_up_latency_s(rng, len(first))
     search.observe(first, [Outcome(costs_s=(float(value),)) for value in latency_s])

@@ -1,8 +1,7 @@
 """``python tune.py``: tune programs on real hardware."""
 
 import sys
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,25 +11,27 @@ from omegaconf import DictConfig
 
 from pruner.cli import loggers
 from pruner.cli.door import run_door
+from pruner.cli.evaluate import checkpoint_file
 from pruner.cli.options import build, choice, plain
 from pruner.cli.output import say
 from pruner.cli.runs import new_run_folder, resumed_config, save_config
-from pruner.cli.tune_plan import Plan, load_draft, make_plan
 from pruner.errors import PrunerError
 from pruner.files import load_metrics, save_metrics
-from pruner.study.tuning import TaskOutcome, draw, load_run, summary, time_table
-from pruner.tune.measure.machine import local_platform
-from pruner.tune.measure.measurer import Measurer, Outcome
-from pruner.tune.phases import Phases
-from pruner.tune.rivals.ansor import tune_with_ansor
-from pruner.tune.rivals.settings import Ansor, MetaSchedule
-from pruner.tune.run.database import Database
-from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
-from pruner.tune.run.loop import LiveTask, TuneBudget, TuningRun
-from pruner.tune.run.setup import SearchOptions, prepare
+from pruner.models.analyzer.analyzer import Analyzer
+from pruner.program.device import device_from_mapping
+from pruner.study.tuning import draw, load_run, time_table
+from pruner.tune.measure.jobs import RpcAddress, Timing
+from pruner.tune.measure.machine import local_platform, make_platform, missing_device
+from pruner.tune.measure.measurer import MeasureSettings, Platform
+from pruner.tune.measure.remote import check_health
+from pruner.tune.run.learning import OnlineModel
+from pruner.tune.run.options import TuneBudget, TuneOptions, platform_analyzer
+from pruner.tune.run.tuning import tune as tune_workloads
+from pruner.tune.run.verifier import verifier
 from pruner.tune.workloads import Workload, load_workloads
 
 LOCAL = "cpu"  # platform=cpu: the described CPU that fits this machine
+TIMING = ("number", "repeats", "cv_limit", "min_repeat_ms", "flush_cache")
 
 
 def tune(config: DictConfig) -> dict[str, Any]:
@@ -45,13 +46,14 @@ def tune(config: DictConfig) -> dict[str, Any]:
     if config.num_threads:
         torch.set_num_threads(config.num_threads)
     workloads = load_workloads(plain(config.workload))
-    plan = make_plan(config)
+    options = tune_options(config)
     folder = earlier or _open_run(config, workloads)
     tags = [config.platform.name, choice("policy")]
     about = loggers.About(config=plain(config), tags=tags)
     logger = build(config.logger)(folder=folder, name=folder.name, about=about)
     try:
-        result = _tune(config, plan, workloads, folder, logger)
+        report = partial(_report, logger, options.budget)
+        result = tune_workloads(workloads, options, folder, tell=say, report=report).metrics()
         tasks = [{"task": name, **task} for name, task in result["tasks"].items()]
         loggers.report(logger, result, tasks, under="tuned")
     finally:
@@ -61,6 +63,79 @@ def tune(config: DictConfig) -> dict[str, Any]:
     if result["trials"]:
         draw([load_run(folder)], folder)
     return result
+
+
+def tune_options(config: DictConfig) -> TuneOptions:
+    """What the options name.
+
+    Raises:
+        PrunerError: a value that cannot work, or options that contradict each other.
+    """
+    policy, platform = build(config.policy), _platform(config)
+    make_model = None
+    if policy.takes_model and config.verify:
+        make_model = _verifier(config)
+    elif config.checkpoint is not None:
+        raise PrunerError(
+            f"checkpoint={config.checkpoint}: nothing would use it; it needs verify=true and a "
+            "policy such as pruner_live"
+        )
+    options = plain(config.measure)
+    timing = Timing(**{k: options.pop(k) for k in TIMING})
+    return TuneOptions(
+        platform=platform,
+        policy=policy,
+        budget=TuneBudget(**plain(config.budget)),
+        measure=MeasureSettings(timing=timing, **options),
+        analyzer=load_draft(platform),
+        make_model=make_model,
+        order=config.task_order,
+        replay_only=config.spaces == "replay",
+        compile_only=config.compile_only,
+        work_dir=None if config.work_dir is None else Path(config.work_dir),
+        seed=config.seed,
+    )
+
+
+def load_draft(platform: Platform) -> Analyzer | None:
+    """The platform's analyzer; None where there is none, which is told."""
+    try:
+        return platform_analyzer(platform)
+    except PrunerError as error:
+        say(f"no draft: {error}")
+        return None
+
+
+def _verifier(config: DictConfig) -> Callable[[], OnlineModel]:
+    given = config.checkpoint
+    return verifier(
+        partial(build, config.model),
+        partial(build, config.adaptation),
+        checkpoint=None if given is None else checkpoint_file(Path(given)),
+        platform=config.platform.name,
+        seed=config.seed,
+        tell=say,
+    )
+
+
+def _platform(config: DictConfig) -> Platform:
+    address = None
+    if config.runner.kind == "rpc":
+        names = ("host", "port", "key", "session_timeout_s")
+        address = RpcAddress(**{name: config.runner[name] for name in names})
+    device = device_from_mapping(plain(config.platform))
+    platform = make_platform(device, target=plain(config.target), address=address)
+    if address is not None:
+        found = check_health(address, config.runner.health_timeout_s)
+        say(f"{found['servers']} device(s) {address.key}, answer in {found['seconds']:.2f} s")
+    reason = None if config.compile_only else missing_device(platform)
+    if reason is not None:
+        raise PrunerError(
+            f"platform={config.platform.name}: {reason}; "
+            "use runner=rpc, compile_only=true or platform=cpu"
+        )
+    say(f"target {platform.target_json}")
+    return platform
 
 
 def plot(config: DictConfig) -> dict[str, Any]:
@@ -84,130 +159,12 @@ def plot(config: DictConfig) -> dict[str, Any]:
     return result
 
 
-def _open_run(config: DictConfig, workloads: Sequence[Workload]) -> Path:
+def _open_run(config: DictConfig, workloads: list[Workload]) -> Path:
     what = workloads[0].name if len(workloads) == 1 else f"{len(workloads)}-tasks"
     label = f"{config.platform.name}-{what}-{choice('policy')}"
     folder = new_run_folder(Path(config.outputs), "tune", config.run_id, label)
     save_config(folder, config)
     return folder
-
-
-def _tune(
-    config: DictConfig, plan: Plan, workloads: Sequence[Workload], folder: Path, logger: Any
-) -> dict[str, Any]:
-    platform, policy, budget = plan.platform, plan.policy, plan.budget
-    if isinstance(policy, Ansor):
-        return _ansor(config, plan, workloads, folder, logger)
-    work_dir = Path(config.work_dir or folder)
-    work_dir.mkdir(parents=True, exist_ok=True)
-    phases, database = Phases(), Database(work_dir)
-    options = SearchOptions(
-        policy=policy,
-        analyzer=None if isinstance(policy, MetaSchedule) else load_draft(config, platform),
-        model=plan.model,
-        platform_name=config.platform.name,
-        seed=config.seed,
-        replay_only=config.spaces == "replay",
-    )
-    with Measurer(platform, plan.settings, phases) as measurer:
-        prepared = prepare(
-            workloads,
-            platform,
-            options,
-            measurer,
-            budget=budget,
-            database=database,
-            phases=phases,
-            folder=folder,
-            check=config.measure.check and not config.compile_only,
-            tell=say,
-        )
-        if config.compile_only:
-            return _compiled(prepared.tasks, measurer, phases, budget, folder)
-        run = TuningRun(
-            prepared.tasks,
-            measurer,
-            platform,
-            folder=folder,
-            database=database,
-            phases=phases,
-            budget=budget,
-            order=config.task_order,
-            fixed=prepared.fixed,
-            report=partial(_report, logger, budget),
-        )
-        run.run()
-    found = read_trials(folder / JOURNAL_FILE)
-    outcomes = [
-        TaskOutcome.of(
-            task.workload,
-            [trial for trial in found if trial.task == task.workload.name],
-            refused=task.search.refused,
-            exhausted=task.exhausted,
-        )
-        for task in run.tasks
-    ]
-    for done in (outcome for outcome in outcomes if outcome.exhausted):
-        say(f"{done.name} has no programs left after {done.trials} trials")
-    return summary(outcomes, phases.seconds(), folder, work_dir)
-
-
-def _compiled(
-    tasks: Sequence[LiveTask],
-    measurer: Measurer,
-    phases: Phases,
-    budget: TuneBudget,
-    folder: Path,
-) -> dict[str, Any]:
-    """Build what each task's search proposes first; nothing runs, nothing is learned."""
-    outcomes: list[Outcome] = []
-    share = -(-budget.trials // len(tasks))
-    for task in tasks:
-        candidates = task.search.propose(min(share, budget.trials - len(outcomes)))
-        outcomes += measurer.build_only(candidates, task.arguments)
-        say(f"{task.workload.name}: {len(candidates)} programs compiled")
-    failures = Counter(outcome.error for outcome in outcomes if outcome.error is not None)
-    return {
-        "best_latency_s": None,
-        "trials": 0,
-        "compiled": len(outcomes) - failures.total(),
-        "failed": failures.total(),
-        "failures": dict(failures),
-        "refused_before_build": sum(task.search.refused for task in tasks),
-        "tasks": {},
-        "seconds": phases.seconds(),
-        "total_seconds": phases.elapsed_s,
-        "run_dir": str(folder),
-    }
-
-
-def _ansor(
-    config: DictConfig, plan: Plan, workloads: Sequence[Workload], folder: Path, logger: Any
-) -> dict[str, Any]:
-    if len(workloads) != 1:
-        raise PrunerError("policy=ansor_tvm tunes one operator a run; choose one workload")
-    (workload,), budget = workloads, plan.budget
-    best_s = float("inf")
-
-    def report(trial: Trial) -> None:
-        nonlocal best_s
-        best_s = min(best_s, trial.latency_s)
-        if trial.trial % budget.batch == 0 or trial.trial == budget.trials:
-            row = {"best_latency_s": best_s, "seconds": trial.elapsed_s, "failed": 0}
-            _report(logger, budget, {"task": workload.name, "trials": trial.trial, **row})
-
-    seconds = tune_with_ansor(
-        workload,
-        plan.platform,
-        plan.policy,
-        plan.settings,
-        budget=budget,
-        seed=config.seed,
-        folder=folder,
-        report=report,
-    )
-    outcome = TaskOutcome.of(workload, read_trials(folder / JOURNAL_FILE))
-    return summary([outcome], seconds, folder, folder)
 
 
 def _report(logger: Any, budget: TuneBudget, row: Mapping[str, Any]) -> None:

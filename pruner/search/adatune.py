@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from pruner.arrays import Decisions, Keys, Scores
 from pruner.models.trees.forest import Forest, ForestSettings
 from pruner.search.explorer import ExplorerSettings, ScoreFunction, explore
-from pruner.search.policy import NO_KEYS, Measurements, accepted, fresh, guard
+from pruner.search.policy import NO_KEYS, Learner, Measurements, accepted, fresh, guard
 from pruner.search.space import SearchSpace
 
 Columns = Callable[[Decisions], NDArray[np.float64]]  # what the forest sees, [N, column]
@@ -37,6 +38,23 @@ class AdaTuneSettings:
     explorer: ExplorerSettings = _EXPLORER
     forest: ForestSettings = field(default_factory=ForestSettings)
     epsilon: float = 0.05
+
+    takes_model: ClassVar[bool] = False  # the forest is its model
+
+    def make(
+        self,
+        space: SearchSpace,
+        draft: ScoreFunction,
+        learner: Learner | None,
+        rng: np.random.Generator,
+    ) -> AdaTunePolicy:
+        """See :class:`pruner.search.policy.PolicySettings`; its forest looks at the decisions."""
+        return AdaTunePolicy(space, decision_columns, self, rng, accept=draft)
+
+    def limited(self, population: int, *, can_draft: bool) -> AdaTuneSettings:
+        """See :class:`pruner.search.policy.PolicySettings`."""
+        explorer = replace(self.explorer, population=population, generations=0)
+        return replace(self, explorer=explorer)
 
 
 def expected_improvement(

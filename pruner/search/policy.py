@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import ClassVar, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,29 @@ class Policy(Protocol):
         """Take in results."""
 
 
+class PolicySettings(Protocol):
+    """What ``conf/policy`` holds: settings that make their own policy.
+
+    ``takes_model``: a learned model can judge for it. A new policy is its settings and their
+    methods; nobody else asks which one it is.
+    """
+
+    takes_model: ClassVar[bool]
+
+    def make(
+        self,
+        space: SearchSpace,
+        draft: ScoreFunction,
+        learner: Learner | None,
+        rng: np.random.Generator,
+    ) -> Policy:
+        """The policy in a space; `draft` is minus infinity for what must not be proposed."""
+
+    def limited(self, population: int, *, can_draft: bool) -> Self:
+        """The same search with at most `population` programs a generation, for a space that takes
+        milliseconds a program; with ``can_draft=False`` no draft tells its programs apart."""
+
+
 _DRAFT = ExplorerSettings(population=1536, generations=2, keep=512)
 _VERIFY = ExplorerSettings(population=1536, generations=1, keep=64)
 
@@ -64,6 +87,34 @@ class RoundSettings:
     verify_only_draft: bool = False  # score the drafted set and the randoms, no evolution
     prior: float = 0.0  # measurements that the draft's score is worth beside the learned one's
     draft_leads: bool = False  # without a model yet, the best drafted; else chance among them
+
+    takes_model: ClassVar[bool] = True
+
+    def make(
+        self,
+        space: SearchSpace,
+        draft: ScoreFunction,
+        learner: Learner | None,
+        rng: np.random.Generator,
+    ) -> DraftThenVerify:
+        """See :class:`PolicySettings`."""
+        return DraftThenVerify(space, draft, learner, self, rng)
+
+    def limited(self, population: int, *, can_draft: bool) -> RoundSettings:
+        """See :class:`PolicySettings`."""
+
+        def fewer(explorer: ExplorerSettings) -> ExplorerSettings:
+            return replace(explorer, population=min(population, explorer.population))
+
+        draft = None if self.draft is None else fewer(self.draft)
+        if draft is not None and not can_draft:
+            draft = replace(draft, generations=0)
+        return replace(
+            self,
+            draft=draft,
+            verify=fewer(self.verify),
+            random_sample=min(population, self.random_sample),
+        )
 
 
 @dataclass(slots=True)
@@ -96,6 +147,29 @@ def fresh(space: SearchSpace, decisions: Decisions, seen: Keys, num: int) -> Dec
     keys = space.keys(decisions)
     rows = unique_rows(keys)
     return decisions[rows[~np.isin(keys[rows], seen)][:num]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomDraws:
+    """Random programs that are legal, without model; it avoids what earlier failures taught."""
+
+    draws: int = 128  # at once, of which the first new ones are measured
+
+    takes_model: ClassVar[bool] = False
+
+    def make(
+        self,
+        space: SearchSpace,
+        draft: ScoreFunction,
+        learner: Learner | None,
+        rng: np.random.Generator,
+    ) -> RandomPolicy:
+        """See :class:`PolicySettings`; it asks no learner."""
+        return RandomPolicy(space, rng, accept=draft, draws=self.draws)
+
+    def limited(self, population: int, *, can_draft: bool) -> RandomDraws:
+        """See :class:`PolicySettings`."""
+        return replace(self, draws=min(population, self.draws))
 
 
 class RandomPolicy:

@@ -10,14 +10,14 @@ runs in parallel, what is a vector.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.arrays import Decisions
+from pruner.arrays import Decisions, Keys
 from pruner.errors import PrunerError
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.te.steps import Primitive, Split, UnrollPragma
@@ -44,8 +44,9 @@ class SearchSpace(Protocol):
     def mutate(self, parents: Decisions, rng: np.random.Generator) -> Decisions:
         """One change of every parent."""
 
-    def keys(self, decisions: Decisions) -> NDArray[np.int64]:
-        """A 64-bit key a row; equal rows have equal keys."""
+    @property
+    def keys(self) -> Callable[[Decisions], Keys]:
+        """A 64-bit key for every row; equal rows have equal keys."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

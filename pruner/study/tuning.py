@@ -1,6 +1,5 @@
 """Pictures and tables of tuning runs: best latency against trials and seconds, where time went."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,6 @@ from pruner.errors import DataError
 from pruner.files import load_metrics
 from pruner.tune.phases import IDLE, PHASES
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
-from pruner.tune.workloads import Workload, flops
 
 CURVES, TIME = "curves.png", "time.png"
 NAMES = (*PHASES, IDLE)
@@ -64,69 +62,6 @@ def load_run(folder: Path) -> RunCurve:
         best_s=best_s,
         seconds=metrics.get("seconds", {}),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskOutcome:
-    """What the last line says of one task.
-
-    ``refused`` programs never came to a builder; ``exhausted``: there were no programs left.
-    """
-
-    name: str
-    weight: float
-    flops: float
-    best_s: float
-    trials: int
-    failures: Counter[str]
-    refused: int = 0
-    exhausted: bool = False
-
-    @staticmethod
-    def of(
-        workload: Workload, trials: Sequence[Trial], *, refused: int = 0, exhausted: bool = False
-    ) -> "TaskOutcome":
-        """Count the journal's rows of one task."""
-        return TaskOutcome(
-            name=workload.name,
-            weight=workload.weight,
-            flops=flops(workload.module),
-            best_s=min((trial.latency_s for trial in trials), default=float("inf")),
-            trials=len(trials),
-            failures=Counter(trial.error for trial in trials if trial.error is not None),
-            refused=refused,
-            exhausted=exhausted,
-        )
-
-
-def summary(
-    tasks: Sequence[TaskOutcome], seconds: Mapping[str, float], folder: Path, work_dir: Path
-) -> dict[str, Any]:
-    """The last line: best latency (weighted sum over tasks), trials, failures, seconds."""
-    failures = sum((task.failures for task in tasks), Counter[str]())
-    trials, failed = sum(task.trials for task in tasks), failures.total()
-    return {
-        "best_latency_s": sum(task.weight * task.best_s for task in tasks),
-        "trials": trials,
-        "failed": failed,
-        "failures": dict(failures),
-        "invalid_share": failed / trials if trials else 0.0,
-        "refused_before_build": sum(task.refused for task in tasks),
-        "tasks": {
-            task.name: {
-                "best_latency_s": task.best_s,
-                "gflops_per_s": task.flops / task.best_s / 1e9,
-                "trials": task.trials,
-                "weight": task.weight,
-                "exhausted": task.exhausted,
-            }
-            for task in tasks
-        },
-        "seconds": dict(seconds),
-        "total_seconds": sum(seconds.values()),
-        "run_dir": str(folder),
-        "work_dir": str(work_dir),
-    }
 
 
 def time_table(seconds: Mapping[str, float]) -> str:

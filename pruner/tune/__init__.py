@@ -1,1 +1,27 @@
-"""The only room that may import TVM: tasks, design spaces, build and run."""
+"""Live tuning: the only room with TVM. ``from pruner.tune import operator, this_cpu, tune``."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pruner.tune.run.options import TuneOptions, this_cpu
+    from pruner.tune.run.result import Tuned
+    from pruner.tune.run.tuning import tune
+    from pruner.tune.workloads import operator
+
+__all__ = ["TuneOptions", "Tuned", "operator", "this_cpu", "tune"]
+
+_HOMES = {
+    "TuneOptions": "run.options",
+    "Tuned": "run.result",
+    "operator": "workloads",
+    "this_cpu": "run.options",
+    "tune": "run.tuning",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for only then: Ansor's process uses this room without torch and TVM."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

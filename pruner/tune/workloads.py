@@ -45,6 +45,15 @@ def load_workloads(options: Mapping[str, Any]) -> list[Workload]:
     return [from_operator(spec, weight)]
 
 
+def operator(name: str, *, weight: float = 1.0, **options: Any) -> Workload:
+    """A named operator from Python: ``operator("matmul", m=512, n=512, k=512)``.
+
+    Raises:
+        PrunerError: an unknown operator, or options that it does not take.
+    """
+    return from_operator({"operator": name, **options}, weight)
+
+
 def from_operator(spec: Mapping[str, Any], weight: float = 1.0) -> Workload:
     """A named operator. Raises `PrunerError` for options it does not take."""
     spec = operators.checked(spec)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.study.tuning import TaskOutcome, summary
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 
 pytestmark = pytest.mark.tvm
@@ -44,7 +43,7 @@ def platform():
     from pruner.tune.tvm_import import load_tvm
 
     target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 2})
-    return Platform(target=target, device="cpu", cores=2)
+    return Platform(target=target, device="cpu", cores=2, name="cpu-avx2")
 
 
 def run(
@@ -55,33 +54,36 @@ def run(
     from pruner.models.analyzer.analyzer import load_analyzer
     from pruner.search.explorer import ExplorerSettings
     from pruner.search.policy import RoundSettings
+    from pruner.tune.measure.measurer import MeasureSettings
     from pruner.tune.phases import Phases
     from pruner.tune.run.database import Database
-    from pruner.tune.run.loop import TuneBudget, TuningRun
-    from pruner.tune.run.setup import SearchOptions, prepare
+    from pruner.tune.run.loop import TuningRun
+    from pruner.tune.run.options import RunContext, TuneBudget, TuneOptions
+    from pruner.tune.run.setup import prepare
     from pruner.tune.workloads import from_operator
 
     small = ExplorerSettings(population=48, generations=1, keep=32)
     folder.mkdir(exist_ok=True)
-    phases, database = Phases(), Database(folder)
     conf = Path(__file__).resolve().parents[2] / "conf"
-    options = SearchOptions(
+    options = TuneOptions(
+        platform=platform,
+        budget=TuneBudget(trials=trials, batch=6),
+        measure=MeasureSettings(check=False),
         policy=RoundSettings(
             draft=small if draft else None, verify=small, random_sample=32, prior=prior
         ),
         analyzer=load_analyzer(conf, "cpu-avx2") if draft else None,
-        model=made_model(model),
-        platform_name="cpu-avx2",
+        make_model=lambda: made_model(model),
         seed=3,
     )
-    budget = TuneBudget(trials=trials, batch=6)
-    prepared = prepare(
-        [from_operator(spec) for spec in specs], platform, options, measurer, budget=budget,
-        database=database, phases=phases, folder=folder, check=False, tell=lambda _: None,
+    context = RunContext(
+        platform=platform, measurer=measurer, phases=Phases(), database=Database(folder),
+        folder=folder, tell=lambda _: None,
     )  # fmt: skip
+    prepared = prepare([from_operator(spec) for spec in specs], options, context)
     tuning = TuningRun(
-        prepared.tasks, measurer, platform, folder=folder, database=database, phases=phases,
-        budget=budget, fixed=prepared.fixed, report=lambda _: None,
+        prepared.tasks, context, budget=options.budget, fixed=prepared.fixed,
+        report=lambda _: None,
     )  # fmt: skip
     tuning.run()
     return tuning
@@ -138,8 +140,11 @@ def test_a_task_ends_when_all_its_programs_are_measured(tmp_path, platform):
     (task,) = run(tmp_path, platform, FakeMeasurer(), specs=(tiny,), trials=40).tasks
     assert task.exhausted
     assert 4 <= task.trials <= 12  # at most three spaces of four unroll depths
+    from pruner.tune.run.result import TaskOutcome, Tuned
+
     found = TaskOutcome.of(task.workload, read_trials(tmp_path / JOURNAL_FILE), exhausted=True)
-    told = summary([found], {}, tmp_path, tmp_path)["tasks"][task.workload.name]
+    whole = Tuned(tasks=[found], seconds={}, folder=tmp_path, work_dir=tmp_path).metrics()
+    told = whole["tasks"][task.workload.name]
     assert (told["exhausted"], told["trials"]) == (True, task.trials)
 
 

@@ -6,9 +6,9 @@ import pytest
 from pruner.errors import PrunerError
 from pruner.features.batch import FeatureBatch
 from pruner.search.explorer import ExplorerSettings, explore
+from pruner.search.policy import RandomDraws
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.phases import Phases
-from pruner.tune.rivals.settings import RandomDraws
 from pruner.tune.spaces.union import UnionSpace
 
 
@@ -16,6 +16,8 @@ class Numbers:
     """One decision, 0 to 9999; a draft that knows its score, or none (``blind``). 7 is illegal."""
 
     num_slots = 1
+    can_draft = True  # asked for its scores, even where it has none
+    affordable = None
     slope = 1e-5  # of the score; so small that evolution goes nowhere
 
     def __init__(self, *, blind):
@@ -86,10 +88,10 @@ def test_a_task_with_one_replayed_space_is_drafted(tmp_path, monkeypatch):
     from pruner.errors import UnsupportedProgram
     from pruner.models.analyzer.analyzer import load_analyzer
     from pruner.search.policy import RoundSettings
-    from pruner.tune.measure.measurer import Platform
+    from pruner.tune.measure.measurer import MeasureSettings, Platform
     from pruner.tune.run import setup
     from pruner.tune.run.database import Database
-    from pruner.tune.run.loop import TuneBudget
+    from pruner.tune.run.options import RunContext, TuneOptions
     from pruner.tune.spaces.tvm import ReplaySpace
     from pruner.tune.tvm_import import load_tvm
     from pruner.tune.workloads import from_operator
@@ -104,19 +106,19 @@ def test_a_task_with_one_replayed_space_is_drafted(tmp_path, monkeypatch):
 
     monkeypatch.setattr(setup, "BatchedSpace", first_is_unknown)
     target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 2})
-    told, phases = [], Phases()
-    options = setup.SearchOptions(
+    told = []
+    options = TuneOptions(
+        platform=Platform(target=target, device="cpu", cores=2, name="cpu-avx2"),
+        measure=MeasureSettings(check=False),
         policy=RoundSettings(),
         analyzer=load_analyzer(Path(__file__).resolve().parents[2] / "conf", "cpu-avx2"),
-        model=None,
-        platform_name="cpu-avx2",
-        seed=0,
     )
-    prepared = setup.prepare(
-        [from_operator({"operator": "matmul", "m": 64, "n": 64, "k": 64})],
-        Platform(target=target, device="cpu", cores=2), options, None, budget=TuneBudget(),
-        database=Database(tmp_path), phases=phases, folder=tmp_path, check=False, tell=told.append,
+    context = RunContext(
+        platform=options.platform, measurer=None, phases=Phases(), database=Database(tmp_path),
+        folder=tmp_path, tell=told.append,
     )  # fmt: skip
+    workload = from_operator({"operator": "matmul", "m": 64, "n": 64, "k": 64})
+    prepared = setup.prepare([workload], options, context)
     (line,) = told
     assert f"1 of {len(asked)} design spaces go through TVM's replay" in line
     assert "drafted by chance (trace-instruction: Blockize)" in line
@@ -144,6 +146,7 @@ class Empty(Numbers):
 @pytest.mark.parametrize("empty", [1, 3])
 def test_a_design_space_without_legal_programs_is_left_out(monkeypatch, empty):
     from pruner.tune.run import setup
+    from pruner.tune.run.options import RunContext, TuneOptions
     from pruner.tune.tvm_import import load_tvm
     from pruner.tune.workloads import from_operator
 
@@ -156,14 +159,16 @@ def test_a_design_space_without_legal_programs_is_left_out(monkeypatch, empty):
     monkeypatch.setattr(setup, "BatchedSpace", first_are_empty)
     target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 2})
     workload = from_operator({"operator": "matmul", "m": 64, "n": 64, "k": 64})
-    options = setup.SearchOptions(
-        policy=RandomDraws(), analyzer=None, model=None, platform_name="", seed=0
-    )
+    platform = Platform(target=target, device="cpu", cores=2)
+    options = TuneOptions(platform=platform, policy=RandomDraws())
     told: list[str] = []
+    context = RunContext(
+        platform=platform, measurer=None, phases=Phases(), database=None, folder=None,
+        tell=told.append,
+    )  # fmt: skip
 
     def spaces():
-        platform = Platform(target=target, device="cpu", cores=2)
-        return setup._spaces(workload, platform, options, Phases(), told.append).spaces
+        return setup._spaces(workload, options, context).spaces
 
     if empty == 3:
         with pytest.raises(PrunerError, match="matmul_64_64_64: no random program is legal"):

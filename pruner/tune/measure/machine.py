@@ -53,7 +53,15 @@ def make_platform(
     built = _built(_described(device) if target is None else _completed(target, device, address))
     kind = "cuda" if built.kind.name == "cuda" else "cpu"
     cores = int(built.attrs["num-cores"]) if kind == "cpu" else 1
-    return Platform(target=built, device=kind, cores=cores, address=address)
+    share = cores / device.num_cores if isinstance(device, CpuDevice) else 1.0
+    return Platform(
+        target=built,
+        device=kind,
+        cores=cores,
+        address=address,
+        name=device.name,
+        peak_flops_per_s=share * device.peak_flops_per_s,
+    )
 
 
 def _completed(

@@ -97,13 +97,16 @@ REFUSED = Outcome(error="refused")
 class Platform:
     """A TVM target, the kind of device that runs it, and the remote address of that device.
 
-    ``cores`` is how many a CPU program may use.
+    ``cores`` is how many a CPU program may use. ``name`` is the described platform it belongs to,
+    ``peak_flops_per_s`` what its description says of float32 on that many cores.
     """
 
     target: Any
     device: str  # cpu or cuda
     cores: int = 1
     address: RpcAddress | None = None
+    name: str = ""
+    peak_flops_per_s: float | None = None
 
     @property
     def target_json(self) -> str:

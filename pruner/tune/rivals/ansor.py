@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,62 @@ from pruner.places import sources_folder
 from pruner.tune.measure.measurer import Measurer, MeasureSettings, Platform
 from pruner.tune.phases import PHASES, Phases
 from pruner.tune.rivals.ansor_environment import child_environment, interpreter
-from pruner.tune.rivals.settings import Ansor
+from pruner.tune.rivals.rival import RivalProcess
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, cut_incomplete_line, read_trials
-from pruner.tune.run.loop import TuneBudget
 from pruner.tune.workloads import Workload, arguments
 
 _LOG = "ansor.json"
 _VECTOR_BYTES, _CACHE_LINE_BYTES = 64, 64
 _POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ansor(RivalProcess):
+    """Ansor's own search and model, in TVM 0.19 and its own environment; CPUs only."""
+
+    environment: str = ".venv-ansor"
+    population: int = 2048
+    generations: int = 4
+    num_warmup_samples: int = 100  # measured programs before the model counts
+
+    def __post_init__(self) -> None:
+        """Raises `PrunerError` on numbers that cannot work."""
+        if min(self.population, self.generations) < 1:
+            raise PrunerError("policy=ansor_tvm: population and generations must be at least 1")
+
+    def check(self, measure: MeasureSettings, *, compile_only: bool) -> None:
+        """Ansor's own process measures, and by its own rule."""
+        refused = {"compile_only": compile_only, "measure.cv_limit": measure.timing.cv_limit}
+        for option, value in refused.items():
+            if value:
+                raise PrunerError(
+                    f"{option}={value}: policy=ansor_tvm cannot do that; leave it out"
+                )
+
+    def run(
+        self,
+        workloads: Sequence[Workload],
+        platform: Platform,
+        measure: MeasureSettings,
+        *,
+        budget: tuple[int, int],
+        seed: int,
+        folder: Path,
+        report: Callable[[Trial], None],
+    ) -> Mapping[str, float]:
+        """See :class:`pruner.tune.rivals.rival.RivalProcess`; it takes one named operator."""
+        if len(workloads) != 1:
+            raise PrunerError("policy=ansor_tvm tunes one operator a run; choose one workload")
+        return tune_with_ansor(
+            workloads[0],
+            platform,
+            self,
+            measure,
+            budget=budget,
+            seed=seed,
+            folder=folder,
+            report=report,
+        )
 
 
 def tune_with_ansor(
@@ -35,12 +83,12 @@ def tune_with_ansor(
     policy: Ansor,
     settings: MeasureSettings,
     *,
-    budget: TuneBudget,
+    budget: tuple[int, int],
     seed: int,
     folder: Path,
     report: Callable[[Trial], None],
 ) -> dict[str, float]:
-    """Run the search to the end of the budget; seconds of every phase.
+    """Run the search to the end of the budget (trials in all, of a batch); seconds of every phase.
 
     Raises:
         PrunerError: the program is no named operator, the platform no local CPU, the Ansor
@@ -67,8 +115,8 @@ def tune_with_ansor(
         "reference": str(path.resolve()) if path.is_file() else "",
         "started": start - earlier,
         "seed": seed,
-        "trials": budget.trials,
-        "batch": budget.batch,
+        "trials": budget[0],
+        "batch": budget[1],
         "builders": settings.builders or platform.cores,
         "build_timeout_s": settings.build_timeout_s,
         "run_timeout_s": settings.run_timeout_s,

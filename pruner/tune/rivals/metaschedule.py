@@ -8,16 +8,55 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.tune.measure.measurer import Candidate, Outcome
+from pruner.tune.measure.measurer import Candidate, Outcome, Platform
 from pruner.tune.phases import Phases
-from pruner.tune.rivals.settings import MetaSchedule
+from pruner.tune.rivals.rival import RivalSearch
 from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetaSchedule(RivalSearch):
+    """TVM's own evolutionary search with XGBoost; the defaults are TVM's.
+
+    With fewer than ``num_warmup_samples`` measured programs TVM's model scores at random.
+    """
+
+    num_warmup_samples: int = 100
+
+    population_size: int = 512
+    init_measured_ratio: float = 0.2
+    init_min_unmeasured: int = 50
+    genetic_num_iters: int = 4
+    genetic_mutate_prob: float = 0.85
+    eps_greedy: float = 0.05
+
+    def make(
+        self,
+        workload: Workload,
+        platform: Platform,
+        database: Any,
+        *,
+        budget: tuple[int, int],
+        seed: int,
+        phases: Phases,
+    ) -> MetaScheduleSearch:
+        """See :class:`pruner.tune.rivals.rival.RivalSearch`."""
+        return MetaScheduleSearch(
+            workload.module,
+            platform.target,
+            database,
+            settings=self,
+            budget=budget,
+            seed=seed,
+            phases=phases,
+        )
 
 
 class MetaScheduleSearch:

@@ -17,10 +17,14 @@ class Database:
     Only programs that ran are recorded: failures stand in the journal.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path | None) -> None:
+        """`folder` None: in memory, for a run that measures nothing."""
+        self._ms = load_tvm().meta_schedule
+        if folder is None:
+            self.tvm_database = self._ms.database.MemoryDatabase()
+            return
         for name in (WORKLOADS, RECORDS):
             cut_incomplete_line(folder / name)  # TVM refuses a database with a torn line
-        self._ms = load_tvm().meta_schedule
         self.tvm_database = self._ms.database.JSONDatabase(work_dir=str(folder))
 
     def commit(self, module: Any, schedule: Any, costs_s: tuple[float, ...], target: Any) -> None:

@@ -20,11 +20,11 @@ JOURNAL_FILE = "trials.jsonl"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One measured candidate.
+    """One candidate that was measured, or only compiled.
 
     ``batch`` and ``position`` say when it was proposed; ``space`` and ``decisions`` which program
     it is; ``costs_s`` all repeats; ``error`` the kind of failure; ``elapsed_s`` seconds of tuning
-    when its result was there; ``timestamp`` seconds since 1970.
+    when its result was there; ``timestamp`` seconds since 1970. ``compiled_only``: it never ran.
     """
 
     task: str
@@ -41,11 +41,13 @@ class Trial:
     elapsed_s: float
     timestamp: float
     extra: dict[str, Any] = field(default_factory=dict)
+    compiled_only: bool = False
 
     @property
     def latency_s(self) -> float:
-        """Mean of the repeats; infinite for a failure."""
-        return float(np.mean(self.costs_s)) if self.error is None else float("inf")
+        """Mean of the repeats; infinite for a failure and for what never ran."""
+        known = self.error is None and not self.compiled_only
+        return float(np.mean(self.costs_s)) if known else float("inf")
 
 
 class Journal:

@@ -6,39 +6,22 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pruner.errors import PrunerError
-from pruner.tune.measure.measurer import Candidate, Check, Measurer, Outcome, Platform
+from pruner.tune.measure.measurer import Candidate, Check, Outcome
 from pruner.tune.measure.numerics import Arguments
-from pruner.tune.phases import IDLE, Phases
-from pruner.tune.run.database import Database
+from pruner.tune.phases import IDLE
 from pruner.tune.run.journal import JOURNAL_FILE, Journal, Trial
 from pruner.tune.run.live_search import LiveSearch
+from pruner.tune.run.options import RunContext, TuneBudget
 from pruner.tune.run.snapshot import SNAPSHOT_FILE, Snapshots
 from pruner.tune.run.task_order import Order, TaskProgress, next_task
 from pruner.tune.workloads import Workload
 
 Report = Callable[[Mapping[str, Any]], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuneBudget:
-    """Stop after `trials` measured candidates of all tasks or, if given, after `seconds`."""
-
-    trials: int = 64
-    seconds: float | None = None
-    batch: int = 16  # candidates a round
-
-    def __post_init__(self) -> None:
-        """Raises `PrunerError` on numbers that cannot work."""
-        if min(self.trials, self.batch) < 1 or (self.seconds is not None and self.seconds <= 0):
-            raise PrunerError(
-                "budget: trials and batch must be at least 1, seconds above 0 or null"
-            )
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -84,20 +67,17 @@ class TuningRun:
     def __init__(
         self,
         tasks: Sequence[LiveTask],
-        measurer: Measurer,
-        platform: Platform,
+        context: RunContext,
         *,
-        folder: Path,
-        database: Database,
-        phases: Phases,
         budget: TuneBudget,
         order: Order = "gradient",
         fixed: Mapping[str, object],
         report: Report,
     ) -> None:
-        self.tasks, self._measurer, self._platform = list(tasks), measurer, platform
-        self._database, self._phases, self._budget = database, phases, budget
-        self._order, self._report, self._folder = order, report, folder
+        folder = context.folder
+        self.tasks, self._context = list(tasks), context
+        self._measurer, self._phases = context.measurer, context.phases
+        self._budget, self._order, self._report = budget, order, report
         self._journal = Journal(folder / JOURNAL_FILE)
         named = {f"search-{n}": t.search for n, t in enumerate(tasks) if not t.search.savable}
         self._snapshots = Snapshots(folder / SNAPSHOT_FILE, {**fixed, **named})
@@ -196,7 +176,7 @@ class TuningRun:
         why = f"{outcome.error}: {outcome.message}".rstrip(": ")
         return PrunerError(
             f"no program of the batch could be tried ({why}); with that mended, "
-            f"resume={self._folder} goes on"
+            f"resume={self._context.folder} goes on"
         )
 
     def _record_all(
@@ -208,8 +188,11 @@ class TuningRun:
     def _record(self, current: _Round, position: int, outcome: Outcome) -> None:
         task, candidate = self.tasks[current.task], current.candidates[position]
         if outcome.error is None:
-            self._database.commit(
-                task.workload.module, candidate.schedule, outcome.costs_s, self._platform.target
+            self._context.database.commit(
+                task.workload.module,
+                candidate.schedule,
+                outcome.costs_s,
+                self._context.platform.target,
             )
         trial = Trial(
             task=task.workload.name,

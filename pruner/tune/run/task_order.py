@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from pruner.errors import PrunerError
 
@@ -35,6 +35,12 @@ class GradientSettings:
     window: int = 3
 
 
+def check_order(order: str) -> None:
+    """Raise `PrunerError` for an unknown order."""
+    if order not in get_args(Order):
+        raise PrunerError(f"task_order={order}: it must be one of {', '.join(get_args(Order))}")
+
+
 def next_task(
     order: Order, tasks: Sequence[TaskProgress], settings: GradientSettings | None = None
 ) -> int | None:
@@ -43,8 +49,7 @@ def next_task(
     Raises:
         PrunerError: unknown order.
     """
-    if order not in ("gradient", "round_robin"):
-        raise PrunerError(f"task_order={order}: it must be one of gradient, round_robin")
+    check_order(order)
     live = [i for i, task in enumerate(tasks) if not task.exhausted]
     if not live:
         return None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.arrays import Decisions
+from pruner.arrays import Decisions, Keys
 from pruner.features.batch import FeatureBatch
 from pruner.models.analyzer.analyzer import Analyzer
 
@@ -18,9 +19,14 @@ class LiveSpace(Protocol):
     A decision vector int64 [d] holds all sampling decisions of the trace in order: the factors of
     ``sample_perfect_tile`` (all of them, the outermost too), the index of ``sample_categorical``,
     the location index of ``sample_compute_location``.
+
+    ``can_draft``: its draft score tells legal programs apart. ``affordable``: how many programs a
+    generation may have where each takes milliseconds; None: as many as one likes.
     """
 
     num_slots: int
+    can_draft: bool
+    affordable: int | None
 
     def sample(self, num: int, rng: np.random.Generator) -> Decisions:
         """Draws as MetaSchedule samples, int64 [num, d]."""
@@ -29,8 +35,9 @@ class LiveSpace(Protocol):
         """One of MetaSchedule's mutations of every parent (tile size, unroll, compute location,
         thread binding; not parallel, which changes an annotation)."""
 
-    def keys(self, decisions: Decisions) -> NDArray[np.int64]:
-        """A 64-bit key a row; equal rows have equal keys."""
+    @property
+    def keys(self) -> Callable[[Decisions], Keys]:
+        """A 64-bit key for every row; equal rows have equal keys."""
 
     def legal(self, decisions: Decisions) -> NDArray[np.bool_]:
         """Which rows TVM's postprocessors (``VerifyGPUCode`` and the others) would accept."""

@@ -27,6 +27,9 @@ _DATAFLOW_ROWS, _DATAFLOW_COLUMNS, _FLAGS = 10, 23, 10
 class ReplaySpace:
     """See :class:`pruner.tune.spaces.base.LiveSpace`. Features are TVM's ``PerStoreFeature``."""
 
+    can_draft = False
+    affordable: int | None = 64
+
     def __init__(self, design: DesignSpace) -> None:
         """Raises `UnsupportedProgram` for a sampling instruction that has no vector form."""
         self._design = design

@@ -19,7 +19,6 @@ from pruner.search.explorer import select
 from pruner.search.keys import RowKeys
 from pruner.tune.phases import Phases
 from pruner.tune.spaces.base import LiveSpace
-from pruner.tune.spaces.tvm import ReplaySpace
 
 _REFERENCE, _GENERATIONS = 512, 2  # programs of a design space, and how often they evolve
 
@@ -37,6 +36,10 @@ class UnionSpace:
         self.num_slots = 1 + max(space.num_slots for space in spaces)
         self.keys = RowKeys(self.num_slots)
         self._drafted: NDArray[np.float64] | None = None
+        self.can_draft = any(space.can_draft for space in spaces)
+        limits = [space.affordable for space in spaces if space.affordable is not None]
+        # all spaces are drawn alike, so that only a share of a generation is slow
+        self.affordable = min(limits) * len(spaces) // len(limits) if limits else None
 
     def sample(self, num: int, rng: np.random.Generator) -> Decisions:
         """Draws int64 [num, d]."""
@@ -83,7 +86,7 @@ class UnionSpace:
             assert self._analyzer is not None
             rng, told = np.random.default_rng(20250330), [np.zeros(0)]
             for space in self.spaces:
-                if isinstance(space, ReplaySpace):  # it never can, and drawing takes seconds
+                if not space.can_draft:  # and drawing takes seconds
                     continue
                 rows = space.sample(_REFERENCE, rng)
                 for _ in range(_GENERATIONS + 1):

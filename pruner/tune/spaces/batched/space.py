@@ -41,6 +41,9 @@ _UNCERTAIN = "uncertain-region"
 class BatchedSpace:
     """See :class:`pruner.tune.spaces.base.LiveSpace`."""
 
+    can_draft = True
+    affordable: int | None = None
+
     def __init__(self, design: DesignSpace, *, lowering: Lowering = "ansor") -> None:
         """``lowering``: see :mod:`pruner.program.tir.lower`.
 

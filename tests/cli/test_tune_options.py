@@ -19,10 +19,10 @@ FINETUNE = "adaptation=finetune"
 
 
 def plan(*options):
-    from pruner.cli.tune_plan import make_plan
+    from pruner.cli.tune import tune_options
 
     with initialize_config_dir(str(conf_folder()), version_base="1.3"):
-        return make_plan(compose("tune", list(options)))
+        return tune_options(compose("tune", list(options)))
 
 
 def run_folder(path, dataflow="paper"):
@@ -55,7 +55,7 @@ def test_a_checkpoint_that_would_not_count_is_refused(tmp_path, options, told):
 
 @pytest.mark.parametrize("name", ["", "best.pt"])
 def test_a_checkpoint_is_a_file_or_a_run_folder(tmp_path, name):
-    model = plan(f"checkpoint={run_folder(tmp_path) / name}", FINETUNE).model
+    model = plan(f"checkpoint={run_folder(tmp_path) / name}", FINETUNE).make_model()
     assert model.ranker is not None  # scores before anything is measured
 
 
@@ -84,13 +84,10 @@ def test_choices_that_cannot_work_are_refused(options, told):
 
 
 def test_the_draft_counts_the_cores_of_the_target():
-    from pruner.cli.tune_plan import load_draft
-
-    options = ["platform=cpu-avx2", "target={kind:llvm,mcpu:haswell,num-cores:7}"]
-    with initialize_config_dir(str(conf_folder()), version_base="1.3"):
-        config = compose("tune", options)
-    analyzer = load_draft(config, plan(*options).platform)
-    assert analyzer.device.num_cores == 7
+    found = plan("platform=cpu-avx2", "target={kind:llvm,mcpu:haswell,num-cores:7}")
+    assert found.analyzer.device.num_cores == 7
+    # 7 of the 2 cores that the description has the peak of
+    assert found.platform.peak_flops_per_s == found.analyzer.device.peak_flops_per_s * 7 / 2
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,126 @@
+"""What a tuning run is asked for: typed values, whether a command or ten lines of Python ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pruner.errors import PrunerError
+from pruner.models.adaptation.base import Setting
+from pruner.models.adaptation.warm import Scratch
+from pruner.models.analyzer.analyzer import Analyzer, CpuAnalyzer, load_analyzer
+from pruner.models.networks.pacm import PaCM
+from pruner.places import conf_folder
+from pruner.program.device import load_device
+from pruner.search.explorer import ExplorerSettings
+from pruner.search.policy import PolicySettings, RoundSettings
+from pruner.tune.measure.machine import local_platform, make_platform
+from pruner.tune.measure.measurer import Measurer, MeasureSettings, Platform
+from pruner.tune.phases import Phases
+from pruner.tune.rivals.rival import RivalProcess, RivalSearch
+from pruner.tune.run.database import Database
+from pruner.tune.run.learning import AdaptedModel, OnlineModel
+from pruner.tune.run.task_order import Order, check_order
+
+Tell = Callable[[str], None]
+
+# conf/policy/pruner_live.yaml says why
+LIVE = RoundSettings(
+    draft=ExplorerSettings(population=512, generations=2, keep=256),
+    verify=ExplorerSettings(population=256, generations=1, keep=64),
+    random_sample=64,
+    draft_leads=True,
+    prior=50,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneBudget:
+    """Stop after `trials` measured candidates of all tasks or, if given, after `seconds`."""
+
+    trials: int = 64
+    seconds: float | None = None
+    batch: int = 16  # candidates a round
+
+    def __post_init__(self) -> None:
+        """Raises `PrunerError` on numbers that cannot work."""
+        if min(self.trials, self.batch) < 1 or (self.seconds is not None and self.seconds <= 0):
+            raise PrunerError(
+                "budget: trials and batch must be at least 1, seconds above 0 or null"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneOptions:
+    """How to tune.
+
+    ``analyzer`` None: nothing is drafted. ``make_model`` makes the learned model of a run, None:
+    nothing is learned, or the policy brings its own. ``replay_only``: every space through TVM's
+    replay, slowly. ``compile_only``: build what every search proposes first, run nothing.
+    ``work_dir`` holds TVM's database, by default the run's folder.
+    """
+
+    platform: Platform
+    policy: PolicySettings | RivalSearch | RivalProcess = LIVE
+    budget: TuneBudget = field(default_factory=TuneBudget)
+    measure: MeasureSettings = field(default_factory=MeasureSettings)
+    analyzer: Analyzer | None = None
+    make_model: Callable[[], OnlineModel] | None = None
+    order: Order = "gradient"
+    replay_only: bool = False
+    compile_only: bool = False
+    work_dir: Path | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises `PrunerError` for options that contradict each other."""
+        check_order(self.order)
+        if isinstance(self.policy, RivalProcess):
+            self.policy.check(self.measure, compile_only=self.compile_only)
+        if self.make_model is not None and not self.policy.takes_model:
+            raise PrunerError(
+                f"{type(self.policy).__name__}: this policy takes no learned model; leave it out"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext:
+    """What all tasks of a run share: where they are measured, kept and told of."""
+
+    platform: Platform
+    measurer: Measurer
+    phases: Phases
+    database: Database
+    folder: Path
+    tell: Tell
+
+
+def platform_analyzer(platform: Platform) -> Analyzer:
+    """The analyzer of a platform, for as many cores as its target has.
+
+    Raises:
+        PrunerError: no such platform, or nothing to draft with.
+    """
+    analyzer = load_analyzer(conf_folder(), platform.name)
+    if isinstance(analyzer, CpuAnalyzer):
+        return replace(analyzer, device=replace(analyzer.device, num_cores=platform.cores))
+    return analyzer
+
+
+def this_cpu(*, trials: int = 64, seed: int = 0, **changes: Any) -> TuneOptions:
+    """Options for this machine's CPU, all of it: draft, then verify with a PaCM that starts anew.
+
+    `changes` are fields of :class:`TuneOptions`; raises `PrunerError` where this CPU has the
+    instructions of no described platform.
+    """
+    device = load_device(conf_folder() / "platform" / f"{local_platform()}.yaml")
+    platform = make_platform(device, target="host")
+    values = {
+        "analyzer": platform_analyzer(platform),
+        "make_model": lambda: AdaptedModel(Scratch(Setting(make_network=PaCM, seed=seed))),
+        "budget": TuneBudget(trials=trials),
+        **changes,
+    }
+    return TuneOptions(platform=platform, seed=seed, **values)

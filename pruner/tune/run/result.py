@@ -1,0 +1,130 @@
+"""What came of a tuning run: of every task, and of all together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pruner.tune.run.journal import Trial
+from pruner.tune.workloads import Workload, flops
+
+WRONG = "wrong_result"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOutcome:
+    """What came of one task.
+
+    ``best_s`` infinite: no program ran and was right. ``refused`` programs never came to a builder;
+    ``exhausted``: there were no programs left. ``untuned_s``: the operator without a schedule, None
+    where that was not timed. ``peak_share`` of the arithmetic that the platform's description says,
+    None where it says nothing. ``compiled`` counts programs that were built only. ``kernel``: the
+    library of the best program.
+    """
+
+    name: str
+    weight: float
+    flops: float
+    best_s: float
+    trials: int
+    failures: Counter[str]
+    refused: int = 0
+    exhausted: bool = False
+    untuned_s: float | None = None
+    peak_share: float | None = None
+    compiled: int = 0
+    kernel: Path | None = None
+
+    @staticmethod
+    def of(
+        workload: Workload,
+        trials: Sequence[Trial],
+        *,
+        peak_flops_per_s: float | None = None,
+        **known: Any,
+    ) -> TaskOutcome:
+        """Count the journal's rows of one task; `known` are the fields that rows do not say."""
+        mine = [trial for trial in trials if trial.task == workload.name]
+        best_s, work = (
+            min((t.latency_s for t in mine), default=float("inf")),
+            flops(workload.module),
+        )
+        share = None if peak_flops_per_s is None else work / best_s / peak_flops_per_s
+        return TaskOutcome(
+            name=workload.name,
+            weight=workload.weight,
+            flops=work,
+            best_s=best_s,
+            trials=sum(not trial.compiled_only for trial in mine),
+            failures=Counter(trial.error for trial in mine if trial.error is not None),
+            peak_share=share,
+            compiled=sum(trial.compiled_only and trial.error is None for trial in mine),
+            **known,
+        )
+
+    @property
+    def all_wrong(self) -> bool:
+        """Programs ran, and not one of them computed what the unscheduled program does."""
+        return self.best_s == float("inf") and self.failures[WRONG] > 0
+
+    def row(self) -> dict[str, Any]:
+        """For the last line."""
+        return {
+            "best_latency_s": self.best_s,
+            "untuned_latency_s": self.untuned_s,
+            "gflops_per_s": self.flops / self.best_s / 1e9,
+            "peak_share": self.peak_share,
+            "trials": self.trials,
+            "failures": dict(self.failures),
+            "all_wrong": self.all_wrong,
+            "weight": self.weight,
+            "exhausted": self.exhausted,
+            "kernel": None if self.kernel is None else str(self.kernel),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """A tuning run that is over. ``work_dir`` holds TVM's database; ``seconds`` by phase."""
+
+    tasks: Sequence[TaskOutcome]
+    seconds: Mapping[str, float]
+    folder: Path
+    work_dir: Path
+    compile_only: bool = False
+    kernels: Mapping[str, Path] = field(default_factory=dict)
+
+    @property
+    def best_latency_s(self) -> float:
+        """Weighted sum over tasks; infinite where a task has no program that runs and is right."""
+        return sum(task.weight * task.best_s for task in self.tasks)
+
+    def metrics(self) -> dict[str, Any]:
+        """The last line of ``tune.py``."""
+        failures = sum((task.failures for task in self.tasks), Counter[str]())
+        trials, failed = sum(task.trials for task in self.tasks), failures.total()
+        untuned_s = [task.untuned_s for task in self.tasks]
+        known_s = [task.weight * s for task in self.tasks if (s := task.untuned_s) is not None]
+        row: dict[str, Any] = {
+            "best_latency_s": None if self.compile_only else self.best_latency_s,
+            "untuned_latency_s": sum(known_s) if len(known_s) == len(untuned_s) else None,
+            "trials": trials,
+            "failed": failed,
+            "failures": dict(failures),
+            "invalid_share": failed / trials if trials else 0.0,
+            "all_wrong": [task.name for task in self.tasks if task.all_wrong],
+            "refused_before_build": sum(task.refused for task in self.tasks),
+            "tasks": {} if self.compile_only else {task.name: task.row() for task in self.tasks},
+            "seconds": dict(self.seconds),
+            "total_seconds": sum(self.seconds.values()),
+            "run_dir": str(self.folder),
+            "work_dir": str(self.work_dir),
+        }
+        return row | ({"compiled": self._compiled} if self.compile_only else {})
+
+    @property
+    def _compiled(self) -> int:
+        return sum(task.compiled for task in self.tasks)

@@ -1,0 +1,161 @@
+"""One call from workloads to a tuned run, in a folder of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pruner.tune.measure.measurer import Candidate, Measurer, Outcome
+from pruner.tune.phases import Phases
+from pruner.tune.rivals.rival import RivalProcess
+from pruner.tune.run.database import Database
+from pruner.tune.run.journal import JOURNAL_FILE, Journal, Trial, read_trials
+from pruner.tune.run.loop import LiveTask, TuningRun
+from pruner.tune.run.options import RunContext, Tell, TuneOptions
+from pruner.tune.run.result import TaskOutcome, Tuned
+from pruner.tune.run.setup import prepare
+from pruner.tune.workloads import Workload
+
+Report = Callable[[Mapping[str, Any]], None]
+
+
+def _silent(_: object) -> None:
+    return None
+
+
+def tune(
+    workloads: Workload | Sequence[Workload],
+    options: TuneOptions,
+    folder: Path,
+    *,
+    tell: Tell = _silent,
+    report: Report = _silent,
+) -> Tuned:
+    """Spend the budget on the workloads; all that came of it lies in `folder`.
+
+    A folder with an earlier run of the same options is gone on with. `tell` gets lines for people,
+    `report` a row of numbers after every batch.
+
+    Raises:
+        PrunerError: a workload that cannot be tuned on this platform, or no device that answers.
+    """
+    tasks = [workloads] if isinstance(workloads, Workload) else list(workloads)
+    folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(options.policy, RivalProcess):
+        return _in_its_own_process(options.policy, tasks, options, folder, report)
+    work_dir = options.work_dir or folder
+    work_dir.mkdir(parents=True, exist_ok=True)
+    phases, database = Phases(), Database(None if options.compile_only else work_dir)
+    with Measurer(options.platform, options.measure, phases) as measurer:
+        context = RunContext(
+            platform=options.platform,
+            measurer=measurer,
+            phases=phases,
+            database=database,
+            folder=folder,
+            tell=tell,
+        )
+        prepared = prepare(tasks, options, context)
+        if options.compile_only:
+            _compile(prepared.tasks, options, context)
+            found = prepared.tasks
+        else:
+            run = TuningRun(
+                prepared.tasks,
+                context,
+                budget=options.budget,
+                order=options.order,
+                fixed=prepared.fixed,
+                report=report,
+            )
+            run.run()
+            found = run.tasks
+    return _result(found, options, context, work_dir)
+
+
+def _result(
+    tasks: Sequence[LiveTask], options: TuneOptions, context: RunContext, work_dir: Path
+) -> Tuned:
+    rows = read_trials(context.folder / JOURNAL_FILE)
+    outcomes = [
+        TaskOutcome.of(
+            task.workload,
+            rows,
+            peak_flops_per_s=context.platform.peak_flops_per_s,
+            refused=task.search.refused,
+            exhausted=task.exhausted,
+        )
+        for task in tasks
+    ]
+    return Tuned(
+        tasks=outcomes,
+        seconds=context.phases.seconds(),
+        folder=context.folder,
+        work_dir=work_dir,
+        compile_only=options.compile_only,
+    )
+
+
+def _compile(tasks: Sequence[LiveTask], options: TuneOptions, context: RunContext) -> None:
+    """Build what each task's search proposes first; nothing runs, nothing is learned."""
+    journal = Journal(context.folder / JOURNAL_FILE)
+    done, share = 0, -(-options.budget.trials // len(tasks))
+    for number, task in enumerate(tasks, start=1):
+        candidates = task.search.propose(min(share, options.budget.trials - done))
+        outcomes = context.measurer.build_only(candidates, task.arguments)
+        for position, (candidate, outcome) in enumerate(zip(candidates, outcomes, strict=True)):
+            done += 1
+            row = _compiled(candidate, outcome, context.phases.elapsed_s)
+            journal.append(
+                Trial(task=task.workload.name, trial=done, batch=number, position=position, **row)
+            )
+        context.tell(f"{task.workload.name}: {len(candidates)} programs compiled")
+    journal.close()
+
+
+def _compiled(candidate: Candidate, outcome: Outcome, elapsed_s: float) -> dict[str, Any]:
+    return {
+        "space": candidate.space,
+        "decisions": candidate.decisions.tolist(),
+        "costs_s": [],
+        "error": outcome.error,
+        "message": outcome.message,
+        "build_s": outcome.build_s,
+        "run_s": 0.0,
+        "elapsed_s": elapsed_s,
+        "timestamp": time.time(),
+        "compiled_only": True,
+    }
+
+
+def _in_its_own_process(
+    policy: RivalProcess,
+    workloads: Sequence[Workload],
+    options: TuneOptions,
+    folder: Path,
+    report: Report,
+) -> Tuned:
+    best_s, budget = float("inf"), options.budget
+
+    def each(trial: Trial) -> None:
+        nonlocal best_s
+        best_s = min(best_s, trial.latency_s)
+        if trial.trial % budget.batch == 0 or trial.trial == budget.trials:
+            row = {"best_latency_s": best_s, "seconds": trial.elapsed_s, "failed": 0}
+            report({"task": trial.task, "trials": trial.trial, **row})
+
+    seconds = policy.run(
+        workloads,
+        options.platform,
+        options.measure,
+        budget=(budget.trials, budget.batch),
+        seed=options.seed,
+        folder=folder,
+        report=each,
+    )
+    rows = read_trials(folder / JOURNAL_FILE)
+    peak = options.platform.peak_flops_per_s
+    outcomes = [TaskOutcome.of(w, rows, peak_flops_per_s=peak) for w in workloads]
+    return Tuned(tasks=outcomes, seconds=seconds, folder=folder, work_dir=folder)

@@ -1,0 +1,129 @@
+"""CONTRIBUTING's recipe "add a search policy", followed: one file of `search` and a YAML file."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from pruner.errors import PrunerError
+from pruner.search.policy import NO_KEYS, RandomDraws, RoundSettings, fresh
+
+pytestmark = pytest.mark.tvm
+
+
+# --- pruner/search/largest_first.py ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargestFirst:
+    """Settings of a policy that proposes the legal draws with the largest sum of decisions."""
+
+    draws: int = 64
+
+    takes_model: ClassVar[bool] = False
+
+    def make(self, space, draft, learner, rng):
+        return LargestFirstPolicy(space, draft, self, rng)
+
+    def limited(self, population, *, can_draft):
+        return LargestFirst(draws=min(population, self.draws))
+
+
+class LargestFirstPolicy:
+    def __init__(self, space, draft, settings, rng):
+        self._space, self._draft, self._settings, self._rng = space, draft, settings, rng
+        self._seen = NO_KEYS
+
+    def propose(self, num, pending=NO_KEYS):
+        drawn = self._space.sample(self._settings.draws, self._rng)
+        drawn = drawn[np.isfinite(self._draft(drawn))]
+        drawn = drawn[np.argsort(-drawn[:, 1:].sum(axis=1), kind="stable")]
+        return fresh(self._space, drawn, np.concatenate([self._seen, pending]), num)
+
+    def observe(self, measured):
+        self._seen = np.concatenate([self._seen, self._space.keys(measured.decisions)])
+
+
+# --- the test that follows it ---
+
+
+def search(tmp_path, policy, replay_only=False):
+    from pruner.tune.measure.measurer import MeasureSettings, Platform
+    from pruner.tune.phases import Phases
+    from pruner.tune.run.database import Database
+    from pruner.tune.run.options import RunContext, TuneOptions
+    from pruner.tune.run.setup import prepare
+    from pruner.tune.tvm_import import load_tvm
+    from pruner.tune.workloads import operator
+
+    target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 2})
+    options = TuneOptions(
+        platform=Platform(target=target, device="cpu", cores=2),
+        policy=policy,
+        measure=MeasureSettings(check=False),
+        replay_only=replay_only,
+    )
+    context = RunContext(
+        platform=options.platform, measurer=None, phases=Phases(), database=Database(tmp_path),
+        folder=tmp_path, tell=lambda _: None,
+    )  # fmt: skip
+    prepared = prepare([operator("matmul", m=64, n=64, k=64)], options, context)
+    return prepared.tasks[0].search, prepared.fixed["space-matmul_64_64_64"]
+
+
+@pytest.mark.parametrize("replay_only", [False, True])
+def test_a_new_policy_tunes_without_another_file_knowing_it(tmp_path, replay_only):
+    from pruner.tune.measure.measurer import Outcome
+
+    found, space = search(tmp_path, LargestFirst(), replay_only)
+    assert space.affordable == (64 if replay_only else None)
+    rows = []
+    for _ in range(2):
+        candidates = found.propose(5)
+        found.observe(candidates, [Outcome(costs_s=(1e-3,))] * len(candidates))
+        rows += [[c.space, *c.decisions.tolist()] for c in candidates]
+        sums = [sum(row[1:]) for row in rows[-5:]]
+        assert sums == sorted(sums, reverse=True)
+    assert len({tuple(row) for row in rows}) == 10  # nothing twice
+
+
+def test_hydra_builds_it_from_its_yaml_file():
+    from pruner.cli.options import build
+
+    target = f"{LargestFirst.__module__}.LargestFirst"
+    assert build({"_target_": target, "draws": 8}) == LargestFirst(draws=8)
+
+
+def test_policies_say_themselves_what_slow_spaces_take_of_them():
+    rounds = RoundSettings()
+    slow = rounds.limited(100, can_draft=False)
+    assert (slow.draft.population, slow.draft.generations) == (100, 0)
+    assert (slow.verify.population, slow.verify.generations) == (100, 1)
+    assert slow.random_sample == 100
+    assert rounds.limited(100, can_draft=True).draft.generations == 2
+    assert rounds.limited(10**6, can_draft=True) == rounds
+    assert RandomDraws(draws=128).limited(100, can_draft=True).draws == 100
+
+
+def test_the_preset_of_python_is_the_preset_of_the_command():
+    """`this_cpu` in Python and ``policy=pruner_live`` are the same search."""
+    from hydra import compose, initialize_config_dir
+    from pruner.cli.options import build
+
+    from pruner.tune.run.options import LIVE
+
+    conf = str(Path(__file__).resolve().parents[2] / "conf")
+    with initialize_config_dir(conf, version_base="1.3"):
+        assert build(compose("tune", ["policy=pruner_live"]).policy) == LIVE
+
+
+def test_a_model_for_a_policy_that_takes_none_is_refused():
+    from pruner.tune.measure.measurer import Platform
+    from pruner.tune.run.options import TuneOptions
+
+    with pytest.raises(PrunerError, match="RandomDraws: this policy takes no learned model"):
+        TuneOptions(
+            platform=Platform(target=None, device="cpu"), policy=RandomDraws(), make_model=object
+        )

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from pruner.data.quarantine import Reason
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 DOCUMENTS = ["README.md", "CONTRIBUTING.md"]
 
@@ -46,3 +48,18 @@ def test_platforms_named_in_the_readme_exist():
     assert named
     folder = REPOSITORY / "conf/platform"
     assert [p for p in named if not (folder / f"{p}.yaml").is_file()] == []
+
+
+def test_every_reason_to_leave_out_a_record_is_explained():
+    rooms = ("data", "program/te", "program/dag", "program/index", "features/statement")
+    files = [path for room in rooms for path in (REPOSITORY / "pruner" / room).rglob("*.py")]
+    raised = {
+        reason
+        for path in files
+        for reason in re.findall(
+            r"(?:UnsupportedProgram|UnknownStep)\(\s*\"([\w-]+)\"", path.read_text(encoding="utf-8")
+        )
+    }
+    assert "step-mismatch" in raised
+    explained = set(re.findall(r"`([\w-]+)`", text_of("datasets/README.md")))
+    assert {*raised, *Reason} - explained == set()

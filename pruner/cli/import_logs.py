@@ -12,10 +12,12 @@ from rich.console import Console
 from rich.progress import Progress
 
 from pruner.cli.door import fail
-from pruner.cli.output import print_result
+from pruner.cli.output import print_result, say
 from pruner.data.importing import import_logs
 from pruner.data.quarantine import Quarantine
 from pruner.errors import PrunerError
+from pruner.places import conf_folder
+from pruner.program.te.fusion import fused_in_steps
 
 # A folder of its own: in conf/, `platform` is a group of files and takes no plain name.
 CONF = Path(__file__).resolve().parents[2] / "conf" / "import_logs"
@@ -54,8 +56,15 @@ def run(config: DictConfig) -> dict[str, Any]:
             out,
             platform,
             quarantine,
+            fusion=fused_in_steps,
             compression=config.compress,
             progress=show,
+        )
+    if not (conf_folder() / "platform" / f"{platform}.yaml").is_file():
+        say(
+            f"platform={platform} has no description yet, which train.py asks for: "
+            f"copy the nearest of conf/platform/*.yaml to conf/platform/{platform}.yaml "
+            "and set its numbers"
         )
     return {
         "records": result.records,

@@ -5,23 +5,25 @@ import logging
 import re
 import shutil
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
 from pruner.data.parse import LineParser, ParsedLine, parse_lines
 from pruner.data.quarantine import Quarantine, Reason
 from pruner.data.root import FOLDER, summary
 from pruner.data.workload import fused_from_name, parse_workload
-from pruner.errors import DataError
+from pruner.errors import DataError, UnsupportedProgram
 from pruner.files import write_whole
 
 log = logging.getLogger(__name__)
 
 Compression = Literal["none", "gz"]
 Progress = Callable[[int, int, int], None]  # files done, files in all, records so far
+# (workload key, steps, operators that the log's name has fused) to those that the steps have
+Fusion = Callable[[str, Sequence[Any], tuple[str, ...]], tuple[str, ...]]
 MAX_OPEN_FILES = 64
 COPY_BYTES = 1 << 20
 
@@ -44,14 +46,19 @@ def import_logs(
     platform: str,
     quarantine: Quarantine,
     *,
+    fusion: Fusion,
     compression: Compression = "none",
     progress: Progress | None = None,
 ) -> ImportResult:
     """Write every record under `logs` to ``out/measure_records/<platform>/<task>.json``.
 
-    One file per workload, fused operators (known only from the log's name) and target; lines are
-    copied as they are and streamed, so logs may be larger than memory. A program logged twice is
-    kept once, the first valid time. The platform's folder appears when all is done.
+    One file per workload, fused operators and target; lines are copied as they are and streamed, so
+    logs may be larger than memory. A program logged twice is kept once, the first valid time. The
+    platform's folder appears when all is done.
+
+    `fusion` tells the fused operators of a record (`pruner.program.te.fusion.fused_in_steps`): the
+    name of a log that mixes tasks does not. A record for which it raises `UnsupportedProgram` is
+    set aside.
 
     Raises:
         DataError: no log file, no record in them, a bad platform name, or records of that platform
@@ -68,7 +75,7 @@ def import_logs(
     partial.mkdir(parents=True)
     writer = _LayoutWriter(partial)
     try:
-        _copy(files, writer, quarantine, progress)
+        _copy(files, writer, quarantine, fusion, progress)
         writer.finish(compression)
         if not writer.records:
             raise DataError(
@@ -107,20 +114,42 @@ def _log_files(logs: Path, out: Path) -> list[Path]:
 
 
 def _copy(
-    files: list[Path], writer: "_LayoutWriter", quarantine: Quarantine, progress: Progress | None
+    files: list[Path],
+    writer: "_LayoutWriter",
+    quarantine: Quarantine,
+    fusion: Fusion,
+    progress: Progress | None,
 ) -> None:
     parser = LineParser()
     for done, path in enumerate(files):
         if progress:
             progress(done, len(files), writer.records)
-        fused = fused_from_name(path.name)
         for number, line, parsed in parse_lines(path, quarantine, parser):
+            named = _fused_by_name(path.name, parsed)
+            try:
+                fused = fusion(parsed.header.workload_key, parsed.steps, named)
+            except UnsupportedProgram as error:
+                quarantine.add(
+                    file=str(path),
+                    line=number,
+                    reason=Reason.UNKNOWN_FUSION,
+                    detail=error.detail,
+                    text=line,
+                )
+                continue
             repeated = writer.add(parsed, line, fused, (str(path), number))
             if repeated is not None:
                 file, repeated_line = repeated
                 quarantine.add(file=file, line=repeated_line, reason=Reason.DUPLICATE)
     if progress:
         progress(len(files), len(files), writer.records)
+
+
+def _fused_by_name(name: str, parsed: ParsedLine) -> tuple[str, ...]:
+    """What the log's name has fused; nothing where it is about another operator."""
+    workload = parse_workload(parsed.header.workload_key)
+    about_it = name.removeprefix("ansor_").startswith(workload.short_op)
+    return fused_from_name(name) if about_it else ()
 
 
 _Task = tuple[str, tuple[str, ...], str]  # workload key, fused operators, target
@@ -145,9 +174,6 @@ class _LayoutWriter:
         self, parsed: ParsedLine, line: bytes, fused: tuple[str, ...], place: _Place
     ) -> _Place | None:
         """Append one record; returns the place of the one that is a duplicate, if any."""
-        workload = parse_workload(parsed.header.workload_key)
-        if not Path(place[0]).name.removeprefix("ansor_").startswith(workload.short_op):
-            fused = ()  # the name of a mixed log says nothing about this record
         task = (parsed.header.workload_key, fused, parsed.header.target)
         programs = self._programs.setdefault(task, {})
         valid = parsed.error_no == 0

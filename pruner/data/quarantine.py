@@ -26,6 +26,7 @@ class Reason(StrEnum):
     BAD_STEP = "bad_step"
     ABSURD_EXTENT = "absurd_extent"
     BAD_COST = "bad_cost"
+    UNKNOWN_FUSION = "unknown_fusion"
     DUPLICATE = "duplicate"
     LINE_TOO_LONG = "line_too_long"
     TRUNCATED_FILE = "truncated_file"

@@ -1,9 +1,14 @@
+import gzip
 import json
 import os
 import subprocess
 import sys
 
 import pytest
+
+from pruner import features
+from pruner.data.quarantine import Quarantine
+from pruner.data.root import RecordRoot
 
 RECORD = (
     '{"i": [["[\\"matmul_layer\\", 16, 64, 64]", "llvm", [4, 64, 64, 0, 0, 0, 0, 0], "", 0, []], '
@@ -57,6 +62,32 @@ def test_the_last_line_is_one_json_object(call, logs, tmp_path):
     again = call(f"logs={logs}", "out=data", "platform=v100")
     assert again.returncode == 2
     assert "exists and is left alone" in again.stderr
+
+
+def test_fused_convolutions_of_one_file_are_told_apart_and_can_all_be_replayed(
+    call, repository, tmp_path
+):
+    """Under a name that says nothing; a plain convolution would not fit their steps."""
+    folder = repository / "datasets/bundled/measure_records/cpu-avx2"
+    names = [path.name.removesuffix(".json.gz") for path in sorted(folder.glob("*conv2d*"))]
+    lines = [gzip.decompress((folder / f"{name}.json.gz").read_bytes()) for name in names]
+    (tmp_path / "network.log").write_bytes(b"".join(lines))
+    result = call("logs=network.log", "out=data", "platform=cpu-avx2")
+    assert result.returncode == 0, result.stderr
+    assert "description" not in result.stderr
+    tasks = list(RecordRoot(tmp_path / "data").read(Quarantine()))
+    assert sorted(task.key.task for task in tasks) == names
+    assert sum("_add" in name for name in names) == 3
+    for task in tasks:
+        ran = task.select(task.valid)
+        found = features.featurize_records(ran.workload_key, ran.fused, ran.steps)
+        assert found.valid.all(), (task.key.task, found.failures)
+
+
+def test_a_platform_that_nobody_described_is_told(call, logs):
+    result = call(f"logs={logs}", "out=data", "platform=rtx4080")
+    assert result.returncode == 0
+    assert "copy the nearest of conf/platform/*.yaml to conf/platform/rtx4080.yaml" in result.stderr
 
 
 @pytest.mark.parametrize(

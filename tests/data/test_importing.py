@@ -4,10 +4,18 @@ import resource
 import pytest
 
 from pruner.data import importing
-from pruner.data.importing import import_logs
 from pruner.data.quarantine import Quarantine, read_report
 from pruner.data.root import RecordRoot
-from pruner.errors import DataError
+from pruner.errors import DataError, UnsupportedProgram
+
+
+def by_name(key, steps, named):
+    return named
+
+
+def import_logs(*args, fusion=by_name, **kwargs):
+    return importing.import_logs(*args, fusion=fusion, **kwargs)
+
 
 RELU = '["relu_layer", [4096, 4096]]'
 CONV = '["conv2d_layer", 1, 8, 14, 14, 8, 3, 3, 1, "SAME"]'
@@ -140,3 +148,27 @@ def test_no_record_says_why(write, tmp_path):
         import_logs(logs, tmp_path / "out", "k80", Quarantine())
     assert "\n" not in str(error.value)
     assert not (tmp_path / "out/measure_records/k80").exists()
+
+
+def test_fused_operators_are_those_of_the_steps(write, line, tmp_path):
+    """One file a fusion, whatever the log is called; what no fusion explains is set aside."""
+
+    def fusion(key, steps, named):
+        assert named == (("add",) if key == CONV else ())
+        tile = steps[1][4][1]
+        if tile == 8:
+            raise UnsupportedProgram("unknown-fusion", "eight")
+        return ("add", "relu") if tile == 4 else named
+
+    lines = [line(2, key=CONV), line(4, key=CONV), line(8, key=CONV), line(2)]
+    path = write("conv2d_add_1_mixed.log", lines)
+    with Quarantine(tmp_path / "report.jsonl") as quarantine:
+        result = import_logs(path, tmp_path / "out", "k80", quarantine, fusion=fusion)
+    assert files(tmp_path / "out") == [
+        "conv2d_add_1_8_14_14_8_3_3_1_SAME.json",
+        "conv2d_add_relu_1_8_14_14_8_3_3_1_SAME.json",
+        "matmul_16_1024_1024.json",
+    ]
+    assert result.quarantined == {"unknown_fusion": 1}
+    (entry,) = read_report(tmp_path / "report.jsonl")
+    assert (entry.line, entry.detail) == (2, "eight")

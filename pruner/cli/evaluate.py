@@ -20,7 +20,7 @@ from pruner.cli.runs import new_run_folder, save_config
 from pruner.data.root import RecordRoot
 from pruner.errors import DataError, PrunerError
 from pruner.files import save_metrics
-from pruner.models.analyzer.choice import SymbolicDraft
+from pruner.models.analyzer.choice import AnalyzerChoice
 from pruner.models.checkpoint.checkpoint import CheckpointInfo
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.judging.summary import full_report
@@ -32,7 +32,7 @@ from pruner.program.device import Device, device_from_mapping, load_device
 from pruner.study.draft import judge_draft
 from pruner.study.progress import Progress
 
-Judge = tuple[Ranker, CheckpointInfo | None] | SymbolicDraft
+Judge = tuple[Ranker, CheckpointInfo | None] | AnalyzerChoice
 
 
 def evaluate(config: DictConfig) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def evaluate(config: DictConfig) -> dict[str, Any]:
     platforms = required_platforms(config, root)
     folder = new_run_folder(Path(config.outputs), "evaluate", config.run_id, "-".join(platforms))
     save_config(folder, config)
-    if isinstance(judge, SymbolicDraft):
+    if isinstance(judge, AnalyzerChoice):
         scored, report = _symbolic(config, judge, root, platforms, folder)
     else:
         scored, report = _learned(config, *judge, root, platforms, folder)
@@ -95,7 +95,7 @@ def _learned(
 
 def _symbolic(
     config: DictConfig,
-    draft: SymbolicDraft,
+    draft: AnalyzerChoice,
     root: RecordRoot,
     platforms: tuple[str, ...],
     folder: Path,
@@ -146,7 +146,7 @@ def _judge(config: DictConfig) -> Judge:
     if config.checkpoint is not None:
         return ranker_of(checkpoint_file(Path(config.checkpoint)))
     built = build(model)
-    if isinstance(built, SymbolicDraft):
+    if isinstance(built, AnalyzerChoice):
         return built
     if built.needs_fit:
         raise PrunerError("this model learns: train it with train.py and give checkpoint=FILE")

@@ -9,7 +9,7 @@ from pruner.features.batch import (
 from pruner.features.columns import (
     DATAFLOW_COLUMNS,
     FEATURE_SET_VERSION,
-    PSA_COLUMNS,
+    OFFICIAL_COLUMNS,
     STATEMENT_COLUMNS,
     WORKLOAD_COLUMNS,
 )
@@ -17,7 +17,7 @@ from pruner.features.columns import (
 __all__ = [
     "DATAFLOW_COLUMNS",
     "FEATURE_SET_VERSION",
-    "PSA_COLUMNS",
+    "OFFICIAL_COLUMNS",
     "STATEMENT_COLUMNS",
     "WORKLOAD_COLUMNS",
     "FeatureBatch",

@@ -16,7 +16,7 @@ from pruner.features.dataflow import NUM_ROWS, DataflowKind, dataflow_features
 from pruner.features.primitives import PrimitiveTokens, primitive_tokens
 from pruner.features.statement.analysis import analyse_stores
 from pruner.features.statement.features import statement_features
-from pruner.features.symbols.official import psa_features
+from pruner.features.symbols.official import official_symbols
 from pruner.features.workload import workload_flags
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.dag.task_index import TaskIndex, find_dag
@@ -141,7 +141,7 @@ def _chunk(
         group.rows[start : start + _CHUNK],
         statement_features(nests, analyses),
         dataflow_features(nests, analyses, dataflow),
-        psa_features(nests, analyses) if psa else None,
+        official_symbols(nests, analyses) if psa else None,
         np.broadcast_to(nests.bounds.resolved, len(decisions)),
     )
 

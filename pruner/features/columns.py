@@ -6,6 +6,7 @@ A checkpoint stores :data:`FEATURE_SET_VERSION` and refuses to run on another on
 from __future__ import annotations
 
 from pruner.features.column import Column
+from pruner.features.symbols.table import OFFICIAL_COLUMNS
 from pruner.features.workload import WORKLOAD_COLUMNS
 
 FEATURE_SET_VERSION = "official-1"
@@ -13,7 +14,6 @@ FEATURE_SET_VERSION = "official-1"
 
 _STATEMENT_SOURCE = "TenSet feature.cc, GetPerStoreFeature"
 _DATAFLOW_SOURCE = "Pruner feature_pam.cc, GetPerStoreFeaturePAM"
-_PSA_SOURCE = "Pruner feature_psa.cc, GetPerStoreFeaturePSA"
 _KINDS = ("mad", "addsub", "mul", "divmod", "cmp", "mathfunc", "otherfunc")
 _POSITIONS = (
     "none", "inner_spatial", "middle_spatial", "outer_spatial",
@@ -133,31 +133,13 @@ def _dataflow_columns() -> tuple[Column, ...]:
     return tuple(out)
 
 
-def _psa_columns() -> tuple[Column, ...]:
-    rows = (
-        ("thread_flops", "operations", "counted operations x serial and virtual-thread loops"),
-        ("total_flops", "operations", "thread_flops x blocks x threads"),
-        ("registers", "elements", "per buffer: spatial loops that move it, summed"),
-        ("memory_workload", "elements", "per buffer: all loops that move it, summed"),
-        ("shared_elements", "elements", "fetch loops that move the first operand x threads"),
-        ("dram_elements", "elements", "global traffic of the kernel"),
-        ("reuse", "ratio", "1 + thread_flops / memory_workload"),
-        ("is_gpu", "0 or 1", "a GPU index was met"),
-        ("num_blocks", "blocks", "product of block extents"),
-        ("num_threads", "threads", "product of thread extents"),
-        ("num_vthreads", "virtual threads", "product of virtual-thread extents"),
-    )
-    return tuple(Column(name=n, unit=u, formula=f, source=_PSA_SOURCE) for n, u, f in rows)
-
-
 STATEMENT_COLUMNS: tuple[Column, ...] = _statement_columns()
 DATAFLOW_COLUMNS: tuple[Column, ...] = _dataflow_columns()
-PSA_COLUMNS: tuple[Column, ...] = _psa_columns()
 
 __all__ = [
     "DATAFLOW_COLUMNS",
     "FEATURE_SET_VERSION",
-    "PSA_COLUMNS",
+    "OFFICIAL_COLUMNS",
     "STATEMENT_COLUMNS",
     "WORKLOAD_COLUMNS",
 ]

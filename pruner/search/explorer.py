@@ -7,7 +7,7 @@ section 3. Nothing is built or lowered: a generation is a few array operations.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,6 @@ from pruner.errors import PrunerError
 from pruner.search.space import SearchSpace, unique_rows
 
 ScoreFunction = Callable[[Decisions], Scores]  # higher is better, minus infinity: never choose
-Check = Callable[[Decisions], NDArray[np.bool_]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +55,10 @@ def explore(
     *,
     start: Decisions | None = None,
     exclude: NDArray[np.int64] | None = None,
-    legal: Check | None = None,
 ) -> Explored:
     """Evolve; the ``keep`` best distinct legal vectors that are not in `exclude` (space keys).
 
-    The score tells most of the illegal ones cheaply; `legal` is the whole check, asked for what
-    leaves the explorer only, so fewer than ``keep`` may remain.
+    A score of minus infinity says that a vector is illegal.
 
     Raises:
         NoneFound: no legal vector was met that is not in `exclude`.
@@ -75,9 +72,6 @@ def explore(
             parents = population[select(scores, settings.population, rng)]
             changed = rng.random(len(parents)) < settings.mutation_probability
             population = np.where(changed[:, None], space.mutate(parents, rng), parents)
-    if legal is not None:
-        passed = legal(best.decisions)
-        best = replace(best, decisions=best.decisions[passed], score=best.score[passed])
     if not len(best.decisions):
         raise NoneFound(
             "no legal schedule among the drafted ones; check the device's limits, or draft more"

@@ -15,17 +15,17 @@ from pruner.data.tasks import Duplicates, TaskRecords
 from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.models.analyzer.analyzer import Analyzer, Form, load_analyzer
 from pruner.models.analyzer.calibrate import Fit, calibrate
-from pruner.models.analyzer.choice import SymbolicDraft
+from pruner.models.analyzer.choice import AnalyzerChoice
 from pruner.models.analyzer.constants import save_constants
 from pruner.models.analyzer.quality import (
-    DraftTask,
+    TaskSymbols,
     cross_calibrated,
-    draft_task,
     of_another_gpu,
     quality,
     sample_programs,
     score_records,
     score_task,
+    task_symbols,
 )
 from pruner.models.judging.metrics import ScoredTask
 from pruner.program.dag.task_index import TaskIndex, task_index_of
@@ -72,11 +72,11 @@ class Pools:
         self.failures[reason] += num
         self.progress.tell(f"{records.file} left out ({num} programs): {detail}")
 
-    def symbols(self, read: Iterator[TaskRecords], analyzer: Analyzer) -> Iterator[DraftTask]:
+    def symbols(self, read: Iterator[TaskRecords], analyzer: Analyzer) -> Iterator[TaskSymbols]:
         """Symbols of every task; unknown operators are counted and told."""
         for records in read:
             try:
-                yield draft_task(records, analyzer, self.index)
+                yield task_symbols(records, analyzer, self.index)
             except UnsupportedProgram as error:
                 self.refuse(records, error.reason, str(error))
 
@@ -95,7 +95,7 @@ class Judged:
 def judge_draft(
     root: RecordRoot,
     platforms: Sequence[str],
-    draft: SymbolicDraft,
+    draft: AnalyzerChoice,
     *,
     conf: Path,
     device_of: Callable[[str], Device],
@@ -124,7 +124,7 @@ def judge_draft(
                     rates[device.name] = scorer.constants.origin
                 scored += _scores(pools, read, scorer)
                 continue
-            assert isinstance(scorer, Analyzer), scorer  # SymbolicDraft lets no other form through
+            assert isinstance(scorer, Analyzer), scorer  # AnalyzerChoice lets no other form through
             fitted = _calibrated(list(pools.symbols(read, scorer)), draft, scorer, folder)
             scored += fitted.tasks
             fits[device.name] = fitted.report
@@ -160,7 +160,7 @@ def _scores(pools: Pools, read: Iterator[TaskRecords], scorer: Any) -> list[Scor
 
 
 def _calibrated(
-    tasks: Sequence[DraftTask], draft: SymbolicDraft, analyzer: Analyzer, folder: Path
+    tasks: Sequence[TaskSymbols], draft: AnalyzerChoice, analyzer: Analyzer, folder: Path
 ) -> Judged:
     """Every task is scored with rates fitted to the other half; rates of all tasks are saved."""
     rng = np.random.default_rng(draft.seed)
@@ -261,7 +261,7 @@ def _forms(
     tasks = list(pools.symbols(iter(read), hardware))
     scored: dict[str, list[ScoredTask]] = {}
     if on_gpu and table.official:
-        released = SymbolicDraft(form="official").scorer(conf, hardware.device)
+        released = AnalyzerChoice(form="official").scorer(conf, hardware.device)
         scored["official"] = _scores(pools, iter(read), released)
     scored |= {form: [score_task(t, replace(hardware, form=form)) for t in tasks] for form in forms}
     scored["oracle"] = [_oracle(t.name, t.latency_s) for t in tasks]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pruner.models.analyzer.analyzer import load_analyzer
-from pruner.models.analyzer.constants import Rates, load_constants
+from pruner.models.analyzer.constants import GpuRates, load_constants
 from pruner.models.judging import metrics
 from pruner.models.judging.metrics import ScoredTask
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
@@ -109,8 +109,8 @@ def test_calibration_fits_on_the_other_half_and_saves_a_platform_file(command, m
     fits = result["data"]["calibration"]["v100"]
     assert fits["whole"]["error_after"] <= fits["whole"]["error_before"]
     saved = Path(fits["saved"])
-    fitted = load_constants(saved.parent, "v100", Rates)
-    assert fitted.rates != Rates()
+    fitted = load_constants(saved.parent, "v100", GpuRates)
+    assert fitted.rates != GpuRates()
     assert "measured programs of" in fitted.origin
     assert "matmul_" in fitted.origin
 

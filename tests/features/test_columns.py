@@ -2,7 +2,7 @@
 
 from pruner.features import (
     DATAFLOW_COLUMNS,
-    PSA_COLUMNS,
+    OFFICIAL_COLUMNS,
     STATEMENT_COLUMNS,
     WORKLOAD_COLUMNS,
 )
@@ -13,12 +13,14 @@ def names(columns):
 
 
 def test_sizes_are_the_originals():
-    sizes = [len(c) for c in (STATEMENT_COLUMNS, WORKLOAD_COLUMNS, DATAFLOW_COLUMNS, PSA_COLUMNS)]
+    sizes = [
+        len(c) for c in (STATEMENT_COLUMNS, WORKLOAD_COLUMNS, DATAFLOW_COLUMNS, OFFICIAL_COLUMNS)
+    ]
     assert sizes == [164, 10, 23, 11]
 
 
 def test_names_are_unique_and_every_column_is_described():
-    for columns in (STATEMENT_COLUMNS, DATAFLOW_COLUMNS, PSA_COLUMNS):
+    for columns in (STATEMENT_COLUMNS, DATAFLOW_COLUMNS, OFFICIAL_COLUMNS):
         assert len(set(names(columns))) == len(columns)
         assert all(c.unit and c.formula and c.source for c in columns)
 

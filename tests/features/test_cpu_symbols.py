@@ -39,7 +39,7 @@ def symbols_of(steps, n, name="cpu-avx2"):
     group = group_programs([steps])[0][0]
     nests = build_nests(matmul_dag(n, n, n), group.skeleton, group.decisions)
     symbols = cpu_symbols(nests, device(name))
-    return {column: float(symbols[column][-1, 0]) for column in symbols.columns}
+    return {c.name: float(symbols[c.name][-1, 0]) for c in symbols.columns}
 
 
 def test_a_tiled_matrix_product():

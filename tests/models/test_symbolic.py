@@ -8,19 +8,22 @@ import pytest
 
 from pruner.errors import DataError, PrunerError
 from pruner.features.batch import featurize_steps
-from pruner.features.symbols.closed.draft import DraftPlan
+from pruner.features.symbols.gpu import gpu_symbols
+from pruner.features.symbols.table import OFFICIAL_COLUMNS, Symbols
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.analyzer.calibrate import Sample, calibrate
-from pruner.models.analyzer.constants import Rates, load_constants, save_constants
+from pruner.models.analyzer.constants import GpuRates, load_constants, save_constants
 from pruner.models.analyzer.hardware import HardwareSwitches, hardware_latency_s
 from pruner.models.analyzer.official import OfficialSwitches, official_latency_ms
-from pruner.models.analyzer.quality import DraftTask, cross_calibrated
+from pruner.models.analyzer.quality import TaskSymbols, cross_calibrated
+from pruner.program.dag.dag import ComputeDAG
 from pruner.program.device import GpuDevice, load_device
+from pruner.program.te.lower import build_nests
 from pruner.program.te.skeleton import group_programs
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
-EXAMPLES = [  # pruner-facts 2.6: platform, shape m n k, rows, columns, reduce, milliseconds
+EXAMPLES = [  # docs/paper.md 2.6: platform, shape m n k, rows, columns, reduce, milliseconds
     ("a100_40", (128, 128, 128), (1, 8, 2, 2), (1, 8, 2, 2), (4, 2), 3.58184e-3),
     ("a100_40", (1024, 1024, 1024), (2, 8, 2, 2), (2, 8, 2, 2), (4, 4), 0.188110),
     ("titanv", (1024, 960, 1024), (1, 8, 4, 4), (1, 6, 2, 5), (8, 4), 0.388813),
@@ -53,22 +56,64 @@ def test_official_switches_and_failed_programs():
     # Without the register term the arithmetic is 186 / 128 faster: 0.351967 ms less that share.
     lean = official_latency_ms(batch.psa, gpu("titanv"), OfficialSwitches(registers=False))[0]
     assert whole - lean == pytest.approx(0.351967 * (1 - 128 / 186), rel=1e-5)
-    assert official_latency_ms(np.zeros((1, 4, 11)), gpu("titanv"))[0] == np.inf
+    assert official_latency_ms(np.zeros((1, 4, len(OFFICIAL_COLUMNS))), gpu("titanv"))[0] == np.inf
 
 
 def test_paper_form_by_hand():
     """E1 without compute penalties: S8 / T_p, and bytes over the bandwidth with P_l2,m of S7."""
     m, n, k = 128, 128, 128
-    group = group_programs([matmul_steps(m, k, n, *EXAMPLES[0][2:5])])[0][0]
-    plan = DraftPlan(matmul_dag(m, k, n), group.skeleton)
+    symbols = symbols_of(matmul_dag(m, k, n), [matmul_steps(m, k, n, *EXAMPLES[0][2:5])])
     analyzer = load_analyzer(CONF, "a100_40", form="paper", without="c")
     device = analyzer.device
     compute_s = 2 * 128**3 / device.peak_flops_per_s
     a_s = 65536 * 4 / (device.dram_bytes_per_s * 8 / 32)  # runs of 8 of 32 elements
     b_s = 65536 * 4 / device.dram_bytes_per_s
     write_s = 16384 * 4 / device.dram_bytes_per_s
-    latency_s = analyzer.latency_s(plan.symbols(group.decisions))[0]
-    assert latency_s == pytest.approx(compute_s + a_s + b_s + write_s)
+    assert analyzer.latency_s(symbols)[0] == pytest.approx(compute_s + a_s + b_s + write_s)
+
+
+def test_penalties_of_the_paper_form_by_hand_on_a_small_grid():
+    """E1 on an A100: 16 blocks of 2 warps for 108 multiprocessors of 4 schedulers."""
+    m, n, k = 128, 128, 128
+    symbols = symbols_of(matmul_dag(m, k, n), [matmul_steps(m, k, n, *EXAMPLES[0][2:5])])
+    analyzer = load_analyzer(CONF, "a100_40", form="paper")
+    device = analyzer.device
+    # a thread does 4,096 operations on 16 results and 2 x 4 x 128 operands
+    reuse = 1 / (1 + 1 / (1 + 4096 / 1040))
+    assert reuse == pytest.approx(0.8316, abs=1e-4)
+    compute = reuse * (64 / 64) * (2 / 4) * (16 / 108)
+    compute_s = 2 * 128**3 / (device.peak_flops_per_s * compute)
+    # as the release has it, to the digit (docs/paper.md 2.6: t_c)
+    assert compute_s == pytest.approx(3.49353e-6, rel=5e-6)
+    a_s = 65536 * 4 / (device.dram_bytes_per_s * 8 / 32)  # 24 registers and 512 elements fit
+    b_s = 65536 * 4 / device.dram_bytes_per_s
+    write_s = 16384 * 4 / device.dram_bytes_per_s
+    assert analyzer.latency_s(symbols)[0] == pytest.approx(compute_s + a_s + b_s + write_s)
+
+
+def test_penalties_of_the_paper_form_by_hand_where_registers_spill():
+    """E3 on a TITAN V: 48 threads fill 3 / 4 of two warps, 186 of 128 registers, 128 blocks on 80.
+
+    The spilled registers slow the loads of the product, not the write of its result.
+    """
+    m, n, k = 1024, 960, 1024
+    symbols = symbols_of(matmul_dag(m, k, n), [matmul_steps(m, k, n, *EXAMPLES[2][2:5])])
+    analyzer = load_analyzer(CONF, "titanv", form="paper")
+    device = analyzer.device
+    reuse = 1 / (1 + 1 / (1 + 327680 / (160 + 26 * 1024)))
+    compute = reuse * 48 / 64 * 128 / 160  # more blocks than multiprocessors: schedulers are busy
+    compute_s = 2 * m * n * k / (device.peak_flops_per_s * compute)
+    spilled = device.dram_bytes_per_s * 128 / 186
+    a_s = 16 * m * k * 4 / spilled  # rows of k1 k2 = 32 elements are whole transactions
+    b_s = 8 * n * k * 4 / (spilled * 60 / 64)  # 60 elements in two
+    write_s = m * n * 4 / (device.dram_bytes_per_s * 60 / 64)
+    assert analyzer.latency_s(symbols)[0] == pytest.approx(compute_s + a_s + b_s + write_s)
+
+
+def symbols_of(dag: ComputeDAG, steps: list) -> Symbols:
+    """GPU symbols of step lists of one skeleton."""
+    (group,) = group_programs(steps)[0]
+    return gpu_symbols(build_nests(dag, group.skeleton, group.decisions))
 
 
 def steps_of(rng: np.random.Generator, count: int) -> list:
@@ -96,8 +141,7 @@ def test_registers_are_those_of_the_block_or_of_the_largest_one():
     """64 threads with a tile of 64 + 16 registers: V100 gives a thread 255, MI50 64."""
     dag = matmul_dag(1024, 1024, 1024)
     steps = matmul_steps(1024, 1024, 1024, (1, 8, 4, 2), (1, 8, 4, 2), (4, 4))
-    group = group_programs([steps])[0][0]
-    symbols = DraftPlan(dag, group.skeleton).symbols(group.decisions)
+    symbols = symbols_of(dag, [steps])
     assert symbols["l0_mem_alloc"].max() == 64 + 8 + 8
     cost = {}
     for platform in ("v100", "mi50"):
@@ -115,11 +159,9 @@ def test_registers_are_those_of_the_block_or_of_the_largest_one():
 
 def test_calibration_recovers_the_order_of_another_device():
     rng = np.random.default_rng(0)
-    group = group_programs(steps_of(rng, 120))[0][0]
-    plan = DraftPlan(matmul_dag(256, 256, 256), group.skeleton)
     analyzer = load_analyzer(CONF, "v100")
-    symbols = plan.symbols(group.decisions)
-    changed = load_constants(CONF / "draft", "v100", Rates)
+    symbols = symbols_of(matmul_dag(256, 256, 256), steps_of(rng, 120))
+    changed = load_constants(CONF / "draft", "v100", GpuRates)
 
     rates = dataclasses.replace(changed.rates, shared_load=10.0, stage=40.0, step_cycles=2000.0)
     truth = dataclasses.replace(analyzer, constants=dataclasses.replace(changed, rates=rates))
@@ -131,9 +173,9 @@ def test_calibration_recovers_the_order_of_another_device():
 
 
 def test_constants_survive_a_file(tmp_path):
-    constants = load_constants(CONF / "draft", "k80", Rates)
+    constants = load_constants(CONF / "draft", "k80", GpuRates)
     save_constants(tmp_path / "mine.yaml", constants)
-    assert load_constants(tmp_path, "mine", Rates) == constants
+    assert load_constants(tmp_path, "mine", GpuRates) == constants
 
 
 def test_bad_input_is_one_line_that_names_the_fix(tmp_path):
@@ -143,7 +185,7 @@ def test_bad_input_is_one_line_that_names_the_fix(tmp_path):
         load_analyzer(CONF, "cpu-avx2", form="paper")
     (tmp_path / "x.yaml").write_text("rates: {speed: 1}\n")
     with pytest.raises(DataError, match="unknown speed"):
-        load_constants(tmp_path, "x", Rates)
+        load_constants(tmp_path, "x", GpuRates)
     with pytest.raises(PrunerError, match="measure 50"):
         calibrate([], load_analyzer(CONF, "v100"))
 
@@ -161,12 +203,11 @@ def test_rates_that_score_a_task_never_saw_its_half():
     analyzer = load_analyzer(CONF, "v100")
     tasks = []
     for number in range(6):
-        group = group_programs(steps_of(rng, 40))[0][0]
-        symbols = DraftPlan(matmul_dag(256, 256, 256), group.skeleton).symbols(group.decisions)
+        symbols = symbols_of(matmul_dag(256, 256, 256), steps_of(rng, 40))
         latency_s = analyzer.latency_s(symbols) * np.exp(rng.normal(0, 0.1, 40))
-        groups = ((group.rows, symbols),)
+        groups = ((np.arange(40), symbols),)
         name = f"task-{number}"
-        tasks.append(DraftTask(name=name, identity=name, latency_s=latency_s, groups=groups))
+        tasks.append(TaskSymbols(name=name, identity=name, latency_s=latency_s, groups=groups))
     assert {task.fold for task in tasks} == {0, 1}
     _, fits = cross_calibrated(tasks, analyzer, 100, rng)
     for fold, fit in fits.items():

@@ -1,35 +1,27 @@
 """Explorer, policies and replay on spaces whose answer is known."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.models.analyzer.analyzer import load_analyzer
-from pruner.program.te.skeleton import group_programs
-from pruner.search.ansor_space.scores import DraftScore
-from pruner.search.explorer import ExplorerSettings, Memoised, explore, select
+from pruner.search.explorer import ExplorerSettings, Memoised, ScoreFunction, explore, select
 from pruner.search.offline.pool import Clock, PoolMeasurer, PoolSpace
+from pruner.search.offline.recorded import table
 from pruner.search.offline.session import run_session
 from pruner.search.policy import DraftThenVerify, Measurements, RandomPolicy, RoundSettings
-from pruner.search.space import DecisionSpace
-from tests.features.matmul_skeleton import matmul_dag, matmul_steps
+from tests.search.tile_space import NUM_SLOTS, TileScore, TileSpace
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
-STEPS = matmul_steps(512, 512, 512, (1, 1, 1, 1), (1, 1, 1, 1), (1, 1))
 SMALL = ExplorerSettings(population=256, generations=4, keep=64)
 
 
 @pytest.fixture(scope="module")
-def space() -> DecisionSpace:
-    return DecisionSpace(matmul_dag(512, 512, 512), group_programs([STEPS])[0][0].skeleton)
+def space() -> TileSpace:
+    return TileSpace()
 
 
 @pytest.fixture(scope="module")
-def draft() -> DraftScore:
-    skeleton = group_programs([STEPS])[0][0].skeleton
-    return DraftScore(matmul_dag(512, 512, 512), skeleton, load_analyzer(CONF, "v100"))
+def draft() -> TileScore:
+    return TileScore()
 
 
 def test_drafts_are_distinct_legal_sorted_and_better_than_chance(space, draft):
@@ -45,7 +37,7 @@ def test_drafts_are_distinct_legal_sorted_and_better_than_chance(space, draft):
 
 
 def test_illegal_programs_get_minus_infinity(draft):
-    rows = np.ones((2, 13), np.int64)
+    rows = np.ones((2, NUM_SLOTS), np.int64)
     rows[0, [1, 5]] = 64  # 4,096 threads
     rows[1, [1, 5]] = 8
     assert np.isfinite(draft(rows)).tolist() == [False, True]
@@ -70,18 +62,23 @@ def test_no_legal_program_is_one_clear_line(space):
         explore(space, lambda d: np.full(len(d), -np.inf), SMALL, np.random.default_rng(0))
 
 
-def pool_of(space: DecisionSpace, draft: DraftScore, seed: int) -> tuple[PoolSpace, np.ndarray]:
+def pool_of(
+    space: TileSpace, draft: TileScore, seed: int
+) -> tuple[PoolSpace, np.ndarray, ScoreFunction]:
     """Programs whose true latency is the draft's with noise that the draft cannot know."""
     rng = np.random.default_rng(seed)
-    drawn = space.sample(4000, rng)
-    drawn = drawn[np.isfinite(draft(drawn))]
+    drawn = space.sample(2500, rng)
     _, first = np.unique(space.keys(drawn), return_index=True)
-    drawn = drawn[first][:1000]
-    return PoolSpace(drawn), np.exp(-draft(drawn) + rng.normal(0, 0.3, len(drawn)))
+    drawn = drawn[first]
+    scores = draft(drawn)
+    drawn, scores = drawn[np.isfinite(scores)], scores[np.isfinite(scores)]
+    pool = PoolSpace(drawn[:1000])
+    latency_s = np.exp(-scores[:1000] + rng.normal(0, 0.3, len(pool)))
+    return pool, latency_s, table(pool, scores[:1000])
 
 
 def test_replay_charges_recorded_costs_and_never_measures_twice(space, draft):
-    pool, latency_s = pool_of(space, draft, 0)
+    pool, latency_s, _ = pool_of(space, draft, 0)
     clock = Clock()
     measurer = PoolMeasurer(pool, latency_s, np.full(len(pool), 2.0), clock)
     measured: list[int] = []
@@ -107,9 +104,9 @@ def test_drafting_beats_chance_when_the_draft_is_informed(space, draft):
     )  # fmt: skip
     wins = 0
     for seed in range(20):
-        pool, latency_s = pool_of(space, draft, seed)
+        pool, latency_s, known = pool_of(space, draft, seed)
         costs = np.ones(len(pool))
-        ours = DraftThenVerify(pool, draft, None, settings, np.random.default_rng(seed))
+        ours = DraftThenVerify(pool, known, None, settings, np.random.default_rng(seed))
         chance = RandomPolicy(pool, np.random.default_rng(seed))
         results = [
             run_session(p, PoolMeasurer(pool, latency_s, costs, Clock()), trials=30).best_s[-1]
@@ -121,10 +118,10 @@ def test_drafting_beats_chance_when_the_draft_is_informed(space, draft):
 
 def test_an_empty_pool_and_a_foreign_program_are_refused(space, draft):
     with pytest.raises(PrunerError, match="empty pool"):
-        PoolSpace(np.zeros((0, 13), np.int64))
-    pool, _ = pool_of(space, draft, 0)
+        PoolSpace(np.zeros((0, NUM_SLOTS), np.int64))
+    pool, _, _ = pool_of(space, draft, 0)
     with pytest.raises(PrunerError, match="outside the recorded pool"):
-        pool.rows(np.full((1, 13), 3, np.int64))
+        pool.rows(np.full((1, NUM_SLOTS), 3, np.int64))
 
 
 @pytest.mark.parametrize(

@@ -25,17 +25,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.arrays import Floats
-from pruner.features.symbols.closed.draft import Symbols
-from pruner.features.symbols.roles import count_operations
 from pruner.features.symbols.statement import (
     Moving,
     NestAccess,
     NestStatement,
     StatementLoop,
+    count_operations,
     extent_of,
     nest_statements,
     product_of,
 )
+from pruner.features.symbols.table import CACHES, CPU_COLUMNS, Row, Symbols, fill
 from pruner.program.dag.expr import Call, Expr, Select, walk
 from pruner.program.device import CpuDevice
 from pruner.program.te.lower import LoopNests
@@ -43,47 +43,14 @@ from pruner.program.te.lower import LoopNests
 _FLOAT_BYTES = 4
 _SHORT_REDUCTION = 16  # iterations that a compiler unrolls before it looks for vectors
 _COMPILER_UNROLLS = 64  # statements that it turns into one block by itself
-CACHES = ("l1", "l2", "l3")
-
-CPU_COLUMNS = (
-    "comp_count",  # floating-point operations
-    "special",  # function calls
-    "iterations",
-    "parallel",  # iterations of parallel loops
-    "balance",  # share of the cores' time that is used, 1 / cores without a parallel loop
-    "regions",  # how often a parallel region is opened
-    "lanes",  # elements a vector operation of the statement works on, at most the device's
-    "automatic",  # 1 where no loop is marked: the compiler vectorises if it can
-    "choices",  # selections (padding) decided
-    "tile",  # vector operations in the register tile
-    "accumulators",  # vector registers that hold its results
-    "steps",  # iterations of reduction loops in the tile and directly around it
-    "held",  # those in the tile alone
-    "unroll",  # auto_unroll_max_step in force
-    "body",  # statements between two loop overheads when the pragma is followed
-    "vector_loads",  # load instructions of whole vectors, operands kept over the register tile
-    "scalar_loads",  # load instructions of single elements: broadcasts and strided lanes
-    "vector_stores",  # stores if every operation stored its result
-    "scalar_stores",
-    "l1_footprint",  # bytes the loops touch that stay in the cache
-    "l2_footprint",
-    "l3_footprint",
-    "l1_traffic",  # bytes that miss the cache
-    "l2_traffic",
-    "l3_traffic",
-    "unique",  # bytes touched at all
-)
 
 
 def cpu_symbols(nests: LoopNests, device: CpuDevice) -> Symbols:
-    """Symbols of N programs on ``device``: float64 [S, len(CPU_COLUMNS), N], in program order."""
+    """Symbols of N programs on ``device``, one row a statement in program order."""
     statements = nest_statements(nests)
-    values = np.zeros((len(statements), len(CPU_COLUMNS), nests.num_programs))
-    for row, statement in enumerate(statements):
-        for name, value in _CpuRow(statement, device).columns().items():
-            values[row, CPU_COLUMNS.index(name)] = value
+    rows = [_CpuRow(statement, device).columns() for statement in statements]
     return Symbols(
-        values=values,
+        values=fill(CPU_COLUMNS, rows, nests.num_programs),
         scopes=tuple(s.scope for s in statements),
         reductions=tuple(s.is_reduction for s in statements),
         columns=CPU_COLUMNS,
@@ -107,8 +74,8 @@ class _CpuRow:
         self._lanes = self._used_lanes()
         self._tile_depth = self._outermost_tile_loop()
 
-    def columns(self) -> dict[str, Floats | float]:
-        """Values of :data:`CPU_COLUMNS`."""
+    def columns(self) -> Row:
+        """Values of :data:`~pruner.features.symbols.table.CPU_COLUMNS`."""
         operations = count_operations(self._s.value)
         parallel = extent_of((x for x in self._loops if x.mark == "parallel"), self._num)
         cores = self._device.num_cores

@@ -1,13 +1,8 @@
-"""The draft's GPU symbols from loop nests, for any program.
+"""The draft's GPU symbols of any program that the engine replays, from its loop nests.
 
-The columns are those of :mod:`pruner.features.symbols.closed.draft`.
-
-Closed formulas (:class:`~pruner.features.symbols.closed.draft.DraftPlan`) are faster but
-refuse rfactor and indices that divide; nests hold numbers, so everything the engine replays has
-symbols. On perfect tilings the two agree. They differ where a fused loop is only partly inside a
-block: formulas take the whole run of indices, here each dimension spans what interval arithmetic
-gives, and never more than the iterations that move it (`l2_mem_footprint`, `issued`, `l2_trans_dim`
-and `lane_extent` of pooling and elementwise kernels).
+The columns are :data:`~pruner.features.symbols.table.GPU_COLUMNS`. Where a loop that was fused from
+several dimensions is only partly inside a block, each dimension spans what interval arithmetic
+gives, and together never more than the iterations that move the access.
 """
 
 from __future__ import annotations
@@ -17,18 +12,19 @@ from collections.abc import Iterable
 import numpy as np
 
 from pruner.arrays import Floats
-from pruner.features.symbols.closed.draft import COLUMNS, Symbols
-from pruner.features.symbols.roles import count_operations
 from pruner.features.symbols.statement import (
+    LoopRoles,
     Moving,
     NestAccess,
     NestStatement,
     StatementLoop,
+    count_operations,
     extent_of,
     moving_of,
     nest_statements,
     product_of,
 )
+from pruner.features.symbols.table import GPU_COLUMNS, Row, Symbols, fill
 from pruner.program.index.affine import LoopVar
 from pruner.program.te.bounds import GLOBAL, SHARED
 from pruner.program.te.lower import LoopNests
@@ -36,49 +32,39 @@ from pruner.program.te.lower import LoopNests
 _BANKS = 32
 
 
-def nest_symbols(nests: LoopNests) -> Symbols:
+def gpu_symbols(nests: LoopNests) -> Symbols:
     """Symbols of N programs, one row a statement in program order."""
     statements = nest_statements(nests)
     around = {key: {loop.var for loop in a.loops} for key, a in nests.allocations.items()}
-    values = np.zeros((len(statements), len(COLUMNS), nests.num_programs))
-    for row, statement in enumerate(statements):
-        for name, value in _GpuRow(statement, around).columns().items():
-            values[row, COLUMNS.index(name)] = value
+    rows = [_GpuRow(statement, around).columns() for statement in statements]
     return Symbols(
-        values, tuple(s.scope for s in statements), tuple(s.is_reduction for s in statements)
+        values=fill(GPU_COLUMNS, rows, nests.num_programs),
+        scopes=tuple(s.scope for s in statements),
+        reductions=tuple(s.is_reduction for s in statements),
+        columns=GPU_COLUMNS,
     )
 
 
 class _GpuRow:
-    """Columns of one statement, defined in :mod:`pruner.features.symbols.closed.draft`."""
+    """Columns of one statement."""
 
     def __init__(self, statement: NestStatement, around: dict[int, set[LoopVar]]) -> None:
         self._s, self._around = statement, around
         self._num = statement.num
-        loops = statement.loops
-        bound = {x.is_own for x in loops if _is_mark(x, "threadIdx")}
-        fetches = bound == {True, False}  # own threads inside a block's: a cooperative fetch
-        self._blocks = [x for x in loops if _is_mark(x, "blockIdx")]
-        self._threads = [x for x in loops if _is_mark(x, "threadIdx") and (x.is_own or not fetches)]
-        # A block fetches once for all virtual threads: their loop does not repeat the statement.
-        self._vthreads = [] if fetches else [x for x in loops if x.mark == "vthread"]
-        self._serial = [x for x in loops if not x.is_bound]
-        self._path = [x for x in self._serial if not x.is_own]
-        self._own = [x for x in self._serial if x.is_own]
-        self._iterations = self._extent([*self._vthreads, *self._serial])
-        in_thread = [*self._vthreads, *self._serial]
-        self._spatial = moving_of(x for x in in_thread if not x.is_reduce)
-        self._block_loops = moving_of(in_thread, self._threads)
-        self._everything = self._block_loops | moving_of(self._blocks)
+        self._roles = roles = LoopRoles.of(statement.loops)
+        self._iterations = self._extent(roles.in_thread)
+        self._spatial = moving_of(x for x in roles.in_thread if not x.is_reduce)
+        self._block_loops = moving_of(roles.in_thread, roles.threads)
+        self._everything = self._block_loops | moving_of(roles.blocks)
         self._stages = statement.scope == SHARED
         self._global = [a for a in statement.reads if a.scope == GLOBAL]
         if statement.scope == GLOBAL:
             self._global.append(statement.write)
 
-    def columns(self) -> dict[str, Floats | float]:
-        """Values of :data:`~pruner.features.symbols.closed.draft.COLUMNS`."""
-        operations = count_operations(self._s.value)
-        threads, blocks = self._extent(self._threads), self._extent(self._blocks)
+    def columns(self) -> Row:
+        """Values of :data:`~pruner.features.symbols.table.GPU_COLUMNS`."""
+        roles, operations = self._roles, count_operations(self._s.value)
+        threads, blocks = self._extent(roles.threads), self._extent(roles.blocks)
         flops = self._iterations * operations.flops
         computes = operations.flops > 0
         traffic = self._traffic() * blocks
@@ -96,22 +82,22 @@ class _GpuRow:
             "l2_para_info": blocks,
             "l2_trans_dim": self._run_length(),
             "l2_comp_count": flops * threads * blocks,
-            "passes": self._extent(self._path),
+            "passes": self._extent(roles.path),
             "thread_iterations": self._iterations,
-            "vthreads": self._extent(self._vthreads),
+            "vthreads": self._extent(roles.vthreads),
             "unroll": self._s.unroll,
-            "vector": self._extent(x for x in self._own if x.mark == "vectorize"),
+            "vector": self._extent(x for x in roles.own if x.mark == "vectorize"),
             "shared_loads": loads,
             "shared_loads_least": self._least_loads(),
             "shared_cycles": cycles,
             "global_loads": 0.0 if self._stages else self._loads(GLOBAL)[0],
             "unique": self._total(self._unique(a) for a in self._global),
-            "issued": threads * self._extent([*self._own, *self._path]) * blocks
+            "issued": threads * self._extent([*roles.own, *roles.path]) * blocks
             if self._stages
             else traffic,
             "lane_step": step,
             "lane_extent": lanes,
-            "inner_tile": self._extent(self._inner_tile()) * self._extent(self._vthreads),
+            "inner_tile": self._extent(roles.inner_tile) * self._extent(roles.vthreads),
             "accumulators": self._s.write.count(self._spatial) if computes else 0.0,
             "spatial_body": self._spatial_body(),
             "special": self._iterations * operations.special,
@@ -134,7 +120,7 @@ class _GpuRow:
         """Elements a block moves: staged tiles, or what its threads touch."""
         if self._stages:
             sources = sum(1 for a in self._s.reads if a.scope == GLOBAL)
-            return self._tile() * self._extent(self._path) * sources
+            return self._tile() * self._extent(self._roles.path) * sources
         return self._total(self._touched(a, self._block_loops) for a in self._global)
 
     def _unique(self, access: NestAccess) -> Floats:
@@ -175,14 +161,10 @@ class _GpuRow:
             run = run * np.where(np.equal(run, shape[-1]), widths[-2], 1)
         return run
 
-    def _inner_tile(self) -> list[StatementLoop]:
-        last = max((i for i, x in enumerate(self._own) if x.is_reduce), default=-1)
-        return self._own[last + 1 :]
-
     def _spatial_body(self) -> Floats:
-        inside = self._extent(self._vthreads)
+        inside = self._extent(self._roles.vthreads)
         body = inside
-        for loop in reversed(self._own):
+        for loop in reversed(self._roles.own):
             inside = inside * loop.extent
             if not loop.is_reduce:
                 body = np.where(loop.extent == 1, body, inside)
@@ -195,9 +177,9 @@ class _GpuRow:
             if access.scope != scope:
                 continue
             loads = self._iterations
-            for loop in self._inner_tile():
+            for loop in self._roles.inner_tile:
                 loads = loads / np.where(access.uses(loop.var), 1, loop.extent)
-            for loop in self._vthreads:
+            for loop in self._roles.vthreads:
                 loads = loads * access.parts(loop.var) / loop.extent
             plain = plain + loads
             weighted = weighted + loads * self._conflict(access)
@@ -208,8 +190,8 @@ class _GpuRow:
         for access in self._s.reads:
             if access.scope == SHARED:
                 outside = self._around[access.stage.key]
-                step = [x for x in self._serial if x.var in outside]
-                inside = moving_of(self._serial[len(step) :], self._vthreads)
+                step = [x for x in self._roles.serial if x.var in outside]
+                inside = moving_of(self._roles.serial[len(step) :], self._roles.vthreads)
                 out = out + access.count(inside) * self._extent(step)
         return out
 
@@ -220,7 +202,7 @@ class _GpuRow:
 
     def _lane_of(self, access: NestAccess) -> tuple[Floats, Floats]:
         """Elements between neighbouring threads that touch different ones, and how many such."""
-        threads = moving_of(self._threads)
+        threads = moving_of(self._roles.threads)
         step, lanes, row = np.ones(self._num), np.ones(self._num), np.ones(self._num)
         open_ = np.ones(self._num, bool)
         for terms, size in reversed(list(zip(access.indices, access.sizes, strict=True))):
@@ -233,7 +215,3 @@ class _GpuRow:
                 open_ &= ~here
             row = row * size
         return step, lanes
-
-
-def _is_mark(loop: StatementLoop, prefix: str) -> bool:
-    return loop.mark is not None and loop.mark.startswith(prefix)

@@ -7,40 +7,41 @@ The paper's own symbols S1 to S8 are a different, cleaner set.
 from __future__ import annotations
 
 import numpy as np
+from jaxtyping import Float32
 from numpy.typing import NDArray
 
 from pruner.arrays import Floats
 from pruner.features.statement.analysis import StoreAnalysis
 from pruner.features.statement.memory import LoopFrame
 from pruner.features.statement.ops import FLOAT
+from pruner.features.symbols.table import OFFICIAL_COLUMNS, Row, fill
 from pruner.program.te.bounds import SHARED
 from pruner.program.te.lower import LoopNests
 
-NUM_COLUMNS = 11
 _BLOCKS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
 _THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 _SKIPPED = ("blockIdx.x", "threadIdx.x")
 _NUM_COUNTED_OPS = 4  # multiply-add, add and subtract, multiply, divide; no comparisons
 
 
-def psa_features(nests: LoopNests, analyses: list[StoreAnalysis]) -> NDArray[np.float32]:
+def official_symbols(
+    nests: LoopNests, analyses: list[StoreAnalysis]
+) -> Float32[np.ndarray, "program statement column"]:
     """Official symbols of N programs.
 
     Returns:
-        float32 [N, S, 11], rows in the order of :func:`statement_features`: operations per thread,
-        total operations, registers, memory workload, shared footprint, DRAM workload (elements),
-        reuse, is_gpu, blocks, threads, virtual threads.
+        float32 [N, S, 11]: one row a statement in the order of :func:`statement_features`, columns
+        as in :data:`~pruner.features.symbols.table.OFFICIAL_COLUMNS`.
     """
     num = nests.num_programs
-    rows: dict[int, Floats] = {}
+    rows: dict[int, Row] = {}
     workload: dict[int, Floats] = {}
     for analysis in analyses:
         key = analysis.store.stage.key
         rows[key] = _row(nests, analysis, workload)
-    out = np.zeros((num, len(rows), NUM_COLUMNS), np.float32)
-    for i, row in enumerate(rows.values()):
-        out[:, i] = row.T
-    return out
+    return np.moveaxis(fill(OFFICIAL_COLUMNS, list(rows.values()), num), -1, 0).astype(
+        np.float32, order="C"
+    )
 
 
 def _product(frame: LoopFrame, marks: tuple[str, ...]) -> Floats:
@@ -54,7 +55,7 @@ def _product(frame: LoopFrame, marks: tuple[str, ...]) -> Floats:
     return out
 
 
-def _row(nests: LoopNests, analysis: StoreAnalysis, workload: dict[int, Floats]) -> Floats:
+def _row(nests: LoopNests, analysis: StoreAnalysis, workload: dict[int, Floats]) -> Row:
     frame = analysis.frame
     num = frame.num
     threads = _product(frame, _THREADS)
@@ -89,18 +90,16 @@ def _row(nests: LoopNests, analysis: StoreAnalysis, workload: dict[int, Floats])
     else:
         dram = serial * blocks * threads
     reuse = np.where(computes & (workload[key] != 0), 1 + ops / np.maximum(workload[key], 1.0), 1.0)
-    return np.stack(
-        [
-            ops,
-            ops * blocks * threads,
-            np.where(computes, registers, 0.0),
-            workload[key],
-            np.where(computes, 0.0, shared),
-            np.where(computes, 0.0, dram),
-            reuse,
-            np.full(num, float(analysis.is_gpu)),
-            blocks,
-            threads,
-            _product(frame, ("vthread",)),
-        ]
-    )
+    return {
+        "thread_flops": ops,
+        "total_flops": ops * blocks * threads,
+        "registers": np.where(computes, registers, 0.0),
+        "memory_workload": workload[key],
+        "shared_elements": np.where(computes, 0.0, shared),
+        "dram_elements": np.where(computes, 0.0, dram),
+        "reuse": reuse,
+        "is_gpu": float(analysis.is_gpu),
+        "num_blocks": blocks,
+        "num_threads": threads,
+        "num_vthreads": _product(frame, ("vthread",)),
+    }

@@ -1,4 +1,4 @@
-"""A statement of loop nests for the draft: its loops by role, its accesses, how far they reach.
+"""A statement of loop nests for the symbols: operations, loops by role, accesses, their reach.
 
 A statement is the last store of a stage (the update of a reduction, not its initialisation). Index
 expressions are sums of scaled and possibly divided loop variables; *moving* loops run over their
@@ -7,7 +7,7 @@ range while all others stand at 0, and a term's reach is what interval arithmeti
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Floats, IntLike, dtype_bytes
 from pruner.features.statement.tensors import column
-from pruner.program.dag.expr import Binary, Expr, Load, loads
+from pruner.program.dag.expr import Binary, Call, Expr, Load, children, loads
 from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar, Term
 from pruner.program.index.regions import evaluate_index
@@ -25,6 +25,30 @@ from pruner.program.te.root_values import root_values
 from pruner.program.te.schedule import AxisKind, StageState
 
 Moving = frozenset[LoopVar]
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """Operations of one iteration: ``flops`` (with min and max), ``special`` function calls."""
+
+    flops: float
+    special: float
+
+
+def count_operations(value: Expr) -> Operations:
+    """Floating-point work of a value; index arithmetic inside loads does not count."""
+    flops = special = 0.0
+    pending = [value]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, Load) or node.dtype == "bool":
+            continue
+        if isinstance(node, Binary) and node.dtype.startswith("float"):
+            flops += 1
+        if isinstance(node, Call) and node.name != "if_then_else":
+            special += 1
+        pending.extend(children(node))
+    return Operations(flops, special)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,6 +65,61 @@ class StatementLoop:
     def is_bound(self) -> bool:
         """A GPU index: block, thread or virtual thread."""
         return thread_rank(self.mark) is not None
+
+    def has_mark(self, prefix: str) -> bool:
+        """Whether the loop is marked, and how the mark begins."""
+        return self.mark is not None and self.mark.startswith(prefix)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoopRoles:
+    """The loops around a statement of a GPU program by role, outermost first.
+
+    ``serial`` loops are run by one thread one after another; of them ``path`` are those of other
+    stages around the statement, ``own`` those of its stage.
+    """
+
+    blocks: list[StatementLoop]
+    threads: list[StatementLoop]
+    vthreads: list[StatementLoop]
+    serial: list[StatementLoop]
+
+    @staticmethod
+    def of(loops: Sequence[StatementLoop]) -> LoopRoles:
+        """Sort loops by their marks.
+
+        A cooperative fetch has threads of its own inside the block's: those repeat the block's, and
+        a block fetches once for all virtual threads, whose loop does not repeat the statement.
+        """
+        threads = [x for x in loops if x.has_mark("threadIdx")]
+        fetches = {x.is_own for x in threads} == {True, False}
+        return LoopRoles(
+            blocks=[x for x in loops if x.has_mark("blockIdx")],
+            threads=[x for x in threads if x.is_own or not fetches],
+            vthreads=[] if fetches else [x for x in loops if x.has_mark("vthread")],
+            serial=[x for x in loops if not x.is_bound],
+        )
+
+    @property
+    def path(self) -> list[StatementLoop]:
+        """Serial loops of other stages around the statement."""
+        return [x for x in self.serial if not x.is_own]
+
+    @property
+    def own(self) -> list[StatementLoop]:
+        """Serial loops of the statement's stage."""
+        return [x for x in self.serial if x.is_own]
+
+    @property
+    def in_thread(self) -> list[StatementLoop]:
+        """Loops that one thread runs, virtual threads first."""
+        return [*self.vthreads, *self.serial]
+
+    @property
+    def inner_tile(self) -> list[StatementLoop]:
+        """Own loops inside the last reduction loop."""
+        last = max((i for i, x in enumerate(self.own) if x.is_reduce), default=-1)
+        return self.own[last + 1 :]
 
 
 def extent_of(loops: Iterable[StatementLoop], num: int) -> Floats:

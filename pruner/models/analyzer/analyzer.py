@@ -1,20 +1,20 @@
-"""One door to the analyzers of GPUs and CPUs: scores of records, decision vectors or loop nests."""
+"""One door to the analyzers of GPUs and CPUs: scores of step lists or of loop nests."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool
 
-from pruner.arrays import Decisions, Scores
+from pruner.arrays import Scores
 from pruner.errors import PrunerError, UnsupportedProgram
-from pruner.features.symbols.closed.draft import DraftPlan, Symbols
 from pruner.features.symbols.cpu import cpu_symbols
-from pruner.features.symbols.gpu import nest_symbols
-from pruner.models.analyzer.constants import DraftConstants, Rates, load_constants
+from pruner.features.symbols.gpu import gpu_symbols
+from pruner.features.symbols.table import Symbols
+from pruner.models.analyzer.constants import AnalyzerConstants, GpuRates, load_constants
 from pruner.models.analyzer.cpu import CpuRates, CpuSwitches, cpu_latency_s
 from pruner.models.analyzer.hardware import HardwareSwitches, hardware_latency_s
 from pruner.models.analyzer.paper import PaperSwitches, paper_latency_s
@@ -22,70 +22,37 @@ from pruner.program.dag.dag import ComputeDAG
 from pruner.program.device import CpuDevice, Device, GpuDevice, load_device
 from pruner.program.te.lower import LoopNests, build_nests
 from pruner.program.te.skeleton import group_programs
-from pruner.program.te.steps import Primitive
-from pruner.program.te.verify import UNROLLED_VTHREADS, GpuLimits
 
 Form = Literal["paper", "hardware"]
 _CHUNK = 2048  # programs at once: arrays that stay in the caches
 _FLOAT_BYTES = 4
-
-
-class Plan(Protocol):
-    """Symbols of all candidates of one skeleton."""
-
-    def symbols(self, decisions: Decisions) -> Symbols:
-        """Symbols of N decision vectors."""
-
-
-@dataclass(frozen=True, slots=True)
-class NestPlan:
-    """Symbols by way of loop nests: slower than closed formulas, for any program of the engine."""
-
-    dag: ComputeDAG
-    skeleton: tuple[Primitive, ...]
-    symbols_of: Callable[[LoopNests], Symbols]
-
-    def symbols(self, decisions: Decisions) -> Symbols:
-        """Symbols of N decision vectors.
-
-        Raises:
-            UnsupportedProgram: as :func:`build_nests`.
-        """
-        return self.symbols_of(build_nests(self.dag, self.skeleton, decisions))
+_UNROLLED_VTHREADS = 16  # TVM unrolls fewer virtual threads; more stay a loop, which it refuses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analyzer(ABC):
-    """Draft scores from symbols: ``-log(predicted seconds)``, higher is better.
+    """Scores from symbols: ``-log(predicted seconds)``, higher is better.
 
     ``form``: ``paper`` is the reconstruction of the paper (GPUs), ``hardware`` adds measured
     physics. ``without``: an ablation, "c" or "m" switches that group of penalties off.
     """
 
     device: Device
-    constants: DraftConstants[Any]
+    constants: AnalyzerConstants[Any]
     form: Form = "hardware"
     without: str | None = None
 
     @abstractmethod
-    def plan(self, dag: ComputeDAG, skeleton: tuple[Primitive, ...]) -> Plan:
-        """The fastest way to the symbols of a skeleton's programs."""
-
-    @abstractmethod
-    def nest_symbols(self, nests: LoopNests) -> Symbols:
-        """Symbols of any loop nests."""
+    def symbols(self, nests: LoopNests) -> Symbols:
+        """Symbols of N programs."""
 
     @abstractmethod
     def latency_s(self, symbols: Symbols) -> Scores:
         """Predicted seconds."""
 
     @abstractmethod
-    def legal(self, symbols: Symbols) -> Bool[np.ndarray, " program"]:
-        """Programs that the device can take, as far as symbols tell.
-
-        A quick filter; what is going to be measured passes the whole check
-        (:mod:`pruner.program.te.verify`).
-        """
+    def fits_limits(self, symbols: Symbols) -> Bool[np.ndarray, " program"]:
+        """Programs within the device's limits, as far as symbols tell: a quick filter."""
 
     @abstractmethod
     def has_rates_for(self, symbols: Symbols) -> bool:
@@ -93,31 +60,30 @@ class Analyzer(ABC):
 
     def uncalibrated(self) -> "Analyzer":
         """The same with the default rates."""
-        return replace(self, constants=DraftConstants(rates=type(self.constants.rates)()))
+        return replace(self, constants=AnalyzerConstants(rates=type(self.constants.rates)()))
 
     def scores(self, symbols: Symbols) -> Scores:
-        """Scores of symbols, minus infinity where illegal."""
-        return np.where(self.legal(symbols), -np.log(self.latency_s(symbols)), -np.inf)
+        """Scores of symbols, minus infinity beyond the device's limits."""
+        return np.where(self.fits_limits(symbols), -np.log(self.latency_s(symbols)), -np.inf)
 
     def score_nests(self, nests: LoopNests) -> Scores:
-        """Scores of loop nests, minus infinity where illegal."""
-        return self.scores(self.nest_symbols(nests))
+        """Scores of loop nests, minus infinity beyond the device's limits."""
+        return self.scores(self.symbols(nests))
 
     def score_steps(self, dag: ComputeDAG, steps: Sequence[list[list[Any]]]) -> Scores:
-        """Scores of Ansor step lists of one task, which are taken to be legal.
+        """Scores of Ansor step lists of one task, whose programs are taken to fit the device.
 
         Minus infinity where the engine cannot replay a skeleton.
         """
         out = np.full(len(steps), -np.inf)
         for group in group_programs(steps)[0]:
-            plan = self.plan(dag, group.skeleton)
             for start in range(0, len(group.rows), _CHUNK):
                 rows = slice(start, start + _CHUNK)
                 try:
-                    symbols = plan.symbols(group.decisions[rows])
+                    nests = build_nests(dag, group.skeleton, group.decisions[rows])
                 except UnsupportedProgram:
                     continue
-                out[group.rows[rows]] = -np.log(self.latency_s(symbols))
+                out[group.rows[rows]] = -np.log(self.latency_s(self.symbols(nests)))
         return out
 
 
@@ -129,18 +95,11 @@ class GpuAnalyzer(Analyzer):
     """
 
     device: GpuDevice
-    constants: DraftConstants[Rates]
+    constants: AnalyzerConstants[GpuRates]
 
-    def plan(self, dag: ComputeDAG, skeleton: tuple[Primitive, ...]) -> Plan:
-        """Closed formulas where they exist, else loop nests."""
-        try:
-            return DraftPlan(dag, skeleton)
-        except UnsupportedProgram:
-            return NestPlan(dag, skeleton, nest_symbols)
-
-    def nest_symbols(self, nests: LoopNests) -> Symbols:
-        """Symbols of any loop nests."""
-        return nest_symbols(nests)
+    def symbols(self, nests: LoopNests) -> Symbols:
+        """Symbols of N programs."""
+        return gpu_symbols(nests)
 
     def latency_s(self, symbols: Symbols) -> Scores:
         """Predicted seconds."""
@@ -154,30 +113,27 @@ class GpuAnalyzer(Analyzer):
         """Programs that stage operands in shared memory."""
         return symbols.stages
 
-    def legal(self, symbols: Symbols) -> Bool[np.ndarray, " program"]:
+    def fits_limits(self, symbols: Symbols) -> Bool[np.ndarray, " program"]:
         """Threads, virtual threads, shared memory and vectors within the limits of a block."""
-        limits = GpuLimits.of_device(self.device)
+        device = self.device
         threads = symbols["l1_para_info"]
         shared_bytes = symbols["l1_mem_alloc"].sum(axis=0) * _FLOAT_BYTES
-        fits = (threads <= limits.threads).all(axis=0) & (shared_bytes <= limits.shared_bytes)
-        fits &= (symbols["vector"] * _FLOAT_BYTES <= limits.vector_bytes).all(axis=0)
-        fits &= (symbols["vthreads"] < UNROLLED_VTHREADS).all(axis=0)
+        fits = (threads <= device.max_threads_per_block).all(axis=0)
+        fits &= shared_bytes <= device.shared_bytes_per_block
+        fits &= (symbols["vector"] * _FLOAT_BYTES <= device.vector_bytes).all(axis=0)
+        fits &= (symbols["vthreads"] < _UNROLLED_VTHREADS).all(axis=0)
         return fits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuAnalyzer(Analyzer):
-    """The ``hardware`` form on CPUs; every program is legal."""
+    """The ``hardware`` form on CPUs, which take every program."""
 
     device: CpuDevice
-    constants: DraftConstants[CpuRates]
+    constants: AnalyzerConstants[CpuRates]
 
-    def plan(self, dag: ComputeDAG, skeleton: tuple[Primitive, ...]) -> Plan:
-        """By way of loop nests."""
-        return NestPlan(dag, skeleton, self.nest_symbols)
-
-    def nest_symbols(self, nests: LoopNests) -> Symbols:
-        """Symbols of any loop nests."""
+    def symbols(self, nests: LoopNests) -> Symbols:
+        """Symbols of N programs."""
         return cpu_symbols(nests, self.device)
 
     def latency_s(self, symbols: Symbols) -> Scores:
@@ -189,9 +145,9 @@ class CpuAnalyzer(Analyzer):
         """All of them."""
         return True
 
-    def legal(self, symbols: Symbols) -> Bool[np.ndarray, " program"]:
+    def fits_limits(self, symbols: Symbols) -> Bool[np.ndarray, " program"]:
         """All of them."""
-        return np.ones(symbols.values.shape[2], bool)
+        return np.ones(symbols.num_programs, bool)
 
 
 def load_analyzer(
@@ -205,7 +161,7 @@ def load_analyzer(
     """
     device = load_device(conf / "platform" / f"{platform}.yaml")
     if isinstance(device, GpuDevice):
-        constants = load_constants(conf / "draft", platform, Rates)
+        constants = load_constants(conf / "draft", platform, GpuRates)
         return GpuAnalyzer(device=device, constants=constants, form=form, without=without)
     assert isinstance(device, CpuDevice), device
     if form != "hardware":

@@ -1,8 +1,8 @@
 """Calibration: fit the analyzer's rates to a few measured programs by least squares.
 
 Minimised is the squared error of log latency, each task's mean removed (only the order inside a
-task matters), by Levenberg and Marquardt's method on the logarithms of the rates. Rates start from
-and are held near the defaults (a ridge), so that 50 programs cannot push them anywhere.
+task matters), by Levenberg and Marquardt's method on the logarithms of the rates. These start
+from and are held near the defaults (a ridge), so that 50 programs cannot push them anywhere.
 """
 
 import dataclasses
@@ -15,9 +15,9 @@ import numpy as np
 from jaxtyping import Float
 
 from pruner.errors import PrunerError
-from pruner.features.symbols.closed.draft import Symbols
+from pruner.features.symbols.table import Symbols
 from pruner.models.analyzer.analyzer import Analyzer
-from pruner.models.analyzer.constants import DraftConstants, Rates
+from pruner.models.analyzer.constants import AnalyzerConstants, GpuRates
 from pruner.models.analyzer.cpu import CpuRates
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ _FREE_GPU = (
     "scattered_write", "step_cycles", "fetch_cycles", "chain_cycles", "overlap", "row_elements",
     "repeated_traffic", "traffic",
 )  # fmt: skip
-FREE = {Rates: _FREE_GPU, CpuRates: tuple(f.name for f in dataclasses.fields(CpuRates))}
+FREE = {GpuRates: _FREE_GPU, CpuRates: tuple(f.name for f in dataclasses.fields(CpuRates))}
 _STEP = 1e-2
 _CLIP = 1.5  # log units: how far off a program may count
 
@@ -46,7 +46,7 @@ class Sample:
 class Fit:
     """Fitted constants and the weighted root mean square error of log latency before and after."""
 
-    constants: DraftConstants[Any]
+    constants: AnalyzerConstants[Any]
     num_programs: int
     error_before: float
     error_after: float
@@ -71,7 +71,7 @@ def calibrate(
     free = FREE[type(constants.rates)]
     start = np.log([getattr(constants.rates, name) for name in free])
 
-    def with_rates(x: Float[np.ndarray, " rate"]) -> DraftConstants[Any]:
+    def with_rates(x: Float[np.ndarray, " rate"]) -> AnalyzerConstants[Any]:
         values = {name: float(np.exp(v)) for name, v in zip(free, x, strict=True)}
         return dataclasses.replace(constants, rates=dataclasses.replace(constants.rates, **values))
 

@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from pruner.errors import PrunerError
 from pruner.features.statement.analysis import analyse_stores
-from pruner.features.symbols.official import psa_features
+from pruner.features.symbols.official import official_symbols
 from pruner.models.analyzer.analyzer import Analyzer, Form, load_analyzer
 from pruner.models.analyzer.official import OfficialSwitches, official_latency_ms
 from pruner.models.model import Model
@@ -25,8 +25,8 @@ GROUPS = {None: "all penalties", "c": "compute", "m": "memory"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SymbolicDraft(Model):
-    """The symbol-based analyzer as a model of ``conf/model``: nothing is learned.
+class AnalyzerChoice(Model):
+    """Which analyzer ``model=symbolic`` asks for, as a model of ``conf/model``: nothing is learned.
 
     ``form``: ``official`` is the public release to the digit, ``paper`` the paper's form,
     ``hardware`` adds measured physics. ``without`` leaves a group of penalties out: ``c`` those of
@@ -88,6 +88,6 @@ class OfficialAnalyzer:
         score = np.full(len(steps), -np.inf)
         for group in group_programs(steps)[0]:
             nests = build_nests(dag, group.skeleton, group.decisions)
-            psa = psa_features(nests, analyse_stores(nests))
-            score[group.rows] = -np.log(official_latency_ms(psa, self.device, switches))
+            symbols = official_symbols(nests, analyse_stores(nests))
+            score[group.rows] = -np.log(official_latency_ms(symbols, self.device, switches))
         return score

@@ -16,7 +16,7 @@ from pruner.models.analyzer.cpu import CpuRates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class GpuRates:
     """The free constants. Costs are in issued instructions of one thread unless named otherwise."""
 
     base_registers: float = 24.0  # of addresses and loop counters
@@ -48,18 +48,18 @@ class Rates:
     block_launch_ns: float = 100.0  # of a multiprocessor (no shared stage)
 
 
-R = TypeVar("R", Rates, CpuRates)
+R = TypeVar("R", GpuRates, CpuRates)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DraftConstants(Generic[R]):
+class AnalyzerConstants(Generic[R]):
     """Rates of one platform; `origin` says where they come from."""
 
     rates: R
     origin: str = "defaults"
 
 
-def load_constants(folder: Path, platform: str, kind: type[R]) -> DraftConstants[R]:
+def load_constants(folder: Path, platform: str, kind: type[R]) -> AnalyzerConstants[R]:
     """Read ``<folder>/<platform>.yaml``, or the defaults where a platform has no file.
 
     Args:
@@ -72,17 +72,17 @@ def load_constants(folder: Path, platform: str, kind: type[R]) -> DraftConstants
     """
     path = folder / f"{platform}.yaml"
     if not path.is_file():
-        return DraftConstants(rates=kind())
+        return AnalyzerConstants(rates=kind())
     values = yaml.safe_load(path.read_text(encoding="utf-8"))
     if not isinstance(values, dict) or not isinstance(values.get("rates"), dict):
         raise DataError(f"{path}: expected 'rates:' with names and numbers; write it or remove it")
     if unknown := sorted(values.keys() - {"rates", "origin"}):
         raise DataError(f"{path}: unknown {', '.join(unknown)}; known: rates, origin")
     origin = str(values.get("origin", path.name))
-    return DraftConstants(rates=_rates(kind, values["rates"], path), origin=origin)
+    return AnalyzerConstants(rates=_rates(kind, values["rates"], path), origin=origin)
 
 
-def save_constants(path: Path, constants: DraftConstants[R]) -> None:
+def save_constants(path: Path, constants: AnalyzerConstants[R]) -> None:
     """Write a platform's file, whole."""
     values = dataclasses.asdict(constants)
     path.write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")

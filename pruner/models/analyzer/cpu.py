@@ -21,7 +21,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from jaxtyping import Float
 
-from pruner.features.symbols.closed.draft import Symbols
+from pruner.features.symbols.table import Symbols
 from pruner.program.device import CpuDevice
 
 Array = Float[np.ndarray, "..."]

@@ -23,8 +23,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 from jaxtyping import Float
 
-from pruner.features.symbols.closed.draft import Symbols
-from pruner.models.analyzer.constants import DraftConstants
+from pruner.features.symbols.table import Symbols
+from pruner.models.analyzer.constants import AnalyzerConstants
 from pruner.program.device import GpuDevice
 from pruner.program.te.bounds import SHARED
 
@@ -59,7 +59,7 @@ class HardwareSwitches:
 def hardware_latency_s(
     symbols: Symbols,
     device: GpuDevice,
-    constants: DraftConstants,
+    constants: AnalyzerConstants,
     switches: HardwareSwitches | None = None,
 ) -> Float[np.ndarray, " program"]:
     """Predicted seconds of N programs."""
@@ -76,7 +76,7 @@ class _Staged:
         self,
         symbols: Symbols,
         device: GpuDevice,
-        constants: DraftConstants,
+        constants: AnalyzerConstants,
         switches: HardwareSwitches,
     ) -> None:
         self._s, self._device, self._on = symbols, device, switches
@@ -202,7 +202,7 @@ class _Staged:
 
 
 def _direct_s(
-    s: Symbols, device: GpuDevice, constants: DraftConstants, on: HardwareSwitches
+    s: Symbols, device: GpuDevice, constants: AnalyzerConstants, on: HardwareSwitches
 ) -> Array:
     """Kernels without a shared stage: bandwidth, resident threads, launch of blocks."""
     c = constants.rates

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+from pruner.features.symbols.table import OFFICIAL_COLUMNS, position
 from pruner.program.device import GpuDevice
 
 _GIBI = float(2**30)
-(_OPS, _TOTAL, _REGISTERS, _MOVED, _SHARED, _DRAM, _REUSE, _GPU, _BLOCKS, _THREADS, _VTHREADS) = (
-    range(11)
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +36,7 @@ class OfficialSwitches:
 
 
 def official_latency_ms(
-    psa: Float[np.ndarray, "program statement 11"],
+    symbols: Float[np.ndarray, "program statement column"],
     device: GpuDevice,
     switches: OfficialSwitches | None = None,
 ) -> Float[np.ndarray, " program"]:
@@ -49,19 +47,23 @@ def official_latency_ms(
     """
     on = switches or OfficialSwitches()
     device = device.official()
-    value = np.moveaxis(np.asarray(psa, np.float64), -1, 0)
-    threads, blocks = np.maximum(value[_THREADS], 1), np.maximum(value[_BLOCKS], 1)
+    value = np.asarray(symbols, np.float64)
+
+    def of(name: str) -> Float[np.ndarray, "program statement"]:
+        return value[:, :, position(OFFICIAL_COLUMNS, name)]
+
+    threads, blocks = np.maximum(of("num_threads"), 1), np.maximum(of("num_blocks"), 1)
     warps = np.ceil(threads / device.warp_size)
     warp = threads / device.warp_size / warps if on.warp else 1.0
     wave = _wave(blocks, warps, device) if on.wave else 1.0
     cap = device.register_cap
-    spill = np.maximum(value[_REGISTERS] / cap, 1.0) if on.registers else 1.0
-    reuse = 1 + 1 / np.maximum(value[_REUSE], 1.0) if on.reuse else 1.0
+    spill = np.maximum(of("registers") / cap, 1.0) if on.registers else 1.0
+    reuse = 1 + 1 / np.maximum(of("reuse"), 1.0) if on.reuse else 1.0
     peak_gflops = device.peak_flops_per_s / 1e9
-    compute = value[_TOTAL] * reuse / (peak_gflops * wave * warp / spill) / 1e6
-    memory = value[_DRAM] / (device.dram_bytes_per_s / 1e9) * 1000 / _GIBI
+    compute = of("total_flops") * reuse / (peak_gflops * wave * warp / spill) / 1e6
+    memory = of("dram_elements") / (device.dram_bytes_per_s / 1e9) * 1000 / _GIBI
     slower = np.maximum(compute, memory) if on.memory else compute
-    real = np.any(value != 0, axis=0)
+    real = np.any(value != 0, axis=2)
     total = np.where(real, slower, 0.0).sum(axis=1)
     return np.where(real.any(axis=1), total, np.inf)
 

@@ -3,16 +3,23 @@
 Equation 1: ``L = sum over statements of (S8 / U_p + S5 bytes / U_m)`` with ``U_p = T_p`` times the
 compute penalties and ``U_m = T_m`` times the memory penalties. P_l0,m and the ceiling form of the
 parallel terms are known from readers of the paper, the others are the best reconstruction
-(docs/paper.md section 2.3):
+(docs/paper.md section 2.3); P_l0,c and the schedulers of P_l1,c are as the released code has them.
 
-========  =====================================  ================================================
-P_l0,c    ``1 / (1 + S1 / S2')``                 reuse: elements held against operations a step
-P_l1,c    ``S4 / (w ceil(S4 / w))``              whole warps of w threads
-P_l2,c    ``S6 / (n_sm ceil(S6 / n_sm))``        whole waves of blocks
-P_l0,m    ``min(m_l0 / S1, 1)``                  registers of one thread
-P_l1,m    ``min(m_l1 / S3, 1)``                  shared memory of one block
-P_l2,m    ``S7 / (n ceil(S7 / n))``              whole memory transactions of n elements
-========  =====================================  ================================================
+========  ========================================  =============================================
+P_l0,c    ``1 / (1 + 1 / (1 + S2 / M))``            reuse: operations of a thread per element of
+                                                    the M that it moves to registers
+P_l1,c    ``S4 / (w W)``, ``W = ceil(S4 / w)``,     whole warps of w threads; where blocks are
+          times ``min(W, q) / q`` if S6 < n_sm      fewer than multiprocessors, a block's warps
+                                                    on the q schedulers
+P_l2,c    ``S6 / (n_sm ceil(S6 / n_sm))``           whole waves of blocks
+P_l0,m    ``min(m_l0 / S1, 1)``                     registers of one thread
+P_l1,m    ``min(m_l1 / S3, 1)``                     shared memory of one block
+P_l2,m    ``S7 / (n ceil(S7 / n))``                 whole memory transactions of n elements
+========  ========================================  =============================================
+
+Every statement has its own symbols; what a block stages in shared memory is traffic of the
+arithmetic that it is staged for, so it bears the S1 and the whole S3 of that statement (Fig. 3
+gives S1, S3 and S5 of one statement with its operands).
 """
 
 from dataclasses import dataclass, fields
@@ -20,9 +27,11 @@ from dataclasses import dataclass, fields
 import numpy as np
 from jaxtyping import Float
 
-from pruner.features.symbols.closed.draft import Symbols
+from pruner.features.symbols.table import Symbols
 from pruner.program.device import GpuDevice
+from pruner.program.te.bounds import SHARED
 
+Values = Float[np.ndarray, "statement program"]
 _BYTES = 4.0  # float32
 
 
@@ -49,33 +58,46 @@ def paper_latency_s(
 ) -> Float[np.ndarray, " program"]:
     """Predicted seconds of N programs (Eq. 1 and the penalties of this module)."""
     on = switches or PaperSwitches()
-    s1, s3, s4 = symbols["l0_mem_alloc"], symbols["l1_mem_alloc"], symbols["l1_para_info"]
-    s5, s6, s7 = (
-        symbols["l2_mem_footprint"], symbols["l2_para_info"], symbols["l2_trans_dim"],
-    )  # fmt: skip
-    flops = symbols["l2_comp_count"]
-    compute = np.ones_like(s1)
-    if on.reuse_c:
-        moved = np.maximum(symbols["shared_loads"] + symbols["global_loads"], 0)
-        count = symbols["l0_comp_count"]
-        compute = compute * np.where(count > 0, count / np.maximum(count + moved, 1), 1.0)
-    if on.warp_c:
-        compute = compute * _filled(s4, device.warp_size)
-    if on.wave_c:
-        compute = compute * _filled(s6, device.num_sms)
-    memory = np.ones_like(s1)
-    if on.registers_m:
-        # the spilling statement moves its data through memory: the worst one slows the kernel's
-        memory = memory * np.minimum(device.register_cap / np.maximum(s1.max(axis=0), 1), 1)
-    if on.shared_m:
-        capacity = device.shared_bytes_per_block / _BYTES
-        memory = memory * np.minimum(capacity / np.maximum(s3.sum(axis=0), 1), 1)
-    if on.transaction_m:
-        memory = memory * _filled(np.maximum(s7, 1), device.transaction_bytes / _BYTES)
-    seconds = flops / (device.peak_flops_per_s * compute)
-    seconds = seconds + s5 * _BYTES / (device.dram_bytes_per_s * memory)
+    compute = device.peak_flops_per_s * _compute_penalties(symbols, device, on)
+    memory = device.dram_bytes_per_s * _memory_penalties(symbols, device, on)
+    seconds = symbols["l2_comp_count"] / compute + symbols["l2_mem_footprint"] * _BYTES / memory
     return seconds.sum(axis=0)
 
 
-def _filled(used: Float[np.ndarray, "..."], unit: float) -> Float[np.ndarray, "..."]:
+def _compute_penalties(s: Symbols, device: GpuDevice, on: PaperSwitches) -> Values:
+    out = np.ones_like(s["l2_comp_count"])
+    if on.reuse_c:
+        moved = s["accumulators"] + s["shared_loads_least"] + s["global_loads"]
+        reuse = 1 + s["l0_comp_count"] / np.maximum(moved, 1)
+        out = out / (1 + 1 / reuse)
+    if on.warp_c:
+        warps = np.ceil(s["l1_para_info"] / device.warp_size)
+        schedulers = device.schedulers_per_sm
+        idle = s["l2_para_info"] < device.num_sms
+        out = out * _filled(s["l1_para_info"], device.warp_size)
+        out = out * np.where(idle, np.minimum(warps, schedulers) / schedulers, 1.0)
+    if on.wave_c:
+        out = out * _filled(s["l2_para_info"], device.num_sms)
+    return out
+
+
+def _memory_penalties(s: Symbols, device: GpuDevice, on: PaperSwitches) -> Values:
+    out = np.ones_like(s["l2_comp_count"])
+    staging = np.array([scope == SHARED for scope in s.scopes])[:, None]
+    if on.registers_m:
+        served = np.where(s["shared_loads"] > 0, s["l0_mem_alloc"], 0).max(axis=0)
+        registers = np.where(staging, served, s["l0_mem_alloc"])
+        out = out * np.minimum(device.register_cap / np.maximum(registers, 1), 1)
+    if on.shared_m:
+        shared = np.where(staging, s["l1_mem_alloc"].sum(axis=0), 0)
+        capacity = device.shared_bytes_per_block / _BYTES
+        out = out * np.minimum(capacity / np.maximum(shared, 1), 1)
+    if on.transaction_m:
+        run = np.maximum(s["l2_trans_dim"], 1)
+        out = out * _filled(run, device.transaction_bytes / _BYTES)
+    return out
+
+
+def _filled(used: Values, unit: float) -> Values:
+    """Share of the last unit that is used: ``used / (unit ceil(used / unit))``."""
     return used / (np.ceil(used / unit) * unit)

@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from pruner.data.tasks import TaskRecords
 from pruner.errors import PrunerError, UnsupportedProgram
-from pruner.features.symbols.closed.draft import Symbols
+from pruner.features.symbols.table import Symbols
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.models.analyzer.calibrate import Fit, Sample, calibrate
 from pruner.models.judging import metrics
@@ -25,6 +25,7 @@ from pruner.models.judging.summary import draft_sizes
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.dag.task_index import TaskIndex, find_dag
 from pruner.program.device import Device, GpuDevice
+from pruner.program.te.lower import build_nests
 from pruner.program.te.skeleton import group_programs
 
 _ARCHITECTURE = re.compile(r"-(?:arch|mcpu)=(\w+)")
@@ -42,7 +43,7 @@ class StepScorer(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DraftTask:
+class TaskSymbols:
     """Measured programs of one task with their symbols, by skeleton (`rows` into the task).
 
     Rows that are in no group have a skeleton that the engine cannot replay.
@@ -66,9 +67,9 @@ def of_another_gpu(records: TaskRecords, device: Device) -> bool:
     return named is not None and own is not None and named[1] != own
 
 
-def draft_task(
+def task_symbols(
     records: TaskRecords, analyzer: Analyzer, tasks: TaskIndex | None = None
-) -> DraftTask:
+) -> TaskSymbols:
     """Symbols of a task's measured programs.
 
     Raises:
@@ -79,11 +80,11 @@ def draft_task(
     groups = []
     for group in group_programs(records.steps)[0]:
         try:
-            symbols = analyzer.plan(dag, group.skeleton).symbols(group.decisions)
+            nests = build_nests(dag, group.skeleton, group.decisions)
         except UnsupportedProgram:
             continue
-        groups.append((group.rows, symbols))
-    return DraftTask(
+        groups.append((group.rows, analyzer.symbols(nests)))
+    return TaskSymbols(
         name=task_label(records),
         identity=records.key.identity,
         latency_s=records.latency_s,
@@ -96,7 +97,7 @@ def task_label(records: TaskRecords) -> str:
     return f"{records.key.platform}/{records.key.task}"
 
 
-def score_task(task: DraftTask, analyzer: Analyzer) -> ScoredTask:
+def score_task(task: TaskSymbols, analyzer: Analyzer) -> ScoredTask:
     """Scores of the analyzer, higher is better; minus infinity for programs without symbols."""
     score = np.full(len(task.latency_s), -np.inf)
     for rows, symbols in task.groups:
@@ -122,7 +123,7 @@ def score_records(
 
 
 def sample_programs(
-    tasks: Sequence[DraftTask], analyzer: Analyzer, num: int, rng: np.random.Generator
+    tasks: Sequence[TaskSymbols], analyzer: Analyzer, num: int, rng: np.random.Generator
 ) -> list[Sample]:
     """About `num` measured programs, drawn at random from 20 tasks that tell about the rates."""
     useful = [
@@ -137,7 +138,7 @@ def sample_programs(
     return [_sample(useful[number], each, rng) for number in chosen]
 
 
-def _sample(task: DraftTask, num: int, rng: np.random.Generator) -> Sample:
+def _sample(task: TaskSymbols, num: int, rng: np.random.Generator) -> Sample:
     """At most `num` programs of one task, by skeleton."""
     size = sum(len(rows) for rows, _ in task.groups)
     drawn = np.zeros(size, bool)
@@ -153,7 +154,7 @@ def _sample(task: DraftTask, num: int, rng: np.random.Generator) -> Sample:
 
 
 def cross_calibrated(
-    tasks: Sequence[DraftTask], analyzer: Analyzer, num: int, rng: np.random.Generator
+    tasks: Sequence[TaskSymbols], analyzer: Analyzer, num: int, rng: np.random.Generator
 ) -> tuple[dict[int, Analyzer], dict[int, Fit]]:
     """Analyzer and fit by fold: those of fold f saw only programs of the other fold.
 

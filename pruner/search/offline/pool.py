@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Decisions
 from pruner.errors import PrunerError
-from pruner.search.keys import RowKeys
 from pruner.search.policy import Measurements
+from pruner.search.space import RowKeys
 
 _NEIGHBOURS = 16
 

@@ -14,7 +14,7 @@ from pruner.arrays import Decisions
 from pruner.errors import PrunerError
 from pruner.features.batch import FeatureBatch
 from pruner.models.analyzer.analyzer import Analyzer
-from pruner.search.keys import RowKeys
+from pruner.search.space import RowKeys
 from pruner.tune.spaces.design import DesignSpace
 from pruner.tune.tvm_import import load_tvm
 

@@ -16,7 +16,7 @@ from pruner.errors import PrunerError
 from pruner.features.batch import FeatureBatch
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.search.explorer import select
-from pruner.search.keys import RowKeys
+from pruner.search.space import RowKeys
 from pruner.tune.phases import Phases
 from pruner.tune.spaces.base import LiveSpace
 

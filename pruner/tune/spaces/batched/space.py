@@ -16,7 +16,7 @@ from pruner.program.tir.lower import Lowering, build_nests
 from pruner.program.tir.trace import TraceProgram, replay_groups, tile_extents
 from pruner.program.tir.tree import Tree
 from pruner.program.tir.verify import TirLimits, legal
-from pruner.search.keys import RowKeys
+from pruner.search.space import RowKeys
 from pruner.tune.spaces.batched import mutators
 from pruner.tune.spaces.batched.decisions import (
     ChoiceDecision,

@@ -1,1 +1,0 @@
-"""The GPU symbols of multi-level tiled programs as closed formulas of the decisions."""

@@ -1,1 +1,0 @@
-"""The decision space of Ansor's sketches, explored without TVM."""

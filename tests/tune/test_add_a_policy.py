@@ -110,8 +110,8 @@ def test_policies_say_themselves_what_slow_spaces_take_of_them():
 def test_the_preset_of_python_is_the_preset_of_the_command():
     """`this_cpu` in Python and ``policy=pruner_live`` are the same search."""
     from hydra import compose, initialize_config_dir
-    from pruner.cli.options import build
 
+    from pruner.cli.options import build
     from pruner.tune.run.options import LIVE
 
     conf = str(Path(__file__).resolve().parents[2] / "conf")

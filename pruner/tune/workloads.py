@@ -25,6 +25,14 @@ class Workload:
     weight: float = 1.0
     spec: Mapping[str, Any] | None = None
 
+    @property
+    def operator(self) -> str | None:
+        """The kind of operator with what follows it, for tasks that may be similar; None where a
+        user's program does not say."""
+        if self.spec is None:
+            return None
+        return "_".join([str(self.spec["operator"]), *self.spec["epilogue"]])
+
 
 def load_workloads(options: Mapping[str, Any]) -> list[Workload]:
     """Read the options of ``conf/workload``: one operator, a file, or ``tasks``, a list of them.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from pruner.tune.run.journal import JOURNAL_FILE, Journal, Trial
 from pruner.tune.run.live_search import LiveSearch
 from pruner.tune.run.options import RunContext, TuneBudget
 from pruner.tune.run.snapshot import SNAPSHOT_FILE, Snapshots
-from pruner.tune.run.task_order import Order, TaskProgress, next_task
+from pruner.tune.run.task_order import Order, TaskProgress, next_task, round_size, stays_behind
 from pruner.tune.workloads import Workload
 
 Report = Callable[[Mapping[str, Any]], None]
@@ -29,7 +29,8 @@ class LiveTask:
     """One task of a run with its search and what came of it.
 
     ``best_s`` is the best latency after every batch; ``check`` None where nothing is checked;
-    ``exhausted`` once its search has no programs left.
+    ``exhausted`` once its search has no programs left, ``alone`` once it is known to be like no
+    other task.
     """
 
     workload: Workload
@@ -42,6 +43,7 @@ class LiveTask:
     trials: int = 0
     failures: Counter[str] = field(default_factory=Counter)
     exhausted: bool = False
+    alone: bool = False
 
     @property
     def progress(self) -> TaskProgress:
@@ -50,6 +52,8 @@ class LiveTask:
             weight=self.workload.weight,
             flops=self.flops,
             best_s=self.best_s,
+            operator=self.workload.operator,
+            alone=self.alone,
             exhausted=self.exhausted,
         )
 
@@ -127,10 +131,13 @@ class TuningRun:
         left = self._budget.trials - spent
         limit_s = self._budget.seconds
         while left > 0 and (limit_s is None or self._phases.elapsed_s < limit_s):
-            index = next_task(self._order, [task.progress for task in self.tasks])
+            progress = self._progress(current)
+            index = next_task(self._order, progress)
             if index is None:
                 return False
-            candidates = self.tasks[index].search.propose(min(left, self._budget.batch))
+            first, budget = not progress[index].best_s, self._budget
+            size = round_size(budget.batch, budget.trials, len(self.tasks), first=first)
+            candidates = self.tasks[index].search.propose(min(left, size))
             if candidates:
                 self._number += 1
                 new = _Round(number=self._number, task=index, candidates=candidates[:left])
@@ -139,6 +146,15 @@ class TuningRun:
                 return True
             self.tasks[index].exhausted = True
         return False
+
+    def _progress(self, current: _Round | None) -> list[TaskProgress]:
+        """Of all tasks; the batch that is being measured counts, as if it found nothing better."""
+        found = [task.progress for task in self.tasks]
+        if current is not None:
+            task = self.tasks[current.task]
+            best_s = [*task.best_s, task.current_best_s]
+            found[current.task] = replace(found[current.task], best_s=best_s)
+        return found
 
     def _finish(self, current: _Round, batch: Any) -> None:
         """Measure a batch; every result is on disk before the next is asked for."""
@@ -169,6 +185,7 @@ class TuningRun:
         self._record_all(current, held, outcomes)
         ordered = [outcomes[position] for position in range(len(current.candidates))]
         task.best_s.append(task.current_best_s)
+        task.alone = task.alone or stays_behind(self._progress(None), current.task)
         task.search.observe(current.candidates, ordered)
         self._report(self._line(current, ordered))
 
@@ -237,6 +254,7 @@ class TuningRun:
                 "searches": [task.search for task in self.tasks],
                 "best_s": [task.best_s for task in self.tasks],
                 "exhausted": [task.exhausted for task in self.tasks],
+                "alone": [task.alone for task in self.tasks],
                 "seconds": self._phases.seconds(),
             }
         )
@@ -253,10 +271,9 @@ class TuningRun:
         latest_s = max((row.elapsed_s for row in self._journal.rows), default=0.0)
         seconds[IDLE] += max(0.0, latest_s - sum(seconds.values()))  # between it and the kill
         self._phases.add(seconds)
-        for task, search, best_s, exhausted in zip(
-            self.tasks, state["searches"], state["best_s"], state["exhausted"], strict=True
-        ):
-            task.search, task.best_s, task.exhausted = search, best_s, exhausted
+        kept = (state[name] for name in ("searches", "best_s", "exhausted", "alone"))
+        for task, *values in zip(self.tasks, *kept, strict=True):
+            task.search, task.best_s, task.exhausted, task.alone = values
         for number, index, places in state["waiting"]:
             search = self.tasks[index].search
             candidates = [search.restore(space, np.array(row)) for space, row in places]

@@ -1,6 +1,6 @@
 """Compare adaptation methods on recorded pools; see ``python adapt.py --help``."""
 
-from pruner.cli.adapt import main
+from pruner.cli.door import open_door
 
 if __name__ == "__main__":
-    main()
+    open_door("adapt")

@@ -1,6 +1,6 @@
 """Judge a checkpoint on measured records; see ``python evaluate.py --help``."""
 
-from pruner.cli.evaluate import main
+from pruner.cli.door import open_door
 
 if __name__ == "__main__":
-    main()
+    open_door("evaluate")

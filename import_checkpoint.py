@@ -1,6 +1,6 @@
 """Bring an official Pruner checkpoint in; see ``python import_checkpoint.py --help``."""
 
-from pruner.cli.import_checkpoint import main
+from pruner.cli.door import open_door
 
 if __name__ == "__main__":
-    main()
+    open_door("import_checkpoint")

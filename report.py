@@ -1,6 +1,6 @@
 """Open the door: build the results book."""
 
-from pruner.cli.report import main
+from pruner.cli.door import open_door
 
 if __name__ == "__main__":
-    main()
+    open_door("report")

@@ -1,6 +1,6 @@
 """Tune programs on real hardware; see ``python tune.py --help``."""
 
-from pruner.cli.tune import main
+from pruner.cli.door import open_door
 
 if __name__ == "__main__":
-    main()
+    open_door("tune")

@@ -1,27 +1,20 @@
-"""``python collect.py``: measure CPU schedules with Ansor (see conf/collect/collect.yaml)."""
+"""``python collect.py``: measure CPU schedules with Ansor."""
 
-import os
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import hydra
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from pruner.cli.door import fail
-from pruner.cli.output import print_result, say
+from pruner.cli.door import run_door
+from pruner.cli.output import say
 from pruner.errors import PrunerError
 from pruner.tune.collect.driver import CollectPlan, collect
 from pruner.tune.collect.noise import noise_summary, remeasure
 from pruner.tune.collect.tasks import select_tasks
 from pruner.tune.measure.targets import CpuTarget, missing_flags, select_targets
 from pruner.tune.rivals.ansor_environment import install, interpreter
-
-# a folder of its own: in conf/, `platform` and others are groups of files and take no plain value
-CONF = Path(__file__).resolve().parents[2] / "conf" / "collect"
 
 
 def runnable_targets(platform: str) -> list[CpuTarget]:
@@ -81,20 +74,8 @@ def run(config: DictConfig) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the command; a mistake of the user's is one line on stderr and exit code 2."""
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
-
-    @hydra.main(version_base="1.3", config_path=str(CONF), config_name="collect")
-    def entry(config: DictConfig) -> None:
-        try:
-            print_result(run(config))
-        except PrunerError as error:  # here, before Hydra adds lines of its own
-            fail(str(error))
-
-    try:
-        entry()
-    except (HydraException, OmegaConfBaseException) as error:
-        fail(f"{str(error).splitlines()[0]}; see --help")
+    """Open the door."""
+    run_door("collect", run)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,14 @@
-"""A door: compose the configuration, run the command, print its last line; errors in one line."""
+"""A door: read the command line, run the command, print its last line; errors in one line.
+
+A command ``name`` is ``conf/name.yaml`` (its options and its help) and ``pruner/cli/name.py``.
+"""
 
 import logging
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any, NoReturn
 
 import hydra
@@ -12,6 +16,8 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
+from pruner.cli.help import commands, help_text, list_of_commands
+from pruner.cli.known import nearest, read_words
 from pruner.cli.options import check_options
 from pruner.cli.output import print_result, say
 from pruner.cli.sweep import run_cell, sweep_name
@@ -22,15 +28,68 @@ _UNKNOWN_CHOICE = re.compile(
     r"Could not find '(.+?)'\s+Available options in '(.+?)':\s+(.*)", re.DOTALL
 )
 
+HELP = {"-h", "--help"}
 Task = Callable[[DictConfig], Mapping[str, Any]]
 
 
-def run_door(config_name: str, task: Task) -> None:
+def main() -> None:
+    """``pruner COMMAND ...``: every command behind one word."""
+    command = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    known = commands()
+    if command in HELP:
+        print(list_of_commands())
+    elif command not in known:
+        near = nearest(command, set(known))
+        fail(f"{command} is no command; " + (f"did you mean {near}?" if near else "see --help"))
+    else:
+        sys.argv[:2] = [f"pruner {command}"]
+        open_door(command)
+
+
+def open_door(command: str) -> None:
+    """Run a command on ``sys.argv``; its module, and what it imports, is loaded only for work."""
+    if not show_help(command):
+        import_module(f"pruner.cli.{command}").main()
+
+
+def show_help(command: str) -> bool:
+    """Print the command's help where it is asked for."""
+    words = sys.argv[1:]
+    if not HELP & set(words):
+        return False
+    try:
+        asked = read_words(command, [word for word in words if not word.startswith("-")])
+        print(help_text(command, asked.words))
+    except PrunerError as error:
+        fail(str(error))
+    except (HydraException, OmegaConfBaseException) as error:
+        fail(_one_line(error))
+    return True
+
+
+def run_door(command: str, task: Task) -> None:
     """Compose the configuration, run `task`, print its result as the last stdout line.
 
     A user's mistake ends as one line on stderr and exit code 2; a bug keeps its traceback. With
     ``-m`` the task runs once for every cell of the sweep (:mod:`pruner.cli.sweep`).
     """
+    if show_help(command):
+        return
+    try:
+        asked = read_words(command, sys.argv[1:])
+        sys.argv[1:] = asked.words
+        _entry(command, task, asked.own)()
+    except PrunerError as error:
+        fail(str(error))
+    except (HydraException, OmegaConfBaseException) as error:
+        fail(_one_line(error))
+    except KeyboardInterrupt:
+        say("interrupted")
+        sys.exit(130)
+
+
+def _entry(command: str, task: Task, own: Mapping[str, Any]) -> Callable[[], None]:
+    """What Hydra calls, once or for every cell; `own` are options that it must not see."""
 
     def checked(config: DictConfig) -> Mapping[str, Any]:
         check_options(config)
@@ -41,9 +100,11 @@ def run_door(config_name: str, task: Task) -> None:
 
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
 
-    @hydra.main(version_base="1.3", config_path=str(conf_folder()), config_name=config_name)
+    @hydra.main(version_base="1.3", config_path=str(conf_folder()), config_name=command)
     def entry(config: DictConfig) -> None:
         logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
+        for name, value in own.items():
+            config[name] = value
         try:
             if sweep_name() is not None:
                 run_cell(checked, config)
@@ -58,13 +119,8 @@ def run_door(config_name: str, task: Task) -> None:
         except OmegaConfBaseException as error:  # composed well, read wrongly: ours
             raise RuntimeError(str(error)) from error
 
-    try:
-        entry()
-    except (HydraException, OmegaConfBaseException) as error:
-        fail(_one_line(error))
-    except KeyboardInterrupt:
-        say("interrupted")
-        sys.exit(130)
+    found: Callable[[], None] = entry
+    return found
 
 
 def fail(message: str) -> NoReturn:

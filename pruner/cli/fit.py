@@ -19,8 +19,8 @@ from torch import Tensor
 from pruner import features
 from pruner.cli import loggers
 from pruner.cli.options import build, plain
-from pruner.cli.progress import TrainingProgress
 from pruner.cli.sweep import sweep_name
+from pruner.cli.training_progress import TrainingProgress
 from pruner.data.frozen import Side
 from pruner.data.splits import Split
 from pruner.errors import DataError, PrunerError

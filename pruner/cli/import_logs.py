@@ -1,26 +1,20 @@
 """``python import_logs.py``: raw Ansor logs into the measure_records layout."""
 
-import os
 import time
 from pathlib import Path
 from typing import Any
 
-import hydra
-from hydra.errors import HydraException
-from omegaconf import DictConfig
-from rich.console import Console
-from rich.progress import Progress
+from omegaconf import DictConfig, OmegaConf
 
-from pruner.cli.door import fail
-from pruner.cli.output import print_result, say
+from pruner.cli.door import run_door
+from pruner.cli.output import say
+from pruner.cli.progress import live_bar
 from pruner.data.importing import import_logs
 from pruner.data.quarantine import Quarantine
 from pruner.errors import PrunerError
 from pruner.places import conf_folder
 from pruner.program.te.fusion import fused_in_steps
 
-# A folder of its own: in conf/, `platform` is a group of files and takes no plain name.
-CONF = Path(__file__).resolve().parents[2] / "conf" / "import_logs"
 REQUIRED = ("logs", "out", "platform")
 
 
@@ -30,7 +24,7 @@ def run(config: DictConfig) -> dict[str, Any]:
     Raises:
         PrunerError: an option is missing or wrong, or nothing could be imported.
     """
-    missing = [f"{name}=" for name in REQUIRED if config.get(name) in (None, "???")]
+    missing = [f"{name}=" for name in REQUIRED if OmegaConf.is_missing(config, name)]
     if missing:
         raise PrunerError(
             f"missing {' '.join(missing)}; "
@@ -41,15 +35,11 @@ def run(config: DictConfig) -> dict[str, Any]:
     start = time.monotonic()
     out, platform = Path(str(config.out)), str(config.platform)
     report = Path(str(config.report or out / f"quarantine-{platform}.jsonl"))
-    console = Console(stderr=True)
-    with (
-        Quarantine(report) as quarantine,
-        Progress(console=console, transient=True, disable=not console.is_terminal) as bar,
-    ):
-        task = bar.add_task("importing", total=None)
+    with Quarantine(report) as quarantine, live_bar() as bar:
+        task = bar.add_task("importing", total=None, note="")
 
         def show(done: int, total: int, records: int) -> None:
-            bar.update(task, completed=done, total=total, description=f"{records} records")
+            bar.update(task, completed=done, total=total, note=f"{records} records")
 
         result = import_logs(
             Path(str(config.logs)),
@@ -78,21 +68,9 @@ def run(config: DictConfig) -> dict[str, Any]:
     }
 
 
-@hydra.main(version_base="1.3", config_path=str(CONF), config_name="import_logs")
-def _hydra_main(config: DictConfig) -> None:
-    try:
-        print_result(run(config))
-    except PrunerError as error:
-        fail(str(error))
-
-
 def main() -> None:
-    """Run the command; a mistake ends as one line on stderr and exit code 2."""
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
-    try:
-        _hydra_main()
-    except HydraException as error:
-        fail(f"{str(error).splitlines()[0]}; see --help")
+    """Open the door."""
+    run_door("import_logs", run)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def run_cell(task: Any, config: DictConfig) -> None:
         raise PrunerError(f"{hydra.job.name} has no sweeps; run it once for each choice")
     if config.get("run_id"):
         config.run_id = f"{config.run_id}-{hydra.job.num}"
-    choices = list(hydra.overrides.task)
+    choices = [word.lstrip("+") for word in hydra.overrides.task]
     cell: dict[str, Any] = {"cell": hydra.job.num, "overrides": choices}
     title = f"cell {hydra.job.num} ({' '.join(choices)})"
     say(f"{title} starts")

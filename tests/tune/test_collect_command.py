@@ -6,15 +6,16 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from pruner.cli.collect import CONF, plan_from, run
+from pruner.cli.collect import plan_from, run
 from pruner.data.workload import fused_from_name
 from pruner.errors import PrunerError
+from pruner.places import conf_folder
 from pruner.tune.collect.tasks import BUNDLED_TASKS, select_tasks
 from pruner.tune.rivals.ansor_environment import MissingAnsor, interpreter
 
 
 def config(**changes):
-    values = OmegaConf.load(CONF / "collect.yaml")
+    values = OmegaConf.load(conf_folder() / "collect.yaml")
     for key in ("hydra", "defaults"):
         values.pop(key)
     return OmegaConf.merge(values, changes)

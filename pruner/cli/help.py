@@ -1,0 +1,167 @@
+"""``--help``: what a command is for, its choices, and every option with its value and meaning.
+
+The text comes from ``hydra.help.template`` of the command's file, meanings from the comments beside
+the options in ``conf/``, and options that no file names from the constructors behind `_target_`.
+"""
+
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pruner.cli.known import arguments, command_file, composed, groups_of
+from pruner.places import conf_folder
+
+WIDTH = 100
+_MEANING_AT = 38  # column of the meanings
+_KEY = re.compile(r"(\s*)([\w-]+):(.*)")
+_COMMENT = re.compile(r"(?:^|\s)#\s?(.*)")
+
+
+def commands() -> dict[str, str]:
+    """Every command and its purpose in one line; a command is a file of ``conf/`` itself."""
+    return {path.stem: purpose(path.stem) for path in sorted(conf_folder().glob("*.yaml"))}
+
+
+def purpose(command: str) -> str:
+    """The first line of a command's help."""
+    return str(command_file(command)["hydra"]["help"]["template"]).splitlines()[0]
+
+
+def list_of_commands() -> str:
+    """What ``pruner --help`` prints."""
+    found = commands()
+    width = max(map(len, found))
+    rows = [f"  {name:<{width}}  {line}" for name, line in found.items()]
+    return "\n".join(
+        ["Usage: pruner COMMAND [option=value ...]", "", "Commands (each has --help)", *rows]
+    )
+
+
+def help_text(command: str, words: Sequence[str]) -> str:
+    """Everything about a command, with the values that `words` would give its options."""
+    values, groups = composed(command, words), groups_of(command)
+    chosen = groups | _choices(words, groups)
+    lines = [str(command_file(command)["hydra"]["help"]["template"]).rstrip(), ""]
+    shown = {name: now for name, now in chosen.items() if not _of_hydra(name)}
+    if shown:
+        lines += ["Choices (group=name), with the one that is chosen now", *_groups(shown), ""]
+    lines.append("Options and their values now (option=value)")
+    own = comments(conf_folder() / f"{command}.yaml")
+    for name, value in values.items():
+        if name not in groups:
+            lines += _options(name, value, own)
+    for name, now in shown.items():
+        if name not in values or not now:
+            continue
+        path = conf_folder() / name / f"{now}.yaml"
+        notes = {f"{name}.{key}": text for key, text in comments(path).items()} | own
+        lines += ["", *_wrapped(f"  {name}={now}", header(path))]
+        lines += _options(name, values[name], notes)
+    return "\n".join(lines)
+
+
+def _choices(words: Sequence[str], groups: Mapping[str, Any]) -> dict[str, str]:
+    pairs = [word.lstrip("+").split("=", 1) for word in words if "=" in word]
+    return {name: value for name, value in pairs if name in groups}
+
+
+def _of_hydra(group: str) -> bool:
+    """Whether a group only sets up Hydra: nothing in it is an option of the command."""
+    return all(
+        path.read_text(encoding="utf-8").startswith("# @package hydra")
+        for path in (conf_folder() / group).glob("*.yaml")
+    )
+
+
+def _groups(chosen: Mapping[str, str | None]) -> Iterator[str]:
+    for group, now in chosen.items():
+        names = sorted(path.stem for path in (conf_folder() / group).glob("*.yaml"))
+        text = f"{group}: {', '.join(names)} (now {now or 'none'})"
+        yield from textwrap.wrap(
+            text, WIDTH, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False
+        )
+
+
+def _options(name: str, value: Any, notes: Mapping[str, str]) -> Iterator[str]:
+    """One entry for every leaf below `name`, then arguments that no file names."""
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            if key not in ("_target_", "_partial_"):
+                yield from _options(f"{name}.{key}", item, notes)
+        target = str(value.get("_target_", ""))
+        for key, default in arguments(target).items():
+            if key not in value:
+                yield f"  {name}.{key}={_written(default)}"
+        if target and not target.startswith("pruner."):
+            yield from _wrapped(f"  {name}.NAME=", f"any other argument of {target}")
+        return
+    yield from _wrapped(f"  {name}={_written(value)}", notes.get(name, ""))
+
+
+def _written(value: Any) -> str:
+    text = yaml.safe_dump(value, default_flow_style=True, width=10_000)
+    return text.removesuffix("\n").removesuffix("\n...").replace(", ", ",")
+
+
+def _wrapped(option: str, meaning: str) -> Iterator[str]:
+    """An option with its meaning beside it, or below where it is long."""
+    if not meaning:
+        yield option
+        return
+    column = " " * _MEANING_AT
+    rows = textwrap.wrap(meaning, WIDTH - _MEANING_AT, break_on_hyphens=False)
+    if len(option) + 2 > _MEANING_AT:
+        yield option
+        yield from (column + row for row in rows)
+    else:
+        yield f"{option:<{_MEANING_AT}}{rows[0]}"
+        yield from (column + row for row in rows[1:])
+
+
+def header(path: Path) -> str:
+    """The comment at the top of a file of choices: what this choice is."""
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        text = line.lstrip("# ")
+        if text.startswith("["):  # the sources of numbers, for who reads the file
+            break
+        if not text.startswith("@package"):
+            rows.append(text)
+    return " ".join(rows)
+
+
+def comments(path: Path) -> dict[str, str]:
+    """Dotted option -> the comment beside it, before it, or going on in the lines below it."""
+    found: dict[str, str] = {}
+    stack: list[tuple[int, str]] = []
+    before: list[str] = []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for line in lines[_header_lines(lines) :]:
+        key = _KEY.match(line)
+        if line.lstrip().startswith("#"):
+            text = line.strip().lstrip("# ")
+            depth = len(line) - len(line.lstrip())
+            if stack and depth > stack[-1][0] + 2:  # under the comment of the option above
+                name = ".".join(part for _, part in stack)
+                found[name] = f"{found.get(name, '')} {text}".strip()
+            else:
+                before.append(text)
+        elif key:
+            indent, word = len(key[1]), key[2]
+            stack = [(depth, part) for depth, part in stack if depth < indent] + [(indent, word)]
+            beside = _COMMENT.search(key[3])
+            texts = [*before, *([beside[1]] if beside else [])]
+            if texts:
+                found[".".join(part for _, part in stack)] = " ".join(texts)
+            before = []
+    return found
+
+
+def _header_lines(lines: Sequence[str]) -> int:
+    return next((n for n, line in enumerate(lines) if not line.startswith("#")), len(lines))

@@ -1,0 +1,84 @@
+"""``--help`` says of every option what stands beside it in conf/, and starts quickly."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pruner.cli.help import commands, comments, help_text, list_of_commands, purpose
+from pruner.cli.known import groups_of
+from pruner.places import conf_folder
+
+FILE = """# what the choice is
+first: 1 # beside it
+# before it
+second:
+  third: a#b  # it goes on
+              # below
+  fourth: 2
+"""
+
+
+def test_comments_go_to_their_options(tmp_path):
+    path = tmp_path / "group.yaml"
+    path.write_text(FILE)
+    assert comments(path) == {
+        "first": "beside it",
+        "second": "before it",
+        "second.third": "it goes on below",
+    }
+
+
+@pytest.mark.parametrize("command", sorted(commands()))
+def test_help_lists_the_groups_of_the_command_and_no_other(command):
+    text = help_text(command, [])
+    assert text.startswith(purpose(command))
+    shown = {line.split(":")[0].strip() for line in text.splitlines()}
+    used = set(groups_of(command)) - {"sweep"}
+    folders = {path.name for path in conf_folder().iterdir() if path.is_dir()} - {"hydra"}
+    assert used <= shown
+    choices = text.partition("Choices (group=name)")[2].partition("Options and their")[0]
+    assert {w for w in folders - used if f"\n  {w}: " in choices} == set()
+    assert "$" not in text.replace("${", "")
+
+
+def test_every_option_of_training_stands_there_with_its_value_and_meaning():
+    lines = help_text("train", ["model=tensetmlp", "seed=7"]).splitlines()
+    assert "  seed=7" in lines
+    (line,) = [line for line in lines if line.startswith("  batches.tasks=")]
+    (epochs,) = [line for line in lines if line.startswith("  stop_after=")]
+    assert epochs.endswith("stop after this many epochs, to be resumed")
+    assert "model=tensetmlp" in "\n".join(lines)
+    assert any(line.startswith("  model.width=") for line in lines)  # named in no file
+    assert line.strip() == "batches.tasks=8"
+
+
+def test_the_list_of_commands_has_one_line_each():
+    lines = list_of_commands().splitlines()
+    for command in ("train", "evaluate", "featurize", "adapt", "tune", "collect", "import_logs"):
+        assert len([line for line in lines if line.split()[:1] == [command]]) == 1
+
+
+PROBE = """
+import sys
+sys.argv[1:] = ["--help"]
+from pruner.cli.door import open_door
+open_door(sys.argv[0])
+heavy = sorted({"torch", "tvm", "pytorch_lightning", "pandas", "xgboost"} & set(sys.modules))
+print(heavy, file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("command", sorted(commands()))
+def test_help_needs_no_heavy_library(command, repository):
+    code = f"import sys; sys.argv[0] = {command!r}\n{PROBE}"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": str(repository)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.strip() == "[]"

@@ -1,0 +1,93 @@
+"""An option is known by the files and constructors of its command, or refused with a near name."""
+
+import inspect
+
+import pytest
+from hydra.utils import get_object
+from omegaconf import OmegaConf
+
+from pruner.cli.help import commands
+from pruner.cli.known import arguments, composed, groups_of, nearest, read_words
+from pruner.errors import PrunerError
+
+
+@pytest.mark.parametrize(
+    ("command", "word", "near"),
+    [
+        ("train", "epochs=5", "trainer.max_epochs"),
+        ("train", "+epochs=5", "trainer.max_epochs"),
+        ("train", "model.widht=32", "model.width"),
+        ("train", "modle=pacm", "model"),
+        ("train", "lr=0.1", "optimizer.lr"),
+        ("tune", "trials=5", "budget.trials"),
+        ("tune", "policy.draft.populaton=5", "policy.draft.population"),
+        ("import_logs", "platfrm=v100", "platform"),
+    ],
+)
+def test_an_unknown_option_is_refused_with_the_nearest_name(command, word, near):
+    name = word.lstrip("+").split("=")[0]
+    with pytest.raises(PrunerError, match=rf"^{name} is unknown; did you mean {near}\?$"):
+        read_words(command, [word])
+
+
+@pytest.mark.parametrize("word", ["+x=1", "xyzzy=1", "seed.x=1"])
+def test_a_name_like_no_other_is_refused_too(word):
+    with pytest.raises(PrunerError, match="is unknown; see --help"):
+        read_words("train", [word])
+
+
+def test_a_group_of_another_command_is_unknown():
+    with pytest.raises(PrunerError, match="workload is unknown"):
+        read_words("train", ["workload=matmul"])
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "path", "value"),
+    [
+        ("train", ["model.width=32"], "model.width", 32),
+        ("train", ["+model.width=32"], "model.width", 32),
+        ("train", ["model.width=32", "model=tensetmlp"], "model.width", 32),
+        ("train", ["trainer.check_val_every_n_epoch=4"], "trainer.check_val_every_n_epoch", 4),
+        ("train", ["logger=wandb", "logger.project=mine"], "logger.project", "mine"),
+        ("train", ["split=by_operator", "split.workloads=all"], "split.workloads", "all"),
+        ("tune", ["workload=list", "workload.tasks.0.m=64"], "workload.tasks.0.m", 64),
+        ("tune", ["workload.weight=2"], "workload.weight", 2),
+        ("tune", ["policy.epsilon=0.5"], "policy.epsilon", 0.5),
+        ("evaluate", ["platform=v100", "platform.num_sms=1"], "platform.num_sms", 1),
+    ],
+)
+def test_an_argument_of_what_is_built_needs_no_plus(command, words, path, value):
+    values = OmegaConf.create(composed(command, read_words(command, words).words))
+    assert OmegaConf.select(values, path) == value
+
+
+def test_a_sweep_over_choices_knows_the_options_of_each():
+    words = ["-m", "model=tlp,pacm", "model.dataflow_width=8,16"]
+    assert read_words("train", words).words[-1] == "++model.dataflow_width=8,16"
+    with pytest.raises(PrunerError):
+        read_words("train", ["-m", "model=tlp,tensetmlp", "model.dataflow_width=8"])
+
+
+def test_a_command_without_devices_takes_any_platform_by_name():
+    asked = read_words("import_logs", ["platform=my-gpu", "out=data"])
+    assert (list(asked.words), dict(asked.own)) == (["out=data"], {"platform": "my-gpu"})
+
+
+def test_arguments_read_from_the_source_are_those_of_the_object():
+    targets = ["pruner.models.networks.pacm.PaCM", "pruner.search.policy.RoundSettings"]
+    for target in targets:
+        parameters = inspect.signature(get_object(target)).parameters
+        for name, default in arguments(target).items():
+            assert parameters[name].default == default, (target, name)
+        assert len(arguments(target)) > 4
+
+
+def test_the_nearest_name_counts_the_last_part():
+    assert nearest("epochs", {"trainer.max_epochs", "seeds"}) == "trainer.max_epochs"
+    assert nearest("qqq", {"trainer.max_epochs", "seeds"}) is None
+
+
+def test_every_command_has_groups_that_exist():
+    for command in commands():
+        assert isinstance(composed(command, []), dict)
+        assert all(chosen is None or "/" not in chosen for chosen in groups_of(command).values())

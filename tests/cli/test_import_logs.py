@@ -96,7 +96,7 @@ def test_a_platform_that_nobody_described_is_told(call, logs):
         ([], "missing logs= out= platform=; use: python import_logs.py"),
         (["logs=nowhere", "out=data", "platform=a"], "logs=nowhere: no such file or folder"),
         (["logs=logs", "out=data", "platform=a", "compress=rar"], "use none or gz"),
-        (["logs=logs", "output=data", "platform=a"], "'output'"),
+        (["logs=logs", "output=data", "platform=a"], "output is unknown; did you mean out?"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(call, logs, arguments, message):
@@ -110,5 +110,5 @@ def test_a_mistake_is_one_line_and_exit_code_2(call, logs, arguments, message):
 def test_help_shows_the_command_and_every_option(call):
     text = call("--help").stdout
     assert "python import_logs.py logs=DIR out=DIR platform=NAME" in text
-    for option in ("logs:", "out:", "platform:", "compress:", "report:"):
+    for option in ("logs=", "out=", "platform=", "compress=", "report="):
         assert option in text

@@ -18,6 +18,7 @@ from pruner.places import conf_folder
 WIDTH = 100
 _MEANING_AT = 38  # column of the meanings
 _KEY = re.compile(r"(\s*)([\w-]+):(.*)")
+_FILES = re.compile(r"a file of conf/(\w+)")
 _COMMENT = re.compile(r"(?:^|\s)#\s?(.*)")
 
 
@@ -79,8 +80,7 @@ def _of_hydra(group: str) -> bool:
 
 def _groups(chosen: Mapping[str, str | None]) -> Iterator[str]:
     for group, now in chosen.items():
-        names = sorted(path.stem for path in (conf_folder() / group).glob("*.yaml"))
-        text = f"{group}: {', '.join(names)} (now {now or 'none'})"
+        text = f"{group}: {', '.join(_files(group))} (now {now or 'none'})"
         yield from textwrap.wrap(
             text, WIDTH, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False
         )
@@ -99,7 +99,14 @@ def _options(name: str, value: Any, notes: Mapping[str, str]) -> Iterator[str]:
         if target and not target.startswith("pruner."):
             yield from _wrapped(f"  {name}.NAME=", f"any other argument of {target}")
         return
-    yield from _wrapped(f"  {name}={_written(value)}", notes.get(name, ""))
+    meaning = _FILES.sub(
+        lambda found: f"{found[0]} ({', '.join(_files(found[1]))})", notes.get(name, "")
+    )
+    yield from _wrapped(f"  {name}={_written(value)}", meaning)
+
+
+def _files(group: str) -> list[str]:
+    return sorted(path.stem for path in (conf_folder() / group).glob("*.yaml"))
 
 
 def _written(value: Any) -> str:

@@ -71,5 +71,6 @@ def test_help_shows_usage_and_choices(command, monkeypatch, capsys):
     module.main()
     text = capsys.readouterr().out
     assert f"python {command}.py" in text
-    assert "platform: a100" in text
+    for group in GROUPS[command]:
+        assert f"  {group}: {min(path.stem for path in (CONF / group).glob('*.yaml'))}" in text
     assert "$" not in text

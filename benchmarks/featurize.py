@@ -183,7 +183,7 @@ def stream(root: Path) -> dict[str, Any]:
                 r.workload_key, r.fused, r.target, r.hardware_params, r.steps, dataflow="official",
                 psa=True,
             )  # fmt: skip
-            programs += len(batch.valid)
+            programs += len(batch)
             failed += int((~batch.valid).sum())
     cpu = time.process_time() - cpu
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

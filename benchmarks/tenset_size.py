@@ -63,18 +63,13 @@ class SyntheticTask:
 
     def programs(self) -> TaskPrograms:
         """Features straight from the decision vectors, as the training loop takes them."""
-        batch = featurize_vectors(self.dag, self.group.skeleton, self.vectors)
-        num, width, columns = batch.statement.shape
-        return TaskPrograms(
-            key=self.key,
-            rows=batch.statement.reshape(-1, columns),
-            num_statements=np.full(num, width, np.int32),
-            dataflow=batch.dataflow,
-            workload_flags=batch.workload_flags,
-            latency_s=self.latency_s,
-            line=np.arange(num),
-            digest=np.arange(num, dtype=np.uint64),
-        )
+        found = featurize_vectors(self.dag, self.group.skeleton, self.vectors)
+        return TaskPrograms.of(self.key, found, self.latency_s, np.arange(len(found)))
+
+
+def nbytes(part: TaskPrograms) -> int:
+    """Memory that the features of a task take."""
+    return part.features.statement.nbytes + part.features.dataflow.nbytes
 
 
 def files(root: Path) -> list[Path]:
@@ -137,7 +132,10 @@ def main() -> None:
         "bytes_per_program": round(disk / programs, 1),
         "tenset_disk_gb": round(disk / programs * TENSET_PROGRAMS / 1e9, 3),
         "tenset_features_gb": round(
-            sum(p.rows.nbytes + p.dataflow.nbytes for p in parts) / programs * TENSET_PROGRAMS / 1e9
+            sum(p.features.statement.nbytes + p.features.dataflow.nbytes for p in parts)
+            / programs
+            * TENSET_PROGRAMS
+            / 1e9
         ),
         "train_cached_programs_per_cpu_second": round(count / with_cache),
         "train_on_the_fly_programs_per_cpu_second": round(count / on_the_fly),

@@ -32,10 +32,8 @@ from pruner.data.quarantine import Quarantine
 from pruner.data.root import TaskFile
 from pruner.data.tasks import TaskRecords, read_tasks
 from pruner.errors import PrunerError, UnsupportedProgram
+from pruner.features.batch import ProgramFeatures, padded
 from pruner.program.dag.task_index import TaskIndex, task_index_of
-
-NUM_STATEMENT = 164
-NUM_PSA = 11
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +83,7 @@ def featurize_file(file: TaskFile, plan: Plan) -> FileReport:
             file.path, quarantine, platform=file.platform, task=file.task, duplicates="keep"
         )
     failures: Counter[str] = Counter()
-    arrays = _joined([_task_arrays(task, plan, failures) for task in tasks if len(task)], plan)
+    arrays = _joined([_task_rows(task, plan, failures) for task in tasks if len(task)], plan)
     about = {**about, "failures": dict(failures), "quarantined": dict(quarantine.counts)}
     _write(target, {**arrays, "about": np.array(json.dumps(about))})
     return FileReport(
@@ -123,9 +121,18 @@ def _tasks(data_root: Path | None) -> TaskIndex | None:
     return None if data_root is None else task_index_of(data_root)
 
 
-def _task_arrays(records: TaskRecords, plan: Plan, failures: Counter[str]) -> dict[str, np.ndarray]:
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Features of some lines of a file; `least` rows a program are written whatever they have."""
+
+    line: np.ndarray
+    features: ProgramFeatures
+    least: int = 0
+
+
+def _task_rows(records: TaskRecords, plan: Plan, failures: Counter[str]) -> _Rows:
     try:
-        batch = features.featurize_records(
+        found = features.featurize_records(
             records.workload_key,
             records.fused,
             records.steps,
@@ -136,50 +143,40 @@ def _task_arrays(records: TaskRecords, plan: Plan, failures: Counter[str]) -> di
     except UnsupportedProgram as error:
         failures[error.reason] += len(records)
         return _nothing(records.line, plan)
-    failures.update(batch.failures.values())
-    arrays: dict[str, np.ndarray] = {
-        "index": records.line,
-        "statement": batch.statement,
-        "num_statements": batch.num_statements,
-        "dataflow": batch.dataflow,
-        "valid": batch.valid,
-    }
-    if batch.psa is not None:
-        arrays["psa"] = batch.psa
-    return arrays
+    failures.update(found.failures.values())
+    return _Rows(records.line, found)
 
 
-def _nothing(line: np.ndarray, plan: Plan) -> dict[str, np.ndarray]:
+def _nothing(line: np.ndarray, plan: Plan) -> _Rows:
     """Rows of programs whose task is not supported."""
-    n, slots = len(line), 8 if plan.dataflow == "official" else 10
-    arrays: dict[str, np.ndarray] = {
-        "index": np.asarray(line, dtype=np.int64),
-        "statement": np.zeros((n, 1, NUM_STATEMENT), np.float32),
-        "num_statements": np.zeros(n, np.int32),
-        "dataflow": np.zeros((n, slots, 23), np.float32),
-        "valid": np.zeros(n, bool),
-    }
-    if plan.psa:
-        arrays["psa"] = np.zeros((n, 1, NUM_PSA), np.float32)
-    return arrays
+    nothing = ProgramFeatures.empty(len(line), dataflow=plan.dataflow, psa=plan.psa)
+    return _Rows(np.asarray(line, dtype=np.int64), nothing, least=1)
 
 
-def _joined(parts: Sequence[dict[str, np.ndarray]], plan: Plan) -> dict[str, np.ndarray]:
+def _joined(parts: Sequence[_Rows], plan: Plan) -> dict[str, np.ndarray]:
     """All tasks of a file together, padded to the same width, in order of lines."""
     parts = parts or [_nothing(np.zeros(0, np.int64), plan)]
-    order = np.argsort(np.concatenate([part["index"] for part in parts]), kind="stable")
-    widest = max(part["statement"].shape[1] for part in parts)
-    padded = ("statement", "psa")
+    order = np.argsort(np.concatenate([part.line for part in parts]), kind="stable")
+    width = max(max(int(p.features.num_statements.max(initial=0)), p.least) for p in parts)
 
-    def column(name: str) -> np.ndarray:
-        values = [_padded(p[name], widest) if name in padded else p[name] for p in parts]
-        return np.concatenate(values)[order]
+    def column(values: Callable[[_Rows], np.ndarray]) -> np.ndarray:
+        return np.concatenate([values(part) for part in parts])[order]
 
-    return {name: column(name) for name in parts[0]}
+    arrays = {
+        "index": column(lambda p: p.line),
+        "statement": column(lambda p: padded(p.features.statement, p.features.row_start, width)),
+        "num_statements": column(lambda p: p.features.num_statements.astype(np.int32)),
+        "dataflow": column(lambda p: p.features.dataflow),
+        "valid": column(lambda p: p.features.valid),
+    }
+    if plan.psa:
+        arrays["psa"] = column(lambda p: padded(_symbols(p), p.features.row_start, width))
+    return arrays
 
 
-def _padded(values: np.ndarray, width: int) -> np.ndarray:
-    return np.pad(values, ((0, 0), (0, width - values.shape[1]), (0, 0)))
+def _symbols(part: _Rows) -> np.ndarray:
+    assert part.features.psa is not None, "the plan asks for them"
+    return part.features.psa
 
 
 def _write(target: Path, arrays: dict[str, np.ndarray]) -> None:

@@ -1,7 +1,8 @@
 """Meaning to named numbers: features of N programs at once."""
 
 from pruner.features.batch import (
-    FeatureBatch,
+    ProgramFeatures,
+    featurize_nests,
     featurize_records,
     featurize_steps,
     featurize_vectors,
@@ -20,7 +21,8 @@ __all__ = [
     "OFFICIAL_COLUMNS",
     "STATEMENT_COLUMNS",
     "WORKLOAD_COLUMNS",
-    "FeatureBatch",
+    "ProgramFeatures",
+    "featurize_nests",
     "featurize_records",
     "featurize_steps",
     "featurize_vectors",

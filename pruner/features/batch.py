@@ -1,17 +1,22 @@
-"""Records of one task in, feature arrays out."""
-
-from __future__ import annotations
+"""Features of programs in one ragged container, from records, decision vectors or loop nests."""
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from jaxtyping import Bool, Float32, Int64
 
+from pruner.arrays import Decisions, Ints, Mask
 from pruner.errors import UnsupportedProgram
+from pruner.features.columns import (
+    DATAFLOW_COLUMNS,
+    OFFICIAL_COLUMNS,
+    STATEMENT_COLUMNS,
+    WORKLOAD_COLUMNS,
+)
 from pruner.features.dataflow import NUM_ROWS, DataflowKind, dataflow_features
 from pruner.features.primitives import PrimitiveTokens, primitive_tokens
 from pruner.features.statement.analysis import analyse_stores
@@ -20,42 +25,171 @@ from pruner.features.symbols.official import official_symbols
 from pruner.features.workload import workload_flags
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.dag.task_index import TaskIndex, find_dag
-from pruner.program.te.lower import build_nests
+from pruner.program.te.lower import LoopNests, build_nests
 from pruner.program.te.skeleton import SkeletonGroup, group_programs
 from pruner.program.te.steps import Primitive
 
 logger = logging.getLogger(__name__)
 _CHUNK = 4096  # programs at once: enough to pay for Python, few enough for the caches
 
+Workload = Float32[np.ndarray, " flag"]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureBatch:
-    """Features of N programs of one task, S = the largest number of statements.
 
-    ``statement`` float32 [N, S, 164], zero padded; ``num_statements`` int32 [N]; ``dataflow``
-    float32 [N, 10 or 8, 23]; ``valid`` bool [N]: False where the program could not be replayed
-    (all its rows are zero, ``failures`` tells why); ``workload_flags`` float32 [10], the same for
-    all programs; ``psa`` float32 [N, S, 11] or None; ``tokens``: the schedule primitives, None
-    where the programs have none (they were not made by replaying a skeleton).
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ProgramFeatures:
+    """Features of N programs of one task, without padding.
+
+    Statement rows of all programs lie one after another; those of program n are
+    ``statement[row_start[n]:row_start[n + 1]]``, or ``statement[rows(n)]``. ``psa``: the official
+    analyzer's symbols of the same rows, where asked for. ``dataflow`` has the rows of one kind
+    (:data:`NUM_ROWS`) for every program, ``workload`` the flags that all of them share. A program
+    that could not be replayed is not ``valid``: it has no row, zero dataflow, and a reason in
+    ``failures`` (by its number). ``tokens``: the schedule primitives, None where no skeleton was
+    replayed. The last axes are the column tables of :mod:`pruner.features.columns`.
+
+    Raises:
+        ValueError: lengths that do not belong together.
     """
 
-    statement: NDArray[np.float32]
-    num_statements: NDArray[np.int32]
-    dataflow: NDArray[np.float32]
-    valid: NDArray[np.bool_]
-    workload_flags: NDArray[np.float32]
-    psa: NDArray[np.float32] | None
-    failures: dict[int, str]
+    statement: Float32[np.ndarray, "row column"]
+    row_start: Int64[np.ndarray, " boundary"]
+    dataflow: Float32[np.ndarray, "program slot flow"]
+    workload: Workload
+    valid: Bool[np.ndarray, " program"]
+    failures: Mapping[int, str] = field(default_factory=dict)
+    psa: Float32[np.ndarray, "row symbol"] | None = None
     tokens: PrimitiveTokens | None = None
 
+    def __post_init__(self) -> None:
+        num, rows = len(self.valid), len(self.statement)
+        lengths = {
+            "row_start": (len(self.row_start), num + 1),
+            "its last entry": (int(self.row_start[-1]) if len(self.row_start) else -1, rows),
+            "dataflow": (len(self.dataflow), num),
+            "statement columns": (self.statement.shape[1], len(STATEMENT_COLUMNS)),
+            "dataflow columns": (self.dataflow.shape[2], len(DATAFLOW_COLUMNS)),
+            "workload": (len(self.workload), len(WORKLOAD_COLUMNS)),
+            "psa": (rows if self.psa is None else len(self.psa), rows),
+            "tokens": (num if self.tokens is None else len(self.tokens.skeleton), num),
+        }
+        wrong = [f"{name} {a} instead of {b}" for name, (a, b) in lengths.items() if a != b]
+        if wrong:
+            raise ValueError(f"features of {num} programs: {', '.join(wrong)}")
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    rows: NDArray[np.int64]
-    statement: NDArray[np.float32]
-    dataflow: NDArray[np.float32]
-    psa: NDArray[np.float32] | None
-    resolved: NDArray[np.bool_]
+    def __len__(self) -> int:
+        return len(self.valid)
+
+    def rows(self, program: int) -> slice:
+        """Where the statement rows of one program are."""
+        return slice(int(self.row_start[program]), int(self.row_start[program + 1]))
+
+    @property
+    def num_statements(self) -> Int64[np.ndarray, " program"]:
+        """Statement rows of each program."""
+        return np.diff(self.row_start)
+
+    @classmethod
+    def empty(
+        cls,
+        num: int,
+        *,
+        workload: Workload | None = None,
+        dataflow: DataflowKind = "paper",
+        failures: Mapping[int, str] | None = None,
+        psa: bool = False,
+    ) -> Self:
+        """``num`` programs, none of them valid."""
+        no_flags = np.zeros(len(WORKLOAD_COLUMNS), np.float32)
+        return cls(
+            statement=np.zeros((0, len(STATEMENT_COLUMNS)), np.float32),
+            row_start=np.zeros(num + 1, np.int64),
+            dataflow=np.zeros((num, NUM_ROWS[dataflow], len(DATAFLOW_COLUMNS)), np.float32),
+            workload=no_flags if workload is None else workload,
+            valid=np.zeros(num, bool),
+            failures=failures or {},
+            psa=np.zeros((0, len(OFFICIAL_COLUMNS)), np.float32) if psa else None,
+        )
+
+    def scatter(self, parts: Sequence[tuple[Ints, Self]]) -> Self:
+        """These invalid programs with those of ``parts`` at the given places, [n] each.
+
+        What no part names stays invalid. Tokens are left out.
+        """
+        counts = np.zeros(len(self), np.int64)
+        for places, part in parts:
+            counts[places] = part.num_statements
+        row_start = _boundaries(counts)
+        num_rows = int(row_start[-1])
+        statement = np.empty((num_rows, self.statement.shape[1]), np.float32)
+        psa = None if self.psa is None else np.empty((num_rows, self.psa.shape[1]), np.float32)
+        dataflow, valid, failures = self.dataflow.copy(), self.valid.copy(), dict(self.failures)
+        for places, part in parts:
+            rows = _rows(row_start[places], part.num_statements)
+            statement[rows] = part.statement
+            if psa is not None and part.psa is not None:
+                psa[rows] = part.psa
+            dataflow[places], valid[places] = part.dataflow, part.valid
+            failures |= {int(places[n]): reason for n, reason in part.failures.items()}
+        return replace(
+            self,
+            statement=statement,
+            row_start=row_start,
+            dataflow=dataflow,
+            valid=valid,
+            failures=failures,
+            psa=psa,
+        )
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Self]) -> Self:
+        """The programs of all parts, which belong to one task; at least one part."""
+        first, starts = parts[0], np.cumsum([0, *(len(part) for part in parts)])
+        tokens = [part.tokens for part in parts if part.tokens is not None]
+        psa = [part.psa for part in parts if part.psa is not None]
+        return cls(
+            statement=np.concatenate([part.statement for part in parts]),
+            row_start=_boundaries(np.concatenate([part.num_statements for part in parts])),
+            dataflow=np.concatenate([part.dataflow for part in parts]),
+            workload=first.workload,
+            valid=np.concatenate([part.valid for part in parts]),
+            failures={
+                int(start) + n: reason
+                for start, part in zip(starts, parts, strict=False)
+                for n, reason in part.failures.items()
+            },
+            psa=np.concatenate(psa) if len(psa) == len(parts) else None,
+            tokens=PrimitiveTokens.join(tokens) if len(tokens) == len(parts) else None,
+        )
+
+    def take(self, chosen: Ints | Mask) -> Self:
+        """The chosen programs (Boolean mask or numbers), in that order."""
+        index = np.flatnonzero(chosen) if chosen.dtype == bool else chosen
+        if len(index) == len(self) and np.array_equal(index, np.arange(len(self))):
+            return self
+        counts = self.num_statements[index]
+        rows = _rows(self.row_start[index], counts)
+        return replace(
+            self,
+            statement=self.statement[rows],
+            row_start=_boundaries(counts),
+            dataflow=self.dataflow[index],
+            valid=self.valid[index],
+            failures={
+                place: self.failures[n] for place, n in enumerate(index) if n in self.failures
+            },
+            psa=None if self.psa is None else self.psa[rows],
+            tokens=None if self.tokens is None else self.tokens.select(index),
+        )
+
+
+def _boundaries(counts: Ints) -> Ints:
+    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+
+
+def _rows(start: Ints, counts: Ints) -> Ints:
+    """``start[0], start[0] + 1, ..`` (``counts[0]`` of them), then those of the next, and so on."""
+    offset = np.repeat(start - (np.cumsum(counts) - counts), counts)
+    return offset + np.arange(len(offset))
 
 
 def featurize_records(
@@ -66,7 +200,7 @@ def featurize_records(
     tasks: TaskIndex | None = None,
     dataflow: DataflowKind = "paper",
     psa: bool = False,
-) -> FeatureBatch:
+) -> ProgramFeatures:
     """Features of a task's records; ``tasks`` finds the operators of TenSet's own tasks.
 
     Raises:
@@ -79,11 +213,11 @@ def featurize_records(
 def featurize_vectors(
     dag: ComputeDAG,
     skeleton: tuple[Primitive, ...],
-    decisions: NDArray[np.int64],
+    decisions: Decisions,
     *,
     dataflow: DataflowKind = "paper",
     psa: bool = False,
-) -> FeatureBatch:
+) -> ProgramFeatures:
     """Features straight from decision vectors int64 [N, d] of one skeleton.
 
     Raises:
@@ -91,9 +225,13 @@ def featurize_vectors(
     """
     everything = np.arange(len(decisions))
     group = SkeletonGroup(skeleton=skeleton, rows=everything, decisions=decisions)
-    parts = [_chunk(dag, group, start, dataflow, psa) for start in range(0, len(decisions), _CHUNK)]
-    batch = _assemble(dag, len(decisions), parts, {}, dataflow, psa)
-    return replace(batch, tokens=primitive_tokens([group], len(decisions)))
+    flags = workload_flags(dag)
+    nothing = ProgramFeatures.empty(len(decisions), workload=flags, dataflow=dataflow, psa=psa)
+    parts = [
+        (rows, _of_nests(build_nests(dag, skeleton, vectors), flags, dataflow, psa))
+        for rows, vectors in _chunks(group)
+    ]
+    return replace(nothing.scatter(parts), tokens=primitive_tokens([group], len(decisions)))
 
 
 def featurize_steps(
@@ -102,80 +240,105 @@ def featurize_steps(
     *,
     dataflow: DataflowKind = "paper",
     psa: bool = False,
-) -> FeatureBatch:
+) -> ProgramFeatures:
     """Features of Ansor step lists of one operator, in the order given.
 
     Args:
         dag: the operator.
         steps_list: one step list a program; any mix of skeletons.
-        dataflow: ``paper`` (10 rows) or ``official`` (8 rows).
+        dataflow: ``paper`` (with the epilogue) or ``official`` rows.
         psa: also compute the official analyzer's symbols.
 
     Returns:
-        A batch with ``valid`` False, and a reason, for programs that cannot be replayed.
+        Features with ``valid`` False, and a reason, for programs that cannot be replayed.
     """
     groups, unreadable = group_programs(steps_list)
     failures = {row: error.reason for row, error in unreadable.items()}
-    parts: list[_Part] = []
+    flags = workload_flags(dag)
+    parts: list[tuple[Ints, ProgramFeatures]] = []
     for group in groups:
-        for start in range(0, len(group.rows), _CHUNK):
-            rows = group.rows[start : start + _CHUNK]
+        for rows, vectors in _chunks(group):
             try:
-                parts.append(_chunk(dag, group, start, dataflow, psa))
+                nests = build_nests(dag, group.skeleton, vectors)
+                parts.append((rows, _of_nests(nests, flags, dataflow, psa)))
             except UnsupportedProgram as error:
                 failures |= dict.fromkeys(rows.tolist(), error.reason)
                 logger.debug("%d programs not featurised: %s", len(rows), error)
-    batch = _assemble(dag, len(steps_list), parts, failures, dataflow, psa)
-    if failures:
-        logger.info("programs not featurised: %s", dict(Counter(failures.values())))
-    return replace(batch, tokens=primitive_tokens(groups, len(steps_list)))
-
-
-def _chunk(
-    dag: ComputeDAG, group: SkeletonGroup, start: int, dataflow: DataflowKind, psa: bool
-) -> _Part:
-    decisions = group.decisions[start : start + _CHUNK]
-    nests = build_nests(dag, group.skeleton, decisions)
-    analyses = analyse_stores(nests)
-    return _Part(
-        group.rows[start : start + _CHUNK],
-        statement_features(nests, analyses),
-        dataflow_features(nests, analyses, dataflow),
-        official_symbols(nests, analyses) if psa else None,
-        np.broadcast_to(nests.bounds.resolved, len(decisions)),
+    num = len(steps_list)
+    nothing = ProgramFeatures.empty(
+        num, workload=flags, dataflow=dataflow, failures=failures, psa=psa
     )
+    found = nothing.scatter(parts)
+    if found.failures:
+        logger.info("programs not featurised: %s", dict(Counter(found.failures.values())))
+    return replace(found, tokens=primitive_tokens(groups, num))
 
 
-def _assemble(
-    dag: ComputeDAG,
+def featurize_nests(
+    groups: Iterable[tuple[Ints, LoopNests]],
     num: int,
-    parts: list[_Part],
-    failures: dict[int, str],
-    dataflow: DataflowKind,
-    psa: bool,
-) -> FeatureBatch:
-    most = max((p.statement.shape[1] for p in parts), default=0)
-    statement = np.zeros((num, most, 164), np.float32)
-    flow = np.zeros((num, NUM_ROWS[dataflow], 23), np.float32)
-    symbols = np.zeros((num, most, 11), np.float32) if psa else None
-    count = np.zeros(num, np.int32)
-    valid = np.zeros(num, bool)
-    for part in parts:
-        failures |= dict.fromkeys(part.rows[~part.resolved].tolist(), "unresolved-size")
-        rows, kept = part.rows[part.resolved], part.resolved
-        size = part.statement.shape[1]
-        statement[rows, :size] = part.statement[kept]
-        flow[rows] = part.dataflow[kept]
-        if symbols is not None and part.psa is not None:
-            symbols[rows, :size] = part.psa[kept]
-        count[rows] = size
-        valid[rows] = True
-    return FeatureBatch(
-        statement=statement,
-        num_statements=count,
-        dataflow=flow,
-        valid=valid,
-        workload_flags=workload_flags(dag),
-        psa=symbols,
-        failures=failures,
+    *,
+    workload: Workload,
+    failures: Mapping[int, str],
+    dataflow: DataflowKind = "paper",
+) -> ProgramFeatures:
+    """Features of ``num`` programs given as groups (numbers of programs, their nests).
+
+    Programs in no group, and those that ``failures`` names with a reason, are invalid.
+    """
+    bad = np.array(sorted(failures), np.int64)
+    parts = []
+    for rows, nests in groups:
+        known = ~np.isin(rows, bad)
+        parts.append((rows[known], _of_nests(nests, workload, dataflow, psa=False).take(known)))
+    nothing = ProgramFeatures.empty(num, workload=workload, dataflow=dataflow, failures=failures)
+    return nothing.scatter(parts)
+
+
+def _chunks(group: SkeletonGroup) -> Iterable[tuple[Ints, Decisions]]:
+    for start in range(0, len(group.rows), _CHUNK):
+        some = slice(start, start + _CHUNK)
+        yield group.rows[some], group.decisions[some]
+
+
+def _of_nests(
+    nests: LoopNests, workload: Workload, dataflow: DataflowKind, psa: bool
+) -> ProgramFeatures:
+    """Features of programs with one shape of nests: all have the same number of statements."""
+    analyses = analyse_stores(nests)
+    statement = statement_features(nests, analyses)
+    num, width = statement.shape[:2]
+    symbols = official_symbols(nests, analyses) if psa else None
+    found = ProgramFeatures(
+        statement=statement.reshape(num * width, statement.shape[2]),
+        row_start=np.arange(num + 1) * width,
+        dataflow=dataflow_features(nests, analyses, dataflow),
+        workload=workload,
+        valid=np.ones(num, bool),
+        psa=None if symbols is None else symbols.reshape(num * width, symbols.shape[2]),
     )
+    resolved = np.broadcast_to(nests.bounds.resolved, num)
+    if resolved.all():
+        return found
+    kept = np.flatnonzero(resolved)
+    unknown = np.flatnonzero(~resolved).tolist()
+    nothing = ProgramFeatures.empty(
+        num,
+        workload=workload,
+        dataflow=dataflow,
+        failures=dict.fromkeys(unknown, "unresolved-size"),
+        psa=psa,
+    )
+    return nothing.scatter([(kept, found.take(kept))])
+
+
+def padded(
+    values: Float32[np.ndarray, "row column"], row_start: Int64[np.ndarray, " boundary"], width: int
+) -> Float32[np.ndarray, "program width column"]:
+    """Ragged rows as one block with zeros behind each program's own, for files of that form."""
+    counts = np.diff(row_start)
+    if (counts == width).all():
+        return values.reshape(len(counts), width, values.shape[1])
+    out = np.zeros((len(counts), width, values.shape[1]), np.float32)
+    out[np.arange(width) < counts[:, None]] = values
+    return out

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,19 @@ class PrimitiveTokens:
     skeleton: NDArray[np.int64]
     number: NDArray[np.float32]
 
+    @staticmethod
+    def join(parts: Sequence[PrimitiveTokens]) -> PrimitiveTokens:
+        """Programs of several parts, one after another; equal skeletons are not merged."""
+        most = max(part.number.shape[1] for part in parts)
+        first = np.cumsum([0, *(len(part.structure) for part in parts[:-1])])
+        skeleton = [part.skeleton + start for part, start in zip(parts, first, strict=True)]
+        return PrimitiveTokens(
+            structure=np.concatenate([part.structure for part in parts]),
+            place=np.concatenate([_widen(part.place, most, -1) for part in parts]),
+            skeleton=np.concatenate(skeleton),
+            number=np.concatenate([_widen(part.number, most, 0) for part in parts]),
+        )
+
     def select(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> PrimitiveTokens:
         """The given programs, over the same skeletons."""
         return PrimitiveTokens(
@@ -56,6 +70,10 @@ class PrimitiveTokens:
             skeleton=self.skeleton[rows],
             number=self.number[rows],
         )
+
+
+def _widen(values: NDArray[Any], width: int, fill: float) -> NDArray[Any]:
+    return np.pad(values, ((0, 0), (0, width - values.shape[1])), constant_values=fill)
 
 
 @dataclass(frozen=True, slots=True)

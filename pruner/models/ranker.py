@@ -8,12 +8,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from pruner.data.tasks import TaskKey
+from pruner.features.batch import ProgramFeatures
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.model import Model, Network
 from pruner.models.programs.batch import ProgramBatch
 from pruner.models.programs.relative import Center
 from pruner.models.programs.scaler import ColumnScaler
-from pruner.models.programs.store import Features, ProgramStore, TaskPrograms
+from pruner.models.programs.store import ProgramStore, TaskPrograms
 
 SCORING_BATCH = 4096  # programs, as in the official code
 _NO_TASK = TaskKey(platform="", task="", workload_key="", target="")
@@ -28,9 +29,11 @@ class Ranker(Model, ABC):
     ) -> Float[np.ndarray, " program"]:
         """Score programs of one task of a store."""
 
-    def score(self, features: Features, key: TaskKey = _NO_TASK) -> Float[np.ndarray, " program"]:
+    def score(
+        self, features: ProgramFeatures, key: TaskKey = _NO_TASK
+    ) -> Float[np.ndarray, " program"]:
         """Score the N programs of one task; minus infinity where features are not valid."""
-        valid = np.asarray(features.valid, dtype=bool)
+        valid = features.valid
         score = np.full(len(valid), -np.inf, dtype=np.float32)
         if valid.any():
             unmeasured, line = np.ones(len(valid)), np.arange(len(valid))

@@ -1,10 +1,12 @@
 """A small record folder whose latencies follow from the steps, and features to match."""
 
 import json
-from types import SimpleNamespace
+from dataclasses import replace
 
 import numpy as np
 
+from pruner.features import OFFICIAL_COLUMNS, STATEMENT_COLUMNS
+from pruner.features.batch import ProgramFeatures
 from pruner.features.primitives import primitive_tokens
 from pruner.program.te.skeleton import group_programs
 
@@ -52,18 +54,18 @@ def featurize_records(
     dataflow="paper",
     psa=False,
 ):
-    n, slots = len(steps_list), 8 if dataflow == "official" else 10
-    statement = np.zeros((n, 2, 164), np.float32)
+    n = len(steps_list)
+    statement = np.zeros((n, 2, len(STATEMENT_COLUMNS)), np.float32)
     for i, steps in enumerate(steps_list):
         statement[i, 0, :2] = np.log2([steps[0][4][0] + 1, int(steps[2][3].split("$")[1]) + 1])
         statement[i, 1, 2] = np.log2(steps[0][3])
-    return SimpleNamespace(
-        statement=statement,
-        num_statements=np.full(n, 2, np.int32),
-        dataflow=np.full((n, slots, 23), 0.5, np.float32) * statement[:, :1, :1],
+    nothing = ProgramFeatures.empty(n, dataflow=dataflow)
+    return replace(
+        nothing,
+        statement=statement.reshape(2 * n, -1),
+        row_start=2 * np.arange(n + 1),
+        dataflow=np.full_like(nothing.dataflow, 0.5) * statement[:, :1, :1],
         valid=np.ones(n, bool),
-        workload_flags=np.zeros(10, np.float32),
-        psa=np.zeros((n, 2, 11), np.float32) if psa else None,
-        failures={},
+        psa=np.zeros((2 * n, len(OFFICIAL_COLUMNS)), np.float32) if psa else None,
         tokens=primitive_tokens(group_programs(steps_list)[0], n),
     )

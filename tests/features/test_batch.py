@@ -25,12 +25,12 @@ def compute(steps, key=KEY):
 
 
 def value(batch, program, name):
-    return 2.0 ** batch.statement[program, 0, AT[name]] - 1
+    return 2.0 ** batch.statement[batch.row_start[program], AT[name]] - 1
 
 
 def test_an_elementwise_kernel_by_hand():
     batch = compute([relu(32)])
-    assert batch.statement.shape == (1, 1, 164)
+    assert batch.statement.shape == (1, len(STATEMENT_COLUMNS))
     assert value(batch, 0, "float_cmp") == pytest.approx(2048)  # one max an element
     assert value(batch, 0, "blockIdx_x_len") == pytest.approx(2048 / 32)
     assert value(batch, 0, "threadIdx_x_len") == pytest.approx(32)
@@ -39,7 +39,7 @@ def test_an_elementwise_kernel_by_hand():
     for buffer in ("B0.", "B1."):  # read once and written once, 4 bytes an element
         assert value(batch, 0, buffer + "bytes") == pytest.approx(2048 * 4)
         assert value(batch, 0, buffer + "unique_bytes") == pytest.approx(2048 * 4)
-        assert batch.statement[0, 0, AT[buffer + "reuse_type.none"]] == 1
+        assert batch.statement[0, AT[buffer + "reuse_type.none"]] == 1
 
 
 def test_rows_keep_the_order_of_the_records():
@@ -52,13 +52,14 @@ def test_a_program_that_cannot_be_replayed_costs_itself_only():
     batch = compute([relu(32), [["PPT", 0]], [["FU", 9, [0, 1]]], relu(8)])
     assert batch.valid.tolist() == [True, False, False, True]
     assert batch.failures == {1: "unknown-step", 2: "step-mismatch"}
-    assert not batch.statement[1:3].any()
+    assert len(batch.statement) == 2
+    assert not batch.dataflow[1:3].any()
     assert batch.num_statements.tolist() == [1, 0, 0, 1]
 
 
 def test_no_records_is_an_empty_batch():
     batch = compute([])
-    assert batch.statement.shape[0] == 0
+    assert len(batch) == len(batch.statement) == 0
     assert batch.dataflow.shape == (0, 10, 23)
 
 

@@ -1,10 +1,12 @@
 """Made-up tasks whose latency really depends on their features."""
 
-from types import SimpleNamespace
+from dataclasses import replace
 
 import numpy as np
 
 from pruner.data.tasks import TaskKey
+from pruner.features import DATAFLOW_COLUMNS, STATEMENT_COLUMNS, WORKLOAD_COLUMNS
+from pruner.features.batch import ProgramFeatures, padded
 from pruner.features.primitives import primitive_tokens
 from pruner.models.programs.store import ProgramStore, TaskPrograms
 from pruner.program.te.skeleton import group_programs
@@ -24,33 +26,36 @@ def steps(rng, speed):
 
 
 def features(rng, num_programs, *, max_statements=4, slots=10, invalid=0):
-    """Random features in the shape `pruner.features` returns, zero padded."""
+    """Random features of programs, the first `invalid` of them without any."""
     counts = rng.integers(1, max_statements + 1, num_programs).astype(np.int32)
-    statement = rng.uniform(0, 20, (num_programs, max_statements, 164)).astype(np.float32)
-    statement[np.arange(max_statements) >= counts[:, None]] = 0
+    width = len(STATEMENT_COLUMNS)
+    statement = rng.uniform(0, 20, (num_programs, max_statements, width)).astype(np.float32)
+    real = np.arange(max_statements) < counts[:, None]
     valid = np.ones(num_programs, bool)
     valid[:invalid] = False
-    dataflow = rng.uniform(0, 30, (num_programs, slots, 23)).astype(np.float32)
-    flags = rng.integers(0, 2, 10).astype(np.float32)
-    schedules = [steps(rng, speed) for speed in speed_of(statement, dataflow)]
-    return SimpleNamespace(
-        statement=statement,
-        num_statements=counts,
+    flow_shape = (num_programs, slots, len(DATAFLOW_COLUMNS))
+    dataflow = rng.uniform(0, 30, flow_shape).astype(np.float32)
+    flags = rng.integers(0, 2, len(WORKLOAD_COLUMNS)).astype(np.float32)
+    made = ProgramFeatures(
+        statement=statement[real],
+        row_start=np.concatenate([[0], counts.cumsum()]),
         dataflow=dataflow,
+        workload=flags,
         valid=valid,
-        workload_flags=flags,
-        tokens=primitive_tokens(group_programs(schedules)[0], num_programs),
     )
+    schedules = [steps(rng, speed) for speed in speed_of(made)]
+    return replace(made, tokens=primitive_tokens(group_programs(schedules)[0], num_programs))
 
 
-def speed_of(statement, dataflow):
+def speed_of(batch):
     """What a model can learn: grows with column 3 of statements and 7 of dataflow."""
-    return statement[..., 3].sum(axis=1) / 20 + dataflow[..., 7].mean(axis=1) / 30
+    statement = padded(batch.statement, batch.row_start, batch.num_statements.max(initial=0))
+    return statement[..., 3].sum(axis=1) / 20 + batch.dataflow[..., 7].mean(axis=1) / 30
 
 
 def latency_of(batch):
     """Seconds that fall with the speed."""
-    return 1e-4 * np.exp(-speed_of(batch.statement, batch.dataflow))
+    return 1e-4 * np.exp(-speed_of(batch))
 
 
 def task(rng, name="t0", num_programs=12, *, platform="v100", **kwargs):

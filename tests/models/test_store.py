@@ -12,14 +12,14 @@ def test_a_gathered_batch_is_what_padding_by_hand_gives():
     rng = np.random.default_rng(0)
     batches = [synthetic.features(rng, n) for n in (5, 7)]
     store = ProgramStore.build(
-        TaskPrograms.of(synthetic.key(str(i)), b, synthetic.latency_of(b), np.arange(len(b.valid)))
+        TaskPrograms.of(synthetic.key(str(i)), b, synthetic.latency_of(b), np.arange(len(b)))
         for i, b in enumerate(batches)
     )
     found = store.programs(torch.tensor([11, 2, 5]))  # programs 6 of task 1, 2 of 0, 0 of 1
     expected = [
-        np.concatenate([b.statement[i, s], b.workload_flags])
+        np.concatenate([row, b.workload])
         for b, i in ((batches[1], 6), (batches[0], 2), (batches[1], 0))
-        for s in range(b.num_statements[i])
+        for row in b.statement[b.rows(i)]
     ]
     assert np.array_equal(found.statement.numpy(), np.stack(expected))
     counts = [batches[1].num_statements[6], batches[0].num_statements[2]]
@@ -41,7 +41,8 @@ def test_invalid_programs_are_left_out_and_counted():
     part = synthetic.task(rng, num_programs=10, invalid=4)
     assert part.num_failed == 4
     assert part.line.tolist() == [4, 5, 6, 7, 8, 9]
-    assert len(part.rows) == part.num_statements.sum()
+    assert len(part.features) == 6
+    assert part.features.valid.all()
 
 
 def test_scaler_is_the_column_maximum_of_the_chosen_programs():

@@ -43,7 +43,7 @@ def test_worked_examples_to_the_digit(platform, shape, rows, columns, reduce, ex
     m, n, k = shape
     steps = matmul_steps(m, k, n, rows, columns, reduce)
     batch = featurize_steps(matmul_dag(m, k, n), [steps], psa=True)
-    latency_ms = official_latency_ms(batch.psa, gpu(platform))
+    latency_ms = official_latency_ms(batch.psa[None], gpu(platform))
     assert latency_ms[0] == pytest.approx(expected_ms, rel=5e-6)
 
 
@@ -52,9 +52,9 @@ def test_official_switches_and_failed_programs():
     batch = featurize_steps(
         matmul_dag(m, k, n), [matmul_steps(m, k, n, *EXAMPLES[2][2:5])], psa=True
     )
-    whole = official_latency_ms(batch.psa, gpu("titanv"))[0]
+    whole = official_latency_ms(batch.psa[None], gpu("titanv"))[0]
     # Without the register term the arithmetic is 186 / 128 faster: 0.351967 ms less that share.
-    lean = official_latency_ms(batch.psa, gpu("titanv"), OfficialSwitches(registers=False))[0]
+    lean = official_latency_ms(batch.psa[None], gpu("titanv"), OfficialSwitches(registers=False))[0]
     assert whole - lean == pytest.approx(0.351967 * (1 - 128 / 186), rel=1e-5)
     assert official_latency_ms(np.zeros((1, 4, len(OFFICIAL_COLUMNS))), gpu("titanv"))[0] == np.inf
 

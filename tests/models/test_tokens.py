@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from pruner.features.primitives import PrimitiveTokens
 from pruner.models.programs.relative import Center
 from pruner.models.programs.tokens import ProgramTokens
 from tests.models import synthetic
@@ -23,9 +24,9 @@ def test_dense_blocks_are_structure_with_decisions_written_in():
 
 def test_joining_keeps_the_blocks_of_every_task():
     rng = np.random.default_rng(0)
-    parts = [synthetic.task(rng, f"t{i}", 5).tokens for i in range(3)]
-    joined = ProgramTokens.join(parts).dense()[0]
-    apart = torch.cat([ProgramTokens.join([part]).dense()[0] for part in parts])
+    parts = [synthetic.task(rng, f"t{i}", 5).features.tokens for i in range(3)]
+    joined = ProgramTokens.of(PrimitiveTokens.join(parts)).dense()[0]
+    apart = torch.cat([ProgramTokens.of(part).dense()[0] for part in parts])
     assert torch.equal(joined, apart)
 
 
@@ -61,7 +62,8 @@ def test_one_task_without_tokens_leaves_the_store_without():
 
     from pruner.models.programs.store import ProgramStore
 
-    parts = [synthetic.task(rng, "a", 4), replace(synthetic.task(rng, "b", 4), tokens=None)]
+    with_tokens, other = synthetic.task(rng, "a", 4), synthetic.task(rng, "b", 4)
+    parts = [with_tokens, replace(other, features=replace(other.features, tokens=None))]
     store = ProgramStore.build(parts)
     assert store.tokens is None
     assert store.relative().programs(torch.arange(3)).tokens is None

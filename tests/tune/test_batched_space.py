@@ -115,7 +115,7 @@ def test_features_agree_with_tvms_extractor(tvm, operator, target):
             ours = list(dict.fromkeys(s.stage.key for s in nests.stores))
             theirs = list(dict.fromkeys(s.stage.key for s in nests.stores if s.kind != "init"))
             for expected, key in zip(table.numpy(), theirs, strict=True):
-                found = batch.statement[row, ours.index(key)]
+                found = batch.statement[batch.rows(row)][ours.index(key)]
                 wrong = [truth.NAMES[c] for c in SAME if abs(found[c] - expected[c]) > 1e-3]
                 assert not wrong, tree.buffers[key].name
                 a, b = truth.accesses(found), truth.accesses(expected)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.features.batch import FeatureBatch
+from pruner.features.batch import ProgramFeatures
 from pruner.search.explorer import ExplorerSettings, explore
 from pruner.search.policy import RandomDraws
 from pruner.tune.measure.measurer import Platform
@@ -33,7 +33,7 @@ class Numbers:
         score = np.full(len(decisions), np.nan) if self.blind else self.slope * decisions[:, 0]
         return np.where(decisions[:, 0] == 7, -np.inf, score)
 
-    def features(self, decisions) -> FeatureBatch:
+    def features(self, decisions) -> ProgramFeatures:
         raise AssertionError("a draft needs no features")
 
 

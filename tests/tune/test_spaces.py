@@ -53,7 +53,8 @@ def test_what_tvm_refuses_is_not_legal(replayed):
     features = replayed.features(np.stack([broken, row]))
     assert features.valid.tolist() == [False, True]
     assert features.failures == {0: "refused-by-tvm"}
-    assert features.statement[0].sum() == 0 < np.abs(features.statement[1]).sum()
+    assert features.num_statements[0] == 0 < features.num_statements[1]
+    assert np.abs(features.statement).sum() > 0
 
 
 def test_a_union_draws_from_all_spaces_and_keeps_each_row_in_its_own(designs):
@@ -74,8 +75,7 @@ def test_a_union_draws_from_all_spaces_and_keeps_each_row_in_its_own(designs):
     for number, space in enumerate(union.spaces):
         mine = rows[:, 0] == number
         alone = space.features(rows[mine, 1:])
-        np.testing.assert_array_equal(features.statement[mine][:, : alone.statement.shape[1]],
-                                      alone.statement)  # fmt: skip
+        np.testing.assert_array_equal(features.take(mine).statement, alone.statement)
     assert np.isfinite(union.draft_score(rows)).all()
     assert None not in union.instantiate(rows[:1])
     assert phases.seconds()["sample"] > 0 < phases.seconds()["instantiate"]

@@ -6,16 +6,18 @@ from copy import deepcopy
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from pruner.data.tasks import TaskKey
 from pruner.errors import PrunerError
+from pruner.features.batch import ProgramFeatures
 from pruner.models.adaptation.fitting import Example, OnlineFit
 from pruner.models.model import Network
 from pruner.models.programs.relative import Center
 from pruner.models.programs.scaler import ColumnScaler
-from pruner.models.programs.store import Features, ProgramStore, TaskPrograms
+from pruner.models.programs.store import ProgramStore, TaskPrograms
 from pruner.models.ranker import NeuralRanker
 from pruner.models.training.training import build_network
 
@@ -92,11 +94,10 @@ class Adaptation(ABC):
         """What scores now, in evaluation mode; replaced or changed by `update`."""
         return self._ranker
 
-    def meet(self, key: TaskKey, population: Features) -> None:
+    def meet(self, key: TaskKey, population: ProgramFeatures) -> None:
         """Take the mean of a task's first population as its centre; later calls change nothing."""
         if self.ranker.relative and key not in self.ranker.centers:
-            unmeasured = torch.ones(len(population.valid)).numpy()
-            line = torch.arange(len(population.valid)).numpy()
+            unmeasured, line = np.ones(len(population)), np.arange(len(population))
             part = TaskPrograms.of(key, population, unmeasured, line)
             if len(part.line):
                 self.ranker.centers[key] = _center(ProgramStore.build([part]), 0)

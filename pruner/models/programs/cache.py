@@ -25,6 +25,7 @@ import pruner
 from pruner import features
 from pruner.data.root import RecordRoot, TaskFile
 from pruner.data.tasks import Duplicates, TaskKey
+from pruner.features.batch import ProgramFeatures
 from pruner.features.primitives import PrimitiveTokens
 from pruner.files import write_whole
 from pruner.models.programs.reading import Dataflow, FilePrograms, Tally
@@ -34,7 +35,8 @@ from pruner.program.dag.task_index import FOLDER
 log = logging.getLogger(__name__)
 
 _ROOMS = ("data", "program", "features")  # whose code decides what an entry holds
-_ARRAYS = ("rows", "num_statements", "dataflow", "workload_flags", "latency_s", "line", "digest")
+_FEATURES = ("statement", "row_start", "dataflow", "workload", "valid")
+_KNOWN = ("latency_s", "line", "digest")
 _TOKENS = ("structure", "place", "skeleton", "number")
 _LEVEL = 1  # features repeat themselves: a thirtieth of the size in less time than writing it all
 
@@ -109,9 +111,11 @@ def _packed(found: FilePrograms) -> tuple[dict[str, np.ndarray], dict[str, Any]]
     arrays: dict[str, np.ndarray] = {}
     tasks = []
     for number, task in enumerate(found.tasks):
-        arrays |= {f"{number}.{name}": getattr(task, name) for name in _ARRAYS}
-        if task.tokens is not None:
-            arrays |= {f"{number}.{name}": getattr(task.tokens, name) for name in _TOKENS}
+        of_task = {name: getattr(task, name) for name in _KNOWN}
+        of_task |= {name: getattr(task.features, name) for name in _FEATURES}
+        if task.features.tokens is not None:
+            of_task |= {name: getattr(task.features.tokens, name) for name in _TOKENS}
+        arrays |= {f"{number}.{name}": values for name, values in of_task.items()}
         tasks.append({"key": asdict(task.key), "num_failed": task.num_failed})
     return arrays, {
         "tasks": tasks,
@@ -125,14 +129,18 @@ def _packed(found: FilePrograms) -> tuple[dict[str, np.ndarray], dict[str, Any]]
 def _unpacked(about: Mapping[str, Any], stored: Mapping[str, np.ndarray]) -> FilePrograms:
     tasks = []
     for number, known in enumerate(about["tasks"]):
+
+        def arrays(names: tuple[str, ...], number: int = number) -> dict[str, np.ndarray]:
+            return {name: stored[f"{number}.{name}"] for name in names}
+
         has_tokens = f"{number}.{_TOKENS[0]}" in stored
-        tokens = {name: stored[f"{number}.{name}"] for name in _TOKENS} if has_tokens else None
+        tokens = PrimitiveTokens(**arrays(_TOKENS)) if has_tokens else None
         tasks.append(
             TaskPrograms(
-                **{name: stored[f"{number}.{name}"] for name in _ARRAYS},
+                **arrays(_KNOWN),
                 key=TaskKey(**{**known["key"], "fused": tuple(known["key"]["fused"])}),
+                features=ProgramFeatures(**arrays(_FEATURES), failures={}, psa=None, tokens=tokens),
                 num_failed=known["num_failed"],
-                tokens=None if tokens is None else PrimitiveTokens(**tokens),
             )
         )
     return FilePrograms(

@@ -7,7 +7,7 @@ once for each task.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pruner.data.tasks import TaskKey
 from pruner.errors import DataError
+from pruner.features.batch import ProgramFeatures
 from pruner.features.primitives import PrimitiveTokens
 from pruner.models.networks.layers import group_means
 from pruner.models.programs.batch import (
@@ -30,76 +31,38 @@ from pruner.models.programs.scaler import ColumnScaler, positive_or_one
 from pruner.models.programs.tokens import ProgramTokens
 
 
-class Features(Protocol):
-    """What `pruner.features` returns for the N programs of one task."""
-
-    @property
-    def statement(self) -> np.ndarray:
-        """float32 [N, S, 164], zero padded."""
-
-    @property
-    def num_statements(self) -> np.ndarray:
-        """int32 [N]."""
-
-    @property
-    def dataflow(self) -> np.ndarray:
-        """float32 [N, 10 or 8, 23]."""
-
-    @property
-    def valid(self) -> np.ndarray:
-        """bool [N]: False where the program could not be replayed."""
-
-    @property
-    def workload_flags(self) -> np.ndarray:
-        """float32 [10]."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPrograms:
-    """The programs of one task without padding, invalid ones left out.
+    """The valid programs of one task with what is known of them.
 
-    Shapes: `rows` float32 [R, 164], `num_statements` int32 [N], `dataflow` float32 [N, slots, 23],
-    `workload_flags` float32 [10], `latency_s` float64 [N], `line` int64 [N] (where each program
-    stood in its record file), `digest` uint64 [N] (equal for equal programs). `num_failed` programs
-    could not be replayed. `tokens` are the schedule primitives, None where they are not known.
+    `latency_s` float64 [N], `line` int64 [N] (where each program stood in its record file),
+    `digest` uint64 [N] (equal for equal programs). `num_failed` programs could not be replayed.
     """
 
     key: TaskKey
-    rows: np.ndarray
-    num_statements: np.ndarray
-    dataflow: np.ndarray
-    workload_flags: np.ndarray
+    features: ProgramFeatures
     latency_s: np.ndarray
     line: np.ndarray
     digest: np.ndarray
     num_failed: int = 0
-    tokens: PrimitiveTokens | None = None
 
     @staticmethod
     def of(
         key: TaskKey,
-        features: Features,
+        features: ProgramFeatures,
         latency_s: np.ndarray,
         line: np.ndarray,
         digest: np.ndarray | None = None,
     ) -> "TaskPrograms":
-        """Drop padding and programs that are not valid."""
-        keep = np.asarray(features.valid, dtype=bool)
-        counts = np.asarray(features.num_statements)[keep]
-        statement = np.asarray(features.statement)[keep]
-        mask = np.arange(statement.shape[1]) < counts[:, None]
-        tokens: PrimitiveTokens | None = getattr(features, "tokens", None)
+        """Leave out programs that are not valid."""
+        keep = features.valid
         return TaskPrograms(
             key=key,
-            rows=statement[mask],
-            num_statements=counts.astype(np.int32),
-            dataflow=np.asarray(features.dataflow)[keep],
-            workload_flags=np.asarray(features.workload_flags, dtype=np.float32),
+            features=replace(features.take(keep), failures={}),
             latency_s=np.asarray(latency_s, dtype=np.float64)[keep],
             line=np.asarray(line, dtype=np.int64)[keep],
             digest=np.asarray(line if digest is None else digest, dtype=np.uint64)[keep],
             num_failed=int((~keep).sum()),
-            tokens=None if tokens is None else tokens.select(keep),
         )
 
 
@@ -149,21 +112,22 @@ class ProgramStore:
             raise DataError(
                 "no task has a program that could be featurised; see the failure counts"
             )
-        counts = np.concatenate([part.num_statements for part in parts])
-        sizes = [len(part.latency_s) for part in parts]
-        tokens = [part.tokens for part in parts if part.tokens is not None]
+        found = [part.features for part in parts]
+        counts = np.concatenate([features.num_statements for features in found])
+        tokens = [features.tokens for features in found if features.tokens is not None]
+        joined = PrimitiveTokens.join(tokens) if len(tokens) == len(parts) else None
         return ProgramStore(
             keys=tuple(part.key for part in parts),
-            rows=torch.from_numpy(np.concatenate([part.rows for part in parts])),
+            rows=torch.from_numpy(np.concatenate([features.statement for features in found])),
             row_start=torch.from_numpy(np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])),
-            dataflow=torch.from_numpy(np.concatenate([part.dataflow for part in parts])),
-            flags=torch.from_numpy(np.stack([part.workload_flags for part in parts])),
-            task=torch.from_numpy(np.repeat(np.arange(len(parts)), sizes)),
+            dataflow=torch.from_numpy(np.concatenate([features.dataflow for features in found])),
+            flags=torch.from_numpy(np.stack([features.workload for features in found])),
+            task=torch.from_numpy(np.repeat(np.arange(len(parts)), [len(f) for f in found])),
             latency_s=torch.from_numpy(np.concatenate([part.latency_s for part in parts])),
             line=torch.from_numpy(np.concatenate([part.line for part in parts])),
             digest=np.concatenate([part.digest for part in parts]),
             num_failed=sum(part.num_failed for part in parts),
-            tokens=ProgramTokens.join(tokens) if len(tokens) == len(parts) else None,
+            tokens=None if joined is None else ProgramTokens.of(joined),
         )
 
     @property

@@ -1,10 +1,8 @@
 """Primitive tokens of programs as tensors: tables of skeletons, and numbers of programs."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -27,16 +25,13 @@ class ProgramTokens:
     number: Float[Tensor, "program decision"]
 
     @staticmethod
-    def join(parts: Sequence[PrimitiveTokens]) -> "ProgramTokens":
-        """Programs of several tasks; skeletons of different tasks stay different."""
-        most = max(part.number.shape[1] for part in parts)
-        first = np.cumsum([0, *(len(part.structure) for part in parts[:-1])])
-        skeleton = [part.skeleton + start for part, start in zip(parts, first, strict=True)]
+    def of(tokens: PrimitiveTokens) -> "ProgramTokens":
+        """The same tokens as tensors."""
         return ProgramTokens(
-            structure=torch.from_numpy(np.concatenate([part.structure for part in parts])),
-            place=torch.from_numpy(np.concatenate([_widen(p.place, most, -1) for p in parts])),
-            skeleton=torch.from_numpy(np.concatenate(skeleton)),
-            number=torch.from_numpy(np.concatenate([_widen(p.number, most, 0) for p in parts])),
+            structure=torch.from_numpy(tokens.structure),
+            place=torch.from_numpy(tokens.place),
+            skeleton=torch.from_numpy(tokens.skeleton),
+            number=torch.from_numpy(tokens.number),
         )
 
     def take(self, index: Int[Tensor, " program"]) -> "ProgramTokens":
@@ -89,7 +84,3 @@ class ProgramTokens:
         real = (self.structure != 0).any(dim=2)[self.skeleton]
         longest = max(1, int(real.sum(dim=1).max())) if len(real) else 1
         return blocks[:, :longest], real[:, :longest]
-
-
-def _widen(values: np.ndarray, width: int, fill: float) -> np.ndarray:
-    return np.pad(values, ((0, 0), (0, width - values.shape[1])), constant_values=fill)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Decisions
 from pruner.data.tasks import TaskKey
-from pruner.features.batch import FeatureBatch
+from pruner.features.batch import ProgramFeatures
 from pruner.models.adaptation.base import Adaptation
 from pruner.models.programs.store import ProgramStore, TaskPrograms
 from pruner.models.ranker import Ranker
@@ -30,7 +29,7 @@ class OnlineModel(Protocol):
     def ranker(self) -> Ranker | None:
         """What scores now; None while it knows nothing."""
 
-    def meet(self, key: TaskKey, population: FeatureBatch) -> None:
+    def meet(self, key: TaskKey, population: ProgramFeatures) -> None:
         """See the first population of a task."""
 
     def learn(self, store: ProgramStore) -> None:
@@ -49,7 +48,7 @@ class AdaptedModel:
         """See :class:`OnlineModel`."""
         return self._adaptation.ranker if self._knows else None
 
-    def meet(self, key: TaskKey, population: FeatureBatch) -> None:
+    def meet(self, key: TaskKey, population: ProgramFeatures) -> None:
         """See :class:`OnlineModel`: its mean becomes the task's centre."""
         self._adaptation.meet(key, population)
 
@@ -72,7 +71,7 @@ class TreeModel:
         """See :class:`OnlineModel`."""
         return self._ranker
 
-    def meet(self, key: TaskKey, population: FeatureBatch) -> None:
+    def meet(self, key: TaskKey, population: ProgramFeatures) -> None:
         """See :class:`OnlineModel`; absolute features need no centre."""
 
     def learn(self, store: ProgramStore) -> None:
@@ -111,7 +110,7 @@ class LiveLearner:
         rng: np.random.Generator,
     ) -> None:
         self._key, self._space, self._shared, self._phases = key, space, shared, phases
-        self._features: FeatureBatch | None = None
+        self._features: ProgramFeatures | None = None
         self._rng = rng  # draws the population that the model meets first
 
     def __call__(
@@ -122,11 +121,12 @@ class LiveLearner:
             if self._features is None:
                 population = self._space.sample(_MET, self._rng)
                 self._shared.model.meet(self._key, self._space.features(population))
-            known = 0 if self._features is None else len(self._features.valid)
+            known = 0 if self._features is None else len(self._features)
             if self._features is not None and known == len(latency_s):
                 return self.score  # nothing new
             fresh = self._space.features(decisions[known:])
-            self._features = fresh if self._features is None else _joined(self._features, fresh)
+            parts = [] if self._features is None else [self._features]
+            self._features = ProgramFeatures.concatenate([*parts, fresh])
             line = np.arange(len(latency_s))
             self._shared.learn(TaskPrograms.of(self._key, self._features, latency_s, line))
         return self.score
@@ -152,21 +152,3 @@ class LearnedScore:
         with self._phases.time("verify"):
             score = ranker.score(self._space.features(decisions), self._key)
             return np.asarray(score, np.float64)
-
-
-def _joined(first: FeatureBatch, second: FeatureBatch) -> FeatureBatch:
-    """Programs of both, padded to the larger number of statements."""
-    most = max(first.statement.shape[1], second.statement.shape[1])
-
-    def padded(values: NDArray[np.float32]) -> NDArray[np.float32]:
-        return np.pad(values, ((0, 0), (0, most - values.shape[1]), (0, 0)))
-
-    moved = {row + len(first.valid): reason for row, reason in second.failures.items()}
-    return replace(
-        first,
-        statement=np.concatenate([padded(first.statement), padded(second.statement)]),
-        num_statements=np.concatenate([first.num_statements, second.num_statements]),
-        dataflow=np.concatenate([first.dataflow, second.dataflow]),
-        valid=np.concatenate([first.valid, second.valid]),
-        failures=first.failures | moved,
-    )

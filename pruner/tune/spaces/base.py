@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.arrays import Decisions, Keys
-from pruner.features.batch import FeatureBatch
+from pruner.features.batch import ProgramFeatures
 from pruner.models.analyzer.analyzer import Analyzer
 
 
@@ -42,7 +42,7 @@ class LiveSpace(Protocol):
     def legal(self, decisions: Decisions) -> NDArray[np.bool_]:
         """Which rows TVM's postprocessors (``VerifyGPUCode`` and the others) would accept."""
 
-    def features(self, decisions: Decisions) -> FeatureBatch:
+    def features(self, decisions: Decisions) -> ProgramFeatures:
         """Features of the N programs."""
 
     def draft_score(self, decisions: Decisions, analyzer: Analyzer) -> NDArray[np.float64]:

@@ -5,6 +5,7 @@ Milliseconds a candidate instead of microseconds, and no draft; but any trace wo
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Decisions
 from pruner.errors import PrunerError
-from pruner.features.batch import FeatureBatch
+from pruner.features.batch import ProgramFeatures
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.search.space import RowKeys
 from pruner.tune.spaces.design import DesignSpace
@@ -21,7 +22,6 @@ from pruner.tune.tvm_import import load_tvm
 _TRIES = 20  # draws that may be refused for every one that is wanted
 _MAX_SEED = (1 << 31) - 1
 _CACHED = 4096  # finished schedules that are kept
-_DATAFLOW_ROWS, _DATAFLOW_COLUMNS, _FLAGS = 10, 23, 10
 
 
 class ReplaySpace:
@@ -92,28 +92,23 @@ class ReplaySpace:
             self._finished[key] = self._design.replay(decision, key % _MAX_SEED + 1)
         return self._finished[key]
 
-    def features(self, decisions: Decisions) -> FeatureBatch:
-        """164 columns a store from TVM; the dataflow rows are zero."""
+    def features(self, decisions: Decisions) -> ProgramFeatures:
+        """Statement rows as TVM computes them; the dataflow rows are zero."""
         ms = load_tvm().meta_schedule
         schedules = self.instantiate(decisions)
         valid = np.array([schedule is not None for schedule in schedules], bool)
         candidates = [ms.MeasureCandidate(s, []) for s in schedules if s is not None]
         found = self._extractor.extract_from(self._design.context, candidates)
         rows = [table.numpy().astype(np.float32) for table in found]
-        num, most = len(decisions), max((len(table) for table in rows), default=0)
-        statement = np.zeros((num, most, 164), np.float32)
-        counts = np.zeros(num, np.int32)
-        for position, table in zip(np.flatnonzero(valid), rows, strict=True):
-            statement[position, : len(table)] = table
-            counts[position] = len(table)
-        return FeatureBatch(
-            statement=statement,
-            num_statements=counts,
-            dataflow=np.zeros((num, _DATAFLOW_ROWS, _DATAFLOW_COLUMNS), np.float32),
+        counts = np.zeros(len(decisions), np.int64)
+        counts[valid] = [len(table) for table in rows]
+        refused = dict.fromkeys(np.flatnonzero(~valid).tolist(), "refused-by-tvm")
+        nothing = ProgramFeatures.empty(len(decisions), failures=refused)
+        return replace(
+            nothing,
+            statement=np.concatenate([nothing.statement, *rows]),
+            row_start=np.concatenate([[0], counts.cumsum()]),
             valid=valid,
-            workload_flags=np.zeros(_FLAGS, np.float32),
-            psa=None,
-            failures={int(row): "refused-by-tvm" for row in np.flatnonzero(~valid)},
         )
 
     def draft_score(self, decisions: Decisions, analyzer: Analyzer) -> NDArray[np.float64]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Decisions
 from pruner.errors import PrunerError
-from pruner.features.batch import FeatureBatch
+from pruner.features.batch import ProgramFeatures
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.search.explorer import select
 from pruner.search.space import RowKeys
@@ -102,29 +102,13 @@ class UnionSpace:
         mixed = self.keys(decisions).view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         return (mixed >> np.uint64(11)) / 2.0**53
 
-    def features(self, decisions: Decisions) -> FeatureBatch:
-        """Features of all rows, padded to the largest number of statements."""
+    def features(self, decisions: Decisions) -> ProgramFeatures:
+        """Features of all rows."""
         parts = [(rows, space.features(v)) for space, rows, v in self._parts(decisions)]
-        num, most = len(decisions), max((b.statement.shape[1] for _, b in parts), default=0)
-        statement = np.zeros((num, most, 164), np.float32)
-        slots = parts[0][1].dataflow.shape[1] if parts else 10
-        dataflow = np.zeros((num, slots, 23), np.float32)
-        counts, valid = np.zeros(num, np.int32), np.zeros(num, bool)
-        failures: dict[int, str] = {}
-        for rows, batch in parts:
-            statement[rows, : batch.statement.shape[1]] = batch.statement
-            dataflow[rows], valid[rows] = batch.dataflow, batch.valid
-            counts[rows] = batch.num_statements
-            failures |= {int(rows[row]): reason for row, reason in batch.failures.items()}
-        return FeatureBatch(
-            statement=statement,
-            num_statements=counts,
-            dataflow=dataflow,
-            valid=valid,
-            workload_flags=parts[0][1].workload_flags if parts else np.zeros(10, np.float32),
-            psa=None,
-            failures=failures,
-        )
+        if not parts:
+            return ProgramFeatures.empty(len(decisions))
+        workload = parts[0][1].workload  # of the task, so of every space
+        return ProgramFeatures.empty(len(decisions), workload=workload).scatter(parts)
 
     def instantiate(self, decisions: Decisions) -> list[Any | None]:
         """The schedules of all rows; None where TVM refuses."""

@@ -35,8 +35,8 @@ def store(seed, columns, *, platform, tasks=3, programs=30):
     parts = []
     for number in range(tasks):
         batch = synthetic.features(rng, programs, max_statements=1, slots=2)
-        batch.statement[:, :, 12:] = 0
-        speed = batch.statement[:, 0, columns].sum(axis=1) / 5
+        batch.statement[:, 12:] = 0
+        speed = batch.statement[:, columns].sum(axis=1) / 5
         key = synthetic.key(f"t{number}", platform)
         parts.append(TaskPrograms.of(key, batch, 1e-4 * np.exp(-speed), np.arange(programs)))
     return ProgramStore.build(parts)

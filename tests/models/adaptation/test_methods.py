@@ -135,7 +135,7 @@ def test_the_first_population_is_the_centre_for_good():
     adapted.meet(key, batches[0])
     adapted.meet(key, batches[1])
     adapted.update(here.target)
-    mean = batches[0].statement[:, 0].mean(axis=0)
+    mean = batches[0].statement.mean(axis=0)
     np.testing.assert_allclose(adapted.ranker.centers[key].statement[0], mean, rtol=1e-5)
     score = adapted.ranker.score(batches[1], key)
     whole = Center.of(here.target.programs(here.target.programs_of([1])))

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Decisions
 from pruner.errors import PrunerError, UnsupportedProgram
-from pruner.features.batch import FeatureBatch
-from pruner.features.nest_batch import featurize_nests
+from pruner.features.batch import ProgramFeatures, featurize_nests
+from pruner.features.workload import WORKLOAD_COLUMNS
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.program.tir.lower import Lowering, build_nests
 from pruner.program.tir.trace import TraceProgram, replay_groups, tile_extents
@@ -30,7 +30,6 @@ from pruner.tune.spaces.batched.trace import read_trace
 from pruner.tune.spaces.design import DesignSpace
 
 Rows = NDArray[np.int64]
-_FLAGS = 10
 _TRIES = 400  # draws for every legal program that is wanted
 _BATCH = 4096
 _PROBES = 64
@@ -150,7 +149,7 @@ class BatchedSpace:
             out[rows] = self._accepted(tree, len(rows))
         return out
 
-    def features(self, decisions: Decisions) -> FeatureBatch:
+    def features(self, decisions: Decisions) -> ProgramFeatures:
         """Statement and dataflow features; invalid where the engine refuses a row."""
         groups, refused = self._trees(decisions)
         for rows, tree in groups:
@@ -159,7 +158,7 @@ class BatchedSpace:
         return featurize_nests(
             ((rows, build_nests(tree, len(rows), self._lowering)) for rows, tree in groups),
             len(decisions),
-            workload_flags=np.zeros(_FLAGS, np.float32),
+            workload=np.zeros(len(WORKLOAD_COLUMNS), np.float32),
             failures=refused,
         )
 

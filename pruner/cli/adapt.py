@@ -15,7 +15,6 @@ from pruner.cli.adapt_data import Bench, prepare
 from pruner.cli.adapt_plot import plot_curves
 from pruner.cli.dataset import record_root
 from pruner.cli.door import run_door
-from pruner.cli.evaluate import checkpoint_file
 from pruner.cli.options import build, plain
 from pruner.cli.output import say
 from pruner.cli.progress import track
@@ -23,6 +22,7 @@ from pruner.cli.runs import new_run_folder, resumed_config, save_config
 from pruner.errors import PrunerError
 from pruner.files import jsonable, load_metrics, save_metrics
 from pruner.models.adaptation.base import Adaptation, FittedAdaptation
+from pruner.models.training.fit import checkpoint_file
 from pruner.places import conf_folder
 from pruner.search.offline.comparison import Cell, Comparison
 from pruner.search.offline.tuning import (

@@ -10,10 +10,10 @@ import torch
 from omegaconf import DictConfig
 
 from pruner.cli.dataset import record_root
-from pruner.cli.evaluate import checkpoint_file
-from pruner.cli.fit import Part, ranker_of, run_part
+from pruner.cli.options import plain
 from pruner.cli.output import say
 from pruner.cli.progress import track
+from pruner.cli.recipe import recipe_of, watching
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.data.splits import Split
@@ -28,10 +28,12 @@ from pruner.models.programs.reading import Dataflow, Tally, featurize_task
 from pruner.models.programs.store import ProgramStore
 from pruner.models.programs.subset import subset
 from pruner.models.ranker import NeuralRanker
+from pruner.models.training.fit import check_recipe, ranker_of
 from pruner.places import conf_folder
 from pruner.program.dag.task_index import TaskIndex, task_index_of
 from pruner.search.offline.recorded import RecordedPool, recorded_pool
 from pruner.search.offline.tuning import Quality
+from pruner.study.training import Part, run_part
 
 _VALIDATED = 10  # one source task in so many chooses the source model's epoch
 
@@ -160,7 +162,7 @@ def _featurised(
 def _given_source(config: DictConfig) -> tuple[NeuralRanker, CheckpointInfo] | None:
     if config.checkpoint is None:
         return None
-    ranker, info = ranker_of(checkpoint_file(Path(config.checkpoint)))
+    ranker, info = ranker_of(Path(config.checkpoint))
     if not isinstance(ranker, NeuralRanker):
         raise PrunerError(f"checkpoint={config.checkpoint}: adaptation needs a neural model")
     return ranker, info
@@ -200,7 +202,9 @@ def _train_source(
     )
     config.platform.name = config.source
     part = Part(name="source", folder=folder / "source", split=split, seed=config.seed)
-    run_part(config, store, part)
+    recipe = recipe_of(config)
+    check_recipe(recipe)
+    run_part(recipe, store, part, config=plain(config), watching=watching(config))
     ranker, info = ranker_of(part.checkpoint)
     if not isinstance(ranker, NeuralRanker):
         raise PrunerError("model: adaptation needs a neural model, such as model=pacm_narrow")

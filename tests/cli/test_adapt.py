@@ -107,8 +107,9 @@ def test_workloads_that_a_checkpoint_learned_anywhere_are_known():
     from pruner.errors import PrunerError
     from pruner.models.checkpoint.checkpoint import CheckpointInfo
     from pruner.models.registry import ModelSpec
+    from pruner.places import datasets_folder
 
-    root = RecordRoot(adapt_data.CONF.parent / "datasets/bundled")
+    root = RecordRoot(datasets_folder() / "bundled")
     keys = {name: list(adapt_data._read(root, name)) for name in root.platforms}
     here, third = keys["cpu-sse4"] + keys["cpu-avx2"], keys["cpu-avx512"]
     learned = {"cpu-avx2": [keys["cpu-avx2"][0].task], "cpu-avx512": [third[1].task, third[2].task]}

@@ -127,7 +127,9 @@ def _table(config: DictConfig, root: RecordRoot, folder: Path) -> Table:
 
     @cache
     def programs(dataflow: str, platforms: tuple[str, ...]) -> ProgramStore:
-        return load_dataset(root, platforms, dataflow=dataflow, folder=folder).store
+        stored = config.data.get("cache")
+        dataset = load_dataset(root, platforms, dataflow=dataflow, folder=folder, cache=stored)
+        return dataset.store
 
     def split(keys: Sequence[TaskKey], seed: int) -> Split:
         options = plain(config.split)

@@ -1,5 +1,6 @@
 """Fit a network on a store: one call from data to the best checkpoint, resumable."""
 
+import logging
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -95,12 +96,18 @@ def build_network(make: Callable[[], Made], seed: int) -> Made:
 @contextmanager
 def quiet_lightning() -> Iterator[None]:
     """Silence advice that does not apply here: batches are gathered in this process on purpose."""
+    lightning = logging.getLogger("pytorch_lightning")
+    level = lightning.level
+    lightning.setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*does not have many workers.*")
         warnings.filterwarnings("ignore", message=".*Checkpoint directory .* exists.*")
         warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
         warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
-        yield
+        try:
+            yield
+        finally:
+            lightning.setLevel(level)
 
 
 def _check_readable(path: Path) -> None:

@@ -4,16 +4,14 @@ These are the inputs of the released draft model (PSA); docs/paper.md section 2.
 The paper's own symbols S1 to S8 are a different, cleaner set.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from jaxtyping import Float32
 from numpy.typing import NDArray
 
-from pruner.arrays import Floats
 from pruner.features.statement.analysis import StoreAnalysis
 from pruner.features.statement.memory import LoopFrame
 from pruner.features.statement.ops import FLOAT
+from pruner.features.symbols.statement import PerProgram
 from pruner.features.symbols.table import OFFICIAL_COLUMNS, Row, fill
 from pruner.program.te.bounds import SHARED
 from pruner.program.te.lower import LoopNests
@@ -35,7 +33,7 @@ def official_symbols(
     """
     num = nests.num_programs
     rows: dict[int, Row] = {}
-    workload: dict[int, Floats] = {}
+    workload: dict[int, PerProgram] = {}
     for analysis in analyses:
         key = analysis.store.stage.key
         rows[key] = _row(nests, analysis, workload)
@@ -44,7 +42,7 @@ def official_symbols(
     )
 
 
-def _product(frame: LoopFrame, marks: tuple[str, ...]) -> Floats:
+def _product(frame: LoopFrame, marks: tuple[str, ...]) -> PerProgram:
     """Product over GPU indices; of nested ones with the same name, the innermost counts."""
     out = np.ones(frame.num)
     for mark in marks:
@@ -55,7 +53,7 @@ def _product(frame: LoopFrame, marks: tuple[str, ...]) -> Floats:
     return out
 
 
-def _row(nests: LoopNests, analysis: StoreAnalysis, workload: dict[int, Floats]) -> Row:
+def _row(nests: LoopNests, analysis: StoreAnalysis, workload: dict[int, PerProgram]) -> Row:
     frame = analysis.frame
     num = frame.num
     threads = _product(frame, _THREADS)
@@ -70,7 +68,7 @@ def _row(nests: LoopNests, analysis: StoreAnalysis, workload: dict[int, Floats])
     moves = [a.moves for a in analysis.accesses]
     spatial = moves[0] & counted[:, None]
 
-    def volume(access: int, over: NDArray[np.bool_]) -> Floats:
+    def volume(access: int, over: NDArray[np.bool_]) -> PerProgram:
         inside = moves[access] & over
         return np.where(inside, frame.extents, 1.0).prod(0)
 

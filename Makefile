@@ -21,7 +21,6 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
-DATA   := ../shared/data/gpu-records
 PRESET := full
 DEMO := demo-$(shell date +%Y%m%d-%H%M%S)
 BUNDLED := data.platform=all split=bundled
@@ -39,7 +38,8 @@ lint: setup ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-book: setup ## remake every table and figure of experiments/ (an hour on two cores; DATA=folder of records, PRESET=small)
+book: setup ## remake every table and figure of experiments/ (DATA=folder of GPU records; an hour on two cores; PRESET=small, or alone for tune)
+	@test -n "$(DATA)" || { echo "say where the GPU records are: make book DATA=DIR" >&2; exit 1; }
 	$(BIN)/python -m pruner.cli.book data.root=$(DATA) preset=$(PRESET)
 
 ansor-env: setup ## install Ansor beside the project, to measure schedules of your own CPU

@@ -1,45 +1,109 @@
 """All adaptation methods on all pairs of platforms: tables of numbers, and a plot a pair.
 
-    python experiments/adaptation/run.py [data.root] [pairs] [more options of adapt.py ...]
+    python experiments/adaptation/run.py data.root=DIR [pairs=[k80-v100,cpu-sse4-cpu-avx2]]
 
-`pairs`: such as k80-v100,cpu-sse4-cpu-avx2, or all; num_workers=N: as many pairs at a time. The
-main methods run on every pair, the others and the ablations of MoA on two; method= in the options
-chooses for all. With checkpoint=RUN the pair starts from that model and bears its name. A pair is
+Without pairs= all of the book; num_workers=N: as many at a time. The main methods run on every
+pair, the others and the ablations of MoA on two; method= chooses for all. With checkpoint=RUN the
+pair starts from that model and bears its name; more=[...]: further options of adapt.py. A pair is
 one run of ``adapt.py``, with a log beside it, which goes on where an earlier start stopped, however
 it ended, and keeps what it has finished; its rows replace the pair's earlier ones. With another
-budget=, seeds= or model of the same name give another OUT, or adapt.py refuses.
-Writes results.csv, curves.csv, summary.json, results.md and PAIR.png; with OUT=DIR in the
-environment runs and results go there.
+budget=, seeds= or model of the same name give another out=, or adapt.py refuses.
+Writes results.csv, curves.csv, summary.json, results.md and PAIR.png; with out=DIR runs and results
+go there.
 """
 
-import csv
 import json
-import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from pruner.cli.output import say
+from pruner.cli.script import Data, run_script
+from pruner.errors import PrunerError
+from pruner.files import merged_table, read_table, write_json, write_table
 from pruner.study.commands import Commands
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-OUT = Path(os.environ.get("OUT", HERE)).resolve()
-RUNS = ROOT / "outputs" if OUT == HERE else OUT
 GPU_PAIRS = [("k80", "v100"), ("k80", "mi50"), ("v100", "k80"), ("v100", "a100"), ("v100", "mi50")]
 CPUS = ("cpu-sse4", "cpu-avx2", "cpu-avx512")
 CPU_PAIRS = [(source, target) for source in CPUS for target in CPUS if source != target]
 MORE_PAIRS = [("mi50", "k80"), ("mi50", "v100"), ("mi50", "a100"), ("k80", "a100")]  # not in all
 BOTH_WAYS = [("k80", "v100"), ("v100", "k80")]  # pairs for the methods that are not MAIN
-# From scratch, random and Ansor are in every run.
+# From scratch, with and without a draft, and random search are in every run.
 MAIN = (
-    "none", "continue", "finetune", "distill", "mtl", "moa", "moa_official", "moa_gentle",
+    "none", "continue", "finetune", "distill", "multi_task", "moa", "moa_official", "moa_gentle",
 )  # fmt: skip
-# What decides a run's results, where the command line does not say it.
-DECIDING = {"budget": "default", "seeds": "[0,1,2,3,4]", "policy": "pool"}
-METHODS = sorted(path.stem for path in (ROOT / "conf" / "adaptation").glob("*.yaml"))
+# Ablations of MoA, and a gentler fit (a smaller rate, no weight decay): other arguments.
+GENTLE = "fit:{_target_:pruner.models.adaptation.fitting.gentle_fit}"
+VARIANTS = {
+    "moa_m50": "{of:moa,momentum:0.5}",
+    "moa_m90": "{of:moa,momentum:0.9}",
+    "moa_buffers": "{of:moa,average_buffers:true}",
+    "moa_online": "{of:moa,normalisation:online}",
+    "moa_period4": "{of:moa,period:4}",
+    "moa_gentle": f"{{of:moa,{GENTLE}}}",
+    "finetune_gentle": f"{{of:finetune,{GENTLE}}}",
+}
+METHODS = sorted(
+    [*VARIANTS, *(path.stem for path in (ROOT / "conf" / "adaptation").glob("*.yaml"))]
+)
+
+
+@dataclass(kw_only=True)
+class Options:
+    """What to run, and with what; see above."""
+
+    data: Data = field(default_factory=Data)
+    pairs: list[str] | None = None
+    method: list[str] | None = None
+    checkpoint: str | None = None
+    budget: str = "default"
+    seeds: list[int] = field(default_factory=lambda: [0, 1, 2, 3, 4])
+    policy: str = "pool"
+    more: list[str] = field(default_factory=list)
+    num_workers: int = 1
+    out: str = str(HERE)
+
+    @property
+    def folder(self) -> Path:
+        """Where results go."""
+        return Path(self.out).resolve()
+
+    @property
+    def runs(self) -> Path:
+        """Where runs go."""
+        return ROOT / "outputs" if self.folder == HERE else self.folder
+
+    @property
+    def model(self) -> str:
+        """What a given source model is called: the name of its run."""
+        path = Path(self.checkpoint or "")
+        return (path.parent if path.is_file() else path).name
+
+    def deciding(self, pair: "Pair") -> dict[str, str]:
+        """What decides a run's results: adapt.py is told again when it goes on."""
+        methods = self.method or pair.methods
+        told = {
+            "method": _list(methods),
+            "budget": self.budget,
+            "seeds": _list(self.seeds),
+            "policy": self.policy,
+            "data.root": str(Path(self.data.root).resolve()),
+        }
+        if pair.source in CPUS:
+            told["data.root"] = str(ROOT / "datasets/bundled")
+        if self.checkpoint:
+            told["checkpoint"] = str(Path(self.checkpoint).resolve())
+        told |= {f"+variants.{name}": VARIANTS[name] for name in methods if name in VARIANTS}
+        return told | dict(word.split("=", 1) for word in self.more)
+
+
+def _list(values: Sequence[object]) -> str:
+    return f"[{','.join(map(str, values))}]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,15 +131,17 @@ class Pair:
         return METHODS if (self.source, self.target) in BOTH_WAYS else MAIN
 
 
-def run_pair(pair: Pair, options: Mapping[str, str], commands: Commands) -> Path | None:
+def run_pair(pair: Pair, options: Options, commands: Commands) -> Path | None:
     """The folder of one run of adapt.py, new or gone on with; None where it failed."""
     run = f"book-{pair.key}"
-    folder = RUNS / "adapt" / run
-    # A run that goes on is told everything again: adapt.py refuses what would change its results.
-    start = {"method": f"[{','.join(pair.methods)}]", **DECIDING, **options}
-    if pair.source in CPUS:
-        start["data.root"] = str(ROOT / "datasets/bundled")
-    new = {"source": pair.source, "target": pair.target, "run_id": run, "outputs": str(RUNS)}
+    folder = options.runs / "adapt" / run
+    start = options.deciding(pair)
+    new = {
+        "source": pair.source,
+        "target": pair.target,
+        "run_id": run,
+        "outputs": str(options.runs),
+    }
     start |= {"resume": str(folder)} if (folder / "config.yaml").is_file() else new
     folder.parent.mkdir(parents=True, exist_ok=True)
     path = folder.parent / f"{run}.log"
@@ -85,27 +151,26 @@ def run_pair(pair: Pair, options: Mapping[str, str], commands: Commands) -> Path
     if code:
         errors = [line for line in path.read_text().splitlines() if line.startswith("error: ")]
         reason = errors[-1] if errors else f"exit code {code}"
-        print(f"{pair.title}: {reason}; log: {path}", file=sys.stderr)
+        say(f"{pair.title}: {reason}; log: {path}")
     return None if code else folder
 
 
-def keep(pair: Pair, run: Path) -> None:
+def keep(pair: Pair, run: Path, out: Path) -> None:
     """Put a pair's tables, summary and plot into the folder of results."""
     result = json.loads((run / "metrics.json").read_text())
-    with (run / "results.csv").open(newline="") as file:
-        rows = [{"pair": pair.title, **row} for row in csv.DictReader(file)]
-    merge(OUT / "results.csv", pair.title, rows)
+    rows = [{"pair": pair.title, **row} for row in read_table(run / "results.csv")]
+    merge(out / "results.csv", rows)
     cells = [run / "cells" / f"{row['method']}-seed-{row['seed']}.json" for row in rows]
-    merge(OUT / "curves.csv", pair.title, [row for cell in cells for row in curve(pair, cell)])
-    summary = OUT / "summary.json"
+    merge(out / "curves.csv", [row for cell in cells for row in curve(pair, cell)])
+    summary = out / "summary.json"
     known = json.loads(summary.read_text()) if summary.exists() else {}
     known[pair.key] = {
         name: result[name] for name in ("baseline", "seeds", "source_top1_before", "methods")
     }
     known = dict(sorted(known.items(), key=lambda item: (item[0].startswith(CPUS), item[0])))
-    summary.write_text(json.dumps(known, indent=1) + "\n")
-    (OUT / "results.md").write_text("\n".join(section(*item) for item in known.items()))
-    shutil.copy(run / "curves.png", OUT / f"{pair.key}.png")
+    write_json(summary, known, indent=1)
+    (out / "results.md").write_text("\n".join(section(*item) for item in known.items()))
+    shutil.copy(run / "curves.png", out / f"{pair.key}.png")
 
 
 def curve(pair: Pair, cell: Path) -> list[dict]:
@@ -120,19 +185,10 @@ def curve(pair: Pair, cell: Path) -> list[dict]:
     ]
 
 
-def merge(table: Path, pair: str, rows: list[dict]) -> None:
-    """Replace the rows of a pair."""
-    earlier = []
-    if table.exists():
-        with table.open(newline="") as file:
-            earlier = list(csv.DictReader(file))
-    rows = [*rows, *(row for row in earlier if row["pair"] != pair)]
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    with table.open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=names)
-        writer.writeheader()
-        # A stable sort: seeds and trials stay in their order.
-        writer.writerows(sorted(rows, key=lambda row: (row["pair"], row["method"])))
+def merge(table: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    """Replace the rows of a pair; a stable sort: seeds and trials stay in their order."""
+    merged = merged_table(table, rows, ("pair",))
+    write_table(table, sorted(merged, key=lambda row: (row["pair"], row["method"])))
 
 
 def section(pair: str, result: dict) -> str:
@@ -181,58 +237,35 @@ def interval(found: dict, digits: int) -> str:
     return f"{found['mean']:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
-def pairs_of(wanted: str, model: str) -> list[Pair]:
-    """The pairs that a command line names, each once."""
+def pairs_of(wanted: Sequence[str] | None, model: str) -> list[Pair]:
+    """The pairs that the options name, each once; those of the book where they name none."""
     book = {"-".join(pair): pair for pair in (*GPU_PAIRS, *CPU_PAIRS)}
     known = book | {"-".join(pair): pair for pair in MORE_PAIRS}
-    chosen = list(book) if wanted == "all" else list(dict.fromkeys(wanted.split(",")))
+    chosen = list(dict.fromkeys(book if wanted is None else wanted))
     if unknown := sorted(set(chosen) - set(known)):
-        raise SystemExit(f"{', '.join(unknown)}: no such pair; known: {', '.join(known)}, all")
+        raise PrunerError(f"{', '.join(unknown)}: no such pair; known: {', '.join(known)}")
     return [Pair(source=known[c][0], target=known[c][1], model=model) for c in chosen]
 
 
-def options_of(given: Sequence[str]) -> dict[str, str]:
-    """Options by name; num_workers= is checked, checkpoint= a path from here."""
-    wrong = [option for option in given if not option.split("=", 1)[-1] or "=" not in option]
-    options = dict(option.split("=", 1) for option in given if option not in wrong)
-    if not options.get("num_workers", "1").isdecimal() or options.get("num_workers") == "0":
-        wrong.append(f"num_workers={options['num_workers']}")
-    if wrong:
-        raise SystemExit(f"{wrong[0]}: options are NAME=VALUE, num_workers a number from 1")
-    if "checkpoint" in options:
-        options["checkpoint"] = str(Path(options["checkpoint"]).resolve())
-    return options
-
-
-def main() -> None:
+def run(options: Options) -> dict[str, object]:
     """Run the wanted pairs, several at a time."""
-    data = sys.argv[1] if len(sys.argv) > 1 else str(ROOT.parent / "shared/data/gpu-records")
-    options = {"data.root": str(Path(data).resolve()), **options_of(sys.argv[3:])}
-    workers = int(options.pop("num_workers", "1"))
-    model = Path(options.get("checkpoint", ""))
-    pairs = pairs_of(
-        sys.argv[2] if len(sys.argv) > 2 else "all",
-        (model.parent if model.is_file() else model).name,
-    )
-    failed = []
+    pairs, failed = pairs_of(options.pairs, options.model), []
     with (
         Commands(ROOT) as commands,
         closing(
-            commands.each(pairs, lambda p: (p, run_pair(p, options, commands)), workers)
+            commands.each(pairs, lambda p: (p, run_pair(p, options, commands)), options.num_workers)
         ) as ended,
     ):
         for number, (pair, folder) in enumerate(ended, 1):
             if folder is None:
                 failed.append(pair.title)
                 continue
-            keep(pair, folder)
-            print(f"{pair.title}: {number} of {len(pairs)} pairs", file=sys.stderr)
+            keep(pair, folder, options.folder)
+            say(f"{pair.title}: {number} of {len(pairs)} pairs")
     if failed:
-        raise SystemExit(f"failed: {', '.join(failed)}; the same command goes on")
+        raise PrunerError(f"failed: {', '.join(failed)}; the same command goes on")
+    return {"pairs": len(pairs), "out": str(options.folder)}
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:
-        raise SystemExit("interrupted; the same command goes on") from None
+    run_script(Options, run, __doc__)

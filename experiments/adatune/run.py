@@ -1,24 +1,23 @@
 """AdaTune's two parts on recorded pools: repeats saved on CPUs, search by expected improvement.
 
-    python experiments/adatune/run.py [gpu data.root]     writes repeats.csv and search.csv here
+    python experiments/adatune/run.py data.root=DIR     writes repeats.csv and search.csv here
 
 `repeats.csv` needs only the bundled CPU records (five timings a program); `search.csv` replays
-pools of the GPU logs (one timing a program, so nothing to save there). OUT=DIR in the environment
+pools of the GPU logs (one timing a program, so nothing to save there). out=DIR
 names another folder.
 """
 
-import csv
-import json
-import os
-import sys
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from pruner.cli.script import Data, run_script
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.data.tasks import TaskRecords
+from pruner.files import write_table
 from pruner.search.adatune import AdaTunePolicy, AdaTuneSettings, decision_columns
 from pruner.search.offline.pool import Clock, PoolMeasurer, PoolSpace
 from pruner.search.offline.recorded import decision_rows
@@ -28,10 +27,17 @@ from pruner.tune.measure.repeats import AdaptiveRepeats
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-OUT = Path(os.environ.get("OUT", HERE))
 LIMITS = (0.02, 0.05, 0.1, 0.2)
 CHECKPOINTS = (10, 20, 40, 60)
 SEEDS, TASKS, LEAST = 5, 6, 800
+
+
+@dataclass(kw_only=True)
+class Options:
+    """Records of GPUs, and where the tables go."""
+
+    data: Data = field(default_factory=Data)
+    out: str = str(HERE)
 
 
 def repeat_rows(root: RecordRoot) -> Iterator[dict[str, object]]:
@@ -85,22 +91,12 @@ def task_rows(records: TaskRecords, platform: str) -> Iterator[dict[str, object]
                 }  # fmt: skip
 
 
-def write(name: str, rows: list[dict[str, object]]) -> None:
-    """One CSV file."""
-    with (OUT / name).open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
-
-
-def main() -> None:
-    """Write both tables; the last line is JSON."""
-    data = sys.argv[1] if len(sys.argv) > 1 else str(ROOT.parent / "shared/data/gpu-records")
+def run(options: Options) -> dict[str, object]:
+    """Write both tables."""
     repeats = list(repeat_rows(RecordRoot(ROOT / "datasets/bundled")))
-    write("repeats.csv", repeats)
-    search = list(search_rows(RecordRoot(data), "v100"))
-    write("search.csv", search)
+    write_table(Path(options.out) / "repeats.csv", repeats, floats=".6g")
+    search = list(search_rows(RecordRoot(options.data.root), "v100"))
+    write_table(Path(options.out) / "search.csv", search, floats=".6g")
     means = {
         f"{policy} at {trials}": float(
             np.mean(
@@ -114,8 +110,8 @@ def main() -> None:
         for policy in ("adatune", "random")
         for trials in CHECKPOINTS
     }
-    print(json.dumps({"search": means, "repeats": repeats}))
+    return {"search": means, "repeats": repeats}
 
 
 if __name__ == "__main__":
-    main()
+    run_script(Options, run, __doc__)

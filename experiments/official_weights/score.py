@@ -1,25 +1,25 @@
 """Score measured records with the released weights, family by family; writes results.csv.
 
     python import_checkpoint.py pam_k80_1500.npz run_id=k80_1500
-    python experiments/official_weights/score.py --root DATA_ROOT \
-        --checkpoint outputs/import_checkpoint/k80_1500/best.pt --platforms k80 v100
+    python experiments/official_weights/score.py data.root=DIR \
+        checkpoint=outputs/import_checkpoint/k80_1500/best.pt
 """
 
-from __future__ import annotations
-
-import argparse
-import csv
 import dataclasses
-import logging
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
+from omegaconf import MISSING
 
 from pruner import features
+from pruner.cli.output import say
+from pruner.cli.script import Data, run_script
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
+from pruner.files import write_table
 from pruner.models.checkpoint.checkpoint import load_checkpoint
 from pruner.models.judging.metrics import ScoredTask, pairwise_accuracy, top_k
 from pruner.models.judging.summary import random_report
@@ -31,6 +31,18 @@ HERE = Path(__file__).parent
 SAMPLE = 200  # measured programs a task and draw
 LEAST = 20  # tasks with fewer are left out
 FLAGS = ("as_printed", "zero", "tenset_names")
+
+
+@dataclass(kw_only=True)
+class Options:
+    """What is scored: records, a checkpoint, variants of the workload flags, draws of pools."""
+
+    data: Data = field(default_factory=Data)
+    checkpoint: str = MISSING
+    platforms: list[str] = field(default_factory=lambda: ["k80", "v100"])
+    flags: list[str] = field(default_factory=lambda: list(FLAGS))
+    draws: int = 10
+    out: str = str(HERE)
 
 
 def programs(root: RecordRoot, platform: str, tally: Tally) -> Iterator[TaskPrograms]:
@@ -105,32 +117,23 @@ def with_flags(store: ProgramStore, variant: str) -> ProgramStore:
     return ProgramStore(**{**fields, "flags": flags})
 
 
-def main() -> None:
-    """Read the options, write the table."""
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--root", type=Path, required=True)
-    options.add_argument("--checkpoint", type=Path, required=True)
-    options.add_argument("--platforms", nargs="+", default=["k80", "v100"])
-    options.add_argument("--flags", nargs="+", default=list(FLAGS))
-    options.add_argument("--draws", type=int, default=10)
-    options.add_argument("--out", type=Path, default=HERE / "results.csv")
-    chosen = options.parse_args()
-    logging.basicConfig(level=logging.WARNING)
+def run(options: Options) -> dict[str, object]:
+    """Write the table."""
     torch.set_num_threads(1)
-    ranker, _ = load_checkpoint(chosen.checkpoint, feature_version=features.FEATURE_SET_VERSION)
-    root, table = RecordRoot(chosen.root), []
-    for platform in chosen.platforms:
+    path = Path(options.checkpoint)
+    ranker, _ = load_checkpoint(path, feature_version=features.FEATURE_SET_VERSION)
+    root, table = RecordRoot(options.data.root), []
+    for platform in options.platforms:
         tally = Tally()
         store = ProgramStore.build(programs(root, platform, tally))
-        for flags in chosen.flags:
-            table += rows(ranker, platform, flags, with_flags(store, flags), chosen.draws)
-            print(" ".join(f"{k}={v}" for k, v in table[-1].items()), flush=True)
-        print(f"{platform}: not featurised {dict(tally.failures)}", flush=True)
-    with chosen.out.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, list(table[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(table)
+        for flags in options.flags:
+            table += rows(ranker, platform, flags, with_flags(store, flags), options.draws)
+            say(" ".join(f"{k}={v}" for k, v in table[-1].items()))
+        say(f"{platform}: not featurised {dict(tally.failures)}")
+    out = Path(options.out) / "results.csv"
+    write_table(out, table)
+    return {"rows": len(table), "out": str(out)}
 
 
 if __name__ == "__main__":
-    main()
+    run_script(Options, run, __doc__)

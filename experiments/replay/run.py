@@ -1,25 +1,22 @@
 """Draft-then-verify with PaCM against random and model-only search on recorded pools.
 
-    python experiments/replay/run.py [data.root] [platforms] [policies]
+    python experiments/replay/run.py data.root=DIR [platforms=[k80,v100]] [policies=[random]]
 
-Writes results.csv and summary.json here. New rows replace earlier ones of the same platform and
-policy, so these may be run one by one.
-
-Environment: OUT (another folder), SEEDS (12), TASKS a platform, OFFSET (which tasks) and PRIOR (how
-many measurements the draft's score is worth beside PaCM's).
+Writes results.csv and summary.json here, or to out=DIR. New rows replace earlier ones of the same
+platform and policy, so these may be run one by one. seeds=12, tasks=9 a platform, offset=2 (which
+of them), prior=20 (how many measurements the draft's score is worth beside PaCM's).
 """
 
-import csv
-import json
-import os
-import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from pruner.cli.script import Data, run_script
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
+from pruner.files import merged_table, read_table, write_json, write_table
 from pruner.models.adaptation.base import Setting
 from pruner.models.adaptation.fitting import official_fit
 from pruner.models.adaptation.warm import Scratch
@@ -35,21 +32,37 @@ from pruner.search.policy import DraftThenVerify, Learner, Policy, RandomPolicy,
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-OUT = Path(os.environ.get("OUT", HERE))
-SEEDS, TRIALS, CHECKPOINTS = int(os.environ.get("SEEDS", "12")), 60, (10, 20, 30, 40, 60)
+TRIALS, CHECKPOINTS = 60, (10, 20, 30, 40, 60)
 TARGET = 0.98  # of the pool's best performance
-OFFSET = int(os.environ.get("OFFSET", "2"))  # another choice of tasks
-TASKS_PER_PLATFORM, LEAST = int(os.environ.get("TASKS", "9")), 800
+LEAST = 800  # programs of a pool
 POLICIES = ("random", "model_only", "draft_then_verify")
 VERIFY = ExplorerSettings(population=256, generations=4, keep=32)  # the same with and without draft
-DRAFTED = RoundSettings(
-    draft=ExplorerSettings(population=512, generations=2, keep=128),
-    verify=VERIFY,
-    random_sample=128,
-    redraft_period=1,
-    prior=float(os.environ.get("PRIOR", "20")),
-)
 MODEL_ONLY = RoundSettings(draft=None, verify=VERIFY, random_sample=256)
+
+
+@dataclass(kw_only=True)
+class Options:
+    """What to run; see above."""
+
+    data: Data = field(default_factory=Data)
+    platforms: list[str] = field(default_factory=lambda: ["k80", "v100", "mi50"])
+    policies: list[str] = field(default_factory=lambda: list(POLICIES))
+    seeds: int = 12
+    tasks: int = 9
+    offset: int = 2
+    prior: float = 20.0
+    out: str = str(HERE)
+
+
+def drafted(prior: float) -> RoundSettings:
+    """Draft, then verify."""
+    return RoundSettings(
+        draft=ExplorerSettings(population=512, generations=2, keep=128),
+        verify=VERIFY,
+        random_sample=128,
+        redraft_period=1,
+        prior=prior,
+    )
 
 
 def pacm(pool: RecordedPool, seed: int) -> Learner:
@@ -63,7 +76,7 @@ def pacm(pool: RecordedPool, seed: int) -> Learner:
     return SharedModel([pool], Scratch(setting, fit=official_fit(epochs=30))).learner(0)
 
 
-def policy_of(name: str, pool: RecordedPool, seed: int) -> Policy:
+def policy_of(name: str, pool: RecordedPool, seed: int, prior: float) -> Policy:
     """A competitor; equal seeds for all."""
     rng = np.random.default_rng(seed)
     if name == "random":
@@ -72,14 +85,14 @@ def policy_of(name: str, pool: RecordedPool, seed: int) -> Policy:
         return DraftThenVerify(pool.space, None, pacm(pool, seed), MODEL_ONLY, rng)
     assert pool.draft is not None, pool.key
     draft = table(pool.space, pool.draft)
-    return DraftThenVerify(pool.space, draft, pacm(pool, seed), DRAFTED, rng)
+    return DraftThenVerify(pool.space, draft, pacm(pool, seed), drafted(prior), rng)
 
 
-def rows_of(platform: str, pool: RecordedPool, seed: int, name: str) -> list[dict]:
+def rows_of(platform: str, pool: RecordedPool, seed: int, name: str, prior: float) -> list[dict]:
     """One search: a row a checkpoint, and when it was within reach of the pool's best."""
     clock = Clock()
     measurer = PoolMeasurer(pool.space, pool.latency_s, pool.cost_s, clock)
-    curve: Curve = run_session(policy_of(name, pool, seed), measurer, trials=TRIALS)
+    curve: Curve = run_session(policy_of(name, pool, seed, prior), measurer, trials=TRIALS)
     target = pool.latency_s.min() / TARGET
     in_trials = first_reach(curve.best_s, np.arange(1.0, len(curve.best_s) + 1), target)
     in_seconds = first_reach(curve.best_s, curve.elapsed_s, target)
@@ -98,46 +111,28 @@ def rows_of(platform: str, pool: RecordedPool, seed: int, name: str) -> list[dic
     ]  # fmt: skip
 
 
-def main() -> None:
-    """Run all pools, seeds and policies."""
+def run(options: Options) -> dict:
+    """Run all pools, seeds and policies; the summary."""
     torch.set_num_threads(1)
-    data = sys.argv[1] if len(sys.argv) > 1 else str(ROOT.parent / "shared/data/gpu-records")
-    platforms = (sys.argv[2] if len(sys.argv) > 2 else "k80,v100,mi50").split(",")
-    policies = sys.argv[3].split(",") if len(sys.argv) > 3 else POLICIES
-    results = OUT / "results.csv"
-    rows = read(results) if results.exists() else []
-    rows = [r for r in rows if r["platform"] not in platforms or r["policy"] not in policies]
-    for platform in platforms:
+    results = Path(options.out) / "results.csv"
+    for platform in options.platforms:
         analyzer = load_analyzer(ROOT / "conf", platform)
         usable = [
             task
-            for task in RecordRoot(data).read(Quarantine(), platform)
+            for task in RecordRoot(options.data.root).read(Quarantine(), platform)
             if task.valid.sum() >= LEAST and {"conv2d", "matmul"} & set(task.key.task.split("_"))
         ]
-        step = max(1, len(usable) // TASKS_PER_PLATFORM)
-        for records in usable[OFFSET::step][:TASKS_PER_PLATFORM]:
+        step = max(1, len(usable) // options.tasks)
+        rows: list[dict] = []
+        for records in usable[options.offset :: step][: options.tasks]:
             pool = recorded_pool(records, analyzer=analyzer)
-            for seed in range(SEEDS):
-                for name in policies:
-                    rows.extend(rows_of(platform, pool, seed, name))
-        write(results, rows)
+            for seed in range(options.seeds):
+                for name in options.policies:
+                    rows.extend(rows_of(platform, pool, seed, name, options.prior))
+        write_table(results, merged_table(results, rows, ("platform", "policy")))
     summary = summarise(results)
-    (OUT / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
-    print(json.dumps(summary))
-
-
-def read(results: Path) -> list[dict]:
-    """All rows of earlier starts."""
-    with results.open() as file:
-        return list(csv.DictReader(file))
-
-
-def write(results: Path, rows: list[dict]) -> None:
-    """All rows so far."""
-    with results.open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    write_json(Path(options.out) / "summary.json", summary, indent=1)
+    return summary
 
 
 def summarise(results: Path) -> dict:
@@ -145,7 +140,7 @@ def summarise(results: Path) -> dict:
 
     Of the policies in the file, on the platforms and with the seeds that all of them have.
     """
-    rows = read(results)
+    rows = read_table(results)
     policies = [name for name in POLICIES if any(row["policy"] == name for row in rows)]
     rows = _shared(_shared(rows, "platform", policies), "seed", policies)
     out: dict = {"platforms": sorted({row["platform"] for row in rows})}
@@ -204,4 +199,4 @@ def _mean_to_target(rows: list[dict], name: str, unit: str) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(Options, run, __doc__)

@@ -4,19 +4,18 @@ A cell is one operator, seed and policy: one call of ``tune.py``. A finished cel
 broken one goes on where it stopped, so the script can be stopped and started at will:
 
     python experiments/tune/run.py                              all cells, then the tables
-    python experiments/tune/run.py summary=only                 the tables from the cells there are
-    OUT=DIR python experiments/tune/run.py trials=16 seeds=1 operators=matmul policies=ours,ansor
+    python experiments/tune/run.py summary=true                 the tables from the cells there are
+    python experiments/tune/run.py trials=16 seeds=1 operators=[matmul] policies=[ours] out=DIR
 
-With OUT=DIR in the environment cells and tables go there instead of outputs/ and this folder. All
-policies measure with the same settings on the same machine, one after another.
+With out=DIR cells and tables go there instead of outputs/ and this folder. All policies measure
+with the same settings on the same machine, one after another.
 """
 
 import json
-import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pruner.cli.output import say
+from pruner.cli.script import run_script
+from pruner.files import write_table
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 
 HERE = Path(__file__).resolve().parent
@@ -53,15 +55,28 @@ POLICIES = {
 SETTINGS = ["measure.min_repeat_ms=30", "measure.repeats=3", "num_threads=1"]
 RIVALS = ("metaschedule", "ansor")
 AFTER = (1, 2, 4, 8, 16, 24, 32, 48, 64)  # trials that curves.csv shows
-OUT = Path(os.environ.get("OUT", HERE)).resolve()
-RUNS = ROOT / "outputs" / "experiments-tune" if OUT == HERE else OUT
-DEFAULTS = {
-    "trials": "64",
-    "seeds": "3",
-    "operators": ",".join(OPERATORS),
-    "policies": ",".join(POLICIES),
-    "summary": "too",
-}
+
+
+@dataclass(kw_only=True)
+class Options:
+    """What to run; see above. `summary`: run nothing, only make the tables."""
+
+    trials: int = 64
+    seeds: int = 3
+    operators: list[str] = field(default_factory=lambda: list(OPERATORS))
+    policies: list[str] = field(default_factory=lambda: list(POLICIES))
+    summary: bool = False
+    out: str = str(HERE)
+
+    @property
+    def folder(self) -> Path:
+        """Where tables go."""
+        return Path(self.out).resolve()
+
+    @property
+    def runs(self) -> Path:
+        """Where cells go."""
+        return ROOT / "outputs" / "experiments-tune" if self.folder == HERE else self.folder
 
 
 def run_cell(outputs: Path, name: str, options: list[str]) -> None:
@@ -79,7 +94,7 @@ def run_cell(outputs: Path, name: str, options: list[str]) -> None:
     start = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     ending = "done" if done.returncode == 0 else done.stderr.strip().splitlines()[-1:]
-    print(f"{name}: {ending} in {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+    say(f"{name}: {ending} in {time.monotonic() - start:.0f} s")
 
 
 def curve(folder: Path) -> dict[str, np.ndarray]:
@@ -174,31 +189,31 @@ def cell_name(operator: str, policy: str, seed: int, trials: int) -> str:
     return f"{operator}-{policy}-{trials}-{seed}"
 
 
-def run_cells(trials: int, seeds: int, operators: Sequence[str], policies: Sequence[str]) -> None:
+def run_cells(options: Options) -> None:
     """All cells, one after another; a seed of everything before the next seed."""
-    for seed, operator, policy in product(range(seeds), operators, policies):
-        common = [*SETTINGS, f"budget.trials={trials}", f"seed={seed}"]
-        name = cell_name(operator, policy, seed, trials)
-        run_cell(RUNS, name, [*OPERATORS[operator], *POLICIES[policy], *common])
+    for seed, operator, policy in product(
+        range(options.seeds), options.operators, options.policies
+    ):
+        common = [*SETTINGS, f"budget.trials={options.trials}", f"seed={seed}"]
+        name = cell_name(operator, policy, seed, options.trials)
+        run_cell(options.runs, name, [*OPERATORS[operator], *POLICIES[policy], *common])
 
 
-def main() -> None:
+def run(options: Options) -> dict[str, Any]:
     """Run what is missing, then write results.csv, summary.csv and curves.csv."""
-    options = DEFAULTS | dict(word.split("=", 1) for word in sys.argv[1:])
-    trials, seeds = int(options["trials"]), int(options["seeds"])
-    if options["summary"] != "only":
-        run_cells(trials, seeds, options["operators"].split(","), options["policies"].split(","))
-    table = pd.DataFrame(rows_of(RUNS, trials, seeds))
+    if not options.summary:
+        run_cells(options)
+    table = pd.DataFrame(rows_of(options.runs, options.trials, options.seeds))
     tables = {
         "results": table,
         "summary": summarise(table),
-        "curves": curves(RUNS, trials, seeds),
+        "curves": curves(options.runs, options.trials, options.seeds),
     }
-    OUT.mkdir(parents=True, exist_ok=True)
     for name, content in tables.items():
-        content.to_csv(OUT / f"{name}.csv", index=False, float_format="%.6g")
-    print(json.dumps({"cells": len(table), "summary": str(OUT / "summary.csv")}))
+        rows: list[dict[str, Any]] = content.to_dict("records")
+        write_table(options.folder / f"{name}.csv", rows, floats=".6g")
+    return {"cells": len(table), "summary": str(options.folder / "summary.csv")}
 
 
 if __name__ == "__main__":
-    main()
+    run_script(Options, run, __doc__)

@@ -3,10 +3,13 @@
 import json
 import shutil
 import sys
+from pathlib import Path
 
 import pandas as pd
 import pytest
-from omegaconf import OmegaConf
+import torch
+
+from pruner.models.checkpoint.checkpoint import load_checkpoint
 
 TINY = (
     "source=cpu-sse4",
@@ -55,6 +58,12 @@ def test_methods_are_compared_and_a_run_goes_on_where_it_stopped(monkeypatch, ca
     assert (run / "curves.png").stat().st_size > 10_000
     table = pd.read_csv(run / "results.csv")
     assert len(table) == 6
+    adapted, info = load_checkpoint(Path(moa["checkpoint"]))
+    assert info.seen_tasks.keys() == {"cpu-sse4", "cpu-avx2"}
+    assert len(info.seen_tasks["cpu-avx2"]) == 2  # the tuned tasks
+    given, _ = load_checkpoint(run / "source" / "best.pt")
+    parts = [ranker.network.state_dict().values() for ranker in (adapted, given)]
+    assert any(not torch.equal(a, b) for a, b in zip(*parts, strict=True))
 
     # Lose one cell and the results; what comes back is the same search.
     (run / "cells" / "moa-seed-1.json").rename(tmp_path / "lost.json")
@@ -71,6 +80,7 @@ def test_methods_are_compared_and_a_run_goes_on_where_it_stopped(monkeypatch, ca
 
     # Another method joins; what is there stays and is not computed again.
     before = (run / "cells" / "moa-seed-1.json").stat().st_mtime_ns
+    assert moa["checkpoint"].startswith(str(run / "models"))
     code, more, err = door(monkeypatch, capsys, tmp_path, f"resume={run}", "method=none")
     assert code == 0, err
     assert set(more["methods"]) == {"scratch", "random", "moa", "none"}
@@ -92,42 +102,6 @@ def test_a_given_model_is_judged_on_its_platform_before_it_is_adapted(
     assert result["methods"]["none"]["source_top1_after"]["mean"] == result["source_top1_before"]
 
 
-def test_methods_with_all_their_seeds_are_finished(tmp_path):
-    from pruner.cli.adapt import finished_methods
-
-    (tmp_path / "cells").mkdir()
-    for cell in ("moa-seed-0", "moa-seed-1", "ewc-seed-0", "random-seed-0", "random-seed-1"):
-        (tmp_path / "cells" / f"{cell}.json").touch()
-    assert finished_methods(OmegaConf.create({"seeds": [0, 1]}), tmp_path) == ["moa"]
-
-
-def test_workloads_that_a_checkpoint_learned_anywhere_are_known():
-    from pruner.cli import adapt_data
-    from pruner.data.root import RecordRoot
-    from pruner.errors import PrunerError
-    from pruner.models.checkpoint.checkpoint import CheckpointInfo
-    from pruner.models.registry import ModelSpec
-    from pruner.places import datasets_folder
-
-    root = RecordRoot(datasets_folder() / "bundled")
-    keys = {name: list(adapt_data._read(root, name)) for name in root.platforms}
-    here, third = keys["cpu-sse4"] + keys["cpu-avx2"], keys["cpu-avx512"]
-    learned = {"cpu-avx2": [keys["cpu-avx2"][0].task], "cpu-avx512": [third[1].task, third[2].task]}
-    info = CheckpointInfo(
-        model=ModelSpec(name="PaCM"), feature_version="", dataflow="paper", seen_tasks=learned
-    )
-    seen = adapt_data._seen_workloads(info, root, here)
-    assert seen == {k.identity for k in (keys["cpu-avx2"][0], third[1], third[2])}
-    elsewhere = CheckpointInfo(
-        model=ModelSpec(name="PaCM"),
-        feature_version="",
-        dataflow="paper",
-        seen_tasks={"orin": ["conv2d"]},
-    )
-    with pytest.raises(PrunerError, match=r"fitted on records of orin, which .* lacks"):
-        adapt_data._seen_workloads(elsewhere, root, here)
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -136,9 +110,12 @@ def test_workloads_that_a_checkpoint_learned_anywhere_are_known():
         (("target=null",), "give source=PLATFORM and target=PLATFORM"),
         (("target=k80",), "there are records for: cpu-avx2"),
         (("checkpoint=nowhere",), "checkpoint=nowhere: nowhere does not exist"),
-        (("references=[ansr]",), "known: random, ansor"),
+        (("references=[ansr]",), "known: random, scratch_no_draft"),
         (("num_workers=2", "num_threads=2"), "give num_threads=1, or num_workers=1"),
-        (("stop_after=1",), "Could not override 'stop_after'"),
+        (("stop_after=1",), "stop_after is unknown"),
+        (("split=by_operator",), "split is unknown"),
+        (("+variants.fast={of:mao}",), "variants.fast: of=mao is unknown; known: continue"),
+        (("+variants.moa={of:moa}",), "conf/adaptation has a method of that name"),
     ],
 )
 def test_mistakes_are_one_line_that_names_the_fix(monkeypatch, capsys, tmp_path, arguments, says):

@@ -4,14 +4,16 @@ These are the inputs of the released draft model (PSA); docs/paper.md section 2.
 The paper's own symbols S1 to S8 are a different, cleaner set.
 """
 
+from __future__ import annotations
+
 import numpy as np
 from jaxtyping import Float32
 from numpy.typing import NDArray
 
+from pruner.arrays import Floats
 from pruner.features.statement.analysis import StoreAnalysis
 from pruner.features.statement.memory import LoopFrame
 from pruner.features.statement.ops import FLOAT
-from pruner.features.symbols.statement import PerProgram
 from pruner.features.symbols.table import OFFICIAL_COLUMNS, Row, fill
 from pruner.program.te.bounds import SHARED
 from pruner.program.te.lower import LoopNests
@@ -33,7 +35,7 @@ def official_symbols(
     """
     num = nests.num_programs
     rows: dict[int, Row] = {}
-    workload: dict[int, PerProgram] = {}
+    workload: dict[int, Floats] = {}
     for analysis in analyses:
         key = analysis.store.stage.key
         rows[key] = _row(nests, analysis, workload)
@@ -42,7 +44,7 @@ def official_symbols(
     )
 
 
-def _product(frame: LoopFrame, marks: tuple[str, ...]) -> PerProgram:
+def _product(frame: LoopFrame, marks: tuple[str, ...]) -> Floats:
     """Product over GPU indices; of nested ones with the same name, the innermost counts."""
     out = np.ones(frame.num)
     for mark in marks:
@@ -53,7 +55,7 @@ def _product(frame: LoopFrame, marks: tuple[str, ...]) -> PerProgram:
     return out
 
 
-def _row(nests: LoopNests, analysis: StoreAnalysis, workload: dict[int, PerProgram]) -> Row:
+def _row(nests: LoopNests, analysis: StoreAnalysis, workload: dict[int, Floats]) -> Row:
     frame = analysis.frame
     num = frame.num
     threads = _product(frame, _THREADS)
@@ -68,7 +70,7 @@ def _row(nests: LoopNests, analysis: StoreAnalysis, workload: dict[int, PerProgr
     moves = [a.moves for a in analysis.accesses]
     spatial = moves[0] & counted[:, None]
 
-    def volume(access: int, over: NDArray[np.bool_]) -> PerProgram:
+    def volume(access: int, over: NDArray[np.bool_]) -> Floats:
         inside = moves[access] & over
         return np.where(inside, frame.extents, 1.0).prod(0)
 

@@ -5,13 +5,15 @@ expressions are sums of scaled and possibly divided loop variables; *moving* loo
 range while all others stand at 0, and a term's reach is what interval arithmetic gives.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from jaxtyping import Bool, Float
+from numpy.typing import NDArray
 
-from pruner.arrays import IntLike, dtype_bytes
+from pruner.arrays import Floats, IntLike, dtype_bytes
 from pruner.features.statement.tensors import column
 from pruner.program.dag.expr import Binary, Call, Expr, Load, children, loads
 from pruner.program.index import affine as af
@@ -23,8 +25,6 @@ from pruner.program.te.root_values import root_values
 from pruner.program.te.schedule import AxisKind, StageState
 
 Moving = frozenset[LoopVar]
-PerProgram = Float[np.ndarray, " program"]
-Where = Bool[np.ndarray, " program"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class StatementLoop:
     """A loop around a statement: ``extent`` [N]; ``is_own``: of the statement's own stage."""
 
     var: LoopVar
-    extent: PerProgram
+    extent: Floats
     mark: str | None
     is_reduce: bool
     is_own: bool
@@ -85,7 +85,7 @@ class LoopRoles:
     serial: list[StatementLoop]
 
     @staticmethod
-    def of(loops: Sequence[StatementLoop]) -> "LoopRoles":
+    def of(loops: Sequence[StatementLoop]) -> LoopRoles:
         """Sort loops by their marks.
 
         A cooperative fetch has threads of its own inside the block's: those repeat the block's, and
@@ -122,7 +122,7 @@ class LoopRoles:
         return self.own[last + 1 :]
 
 
-def extent_of(loops: Iterable[StatementLoop], num: int) -> PerProgram:
+def extent_of(loops: Iterable[StatementLoop], num: int) -> Floats:
     """Iterations of nested loops [N]."""
     out = np.ones(num)
     for loop in loops:
@@ -140,11 +140,11 @@ class IndexTerm:
     """``coef * ((index mod upper) div lower)``; ``scale`` is ``|coef|`` [N], 0 where absent."""
 
     term: Term
-    scale: PerProgram
+    scale: Floats
     variables: Moving
-    _reach: dict[Moving, PerProgram] = field(default_factory=dict)
+    _reach: dict[Moving, Floats] = field(default_factory=dict)
 
-    def reach(self, moving: Moving) -> PerProgram:
+    def reach(self, moving: Moving) -> Floats:
         """Largest minus smallest value of the quotient [N], coefficient left out."""
         inside = self.variables & moving
         if inside not in self._reach:
@@ -182,7 +182,7 @@ class NestAccess:
 
     stage: StageState
     scope: int
-    sizes: list[PerProgram]
+    sizes: list[Floats]
     indices: list[list[IndexTerm]]
     around: Moving
     num: int
@@ -192,19 +192,19 @@ class NestAccess:
         """Size of one element."""
         return dtype_bytes(self.stage.dtype)
 
-    def widths(self, moving: Moving) -> list[PerProgram]:
+    def widths(self, moving: Moving) -> list[Floats]:
         """Values a dimension's index spans, per dimension [N] (box rule)."""
         return [_width(terms, moving, self.num) for terms in self.indices]
 
-    def footprint(self, moving: Moving) -> PerProgram:
+    def footprint(self, moving: Moving) -> Floats:
         """Elements of the box that is touched [N]."""
         return product_of(self.widths(moving), self.num)
 
-    def count(self, moving: Moving) -> PerProgram:
+    def count(self, moving: Moving) -> Floats:
         """Distinct elements [N]: a strided outer term skips some of the box."""
         return product_of((_distinct(terms, moving, self.num) for terms in self.indices), self.num)
 
-    def uses(self, var: LoopVar) -> Where:
+    def uses(self, var: LoopVar) -> NDArray[np.bool_]:
         """Where the loop's variable is in an index [N]."""
         out = np.zeros(self.num, bool)
         for terms in self.indices:
@@ -213,7 +213,7 @@ class NestAccess:
                     out |= term.scale > 0
         return out
 
-    def stride(self, var: LoopVar) -> PerProgram:
+    def stride(self, var: LoopVar) -> Floats:
         """Elements between neighbouring iterations of a loop [N]; divided indices count whole."""
         out, row = np.zeros(self.num), np.ones(self.num)
         for terms, size in zip(reversed(self.indices), reversed(self.sizes), strict=True):
@@ -223,7 +223,7 @@ class NestAccess:
             row = row * size
         return out
 
-    def parts(self, var: LoopVar) -> PerProgram:
+    def parts(self, var: LoopVar) -> Floats:
         """Product of the ranges of the terms made of this loop alone [N]."""
         out = np.ones(self.num)
         for terms in self.indices:
@@ -233,7 +233,7 @@ class NestAccess:
         return out
 
 
-def product_of(values: Iterable[PerProgram], num: int) -> PerProgram:
+def product_of(values: Iterable[Floats], num: int) -> Floats:
     """Product of per-program values [N]."""
     out = np.ones(num)
     for value in values:
@@ -241,7 +241,7 @@ def product_of(values: Iterable[PerProgram], num: int) -> PerProgram:
     return out
 
 
-def _width(terms: list[IndexTerm], moving: Moving, num: int) -> PerProgram:
+def _width(terms: list[IndexTerm], moving: Moving, num: int) -> Floats:
     out = np.ones(num)
     for term in terms:
         if term.variables & moving:
@@ -249,7 +249,7 @@ def _width(terms: list[IndexTerm], moving: Moving, num: int) -> PerProgram:
     return out
 
 
-def _distinct(terms: list[IndexTerm], moving: Moving, num: int) -> PerProgram:
+def _distinct(terms: list[IndexTerm], moving: Moving, num: int) -> Floats:
     """Least over all cuts of (values of the wide-stepping terms) x (span of the others)."""
     inside = [term for term in terms if term.variables & moving]
     if len(inside) < 2:
@@ -266,7 +266,7 @@ def _distinct(terms: list[IndexTerm], moving: Moving, num: int) -> PerProgram:
     return count
 
 
-def _width_or_steps(inside: list[IndexTerm], moving: Moving, num: int) -> PerProgram:
+def _width_or_steps(inside: list[IndexTerm], moving: Moving, num: int) -> Floats:
     if not inside:
         return np.ones(num)
     return np.where(inside[0].scale > 0, inside[0].reach(moving) + 1, 1)
@@ -287,8 +287,8 @@ class NestStatement:
     write: NestAccess
     reads: list[NestAccess]
     index_values: tuple[Affine, ...]
-    tile: list[PerProgram]
-    unroll: PerProgram
+    tile: list[Floats]
+    unroll: Floats
     is_reduction: bool
 
 
@@ -299,7 +299,7 @@ def nest_statements(nests: LoopNests) -> list[NestStatement]:
         last.pop(store.stage.key, None)
         last[store.stage.key] = store
     kinds = {leaf.var: leaf.kind for stage in nests.schedule.pool for leaf in stage.leaves}
-    extents: dict[LoopVar, PerProgram] = {}
+    extents: dict[LoopVar, Floats] = {}
     return [_statement(nests, _whole(nests, s), kinds, extents) for s in last.values()]
 
 
@@ -325,7 +325,7 @@ def _statement(
     nests: LoopNests,
     store: Store,
     kinds: dict[LoopVar | None, AxisKind],
-    extents: dict[LoopVar, PerProgram],
+    extents: dict[LoopVar, Floats],
 ) -> NestStatement:
     num, stage = nests.num_programs, store.stage
     for loop in store.loops:

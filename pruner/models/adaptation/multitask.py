@@ -38,7 +38,7 @@ class MultiTask(FittedAdaptation):
     ) -> None:
         super().__init__(setting, fit=fit)
         self.source_weight = source_weight
-        self._example = source_example(setting, "mtl", num_source)
+        self._example = source_example(setting, "multi_task", num_source)
         network = self.ranker.network
         self.source_head: dict[str, Tensor] = {
             name: nn.Parameter(value.detach().clone())
@@ -46,7 +46,9 @@ class MultiTask(FittedAdaptation):
             if name.startswith(HEAD)
         }
         if not self.source_head:
-            raise PrunerError(f"method=mtl: {type(network).__name__} has no layer named {HEAD!r}")
+            raise PrunerError(
+                f"method=multi_task: {type(network).__name__} has no layer named {HEAD!r}"
+            )
 
     def _learn(self, store: ProgramStore, index: torch.Tensor) -> None:
         # Another stream than the target's batches, or both would be shuffled alike.

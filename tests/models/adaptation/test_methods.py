@@ -40,7 +40,7 @@ def first(store, num):
 
 def updates_to_learn(method):
     """The official period of MoA is four updates."""
-    return 4 if method in ("moa_official", "moa_period4") else 1
+    return 4 if method == "moa_official" else 1
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -170,7 +170,7 @@ def test_a_missing_source_is_told(method):
     assert isinstance(told.value.__cause__, PrunerError)
 
 
-@pytest.mark.parametrize("method", ["mtl", "ewc"])
+@pytest.mark.parametrize("method", ["multi_task", "ewc"])
 def test_missing_source_programs_are_told(method):
     no_store = SimpleNamespace(ranker=world().ranker, store=None)
     with pytest.raises(Exception, match="needs labelled source programs"):
@@ -211,7 +211,7 @@ def test_failed_measurements_teach_nothing_wrong():
     assert np.isfinite(scores(adapted, here.others)).all()
 
 
-@pytest.mark.parametrize("method", shifted.CHOICES)
+@pytest.mark.parametrize("method", shifted.METHODS)
 def test_every_configuration_is_as_its_constructor_wants(method):
     setting = Setting(
         make_network=NETWORKS["pacm"], source=world().ranker, source_store=world().store

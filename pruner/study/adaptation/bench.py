@@ -1,41 +1,57 @@
-"""What ``adapt.py`` runs on: tasks to tune, tasks to judge by, labels, and the source model."""
+"""What methods are compared on: tasks to tune, tasks to judge by, labels, and the source model."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path
 
 import numpy as np
 import torch
-from omegaconf import DictConfig
 
-from pruner.cli.dataset import record_root
-from pruner.cli.options import plain
-from pruner.cli.output import say
-from pruner.cli.progress import track
-from pruner.cli.recipe import recipe_of, watching
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.data.splits import Split
 from pruner.data.tasks import TaskKey, TaskRecords
 from pruner.errors import DataError, PrunerError
-from pruner.files import save_metrics
 from pruner.models.adaptation.base import Setting
-from pruner.models.analyzer.analyzer import load_analyzer
+from pruner.models.analyzer.analyzer import Analyzer
 from pruner.models.checkpoint.checkpoint import CheckpointInfo
 from pruner.models.model import Network
 from pruner.models.programs.reading import Dataflow, Tally, featurize_task
 from pruner.models.programs.store import ProgramStore
 from pruner.models.programs.subset import subset
 from pruner.models.ranker import NeuralRanker
-from pruner.models.training.fit import check_recipe, ranker_of
-from pruner.places import conf_folder
 from pruner.program.dag.task_index import TaskIndex, task_index_of
 from pruner.search.offline.recorded import RecordedPool, recorded_pool
 from pruner.search.offline.tuning import Quality
-from pruner.study.training import Part, run_part
+from pruner.study.progress import Progress
 
 _VALIDATED = 10  # one source task in so many chooses the source model's epoch
+
+SourceModel = tuple[NeuralRanker, CheckpointInfo]
+TrainSource = Callable[[ProgramStore, Split], SourceModel]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What a comparison may spend.
+
+    ``trials`` measured programs in all, ``batch`` a round, on ``tasks`` tuned tasks with at least
+    ``least`` measured programs and, where there are such, a median latency of ``spread`` times the
+    best; ``held_out`` tasks judge, ``labels`` are drawn from ``label_tasks`` others; an update
+    takes at most ``max_steps`` gradient steps; ``source_programs`` a source task, for methods that
+    look at them again.
+    """
+
+    trials: int
+    batch: int
+    tasks: int
+    least: int
+    spread: float
+    held_out: int
+    label_tasks: int
+    labels: Sequence[int | str]
+    max_steps: int
+    source_programs: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -43,25 +59,36 @@ class Bench:
     """Everything the cells of one source and target share.
 
     ``held_out`` and ``labelled``: tasks of the target that are not tuned; ``source_held_out``: the
-    tuned and held-out workloads on the source platform, None where it has none of them.
+    tuned and held-out workloads on the source platform, None where it has none of them; ``info``
+    describes the source model.
     """
 
     pools: Sequence[RecordedPool]
     held_out: ProgramStore
     labelled: ProgramStore
     source: NeuralRanker
+    info: CheckpointInfo
     source_store: ProgramStore | None
     source_held_out: ProgramStore | None
-    make_network: Callable[[], Network]
 
     def setting(self, seed: int) -> Setting:
         """What a method starts from."""
         return Setting(
-            make_network=self.make_network,
+            make_network=self._network,
             source=self.source,
             source_store=self.source_store,
             seed=seed,
         )
+
+    def source_quality(self) -> Quality | None:
+        """How good the source model is on its own platform before it is adapted."""
+        store = self.source_held_out
+        return None if store is None else Quality.of(self.source, store)
+
+    def _network(self) -> Network:
+        network = self.info.model.build()
+        assert isinstance(network, Network), type(network)
+        return network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +105,7 @@ class Chosen:
         return frozenset(key.identity for key in (*self.tuned, *self.held_out))
 
 
-def choose_tasks(spreads: Mapping[TaskKey, float], budget: DictConfig) -> Chosen:
+def choose_tasks(spreads: Mapping[TaskKey, float], budget: Budget) -> Chosen:
     """Divide tasks, one of a workload, in the order of a hash of the workload.
 
     `spreads`: median latency / best of every usable task. Tasks below ``budget.spread``, whose
@@ -103,73 +130,79 @@ def choose_tasks(spreads: Mapping[TaskKey, float], budget: DictConfig) -> Chosen
     )
 
 
-def prepare(config: DictConfig, folder: Path) -> Bench:
-    """Read the records, choose tasks, load or train the source model."""
-    root = record_root(config.data)
+def prepare(
+    root: RecordRoot,
+    source: str,
+    target: str,
+    budget: Budget,
+    *,
+    analyzer: Analyzer,
+    train: TrainSource,
+    given: SourceModel | None = None,
+    dataflow: Dataflow = "paper",
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Bench:
+    """Read the records of both platforms, choose tasks, take the given source model or train one.
+
+    `analyzer` drafts on the target. `train` gets the source's programs and a split whose test side
+    are the workloads that the source model must not see; `dataflow` is what it is trained with.
+
+    Raises:
+        DataError: records of a platform are missing, or too few tasks.
+        PrunerError: the given model has seen workloads of platforms that are not here.
+    """
+    progress = progress or Progress()
     index = task_index_of(root.path)
-    source, target = _read(root, config.source), _read(root, config.target)
-    loaded = _given_source(config)
-    seen = _seen_workloads(loaded[1], root, {**source, **target}) if loaded else frozenset()
+    ours, theirs = _read(root, source, progress), _read(root, target, progress)
+    seen = seen_workloads(given[1], root, {**ours, **theirs}, progress) if given else frozenset()
     usable = {
         key: float(np.median(records.latency_s[records.valid]) / records.best_s)
-        for key, records in target.items()
-        if records.valid.sum() >= config.budget.least and key.identity not in seen
+        for key, records in theirs.items()
+        if records.valid.sum() >= budget.least and key.identity not in seen
     }
-    chosen = choose_tasks(usable, config.budget)
-    dataflow: Dataflow = loaded[1].dataflow if loaded else config.features.dataflow  # type: ignore[assignment]
-    source_programs = _featurised(list(source.values()), dataflow, index)
-    ranker, info = loaded or _train_source(config, folder, source_programs, chosen)
-    analyzer = load_analyzer(conf_folder(), config.target)
+    chosen = choose_tasks(usable, budget)
+    if given:
+        dataflow = given[1].dataflow  # type: ignore[assignment]
+    programs = _featurised(list(ours.values()), dataflow, index, progress)
+    ranker, info = given or train(programs, _split(programs, chosen, seed))
     pools = [
-        recorded_pool(target[key], analyzer=analyzer, dataflow=dataflow, tasks=index)
+        recorded_pool(theirs[key], analyzer=analyzer, dataflow=dataflow, tasks=index)
         for key in chosen.tuned
     ]
-    source_held_out = _of_workloads(source_programs, chosen.unseen)
-    if loaded and source_held_out is not None:  # a model trained here is judged as it is trained
-        judged = Quality.of(ranker, source_held_out)
-        (folder / "source").mkdir(exist_ok=True)
-        save_metrics(folder / "source", {"top1": judged.top1, "top5": judged.top5})
-    say(_summary(config, chosen, info))
+    progress.tell(_summary(target, chosen, info))
     return Bench(
         pools=[pool for pool in pools if pool is not None],
-        held_out=_featurised([target[key] for key in chosen.held_out], dataflow, index),
-        labelled=_featurised([target[key] for key in chosen.labelled], dataflow, index),
+        held_out=_featurised([theirs[key] for key in chosen.held_out], dataflow, index, progress),
+        labelled=_featurised([theirs[key] for key in chosen.labelled], dataflow, index, progress),
         source=ranker,
-        source_store=_thinned(source_programs, chosen, config.budget.source_programs),
-        source_held_out=source_held_out,
-        make_network=lambda: _network(info),
+        info=info,
+        source_store=_thinned(programs, chosen, budget.source_programs),
+        source_held_out=_of_workloads(programs, chosen.unseen),
     )
 
 
-def _read(root: RecordRoot, platform: str) -> dict[TaskKey, TaskRecords]:
+def _read(root: RecordRoot, platform: str, progress: Progress) -> dict[TaskKey, TaskRecords]:
     with Quarantine() as quarantine:
         files = len(root.task_files(platform))
-        tasks = track(root.read(quarantine, platform), f"reading {platform}", files)
+        read = root.read(quarantine, platform)
+        tasks = progress.track(read, f"reading {platform}", files)
         return {records.key: records for records in tasks}
 
 
 def _featurised(
-    tasks: Sequence[TaskRecords], dataflow: Dataflow, index: TaskIndex | None
+    tasks: Sequence[TaskRecords], dataflow: Dataflow, index: TaskIndex | None, progress: Progress
 ) -> ProgramStore:
     tally = Tally()
     parts = (
         featurize_task(records, dataflow, tally, index)
-        for records in track(tasks, "features", len(tasks))
+        for records in progress.track(tasks, "features", len(tasks))
     )
     return ProgramStore.build(part for part in parts if part is not None)
 
 
-def _given_source(config: DictConfig) -> tuple[NeuralRanker, CheckpointInfo] | None:
-    if config.checkpoint is None:
-        return None
-    ranker, info = ranker_of(Path(config.checkpoint))
-    if not isinstance(ranker, NeuralRanker):
-        raise PrunerError(f"checkpoint={config.checkpoint}: adaptation needs a neural model")
-    return ranker, info
-
-
-def _seen_workloads(
-    info: CheckpointInfo, root: RecordRoot, known: Iterable[TaskKey]
+def seen_workloads(
+    info: CheckpointInfo, root: RecordRoot, known: Iterable[TaskKey], progress: Progress
 ) -> frozenset[str]:
     """Workloads that a given checkpoint was fitted on, whatever the platform.
 
@@ -183,38 +216,22 @@ def _seen_workloads(
             f"checkpoint: fitted on records of {', '.join(missing)}, which {root.path} lacks; "
             "without them its workloads cannot be left out of the comparison"
         )
-    keys.update(key for platform in sorted(others) for key in _read(root, platform))
+    keys.update(key for platform in sorted(others) for key in _read(root, platform, progress))
     return frozenset(key.identity for key in keys if info.has_seen(key))
 
 
-def _train_source(
-    config: DictConfig, folder: Path, store: ProgramStore, chosen: Chosen
-) -> tuple[NeuralRanker, CheckpointInfo]:
+def _split(store: ProgramStore, chosen: Chosen, seed: int) -> Split:
+    """Training and validation tasks of the source model; test: the workloads it must not see."""
     known = [key for key in store.keys if key.identity not in chosen.unseen]
     judges = [key for key in store.keys if key.identity in chosen.unseen]
     valid = known[::_VALIDATED]
-    split = Split(
+    return Split(
         name="adapt",
-        seed=config.seed,
+        seed=seed,
         train=tuple(key for key in known if key not in valid),
         valid=tuple(valid),
         test=tuple(judges or valid),
     )
-    config.platform.name = config.source
-    part = Part(name="source", folder=folder / "source", split=split, seed=config.seed)
-    recipe = recipe_of(config)
-    check_recipe(recipe)
-    run_part(recipe, store, part, config=plain(config), watching=watching(config))
-    ranker, info = ranker_of(part.checkpoint)
-    if not isinstance(ranker, NeuralRanker):
-        raise PrunerError("model: adaptation needs a neural model, such as model=pacm_narrow")
-    return ranker, info
-
-
-def _network(info: CheckpointInfo) -> Network:
-    network = info.model.build()
-    assert isinstance(network, Network), type(network)
-    return network
 
 
 def _of_workloads(store: ProgramStore, identities: frozenset[str]) -> ProgramStore | None:
@@ -229,9 +246,9 @@ def _thinned(store: ProgramStore, chosen: Chosen, each: int) -> ProgramStore:
     return subset(store, torch.cat([p[:: max(1, len(p) // each)][:each] for p in parts]))
 
 
-def _summary(config: DictConfig, chosen: Chosen, info: CheckpointInfo) -> str:
+def _summary(target: str, chosen: Chosen, info: CheckpointInfo) -> str:
     known = "has seen none of the first two" if info.seen_tasks else "does not say what it has seen"
     return (
-        f"{config.target}: {len(chosen.tuned)} tasks tuned, {len(chosen.held_out)} judge, labels "
+        f"{target}: {len(chosen.tuned)} tasks tuned, {len(chosen.held_out)} judge, labels "
         f"from {len(chosen.labelled)}; the source model {known}"
     )

@@ -1,0 +1,1 @@
+"""Adaptation methods compared by replaying online tuning on records of another platform."""

@@ -1,0 +1,155 @@
+"""Cells of a comparison: one method with one seed, each a file, computed in any order."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from pruner.errors import PrunerError
+from pruner.files import write_json
+from pruner.models.adaptation.base import Adaptation, FittedAdaptation, Setting
+from pruner.models.checkpoint.checkpoint import CheckpointInfo, save_checkpoint
+from pruner.models.registry import MODELS
+from pruner.search.offline.comparison import Cell
+from pruner.search.offline.tuning import (
+    Quality,
+    affordable,
+    label_sizes,
+    quality_by_labels,
+    tune,
+    without_draft,
+)
+from pruner.search.policy import RoundSettings
+from pruner.study.adaptation.bench import Bench, Budget
+from pruner.study.progress import Progress
+from pruner.study.workers import forked
+
+# References beside the methods: random search, and the model learnt from scratch without a draft.
+RANDOM, NO_DRAFT, FROM_SCRATCH = "random", "scratch_no_draft", "scratch"
+REFERENCES = (RANDOM, NO_DRAFT)
+
+Wanted = tuple[str, int]  # method and seed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cells:
+    """The files of a run's cells: results under ``cells/``, adapted models under ``models/``."""
+
+    folder: Path
+
+    def path(self, wanted: Wanted) -> Path:
+        """Where the result of a cell is, or will be."""
+        return self.folder / "cells" / f"{wanted[0]}-seed-{wanted[1]}.json"
+
+    def model(self, wanted: Wanted) -> Path:
+        """Where the model is that a cell ends with."""
+        return self.folder / "models" / f"{wanted[0]}-seed-{wanted[1]}.pt"
+
+    def missing(self, wanted: Iterable[Wanted]) -> list[Wanted]:
+        """Those without a result yet."""
+        return [one for one in wanted if not self.path(one).is_file()]
+
+    def finished(self, methods: Iterable[str], seeds: Sequence[int]) -> list[str]:
+        """Methods that have a result with every seed."""
+        return [name for name in methods if not self.missing([(name, seed) for seed in seeds])]
+
+    def load(self, wanted: Wanted) -> Cell:
+        """A finished cell."""
+        return Cell.from_json(json.loads(self.path(wanted).read_text(encoding="utf-8")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """How a cell is computed. `make` builds the method of a name from what it starts from."""
+
+    bench: Bench
+    budget: Budget
+    settings: RoundSettings
+    make: Callable[[str, Setting], Adaptation]
+    cells: Cells
+
+
+def run_cells(
+    work: Work,
+    wanted: Sequence[Wanted],
+    *,
+    title: str,
+    num_workers: int = 1,
+    progress: Progress | None = None,
+) -> None:
+    """Compute and write cells, in `num_workers` processes.
+
+    Raises PrunerError where a process ended without the result of a cell.
+    """
+    progress = progress or Progress()
+    for name in ("cells", "models"):
+        (work.cells.folder / name).mkdir(exist_ok=True)
+    if num_workers == 1:
+        for cell in progress.track(wanted, title, len(wanted)):
+            run_cell(work, cell)
+        return
+    with forked(wanted, partial(run_cell, work), num_workers, progress.tell) as working:
+        for cell in progress.track(wanted, title, len(wanted)):
+            path = work.cells.path(cell)
+            while not path.is_file() and working():
+                pass
+            if not path.is_file():
+                folder = work.cells.folder
+                raise PrunerError(f"{path.stem}: no result; resume={folder} keeps what is finished")
+
+
+def run_cell(work: Work, wanted: Wanted) -> None:
+    """Tune, keep the model, learn from labels, look back at the source; write the result."""
+    name, seed = wanted
+    bench, budget = work.bench, work.budget
+    adaptation = None
+    if name != RANDOM:
+        make = partial(_adaptation, work, FROM_SCRATCH if name == NO_DRAFT else name, seed)
+        adaptation = make()
+    curve = tune(
+        bench.pools,
+        adaptation,
+        without_draft(work.settings) if name == NO_DRAFT else work.settings,
+        trials=affordable(bench.pools, budget.trials),
+        batch=budget.batch,
+        seed=seed,
+    )
+    labels, source = {}, None
+    if adaptation is not None:
+        _keep(work, wanted, adaptation)
+    if adaptation is not None and name != NO_DRAFT:
+        sizes = label_sizes(budget.labels, bench.labelled.num_programs)
+        labels = quality_by_labels(make, bench.labelled, bench.held_out, sizes, seed=seed)
+        if bench.source_held_out is not None:
+            source = Quality.of(adaptation.ranker, bench.source_held_out)
+    cell = Cell(method=name, seed=seed, curve=curve, labels=labels, source=source)
+    write_json(work.cells.path(wanted), cell.to_json())
+
+
+def _adaptation(work: Work, name: str, seed: int) -> Adaptation:
+    """A method as it is described, with no more steps an update than the budget allows."""
+    made = work.make(name, work.bench.setting(seed))
+    if isinstance(made, FittedAdaptation):
+        most = work.budget.max_steps
+        made.fit.max_steps = min(made.fit.max_steps or most, most)
+    return made
+
+
+def _keep(work: Work, wanted: Wanted, adaptation: Adaptation) -> None:
+    """Write the adapted model, unless its network is one that a checkpoint cannot name."""
+    info, ranker = work.bench.info, adaptation.ranker
+    if type(ranker.network) is MODELS.get(info.model.name):
+        save_checkpoint(work.cells.model(wanted), ranker, adapted_info(info, work.bench, wanted))
+
+
+def adapted_info(info: CheckpointInfo, bench: Bench, wanted: Wanted) -> CheckpointInfo:
+    """What an adapted model has seen: the source model's tasks and the tuned ones."""
+    seen = {platform: list(tasks) for platform, tasks in info.seen_tasks.items()}
+    for pool in bench.pools:
+        tasks = seen.setdefault(pool.key.platform, [])
+        if pool.key.task not in tasks:
+            tasks.append(pool.key.task)
+    method, seed = wanted
+    config = {**info.config, "adapted": {"method": method, "seed": seed}}
+    return replace(info, seen_tasks=seen, config=config, metrics={})

@@ -1,0 +1,130 @@
+"""What a comparison of adaptation methods says: a summary, a table of cells, curves."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+
+from pruner.files import write_table
+from pruner.search.offline.comparison import Cell, Comparison
+from pruner.study.adaptation.cells import REFERENCES, Cells
+
+TABLE, PLOT = "results.csv", "curves.png"
+_POINTS = 200
+_A_PANEL = 6  # methods that one panel of the plot can show, beside the references
+
+
+def compare(
+    cells: Sequence[Cell], baseline: str, source: str, target: str, folder: Path
+) -> dict[str, Any]:
+    """Summary of all methods; writes the table of cells and the plot into `folder`."""
+    comparison = Comparison(cells, baseline)
+    rows = [{"source": source, "target": target, **_row(comparison, cell)} for cell in cells]
+    write_table(folder / TABLE, rows, floats=".6g")
+    plot_curves(comparison, folder / PLOT, f"{source} to {target}")
+    methods = {}
+    for name in comparison.methods:
+        methods[name] = comparison.summary(name)
+        best = min(comparison.cells(name), key=lambda cell: cell.curve.area)
+        checkpoint = Cells(folder=folder).model((name, best.seed))
+        if checkpoint.is_file():
+            methods[name]["checkpoint"] = str(checkpoint)
+    return {
+        "source": source,
+        "target": target,
+        "baseline": baseline,
+        "methods": methods,
+        "results": str(folder / TABLE),
+        "plot": str(folder / PLOT),
+    }
+
+
+def _row(comparison: Comparison, cell: Cell) -> dict[str, Any]:
+    trials, seconds = comparison.reach(cell, "trials"), comparison.reach(cell, "seconds")
+    row = {
+        "method": cell.method,
+        "seed": cell.seed,
+        "area": cell.curve.area,
+        "final_relative_latency": cell.curve.final,
+        "reached_target": int(trials.reached),
+        "trials_to_target": trials.at,
+        "seconds_to_target": seconds.at,
+        "total_s": cell.curve.elapsed_s[-1],
+        "source_top1_after": None if cell.source is None else cell.source.top1,
+    }
+    for name, quality in cell.labels.items():
+        row |= {f"top1_labels_{name}": quality.top1, f"top5_labels_{name}": quality.top5}
+    return row
+
+
+def summary_lines(methods: dict[str, Any]) -> list[str]:
+    """A small table for people."""
+    lines = [
+        f"{'method':18s}    area   final   trials  seconds  reached  (to the baseline's final)"
+    ]
+    for name, found in methods.items():
+        trials, seconds = found["trials_to_target"], found["seconds_to_target"]
+        lines.append(
+            f"{name:18s} {found['area']['mean']:7.4f} {found['final']['mean']:7.4f} "
+            f"{trials['mean']:8.1f} {seconds['mean']:8.1f}  {trials['reached']}/{trials['runs']}"
+        )
+    return lines
+
+
+def plot_curves(comparison: Comparison, path: Path, title: str) -> None:
+    """Mean and range over seeds of the relative latency against trials and seconds.
+
+    A row of panels shows at most six methods beside the references and the baseline, dashed, which
+    are in every row: more curves on one axis could not be told apart.
+    """
+    references = [m for m in comparison.methods if m in (*REFERENCES, comparison.baseline)]
+    methods = [m for m in comparison.methods if m not in references]
+    shown = [methods[n : n + _A_PANEL] for n in range(0, len(methods), _A_PANEL)] or [[]]
+    figure = Figure(figsize=(10.5, 3.4 * len(shown) + 0.4), layout="constrained")
+    axes = figure.subplots(len(shown), 2, sharey=True, squeeze=False)
+    colors = matplotlib.colormaps["tab10"].colors  # type: ignore[attr-defined]
+    greys = ("black", "dimgrey", "darkgrey")
+    for row, names in zip(axes, shown, strict=True):
+        for name, color in zip(references, greys, strict=False):
+            _draw(row, comparison, name, color, "--")
+        for number, name in enumerate(names):
+            _draw(row, comparison, name, colors[number], "-")
+        row[1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+        row[0].set_ylabel("latency / best of the pools")
+        for axis in row:
+            plain_log_ticks(axis)
+            axis.grid(axis="y", alpha=0.3)
+    axes[-1][0].set_xlabel("trials")
+    axes[-1][1].set_xlabel("simulated seconds")
+    figure.suptitle(f"{title}: geometric mean of tasks, mean and range of seeds")
+    figure.savefig(path, dpi=110)
+
+
+def plain_log_ticks(axis: Axes) -> None:
+    """A logarithmic y axis whose ticks are plain numbers."""
+    axis.set_yscale("log")
+    axis.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _draw(row: Sequence[Axes], comparison: Comparison, method: str, color: Any, style: str) -> None:
+    curves = [cell.curve for cell in comparison.cells(method)]
+    for axis, unit in zip(row, ("trials", "elapsed_s"), strict=True):
+        start = max(getattr(curve, unit)[0] for curve in curves)
+        end = min(getattr(curve, unit)[-1] for curve in curves)
+        grid = np.linspace(start, end, _POINTS)
+        values = np.stack([_steps(getattr(c, unit), c.relative_latency, grid) for c in curves])
+        axis.plot(grid, values.mean(axis=0), style, color=color, label=method)
+        low, high = values.min(axis=0), values.max(axis=0)
+        axis.fill_between(grid, low, high, color=color, alpha=0.12, lw=0)
+
+
+def _steps(at: np.ndarray, values: np.ndarray, grid: np.ndarray) -> np.ndarray:
+    """A step function at the points of a grid that begins at or after its first step."""
+    return values[np.searchsorted(at, grid, side="right") - 1]

@@ -43,11 +43,15 @@ WORKLOAD_COLUMNS = (
 )
 
 
-def workload_flags(dag: ComputeDAG) -> Float32[np.ndarray, " 10"]:
+def workload_flags(dag: ComputeDAG) -> Float32[np.ndarray, " flag"]:
     """Values of :data:`WORKLOAD_COLUMNS`.
 
     Words are looked for in the text as the original prints it, so those in the lost middle of a
     very long line do not count.
     """
-    text = dag_text(dag)
+    return text_flags(dag_text(dag))
+
+
+def text_flags(text: str) -> Float32[np.ndarray, " flag"]:
+    """Values of :data:`WORKLOAD_COLUMNS` for the text of a computation."""
     return np.array([word in text for word in WORDS] + [False], dtype=np.float32)

@@ -17,6 +17,7 @@ from pruner.features.batch import ProgramFeatures
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.search.space import RowKeys
 from pruner.tune.spaces.design import DesignSpace
+from pruner.tune.spaces.text import module_flags
 from pruner.tune.tvm_import import load_tvm
 
 _TRIES = 20  # draws that may be refused for every one that is wanted
@@ -35,6 +36,7 @@ class ReplaySpace:
         self._design = design
         self.num_slots = sum(design.widths)
         self.keys = RowKeys(self.num_slots)
+        self._workload = module_flags(design.module)
         self._finished: dict[int, Any] = {}
         ms = load_tvm().meta_schedule
         self._extractor = ms.feature_extractor.PerStoreFeature()
@@ -103,7 +105,7 @@ class ReplaySpace:
         counts = np.zeros(len(decisions), np.int64)
         counts[valid] = [len(table) for table in rows]
         refused = dict.fromkeys(np.flatnonzero(~valid).tolist(), "refused-by-tvm")
-        nothing = ProgramFeatures.empty(len(decisions), failures=refused)
+        nothing = ProgramFeatures.empty(len(decisions), workload=self._workload, failures=refused)
         return replace(
             nothing,
             statement=np.concatenate([nothing.statement, *rows]),

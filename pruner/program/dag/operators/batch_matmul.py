@@ -26,11 +26,16 @@ def _dag(batch: int, heads: int, m: int, k: int, n: int) -> DagBuilder:
 
 def _te(te: Any, _topi: Any, dtype: str, batch: int, heads: int, m: int, k: int, n: int) -> Tensors:
     count = batch * heads
-    a = te.placeholder((count, m, k), dtype, name="A")
-    b = te.placeholder((count, k, n), dtype, name="B")
+    left = te.placeholder((count, m, k), dtype, name="A")
+    right = te.placeholder((count, k, n), dtype, name="B")
     r = te.reduce_axis((0, k), name="k")
-    c = te.compute((count, m, n), lambda z, x, y: te.sum(a[z, x, r] * b[z, r, y], axis=r), name="C")
-    return [a, b, c]
+    # Tensor and axes are named as in the compute DAG: the workload flags are read off the names.
+    out = te.compute(
+        (count, m, n),
+        lambda b, i, j: te.sum(left[b, i, r] * right[b, r, j], axis=r),
+        name="compute",
+    )
+    return [left, right, out]
 
 
 OPERATOR = Operator(dag=_dag, te=_te, options=("batch", "m", "n", "k"), fixed={"heads": 1})

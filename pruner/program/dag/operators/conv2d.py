@@ -55,7 +55,7 @@ def _te(
 ) -> Tensors:
     amounts = pad_amounts(padding, kh, kw)
     data = te.placeholder((n, ci, h, w), dtype, name="data")
-    padded = te_pad(topi, data, amounts)
+    padded = te_pad(topi, data, amounts, "pad_temp")
     kernel = te.placeholder((co, ci, kh, kw), dtype, name="kernel")
     rc = te.reduce_axis((0, ci), name="rc")
     shape = (n, co, *output_sizes((h, w), (kh, kw), amounts, stride))

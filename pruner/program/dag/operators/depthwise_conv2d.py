@@ -54,10 +54,10 @@ def _te(
 ) -> Tensors:
     amounts = pad_amounts(padding, kh, kw)
     data = te.placeholder((n, c, h, w), dtype, name="data")
-    padded = te_pad(topi, data, amounts)
+    padded = te_pad(topi, data, amounts, "PaddedInput")
     kernel = te.placeholder((c, 1, kh, kw), dtype, name="kernel")
     shape = (n, c, *output_sizes((h, w), (kh, kw), amounts, stride))
-    return [data, kernel, te_windows(te, padded, kernel, shape, stride, [])]
+    return [data, kernel, te_windows(te, padded, kernel, shape, stride, [], "DepthwiseConv2d")]
 
 
 OPERATOR = Operator(dag=_dag, te=_te, options=ARGUMENTS["depthwise_conv2d"])

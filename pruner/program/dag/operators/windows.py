@@ -79,14 +79,20 @@ def pad_nchw(
     return dag.compute(name, dims, body, tag="injective,pad")
 
 
-def te_pad(topi: Any, data: Any, amounts: Amounts) -> Any:
-    """The padded copy as a TE tensor."""
+def te_pad(topi: Any, data: Any, amounts: Amounts, name: str) -> Any:
+    """The padded copy as a TE tensor, named as the stage of the compute DAG."""
     top, left, bottom, right = amounts
-    return topi.nn.pad(data, (0, 0, top, left), (0, 0, bottom, right), name="pad")
+    return topi.nn.pad(data, (0, 0, top, left), (0, 0, bottom, right), name=name)
 
 
 def te_windows(
-    te: Any, padded: Any, kernel: Any, shape: Sequence[int], stride: int, channels: Sequence[Any]
+    te: Any,
+    padded: Any,
+    kernel: Any,
+    shape: Sequence[int],
+    stride: int,
+    channels: Sequence[Any],
+    name: str = "conv",
 ) -> Any:
     """Sum of image times kernel over its window and over `channels` (none: each by itself)."""
     ry = te.reduce_axis((0, kernel.shape[2]), name="ry")
@@ -97,4 +103,4 @@ def te_windows(
         product = padded[b, image, y * stride + ry, x * stride + rx] * kernel[f, weight, ry, rx]
         return te.sum(product, axis=[*channels, ry, rx])
 
-    return te.compute(shape, element, name="conv")
+    return te.compute(shape, element, name=name)

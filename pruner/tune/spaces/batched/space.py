@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from pruner.arrays import Decisions
 from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.features.batch import ProgramFeatures, featurize_nests
-from pruner.features.workload import WORKLOAD_COLUMNS
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.program.tir.lower import Lowering, build_nests
 from pruner.program.tir.trace import TraceProgram, replay_groups, tile_extents
@@ -28,6 +27,7 @@ from pruner.tune.spaces.batched.prim_func import read_prim_func
 from pruner.tune.spaces.batched.threads import thread_ranges
 from pruner.tune.spaces.batched.trace import read_trace
 from pruner.tune.spaces.design import DesignSpace
+from pruner.tune.spaces.text import module_flags
 
 Rows = NDArray[np.int64]
 _TRIES = 400  # draws for every legal program that is wanted
@@ -60,6 +60,7 @@ class BatchedSpace:
         self.program = TraceProgram(
             read_prim_func(func), instructions, self.num_slots, kind == "cuda"
         )
+        self._workload = module_flags(design.module)
         self._last: tuple[Decisions, list[tuple[Rows, Tree]], dict[int, str]] | None = None
         self._limits = TirLimits.of_target(design.target) if kind == "cuda" else None
         self.keys = RowKeys(self.num_slots)
@@ -158,7 +159,7 @@ class BatchedSpace:
         return featurize_nests(
             ((rows, build_nests(tree, len(rows), self._lowering)) for rows, tree in groups),
             len(decisions),
-            workload=np.zeros(len(WORKLOAD_COLUMNS), np.float32),
+            workload=self._workload,
             failures=refused,
         )
 

@@ -1,0 +1,99 @@
+"""The computation of a TIR function as Ansor prints that of a compute DAG: one line a tensor.
+
+Records get their workload flags from the text of their DAG (:mod:`pruner.features.workload`); this
+is the same text of a live task, so that a model sees the same flags in both places. It is taken
+from the function before anything is scheduled.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32
+
+from pruner.features.workload import text_flags
+from pruner.program.dag.text import ASSIGNMENT, INFIX, shortened
+
+_CALLED = {"Max": "max", "Min": "min", "FloorDiv": "floordiv", "FloorMod": "floormod"}
+_INFIX = {
+    "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Mod": "mod", "EQ": "eq", "NE": "ne",
+    "LT": "lt", "LE": "le", "GT": "gt", "GE": "ge", "And": "and", "Or": "or",
+}  # fmt: skip
+_COMBINERS = {"Add": "add", "Max": "max", "Min": "min"}
+_SPATIAL = 0  # IterVar.DataPar
+
+
+def module_flags(module: Any) -> Float32[np.ndarray, " flag"]:
+    """Workload flags of a task's module."""
+    return text_flags("".join(func_text(func) for _, func in module.functions_items()))
+
+
+def func_text(func: Any) -> str:
+    """One line for every input and every block that stores, each ended by a newline."""
+    blocks = list(_storing_blocks(func.body))
+    written = {str(block.body.buffer.name) for block in blocks}
+    buffers = [
+        param if hasattr(param, "shape") else func.buffer_map[param] for param in func.params
+    ]
+    lines = [
+        f"{buffer.name} = PLACEHOLDER [{', '.join(map(str, buffer.shape))}]"
+        for buffer in buffers
+        if str(buffer.name) not in written
+    ]
+    lines += [_line(block) for block in blocks]
+    return "".join(shortened(line) + "\n" for line in lines)
+
+
+def _storing_blocks(node: Any) -> Any:
+    """Blocks whose body is one store, in program order."""
+    kind = type(node).__name__
+    if kind == "SeqStmt":
+        for part in node.seq:
+            yield from _storing_blocks(part)
+    elif kind == "SBlockRealize":
+        if type(node.block.body).__name__ == "BufferStore":
+            yield node.block
+        else:
+            yield from _storing_blocks(node.block.body)
+    elif hasattr(node, "body"):  # loops and whatever else stands around a statement
+        yield from _storing_blocks(node.body)
+
+
+def _line(block: Any) -> str:
+    axes = [_name(it.var) for it in block.iter_vars if int(it.iter_type) == _SPATIAL]
+    value, sign = block.body.value, ASSIGNMENT[None]
+    combiner = _COMBINERS.get(type(value).__name__)
+    if block.init is not None and combiner is not None:
+        # C[i] = C[i] + x of a reduction is C(i) += x
+        value, sign = value.b, ASSIGNMENT[combiner]  # type: ignore[index]  # one of its keys
+    return f"{block.name_hint}({', '.join(axes)}){sign}{_text(value)}"
+
+
+def _name(var: Any) -> str:
+    return str(var.name).removeprefix("v_")  # what block iterators are called after their axes
+
+
+def _text(expr: Any) -> str:
+    kind = type(expr).__name__
+
+    def listed(parts: Any) -> str:
+        return ", ".join(_text(part) for part in parts)
+
+    if kind in _CALLED:
+        return f"{_CALLED[kind]}({listed((expr.a, expr.b))})"
+    if kind in _INFIX:
+        return f"({_text(expr.a)}{INFIX[_INFIX[kind]]}{_text(expr.b)})"  # type: ignore[index]
+    if kind == "Not":
+        return f"!{_text(expr.a)}"
+    if kind == "Cast":
+        return f"{expr.ty}({_text(expr.value)})"
+    if kind == "Select":
+        return f"select({listed((expr.condition, expr.true_value, expr.false_value))})"
+    if kind == "TensorLoad":
+        return f"{expr.source.name}[{listed(expr.indices)}]"
+    if kind == "Call":
+        return f"tir.{str(expr.op.name).split('.')[-1]}({listed(expr.args)})"
+    if kind in ("Var", "PrimVar"):
+        return _name(expr)
+    return str(expr.value) if kind in ("IntImm", "FloatImm") else str(expr)

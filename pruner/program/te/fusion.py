@@ -26,12 +26,17 @@ def stages_reached(steps: Sequence[Sequence[Any]]) -> int:
     ``CHW`` and ``RF`` insert a stage before the one they name, ``CHR`` one behind it; numbers in
     later steps count inserted stages in.
     """
+    named = ((s[0], s[1], s[2]) if s[0] == "CA" else (s[0], s[1]) for s in steps)
+    return _reached(tuple(named))
+
+
+@lru_cache(maxsize=1024)  # the programs of a log mostly differ in numbers that are no stages
+def _reached(named: tuple[tuple[Any, ...], ...]) -> int:
+    """The same for (tag, stage, and where it is computed) of every step."""
     inserted: list[int] = []  # current numbers of stages that are not of the DAG
     last = -1
-    for step in steps:
-        tag, stage = step[0], step[1]
-        named = [stage, step[2]] if tag == "CA" else [stage]
-        for number in named:
+    for tag, stage, *place_of in named:
+        for number in (stage, *place_of):
             if number not in inserted:
                 last = max(last, number - sum(other < number for other in inserted))
         if tag in ("CHW", "RF", "CHR"):

@@ -21,11 +21,14 @@ from pruner.features.dataflow import NUM_ROWS, DataflowKind, dataflow_features
 from pruner.features.primitives import PrimitiveTokens, primitive_tokens
 from pruner.features.statement.analysis import analyse_stores
 from pruner.features.statement.features import statement_features
+from pruner.features.statement.touches import NodeKeys
 from pruner.features.symbols.official import official_symbols
 from pruner.features.workload import workload_flags
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.dag.task_index import TaskIndex, find_dag
-from pruner.program.te.lower import LoopNests, build_nests
+from pruner.program.nests import LoopNests
+from pruner.program.te.apply import apply
+from pruner.program.te.lower import lower
 from pruner.program.te.skeleton import SkeletonGroup, group_programs
 from pruner.program.te.steps import Primitive
 
@@ -228,7 +231,7 @@ def featurize_vectors(
     flags = workload_flags(dag)
     nothing = ProgramFeatures.empty(len(decisions), workload=flags, dataflow=dataflow, psa=psa)
     parts = [
-        (rows, _of_nests(build_nests(dag, skeleton, vectors), flags, dataflow, psa))
+        (rows, _of_nests(lower(apply(dag, skeleton, vectors)), flags, dataflow, psa))
         for rows, vectors in _chunks(group)
     ]
     return replace(nothing.scatter(parts), tokens=primitive_tokens([group], len(decisions)))
@@ -259,7 +262,7 @@ def featurize_steps(
     for group in groups:
         for rows, vectors in _chunks(group):
             try:
-                nests = build_nests(dag, group.skeleton, vectors)
+                nests = lower(apply(dag, group.skeleton, vectors))
                 parts.append((rows, _of_nests(nests, flags, dataflow, psa)))
             except UnsupportedProgram as error:
                 failures |= dict.fromkeys(rows.tolist(), error.reason)
@@ -290,7 +293,8 @@ def featurize_nests(
     parts = []
     for rows, nests in groups:
         known = ~np.isin(rows, bad)
-        parts.append((rows[known], _of_nests(nests, workload, dataflow, psa=False).take(known)))
+        found = _of_nests(nests, workload, dataflow, psa=False, node_keys="unique")
+        parts.append((rows[known], found.take(known)))
     nothing = ProgramFeatures.empty(num, workload=workload, dataflow=dataflow, failures=failures)
     return nothing.scatter(parts)
 
@@ -302,10 +306,17 @@ def _chunks(group: SkeletonGroup) -> Iterable[tuple[Ints, Decisions]]:
 
 
 def _of_nests(
-    nests: LoopNests, workload: Workload, dataflow: DataflowKind, psa: bool
+    nests: LoopNests,
+    workload: Workload,
+    dataflow: DataflowKind,
+    psa: bool,
+    node_keys: NodeKeys = "recycled",
 ) -> ProgramFeatures:
-    """Features of programs with one shape of nests: all have the same number of statements."""
-    analyses = analyse_stores(nests)
+    """Features of programs with one shape of nests: all have the same number of statements.
+
+    ``node_keys``: records are measured as Ansor's extractor does, with its defect.
+    """
+    analyses = analyse_stores(nests, node_keys)
     statement = statement_features(nests, analyses)
     num, width = statement.shape[:2]
     symbols = official_symbols(nests, analyses) if psa else None
@@ -317,7 +328,7 @@ def _of_nests(
         valid=np.ones(num, bool),
         psa=None if symbols is None else symbols.reshape(num * width, symbols.shape[2]),
     )
-    resolved = np.broadcast_to(nests.bounds.resolved, num)
+    resolved = np.broadcast_to(nests.resolved, num)
     if resolved.all():
         return found
     kept = np.flatnonzero(resolved)

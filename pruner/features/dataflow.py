@@ -18,8 +18,7 @@ from pruner.arrays import Floats
 from pruner.features.statement.analysis import StoreAnalysis
 from pruner.features.statement.memory import AccessFeatures
 from pruner.features.statement.tensors import slog
-from pruner.program.te.bounds import GLOBAL, LOCAL, SHARED
-from pruner.program.te.lower import LoopNests
+from pruner.program.nests import GLOBAL, LOCAL, SHARED, LoopNests, Scope
 
 DataflowKind = Literal["paper", "official"]
 NUM_ROWS: dict[str, int] = {"paper": 10, "official": 8}
@@ -47,7 +46,7 @@ def dataflow_features(
     out = np.zeros((num, NUM_ROWS[kind], NUM_COLUMNS), np.float32)
     # The last buffer touched comes first: the original's hash map lists them that way.
     steps = [(a, access) for a in analyses for access in reversed(a.accesses)]
-    places = [_location(nests, access) for _, access in steps]
+    places = [access.access.buffer.scope for _, access in steps]
     start = _find(places)
     if start < 0:
         return out
@@ -59,11 +58,7 @@ def dataflow_features(
     return out
 
 
-def _location(nests: LoopNests, access: AccessFeatures) -> int:
-    return nests.bounds.scope_rank.get(access.access.stage.key, GLOBAL)
-
-
-def _find(places: list[int]) -> int:
+def _find(places: list[Scope]) -> int:
     """Where the pattern first occurs, or -1."""
     width = len(_PATTERN)
     for start in range(len(places) - width + 1):
@@ -79,7 +74,7 @@ def _epilogue(
     analysis, tile = accumulate
     for later in analyses[analyses.index(analysis) + 1 :]:
         for access in later.accesses[1:]:
-            if access.access.stage is tile.access.stage:
+            if access.access.buffer is tile.access.buffer:
                 return [(later, access), (later, later.accesses[0])]
     return []
 
@@ -94,9 +89,9 @@ def _row(
     # weights have learned with; the paper's rows count every operation once.
     power = 2 if kind == "official" else 1
     out[_OPS] = slog(analysis.float_ops * analysis.frame.iterations**power)
-    out[_LOCATION + _LOCATIONS.index(_location(nests, access))] = 1.0
+    out[_LOCATION + _LOCATIONS.index(access.access.buffer.scope)] = 1.0
     out[_ACCESS:_ALLOC] = access.log_columns(kept=True)
-    allocation = nests.allocations.get(access.access.stage.key)
+    allocation = nests.allocations.get(access.access.buffer.key)
     if allocation is not None:
         size = np.full(num, float(access.access.bytes_per_element))
         for extent in allocation.extents:

@@ -7,7 +7,8 @@ import pytest
 
 from pruner.features.symbols.cpu import cpu_symbols
 from pruner.program.device import CpuDevice, load_device
-from pruner.program.te.lower import build_nests
+from pruner.program.te.apply import apply
+from pruner.program.te.lower import lower
 from pruner.program.te.skeleton import group_programs
 from tests.features.matmul_skeleton import matmul_dag
 
@@ -37,7 +38,7 @@ def tiled_steps(n, rows, columns, inner, *, unroll=64, vector=True):
 
 def symbols_of(steps, n, name="cpu-avx2"):
     group = group_programs([steps])[0][0]
-    nests = build_nests(matmul_dag(n, n, n), group.skeleton, group.decisions)
+    nests = lower(apply(matmul_dag(n, n, n), group.skeleton, group.decisions))
     symbols = cpu_symbols(nests, device(name))
     return {c.name: float(symbols[c.name][-1, 0]) for c in symbols.columns}
 
@@ -116,7 +117,7 @@ def test_identities_of_random_tilings():
         for _ in range(60)
     ]
     for group in group_programs(steps)[0]:
-        nests = build_nests(matmul_dag(n, n, n), group.skeleton, group.decisions)
+        nests = lower(apply(matmul_dag(n, n, n), group.skeleton, group.decisions))
         s = cpu_symbols(nests, device())
         assert (s["comp_count"] == 2 * n**3).all()
         assert (s["unique"] == 3 * n * n * 4).all()

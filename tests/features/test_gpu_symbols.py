@@ -7,7 +7,8 @@ from pruner.features.symbols.gpu import gpu_symbols
 from pruner.features.symbols.statement import nest_statements
 from pruner.features.symbols.table import CPU_COLUMNS, GPU_COLUMNS, OFFICIAL_COLUMNS, fill
 from pruner.program.dag.operators import dag_for_workload
-from pruner.program.te.lower import build_nests
+from pruner.program.te.apply import apply
+from pruner.program.te.lower import lower
 from pruner.program.te.skeleton import group_programs
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
 
@@ -22,8 +23,8 @@ def symbols_by_stage(dag, steps):
     """Columns [C, N] by the name of the statement's stage; all steps have one skeleton."""
     groups, _ = group_programs(steps)
     assert len(groups) == 1
-    nests = build_nests(dag, groups[0].skeleton, groups[0].decisions)
-    names = [statement.stage.name for statement in nest_statements(nests)]
+    nests = lower(apply(dag, groups[0].skeleton, groups[0].decisions))
+    names = [statement.buffer.name for statement in nest_statements(nests)]
     return dict(zip(names, gpu_symbols(nests).values, strict=True))
 
 
@@ -228,7 +229,7 @@ def test_a_factored_reduction():
     dag = dag_for_workload(f'["reduction_layer", [{rows}, {columns}], 1, false]', ())
     steps = [["SP", 1, 1, columns, [inner], 1], ["RF", 1, 2, 1]]
     group = group_programs([steps])[0][0]
-    symbols = gpu_symbols(build_nests(dag, group.skeleton, group.decisions))
+    symbols = gpu_symbols(lower(apply(dag, group.skeleton, group.decisions)))
     # every element is added once into one of `inner` parts, and every part once into the result
     assert symbols["l2_comp_count"][:, 0].tolist() == [rows * columns, rows * inner]
     assert symbols["unique"][0, 0] == rows * columns + rows * inner
@@ -238,9 +239,9 @@ def test_symbols_of_a_program_do_not_depend_on_its_neighbours():
     dag = matmul_dag(512, 256, 512)
     products = random_tilings(np.random.default_rng(1), (512, 512, 256), 20)
     group = group_programs([steps_of(p) for p in products])[0][0]
-    together = gpu_symbols(build_nests(dag, group.skeleton, group.decisions)).values
+    together = gpu_symbols(lower(apply(dag, group.skeleton, group.decisions))).values
     for row in range(len(group.rows)):
-        nests = build_nests(dag, group.skeleton, group.decisions[row : row + 1])
+        nests = lower(apply(dag, group.skeleton, group.decisions[row : row + 1]))
         assert np.allclose(gpu_symbols(nests).values[:, :, 0], together[:, :, row])
 
 

@@ -12,7 +12,8 @@ from pruner.features.statement.features import statement_features
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.dag.operators import dag_for_workload
 from pruner.program.dag.task_index import TaskIndex
-from pruner.program.te.lower import build_nests
+from pruner.program.te.apply import apply
+from pruner.program.te.lower import lower
 from pruner.program.te.skeleton import group_programs
 from tests.features.golden import SHARED, aligned, load, needs_golden, tasks
 from tests.program.schedules import Steps, conv_steps, factors, matmul_steps
@@ -30,7 +31,7 @@ def compute(dag: ComputeDAG, steps: list[Steps]) -> list[np.ndarray]:
     assert not failures
     out: dict[int, np.ndarray] = {}
     for group in groups:
-        nests = build_nests(dag, group.skeleton, group.decisions)
+        nests = lower(apply(dag, group.skeleton, group.decisions))
         features = statement_features(nests, analyse_stores(nests))
         out |= dict(zip(group.rows.tolist(), features, strict=True))
     return [out[i] for i in range(len(steps))]
@@ -38,7 +39,7 @@ def compute(dag: ComputeDAG, steps: list[Steps]) -> list[np.ndarray]:
 
 def analyses(key: str, steps: Steps) -> list[StoreAnalysis]:
     (group,), _ = group_programs([steps])
-    return analyse_stores(build_nests(dag_for_workload(key, ()), group.skeleton, group.decisions))
+    return analyse_stores(lower(apply(dag_for_workload(key, ()), group.skeleton, group.decisions)))
 
 
 class Agreement:
@@ -135,7 +136,7 @@ def test_permuted_programs_have_permuted_features(programs, random):
 @given(ONE)
 def test_loops_multiply_to_the_iteration_count(program):
     key, steps = program
-    by_stage = {(a.store.stage.name, a.store.kind): a for a in analyses(key, steps)}
+    by_stage = {(a.store.buffer.name, a.store.kind): a for a in analyses(key, steps)}
     elements, reduction = (16 * 32, 24) if key == MATMUL else (2 * 16 * 8 * 8, 8 * 3 * 3)
     assert by_stage["compute", "plain"].frame.iterations == elements
     assert by_stage["compute.local", "init"].frame.iterations == elements

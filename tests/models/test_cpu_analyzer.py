@@ -13,7 +13,8 @@ from pruner.models.analyzer.calibrate import FREE, Sample, calibrate
 from pruner.models.analyzer.constants import load_constants, save_constants
 from pruner.models.analyzer.cpu import CpuRates, CpuSwitches
 from pruner.program.device import device_from_mapping
-from pruner.program.te.lower import build_nests
+from pruner.program.te.apply import apply
+from pruner.program.te.lower import lower
 from pruner.program.te.skeleton import group_programs
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
 from tests.features.test_cpu_symbols import tiled_steps
@@ -98,7 +99,7 @@ def test_nests_and_steps_have_the_same_scores(name):
     steps = tilings(rng, 10) if name.startswith("cpu") else gpu_tilings(rng, 10)
     from_steps = analyzer.score_steps(dag, steps)
     for group in group_programs(steps)[0]:
-        from_nests = analyzer.score_nests(build_nests(dag, group.skeleton, group.decisions))
+        from_nests = analyzer.score_nests(lower(apply(dag, group.skeleton, group.decisions)))
         legal = np.isfinite(from_nests)
         assert legal.any()
         assert np.allclose(from_nests[legal], from_steps[group.rows][legal])
@@ -115,7 +116,7 @@ def test_too_many_threads_do_not_fit():
     dag = matmul_dag(N, N, N)
     steps = [matmul_steps(N, N, N, (1, t, 2, 2), (1, t, 2, 2), (4, 2)) for t in (8, 64)]
     group = group_programs(steps)[0][0]
-    scores = cpu("v100").score_nests(build_nests(dag, group.skeleton, group.decisions))
+    scores = cpu("v100").score_nests(lower(apply(dag, group.skeleton, group.decisions)))
     assert np.isfinite(scores[0])
     assert np.isneginf(scores[1])  # 4,096 threads
 
@@ -127,7 +128,7 @@ def test_calibration_recovers_the_rates_of_another_cpu(tmp_path):
     constants = dataclasses.replace(analyzer.constants, rates=rates)
     truth = dataclasses.replace(analyzer, constants=constants)
     groups = group_programs(steps)[0]
-    parts = [analyzer.symbols(build_nests(dag, g.skeleton, g.decisions)) for g in groups]
+    parts = [analyzer.symbols(lower(apply(dag, g.skeleton, g.decisions))) for g in groups]
     latency_s = np.concatenate([truth.latency_s(symbols) for symbols in parts])
     fit = calibrate([Sample(symbols=tuple(parts), latency_s=latency_s)], analyzer, ridge=0.01)
     assert fit.num_programs == 120

@@ -18,7 +18,8 @@ from pruner.models.analyzer.official import OfficialSwitches, official_latency_m
 from pruner.models.analyzer.quality import TaskSymbols, cross_calibrated
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.device import GpuDevice, load_device
-from pruner.program.te.lower import build_nests
+from pruner.program.te.apply import apply
+from pruner.program.te.lower import lower
 from pruner.program.te.skeleton import group_programs
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
 
@@ -113,7 +114,7 @@ def test_penalties_of_the_paper_form_by_hand_where_registers_spill():
 def symbols_of(dag: ComputeDAG, steps: list) -> Symbols:
     """GPU symbols of step lists of one skeleton."""
     (group,) = group_programs(steps)[0]
-    return gpu_symbols(build_nests(dag, group.skeleton, group.decisions))
+    return gpu_symbols(lower(apply(dag, group.skeleton, group.decisions)))
 
 
 def steps_of(rng: np.random.Generator, count: int) -> list:

@@ -5,7 +5,9 @@ import pytest
 
 from pruner.errors import UnsupportedProgram
 from pruner.program.dag.operators import dag_for_workload
-from pruner.program.te.lower import LoopNests, build_nests
+from pruner.program.nests import LoopNests
+from pruner.program.te.apply import apply
+from pruner.program.te.lower import lower
 from pruner.program.te.steps import parse_steps
 from tests.program.schedules import Steps, conv_steps, matmul_steps
 
@@ -14,7 +16,7 @@ def nests_of(key: str, *programs: Steps) -> LoopNests:
     """Nests of programs with one skeleton."""
     parsed = [parse_steps(steps) for steps in programs]
     decisions = np.array([d for _, d in parsed], np.int64)
-    return build_nests(dag_for_workload(key, ()), parsed[0][0], decisions)
+    return lower(apply(dag_for_workload(key, ()), parsed[0][0], decisions))
 
 
 def numbers(values) -> list[int]:
@@ -23,12 +25,12 @@ def numbers(values) -> list[int]:
 
 def sizes(nests: LoopNests) -> dict[str, list[int]]:
     """Allocated elements per axis by stage name, of the first program."""
-    return {a.stage.name: numbers(a.extents) for a in nests.allocations.values()}
+    return {a.buffer.name: numbers(a.extents) for a in nests.allocations.values()}
 
 
 def loops(nests: LoopNests, name: str, kind: str) -> list[int]:
     """Extents of the loops that are present around a store."""
-    found = [s for s in nests.stores if s.stage.name == name and s.kind == kind]
+    found = [s for s in nests.stores if s.buffer.name == name and s.kind == kind]
     assert len(found) == 1
     return numbers(loop.extent for loop in found[0].loops if np.all(loop.present))
 
@@ -47,7 +49,7 @@ def test_fused_loops_multiply_and_come_apart_again():
     nests = nests_of('["relu_layer", 4, 6]', [["FU", 1, [0, 1]]])
     assert loops(nests, "compute", "plain") == [24]
     (store,) = nests.stores
-    row, column = store.roots
+    row, column = store.slots
     assert (row.terms[0].lower, row.terms[0].upper >= 1 << 60) == (6, True)  # f // 6
     assert (column.terms[0].lower, column.terms[0].upper) == (1, 6)  # f % 6
 
@@ -96,10 +98,10 @@ def test_a_size_that_depends_on_a_loop_is_marked_and_not_guessed():
     # rows of a 4 x 6 matrix made under a loop over 5 of its 24 elements: one row or two
     key = '["relu_layer", 4, 6]'
     steps = [["CHW", 1, "local"], ["FU", 2, [0, 1]], ["SP", 2, 0, 24, [5], 1], ["CA", 1, 2, 0]]
-    assert not np.any(nests_of(key, steps).bounds.resolved)
+    assert not np.any(nests_of(key, steps).resolved)
     steps[2] = ["SP", 2, 0, 24, [6], 1]
     whole_rows = nests_of(key, steps)
-    assert np.all(whole_rows.bounds.resolved)
+    assert np.all(whole_rows.resolved)
     assert sizes(whole_rows)["compute.local"] == [1, 6]
 
 

@@ -6,11 +6,11 @@ import pytest
 from pruner.errors import UnsupportedProgram
 from pruner.program.tir import attach, cache, inline, primitives
 from pruner.program.tir.locations import allowed_locations, settle
-from pruner.program.tir.lower import buffer_places, build_nests
+from pruner.program.tir.lower import buffer_places, lower
 from pruner.program.tir.parallelize import Wishes, rewrite_parallel_vectorize_unroll
 from pruner.program.tir.postprocs import Fetch, rewrite_cooperative_fetch, rewrite_reduction_blocks
 from pruner.program.tir.rfactor import rfactor
-from pruner.program.tir.trace import Instruction, Ref, TraceProgram, replay_groups
+from pruner.program.tir.trace import Instruction, Ref, TraceProgram, apply_groups
 from tests.program.tir_trees import blurred, extents, matmul
 
 
@@ -93,8 +93,8 @@ def test_overlapping_reads_make_the_tile_one_wider():
 def test_inlining_doubles_the_work_and_drops_the_buffer():
     tree, mid, out = blurred(64)
     inline.compute_inline(tree, mid)
-    (store,) = build_nests(tree, 1).stores
-    assert store.stage.name == "out"
+    (store,) = lower(tree).stores
+    assert store.buffer.name == "out"
     assert [b.name for b in tree.blocks()] == ["out"]
     assert len(out.loads_of(0)) == 2
 
@@ -173,7 +173,7 @@ def test_candidates_that_need_different_trees_are_replayed_apart():
         num_slots=1,
         is_gpu=False,
     )
-    groups, refused = replay_groups(program, np.array([[-2], [-1], [0], [-1]]))
+    groups, refused = apply_groups(program, np.array([[-2], [-1], [0], [-1]]))
     assert not refused
     assert sorted(rows.tolist() for rows, _ in groups) == [[0], [1, 3], [2]]
     blocks = {rows.tolist()[0]: [b.name for b in t.blocks()] for rows, t in groups}
@@ -183,7 +183,7 @@ def test_candidates_that_need_different_trees_are_replayed_apart():
 def test_an_unknown_instruction_is_refused_by_name():
     tree, _, _ = blurred(8)
     program = TraceProgram(tree, (Instruction("Tensorize", (), (), ()),), 0, is_gpu=False)
-    groups, refused = replay_groups(program, np.zeros((2, 0), np.int64))
+    groups, refused = apply_groups(program, np.zeros((2, 0), np.int64))
     assert groups == []
     assert refused == {0: "trace-instruction", 1: "trace-instruction"}
 

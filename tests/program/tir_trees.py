@@ -3,7 +3,8 @@
 from pruner.program.dag.expr import Axis, Binary, Const, Load
 from pruner.program.index import affine as af
 from pruner.program.index.affine import LoopVar
-from pruner.program.tir.tree import Binding, Block, BlockIter, Buffer, LoopNode, Tree
+from pruner.program.nests import Buffer
+from pruner.program.tir.tree import Binding, Block, BlockIter, LoopNode, Tree
 
 
 def nested(tree, block, extents):

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from pruner.models.analyzer.analyzer import load_analyzer
-from pruner.program.te.lower import build_nests
+from pruner.program.te.apply import apply
+from pruner.program.te.lower import lower
 from pruner.program.te.skeleton import group_programs
 from pruner.search.space import RowKeys
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
@@ -59,4 +60,4 @@ class TileScore:
         self._analyzer = load_analyzer(CONF, "v100")
 
     def __call__(self, decisions):
-        return self._analyzer.score_nests(build_nests(self._dag, self._skeleton, decisions))
+        return self._analyzer.score_nests(lower(apply(self._dag, self._skeleton, decisions)))

@@ -7,7 +7,7 @@ import pytest
 
 from pruner.errors import UnsupportedProgram
 from pruner.features import STATEMENT_COLUMNS
-from pruner.program.tir.lower import build_nests
+from pruner.program.tir.lower import lower
 from tests.tune import tir_truth as truth
 
 pytestmark = pytest.mark.tvm
@@ -60,9 +60,9 @@ def spaces(tvm, operator, target, **options):
 
 
 def trees(space, decisions):
-    from pruner.program.tir.trace import replay_groups
+    from pruner.program.tir.trace import apply_groups
 
-    for rows, tree in replay_groups(space.program, decisions)[0]:
+    for rows, tree in apply_groups(space.program, decisions)[0]:
         for place, row in enumerate(rows):
             yield int(row), place, tree, len(rows)
 
@@ -84,7 +84,7 @@ def test_loops_buffers_and_verdicts_are_those_of_tvm(tvm, operator, target):
             if schedule is None:
                 continue
             assert truth.our_loops(tree, place) == truth.tvm_loops(schedule)
-            ours = truth.our_buffers(tree, build_nests(tree, num), place)
+            ours = truth.our_buffers(tree, lower(tree), place)
             theirs = truth.tvm_buffers(tvm, schedule)
             assert ours == {name: theirs.get(name) for name in ours}
             compared += 1
@@ -111,9 +111,9 @@ def test_features_agree_with_tvms_extractor(tvm, operator, target):
             schedule, _ = truth.replayed(tvm, design, draws[row])
             candidate = tvm.meta_schedule.MeasureCandidate(schedule, [])
             (table,) = extractor.extract_from(design.context, [candidate])
-            nests = build_nests(tree, num, "metaschedule")
-            ours = list(dict.fromkeys(s.stage.key for s in nests.stores))
-            theirs = list(dict.fromkeys(s.stage.key for s in nests.stores if s.kind != "init"))
+            nests = lower(tree, "metaschedule")
+            ours = list(dict.fromkeys(s.buffer.key for s in nests.stores))
+            theirs = list(dict.fromkeys(s.buffer.key for s in nests.stores if s.kind != "init"))
             for expected, key in zip(table.numpy(), theirs, strict=True):
                 found = batch.statement[batch.rows(row)][ours.index(key)]
                 wrong = [truth.NAMES[c] for c in SAME if abs(found[c] - expected[c]) > 1e-3]
@@ -173,11 +173,11 @@ def test_what_samples_and_mutations_call_legal_tvm_builds(tvm, operator):
 @pytest.mark.parametrize("operator", ["matmul", "conv"])
 def test_unit_loops_tell_candidates_apart_over_reductions_only(tvm, operator):
     """Only a pipeline fuses its outer reduction loop: two trees, with that loop and without."""
-    from pruner.program.tir.trace import replay_groups
+    from pruner.program.tir.trace import apply_groups
 
     counts = []
     for _, space in spaces(tvm, operator, CUDA):
-        groups, refused = replay_groups(
+        groups, refused = apply_groups(
             space.program, space.sample_any(500, np.random.default_rng(7))
         )
         assert not refused

@@ -9,8 +9,7 @@ from pruner.arrays import dtype_bytes
 from pruner.program.dag.expr import Expr, Load, children
 from pruner.program.index.affine import Affine
 from pruner.program.index.regions import evaluate_index
-from pruner.program.te.lower import LoopNests, Store
-from pruner.program.te.schedule import StageState
+from pruner.program.nests import Buffer, BufferStore, LoopNests
 
 READ, WRITE, READ_WRITE = 0, 1, 2
 
@@ -23,21 +22,21 @@ class Access:
     buffer that is both written and read is an update, whose read has the store's own indices.
     """
 
-    stage: StageState
+    buffer: Buffer
     kind: int
     indices: list[tuple[Affine, ...]] = field(default_factory=list)
 
     @property
     def bytes_per_element(self) -> int:
         """Size of one element."""
-        return dtype_bytes(self.stage.dtype)
+        return dtype_bytes(self.buffer.dtype)
 
 
-def load_indices(load: Load, store: Store) -> tuple[Affine, ...]:
+def load_indices(load: Load, store: BufferStore) -> tuple[Affine, ...]:
     """Index expressions of a load inside a store's value (an update reads its own element)."""
-    if load.stage == store.stage.key and not load.indices:
-        return store.roots[: len(store.stage.axes)]
-    values = dict(enumerate(store.roots))
+    if load.stage == store.buffer.key and not load.indices:
+        return store.indices
+    values = dict(enumerate(store.slots))
     return tuple(evaluate_index(index, values) for index in load.indices)
 
 
@@ -49,13 +48,12 @@ def _loads_in_visit_order(expr: Expr) -> Iterator[Load]:
         yield from _loads_in_visit_order(child)
 
 
-def store_accesses(nests: LoopNests, store: Store) -> list[Access]:
+def store_accesses(nests: LoopNests, store: BufferStore) -> list[Access]:
     """Buffers of a store in order of first touch: the written one, then the reads."""
-    axes = store.roots[: len(store.stage.axes)]
-    found: dict[int, Access] = {store.stage.key: Access(store.stage, WRITE, [axes])}
+    written = Access(store.buffer, WRITE, [store.indices])
+    found: dict[int, Access] = {store.buffer.key: written}
     for load in _loads_in_visit_order(store.value):
-        stage = nests.schedule.pool[load.stage]
-        access = found.setdefault(load.stage, Access(stage, READ))
+        access = found.setdefault(load.stage, Access(nests.buffers[load.stage], READ))
         if access.kind == WRITE:
             access.kind = READ_WRITE
         if access.kind != READ_WRITE:

@@ -17,8 +17,8 @@ from pruner.features.statement.memory import (
 )
 from pruner.features.statement.ops import FLOAT, INT, OpCounter
 from pruner.features.statement.tensors import column
-from pruner.features.statement.touches import TouchTable
-from pruner.program.te.lower import LoopNests, Store
+from pruner.features.statement.touches import NodeKeys, TouchTable, number_loops
+from pruner.program.nests import BufferStore, LoopNests
 
 
 @dataclass(slots=True, eq=False)
@@ -30,7 +30,7 @@ class StoreAnalysis:
     was met at or before this store.
     """
 
-    store: Store
+    store: BufferStore
     frame: LoopFrame
     accesses: list[AccessFeatures]
     counts: list[Floats]
@@ -43,18 +43,22 @@ class StoreAnalysis:
         return np.sum(self.counts[FLOAT:INT], axis=0)
 
 
-def analyse_stores(nests: LoopNests) -> list[StoreAnalysis]:
-    """Measure the stores in program order."""
+def analyse_stores(nests: LoopNests, node_keys: NodeKeys = "recycled") -> list[StoreAnalysis]:
+    """Measure the stores in program order.
+
+    ``node_keys``: what tells loops apart in the table of touches, see :func:`number_loops`.
+    """
     num = nests.num_programs
-    table = TouchTable(nests.num_loops, num)
+    numbers = number_loops(nests, node_keys)
+    table = TouchTable(len(numbers), num)
     is_gpu = False
     entered: set[int] = set()
     out = []
     for store in nests.stores:
-        frame = make_frame(store.loops, num)
+        frame = make_frame(store.loops, numbers, num)
         for loop in store.loops:
-            if id(loop) not in entered and np.any(loop.forgets):
-                table.forget(loop.number, loop.forgets)
+            if id(loop) not in entered and np.any(numbers[loop].forgets):
+                table.forget(numbers[loop].row, numbers[loop].forgets)
             entered.add(id(loop))
         accesses = store_accesses(nests, store)
         feet = [footprint(access, frame) for access in accesses]
@@ -69,7 +73,7 @@ def analyse_stores(nests: LoopNests) -> list[StoreAnalysis]:
             access_features(access, foot, last_region, frame, table)
             for access, foot in zip(accesses, feet, strict=True)
         ]
-        is_gpu = is_gpu or any(loop.is_thread for loop in store.loops)
+        is_gpu = is_gpu or any(loop.is_bound for loop in store.loops)
         counts = [column(c, num) for c in OpCounter(store).counts]
         out.append(StoreAnalysis(store, frame, rows, counts, touched, is_gpu))
     return out

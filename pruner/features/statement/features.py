@@ -14,16 +14,13 @@ from pruner.features.statement.analysis import StoreAnalysis
 from pruner.features.statement.memory import LoopFrame
 from pruner.features.statement.ops import NUM_COUNTS
 from pruner.features.statement.tensors import column, slog
-from pruner.program.te.lower import Allocation, LoopNests
+from pruner.program.nests import BLOCKS, THREADS, Allocation, LoopNests, Mark
 
 NUM_COLUMNS = 164
 MAX_BUFFERS = 5
 ACCESS_COLUMNS = 18
 CURVE_SAMPLES = 10
-_MARKS = ("vectorize", "unroll", "parallel")
-_GPU_INDICES = (
-    "blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z",
-)  # fmt: skip
+_MARKS = (Mark.VECTORIZE, Mark.UNROLL, Mark.PARALLEL)
 _ANNOTATION_START, _IS_GPU, _BUFFER_START, _CURVE_START = 16, 49, 57, 147
 _ALLOC_START, _SCOPE_START, _MIXED = 157, 161, 7
 
@@ -38,7 +35,7 @@ def statement_features(nests: LoopNests, analyses: list[StoreAnalysis]) -> NDArr
     latest: dict[int, StoreAnalysis] = {}
     products: dict[int, list[Floats]] = {}
     for analysis in analyses:
-        key = analysis.store.stage.key
+        key = analysis.store.buffer.key
         latest[key] = analysis
         stale = products.get(key, [np.zeros(num)] * 3)
         products[key] = [
@@ -62,11 +59,11 @@ def statement_features(nests: LoopNests, analyses: list[StoreAnalysis]) -> NDArr
     return out
 
 
-def _marked(frame: LoopFrame, mark: str) -> list[int]:
-    return [row for row, loop in enumerate(frame.loops) if loop.mark == mark]
+def _marked(frame: LoopFrame, mark: Mark) -> list[int]:
+    return [row for row, loop in enumerate(frame.loops) if loop.mark is mark]
 
 
-def _annotation_product(frame: LoopFrame, mark: str, stale: Floats) -> Floats:
+def _annotation_product(frame: LoopFrame, mark: Mark, stale: Floats) -> Floats:
     """Product of the marked loops; an unmarked store keeps its buffer's earlier value."""
     rows = _marked(frame, mark)
     if not rows:
@@ -94,10 +91,10 @@ def _computation(table: Floats, analysis: StoreAnalysis, products: list[Floats])
         table[base + 3 + _MIXED] = number > 0
         base += 11
     table[_IS_GPU] = analysis.is_gpu
-    for i, name in enumerate(_GPU_INDICES):
-        rows = _marked(frame, name)
+    for i, mark in enumerate((*BLOCKS, *THREADS)):
+        rows = _marked(frame, mark)
         table[_IS_GPU + 1 + i] = slog(frame.extents[rows[-1]] if rows else 1.0)
-    vthreads = _marked(frame, "vthread")
+    vthreads = _marked(frame, Mark.VTHREAD)
     table[_IS_GPU + 7] = slog(frame.extents[vthreads].prod(0) if vthreads else 1.0)
 
 

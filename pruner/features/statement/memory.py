@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +13,9 @@ from pruner.features.statement.accesses import Access
 from pruner.features.statement.reuse import Reuse, compute_reuse
 from pruner.features.statement.stride import Target, touch_stride
 from pruner.features.statement.tensors import column, level_bounds, mentions, slog
-from pruner.features.statement.touches import TouchTable
+from pruner.features.statement.touches import LoopNumber, TouchTable
 from pruner.program.index.affine import LoopVar
-from pruner.program.te.lower import NestLoop
+from pruner.program.nests import Loop
 
 CACHE_LINE_BYTES = 64
 _MAX_STRIDE = float(1 << 60)
@@ -24,8 +25,8 @@ _MAX_STRIDE = float(1 << 60)
 class LoopFrame:
     """The loops around one store as arrays, outermost first."""
 
-    loops: tuple[NestLoop, ...]
-    rows: NDArray[np.int64]  # [L] loop numbers
+    loops: tuple[Loop, ...]
+    rows: NDArray[np.int64]  # [L] rows of the loops in the touch table
     extents: Floats  # [L, N]
     present: NDArray[np.bool_]  # [L, N]
     iterations: Floats  # [N] product of all extents
@@ -37,7 +38,7 @@ class LoopFrame:
         return len(self.iterations)
 
 
-def make_frame(loops: tuple[NestLoop, ...], num: int) -> LoopFrame:
+def make_frame(loops: tuple[Loop, ...], numbers: Mapping[Loop, LoopNumber], num: int) -> LoopFrame:
     """Arrays of the loops around a store that at least one program has."""
     loops = tuple(loop for loop in loops if np.any(loop.present))
     extents = np.empty((len(loops), num))
@@ -45,7 +46,7 @@ def make_frame(loops: tuple[NestLoop, ...], num: int) -> LoopFrame:
     for row, loop in enumerate(loops):
         extents[row] = loop.extent
         present[row] = loop.present
-    rows = np.array([loop.number for loop in loops], np.int64)
+    rows = np.array([numbers[loop].row for loop in loops], np.int64)
     depth = {loop.var: row for row, loop in enumerate(loops)}
     return LoopFrame(loops, rows, extents, present, extents.prod(0), depth)
 
@@ -134,7 +135,7 @@ def _lines_and_stride(access: Access, foot: Footprint, frame: LoopFrame) -> tupl
     nearest = moving.argmax(0)  # innermost loop that moves the access, counted from inside
     some = moving.any(0)
     target = Target(frame.depth, np.where(some, levels - 1 - nearest, -1))
-    stride = touch_stride(access.indices, access.stage.shape, target)
+    stride = touch_stride(access.indices, access.buffer.shape, target)
     stride = np.where(some, np.minimum(stride, _MAX_STRIDE), 0.0)
     innermost = present.argmax(0)
     skipped = (present & (np.arange(levels)[:, None] < nearest)).sum(0)
@@ -170,7 +171,7 @@ def access_features(
         unique = np.full(num, float(size))
     contiguous = np.full(num, float(size))
     open_ = np.ones(num, bool)
-    shape = access.stage.shape
+    shape = access.buffer.shape
     for d in range(min(len(last_region), len(shape)) - 1, -1, -1):
         match = open_ & (last_region[d] == column(shape[d], num))
         contiguous = np.where(match, contiguous * last_region[d], contiguous)

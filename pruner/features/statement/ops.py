@@ -28,7 +28,7 @@ from pruner.program.index import affine as af
 from pruner.program.index.affine import INF, Affine
 from pruner.program.index.divide import unsealed
 from pruner.program.index.regions import evaluate_index
-from pruner.program.te.lower import Store
+from pruner.program.nests import BufferStore
 
 _ADDSUB, _MUL, _DIVMOD, _CMP, _MATH, _OTHER = range(1, 7)  # offsets inside a group of seven
 FLOAT, INT, BOOL_OP, SELECT_OP, NUM_COUNTS = 0, 7, 14, 15, 16
@@ -51,9 +51,9 @@ class _Truth:
 class OpCounter:
     """Counts of the 16 operation columns for one store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: BufferStore) -> None:
         self._store = store
-        self._roots = dict(enumerate(store.roots))
+        self._roots = dict(enumerate(store.slots))
         self.counts: list[IntLike] = [0] * NUM_COUNTS
         self._expr(store.value, 1)
 

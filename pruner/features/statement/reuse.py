@@ -24,7 +24,7 @@ class Reuse:
     """Kind (0 loop, 1 serial, 2 none), distance in iterations and bytes, and count; each [N].
 
     ``kept_bytes`` is the distance in bytes when the allocator hands every node on, as it does for
-    the dataflow rows (see :class:`pruner.program.te.lower.NestLoop`).
+    the dataflow rows (see :func:`pruner.features.statement.touches.number_loops`).
     """
 
     kind: NDArray[np.int64]

@@ -38,7 +38,7 @@ from pruner.features.symbols.statement import (
 from pruner.features.symbols.table import CACHES, CPU_COLUMNS, Row, Symbols, fill
 from pruner.program.dag.expr import Call, Expr, Select, walk
 from pruner.program.device import CpuDevice
-from pruner.program.te.lower import LoopNests
+from pruner.program.nests import LoopNests
 
 _FLOAT_BYTES = 4
 _SHORT_REDUCTION = 16  # iterations that a compiler unrolls before it looks for vectors

@@ -26,8 +26,7 @@ from pruner.features.symbols.statement import (
 )
 from pruner.features.symbols.table import GPU_COLUMNS, Row, Symbols, fill
 from pruner.program.index.affine import LoopVar
-from pruner.program.te.bounds import GLOBAL, SHARED
-from pruner.program.te.lower import LoopNests
+from pruner.program.nests import GLOBAL, SHARED, LoopNests, Mark, Scope
 
 _BANKS = 32
 
@@ -86,7 +85,7 @@ class _GpuRow:
             "thread_iterations": self._iterations,
             "vthreads": self._extent(roles.vthreads),
             "unroll": self._s.unroll,
-            "vector": self._extent(x for x in roles.own if x.mark == "vectorize"),
+            "vector": self._extent(x for x in roles.own if x.mark is Mark.VECTORIZE),
             "shared_loads": loads,
             "shared_loads_least": self._least_loads(),
             "shared_cycles": cycles,
@@ -148,10 +147,10 @@ class _GpuRow:
 
     def _run_length(self) -> Floats:
         if self._stages:
-            widths, shape = self._s.tile, self._s.stage.shape
+            widths, shape = self._s.tile, self._s.buffer.shape
         elif self._global:
             widths = self._global[0].widths(self._block_loops)
-            shape = self._global[0].stage.shape
+            shape = self._global[0].buffer.shape
         else:
             return np.zeros(self._num)
         if not widths:
@@ -170,7 +169,7 @@ class _GpuRow:
                 body = np.where(loop.extent == 1, body, inside)
         return body
 
-    def _loads(self, scope: int) -> tuple[Floats, Floats]:
+    def _loads(self, scope: Scope) -> tuple[Floats, Floats]:
         """Loads of one thread from ``scope``, and the same weighted by bank conflicts."""
         plain, weighted = np.zeros(self._num), np.zeros(self._num)
         for access in self._s.reads:
@@ -189,7 +188,7 @@ class _GpuRow:
         out = np.zeros(self._num)
         for access in self._s.reads:
             if access.scope == SHARED:
-                outside = self._around[access.stage.key]
+                outside = self._around[access.buffer.key]
                 step = [x for x in self._roles.serial if x.var in outside]
                 inside = moving_of(self._roles.serial[len(step) :], self._roles.vthreads)
                 out = out + access.count(inside) * self._extent(step)

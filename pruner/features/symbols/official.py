@@ -15,12 +15,9 @@ from pruner.features.statement.analysis import StoreAnalysis
 from pruner.features.statement.memory import LoopFrame
 from pruner.features.statement.ops import FLOAT
 from pruner.features.symbols.table import OFFICIAL_COLUMNS, Row, fill
-from pruner.program.te.bounds import SHARED
-from pruner.program.te.lower import LoopNests
+from pruner.program.nests import BLOCKS, SHARED, THREADS, LoopNests, Mark
 
-_BLOCKS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
-_THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
-_SKIPPED = ("blockIdx.x", "threadIdx.x")
+_SKIPPED = (Mark.BLOCK_X, Mark.THREAD_X)
 _NUM_COUNTED_OPS = 4  # multiply-add, add and subtract, multiply, divide; no comparisons
 
 
@@ -37,34 +34,34 @@ def official_symbols(
     rows: dict[int, Row] = {}
     workload: dict[int, Floats] = {}
     for analysis in analyses:
-        key = analysis.store.stage.key
-        rows[key] = _row(nests, analysis, workload)
+        key = analysis.store.buffer.key
+        rows[key] = _row(analysis, workload)
     return np.moveaxis(fill(OFFICIAL_COLUMNS, list(rows.values()), num), -1, 0).astype(
         np.float32, order="C"
     )
 
 
-def _product(frame: LoopFrame, marks: tuple[str, ...]) -> Floats:
+def _product(frame: LoopFrame, marks: tuple[Mark, ...]) -> Floats:
     """Product over GPU indices; of nested ones with the same name, the innermost counts."""
     out = np.ones(frame.num)
     for mark in marks:
         rows = [i for i, loop in enumerate(frame.loops) if loop.mark == mark]
         if rows:
             same = frame.extents[rows]
-            out = out * (same.prod(0) if mark == "vthread" else same[-1])
+            out = out * (same.prod(0) if mark is Mark.VTHREAD else same[-1])
     return out
 
 
-def _row(nests: LoopNests, analysis: StoreAnalysis, workload: dict[int, Floats]) -> Row:
+def _row(analysis: StoreAnalysis, workload: dict[int, Floats]) -> Row:
     frame = analysis.frame
     num = frame.num
-    threads = _product(frame, _THREADS)
-    blocks = _product(frame, _BLOCKS)
+    threads = _product(frame, THREADS)
+    blocks = _product(frame, BLOCKS)
     serial = np.ones(num)
     counted = np.ones(len(frame.loops), bool)
     for i, loop in enumerate(frame.loops):
         counted[i] = loop.mark not in _SKIPPED
-        if loop.mark == "vthread" or not loop.is_thread:
+        if loop.mark is Mark.VTHREAD or not loop.is_bound:
             serial = serial * frame.extents[i]
     ops = np.sum(analysis.counts[FLOAT : FLOAT + _NUM_COUNTED_OPS], axis=0) * serial
     moves = [a.moves for a in analysis.accesses]
@@ -74,7 +71,7 @@ def _row(nests: LoopNests, analysis: StoreAnalysis, workload: dict[int, Floats])
         inside = moves[access] & over
         return np.where(inside, frame.extents, 1.0).prod(0)
 
-    key = analysis.store.stage.key
+    key = analysis.store.buffer.key
     everything = np.broadcast_to(counted[:, None], spatial.shape)
     computes = ops != 0
     registers = np.zeros(num)
@@ -84,7 +81,7 @@ def _row(nests: LoopNests, analysis: StoreAnalysis, workload: dict[int, Floats])
         touched = touched + volume(i, everything)
     workload[key] = workload.get(key, np.zeros(num)) + np.where(computes, touched, 0.0)
     shared = np.zeros(num)
-    if nests.bounds.scope_rank.get(key) == SHARED:
+    if analysis.store.buffer.scope is SHARED:
         shared = volume(len(moves) - 1, spatial) * threads
         dram = shared * blocks
     else:
@@ -101,5 +98,5 @@ def _row(nests: LoopNests, analysis: StoreAnalysis, workload: dict[int, Floats])
         "is_gpu": float(analysis.is_gpu),
         "num_blocks": blocks,
         "num_threads": threads,
-        "num_vthreads": _product(frame, ("vthread",)),
+        "num_vthreads": _product(frame, (Mark.VTHREAD,)),
     }

@@ -19,10 +19,17 @@ from pruner.program.dag.expr import Binary, Call, Expr, Load, children, loads
 from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar, Term
 from pruner.program.index.regions import evaluate_index
-from pruner.program.te.bounds import GLOBAL, thread_rank
-from pruner.program.te.lower import LoopNests, NestLoop, Store
-from pruner.program.te.root_values import root_values
-from pruner.program.te.schedule import AxisKind, StageState
+from pruner.program.nests import (
+    BLOCKS,
+    THREADS,
+    Buffer,
+    BufferStore,
+    Loop,
+    LoopNests,
+    Mark,
+    Scope,
+    is_bound,
+)
 
 Moving = frozenset[LoopVar]
 
@@ -57,18 +64,14 @@ class StatementLoop:
 
     var: LoopVar
     extent: Floats
-    mark: str | None
+    mark: Mark | None
     is_reduce: bool
     is_own: bool
 
     @property
     def is_bound(self) -> bool:
         """A GPU index: block, thread or virtual thread."""
-        return thread_rank(self.mark) is not None
-
-    def has_mark(self, prefix: str) -> bool:
-        """Whether the loop is marked, and how the mark begins."""
-        return self.mark is not None and self.mark.startswith(prefix)
+        return is_bound(self.mark)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,12 +94,12 @@ class LoopRoles:
         A cooperative fetch has threads of its own inside the block's: those repeat the block's, and
         a block fetches once for all virtual threads, whose loop does not repeat the statement.
         """
-        threads = [x for x in loops if x.has_mark("threadIdx")]
+        threads = [x for x in loops if x.mark in THREADS]
         fetches = {x.is_own for x in threads} == {True, False}
         return LoopRoles(
-            blocks=[x for x in loops if x.has_mark("blockIdx")],
+            blocks=[x for x in loops if x.mark in BLOCKS],
             threads=[x for x in threads if x.is_own or not fetches],
-            vthreads=[] if fetches else [x for x in loops if x.has_mark("vthread")],
+            vthreads=[] if fetches else [x for x in loops if x.mark is Mark.VTHREAD],
             serial=[x for x in loops if not x.is_bound],
         )
 
@@ -180,17 +183,21 @@ class NestAccess:
     ``around``: variables of the loops around its allocation, which start it afresh.
     """
 
-    stage: StageState
-    scope: int
+    buffer: Buffer
     sizes: list[Floats]
     indices: list[list[IndexTerm]]
     around: Moving
     num: int
 
     @property
+    def scope(self) -> Scope:
+        """Where the buffer is stored."""
+        return self.buffer.scope
+
+    @property
     def bytes_per_element(self) -> int:
         """Size of one element."""
-        return dtype_bytes(self.stage.dtype)
+        return dtype_bytes(self.buffer.dtype)
 
     def widths(self, moving: Moving) -> list[Floats]:
         """Values a dimension's index spans, per dimension [N] (box rule)."""
@@ -279,8 +286,7 @@ class NestStatement:
     ``tile``: allocated extents of its buffer; ``index_values``: values of the axis slots.
     """
 
-    stage: StageState
-    scope: int
+    buffer: Buffer
     num: int
     value: Expr
     loops: list[StatementLoop]
@@ -291,76 +297,58 @@ class NestStatement:
     unroll: Floats
     is_reduction: bool
 
+    @property
+    def scope(self) -> Scope:
+        """Where the statement's buffer is stored."""
+        return self.buffer.scope
+
 
 def nest_statements(nests: LoopNests) -> list[NestStatement]:
     """Statements in program order."""
-    last: dict[int, Store] = {}
+    last: dict[int, BufferStore] = {}
     for store in nests.stores:
-        last.pop(store.stage.key, None)
-        last[store.stage.key] = store
-    kinds = {leaf.var: leaf.kind for stage in nests.schedule.pool for leaf in stage.leaves}
+        last.pop(store.buffer.key, None)
+        last[store.buffer.key] = store
     extents: dict[LoopVar, Floats] = {}
-    return [_statement(nests, _whole(nests, s), kinds, extents) for s in last.values()]
-
-
-def _whole(nests: LoopNests, store: Store) -> Store:
-    """A cross-thread reduction with the loops and the value that lowering hides in a call."""
-    if store.kind != "allreduce":
-        return store
-    stage = store.stage
-    outside = nests.allocations[stage.key].loops
-    kept = {loop.var: loop for loop in store.loops}
-    own = []
-    for leaf in stage.leaves:
-        assert leaf.var is not None
-        own.append(kept.get(leaf.var) or NestLoop(-1, leaf.var, leaf.extent, None))
-    values = {leaf: af.variable(leaf.var) for leaf in stage.leaves if leaf.var is not None}
-    body = nests.bounds.bodies[stage.key]
-    value = Binary("add", Load(stage.key, (), stage.dtype), body, stage.dtype)
-    roots = root_values(stage, values, nests.bounds)
-    return Store(stage, "allreduce", value, (*outside, *own), roots, store.unroll)
+    return [_statement(nests, s.reduction or s, extents) for s in last.values()]
 
 
 def _statement(
-    nests: LoopNests,
-    store: Store,
-    kinds: dict[LoopVar | None, AxisKind],
-    extents: dict[LoopVar, Floats],
+    nests: LoopNests, store: BufferStore, extents: dict[LoopVar, Floats]
 ) -> NestStatement:
-    num, stage = nests.num_programs, store.stage
+    num, buffer = nests.num_programs, store.buffer
     for loop in store.loops:
         if loop.var not in extents:
             extents[loop.var] = column(loop.extent, num)
-    outside = {loop.var for loop in nests.allocations[stage.key].loops}
-    write = _access(nests, stage, store.roots[: len(stage.axes)])
+    outside = {loop.var for loop in nests.allocations[buffer.key].loops}
+    write = _access(nests, buffer, store.indices)
 
-    def reduces(var: LoopVar) -> bool:
-        if var in kinds:
-            return kinds[var] == "reduce"
-        return not write.uses(var).any() and bool((extents[var] > 1).any())
+    def reduces(loop: Loop) -> bool:
+        if loop.kind is not None:
+            return loop.kind == "reduce"
+        return not write.uses(loop.var).any() and bool((extents[loop.var] > 1).any())
 
     loops = [
-        StatementLoop(x.var, extents[x.var], x.mark, reduces(x.var), x.var not in outside)
+        StatementLoop(x.var, extents[x.var], x.mark, reduces(x), x.var not in outside)
         for x in store.loops
     ]
-    values = dict(enumerate(store.roots))
+    values = dict(enumerate(store.slots))
     reads = []
     for load in _distinct_loads(store.value):
-        if load.stage != stage.key:
+        if load.stage != buffer.key:
             indices = [evaluate_index(index, values) for index in load.indices]
-            reads.append(_access(nests, nests.schedule.pool[load.stage], indices))
+            reads.append(_access(nests, nests.buffers[load.stage], indices))
     return NestStatement(
-        stage=stage,
-        scope=nests.bounds.scope_rank.get(stage.key, GLOBAL),
+        buffer=buffer,
         num=num,
         value=store.value,
         loops=loops,
         write=write,
         reads=reads,
-        index_values=store.roots,
-        tile=[column(extent, num) for extent in nests.allocations[stage.key].extents],
+        index_values=store.slots,
+        tile=[column(extent, num) for extent in nests.allocations[buffer.key].extents],
         unroll=column(store.unroll, num),
-        is_reduction=store.kind in ("update", "allreduce"),
+        is_reduction=store.kind == "update",
     )
 
 
@@ -372,18 +360,17 @@ def _distinct_loads(value: Expr) -> list[Load]:
         return found
 
 
-def _access(nests: LoopNests, stage: StageState, indices: Iterable[Affine]) -> NestAccess:
+def _access(nests: LoopNests, buffer: Buffer, indices: Iterable[Affine]) -> NestAccess:
     num = nests.num_programs
-    allocation = nests.allocations.get(stage.key)
-    sizes = stage.shape if allocation is None else allocation.extents
+    allocation = nests.allocations.get(buffer.key)
+    sizes = buffer.shape if allocation is None else allocation.extents
     terms = [
         [IndexTerm(t, column(np.abs(t.coef), num), _variables(t.index)) for t in index.terms]
         for index in indices
     ]
     around = () if allocation is None else allocation.loops
     return NestAccess(
-        stage=stage,
-        scope=nests.bounds.scope_rank.get(stage.key, GLOBAL),
+        buffer=buffer,
         sizes=[column(size, num) for size in sizes],
         indices=terms,
         around=frozenset(loop.var for loop in around),

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from pruner.features.column import Column
-from pruner.program.te.bounds import SHARED
+from pruner.program.nests import SHARED
 
 Columns = tuple[Column, ...]
 Row = Mapping[str, Float[np.ndarray, " program"] | float]

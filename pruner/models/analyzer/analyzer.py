@@ -20,7 +20,9 @@ from pruner.models.analyzer.hardware import HardwareSwitches, hardware_latency_s
 from pruner.models.analyzer.paper import PaperSwitches, paper_latency_s
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.device import CpuDevice, Device, GpuDevice, load_device
-from pruner.program.te.lower import LoopNests, build_nests
+from pruner.program.nests import LoopNests
+from pruner.program.te.apply import apply
+from pruner.program.te.lower import lower
 from pruner.program.te.skeleton import group_programs
 
 Form = Literal["paper", "hardware"]
@@ -80,7 +82,7 @@ class Analyzer(ABC):
             for start in range(0, len(group.rows), _CHUNK):
                 rows = slice(start, start + _CHUNK)
                 try:
-                    nests = build_nests(dag, group.skeleton, group.decisions[rows])
+                    nests = lower(apply(dag, group.skeleton, group.decisions[rows]))
                 except UnsupportedProgram:
                     continue
                 out[group.rows[rows]] = -np.log(self.latency_s(self.symbols(nests)))

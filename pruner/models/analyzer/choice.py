@@ -16,7 +16,8 @@ from pruner.models.analyzer.official import OfficialSwitches, official_latency_m
 from pruner.models.model import Model
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.device import Device, GpuDevice
-from pruner.program.te.lower import build_nests
+from pruner.program.te.apply import apply
+from pruner.program.te.lower import lower
 from pruner.program.te.skeleton import group_programs
 
 AnyForm = Literal["official"] | Form
@@ -87,7 +88,7 @@ class OfficialAnalyzer:
         switches = OfficialSwitches.without(self.without) if self.without else None
         score = np.full(len(steps), -np.inf)
         for group in group_programs(steps)[0]:
-            nests = build_nests(dag, group.skeleton, group.decisions)
+            nests = lower(apply(dag, group.skeleton, group.decisions))
             symbols = official_symbols(nests, analyse_stores(nests))
             score[group.rows] = -np.log(official_latency_ms(symbols, self.device, switches))
         return score

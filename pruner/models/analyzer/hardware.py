@@ -26,7 +26,7 @@ from jaxtyping import Float
 from pruner.features.symbols.table import Symbols
 from pruner.models.analyzer.constants import AnalyzerConstants
 from pruner.program.device import GpuDevice
-from pruner.program.te.bounds import SHARED
+from pruner.program.nests import SHARED
 
 Array = Float[np.ndarray, "..."]
 _BYTES = 4.0

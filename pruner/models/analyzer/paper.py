@@ -29,7 +29,7 @@ from jaxtyping import Float
 
 from pruner.features.symbols.table import Symbols
 from pruner.program.device import GpuDevice
-from pruner.program.te.bounds import SHARED
+from pruner.program.nests import SHARED
 
 Values = Float[np.ndarray, "statement program"]
 _BYTES = 4.0  # float32

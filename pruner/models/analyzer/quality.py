@@ -25,7 +25,8 @@ from pruner.models.judging.summary import draft_sizes
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.dag.task_index import TaskIndex, find_dag
 from pruner.program.device import Device, GpuDevice
-from pruner.program.te.lower import build_nests
+from pruner.program.te.apply import apply
+from pruner.program.te.lower import lower
 from pruner.program.te.skeleton import group_programs
 
 _ARCHITECTURE = re.compile(r"-(?:arch|mcpu)=(\w+)")
@@ -80,7 +81,7 @@ def task_symbols(
     groups = []
     for group in group_programs(records.steps)[0]:
         try:
-            nests = build_nests(dag, group.skeleton, group.decisions)
+            nests = lower(apply(dag, group.skeleton, group.decisions))
         except UnsupportedProgram:
             continue
         groups.append((group.rows, analyzer.symbols(nests)))

@@ -1,4 +1,4 @@
-"""Batched replay: apply a skeleton's primitives once, for N decision vectors.
+"""Apply a skeleton's primitives once, for N decision vectors.
 
 Each primitive is one function, documented as the rewrite it makes; together they follow
 ``ApplyToSchedule`` of src/auto_scheduler/transform_step.cc and TE's schedule_dataflow_rewrite.cc.
@@ -16,10 +16,10 @@ from pruner.arrays import IntLike, Ints
 from pruner.errors import UnsupportedProgram
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.dag.expr import Axis, Binary, Const, Expr, Load
+from pruner.program.nests import LoopKind, Mark
 from pruner.program.te import steps as p
 from pruner.program.te.schedule import (
     Attach,
-    AxisKind,
     FuseRelation,
     Loop,
     Schedule,
@@ -33,7 +33,7 @@ from pruner.program.te.schedule import (
 
 
 @dataclass(slots=True, eq=False)
-class _Replay:
+class _State:
     schedule: Schedule
     skeleton: tuple[p.Primitive, ...]
     decisions: Ints
@@ -51,7 +51,7 @@ class _Replay:
         return [self.value(slot) for slot in step.slots]
 
 
-def replay(dag: ComputeDAG, skeleton: tuple[p.Primitive, ...], decisions: Ints) -> Schedule:
+def apply(dag: ComputeDAG, skeleton: tuple[p.Primitive, ...], decisions: Ints) -> Schedule:
     """Apply ``skeleton`` to ``dag`` for decision vectors ``decisions`` int64 [N, d].
 
     Returns the schedule with all relations recorded; loop extents are not inferred yet.
@@ -59,7 +59,7 @@ def replay(dag: ComputeDAG, skeleton: tuple[p.Primitive, ...], decisions: Ints) 
     Raises:
         UnsupportedProgram: a primitive refers to stages or loops that do not exist.
     """
-    state = _Replay(initial_schedule(dag), skeleton, decisions)
+    state = _State(initial_schedule(dag, len(decisions)), skeleton, decisions)
     for number, step in enumerate(skeleton):
         try:
             _APPLY[type(step)](state, step)
@@ -100,12 +100,12 @@ def _apply_split(
     stage.leaves[position : position + 1] = split(stage, loop, lengths)
 
 
-def _split(s: _Replay, step: p.Split) -> None:
+def _split(s: _State, step: p.Split) -> None:
     lengths = [s.value(slot) for slot in step.slots]
     _apply_split(s.schedule.at(step.stage), step.iter, lengths, inner_to_outer=step.inner_to_outer)
 
 
-def _follow_split(s: _Replay, step: p.FollowSplit) -> None:
+def _follow_split(s: _State, step: p.FollowSplit) -> None:
     source = s.lengths(step.source)
     rest: IntLike = 1
     for length in source[step.num - 1 :]:
@@ -114,21 +114,21 @@ def _follow_split(s: _Replay, step: p.FollowSplit) -> None:
     _apply_split(s.schedule.at(step.stage), step.iter, lengths, inner_to_outer=True)
 
 
-def _follow_fused_split(s: _Replay, step: p.FollowFusedSplit) -> None:
+def _follow_fused_split(s: _State, step: p.FollowFusedSplit) -> None:
     length: IntLike = 1
     for source in step.sources:
         length = length * s.lengths(source)[step.level]
     _apply_split(s.schedule.at(step.stage), step.iter, [length], inner_to_outer=step.by_factor)
 
 
-def _reorder(s: _Replay, step: p.Reorder) -> None:
+def _reorder(s: _State, step: p.Reorder) -> None:
     stage = s.schedule.at(step.stage)
     if sorted(step.order) != list(range(len(stage.leaves))):
         raise ValueError(f"order does not name the {len(stage.leaves)} loops once each")
     stage.leaves = [stage.leaves[i] for i in step.order]
 
 
-def _fuse(s: _Replay, step: p.Fuse) -> None:
+def _fuse(s: _State, step: p.Fuse) -> None:
     stage = s.schedule.at(step.stage)
     if not step.iters:  # fusing nothing makes one loop of extent 1 in front
         loop = Loop("singleton", "spatial", 1)
@@ -137,38 +137,38 @@ def _fuse(s: _Replay, step: p.Fuse) -> None:
     first, last = step.iters[0], step.iters[-1]
     fused = stage.leaves[first]
     for inner in stage.leaves[first + 1 : last + 1]:
-        kind: AxisKind = "reduce" if "reduce" in (fused.kind, inner.kind) else "spatial"
+        kind: LoopKind = "reduce" if "reduce" in (fused.kind, inner.kind) else "spatial"
         both = Loop(f"{fused.name}.{inner.name}.f", kind)
         stage.relations.append(FuseRelation(fused, inner, both))
         fused = both
     stage.leaves[first : last + 1] = [fused]
 
 
-def _annotate(s: _Replay, step: p.Annotate) -> None:
+def _annotate(s: _State, step: p.Annotate) -> None:
     stage = s.schedule.at(step.stage)
     if step.kind == "tensorize":
-        raise UnsupportedProgram("tensorize", "tensorised loops are not replayed")
+        raise UnsupportedProgram("tensorize", "tensorised loops are not understood")
     if step.kind != "none":
-        stage.marks[stage.leaves[step.iter]] = step.kind
+        stage.marks[stage.leaves[step.iter]] = Mark(step.kind)
 
 
-def _unroll(s: _Replay, step: p.UnrollPragma) -> None:
+def _unroll(s: _State, step: p.UnrollPragma) -> None:
     stage = s.schedule.at(step.stage)
     if step.iter < len(stage.leaves):
         stage.unroll[stage.leaves[step.iter]] = s.value(step.slot)
 
 
-def _compute_at(s: _Replay, step: p.ComputeAt) -> None:
+def _compute_at(s: _State, step: p.ComputeAt) -> None:
     target = s.schedule.at(step.target)
     loop = target.leaves[step.target_iter]
     s.schedule.at(step.stage).attach = Attach(target.key, loop)
 
 
-def _compute_inline(s: _Replay, step: p.ComputeInline) -> None:
+def _compute_inline(s: _State, step: p.ComputeInline) -> None:
     s.schedule.at(step.stage).attach = "inline"
 
 
-def _compute_root(s: _Replay, step: p.ComputeRoot) -> None:
+def _compute_root(s: _State, step: p.ComputeRoot) -> None:
     s.schedule.at(step.stage).attach = "root"
 
 
@@ -181,7 +181,7 @@ def _load_of(stage: StageState) -> Load:
     return Load(stage.key, indices, stage.dtype)
 
 
-def _cache_read(s: _Replay, step: p.CacheRead) -> None:
+def _cache_read(s: _State, step: p.CacheRead) -> None:
     source = s.schedule.at(step.stage)
     axes = _copy_axes(source)
     cache = StageState(
@@ -202,7 +202,7 @@ def _cache_read(s: _Replay, step: p.CacheRead) -> None:
     s.schedule.new_stage(cache, source, after=True)
 
 
-def _cache_write(s: _Replay, step: p.CacheWrite) -> None:
+def _cache_write(s: _State, step: p.CacheWrite) -> None:
     stage = s.schedule.at(step.stage)
     if stage.relations:
         raise UnsupportedProgram("late-cache-write", "cache_write after a split")
@@ -226,7 +226,7 @@ def _cache_write(s: _Replay, step: p.CacheWrite) -> None:
     s.schedule.new_stage(cache, stage, after=False)
 
 
-def _rfactor(s: _Replay, step: p.RFactor) -> None:
+def _rfactor(s: _State, step: p.RFactor) -> None:
     """``C[i] += A[i, k]`` with loop ``f`` of ``k`` -> ``C.rf[f, i] += A``, ``C[i] += C.rf``."""
     stage = s.schedule.at(step.stage)
     factor = stage.leaves[step.iter]
@@ -310,11 +310,11 @@ def _const(value: IntLike) -> Const:
     return Const(value if isinstance(value, int) else np.asarray(value))  # type: ignore[arg-type]
 
 
-def _storage_align(_s: _Replay, _step: p.StorageAlign) -> None:
+def _storage_align(_s: _State, _step: p.StorageAlign) -> None:
     """Row padding changes addresses only; no feature looks at it."""
 
 
-_APPLY: dict[type, Callable[[_Replay, Any], None]] = {
+_APPLY: dict[type, Callable[[_State, Any], None]] = {
     p.Split: _split,
     p.FollowSplit: _follow_split,
     p.FollowFusedSplit: _follow_fused_split,

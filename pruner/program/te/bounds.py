@@ -28,6 +28,7 @@ from pruner.program.index.regions import (
     span,
     union,
 )
+from pruner.program.nests import Scope, is_bound, thread_rank
 from pruner.program.te.inline import inline_bodies
 from pruner.program.te.schedule import (
     Attach,
@@ -37,32 +38,20 @@ from pruner.program.te.schedule import (
     StageState,
 )
 
-GLOBAL, SHARED, LOCAL = 0, 1, 3  # storage ranks (src/runtime/thread_storage_scope.h)
-_SCOPE_RANK = {"global": GLOBAL, "shared": SHARED, "local": LOCAL}
-
 
 @dataclass(slots=True, eq=False)
 class Bounds:
     """Result of inference.
 
     ``bodies``: body by stage key after inlining; ``mins``: start of every root axis;
-    ``scope_rank``: storage rank of every computed stage; ``resolved``: where every buffer has a
+    ``scopes``: where every computed stage is stored; ``resolved``: where every buffer has a
     size that is a number (the original fails on the other programs).
     """
 
     bodies: dict[int, Expr]
     mins: dict[Loop, Affine]
-    scope_rank: dict[int, int]
+    scopes: dict[int, Scope]
     resolved: np.ndarray | np.bool_ = field(default_factory=lambda: np.bool_(True))
-
-
-def thread_rank(mark: str | None) -> int | None:
-    """0 for block indices, 1 for threads and virtual threads, None for ordinary loops."""
-    if mark is None:
-        return None
-    if mark.startswith("blockIdx"):
-        return 0
-    return 1 if mark.startswith("threadIdx") or mark == "vthread" else None
 
 
 def infer_bounds(schedule: Schedule) -> Bounds:
@@ -78,7 +67,7 @@ def infer_bounds(schedule: Schedule) -> Bounds:
         stage = schedule.pool[key]
         if stage.attach == "inline":
             continue
-        out.scope_rank[key] = scope_rank_of(schedule, stage)
+        out.scopes[key] = scope_of(schedule, stage)
         if stage.is_output or stage.is_placeholder:
             for axis, extent in zip(stage.axes, stage.shape, strict=True):
                 axis.extent = extent
@@ -125,16 +114,16 @@ def attach_path(schedule: Schedule, stage: StageState) -> list[tuple[StageState,
     return path
 
 
-def scope_rank_of(schedule: Schedule, stage: StageState) -> int:
-    """Storage rank: the stage's scope or, without one, that of the threads around it."""
+def scope_of(schedule: Schedule, stage: StageState) -> Scope:
+    """The stage's scope or, without one, that of the threads around it."""
     if stage.scope:
-        return _SCOPE_RANK[stage.scope]
+        return Scope.of(stage.scope)
     ranks = [
         rank
         for owner, loop in attach_path(schedule, stage)
         if (rank := thread_rank(owner.marks.get(loop))) is not None
     ]
-    return {-1: GLOBAL, 0: SHARED, 1: LOCAL}[max(ranks, default=-1)]
+    return {-1: Scope.GLOBAL, 0: Scope.SHARED, 1: Scope.LOCAL}[max(ranks, default=-1)]
 
 
 def _needs_relax(owner: StageState, loop: Loop, found: bool, rank: int) -> bool:
@@ -177,7 +166,7 @@ def _consumer_domains(
     stage: StageState,
 ) -> list[Region]:
     """Region of every root loop of ``consumer`` that one run of ``stage`` must serve."""
-    rank = out.scope_rank[stage.key]
+    rank = out.scopes[stage.key]
     found = False
     state: dict[Loop, Region | None] = {}  # None: the whole range
     for loop in reversed(consumer.leaves):
@@ -287,7 +276,7 @@ def _extents_down(stage: StageState) -> None:
 
 def feeds_thread(stage: StageState) -> set[Loop]:
     """Loops from which a thread-bound leaf is made (``PassUpThreadBinding``)."""
-    bound = {leaf for leaf in stage.leaves if thread_rank(stage.marks.get(leaf)) is not None}
+    bound = {leaf for leaf in stage.leaves if is_bound(stage.marks.get(leaf))}
     for rel in reversed(stage.relations):
         if isinstance(rel, SplitRelation):
             if rel.inner in bound or rel.outer in bound:

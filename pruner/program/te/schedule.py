@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pruner.arrays import IntLike
-from pruner.program.dag.dag import ComputeDAG
+from pruner.program.dag.dag import Combiner, ComputeDAG
 from pruner.program.dag.expr import Axis, Expr, Load, rewrite
 from pruner.program.index.affine import LoopVar
-
-AxisKind = Literal["spatial", "reduce"]
+from pruner.program.nests import LoopKind, Mark
 
 
 @dataclass(eq=False, slots=True)
@@ -23,7 +22,7 @@ class Loop:
     """A loop of a stage: a root axis, or what splits and fusions made of one."""
 
     name: str
-    kind: AxisKind
+    kind: LoopKind
     extent: IntLike = 0
     var: LoopVar | None = None
 
@@ -74,7 +73,7 @@ class StageState:
     axes: list[Loop]
     reduce: list[Loop]
     body: Expr | None
-    combiner: str | None = None
+    combiner: Combiner | None = None
     identity: float = 0.0
     const_matrix: bool = False
     is_output: bool = False
@@ -82,7 +81,7 @@ class StageState:
     attach: Attach | Literal["root", "inline"] = "root"
     relations: list[Relation] = field(default_factory=list)
     leaves: list[Loop] = field(default_factory=list)
-    marks: dict[Loop, str] = field(default_factory=dict)
+    marks: dict[Loop, Mark] = field(default_factory=dict)
     unroll: dict[Loop, IntLike] = field(default_factory=dict)
     guards: list[Expr] = field(default_factory=list)
 
@@ -108,6 +107,7 @@ class Schedule:
     pool: list[StageState]
     order: list[int]
     nest_order: list[int]
+    num_programs: int = 1
 
     def at(self, position: int) -> StageState:
         """Stage by step numbering."""
@@ -120,8 +120,8 @@ class Schedule:
             keys.insert(keys.index(near.key) + (1 if after else 0), stage.key)
 
 
-def initial_schedule(dag: ComputeDAG) -> Schedule:
-    """Every stage at root with its own axes as loops (``te.create_schedule``)."""
+def initial_schedule(dag: ComputeDAG, num: int = 1) -> Schedule:
+    """Every stage at root, its own axes as loops, for ``num`` programs (``te.create_schedule``)."""
     pool: list[StageState] = []
     for key, stage in enumerate(dag.stages):
         axes = [Loop(a.name, "spatial", a.extent) for a in stage.axes]
@@ -144,7 +144,7 @@ def initial_schedule(dag: ComputeDAG) -> Schedule:
                 leaves=[*axes, *reduce],
             )
         )
-    return Schedule(pool, list(range(len(pool))), _depth_first(dag))
+    return Schedule(pool, list(range(len(pool))), _depth_first(dag), num)
 
 
 def _depth_first(dag: ComputeDAG) -> list[int]:

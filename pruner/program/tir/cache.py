@@ -5,8 +5,9 @@ from __future__ import annotations
 from pruner.program.dag.expr import Axis, Load
 from pruner.program.index import affine as af
 from pruner.program.index.affine import LoopVar
+from pruner.program.nests import Buffer, Scope
 from pruner.program.te.schedule import redirect_loads
-from pruner.program.tir.tree import Binding, Block, BlockIter, Buffer, LoopNode, Node, Tree, insert
+from pruner.program.tir.tree import Binding, Block, BlockIter, LoopNode, Node, Tree, insert
 
 
 def cache_read(
@@ -14,7 +15,7 @@ def cache_read(
 ) -> Block:
     """A copy of what ``block`` reads, in ``scope``; its consumers read the copy."""
     source = tree.buffers[block.reads[read_index]]
-    cache = tree.new_buffer(f"{source.name}_{scope}", source, scope)
+    cache = tree.new_buffer(f"{source.name}_{scope}", source, Scope.of(scope))
     copy = _copy_block(cache.name, source, cache)
     readers = list(dict.fromkeys([block, *consumers]))
     for reader in readers:
@@ -28,7 +29,7 @@ def cache_read(
 def cache_write(tree: Tree, block: Block, scope: str) -> Block:
     """``block`` writes a buffer in ``scope``; the block returned copies it to where it wrote."""
     target = tree.buffers[block.buffer]
-    cache = tree.new_buffer(f"{target.name}_{scope}", target, scope)
+    cache = tree.new_buffer(f"{target.name}_{scope}", target, Scope.of(scope))
     block.value = redirect_loads(block.value, target.key, cache.key)
     block.reads = [cache.key if key == target.key else key for key in block.reads]
     block.buffer = cache.key

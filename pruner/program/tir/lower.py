@@ -8,7 +8,7 @@ inside the block's, and indices are those of the whole tensor. ``metaschedule`` 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -19,15 +19,21 @@ from pruner.program.dag.fold import fold
 from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar
 from pruner.program.index.regions import Region, evaluate_index
-from pruner.program.te.bounds import Bounds
-from pruner.program.te.lower import Allocation, LoopNests, NestLoop, Store, StoreKind
-from pruner.program.te.schedule import AxisKind, Loop, Schedule, StageState
+from pruner.program.nests import (
+    Allocation,
+    Buffer,
+    BufferStore,
+    Loop,
+    LoopKind,
+    LoopNests,
+    Mark,
+    StoreKind,
+)
 from pruner.program.tir.reduction import reduces_over_threads
 from pruner.program.tir.regions import (
     clipped,
     guarded_region_of,
     loops_between,
-    rank_of,
     shared_threads,
     start_of,
     union_all,
@@ -38,35 +44,35 @@ Lowering = Literal["ansor", "metaschedule"]
 
 
 @dataclass(slots=True, eq=False)
-class _Emitter:
+class _Lowering:
     tree: Tree
     nests: LoopNests
-    lowering: Lowering
+    form: Lowering
     places: dict[int, Place]
-    whole: bool
+    kinds: dict[LoopVar, LoopKind]
     allocated: dict[LoopNode | None, list[int]] = field(default_factory=dict)
     unified: dict[LoopVar, LoopVar] = field(default_factory=dict)
 
 
-def build_nests(
-    tree: Tree, num: int, lowering: Lowering = "ansor", *, whole_reductions: bool = False
-) -> LoopNests:
-    """Loop nests of the N programs of a tree.
+def lower(tree: Tree, form: Lowering = "ansor") -> LoopNests:
+    """Loop nests of the N programs of a finished tree.
 
-    A reduction over threads becomes a call that hides its work, as Ansor's features have it;
-    ``whole_reductions`` shows it as an ordinary update, which is what a draft wants.
+    A reduction over threads becomes a call that hides its work, as Ansor's features have it; the
+    store's ``reduction`` shows it as an ordinary update, which is what a draft wants.
+
+    Args:
+        tree: what :func:`pruner.program.tir.trace.apply` made.
+        form: see above.
     """
     places = buffer_places(tree)
-    pool = [_stage(tree, key, places, lowering) for key in range(len(tree.buffers))]
-    ranks = {key: rank_of(tree.buffers[key].scope) for key in places}
-    order = list(places)
-    nests = LoopNests(num, Schedule(pool, order, order), Bounds({}, {}, ranks))
-    emitter = _Emitter(tree, nests, lowering, places, whole_reductions)
+    buffers = [_buffer(buffer, places.get(buffer.key), form) for buffer in tree.buffers]
+    nests = LoopNests(tree.num_programs, buffers)
+    lowering = _Lowering(tree, nests, form, places, _loop_kinds(tree))
     for key, place in places.items():
-        emitter.allocated.setdefault(place.loop, []).append(key)
-    _allocate(emitter, None, ())
+        lowering.allocated.setdefault(place.loop, []).append(key)
+    _allocate(lowering, None, ())
     for node in tree.root.body:
-        _emit(emitter, node, (), 0)
+        _emit(lowering, node, (), 0)
     return nests
 
 
@@ -103,87 +109,85 @@ def _place(tree: Tree, key: int) -> Place:
     return Place(loop, [clipped(region, extent) for region, extent in box])
 
 
-def _stage(tree: Tree, key: int, places: dict[int, Place], lowering: Lowering) -> StageState:
-    buffer = tree.buffers[key]
-    shape: tuple[IntLike, ...] = buffer.shape
-    if lowering == "metaschedule" and key in places:
-        shape = tuple(plain(r.hi - r.lo + 1) for r in places[key].box)
-    axes = [Loop(f"i{d}", "spatial", extent) for d, extent in enumerate(shape)]
-    return StageState(
-        key=key, name=buffer.name, dtype=buffer.dtype, shape=shape, axes=axes, reduce=[],
-        body=None, scope=buffer.scope, leaves=[], is_output=buffer.is_param,
-    )  # fmt: skip
+def _buffer(buffer: Buffer, place: Place | None, form: Lowering) -> Buffer:
+    """The buffer as it is stored: ``metaschedule`` cuts it to the box that is used."""
+    if form == "ansor" or place is None:
+        return buffer
+    return replace(buffer, shape=_extents(place))
 
 
-def _allocate(e: _Emitter, loop: LoopNode | None, loops: tuple[NestLoop, ...]) -> None:
+def _extents(place: Place) -> tuple[IntLike, ...]:
+    return tuple(plain(r.hi - r.lo + 1) for r in place.box)
+
+
+def _allocate(e: _Lowering, loop: LoopNode | None, loops: tuple[Loop, ...]) -> None:
     for key in e.allocated.get(loop, []):
-        extents = tuple(plain(r.hi - r.lo + 1) for r in e.places[key].box)
-        e.nests.allocations[key] = Allocation(e.nests.schedule.pool[key], loops, extents)
+        place, buffer = e.places[key], e.nests.buffers[key]
+        e.nests.allocations[key] = Allocation(buffer, loops, _extents(place))
 
 
-def _emit(e: _Emitter, node: Node, loops: tuple[NestLoop, ...], unroll: IntLike) -> None:
+def _emit(e: _Lowering, node: Node, loops: tuple[Loop, ...], unroll: IntLike) -> None:
     if isinstance(node, Block):
         _emit_block(e, node, loops, unroll)
         return
     if node.unroll is not None:
         unroll = af.where(np.greater(node.unroll, 0), node.unroll, unroll)
-    same = next((x for x in loops if x.is_thread and x.mark == node.mark), None)
-    if same is not None and e.lowering == "metaschedule" and node.mark != "vthread":
+    same = next((x for x in loops if x.is_bound and x.mark == node.mark), None)
+    if same is not None and e.form == "metaschedule" and node.mark is not Mark.VTHREAD:
         e.unified[node.var] = e.unified.get(same.var, same.var)
     else:
-        loops = (*loops, NestLoop(e.nests.num_loops, node.var, node.extent, node.mark))
-        e.nests.num_loops += 1
+        loops = (*loops, Loop(node.var, node.extent, node.mark, e.kinds.get(node.var)))
     _allocate(e, node, loops)
     for child in node.body:
         _emit(e, child, loops, unroll)
 
 
-def _emit_block(e: _Emitter, block: Block, loops: tuple[NestLoop, ...], unroll: IntLike) -> None:
-    if block.reduces:
-        _note_reduction_loops(e, block)
-    if block.init is not None and not e.whole and reduces_over_threads(e.tree, block):
-        reducing = _reduction_loops(e, block)
-        kept = tuple(x for x in loops if x.is_thread or x.var not in reducing)
+def _emit_block(e: _Lowering, block: Block, loops: tuple[Loop, ...], unroll: IntLike) -> None:
+    if block.init is not None and reduces_over_threads(e.tree, block):
+        reducing = _reduction_vars(e.tree, block)
+        kept = tuple(x for x in loops if x.is_bound or x.var not in reducing)
         value = Const(0.0, e.tree.buffers[block.buffer].dtype)
-        _store(e, block, value, "allreduce", kept, unroll)
+        store = _store(e, block, value, "allreduce", kept, unroll)
+        store.reduction = _store(e, block, block.value, "update", loops, unroll)
+        e.nests.stores.append(store)
         return
     if block.init is not None:
-        _store(e, block, block.init, "init", loops, unroll)
+        e.nests.stores.append(_store(e, block, block.init, "init", loops, unroll))
     kind: StoreKind = "plain"
     if block.reduces:
         kind = "update"
     elif isinstance(block.value, Const):
         kind = "init"
-    _store(e, block, block.value, kind, loops, unroll)
+    e.nests.stores.append(_store(e, block, block.value, kind, loops, unroll))
 
 
 def _store(
-    e: _Emitter,
+    e: _Lowering,
     block: Block,
     value: Expr,
     kind: StoreKind,
-    loops: tuple[NestLoop, ...],
+    loops: tuple[Loop, ...],
     unroll: IntLike,
-) -> None:
+) -> BufferStore:
     """One store; every index a load uses is an axis slot of its own, simplified beforehand."""
     values = [renamed(value, e.unified) for value in e.tree.values(block)]
     table = dict(enumerate(values))
-    roots = [*_indices(e, block.buffer, block.indices, table), *values]
+    slots = [*_indices(e, block.buffer, block.indices, table), *values]
     shift = [Axis(slot + len(block.indices)) for slot in range(len(values))]
     known: dict[Load, Load] = {}
 
     def rule(node: Expr) -> Expr:
         if isinstance(node, Load) and node not in known:
-            slots = tuple(Axis(len(roots) + d) for d in range(len(node.indices)))
-            roots.extend(_indices(e, node.stage, node.indices, table))
-            known[node] = Load(node.stage, slots, node.dtype)
+            own = tuple(Axis(len(slots) + d) for d in range(len(node.indices)))
+            slots.extend(_indices(e, node.stage, node.indices, table))
+            known[node] = Load(node.stage, own, node.dtype)
         if isinstance(node, Load):
             return known[node]
         return shift[node.slot] if isinstance(node, Axis) else node
 
     body = fold(_rewrite_outside_loads(value, rule))
-    stage = e.nests.schedule.pool[block.buffer]
-    e.nests.stores.append(Store(stage, kind, body, loops, tuple(roots), unroll))
+    buffer = e.nests.buffers[block.buffer]
+    return BufferStore(buffer, kind, body, loops, tuple(slots), unroll)
 
 
 def _rewrite_outside_loads(expr: Expr, rule: Callable[[Expr], Expr]) -> Expr:
@@ -194,24 +198,31 @@ def _rewrite_outside_loads(expr: Expr, rule: Callable[[Expr], Expr]) -> Expr:
 
 
 def _indices(
-    e: _Emitter, key: int, indices: Sequence[Expr], table: dict[int, Affine]
+    e: _Lowering, key: int, indices: Sequence[Expr], table: dict[int, Affine]
 ) -> list[Affine]:
     """Simplified indices, counted from the start of the buffer where it is cut."""
     found = [evaluate_index(index, table) for index in indices]
     place = e.places.get(key)
-    if e.lowering == "ansor" or place is None:
+    if e.form == "ansor" or place is None:
         return found
     return [af.add(x, start_of(r), -1) for x, r in zip(found, place.box, strict=True)]
 
 
-def _reduction_loops(e: _Emitter, block: Block) -> set[LoopVar]:
+def _reduction_vars(tree: Tree, block: Block) -> set[LoopVar]:
     slots = [slot for slot, it in enumerate(block.iters) if it.kind == "reduce"]
-    return {var for slot in slots for var in e.tree.uses(block, slot)}
+    return {var for slot in slots for var in tree.uses(block, slot)}
 
 
-def _note_reduction_loops(e: _Emitter, block: Block) -> None:
-    """Say in the stage which loops reduce; draft symbols read it there."""
-    stage, reducing = e.nests.schedule.pool[block.buffer], _reduction_loops(e, block)
-    for loop in e.tree.path(block):
-        kind: AxisKind = "reduce" if loop.var in reducing else "spatial"
-        stage.leaves.append(Loop(loop.var.name, kind, loop.extent, loop.var))
+def _loop_kinds(tree: Tree) -> dict[LoopVar, LoopKind]:
+    """Which loops around reductions a block accumulates over; loops around none are left out.
+
+    A partial result and its total may stand under one loop, over which only one of them
+    accumulates: the block of the later buffer decides.
+    """
+    kinds: dict[LoopVar, LoopKind] = {}
+    for block in sorted(tree.blocks(), key=lambda block: block.buffer):
+        if block.reduces:
+            reducing = _reduction_vars(tree, block)
+            for loop in tree.path(block):
+                kinds[loop.var] = "reduce" if loop.var in reducing else "spatial"
+    return kinds

@@ -15,6 +15,7 @@ from pruner.arrays import IntLike, Ints, Mask
 from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar
 from pruner.program.index.divide import floordiv, floormod
+from pruner.program.nests import Mark
 from pruner.program.tir.contiguous import contiguous_loops
 from pruner.program.tir.reduction import is_data_parallel
 from pruner.program.tir.tree import Block, LoopNode, Tree, Uses, plain, replace_child
@@ -134,8 +135,8 @@ def _apply(tree: Tree, block: Block, loops: list[LoopNode], plan: _Plan) -> None
     total = steps[2][0] * np.where(everything[0], extents[0], 1)
     wide = np.where(plan.whole, -(-total // plan.lanes), _product(extents, plan.outer))
     narrow = np.where(plan.whole, plan.lanes, _product(extents, plan.inner))
-    parallel = LoopNode(LoopVar("parallel", plain(wide)), mark="parallel")
-    vector = LoopNode(LoopVar("vector", plain(narrow)), mark="vectorize")
+    parallel = LoopNode(LoopVar("parallel", plain(wide)), mark=Mark.PARALLEL)
+    vector = LoopNode(LoopVar("vector", plain(narrow)), mark=Mark.VECTORIZE)
     p, v = af.variable(parallel.var), af.variable(vector.var)
     together = af.add(v, p, plan.lanes)
     for i, loop in enumerate(loops):

@@ -10,6 +10,7 @@ from pruner.arrays import IntLike, dtype_bytes
 from pruner.errors import UnsupportedProgram
 from pruner.program.dag.expr import Cast, Load, walk
 from pruner.program.index import affine as af
+from pruner.program.nests import BLOCKS, THREADS, Mark
 from pruner.program.tir.primitives import bind, split
 from pruner.program.tir.reduction import (
     decompose_reduction,
@@ -39,7 +40,7 @@ def rewrite_cooperative_fetch(tree: Tree, fetch: Fetch) -> None:
         lanes = 1
     threads = [fetch.threads_x] if fetch.threads_y is None else [fetch.threads_y, fetch.threads_x]
     made = split(tree, fused, [None, *threads, lanes])
-    made[-1].mark = "vectorize"
+    made[-1].mark = Mark.VECTORIZE
     bind(made[-2], "threadIdx.x")
     if fetch.threads_y is not None:
         bind(made[-3], "threadIdx.y")
@@ -54,9 +55,7 @@ def require_bound(tree: Tree) -> None:
     """Every block of a GPU program is under block and thread indices."""
     for block in tree.blocks():
         marks = {loop.mark for loop in tree.path(block)}
-        if not any(m and m.startswith("blockIdx") for m in marks) or not any(
-            m and m.startswith("threadIdx") for m in marks
-        ):
+        if marks.isdisjoint(BLOCKS) or marks.isdisjoint(THREADS):
             raise UnsupportedProgram("unbound-block", block.name)
 
 

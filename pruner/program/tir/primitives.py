@@ -10,6 +10,7 @@ from pruner.errors import UnsupportedProgram
 from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar
 from pruner.program.index.divide import floordiv, floormod
+from pruner.program.nests import Mark
 from pruner.program.tir.tree import LoopNode, Node, Tree, plain, replace_child
 
 
@@ -78,7 +79,7 @@ def reorder(tree: Tree, order: Sequence[LoopNode]) -> None:
 
 def bind(loop: LoopNode, axis: str) -> None:
     """Bind to a GPU index; every virtual thread axis counts as one kind."""
-    loop.mark = "vthread" if axis.startswith("vthread") else axis
+    loop.mark = Mark.of_axis(axis)
 
 
 def _nest(chain: Sequence[LoopNode], body: list[Node]) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 
 from pruner.program.dag.expr import Axis, Expr
 from pruner.program.index.affine import LoopVar
+from pruner.program.nests import Mark
 from pruner.program.te.schedule import substitute_axes
 from pruner.program.tir.tree import (
     Binding,
@@ -14,7 +15,6 @@ from pruner.program.tir.tree import (
     Node,
     Tree,
     insert,
-    is_thread,
     renamed,
     uniform,
 )
@@ -36,7 +36,7 @@ def is_data_parallel(tree: Tree, loop: LoopNode) -> bool:
 
 def reduces_over_threads(tree: Tree, block: Block) -> bool:
     """A reduction iterator is bound to threads."""
-    threads = {loop.var for loop in tree.path(block) if is_thread(loop) and loop.mark != "vthread"}
+    threads = {x.var for x in tree.path(block) if x.is_bound and x.mark is not Mark.VTHREAD}
     return any(
         it.kind == "reduce" and tree.uses(block, slot).keys() & threads
         for slot, it in enumerate(block.iters)

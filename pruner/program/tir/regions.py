@@ -10,24 +10,16 @@ from pruner.arrays import IntLike, Mask
 from pruner.program.dag.expr import Axis, Binary, Const, Expr, walk
 from pruner.program.index import affine as af
 from pruner.program.index.regions import Region, evaluate_region, relax, union
-from pruner.program.te.bounds import GLOBAL, LOCAL, SHARED, thread_rank
+from pruner.program.nests import Scope, thread_rank
 from pruner.program.tir.tree import Block, LoopNode, Tree, Uses, plain
 
-_RANKS = {"global": GLOBAL, "shared": SHARED, "shared.dyn": SHARED, "local": LOCAL}
 
-
-def rank_of(scope: str) -> int:
-    """Storage rank of a buffer scope."""
-    return _RANKS[scope]
-
-
-def shared_threads(tree: Tree, loop: LoopNode, scope: str) -> set[int]:
+def shared_threads(tree: Tree, loop: LoopNode, scope: Scope) -> set[int]:
     """Ids of thread variables at and above ``loop`` whose threads share a buffer of that scope."""
-    rank = rank_of(scope)
     out = set()
     for outer in [*tree.path(loop), loop]:
         thread = thread_rank(outer.mark)
-        if thread is not None and rank <= thread and rank > GLOBAL:
+        if thread is not None and Scope.GLOBAL < scope <= thread:
             out.add(id(outer.var))
     return out
 
@@ -116,9 +108,3 @@ def partly_moving(
 def start_of(region: Region) -> af.Affine:
     """First value of a region."""
     return af.add(region.start, af.const(region.lo))
-
-
-def dtype_bytes(dtype: str) -> int:
-    """Bytes of one element of a TVM dtype string (a bool takes one)."""
-    digits = "".join(c for c in dtype if c.isdigit())
-    return max(int(digits) // 8, 1) if digits else 1

@@ -8,13 +8,13 @@ from pruner.errors import UnsupportedProgram
 from pruner.program.dag.expr import Axis, Binary, Const, Expr, Load
 from pruner.program.index import affine as af
 from pruner.program.index.affine import LoopVar
+from pruner.program.nests import Buffer
 from pruner.program.te.schedule import substitute_axes
 from pruner.program.tir.reduction import is_data_parallel
 from pruner.program.tir.tree import (
     Binding,
     Block,
     BlockIter,
-    Buffer,
     LoopNode,
     Node,
     Tree,

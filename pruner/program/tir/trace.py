@@ -1,8 +1,8 @@
-"""Batched replay of a MetaSchedule trace: its instructions once, for N decision vectors.
+"""Apply the instructions of a MetaSchedule trace once, for N decision vectors.
 
 The vocabulary is that of TVM's traces (src/s_tir/schedule/primitive); each handler below is one
 kind of instruction. Where candidates need different trees :class:`Diverges` names the values that
-tell them apart, and the caller replays each kind by itself.
+tell them apart, and :func:`apply_groups` applies the trace to each kind by itself.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from pruner.arrays import IntLike, Ints, Mask
 from pruner.errors import UnsupportedProgram
+from pruner.program.nests import Scope
 from pruner.program.tir import attach, cache, inline, primitives
 from pruner.program.tir import locations as places
 from pruner.program.tir.parallelize import Wishes, rewrite_parallel_vectorize_unroll
@@ -57,7 +58,7 @@ class TraceProgram:
 
 
 @dataclass(slots=True, eq=False)
-class Replay:
+class State:
     """State while the instructions run."""
 
     tree: Tree
@@ -78,35 +79,35 @@ class Replay:
         return plain(self.decisions[:, slot])
 
 
-def replay(program: TraceProgram, decisions: Ints) -> Tree:
+def apply(program: TraceProgram, decisions: Ints) -> Tree:
     """The tree of N programs after all instructions and postprocessors.
 
     Raises:
         Diverges: candidates need different trees.
         UnsupportedProgram: an instruction that has no batched form.
     """
-    return _replay(program, decisions).tree
+    return _applied(program, decisions).tree
 
 
 def tile_extents(program: TraceProgram, decision: Ints) -> dict[int, int]:
     """Extent of the loop that each perfect tile divides, by the slot where the tile starts.
 
-    ``decision`` int64 [d]. Raises as :func:`replay`.
+    ``decision`` int64 [d]. Raises as :func:`apply`.
     """
     return {
-        slot: uniform(extent) for slot, extent in _replay(program, decision[None]).tiled.items()
+        slot: uniform(extent) for slot, extent in _applied(program, decision[None]).tiled.items()
     }
 
 
-def _replay(program: TraceProgram, decisions: Ints) -> Replay:
+def _applied(program: TraceProgram, decisions: Ints) -> State:
     state = _run(program, decisions, len(program.instructions))
     _postprocess(state, is_gpu=program.is_gpu)
     return state
 
 
-def _run(program: TraceProgram, decisions: Ints, until: int) -> Replay:
+def _run(program: TraceProgram, decisions: Ints, until: int) -> State:
     """State before instruction ``until``."""
-    state = Replay(program.tree.fresh(), decisions)
+    state = State(program.tree.fresh(len(decisions)), decisions)
     for instruction in program.instructions[:until]:
         handler = _HANDLERS.get(instruction.kind)
         if handler is None:
@@ -144,7 +145,7 @@ def location_options(program: TraceProgram, decisions: Ints, slot: int) -> tuple
     return locations, allowed
 
 
-def _postprocess(s: Replay, *, is_gpu: bool) -> None:
+def _postprocess(s: State, *, is_gpu: bool) -> None:
     for fetch in s.fetches:
         rewrite_cooperative_fetch(s.tree, fetch)
     if is_gpu:
@@ -158,63 +159,63 @@ def _postprocess(s: Replay, *, is_gpu: bool) -> None:
     rewrite_reduction_blocks(s.tree)
 
 
-def _asked(s: Replay, *keys: str) -> Any:
+def _asked(s: State, *keys: str) -> Any:
     """An annotation of the root block, None where there is none."""
     found = [s.tree.annotations.get(f"meta_schedule.{key}") for key in keys]
     return next((value for value in found if value is not None), None)
 
 
-def _get_block(s: Replay, i: Instruction) -> Block | Tree:
+def _get_block(s: State, i: Instruction) -> Block | Tree:
     name = i.attrs[0]
     return s.tree if name == "root" else s.tree.find(name)
 
 
-def _get_loops(s: Replay, _: Instruction, block: Block) -> list[LoopNode]:
+def _get_loops(s: State, _: Instruction, block: Block) -> list[LoopNode]:
     return s.tree.path(block)
 
 
-def _get_consumers(s: Replay, _: Instruction, block: Block) -> list[Block]:
+def _get_consumers(s: State, _: Instruction, block: Block) -> list[Block]:
     return s.tree.consumers(block)
 
 
-def _get_producers(s: Replay, _: Instruction, block: Block) -> list[Block]:
+def _get_producers(s: State, _: Instruction, block: Block) -> list[Block]:
     return s.tree.producers(block)
 
 
-def _sample_perfect_tile(s: Replay, i: Instruction, loop: LoopNode) -> list[IntLike]:
+def _sample_perfect_tile(s: State, i: Instruction, loop: LoopNode) -> list[IntLike]:
     s.tiled[i.slot] = loop.extent
     return [s.decision(i.slot + k) for k in range(int(i.attrs[0]))]
 
 
-def _sample_categorical(s: Replay, i: Instruction) -> IntLike:
+def _sample_categorical(s: State, i: Instruction) -> IntLike:
     candidates = np.asarray(i.attrs[0], np.int64)
     return plain(candidates[s.decisions[:, i.slot]])
 
 
-def _sample_compute_location(s: Replay, i: Instruction, block: Block) -> LoopNode | int:
+def _sample_compute_location(s: State, i: Instruction, block: Block) -> LoopNode | int:
     taken = places.settle(s.tree, block, s.decisions[:, i.slot])
     return places.at(s.tree, block, uniform(taken))
 
 
-def _split(s: Replay, _: Instruction, loop: LoopNode, *factors: Any) -> list[LoopNode]:
+def _split(s: State, _: Instruction, loop: LoopNode, *factors: Any) -> list[LoopNode]:
     return primitives.split(s.tree, loop, factors)
 
 
-def _fuse(s: Replay, _: Instruction, *nodes: LoopNode) -> LoopNode:
+def _fuse(s: State, _: Instruction, *nodes: LoopNode) -> LoopNode:
     return primitives.fuse(s.tree, nodes)
 
 
-def _reorder(s: Replay, _: Instruction, *nodes: LoopNode) -> None:
+def _reorder(s: State, _: Instruction, *nodes: LoopNode) -> None:
     primitives.reorder(s.tree, nodes)
 
 
-def _bind(s: Replay, i: Instruction, loop: LoopNode) -> None:
+def _bind(s: State, i: Instruction, loop: LoopNode) -> None:
     axis = str(i.attrs[0])
     primitives.bind(loop, axis)
     s.threads[axis] = loop
 
 
-def _annotate(s: Replay, i: Instruction, target: Tree | Block | LoopNode, value: Any) -> None:
+def _annotate(s: State, i: Instruction, target: Tree | Block | LoopNode, value: Any) -> None:
     key = str(i.attrs[0])
     if key == "meta_schedule.cooperative_fetch":
         x, y = s.threads.get("threadIdx.x"), s.threads.get("threadIdx.y")
@@ -227,53 +228,53 @@ def _annotate(s: Replay, i: Instruction, target: Tree | Block | LoopNode, value:
     target.annotations[key] = value
 
 
-def _unannotate(_: Replay, i: Instruction, target: Tree | Block | LoopNode) -> None:
+def _unannotate(_: State, i: Instruction, target: Tree | Block | LoopNode) -> None:
     target.annotations.pop(str(i.attrs[0]), None)
 
 
-def _cache_read(s: Replay, i: Instruction, block: Block, consumers: list[Block]) -> Block:
+def _cache_read(s: State, i: Instruction, block: Block, consumers: list[Block]) -> Block:
     return cache.cache_read(s.tree, block, int(i.attrs[0]), str(i.attrs[1]), consumers)
 
 
-def _cache_write(s: Replay, i: Instruction, block: Block, consumers: list[Block]) -> Block:
+def _cache_write(s: State, i: Instruction, block: Block, consumers: list[Block]) -> Block:
     if int(i.attrs[0]) != 0 or consumers:
         raise UnsupportedProgram("cache-write", block.name)
     return cache.cache_write(s.tree, block, str(i.attrs[1]))
 
 
-def _set_scope(s: Replay, i: Instruction, block: Block) -> None:
+def _set_scope(s: State, i: Instruction, block: Block) -> None:
     if int(i.attrs[0]) != 0:
         raise UnsupportedProgram("set-scope", block.name)
     buffer = s.tree.buffers[block.buffer]
-    buffer.scope = str(i.attrs[1])
-    buffer.name = f"{buffer.name}_{buffer.scope}"
+    scope = str(i.attrs[1])
+    buffer.scope, buffer.name = Scope.of(scope), f"{buffer.name}_{scope}"
 
 
-def _rfactor(s: Replay, i: Instruction, loop: LoopNode) -> Block:
+def _rfactor(s: State, i: Instruction, loop: LoopNode) -> Block:
     (block,) = s.tree.blocks(loop)
     return rfactor(s.tree, block, loop, int(i.attrs[0]))
 
 
-def _compute_at(s: Replay, _: Instruction, block: Block, loop: LoopNode | int) -> None:
+def _compute_at(s: State, _: Instruction, block: Block, loop: LoopNode | int) -> None:
     if isinstance(loop, LoopNode):
         attach.compute_at(s.tree, block, loop)
     elif loop == places.INLINE:
         inline.compute_inline(s.tree, block)
 
 
-def _reverse_compute_at(s: Replay, _: Instruction, block: Block, loop: LoopNode) -> None:
+def _reverse_compute_at(s: State, _: Instruction, block: Block, loop: LoopNode) -> None:
     attach.reverse_compute_at(s.tree, block, loop)
 
 
-def _compute_inline(s: Replay, _: Instruction, block: Block) -> None:
+def _compute_inline(s: State, _: Instruction, block: Block) -> None:
     inline.compute_inline(s.tree, block)
 
 
-def _reverse_compute_inline(s: Replay, _: Instruction, block: Block) -> None:
+def _reverse_compute_inline(s: State, _: Instruction, block: Block) -> None:
     inline.reverse_compute_inline(s.tree, block)
 
 
-def _nothing(_: Replay, __: Instruction, *___: Any) -> None:
+def _nothing(_: State, __: Instruction, *___: Any) -> None:
     """Markers."""
 
 
@@ -303,7 +304,7 @@ _HANDLERS: dict[str, Callable[..., Any]] = {
 }
 
 
-def replay_groups(
+def apply_groups(
     program: TraceProgram, decisions: Ints
 ) -> tuple[list[tuple[Ints, Tree]], dict[int, str]]:
     """Trees of N decision vectors: (rows, tree) for every structure, and refusals by row."""
@@ -313,7 +314,7 @@ def replay_groups(
     while pending:
         rows = pending.pop()
         try:
-            done.append((rows, replay(program, decisions[rows])))
+            done.append((rows, apply(program, decisions[rows])))
         except Diverges as found:
             pending += [rows[found.values == value] for value in np.unique(found.values)]
         except UnsupportedProgram as error:

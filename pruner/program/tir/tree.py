@@ -20,7 +20,7 @@ from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar
 from pruner.program.index.divide import floordiv, floormod
 from pruner.program.index.regions import Region
-from pruner.program.te.bounds import thread_rank
+from pruner.program.nests import Buffer, Mark, Scope, is_bound
 
 IterKind = Literal["spatial", "reduce", "derived"]
 Uses = dict[LoopVar, IntLike]
@@ -32,18 +32,6 @@ class Diverges(Exception):
     def __init__(self, values: np.ndarray) -> None:
         super().__init__("candidates need different trees")
         self.values = values
-
-
-@dataclass(eq=False, slots=True)
-class Buffer:
-    """An array; ``key`` is its place in :attr:`Tree.buffers`, by which loads name it."""
-
-    key: int
-    name: str
-    dtype: str
-    shape: tuple[IntLike, ...]
-    scope: str = "global"
-    is_param: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +69,7 @@ class LoopNode:
     var: LoopVar
     body: list[LoopNode | Block] = field(default_factory=list)
     parent: LoopNode | None = None
-    mark: str | None = None
+    mark: Mark | None = None
     unroll: IntLike | None = None
     marked: Mask | np.bool_ = field(default_factory=lambda: np.bool_(True))
     absent: Mask | np.bool_ = field(default_factory=lambda: np.bool_(False))
@@ -92,6 +80,11 @@ class LoopNode:
     def extent(self) -> IntLike:
         """Iterations."""
         return self.var.extent
+
+    @property
+    def is_bound(self) -> bool:
+        """Bound to a GPU index: block, thread or virtual thread."""
+        return is_bound(self.mark)
 
 
 @dataclass(eq=False, slots=True)
@@ -154,6 +147,7 @@ class Tree:
     buffers: list[Buffer]
     root: LoopNode
     annotations: dict[str, object] = field(default_factory=dict)
+    num_programs: int = 1
     definitions: dict[LoopVar, Affine] = field(default_factory=dict)
     made_of: dict[LoopVar, Uses] = field(default_factory=dict)
     uncertain: Mask | np.bool_ = field(default_factory=lambda: np.bool_(False))
@@ -161,13 +155,16 @@ class Tree:
     _resolved: dict[LoopVar, Affine] = field(default_factory=dict)
     _values: dict[Block, tuple[list[Binding], list[Affine]]] = field(default_factory=dict)
 
-    def fresh(self) -> Tree:
-        """A copy of a tree that was not scheduled yet: own loops, blocks and buffers."""
+    def fresh(self, num: int) -> Tree:
+        """A copy for ``num`` programs of a tree that was not scheduled yet.
+
+        It has its own loops, blocks and buffers.
+        """
         names: dict[LoopVar, LoopVar] = {}
         buffers = [replace(buffer) for buffer in self.buffers]
-        return Tree(buffers, _copied(self.root, names), dict(self.annotations))
+        return Tree(buffers, _copied(self.root, names), dict(self.annotations), num)
 
-    def new_buffer(self, name: str, like: Buffer, scope: str) -> Buffer:
+    def new_buffer(self, name: str, like: Buffer, scope: Scope) -> Buffer:
         """A buffer of the same shape and type in another scope."""
         made = Buffer(len(self.buffers), name, like.dtype, like.shape, scope)
         self.buffers.append(made)
@@ -339,11 +336,6 @@ def uniform(value: IntLike | np.ndarray) -> int:
     if isinstance(value, np.ndarray):
         raise Diverges(value)
     return value
-
-
-def is_thread(loop: LoopNode) -> bool:
-    """Bound to a GPU index."""
-    return thread_rank(loop.mark) is not None
 
 
 def replace_child(node: Node, new: list[Node]) -> None:

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.arrays import IntLike, Mask, dtype_bytes
-from pruner.program.te.bounds import SHARED
+from pruner.program.nests import THREADS, Mark, Scope
 from pruner.program.tir.lower import buffer_places
-from pruner.program.tir.regions import rank_of
 from pruner.program.tir.tree import Block, LoopNode, Node, Tree
 
 THREADS_LOW = "meta_schedule.thread_extent_low_inclusive"
@@ -40,8 +39,9 @@ class TirLimits:
         )
 
 
-def legal(tree: Tree, num: int, limits: TirLimits) -> Mask:
+def verify_gpu_code(tree: Tree, limits: TirLimits) -> Mask:
     """Which of the N programs of a tree are accepted, bool [N]."""
+    num = tree.num_programs
     out = np.ones(num, bool)
     shared = _shared_bytes(tree, num)
     for kernel in tree.root.body:
@@ -53,10 +53,10 @@ def legal(tree: Tree, num: int, limits: TirLimits) -> Mask:
 
 def _threads_fit(tree: Tree, kernel: Node, num: int, most: int) -> Mask:
     """Every index has one extent in the kernel, and their product is in range."""
-    extents: dict[str, IntLike] = {}
+    extents: dict[Mark | None, IntLike] = {}
     out = np.ones(num, bool)
     for loop in _loops(kernel):
-        if loop.mark is not None and loop.mark.startswith("threadIdx"):
+        if loop.mark in THREADS:
             out &= np.equal(extents.setdefault(loop.mark, loop.extent), loop.extent)
     out &= _product(list(extents.values())) <= most
     for block in tree.blocks(kernel):
@@ -87,7 +87,7 @@ def _shared_bytes(tree: Tree, num: int) -> dict[Node, NDArray[np.int64]]:
     out: dict[Node, NDArray[np.int64]] = {}
     for key, place in buffer_places(tree).items():
         buffer = tree.buffers[key]
-        if rank_of(buffer.scope) != SHARED or place.loop is None:
+        if buffer.scope is not Scope.SHARED or place.loop is None:
             continue
         size: IntLike = dtype_bytes(buffer.dtype) * _versions(place.loop)
         for region in place.box:

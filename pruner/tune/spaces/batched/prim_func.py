@@ -14,7 +14,8 @@ from pruner.program.dag.expr import Axis, Binary, Call, Cast, Const, Expr, Load,
 from pruner.program.index import affine as af
 from pruner.program.index.affine import LoopVar
 from pruner.program.index.regions import evaluate_index
-from pruner.program.tir.tree import Binding, Block, BlockIter, Buffer, LoopNode, Tree, Uses
+from pruner.program.nests import Buffer, Scope
+from pruner.program.tir.tree import Binding, Block, BlockIter, LoopNode, Tree, Uses
 
 _BINARY = {
     "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Mod": "mod", "FloorDiv": "floordiv",
@@ -54,7 +55,7 @@ class _Reader:
         shape = tuple(_int(extent) for extent in buffer.shape)
         made = Buffer(
             len(self.tree.buffers), str(buffer.name), str(buffer.dtype), shape,
-            str(buffer.scope()), is_param,
+            Scope.of(str(buffer.scope())), is_param,
         )  # fmt: skip
         self._keys[buffer] = made.key
         self.tree.buffers.append(made)

@@ -11,10 +11,10 @@ from pruner.arrays import Decisions
 from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.features.batch import ProgramFeatures, featurize_nests
 from pruner.models.analyzer.analyzer import Analyzer
-from pruner.program.tir.lower import Lowering, build_nests
-from pruner.program.tir.trace import TraceProgram, replay_groups, tile_extents
+from pruner.program.tir.lower import Lowering, lower
+from pruner.program.tir.trace import TraceProgram, apply_groups, tile_extents
 from pruner.program.tir.tree import Tree
-from pruner.program.tir.verify import TirLimits, legal
+from pruner.program.tir.verify import TirLimits, verify_gpu_code
 from pruner.search.space import RowKeys
 from pruner.tune.spaces.batched import mutators
 from pruner.tune.spaces.batched.decisions import (
@@ -147,7 +147,7 @@ class BatchedSpace:
         """Which rows TVM's postprocessors would accept; False where the engine refuses."""
         out = np.zeros(len(decisions), bool)
         for rows, tree in self._trees(decisions)[0]:
-            out[rows] = self._accepted(tree, len(rows))
+            out[rows] = self._accepted(tree)
         return out
 
     def features(self, decisions: Decisions) -> ProgramFeatures:
@@ -157,7 +157,7 @@ class BatchedSpace:
             unsure = np.broadcast_to(tree.uncertain, len(rows))
             refused |= dict.fromkeys(rows[unsure].tolist(), _UNCERTAIN)
         return featurize_nests(
-            ((rows, build_nests(tree, len(rows), self._lowering)) for rows, tree in groups),
+            ((rows, lower(tree, self._lowering)) for rows, tree in groups),
             len(decisions),
             workload=self._workload,
             failures=refused,
@@ -167,9 +167,9 @@ class BatchedSpace:
         """Scores without a learned model; minus infinity where illegal."""
         out = np.full(len(decisions), -np.inf)
         for rows, tree in self._trees(decisions)[0]:
-            good = self._accepted(tree, len(rows))
+            good = self._accepted(tree)
             if good.any():
-                scores = analyzer.score_nests(build_nests(tree, len(rows), whole_reductions=True))
+                scores = analyzer.score_nests(lower(tree))
                 out[rows] = np.where(good, scores, -np.inf)
         return out
 
@@ -195,12 +195,12 @@ class BatchedSpace:
         groups: list[tuple[Rows, Tree]] = []
         refused: dict[int, str] = {}
         for start in range(0, len(decisions), _BATCH):
-            some, bad = replay_groups(self.program, decisions[start : start + _BATCH])
+            some, bad = apply_groups(self.program, decisions[start : start + _BATCH])
             groups += [(rows + start, tree) for rows, tree in some]
             refused |= {row + start: reason for row, reason in bad.items()}
         self._last = (decisions.copy(), groups, refused)
         return groups, dict(refused)
 
-    def _accepted(self, tree: Tree, num: int) -> NDArray[np.bool_]:
-        certain = np.broadcast_to(~np.asarray(tree.uncertain), num)
-        return certain if self._limits is None else certain & legal(tree, num, self._limits)
+    def _accepted(self, tree: Tree) -> NDArray[np.bool_]:
+        certain = np.broadcast_to(~np.asarray(tree.uncertain), tree.num_programs)
+        return certain if self._limits is None else certain & verify_gpu_code(tree, self._limits)

@@ -1,0 +1,186 @@
+"""Loop nests: scheduled programs as stores under loops, for N programs at once.
+
+Both engines lower to this form (:mod:`pruner.program.te.lower`, :mod:`pruner.program.tir.lower`),
+and everything that looks at programs reads it: features, symbols, the check of GPU limits. It
+knows neither engine. The structure (which store stands under which loops, in which order) is common
+to all N programs; extents are plain integers or int64 [N]. A loop whose extent is 1 in some
+programs is *absent* there, because lowering removes it; loops bound to GPU indices stay as
+attributes whatever their extent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import Literal
+
+import numpy as np
+
+from pruner.arrays import IntLike, Mask
+from pruner.errors import UnsupportedProgram
+from pruner.program.dag.expr import Expr
+from pruner.program.index.affine import Affine, LoopVar
+
+LoopKind = Literal["spatial", "reduce"]
+StoreKind = Literal["init", "update", "plain", "allreduce"]
+
+
+class Scope(IntEnum):
+    """Where a buffer is stored: TVM's storage ranks (src/runtime/thread_storage_scope.h)."""
+
+    GLOBAL = 0
+    SHARED = 1
+    LOCAL = 3
+
+    @staticmethod
+    def of(name: str) -> Scope:
+        """The scope TVM calls ``name``.
+
+        Raises:
+            UnsupportedProgram: a scope without a rank here, as those of tensor cores.
+        """
+        scope = _SCOPES.get(name)
+        if scope is None:
+            raise UnsupportedProgram("storage-scope", name)
+        return scope
+
+
+GLOBAL, SHARED, LOCAL = Scope.GLOBAL, Scope.SHARED, Scope.LOCAL
+_SCOPES = {"global": GLOBAL, "shared": SHARED, "shared.dyn": SHARED, "local": LOCAL}
+
+
+class Mark(StrEnum):
+    """What a loop is annotated with; TVM's names, all virtual thread axes being one mark."""
+
+    UNROLL = "unroll"
+    VECTORIZE = "vectorize"
+    PARALLEL = "parallel"
+    VTHREAD = "vthread"
+    BLOCK_X = "blockIdx.x"
+    BLOCK_Y = "blockIdx.y"
+    BLOCK_Z = "blockIdx.z"
+    THREAD_X = "threadIdx.x"
+    THREAD_Y = "threadIdx.y"
+    THREAD_Z = "threadIdx.z"
+
+    @staticmethod
+    def of_axis(axis: str) -> Mark:
+        """The mark of a loop bound to TVM's thread axis ``axis`` (``vthread.x`` and the like).
+
+        Raises:
+            UnsupportedProgram: an axis that is not known.
+        """
+        name = "vthread" if axis.startswith("vthread") else axis
+        if name not in _BOUND:
+            raise UnsupportedProgram("thread-axis", axis)
+        return Mark(name)
+
+
+BLOCKS = (Mark.BLOCK_X, Mark.BLOCK_Y, Mark.BLOCK_Z)
+THREADS = (Mark.THREAD_X, Mark.THREAD_Y, Mark.THREAD_Z)
+_BOUND = {*BLOCKS, *THREADS, Mark.VTHREAD}
+_RANKS: dict[Mark | None, int] = {
+    **dict.fromkeys(BLOCKS, 0),
+    **dict.fromkeys((*THREADS, Mark.VTHREAD), 1),
+}
+
+
+def is_bound(mark: Mark | None) -> bool:
+    """Whether a loop with this mark is bound to a GPU index: block, thread or virtual thread."""
+    return mark in _BOUND
+
+
+def thread_rank(mark: Mark | None) -> int | None:
+    """0 for block indices, 1 for threads and virtual threads, None for ordinary loops.
+
+    Threads at and above the rank of a buffer's scope share the buffer (``ThreadScope`` of
+    src/runtime/thread_storage_scope.h).
+    """
+    return _RANKS.get(mark)
+
+
+@dataclass(eq=False, slots=True)
+class Buffer:
+    """An array; ``key`` is the number by which loads name it, ``is_param``: of the kernel's caller.
+
+    ``shape``: elements per dimension, each an int or int64 [N].
+    """
+
+    key: int
+    name: str
+    dtype: str
+    shape: tuple[IntLike, ...]
+    scope: Scope = Scope.GLOBAL
+    is_param: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Loop:
+    """One loop around stores.
+
+    ``kind``: whether a reduction inside accumulates over the loop; None where no reduction is
+    inside it, so that only the indices of a store can tell.
+    """
+
+    var: LoopVar
+    extent: IntLike
+    mark: Mark | None
+    kind: LoopKind | None
+
+    @property
+    def is_bound(self) -> bool:
+        """Bound to a GPU index: block, thread or virtual thread."""
+        return self.mark in _BOUND
+
+    @property
+    def present(self) -> Mask | np.bool_:
+        """Where the loop survives lowering."""
+        return np.bool_(True) if self.is_bound else np.not_equal(self.extent, 1)
+
+
+@dataclass(eq=False, slots=True)
+class BufferStore:
+    """One store: ``buffer[indices] = value`` under ``loops`` (outermost first).
+
+    ``slots``: simplified values of the axis slots that expressions in ``value`` name; the first
+    ones are the store's own indices. ``unroll``: the depth of the unroll pragma in force, 0 if
+    none. ``reduction``: where threads reduce together, lowering leaves one store of a call's
+    result (kind ``allreduce``); this is the update that the call stands for.
+    """
+
+    buffer: Buffer
+    kind: StoreKind
+    value: Expr
+    loops: tuple[Loop, ...]
+    slots: tuple[Affine, ...]
+    unroll: IntLike
+    reduction: BufferStore | None = None
+
+    @property
+    def indices(self) -> tuple[Affine, ...]:
+        """Where the store writes, per dimension of its buffer."""
+        return self.slots[: len(self.buffer.shape)]
+
+
+@dataclass(eq=False, slots=True)
+class Allocation:
+    """What is stored of a computed buffer: under which loops, and elements per dimension."""
+
+    buffer: Buffer
+    loops: tuple[Loop, ...]
+    extents: tuple[IntLike, ...]
+
+
+@dataclass(eq=False, slots=True)
+class LoopNests:
+    """N programs of one structure.
+
+    ``buffers`` by key; ``stores`` in program order; ``allocations`` of the computed buffers by key;
+    ``resolved``: where every buffer has a size that is a number (TVM fails on other programs).
+    """
+
+    num_programs: int
+    buffers: list[Buffer]
+    stores: list[BufferStore] = field(default_factory=list)
+    allocations: dict[int, Allocation] = field(default_factory=dict)
+    resolved: Mask | np.bool_ = field(default_factory=lambda: np.bool_(True))

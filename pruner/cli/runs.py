@@ -17,6 +17,7 @@ RESUMABLE = (
     "resume",
     "stop_after",
     "method",
+    "budget.trials",  # of tune.py
     "num_threads",
     "num_workers",
     "trainer.accelerator",

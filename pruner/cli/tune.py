@@ -24,8 +24,10 @@ from pruner.tune.measure.jobs import RpcAddress, Timing
 from pruner.tune.measure.machine import local_platform, make_platform, missing_device
 from pruner.tune.measure.measurer import MeasureSettings, Platform
 from pruner.tune.measure.remote import check_health
+from pruner.tune.run.journal import JOURNAL_FILE
 from pruner.tune.run.learning import OnlineModel
 from pruner.tune.run.options import TuneBudget, TuneOptions, platform_analyzer
+from pruner.tune.run.result import Tuned
 from pruner.tune.run.tuning import tune as tune_workloads
 from pruner.tune.run.verifier import verifier
 from pruner.tune.workloads import Workload, load_workloads
@@ -41,8 +43,7 @@ def tune(config: DictConfig) -> dict[str, Any]:
     earlier = Path(config.resume) if config.resume is not None else None
     if earlier is not None:
         config = resumed_config(earlier, config)
-        if load_metrics(earlier) is not None:
-            raise PrunerError(f"resume={earlier}: this run is finished (metrics.json)")
+        _check_unfinished(earlier, config)
     if config.num_threads:
         torch.set_num_threads(config.num_threads)
     workloads = load_workloads(plain(config.workload))
@@ -53,7 +54,8 @@ def tune(config: DictConfig) -> dict[str, Any]:
     logger = build(config.logger)(folder=folder, name=folder.name, about=about)
     try:
         report = partial(_report, logger, options.budget)
-        result = tune_workloads(workloads, options, folder, tell=say, report=report).metrics()
+        tuned = tune_workloads(workloads, options, folder, tell=say, report=report)
+        result = tuned.metrics()
         tasks = [{"task": name, **task} for name, task in result["tasks"].items()]
         loggers.report(logger, result, tasks, under="tuned")
     finally:
@@ -62,7 +64,33 @@ def tune(config: DictConfig) -> dict[str, Any]:
     say(time_table(result["seconds"]))
     if result["trials"]:
         draw([load_run(folder)], folder)
+        _tell_verdicts(tuned)
     return result
+
+
+def _tell_verdicts(tuned: Tuned) -> None:
+    """What came of every task and where its kernel is.
+
+    Raises:
+        PrunerError: nothing came of any; the numbers are in ``metrics.json``.
+    """
+    for task in tuned.tasks:
+        say(task.verdict())
+        if task.kernel is not None:
+            say(f"  kernel: {task.kernel} (docs/library.md says how to call it)")
+    if all(task.all_failed for task in tuned.tasks):
+        failed = "; ".join(task.verdict() for task in tuned.tasks)
+        raise PrunerError(f"nothing was tuned: {failed}; see {tuned.folder / JOURNAL_FILE}")
+
+
+def _check_unfinished(folder: Path, config: DictConfig) -> None:
+    """A finished run goes on only where it is given more trials."""
+    done = load_metrics(folder)
+    if done is not None and (config.compile_only or done["trials"] >= config.budget.trials):
+        raise PrunerError(
+            f"resume={folder}: this run is finished ({done['trials']} trials); "
+            "give more with budget.trials="
+        )
 
 
 def tune_options(config: DictConfig) -> TuneOptions:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pruner.tune.run.options import TuneOptions, this_cpu
     from pruner.tune.run.result import Tuned
-    from pruner.tune.run.tuning import tune
+    from pruner.tune.run.tuning import tune, tuned_module
     from pruner.tune.workloads import operator
 
-__all__ = ["TuneOptions", "Tuned", "operator", "this_cpu", "tune"]
+__all__ = ["TuneOptions", "Tuned", "operator", "this_cpu", "tune", "tuned_module"]
 
 _HOMES = {
     "TuneOptions": "run.options",
@@ -17,6 +17,7 @@ _HOMES = {
     "operator": "workloads",
     "this_cpu": "run.options",
     "tune": "run.tuning",
+    "tuned_module": "run.tuning",
 }
 
 

@@ -133,6 +133,18 @@ def arguments(module: Any) -> list[tuple[tuple[int, ...], str]]:
         raise PrunerError("an argument of main has a symbolic shape; fix its sizes") from error
 
 
+def described(workload: Workload) -> str:
+    """What is tuned, in one line: every size, also those that nobody gave, and the arithmetic."""
+    if workload.spec is None:
+        each = [f"{list(shape)} {dtype}" for shape, dtype in arguments(workload.module)]
+        what = f"main({', '.join(each)})"
+    else:
+        named = {k: v for k, v in workload.spec.items() if k not in ("operator", "epilogue")}
+        named["dtype"] = named.pop("dtype")  # last
+        what = " ".join([str(workload.operator), *(f"{k}={v}" for k, v in named.items())])
+    return f"{workload.name}: {what}, {flops(workload.module) / 1e9:.4g} GFLOP"
+
+
 def flops(module: Any) -> float:
     """Floating-point operations of the module as TVM estimates them."""
     estimate = importlib.import_module("tvm.s_tir.analysis").estimate_tir_flops

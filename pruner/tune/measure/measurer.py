@@ -44,6 +44,7 @@ class MeasureSettings:
     alone: bool | None = None
     lag: int | None = None
     check: bool = True  # results of every best program against the unscheduled one
+    baseline: bool = True  # the unscheduled program is timed once, on CPUs
 
     def __post_init__(self) -> None:
         """Raises `PrunerError` on numbers that cannot work."""
@@ -237,6 +238,29 @@ class Measurer:
         if built.error is not None:
             return f"{built.error}: {built.message}"
         done = self._builders.submit("reference", library, arguments, str(path)).result()
+        return None if done.error is None else f"{done.error}: {done.message}"
+
+    def untuned_s(self, module: Any, arguments: Arguments) -> float | None:
+        """Seconds of one run of ``main`` without schedule; None where that does not run.
+
+        On GPUs it never does: a program needs its loops bound to threads.
+        """
+        if self._platform.device != "cpu":
+            return None
+        path = self._new_library()
+        if self.export(module, Path(path)) is not None:
+            return None
+        once = Timing(number=1, repeats=1, min_repeat_ms=0)
+        where = self._platform.device, arguments, once, self._platform.address
+        with self._phases.time("run"):
+            done = self._runner.submit("run", path, *where).result()
+        Path(path).unlink(missing_ok=True)
+        return None if done.error is not None else float(np.mean(done.value))
+
+    def export(self, module: Any, path: Path) -> str | None:
+        """Build a scheduled module into a library that stays; None, or why that failed."""
+        text = importlib.import_module("tvm").ir.save_json(module)
+        done = self._builders.submit("build", text, self._platform.target_json, str(path)).result()
         return None if done.error is None else f"{done.error}: {done.message}"
 
 

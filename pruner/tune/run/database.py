@@ -37,7 +37,8 @@ class Database:
         self.tvm_database.commit_tuning_record(record)
 
     def best(self, module: Any, target: Any) -> Any | None:
-        """The best schedule of a task; None where nothing ran."""
+        """The module of a task with its best schedule applied; None where nothing ran."""
         if not self.tvm_database.has_workload(module):
             return None
-        return self.tvm_database.query_schedule(module, target, "main")
+        schedule = self.tvm_database.query_schedule(module, target, "main")
+        return None if schedule is None else schedule.mod

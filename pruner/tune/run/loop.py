@@ -38,6 +38,7 @@ class LiveTask:
     arguments: Arguments
     search: LiveSearch
     check: Check | None = None
+    untuned_s: float | None = None  # without schedule; None where that was not timed
     best_s: list[float] = field(default_factory=list)
     current_best_s: float = float("inf")
     trials: int = 0
@@ -137,6 +138,9 @@ class TuningRun:
                 return False
             first, budget = not progress[index].best_s, self._budget
             size = round_size(budget.batch, budget.trials, len(self.tasks), first=first)
+            if first:
+                name = self.tasks[index].workload.name
+                self._context.tell(f"{name}: choosing its first {min(left, size)} programs")
             candidates = self.tasks[index].search.propose(min(left, size))
             if candidates:
                 self._number += 1

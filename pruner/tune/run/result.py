@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +66,30 @@ class TaskOutcome:
         )
 
     @property
+    def all_failed(self) -> bool:
+        """Not one of its programs ran and was right."""
+        return self.trials > 0 and self.best_s == float("inf")
+
+    @property
     def all_wrong(self) -> bool:
-        """Programs ran, and not one of them computed what the unscheduled program does."""
-        return self.best_s == float("inf") and self.failures[WRONG] > 0
+        """All failed, and some ran but did not compute what the unscheduled program does."""
+        return self.all_failed and self.failures[WRONG] > 0
+
+    def verdict(self) -> str:
+        """One line for people: how fast, against what; or that nothing came of it."""
+        if not self.trials:
+            return f"{self.name}: not tuned, the budget was spent on other tasks"
+        if self.all_failed:
+            kinds = ", ".join(f"{num} {kind}" for kind, num in self.failures.most_common())
+            what = "NO CORRECT PROGRAM" if self.all_wrong else "NO PROGRAM THAT RUNS"
+            return f"{self.name}: {what} among {self.trials} that were tried ({kinds})"
+        parts = [f"{self.name}: {1e3 * self.best_s:.4g} ms"]
+        if self.untuned_s is not None:
+            parts.append(f"untuned {1e3 * self.untuned_s:.4g} ms")
+            parts.append(f"{self.untuned_s / self.best_s:.3g} times as fast")
+        if self.peak_share is not None:
+            parts.append(f"{100 * self.peak_share:.3g} % of peak")
+        return ", ".join(parts)
 
     def row(self) -> dict[str, Any]:
         """For the last line."""
@@ -79,6 +100,7 @@ class TaskOutcome:
             "peak_share": self.peak_share,
             "trials": self.trials,
             "failures": dict(self.failures),
+            "all_failed": self.all_failed,
             "all_wrong": self.all_wrong,
             "weight": self.weight,
             "exhausted": self.exhausted,
@@ -95,7 +117,6 @@ class Tuned:
     folder: Path
     work_dir: Path
     compile_only: bool = False
-    kernels: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def best_latency_s(self) -> float:
@@ -115,6 +136,7 @@ class Tuned:
             "failed": failed,
             "failures": dict(failures),
             "invalid_share": failed / trials if trials else 0.0,
+            "all_failed": [task.name for task in self.tasks if task.all_failed],
             "all_wrong": [task.name for task in self.tasks if task.all_wrong],
             "refused_before_build": sum(task.refused for task in self.tasks),
             "tasks": {} if self.compile_only else {task.name: task.row() for task in self.tasks},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,10 +10,11 @@ import numpy as np
 
 from pruner.data.tasks import TaskKey
 from pruner.errors import PrunerError, UnsupportedProgram
+from pruner.files import write_whole
 from pruner.search.failures import AvoidFailures, FailureModel
 from pruner.search.policy import Learner, PolicySettings
 from pruner.tune.measure.measurer import Check
-from pruner.tune.measure.numerics import tolerance
+from pruner.tune.measure.numerics import Arguments, tolerance
 from pruner.tune.rivals.rival import RivalProcess, RivalSearch
 from pruner.tune.run.learning import LiveLearner, SharedModel
 from pruner.tune.run.live_search import DecisionSearch, LiveSearch
@@ -23,8 +25,9 @@ from pruner.tune.spaces.batched.space import BatchedSpace
 from pruner.tune.spaces.design import DesignSpace, design_spaces
 from pruner.tune.spaces.tvm import ReplaySpace
 from pruner.tune.spaces.union import UnionSpace
-from pruner.tune.workloads import Workload, arguments, flops
+from pruner.tune.workloads import Workload, arguments, described, flops
 
+UNTUNED_FILE = "untuned.json"  # seconds of every task without schedule
 _PROBES = 8  # programs that tell whether a space has legal ones
 
 
@@ -47,6 +50,8 @@ def prepare(workloads: Sequence[Workload], options: TuneOptions, context: RunCon
     fixed: dict[str, object] = {"phases": context.phases}
     for number, workload in enumerate(workloads):
         wanted = arguments(workload.module)
+        context.tell(described(workload))
+        _tell_of_precision(workload, wanted, options, context)
         policy = options.policy
         assert not isinstance(policy, RivalProcess), policy
         search: LiveSearch
@@ -73,6 +78,8 @@ def prepare(workloads: Sequence[Workload], options: TuneOptions, context: RunCon
         if options.measure.check and not options.compile_only:
             with context.phases.time("run"):
                 task.check = _reference(task, context)
+        if options.measure.baseline and not options.compile_only:
+            task.untuned_s = _untuned_s(task, context)
         tasks.append(task)
     return Prepared(tasks=tasks, fixed=fixed)
 
@@ -140,6 +147,31 @@ def _has_programs(space: LiveSpace) -> bool:
     except PrunerError:
         return False
     return True
+
+
+def _tell_of_precision(
+    workload: Workload, wanted: Arguments, options: TuneOptions, context: RunContext
+) -> None:
+    other = sorted({dtype for _, dtype in wanted} - {"float32"})
+    if other and options.analyzer is not None:
+        context.tell(
+            f"{workload.name}: {', '.join(other)} is drafted as if it were float32 "
+            "(4 bytes an element, peak and lanes of float32)"
+        )
+
+
+def _untuned_s(task: LiveTask, context: RunContext) -> float | None:
+    """Timed once a run: a resumed one reads what was found."""
+    path, name = context.folder / UNTUNED_FILE, task.workload.name
+    known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if name not in known:
+        known[name] = context.measurer.untuned_s(task.workload.module, task.arguments)
+        with write_whole(path) as partial:
+            partial.write_text(json.dumps(known), encoding="utf-8")
+    seconds: float | None = known[name]
+    if seconds is not None:
+        context.tell(f"{name}: untuned {1e3 * seconds:.4g} ms")
+    return seconds
 
 
 def _reference(task: LiveTask, context: RunContext) -> Check | None:

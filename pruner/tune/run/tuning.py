@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pruner.errors import PrunerError
 from pruner.tune.measure.measurer import Candidate, Measurer, Outcome
 from pruner.tune.phases import Phases
 from pruner.tune.rivals.rival import RivalProcess
@@ -16,6 +17,7 @@ from pruner.tune.run.loop import LiveTask, TuningRun
 from pruner.tune.run.options import RunContext, Tell, TuneOptions
 from pruner.tune.run.result import TaskOutcome, Tuned
 from pruner.tune.run.setup import prepare
+from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import Workload
 
 Report = Callable[[Mapping[str, Any]], None]
@@ -48,6 +50,7 @@ def tune(
     work_dir = options.work_dir or folder
     work_dir.mkdir(parents=True, exist_ok=True)
     phases, database = Phases(), Database(None if options.compile_only else work_dir)
+    tell("starting the processes that build and run programs")
     with Measurer(options.platform, options.measure, phases) as measurer:
         context = RunContext(
             platform=options.platform,
@@ -72,11 +75,58 @@ def tune(
             )
             run.run()
             found = run.tasks
-    return _result(found, options, context, work_dir)
+        kernels = {} if options.compile_only else _export(found, context)
+    return _result(found, options, context, work_dir, kernels)
+
+
+def _export(tasks: Sequence[LiveTask], context: RunContext) -> dict[str, Path]:
+    """A library of every task's best program, ready to be loaded and called."""
+    out: dict[str, Path] = {}
+    for task in tasks:
+        if task.current_best_s == float("inf"):
+            continue
+        name = task.workload.name
+        module = context.database.best(task.workload.module, context.platform.target)
+        path = kernel_path(context.folder, name)
+        path.parent.mkdir(exist_ok=True)
+        with context.phases.time("build"):
+            reason = "TVM's database has no record of it"
+            if module is not None:
+                reason = context.measurer.export(module, path) or ""
+        if reason:
+            context.tell(f"{name}: its best program was not kept as a library ({reason})")
+        else:
+            out[name] = path
+    return out
+
+
+def kernel_path(folder: Path, task: str) -> Path:
+    """Where a run keeps the library of a task's best program."""
+    return folder / "kernels" / f"{task}.so"
+
+
+def tuned_module(folder: Path, task: str | None = None) -> Any:
+    """The best program of a task of a finished run, as TVM's runtime module.
+
+    ``module["main"](*tensors)`` calls it, outputs last. `task` may be left out where the run has
+    one.
+
+    Raises:
+        PrunerError: no library of it in `folder`.
+    """
+    known = {path.stem: path for path in sorted((folder / "kernels").glob("*.so"))}
+    name = next(iter(known)) if task is None and len(known) == 1 else task
+    if name not in known:
+        raise PrunerError(f"{folder}: no kernel {name}; it holds {', '.join(known) or 'none'}")
+    return load_tvm().tvm.runtime.load_module(str(known[name]))
 
 
 def _result(
-    tasks: Sequence[LiveTask], options: TuneOptions, context: RunContext, work_dir: Path
+    tasks: Sequence[LiveTask],
+    options: TuneOptions,
+    context: RunContext,
+    work_dir: Path,
+    kernels: Mapping[str, Path],
 ) -> Tuned:
     rows = read_trials(context.folder / JOURNAL_FILE)
     outcomes = [
@@ -86,6 +136,8 @@ def _result(
             peak_flops_per_s=context.platform.peak_flops_per_s,
             refused=task.search.refused,
             exhausted=task.exhausted,
+            untuned_s=task.untuned_s,
+            kernel=kernels.get(task.workload.name),
         )
         for task in tasks
     ]
@@ -99,7 +151,10 @@ def _result(
 
 
 def _compile(tasks: Sequence[LiveTask], options: TuneOptions, context: RunContext) -> None:
-    """Build what each task's search proposes first; nothing runs, nothing is learned."""
+    """Build what each task's search proposes first; nothing runs, nothing is learned.
+
+    The journal says what was chosen and whether it compiles; ``candidates/`` holds the programs.
+    """
     journal = Journal(context.folder / JOURNAL_FILE)
     done, share = 0, -(-options.budget.trials // len(tasks))
     for number, task in enumerate(tasks, start=1):
@@ -108,6 +163,9 @@ def _compile(tasks: Sequence[LiveTask], options: TuneOptions, context: RunContex
         for position, (candidate, outcome) in enumerate(zip(candidates, outcomes, strict=True)):
             done += 1
             row = _compiled(candidate, outcome, context.phases.elapsed_s)
+            text = context.folder / "candidates" / f"{done}.py"
+            text.parent.mkdir(exist_ok=True)
+            text.write_text(candidate.schedule.mod.script(), encoding="utf-8")
             journal.append(
                 Trial(task=task.workload.name, trial=done, batch=number, position=position, **row)
             )

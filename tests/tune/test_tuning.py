@@ -1,0 +1,145 @@
+"""`tune` from Python, with real workers: two tasks of equal shapes, kernels, what is told."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pruner.errors import PrunerError
+from pruner.tune.run.journal import JOURNAL_FILE, read_trials
+
+pytestmark = pytest.mark.tvm
+EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "programs.py"
+
+
+def options(**changes):
+    from pruner.search.policy import RandomDraws
+    from pruner.tune import this_cpu
+    from pruner.tune.measure.jobs import Timing
+    from pruner.tune.measure.measurer import MeasureSettings
+
+    quick = MeasureSettings(timing=Timing(repeats=1, min_repeat_ms=1), builders=1)
+    values = {"policy": RandomDraws(draws=8), "make_model": None, "measure": quick, **changes}
+    return this_cpu(**values)
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory):
+    """A run of the example file: its folder, what came of it and what was told."""
+    from pruner.tune import tune
+    from pruner.tune.workloads import load_workloads
+
+    folder, told = tmp_path_factory.mktemp("run"), []
+    workloads = load_workloads({"operator": "file", "path": str(EXAMPLE)})
+    return folder, tune(workloads, options(trials=4), folder, tell=told.append), told, workloads
+
+
+def test_tasks_of_equal_shapes_are_checked_against_their_own_reference(example):
+    folder, tuned, _, _ = example
+    rows = read_trials(folder / JOURNAL_FILE)
+    assert Counter((row.task, row.error) for row in rows) == {
+        ("programs_product", None): 2, ("programs_product_transposed", None): 2,
+    }  # fmt: skip
+    metrics = tuned.metrics()
+    assert (metrics["trials"], metrics["failed"], metrics["all_failed"]) == (4, 0, [])
+    for task in tuned.tasks:
+        assert 0 < task.best_s < 1
+        assert 0 < task.untuned_s < 1
+        assert "times as fast" in task.verdict()
+
+
+def test_the_kernel_of_a_run_can_be_called(example):
+    from pruner.tune import tuned_module
+    from pruner.tune.tvm_import import load_tvm
+
+    folder, tuned, _, _ = example
+    tensor = load_tvm().tvm.runtime.tensor
+    a, b = np.random.default_rng(0).random((2, 128, 128), dtype=np.float32)
+    expected = {"programs_product": a @ b, "programs_product_transposed": a @ b.T}
+    for task in tuned.tasks:
+        c = tensor(np.zeros_like(a))
+        tuned_module(folder, task.name)["main"](tensor(a), tensor(b), c)
+        np.testing.assert_allclose(c.numpy(), expected[task.name], rtol=1e-4)
+        assert task.kernel == folder / "kernels" / f"{task.name}.so"
+    with pytest.raises(PrunerError, match="no kernel None; it holds programs_product, prog"):
+        tuned_module(folder)
+
+
+def test_what_happens_before_the_first_batch_is_told(example):
+    told = "\n".join(example[2])
+    for line in (
+        "starting the processes",
+        "programs_product: main([128, 128] float32, [128, 128] float32, [128, 128] float32), "
+        "0.004194 GFLOP",
+        "programs_product: untuned ",
+        "programs_product_transposed: choosing its first 2 programs",
+    ):
+        assert line in told
+
+
+def test_a_finished_run_takes_more_trials(example):
+    from pruner.tune import tune
+
+    folder, tuned, _, workloads = example
+    before = read_trials(folder / JOURNAL_FILE)
+    more = tune(workloads, options(trials=6), folder)
+    rows = read_trials(folder / JOURNAL_FILE)
+    assert rows[:4] == before
+    assert more.metrics()["trials"] == len(rows) == 6
+    assert more.best_latency_s <= tuned.best_latency_s
+    assert [task.untuned_s for task in more.tasks] == [task.untuned_s for task in tuned.tasks]
+
+
+def test_what_is_only_compiled_leaves_its_candidates(tmp_path):
+    from pruner.tune import operator, tune
+
+    told = []
+    half = operator("matmul", m=32, n=32, k=32, dtype="float16")
+    found = tune(half, options(trials=3, compile_only=True), tmp_path, tell=told.append)
+    rows = read_trials(tmp_path / JOURNAL_FILE)
+    assert len(rows) == 3
+    assert all(row.compiled_only and row.decisions for row in rows)
+    assert {row.latency_s for row in rows} == {float("inf")}
+    assert found.metrics()["compiled"] == sum(row.error is None for row in rows) == 3
+    assert found.metrics()["best_latency_s"] is None
+    assert "T.prim_func" in (tmp_path / "candidates" / "1.py").read_text()
+    assert not list(tmp_path.glob("database*"))  # nothing was measured
+    assert any("m=32 n=32 k=32 dtype=float16" in line for line in told)
+    assert any("float16 is drafted as if it were float32" in line for line in told)
+
+
+def outcome(failures, best_s=float("inf"), trials=4):
+    from pruner.tune.run.result import TaskOutcome
+
+    return TaskOutcome(
+        name="t", weight=1.0, flops=1e9, best_s=best_s, trials=trials, failures=Counter(failures)
+    )
+
+
+def test_a_task_of_which_nothing_is_right_says_so(tmp_path):
+    from pruner.tune.run.result import Tuned
+
+    wrong = outcome({"wrong_result": 3, "build_timeout": 1})
+    assert wrong.all_wrong
+    assert wrong.verdict() == (
+        "t: NO CORRECT PROGRAM among 4 that were tried (3 wrong_result, 1 build_timeout)"
+    )
+    crashed = outcome({"run_crash": 4})
+    assert (crashed.all_failed, crashed.all_wrong) == (True, False)
+    assert "NO PROGRAM THAT RUNS" in crashed.verdict()
+    assert not outcome({"wrong_result": 3}, best_s=1e-3).all_failed
+    assert "not tuned" in outcome({}, trials=0).verdict()
+    row = Tuned(tasks=[wrong], seconds={}, folder=tmp_path, work_dir=tmp_path).metrics()
+    assert (row["all_failed"], row["all_wrong"]) == (["t"], ["t"])
+    assert row["tasks"]["t"]["failures"] == {"wrong_result": 3, "build_timeout": 1}
+
+
+def test_a_command_whose_every_program_is_wrong_fails(capsys):
+    from pruner.cli.tune import _tell_verdicts
+    from pruner.tune.run.result import Tuned
+
+    tuned = Tuned(tasks=[outcome({"wrong_result": 4})], seconds={}, folder=Path(), work_dir=Path())
+    with pytest.raises(PrunerError, match="nothing was tuned: t: NO CORRECT PROGRAM"):
+        _tell_verdicts(tuned)
+    assert "NO CORRECT PROGRAM among 4" in capsys.readouterr().err

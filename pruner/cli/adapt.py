@@ -12,11 +12,10 @@ from omegaconf import DictConfig, OmegaConf
 from pruner.cli import loggers
 from pruner.cli.dataset import record_root
 from pruner.cli.door import run_door
-from pruner.cli.evaluate import checkpoint_file
-from pruner.cli.fit import Part, ranker_of, run_part
 from pruner.cli.options import build, plain
 from pruner.cli.output import say
 from pruner.cli.progress import track
+from pruner.cli.recipe import recipe_of, watching
 from pruner.cli.runs import new_run_folder, resumed_config, save_config
 from pruner.data.splits import Split
 from pruner.errors import PrunerError
@@ -25,12 +24,14 @@ from pruner.models.adaptation.base import Adaptation, Setting
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.programs.store import ProgramStore
 from pruner.models.ranker import NeuralRanker
+from pruner.models.training.fit import check_recipe, checkpoint_file, ranker_of
 from pruner.places import conf_folder
 from pruner.search.policy import RoundSettings
 from pruner.study.adaptation.bench import Bench, Budget, SourceModel, prepare
 from pruner.study.adaptation.cells import REFERENCES, Cells, Work, run_cells
 from pruner.study.adaptation.results import compare, summary_lines
 from pruner.study.progress import Progress
+from pruner.study.training import Part, run_part
 
 Methods = Mapping[str, Mapping[str, Any]]  # name to class and arguments
 PROGRESS = Progress(tell=say, track=track)
@@ -148,7 +149,9 @@ def _train_source(
     config: DictConfig, folder: Path, programs: ProgramStore, split: Split
 ) -> SourceModel:
     part = Part(name="source", folder=folder / "source", split=split, seed=config.seed)
-    run_part(config, programs, part)
+    recipe = recipe_of(config)
+    check_recipe(recipe)
+    run_part(recipe, programs, part, config=plain(config), watching=watching(config))
     return _neural(part.checkpoint, "model")
 
 

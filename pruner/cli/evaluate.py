@@ -12,25 +12,27 @@ from torch import Tensor
 
 from pruner.cli.dataset import load_dataset, record_root, required_platforms
 from pruner.cli.door import run_door
-from pruner.cli.fit import BEST, ranker_of
 from pruner.cli.options import build, plain
 from pruner.cli.output import say
 from pruner.cli.progress import track
 from pruner.cli.runs import new_run_folder, save_config
+from pruner.cli.tasks import show_tasks
 from pruner.data.root import RecordRoot
 from pruner.errors import DataError, PrunerError
-from pruner.files import save_metrics
+from pruner.files import save_metrics, write_table
 from pruner.models.analyzer.choice import AnalyzerChoice
 from pruner.models.checkpoint.checkpoint import CheckpointInfo
+from pruner.models.judging.judge import Report
 from pruner.models.judging.metrics import ScoredTask
-from pruner.models.judging.summary import full_report
 from pruner.models.programs.assemble import small_tasks_removed
 from pruner.models.programs.store import ProgramStore
 from pruner.models.ranker import Ranker
+from pruner.models.training.fit import ranker_of
 from pruner.places import conf_folder
 from pruner.program.device import Device, device_from_mapping, load_device
 from pruner.study.draft import judge_draft
 from pruner.study.progress import Progress
+from pruner.study.training import TASKS_FILE
 
 Judge = tuple[Ranker, CheckpointInfo | None] | AnalyzerChoice
 
@@ -47,8 +49,10 @@ def evaluate(config: DictConfig) -> dict[str, Any]:
         scored, report = _symbolic(config, judge, root, platforms, folder)
     else:
         scored, report = _learned(config, *judge, root, platforms, folder)
+    judged = Report.of(scored)
+    write_table(folder / TASKS_FILE, judged.rows)
     result = {
-        **full_report(scored),
+        **judged.metrics,
         "run_dir": str(folder),
         "checkpoint": config.checkpoint,
         **report,
@@ -56,6 +60,7 @@ def evaluate(config: DictConfig) -> dict[str, Any]:
     }
     save_metrics(folder, result)
     _show(result)
+    show_tasks(folder / TASKS_FILE)
     return result
 
 
@@ -144,25 +149,13 @@ def _judge(config: DictConfig) -> Judge:
             "give either checkpoint=FILE (of train.py) or model=symbolic or model=random"
         )
     if config.checkpoint is not None:
-        return ranker_of(checkpoint_file(Path(config.checkpoint)))
+        return ranker_of(Path(config.checkpoint))
     built = build(model)
     if isinstance(built, AnalyzerChoice):
         return built
     if built.needs_fit:
         raise PrunerError("this model learns: train it with train.py and give checkpoint=FILE")
     return built, None
-
-
-def checkpoint_file(path: Path) -> Path:
-    """The file itself, or the checkpoint of a run folder with one fit."""
-    if not path.is_dir():
-        return path
-    parts = sorted(path.glob(f"*/{BEST}"))
-    if parts and not (path / BEST).exists():
-        raise PrunerError(
-            f"{path} holds {len(parts)} fits; give one of them, such as checkpoint={parts[0]}"
-        )
-    return path / BEST
 
 
 def _judged(config: DictConfig, store: ProgramStore, info: CheckpointInfo | None) -> Tensor:

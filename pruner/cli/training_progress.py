@@ -1,38 +1,27 @@
 """Progress of a training on stderr: a live bar on a terminal, one line an epoch elsewhere."""
 
 import sys
-import time
 from typing import Any
 
 import pytorch_lightning as pl
-from pytorch_lightning.callbacks import Callback
 from rich.progress import Progress
 
 from pruner.cli.output import say
 from pruner.cli.progress import live_bar
 from pruner.models.programs.batch import LabelledBatch
+from pruner.models.training.training import Throughput
 
 
-class TrainingProgress(Callback):
-    """Show epochs, loss, validation metrics and training throughput.
-
-    `num_programs` and `seconds` count what was trained on, validation excluded.
-    """
+class TrainingProgress(Throughput):
+    """Show epochs, loss, validation metrics and training throughput."""
 
     def __init__(self, name: str) -> None:
+        super().__init__()
         self.name = name
-        self.num_programs = 0
-        self.seconds = 0.0
-        self._started = 0.0
         self._validated = False
         self._context: Any = None
         self._progress: Progress | None = None
         self._bar: Any = None
-
-    @property
-    def programs_per_second(self) -> float:
-        """Training throughput so far."""
-        return self.num_programs / self.seconds if self.seconds else 0.0
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Open the bar."""
@@ -47,7 +36,7 @@ class TrainingProgress(Callback):
             total = int(trainer.num_training_batches)
             self._progress.update(self._bar, description=title, completed=0, total=total)
         self._validated = False
-        self._started = time.perf_counter()
+        super().on_train_epoch_start(trainer, pl_module)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Note that the epoch has validation metrics."""
@@ -62,10 +51,7 @@ class TrainingProgress(Callback):
         batch_idx: int,
     ) -> None:
         """Count one batch."""
-        now = time.perf_counter()
-        self.num_programs += batch.programs.num_programs
-        self.seconds += now - self._started
-        self._started = now
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
         if self._progress is not None:
             self._progress.advance(self._bar)
 

@@ -11,13 +11,13 @@ from omegaconf import DictConfig
 
 from pruner.cli import loggers
 from pruner.cli.door import run_door
-from pruner.cli.evaluate import checkpoint_file
 from pruner.cli.options import build, choice, plain
 from pruner.cli.output import say
 from pruner.cli.runs import new_run_folder, resumed_config, save_config
 from pruner.errors import PrunerError
 from pruner.files import load_metrics, save_metrics
 from pruner.models.analyzer.analyzer import Analyzer
+from pruner.models.training.fit import checkpoint_file
 from pruner.program.device import device_from_mapping
 from pruner.study.tuning import draw, load_run, time_table
 from pruner.tune.measure.jobs import RpcAddress, Timing

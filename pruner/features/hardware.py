@@ -48,6 +48,13 @@ def platform_features(platform: str) -> NDArray[np.float32]:
     return hardware_features(load_device(PLATFORM_FOLDER / f"{platform}.yaml"))
 
 
+def platform_kind(platform: str) -> str | None:
+    """``gpu`` or ``cpu`` as ``conf/platform`` says; None for a platform that it does not have."""
+    if platform not in known_platforms():
+        return None
+    return load_device(PLATFORM_FOLDER / f"{platform}.yaml").kind
+
+
 @cache
 def known_platforms() -> tuple[str, ...]:
     """Names of all devices described in ``conf/platform``, sorted."""

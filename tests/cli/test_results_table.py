@@ -4,7 +4,7 @@ import pandas
 import pytest
 import torch
 
-from pruner.cli.results_table import markdown
+from pruner.study.table import markdown
 
 FAST = "overrides=['trainer.max_epochs=1','trainer.accelerator=cpu','num_threads=1']"
 

@@ -108,7 +108,7 @@ def test_one_thread_unless_told_otherwise(command, toy_root):
         torch.set_num_threads(2)
         assert command(*arguments, "num_threads=null")[1]["num_threads"] == 2
         _, result, _ = command(*arguments)
-        assert (result["num_threads"], torch.get_num_threads()) == (1, 1)
+        assert (result["num_threads"], torch.get_num_threads()) == (1, 2)  # and given back
     finally:
         torch.set_num_threads(before)
 

@@ -41,6 +41,10 @@ def test_an_environment_without_ansor_is_refused(tmp_path):
         ({"backend": "other"}, "use backend=ansor"),
         ({"platform": "v100"}, "use all or one of cpu-sse4"),
         ({"workload": "matmul_1"}, "no bundled task is called"),
+        ({"workload": ["winograd_layer", 1]}, "'winograd_layer'; known: matmul_layer"),
+        ({"workload": ["layer_norm_layer", 8, 8]}, "'layer_norm_layer' has no compute DAG"),
+        ({"workload": ["matmul_layer", 8, 8]}, "bad-arguments"),
+        ({"workload": ["relu_layer", 8], "fused": ["gelu"]}, "'gelu'; known: bias, add, relu"),
         ({"num_programs": 1}, "2 or more"),
     ],
 )

@@ -17,19 +17,18 @@ CPU. Sources of the formulas:
 * *Balance*: ``P / (ceil(P / cores) cores)`` of ``P`` parallel iterations (the paper's P_l2,c).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
+from jaxtyping import Float, Int
 
-from pruner.arrays import Floats
 from pruner.features.symbols.statement import (
     Moving,
     NestAccess,
     NestStatement,
+    PerProgram,
     StatementLoop,
+    Where,
     count_operations,
     extent_of,
     nest_statements,
@@ -40,6 +39,7 @@ from pruner.program.dag.expr import Call, Expr, Select, walk
 from pruner.program.device import CpuDevice
 from pruner.program.nests import LoopNests
 
+Depths = Int[np.ndarray, " program"]  # places in the list of own loops
 _FLOAT_BYTES = 4
 _SHORT_REDUCTION = 16  # iterations that a compiler unrolls before it looks for vectors
 _COMPILER_UNROLLS = 64  # statements that it turns into one block by itself
@@ -104,12 +104,12 @@ class _CpuRow:
             **self._memory(),
         }
 
-    def _regions(self) -> Floats:
+    def _regions(self) -> PerProgram:
         """1 for a statement whose own loops are parallel: threads are started for it."""
         own = extent_of((x for x in self._own if x.mark == "parallel"), self._num)
         return np.where((own > 1) & (self._device.num_cores > 1), 1.0, 0.0)
 
-    def _unrolled_depth(self) -> NDArray[np.int64]:
+    def _unrolled_depth(self) -> Depths:
         """First own loop of the body that the pragma, or else the compiler, turns into one block.
 
         A long reduction stays a loop. The spatial loop around the block belongs to it: it is the
@@ -129,9 +129,9 @@ class _CpuRow:
             open_ &= inside <= limit
         return depth
 
-    def _vector_loop(self) -> dict[StatementLoop, NDArray[np.bool_]]:
+    def _vector_loop(self) -> dict[StatementLoop, Where]:
         """Which loop runs in vectors: the marked one, or the body's innermost spatial loop."""
-        chosen: dict[StatementLoop, NDArray[np.bool_]] = {}
+        chosen: dict[StatementLoop, Where] = {}
         open_ = np.ones(self._num, bool)
         for place in range(len(self._own) - 1, -1, -1):
             loop = self._own[place]
@@ -143,7 +143,7 @@ class _CpuRow:
             open_ &= ~here
         return chosen
 
-    def _run(self) -> Floats:
+    def _run(self) -> PerProgram:
         """Neighbouring elements that the body writes [N]."""
         runs = np.ones((len(self._own) + 1, self._num))
         for depth in range(len(self._own)):
@@ -151,7 +151,7 @@ class _CpuRow:
             runs[depth] = _run_and_rows(self._s.write, moving)[0]
         return np.take_along_axis(runs, self._body[None], 0)[0]
 
-    def _used_lanes(self) -> Floats:
+    def _used_lanes(self) -> PerProgram:
         """Elements per vector operation, of v iterations and w lanes.
 
         ``v / ceil(v / w)`` for a marked loop, whose last vector is widened; else what is left after
@@ -161,7 +161,7 @@ class _CpuRow:
         pieces = sum(((rest >> bit) & 1 for bit in range(self._width.bit_length())), start=0 * rest)
         return self._vector / (whole + np.where(self._marked > 1, rest > 0, pieces))
 
-    def _outermost_tile_loop(self) -> NDArray[np.int64]:
+    def _outermost_tile_loop(self) -> Depths:
         """First own loop of the register tile.
 
         The tile is the spatial loops inside the innermost reduction loop, the body and the vector
@@ -176,7 +176,7 @@ class _CpuRow:
                 depth = np.where(self._chosen[loop], np.minimum(depth, place), depth)
         return depth
 
-    def _tile_of(self, access: NestAccess | None) -> Floats:
+    def _tile_of(self, access: NestAccess | None) -> PerProgram:
         """Elements of the register tile, or those of it that move an access."""
         out = np.ones(self._num)
         for place, loop in enumerate(self._own):
@@ -187,7 +187,7 @@ class _CpuRow:
                 out = out * np.where(here, loop.extent, 1)
         return out
 
-    def _reductions(self, depth: NDArray[np.int64], *, around: bool) -> Floats:
+    def _reductions(self, depth: Depths, *, around: bool) -> PerProgram:
         """Iterations of the reduction loops inside a depth, and directly ``around`` it."""
         out, open_ = np.ones(self._num), np.full(self._num, around)
         for place in range(len(self._own) - 1, -1, -1):
@@ -198,7 +198,7 @@ class _CpuRow:
                 open_ &= inside | (loop.extent == 1)
         return out
 
-    def _statements_unrolled(self) -> Floats:
+    def _statements_unrolled(self) -> PerProgram:
         """Statements of the innermost loops that the pragma unrolls, a marked vector as one."""
         body, open_ = np.ones(self._num), np.ones(self._num, bool)
         for loop in reversed(self._loops):
@@ -208,7 +208,7 @@ class _CpuRow:
                 body = np.where(open_, larger, body)
         return body
 
-    def _loads(self) -> tuple[Floats, Floats]:
+    def _loads(self) -> tuple[PerProgram, PerProgram]:
         """Loads of whole vectors and of elements; an operand is kept while the tile reuses it."""
         vectors, scalars = np.zeros(self._num), np.zeros(self._num)
         for access in self._s.reads:
@@ -222,7 +222,7 @@ class _CpuRow:
             vectors, scalars = vectors + more[0], scalars + more[1]
         return vectors, scalars
 
-    def _split(self, access: NestAccess, count: Floats) -> tuple[Floats, Floats]:
+    def _split(self, access: NestAccess, count: PerProgram) -> tuple[PerProgram, PerProgram]:
         """``count`` element accesses as vector and scalar instructions, by stride of the lanes."""
         stride = np.zeros(self._num)
         for loop, here in self._chosen.items():
@@ -232,7 +232,7 @@ class _CpuRow:
         vectors = np.where(near, count * stride / self._lanes, 0)
         return vectors, np.where(near, 0, count / np.where(stride == 0, self._vector, 1))
 
-    def _memory(self) -> dict[str, Floats]:
+    def _memory(self) -> dict[str, PerProgram]:
         """Footprints and traffic of the three caches, in bytes of whole lines."""
         footprint = self._bytes_by_depth().sum(axis=0)  # [L + 1, N]
         outside = np.ones((len(self._loops) + 1, self._num))
@@ -252,7 +252,7 @@ class _CpuRow:
             out[f"{name}_traffic"] = np.where(fits == 0, 0.0, moved)
         return out
 
-    def _cores_by_depth(self) -> Floats:
+    def _cores_by_depth(self) -> Float[np.ndarray, "depth program"]:
         """Private caches that share the footprint of the loops from each depth inwards."""
         out, inside = np.ones((len(self._loops) + 1, self._num)), np.ones(self._num)
         for depth in range(len(self._loops) - 1, -1, -1):
@@ -261,7 +261,7 @@ class _CpuRow:
             out[depth] = np.minimum(inside, self._device.num_cores)
         return out
 
-    def _bytes_by_depth(self) -> Floats:
+    def _bytes_by_depth(self) -> Float[np.ndarray, "access depth program"]:
         """Bytes of lines that the loops from each depth inwards touch, [A, L + 1, N]."""
         accesses: Sequence[NestAccess] = [self._s.write, *self._s.reads]
         out = np.empty((len(accesses), len(self._loops) + 1, self._num))
@@ -271,13 +271,13 @@ class _CpuRow:
                 out[place, depth] = self._line_bytes(access, moving)
         return out
 
-    def _line_bytes(self, access: NestAccess, moving: Moving) -> Floats:
+    def _line_bytes(self, access: NestAccess, moving: Moving) -> PerProgram:
         run, rows = _run_and_rows(access, moving)
         line = self._device.transaction_bytes
         return rows * np.ceil(run * access.bytes_per_element / line) * line
 
 
-def _run_and_rows(access: NestAccess, moving: Moving) -> tuple[Floats, Floats]:
+def _run_and_rows(access: NestAccess, moving: Moving) -> tuple[PerProgram, PerProgram]:
     """Neighbouring elements of the box that is touched, and how many such runs there are."""
     widths = access.widths(moving)
     run, rows = product_of(widths[-1:], access.num), product_of(widths[:-1], access.num)

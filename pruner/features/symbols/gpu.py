@@ -5,18 +5,16 @@ several dimensions is only partly inside a block, each dimension spans what inte
 gives, and together never more than the iterations that move the access.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np
 
-from pruner.arrays import Floats
 from pruner.features.symbols.statement import (
     LoopRoles,
     Moving,
     NestAccess,
     NestStatement,
+    PerProgram,
     StatementLoop,
     count_operations,
     extent_of,
@@ -102,27 +100,27 @@ class _GpuRow:
             "special": self._iterations * operations.special,
         }
 
-    def _extent(self, loops: Iterable[StatementLoop]) -> Floats:
+    def _extent(self, loops: Iterable[StatementLoop]) -> PerProgram:
         return extent_of(loops, self._num)
 
-    def _total(self, values: Iterable[Floats]) -> Floats:
+    def _total(self, values: Iterable[PerProgram]) -> PerProgram:
         return sum(values, start=np.zeros(self._num))
 
-    def _tile(self) -> Floats:
+    def _tile(self) -> PerProgram:
         return product_of(self._s.tile, self._num)
 
-    def _registers(self) -> Floats:
+    def _registers(self) -> PerProgram:
         accesses = [self._s.write, *self._s.reads]
         return self._total(a.count(self._spatial) for a in accesses)
 
-    def _traffic(self) -> Floats:
+    def _traffic(self) -> PerProgram:
         """Elements a block moves: staged tiles, or what its threads touch."""
         if self._stages:
             sources = sum(1 for a in self._s.reads if a.scope == GLOBAL)
             return self._tile() * self._extent(self._roles.path) * sources
         return self._total(self._touched(a, self._block_loops) for a in self._global)
 
-    def _unique(self, access: NestAccess) -> Floats:
+    def _unique(self, access: NestAccess) -> PerProgram:
         """Elements the kernel touches; of a staged tile's own loops no more than the tile.
 
         Fetch loops are padded to whole threads, and what the guard cuts off is not in the terms.
@@ -137,7 +135,7 @@ class _GpuRow:
                         widths[place] = np.minimum(widths[place], start + self._s.tile[d])
         return product_of(widths, self._num)
 
-    def _touched(self, access: NestAccess, moving: Moving) -> Floats:
+    def _touched(self, access: NestAccess, moving: Moving) -> PerProgram:
         """Elements of the box, no more than the iterations of the loops that move the access."""
         used = [x for x in self._s.loops if x.var in moving]
         iterations = np.ones(self._num)
@@ -145,7 +143,7 @@ class _GpuRow:
             iterations = iterations * np.where(access.uses(loop.var), loop.extent, 1)
         return np.minimum(access.footprint(moving), iterations)
 
-    def _run_length(self) -> Floats:
+    def _run_length(self) -> PerProgram:
         if self._stages:
             widths, shape = self._s.tile, self._s.buffer.shape
         elif self._global:
@@ -160,7 +158,7 @@ class _GpuRow:
             run = run * np.where(np.equal(run, shape[-1]), widths[-2], 1)
         return run
 
-    def _spatial_body(self) -> Floats:
+    def _spatial_body(self) -> PerProgram:
         inside = self._extent(self._roles.vthreads)
         body = inside
         for loop in reversed(self._roles.own):
@@ -169,7 +167,7 @@ class _GpuRow:
                 body = np.where(loop.extent == 1, body, inside)
         return body
 
-    def _loads(self, scope: Scope) -> tuple[Floats, Floats]:
+    def _loads(self, scope: Scope) -> tuple[PerProgram, PerProgram]:
         """Loads of one thread from ``scope``, and the same weighted by bank conflicts."""
         plain, weighted = np.zeros(self._num), np.zeros(self._num)
         for access in self._s.reads:
@@ -184,7 +182,7 @@ class _GpuRow:
             weighted = weighted + loads * self._conflict(access)
         return plain, weighted
 
-    def _least_loads(self) -> Floats:
+    def _least_loads(self) -> PerProgram:
         out = np.zeros(self._num)
         for access in self._s.reads:
             if access.scope == SHARED:
@@ -194,12 +192,12 @@ class _GpuRow:
                 out = out + access.count(inside) * self._extent(step)
         return out
 
-    def _conflict(self, access: NestAccess) -> Floats:
+    def _conflict(self, access: NestAccess) -> PerProgram:
         stride, lanes = self._lane_of(access)
         banks = np.gcd(stride.astype(np.int64), _BANKS)
         return np.maximum(1, np.minimum(lanes, _BANKS) * banks / _BANKS)
 
-    def _lane_of(self, access: NestAccess) -> tuple[Floats, Floats]:
+    def _lane_of(self, access: NestAccess) -> tuple[PerProgram, PerProgram]:
         """Elements between neighbouring threads that touch different ones, and how many such."""
         threads = moving_of(self._roles.threads)
         step, lanes, row = np.ones(self._num), np.ones(self._num), np.ones(self._num)

@@ -4,16 +4,14 @@ These are the inputs of the released draft model (PSA); docs/paper.md section 2.
 The paper's own symbols S1 to S8 are a different, cleaner set.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from jaxtyping import Float32
 from numpy.typing import NDArray
 
-from pruner.arrays import Floats
 from pruner.features.statement.analysis import StoreAnalysis
 from pruner.features.statement.memory import LoopFrame
 from pruner.features.statement.ops import FLOAT
+from pruner.features.symbols.statement import PerProgram
 from pruner.features.symbols.table import OFFICIAL_COLUMNS, Row, fill
 from pruner.program.nests import BLOCKS, SHARED, THREADS, LoopNests, Mark
 
@@ -32,7 +30,7 @@ def official_symbols(
     """
     num = nests.num_programs
     rows: dict[int, Row] = {}
-    workload: dict[int, Floats] = {}
+    workload: dict[int, PerProgram] = {}
     for analysis in analyses:
         key = analysis.store.buffer.key
         rows[key] = _row(analysis, workload)
@@ -41,7 +39,7 @@ def official_symbols(
     )
 
 
-def _product(frame: LoopFrame, marks: tuple[Mark, ...]) -> Floats:
+def _product(frame: LoopFrame, marks: tuple[Mark, ...]) -> PerProgram:
     """Product over GPU indices; of nested ones with the same name, the innermost counts."""
     out = np.ones(frame.num)
     for mark in marks:
@@ -52,7 +50,7 @@ def _product(frame: LoopFrame, marks: tuple[Mark, ...]) -> Floats:
     return out
 
 
-def _row(analysis: StoreAnalysis, workload: dict[int, Floats]) -> Row:
+def _row(analysis: StoreAnalysis, workload: dict[int, PerProgram]) -> Row:
     frame = analysis.frame
     num = frame.num
     threads = _product(frame, THREADS)
@@ -67,7 +65,7 @@ def _row(analysis: StoreAnalysis, workload: dict[int, Floats]) -> Row:
     moves = [a.moves for a in analysis.accesses]
     spatial = moves[0] & counted[:, None]
 
-    def volume(access: int, over: NDArray[np.bool_]) -> Floats:
+    def volume(access: int, over: NDArray[np.bool_]) -> PerProgram:
         inside = moves[access] & over
         return np.where(inside, frame.extents, 1.0).prod(0)
 

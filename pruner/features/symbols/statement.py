@@ -5,15 +5,13 @@ expressions are sums of scaled and possibly divided loop variables; *moving* loo
 range while all others stand at 0, and a term's reach is what interval arithmetic gives.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
+from jaxtyping import Bool, Float
 
-from pruner.arrays import Floats, IntLike, dtype_bytes
+from pruner.arrays import IntLike, dtype_bytes
 from pruner.features.statement.tensors import column
 from pruner.program.dag.expr import Binary, Call, Expr, Load, children, loads
 from pruner.program.index import affine as af
@@ -32,6 +30,8 @@ from pruner.program.nests import (
 )
 
 Moving = frozenset[LoopVar]
+PerProgram = Float[np.ndarray, " program"]
+Where = Bool[np.ndarray, " program"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class StatementLoop:
     """A loop around a statement: ``extent`` [N]; ``is_own``: of the statement's own stage."""
 
     var: LoopVar
-    extent: Floats
+    extent: PerProgram
     mark: Mark | None
     is_reduce: bool
     is_own: bool
@@ -88,7 +88,7 @@ class LoopRoles:
     serial: list[StatementLoop]
 
     @staticmethod
-    def of(loops: Sequence[StatementLoop]) -> LoopRoles:
+    def of(loops: Sequence[StatementLoop]) -> "LoopRoles":
         """Sort loops by their marks.
 
         A cooperative fetch has threads of its own inside the block's: those repeat the block's, and
@@ -125,7 +125,7 @@ class LoopRoles:
         return self.own[last + 1 :]
 
 
-def extent_of(loops: Iterable[StatementLoop], num: int) -> Floats:
+def extent_of(loops: Iterable[StatementLoop], num: int) -> PerProgram:
     """Iterations of nested loops [N]."""
     out = np.ones(num)
     for loop in loops:
@@ -143,11 +143,11 @@ class IndexTerm:
     """``coef * ((index mod upper) div lower)``; ``scale`` is ``|coef|`` [N], 0 where absent."""
 
     term: Term
-    scale: Floats
+    scale: PerProgram
     variables: Moving
-    _reach: dict[Moving, Floats] = field(default_factory=dict)
+    _reach: dict[Moving, PerProgram] = field(default_factory=dict)
 
-    def reach(self, moving: Moving) -> Floats:
+    def reach(self, moving: Moving) -> PerProgram:
         """Largest minus smallest value of the quotient [N], coefficient left out."""
         inside = self.variables & moving
         if inside not in self._reach:
@@ -184,7 +184,7 @@ class NestAccess:
     """
 
     buffer: Buffer
-    sizes: list[Floats]
+    sizes: list[PerProgram]
     indices: list[list[IndexTerm]]
     around: Moving
     num: int
@@ -199,19 +199,19 @@ class NestAccess:
         """Size of one element."""
         return dtype_bytes(self.buffer.dtype)
 
-    def widths(self, moving: Moving) -> list[Floats]:
+    def widths(self, moving: Moving) -> list[PerProgram]:
         """Values a dimension's index spans, per dimension [N] (box rule)."""
         return [_width(terms, moving, self.num) for terms in self.indices]
 
-    def footprint(self, moving: Moving) -> Floats:
+    def footprint(self, moving: Moving) -> PerProgram:
         """Elements of the box that is touched [N]."""
         return product_of(self.widths(moving), self.num)
 
-    def count(self, moving: Moving) -> Floats:
+    def count(self, moving: Moving) -> PerProgram:
         """Distinct elements [N]: a strided outer term skips some of the box."""
         return product_of((_distinct(terms, moving, self.num) for terms in self.indices), self.num)
 
-    def uses(self, var: LoopVar) -> NDArray[np.bool_]:
+    def uses(self, var: LoopVar) -> Where:
         """Where the loop's variable is in an index [N]."""
         out = np.zeros(self.num, bool)
         for terms in self.indices:
@@ -220,7 +220,7 @@ class NestAccess:
                     out |= term.scale > 0
         return out
 
-    def stride(self, var: LoopVar) -> Floats:
+    def stride(self, var: LoopVar) -> PerProgram:
         """Elements between neighbouring iterations of a loop [N]; divided indices count whole."""
         out, row = np.zeros(self.num), np.ones(self.num)
         for terms, size in zip(reversed(self.indices), reversed(self.sizes), strict=True):
@@ -230,7 +230,7 @@ class NestAccess:
             row = row * size
         return out
 
-    def parts(self, var: LoopVar) -> Floats:
+    def parts(self, var: LoopVar) -> PerProgram:
         """Product of the ranges of the terms made of this loop alone [N]."""
         out = np.ones(self.num)
         for terms in self.indices:
@@ -240,7 +240,7 @@ class NestAccess:
         return out
 
 
-def product_of(values: Iterable[Floats], num: int) -> Floats:
+def product_of(values: Iterable[PerProgram], num: int) -> PerProgram:
     """Product of per-program values [N]."""
     out = np.ones(num)
     for value in values:
@@ -248,7 +248,7 @@ def product_of(values: Iterable[Floats], num: int) -> Floats:
     return out
 
 
-def _width(terms: list[IndexTerm], moving: Moving, num: int) -> Floats:
+def _width(terms: list[IndexTerm], moving: Moving, num: int) -> PerProgram:
     out = np.ones(num)
     for term in terms:
         if term.variables & moving:
@@ -256,7 +256,7 @@ def _width(terms: list[IndexTerm], moving: Moving, num: int) -> Floats:
     return out
 
 
-def _distinct(terms: list[IndexTerm], moving: Moving, num: int) -> Floats:
+def _distinct(terms: list[IndexTerm], moving: Moving, num: int) -> PerProgram:
     """Least over all cuts of (values of the wide-stepping terms) x (span of the others)."""
     inside = [term for term in terms if term.variables & moving]
     if len(inside) < 2:
@@ -273,7 +273,7 @@ def _distinct(terms: list[IndexTerm], moving: Moving, num: int) -> Floats:
     return count
 
 
-def _width_or_steps(inside: list[IndexTerm], moving: Moving, num: int) -> Floats:
+def _width_or_steps(inside: list[IndexTerm], moving: Moving, num: int) -> PerProgram:
     if not inside:
         return np.ones(num)
     return np.where(inside[0].scale > 0, inside[0].reach(moving) + 1, 1)
@@ -293,8 +293,8 @@ class NestStatement:
     write: NestAccess
     reads: list[NestAccess]
     index_values: tuple[Affine, ...]
-    tile: list[Floats]
-    unroll: Floats
+    tile: list[PerProgram]
+    unroll: PerProgram
     is_reduction: bool
 
     @property
@@ -309,12 +309,12 @@ def nest_statements(nests: LoopNests) -> list[NestStatement]:
     for store in nests.stores:
         last.pop(store.buffer.key, None)
         last[store.buffer.key] = store
-    extents: dict[LoopVar, Floats] = {}
+    extents: dict[LoopVar, PerProgram] = {}
     return [_statement(nests, s.reduction or s, extents) for s in last.values()]
 
 
 def _statement(
-    nests: LoopNests, store: BufferStore, extents: dict[LoopVar, Floats]
+    nests: LoopNests, store: BufferStore, extents: dict[LoopVar, PerProgram]
 ) -> NestStatement:
     num, buffer = nests.num_programs, store.buffer
     for loop in store.loops:

@@ -5,8 +5,6 @@ S1 to S8 are the paper's (Pruner, ASPLOS'25, Table 2); the other GPU columns are
 hardware needs beyond them. A column is added here and where its group is computed, nowhere else.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

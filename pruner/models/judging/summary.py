@@ -63,15 +63,22 @@ def ranking_metrics(tasks: Sequence[ScoredTask]) -> dict[str, float]:
 
 
 def task_rows(tasks: Sequence[ScoredTask]) -> list[dict[str, Any]]:
-    """One row a task: what the sums of the metrics are made of."""
+    """One row a task: what the sums of the metrics are made of, and chance beside it.
+
+    `chosen_latency_s` is that of the program ranked first, `random_latency_s` that of one drawn at
+    random, on average; `random_top1` is best / latency of one drawn at random, on average.
+    """
     return [
         {
             "task": task.name,
             "num_programs": task.num_programs,
-            "best_latency_s": task.best_s,
             "top1": metrics.top_k([task], 1),
             "top5": metrics.top_k([task], 5),
             "pairwise_accuracy": metrics.pairwise_accuracy([task]),
+            "random_top1": float(np.mean(task.best_s / task.latency_s)),
+            "best_latency_s": task.best_s,
+            "chosen_latency_s": metrics.top_k_latency(task, 1),
+            "random_latency_s": float(task.latency_s.mean()),
         }
         for task in tasks
     ]

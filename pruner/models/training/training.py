@@ -1,5 +1,7 @@
 """Fit a network on a store: one call from data to the best checkpoint, resumable."""
 
+import logging
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +15,7 @@ from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.loggers import Logger
 
 from pruner.errors import DataError
+from pruner.models.programs.batch import LabelledBatch
 from pruner.models.training.datamodule import RankingData
 from pruner.models.training.keep_best import KeepBest
 from pruner.models.training.lit import RankingModule
@@ -44,6 +47,38 @@ class StopAfter(Callback):
             trainer.should_stop = True
 
 
+class Throughput(Callback):
+    """Count the programs trained on and the seconds it took, validation excluded."""
+
+    def __init__(self) -> None:
+        self.num_programs = 0
+        self.seconds = 0.0
+        self._started = 0.0
+
+    @property
+    def programs_per_second(self) -> float:
+        """Training throughput so far."""
+        return self.num_programs / self.seconds if self.seconds else 0.0
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Start the clock of an epoch."""
+        self._started = time.perf_counter()
+
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: LabelledBatch,
+        batch_idx: int,
+    ) -> None:
+        """Count one batch."""
+        now = time.perf_counter()
+        self.num_programs += batch.programs.num_programs
+        self.seconds += now - self._started
+        self._started = now
+
+
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Run the body with torch's default generator seeded, and put the old state back."""
@@ -61,12 +96,18 @@ def build_network(make: Callable[[], Made], seed: int) -> Made:
 @contextmanager
 def quiet_lightning() -> Iterator[None]:
     """Silence advice that does not apply here: batches are gathered in this process on purpose."""
+    lightning = logging.getLogger("pytorch_lightning")
+    level = lightning.level
+    lightning.setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*does not have many workers.*")
         warnings.filterwarnings("ignore", message=".*Checkpoint directory .* exists.*")
         warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
         warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
-        yield
+        try:
+            yield
+        finally:
+            lightning.setLevel(level)
 
 
 def _check_readable(path: Path) -> None:

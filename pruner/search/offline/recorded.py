@@ -6,6 +6,7 @@ up by row afterwards.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,8 @@ from pruner.program.dag.task_index import TaskIndex, find_dag
 from pruner.program.te.skeleton import group_programs
 from pruner.search.explorer import ScoreFunction
 from pruner.search.offline.pool import PoolSpace
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -52,7 +55,10 @@ def recorded_pool(
     dataflow: Dataflow = "paper",
     tasks: TaskIndex | None = None,
 ) -> RecordedPool | None:
-    """The pool of one task; None when no program of it can be featurised."""
+    """The pool of one task; None when no program of it can be featurised.
+
+    Its draft is None without an analyzer, or, with a warning, where that knows no program.
+    """
     programs = featurize_task(records, dataflow, Tally(), tasks)
     if programs is None:
         return None
@@ -60,7 +66,7 @@ def recorded_pool(
     draft = None
     if analyzer is not None:
         dag = find_dag(records.workload_key, records.fused, tasks)
-        draft = _ranked_last_where_unknown(analyzer.score_steps(dag, records.steps))
+        draft = _ranked_last_where_unknown(analyzer.score_steps(dag, records.steps), records.key)
     return RecordedPool(
         space=PoolSpace(decision_rows(records)),
         latency_s=records.latency_s,
@@ -89,7 +95,20 @@ def table(space: PoolSpace, score: Scores) -> ScoreFunction:
     return lookup
 
 
-def _ranked_last_where_unknown(score: Scores) -> Scores | None:
-    """All programs of a pool ran, so none is illegal: unknown is worst, not forbidden."""
+def _ranked_last_where_unknown(score: Scores, task: TaskKey) -> Scores | None:
+    """All programs of a pool ran, so none is illegal: unknown is worst, not forbidden.
+
+    None where nothing is known; both are told.
+    """
     known = np.isfinite(score)
-    return np.where(known, score, score[known].min() - 1) if known.any() else None
+    if not known.any():
+        log.warning("%s: the analyzer knows no program of it; searched without a draft", task.task)
+        return None
+    if not known.all():
+        log.warning(
+            "%s: the analyzer does not know %d of %d programs; the draft ranks them last",
+            task.task,
+            np.count_nonzero(~known),
+            len(known),
+        )
+    return np.where(known, score, score[known].min() - 1)

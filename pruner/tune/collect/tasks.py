@@ -8,6 +8,7 @@ from typing import Any
 
 from pruner.data.workload import parse_workload, workload_key
 from pruner.errors import PrunerError
+from pruner.program.dag.operators import dag_for_workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +54,13 @@ def select_tasks(workload: str | list[Any], fused: tuple[str, ...] = ()) -> list
     """Return all bundled tasks ("all"), one by name, or the one of a given record key.
 
     Raises:
-        PrunerError: no bundled task has that name.
+        PrunerError: no bundled task has that name; the key has no compute DAG, so that its records
+            could not be read later.
     """
     if not isinstance(workload, str):
-        return [CollectTask(workload_key=json.dumps(workload), fused=fused)]
+        key = json.dumps(workload)
+        dag_for_workload(key, fused)
+        return [CollectTask(workload_key=key, fused=fused)]
     if workload == "all":
         return list(BUNDLED_TASKS)
     chosen = [entry for entry in BUNDLED_TASKS if entry.name == workload]

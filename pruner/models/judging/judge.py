@@ -1,0 +1,61 @@
+"""Judge a ranker on measured programs that it has not learnt from."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxtyping import Int
+from torch import Tensor
+
+from pruner.data.splits import Split
+from pruner.errors import DataError
+from pruner.models.judging.metrics import ScoredTask
+from pruner.models.judging.summary import full_report, task_rows
+from pruner.models.programs.assemble import programs_on_side, small_tasks_removed
+from pruner.models.programs.store import ProgramStore
+from pruner.models.ranker import Ranker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """How good a ranking is: numbers over all tasks, chance beside them, and the tasks themselves.
+
+    `metrics` are explained in ``docs/metrics.md``.
+    """
+
+    metrics: Mapping[str, Any]
+    tasks: Sequence[ScoredTask]
+
+    @staticmethod
+    def of(tasks: Sequence[ScoredTask]) -> "Report":
+        """Judge tasks that are scored already."""
+        return Report(metrics=full_report(tasks), tasks=tasks)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One row a task (`task_rows`)."""
+        return task_rows(self.tasks)
+
+
+def judge(ranker: Ranker, programs: ProgramStore, split: Split, *, min_programs: int = 1) -> Report:
+    """Rank the test programs of `split`, task by task.
+
+    Raises DataError when no test task has `min_programs` of them.
+    """
+    return judge_programs(
+        ranker, programs, programs_on_side(programs, split, "test"), min_programs=min_programs
+    )
+
+
+def judge_programs(
+    ranker: Ranker,
+    programs: ProgramStore,
+    index: Int[Tensor, " program"],
+    *,
+    min_programs: int = 1,
+) -> Report:
+    """Rank the given programs, task by task; raises DataError like `judge`."""
+    index = small_tasks_removed(programs, index, min_programs)
+    if not len(index):
+        raise DataError(f"no test task has {min_programs} programs; lower min_programs")
+    return Report.of(ranker.score_tasks(programs, index))

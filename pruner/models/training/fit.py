@@ -1,0 +1,305 @@
+"""From a recipe, programs and a split to the model of the best epoch, resumable.
+
+fitted = fit(Recipe(epochs=4), programs, split, folder=Path("run"))
+report = judge(fitted.ranker, programs, split)
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from lightning_fabric.utilities.exceptions import MisconfigurationException
+from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.loggers import Logger
+from torch import Tensor
+
+from pruner import features
+from pruner.data.frozen import Side
+from pruner.data.splits import Split
+from pruner.errors import PrunerError
+from pruner.features.dataflow import NUM_ROWS
+from pruner.models.checkpoint.checkpoint import (
+    CheckpointInfo,
+    git_commit,
+    load_checkpoint,
+    save_checkpoint,
+)
+from pruner.models.model import Model, Network
+from pruner.models.programs.assemble import divide, sampled, sampled_tasks, seen_tasks
+from pruner.models.programs.pruning import spread
+from pruner.models.programs.store import ProgramStore
+from pruner.models.ranker import NeuralRanker, Ranker
+from pruner.models.registry import ModelSpec, Trainable, models_with
+from pruner.models.training.datamodule import RankingData
+from pruner.models.training.lit import RankingModule
+from pruner.models.training.recipe import Pick, Recipe
+from pruner.models.training.training import (
+    Throughput,
+    build_network,
+    fit_network,
+    quiet_lightning,
+)
+from pruner.models.trees.xgboost import TreeRanker
+
+BEST = "best.pt"  # the checkpoint of the best epoch, in the folder of the fit
+PICKS = {"random": sampled, "spread": spread, "tasks": sampled_tasks}
+TRAINER: Mapping[str, Any] = {
+    "accelerator": "auto",
+    "devices": 1,
+    "precision": "32-true",
+    "gradient_clip_val": 0.5,
+    "num_sanity_val_steps": 0,
+    "use_distributed_sampler": False,  # the batch plan already gives each process its share
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """A fit and what it reached: `ranker` is that of the best epoch, in `checkpoint` too.
+
+    `numbers` are those of a run's ``metrics.json``: best_valid, best_epoch, epochs (networks),
+    num_rounds (trees), num_train_programs, train_programs_per_second. `finished` is False where
+    `stop_after` ended the fit early; the same call without it goes on.
+    """
+
+    ranker: Ranker
+    info: CheckpointInfo
+    checkpoint: Path
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    finished: bool = True
+
+
+@contextmanager
+def cpu_threads(number: int | None) -> Iterator[None]:
+    """Run the body with so many threads of torch (None: as many as there are)."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def check_recipe(recipe: Recipe) -> Model:
+    """Build once what a fit builds, before any work; returns the untrained model.
+
+    Raises PrunerError for a model that learns nothing, and for a trainer that cannot work here,
+    such as one for a device that this machine does not have.
+    """
+    model: Any = build_network(recipe.model, seed=0)
+    ModelSpec.of(recipe.model)
+    if not isinstance(model, Model):
+        raise PrunerError(
+            f"{type(model).__name__}: a model derives from pruner.models.model.Network or from "
+            "pruner.models.trees.xgboost.TreeRanker"
+        )
+    if not model.needs_fit:
+        raise PrunerError(
+            f"{type(model).__name__} has nothing to train; give it to evaluate.py as it is"
+        )
+    make_trainer(recipe, logger=False)
+    return model
+
+
+def make_trainer(recipe: Recipe, **options: Any) -> pl.Trainer:
+    """Lightning's Trainer; of its refusals only the first line, as a PrunerError."""
+    arguments = {**TRAINER, "max_epochs": recipe.epochs, **recipe.trainer, **options}
+    try:
+        with quiet_lightning():
+            trainer = pl.Trainer(**arguments)
+    except (MisconfigurationException, TypeError, ValueError) as error:
+        raise PrunerError(f"trainer: {str(error).splitlines()[0]}") from error
+    if trainer.world_size > 1:
+        raise PrunerError(
+            f"trainer: {trainer.world_size} processes; a fit runs in one, give trainer.devices=1"
+        )
+    return trainer
+
+
+def checkpoint_file(path: Path) -> Path:
+    """The file itself, or the checkpoint of a run folder with one fit.
+
+    Raises PrunerError for a run folder with several.
+    """
+    if not path.is_dir():
+        return path
+    parts = sorted(path.glob(f"*/{BEST}"))
+    if parts and not (path / BEST).exists():
+        raise PrunerError(
+            f"{path} holds {len(parts)} fits; give one of them, such as checkpoint={parts[0]}"
+        )
+    return path / BEST
+
+
+def ranker_of(path: Path, own: Sequence[type[Trainable]] = ()) -> tuple[Ranker, CheckpointInfo]:
+    """Load a checkpoint, or that of a run folder; it must fit the features computed here.
+
+    `own` are classes of the user that it may name. Raises DataError or PrunerError.
+    """
+    return load_checkpoint(
+        checkpoint_file(path),
+        feature_version=features.FEATURE_SET_VERSION,
+        models=models_with(own),
+    )
+
+
+def chosen_programs(
+    programs: ProgramStore, index: Tensor, *, pick: Pick, share: float, seed: int
+) -> Tensor:
+    """The share of the programs in `index` that is learnt from."""
+    return PICKS[pick](programs, index, share, seed)
+
+
+def fit(
+    recipe: Recipe,
+    programs: ProgramStore,
+    split: Split,
+    *,
+    folder: Path,
+    config: Mapping[str, Any] | None = None,
+    callbacks: Sequence[Callback] = (),
+    loggers: Sequence[Logger] = (),
+    stop_after: int | None = None,
+) -> Fitted:
+    """Learn from the training side of `split`; the best epoch on its validation side is kept.
+
+    ``<folder>/best.pt`` is the checkpoint, ``<folder>/last.ckpt`` what a later call with the same
+    arguments goes on from, exactly. `config` is written into the checkpoint, for people.
+    `stop_after` ends the fit after so many epochs, as an interruption would. The same recipe,
+    programs and split give the same model.
+
+    Raises:
+        DataError: a side of the split is empty, or ``last.ckpt`` is damaged.
+        PrunerError: a recipe that cannot work: `monitor`, `trainer` or `model`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with cpu_threads(recipe.num_threads):
+        sides = divide(programs, split)
+        sides["train"] = chosen_programs(
+            programs,
+            sides["train"],
+            pick=recipe.train_pick,
+            share=recipe.train_share,
+            seed=recipe.seed,
+        )
+        start = time.perf_counter()
+        model = build_network(recipe.model, recipe.seed)
+        info = _info(recipe, programs, sides, config or {})
+        if isinstance(model, TreeRanker):
+            fitted = _fit_trees(recipe, programs, sides, model, info, folder)
+        else:
+            fitted = _fit_network(
+                recipe,
+                programs,
+                sides,
+                model,
+                info,
+                folder,
+                callbacks=callbacks,
+                loggers=loggers,
+                stop_after=stop_after,
+            )
+        seconds = round(time.perf_counter() - start, 2)
+    return replace(fitted, numbers={**fitted.numbers, "fit_seconds": seconds})
+
+
+def _info(
+    recipe: Recipe,
+    programs: ProgramStore,
+    sides: Mapping[Side, Tensor],
+    config: Mapping[str, Any],
+) -> CheckpointInfo:
+    kinds = {rows: name for name, rows in NUM_ROWS.items()}
+    return CheckpointInfo(
+        model=ModelSpec.of(recipe.model),
+        feature_version=features.FEATURE_SET_VERSION,
+        dataflow=kinds[programs.num_dataflow_rows],
+        config=config,
+        git_commit=git_commit(),
+        seen_tasks=seen_tasks(programs, (sides["train"], sides["valid"])),
+    )
+
+
+def _fit_trees(
+    recipe: Recipe,
+    programs: ProgramStore,
+    sides: Mapping[Side, Tensor],
+    model: TreeRanker,
+    info: CheckpointInfo,
+    folder: Path,
+) -> Fitted:
+    rounds = model.fit(
+        programs,
+        sides["train"],
+        sides["valid"],
+        seed=recipe.seed,
+        num_threads=torch.get_num_threads(),
+    )
+    save_checkpoint(folder / BEST, model, info)
+    numbers = {"num_rounds": rounds, "num_train_programs": len(sides["train"])}
+    return Fitted(ranker=model, info=info, checkpoint=folder / BEST, numbers=numbers)
+
+
+def _fit_network(
+    recipe: Recipe,
+    programs: ProgramStore,
+    sides: Mapping[Side, Tensor],
+    network: Network,
+    info: CheckpointInfo,
+    folder: Path,
+    *,
+    callbacks: Sequence[Callback],
+    loggers: Sequence[Logger],
+    stop_after: int | None,
+) -> Fitted:
+    store = programs.relative() if recipe.relative else programs
+    scaler = store.fit_scaler(sides["train"], recipe.scale)
+    ranker = NeuralRanker(network, scaler, relative=recipe.relative)
+    data = RankingData(
+        store,
+        train=sides["train"],
+        valid=sides["valid"],
+        batches=recipe.batches,
+        seed=recipe.seed,
+    )
+    throughput = Throughput()
+
+    def save(metrics: dict[str, float]) -> None:
+        save_checkpoint(folder / BEST, ranker, replace(info, metrics=metrics))
+
+    result = fit_network(
+        RankingModule(
+            ranker, loss=recipe.loss, optimizer=recipe.optimizer, schedule=recipe.schedule
+        ),
+        data,
+        folder=folder,
+        make_trainer=lambda **options: make_trainer(recipe, **options),
+        save_best=save,
+        monitor=recipe.monitor,
+        callbacks=[throughput, *callbacks],
+        loggers=loggers,
+        stop_after=stop_after,
+    )
+    best, best_info = load_checkpoint(folder / BEST, models=models_with([type(network)]))
+    numbers = {
+        "monitor": recipe.monitor,
+        "best_valid": result.best_value,
+        "best_epoch": result.best_epoch,
+        "epochs": result.epochs,
+        "num_train_programs": len(sides["train"]),
+        "train_programs_per_second": round(throughput.programs_per_second),
+    }
+    return Fitted(
+        ranker=best,
+        info=best_info,
+        checkpoint=folder / BEST,
+        numbers=numbers,
+        finished=result.finished,
+    )

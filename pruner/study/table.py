@@ -1,0 +1,262 @@
+"""Models x platforms x seeds x shares: every cell fitted and judged, one row each.
+
+Every fit keeps its folder below that of the table, so an interrupted table goes on.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from pruner.data.splits import Split
+from pruner.data.tasks import TaskKey
+from pruner.errors import PrunerError
+from pruner.files import load_metrics, read_table, save_metrics
+from pruner.models.checkpoint.checkpoint import git_commit
+from pruner.models.judging.judge import judge
+from pruner.models.judging.summary import random_report
+from pruner.models.programs.assemble import divide, small_tasks_removed
+from pruner.models.programs.store import ProgramStore
+from pruner.models.ranker import RandomRanker
+from pruner.models.training.fit import ranker_of
+from pruner.models.training.recipe import Recipe
+from pruner.study.training import Part, Watching, run_part, unwatched
+from pruner.study.workers import forked
+
+RANDOM = "random"  # the model that is not fitted: exact chance
+METRICS = ("top1", "top5", "pairwise_accuracy", "top1_task_mean", "top5_task_mean", "ndcg")
+COLUMNS = (
+    "platform",
+    "model",
+    "seed",
+    "train_share",
+    "train_pick",
+    "split",
+    *METRICS,
+    "num_tasks",
+    "num_programs",
+    "num_train_programs",
+    "fit_seconds",
+    "train_programs_per_second",
+    "best_epoch",
+    "commit",
+)
+Row = dict[str, Any]
+CellKey = tuple[str, str, int, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One row to make: a model judged on a platform."""
+
+    platform: str
+    model: str
+    seed: int
+    share: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """Folder of the fit below that of the table."""
+        share = "" if self.share == 1 else f"-share-{self.share}"
+        return f"{self.platform}/{self.model}{share}/seed-{self.seed}"
+
+    @property
+    def key(self) -> CellKey:
+        """What tells its row from others of the table."""
+        return (self.platform, self.model, self.seed, self.share)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """How a model of the table is fitted: its recipe, and the records that it learns from.
+
+    `config` is written into its checkpoints.
+    """
+
+    recipe: Recipe
+    platforms: tuple[str, ...]
+    dataflow: str = "paper"
+    config: Mapping[str, Any] = field(default_factory=dict)
+    watching: Watching = unwatched
+
+
+def _quiet(_: str) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """What all cells share.
+
+    `variant` says how a cell is fitted, `programs` loads the programs of platforms with a kind of
+    dataflow rows, `split` divides tasks for a seed; `checkpoints` are judged on the same tests.
+    """
+
+    folder: Path
+    variant: Callable[[Cell], Variant]
+    programs: Callable[[str, tuple[str, ...]], ProgramStore]
+    split: Callable[[Sequence[TaskKey], int], Split]
+    checkpoints: Mapping[str, Path] = field(default_factory=dict)
+    num_workers: int = 1
+    tell: Callable[[str], None] = field(default=_quiet)
+
+    def rows(
+        self, platform: str, cells: Sequence[Cell], seeds: Sequence[int], kept: Set[CellKey]
+    ) -> Iterator[Row]:
+        """Rows of one platform that are not `kept`, as soon as each is made."""
+        for cell, metrics in self._all_metrics([cell for cell in cells if cell.key not in kept]):
+            yield row_of(cell, metrics)
+        for seed in seeds:
+            for name, path in self.checkpoints.items():
+                cell = Cell(platform=platform, model=name, seed=seed)
+                if cell.key not in kept:
+                    yield row_of(cell, self._judged(cell, path))
+
+    def _judged(self, cell: Cell, path: Path) -> Mapping[str, Any]:
+        ranker, info = ranker_of(path)
+        programs = self.programs(info.dataflow, (cell.platform,))
+        split = self.split(programs.keys, cell.seed)
+        return {**judge(ranker, programs, split).metrics, "split": split.name}
+
+    def _all_metrics(self, cells: Sequence[Cell]) -> Iterator[tuple[Cell, Mapping[str, Any]]]:
+        """Every cell with its metrics, in order; processes share what is not there yet."""
+        waiting = [cell for cell in cells if cell.model != RANDOM and self._finished(cell) is None]
+        number = min(self.num_workers, len(waiting))
+        if number < 2:
+            for cell in cells:
+                yield cell, self._finished(cell) or self._metrics(cell)
+            return
+        for cell in waiting:  # read before the fork
+            self._programs_of(self.variant(cell))
+        with forked(waiting, self._metrics, number, self.tell) as working:
+            for cell in cells:
+                metrics = self._metrics(cell) if cell.model == RANDOM else self._finished(cell)
+                while metrics is None and working():
+                    metrics = self._finished(cell)
+                metrics = metrics or self._finished(cell)
+                if metrics is None:
+                    raise PrunerError(
+                        f"{cell.name}: no result; resume={self.folder} tries it again"
+                    )
+                yield cell, metrics
+
+    def _finished(self, cell: Cell) -> Mapping[str, Any] | None:
+        return load_metrics(self.folder / cell.name)
+
+    def _programs_of(self, variant: Variant) -> ProgramStore:
+        return self.programs(variant.dataflow, variant.platforms)
+
+    def _metrics(self, cell: Cell) -> Mapping[str, Any]:
+        if cell.model == RANDOM:
+            programs = self.programs("paper", (cell.platform,))
+            split = self.split(programs.keys, cell.seed)
+            return _random_metrics(programs, divide(programs, split)["test"], split.name)
+        variant = self.variant(cell)
+        programs = self._programs_of(variant)
+        split = self.split(programs.keys, cell.seed)
+        joint = "+".join(sorted({key.platform for key in programs.keys}))
+        name = replace(cell, platform=joint).name  # one fit for the rows of all its platforms
+        part = Part(name=name, folder=self.folder / name, split=split, seed=cell.seed)
+        metrics = run_part(
+            variant.recipe, programs, part, config=variant.config, watching=variant.watching
+        )
+        assert metrics is not None, part.name  # nothing stops a fit of a table early
+        if joint == cell.platform:
+            return metrics
+        own = tuple(key for key in split.test if key.platform == cell.platform)
+        ranker, _ = ranker_of(part.checkpoint)
+        report = judge(
+            ranker,
+            programs,
+            replace(split, test=own),
+            min_programs=variant.recipe.min_programs,
+        )
+        metrics |= report.metrics
+        (self.folder / cell.name).mkdir(parents=True, exist_ok=True)
+        save_metrics(self.folder / cell.name, metrics)
+        return metrics
+
+
+def _random_metrics(programs: ProgramStore, test: Tensor, split: str) -> Row:
+    """Exact means over random rankings where there is a closed form, else over many draws."""
+    tasks = RandomRanker().score_tasks(programs, small_tasks_removed(programs, test, 1))
+    report = random_report(tasks)
+    return {
+        **{name: report[name] for name in ("top1", "top5", "pairwise_accuracy")},
+        "split": split,
+        "num_tasks": len(tasks),
+        "num_programs": sum(task.num_programs for task in tasks),
+    }
+
+
+def row_of(cell: Cell, metrics: Mapping[str, Any]) -> Row:
+    """The columns of a cell."""
+    known = {"platform": cell.platform, "model": cell.model, "seed": cell.seed}
+    row = {name: metrics.get(name) for name in COLUMNS}
+    return row | known | {"train_share": cell.share, "commit": git_commit()}
+
+
+def grouped(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
+    """Rows of each platform and model (with its share, unless 1), in order of appearance."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        share = row["train_share"]
+        model = row["model"] if share == 1 else f"{row['model']} at {share}"
+        groups.setdefault((row["platform"], model), []).append(row)
+    return groups
+
+
+def means(rows: Sequence[Row]) -> dict[str, float]:
+    """Mean of every metric that all rows have."""
+    return {
+        name: float(np.mean([row[name] for row in rows]))
+        for name in METRICS
+        if all(row[name] is not None for row in rows)
+    }
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Rows of an earlier table with numbers as numbers; none where there is no file.
+
+    Raises PrunerError for a file with other columns.
+    """
+    rows = read_table(path)
+    if rows and (wrong := set(rows[0]) ^ set(COLUMNS)):
+        raise PrunerError(
+            f"{path}: the table lacks, or only it has, {', '.join(sorted(wrong))}; "
+            "leave out keep_rows=true, or give another out="
+        )
+    return [{name: _value(text) for name, text in row.items()} for row in rows]
+
+
+def _value(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text or None
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """Means, with the sample standard deviation over seeds behind them."""
+    shown = METRICS[:5]
+    lines = [
+        "| platform | model | seeds | " + " | ".join(shown) + " |",
+        "|---|---|---|" + "---|" * len(shown),
+    ]
+    for (platform, model), found in grouped(rows).items():
+        cells = [_cell([row[name] for row in found]) for name in shown]
+        lines.append(f"| {platform} | {model} | {len(found)} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return ""
+    spread = f" ± {np.std(known, ddof=1):.3f}" if len(known) > 1 else ""
+    return f"{np.mean(known):.3f}{spread}"

@@ -1,0 +1,240 @@
+"""A training run: one or several fits of a recipe, each judged, and what they say together.
+
+A run has one fit for each seed, and, where the device has no records of its own, one more for each
+platform left out. Fits keep their results in their folders, so that an interrupted run goes on.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.loggers import Logger
+
+from pruner.data.splits import Split, make_split
+from pruner.data.tasks import TaskKey
+from pruner.errors import PrunerError
+from pruner.files import load_metrics, save_metrics, write_table
+from pruner.models.judging.judge import Report, judge
+from pruner.models.programs.store import ProgramStore
+from pruner.models.training.fit import BEST, cpu_threads, fit
+from pruner.models.training.recipe import Recipe
+
+TASKS_FILE = "tasks.csv"
+AVERAGED = (
+    "top1",
+    "top5",
+    "top1_task_mean",
+    "top5_task_mean",
+    "pairwise_accuracy",
+    "peak_score_1",
+    "peak_score_5",
+    "ndcg",
+    "top1_regret",
+    "top5_regret",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One fit of a run: a split, a seed, and the folder that holds its results.
+
+    `left_out` names the platform that it has not learnt from. `name` is "" where it is the run.
+    """
+
+    name: str
+    folder: Path
+    split: Split
+    seed: int
+    left_out: str | None = None
+
+    @property
+    def checkpoint(self) -> Path:
+        """Weights of the best epoch."""
+        return self.folder / BEST
+
+
+def _quiet(*_: Any) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """Who follows a fit: Lightning's callbacks and loggers, and who hears how it was judged."""
+
+    callbacks: Sequence[Callback] = ()
+    loggers: Sequence[Logger] = ()
+    judged: Callable[[Mapping[str, Any], Report, Path], None] = field(default=_quiet)
+
+
+Watching = Callable[[Part], AbstractContextManager[Watch]]
+
+
+def unwatched(_: Part) -> AbstractContextManager[Watch]:
+    """Nobody follows."""
+    return nullcontext(Watch())
+
+
+def plan(
+    keys: Sequence[TaskKey],
+    *,
+    folder: Path,
+    split: Split,
+    seeds: Sequence[int],
+    leave_out: Sequence[str] = (),
+) -> list[Part]:
+    """Every fit of a run: one for each seed, and one for each seed and platform left out.
+
+    The first part holds the checkpoint of the run; a single part lives in the run folder itself.
+    Raises PrunerError without seeds, or for a platform without records.
+    """
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise PrunerError(f"seeds={list(seeds)}: give at least one seed, each once")
+    present = sorted({key.platform for key in keys})
+    if unknown := sorted(set(leave_out) - set(present)):
+        raise PrunerError(
+            f"leave_out={list(leave_out)}: no records for {unknown}; known: {present}"
+        )
+    splits: dict[str | None, Split] = {None: split}
+    for name in leave_out:
+        splits[name] = make_split("by_platform", keys, split.seed, held_out=[name])
+    parts = []
+    for left, own_split in splits.items():
+        for seed in seeds:
+            names = [f"without-{left}"] if left else []
+            names += [f"seed-{seed}"] if len(seeds) > 1 else []
+            part = Part(
+                name="/".join(names),
+                folder=folder.joinpath(*names),
+                split=own_split,
+                seed=seed,
+                left_out=left,
+            )
+            parts.append(part)
+    return parts
+
+
+def run_part(
+    recipe: Recipe,
+    programs: ProgramStore,
+    part: Part,
+    *,
+    config: Mapping[str, Any] | None = None,
+    watching: Watching = unwatched,
+    stop_after: int | None = None,
+) -> dict[str, Any] | None:
+    """Fit and judge, or take up what an earlier start already finished.
+
+    None when `stop_after` ended the fit early. The folder of the part gets the checkpoint and
+    ``tasks.csv``, one row a test task.
+    """
+    finished = load_metrics(part.folder) if part.name else None
+    if finished is not None:
+        return finished
+    part.folder.mkdir(parents=True, exist_ok=True)
+    recipe = replace(recipe, seed=part.seed)
+    with watching(part) as watch, cpu_threads(recipe.num_threads):
+        fitted = fit(
+            recipe,
+            programs,
+            part.split,
+            folder=part.folder,
+            config=config,
+            callbacks=watch.callbacks,
+            loggers=watch.loggers,
+            stop_after=stop_after,
+        )
+        if not fitted.finished:
+            return None
+        report = judge(fitted.ranker, programs, part.split, min_programs=recipe.min_programs)
+        metrics = {
+            "seed": part.seed,
+            "num_threads": torch.get_num_threads(),
+            "checkpoint": str(part.checkpoint),
+            **report.metrics,
+            **fitted.numbers,
+            "train_pick": recipe.train_pick,
+            "split": part.split.name,
+            "split_fingerprint": part.split.fingerprint,
+        }
+        write_table(part.folder / TASKS_FILE, report.rows)
+        watch.judged(metrics, report, part.checkpoint)
+    if part.name:
+        save_metrics(part.folder, metrics)
+    return metrics
+
+
+Results = Mapping[str, Mapping[str, Any] | None]
+
+
+def judging_parts(parts: Sequence[Part]) -> list[Part]:
+    """The fits that judge a run: those that left a platform out where there are any."""
+    own = [part for part in parts if part.left_out is None]
+    return [part for part in parts if part.left_out is not None] or own
+
+
+def summarise(parts: Sequence[Part], results: Results, *, transfer: bool) -> dict[str, Any]:
+    """What the fits of a run say together: means over those that judge it, and each of them.
+
+    With `transfer` those are the fits that left a platform out; the checkpoint has seen them all.
+    """
+    own = [part for part in parts if part.left_out is None]
+    judges = judging_parts(parts)
+    found = [(part, results[part.name]) for part in judges]
+    done = [(part, result) for part, result in found if result is not None]
+    summary: dict[str, Any] = {
+        "checkpoint": str(_best(own, results).checkpoint),
+        "finished": all(result is not None for result in results.values()),
+    }
+    if done:
+        summary |= _averages([result for _, result in done])
+        summary["parts"] = {part.name or "run": _short(result) for part, result in done}
+    if transfer:
+        summary["validation"] = (
+            "leave one platform out" if judges != own else "tasks of all platforms"
+        )
+    return summary
+
+
+def _best(parts: Sequence[Part], results: Results) -> Part:
+    """The seed with the best validation metric; the first where that is not known."""
+
+    def value(part: Part) -> float:
+        return float((results[part.name] or {}).get("best_valid", -np.inf))
+
+    return max(parts, key=value)
+
+
+def _averages(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    first = results[0]
+    summary: dict[str, Any] = {
+        name: float(np.mean([result[name] for result in results])) for name in AVERAGED
+    }
+    if len(results) > 1:
+        summary["spread"] = {
+            name: float(np.std([result[name] for result in results], ddof=1)) for name in AVERAGED
+        }
+    summary["random"] = first["random"] if len(results) == 1 else _random_mean(results)
+    if len(results) == 1:
+        summary["best_k"] = first["best_k"]
+    for name in ("num_tasks", "num_programs", "epochs", "num_threads"):
+        summary[name] = max(result.get(name, 0) for result in results)
+    rates = [r["train_programs_per_second"] for r in results if "train_programs_per_second" in r]
+    if rates:
+        summary["train_programs_per_second"] = float(np.mean(rates))
+    return summary
+
+
+def _random_mean(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    names = ("top1", "top5", "pairwise_accuracy")
+    return {name: float(np.mean([r["random"][name] for r in results])) for name in names}
+
+
+def _short(result: Mapping[str, Any]) -> dict[str, Any]:
+    """A part's row in the summary; its full metrics are in its own folder."""
+    names = (*AVERAGED[:5], "seed", "best_epoch", "fit_seconds", "num_tasks", "num_programs")
+    return {name: result[name] for name in names if name in result}

@@ -153,8 +153,14 @@ def test_targets_say_which_instructions_a_cpu_lacks(tmp_path):
     ]
 
 
+class WithoutTypeChecking(ast.NodeTransformer):
+    def visit_If(self, node):
+        return None if getattr(node.test, "id", "") == "TYPE_CHECKING" else node
+
+
 def imported_by(path):
-    for node in ast.walk(ast.parse(path.read_text())):
+    """Modules, and names in them that may be modules; not what is imported for type checkers."""
+    for node in ast.walk(WithoutTypeChecking().visit(ast.parse(path.read_text()))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         if isinstance(node, ast.ImportFrom):

@@ -205,23 +205,36 @@ def test_every_column_is_its_formula_on_perfect_tilings(size):
             assert ours == pytest.approx(expected, rel=1e-9), (stage, vars(product))
 
 
-def test_a_fused_kernel_that_blocks_cut_anywhere():
-    """Relu of 6 x 10: 15 blocks of 4 threads; a block's 4 numbers may lie in two rows."""
+def relu_columns(shape, threads):
+    """Symbols of a relu whose dimensions are fused into blocks of so many threads."""
+    size = int(np.prod(shape))
     steps = [
-        ["FU", 1, [0, 1]],
-        ["SP", 1, 0, 60, [4], 1],
+        ["FU", 1, list(range(len(shape)))],
+        ["SP", 1, 0, size, [threads], 1],
         ["AN", 1, 0, 5],
         ["AN", 1, 1, 6],
     ]
-    found = symbols_by_stage(dag_for_workload('["relu_layer", 6, 10]', ()), [steps])
-    values = next(iter(found.values()))[:, 0]
-    s = dict(zip((c.name for c in GPU_COLUMNS), values, strict=True))
+    text = f'["relu_layer", {", ".join(map(str, shape))}]'
+    found = symbols_by_stage(dag_for_workload(text, ()), [steps])
+    (values,) = found.values()
+    return dict(zip((c.name for c in GPU_COLUMNS), values[:, 0], strict=True))
+
+
+def test_a_fused_kernel_whose_blocks_end_inside_rows():
+    """Relu of 6 x 10: 15 blocks of 4 threads; a block's 4 numbers may lie in two rows."""
+    s = relu_columns((6, 10), 4)
     assert (s["l1_para_info"], s["l2_para_info"]) == (4, 15)
     # 4 read and 4 written by each block: no more than the iterations, whatever the box spans
     assert s["l2_mem_footprint"] == s["issued"] == 2 * 60
     assert s["unique"] == 2 * 60
     assert s["l2_comp_count"] == 60  # one max each
     assert s["lane_step"] == 1
+    assert s["l2_trans_dim"] == 4
+
+
+@pytest.mark.parametrize(("shape", "threads"), [((6, 10), 15), ((4, 3, 5), 20), ((60,), 20)])
+def test_a_block_of_a_fused_kernel_touches_one_run(shape, threads):
+    assert relu_columns(shape, threads)["l2_trans_dim"] == threads
 
 
 def test_a_factored_reduction():

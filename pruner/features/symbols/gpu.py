@@ -144,6 +144,11 @@ class _GpuRow:
         return np.minimum(access.footprint(moving), iterations)
 
     def _run_length(self) -> PerProgram:
+        """S7: the last dimension, times the one before where rows are whole.
+
+        Threads that run over several dimensions at once and end anywhere touch one run of indices,
+        less than the box that it lies in.
+        """
         if self._stages:
             widths, shape = self._s.tile, self._s.buffer.shape
         elif self._global:
@@ -151,12 +156,20 @@ class _GpuRow:
             shape = self._global[0].buffer.shape
         else:
             return np.zeros(self._num)
-        if not widths:
-            return np.ones(self._num)
-        run = widths[-1]
-        if len(widths) > 1:
-            run = run * np.where(np.equal(run, shape[-1]), widths[-2], 1)
-        return run
+        run, whole = np.ones(self._num), np.ones(self._num, bool)
+        runs = []
+        for width, size in zip(reversed(widths), reversed(shape), strict=True):
+            run = run * np.where(whole, width, 1)
+            whole = whole & np.equal(width, size)
+            runs.append(run)
+        rows = runs[min(2, len(runs)) - 1] if runs else run
+        if self._stages:
+            return rows
+        box, touched = (
+            product_of(widths, self._num),
+            self._touched(self._global[0], self._block_loops),
+        )
+        return np.where(touched < box, np.minimum(run, touched), rows)
 
     def _spatial_body(self) -> PerProgram:
         inside = self._extent(self._roles.vthreads)

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
@@ -20,6 +21,7 @@ from pruner.cli.help import commands, help_text, list_of_commands
 from pruner.cli.known import nearest, read_words
 from pruner.cli.options import check_options
 from pruner.cli.output import print_result, say
+from pruner.cli.runs import last_checkpoint
 from pruner.cli.sweep import run_cell, sweep_name
 from pruner.errors import PrunerError
 from pruner.places import conf_folder
@@ -29,6 +31,7 @@ _UNKNOWN_CHOICE = re.compile(
 )
 
 HELP = {"-h", "--help"}
+LAST = "last"  # checkpoint=last: that of the newest run
 Task = Callable[[DictConfig], Mapping[str, Any]]
 
 
@@ -93,6 +96,9 @@ def _entry(command: str, task: Task, own: Mapping[str, Any]) -> Callable[[], Non
 
     def checked(config: DictConfig) -> Mapping[str, Any]:
         check_options(config)
+        if config.get("checkpoint") == LAST:
+            config.checkpoint = str(last_checkpoint(Path(config.outputs)))
+            say(f"checkpoint={config.checkpoint}")
         try:
             return task(config)
         except MissingMandatoryValue as error:

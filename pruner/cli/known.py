@@ -56,7 +56,7 @@ def groups_of(command: str) -> dict[str, str | None]:
     return {name: chosen for name, chosen in pairs if not name.startswith("override ")}
 
 
-def read_words(command: str, words: Sequence[str]) -> Asked:
+def read_words(command: str, given: Sequence[str]) -> Asked:
     """Check every option of a command line.
 
     Raises:
@@ -64,22 +64,26 @@ def read_words(command: str, words: Sequence[str]) -> Asked:
         HydraException: a word that is no option, a choice that a group does not have.
     """
     groups, own_names = groups_of(command), set(command_file(command))
-    chosen, values, result, own = [], [], [], {}
-    for word in words:
+    chosen: list[Override] = []
+    found: list[str | Override] = []  # what Hydra takes as it is, and what is to be checked
+    own: dict[str, Any] = {}
+    for word in given:
         if word.startswith(("-", "~", "hydra.", "hydra/", "+hydra")) or "=" not in word:
-            result.append(word)
+            found.append(word)
             continue
         (override,) = OverridesParser.create().parse_overrides([word])
         name = override.key_or_group
         if name in groups and not isinstance(override.value(), dict):
             chosen.append(override)
-            result.append(word)
+            found.append(word)
         elif name in own_names and (conf_folder() / name).is_dir() and name not in groups:
             own[name] = override.value()
         else:
-            values.append(override)
+            found.append(override)
+    values = any(isinstance(item, Override) for item in found)
     references = list(_references(command, chosen)) if values else []
-    return Asked(words=[*result, *(_known(v, groups, references) for v in values)], own=own)
+    words = [x if isinstance(x, str) else _known(x, groups, references) for x in found]
+    return Asked(words=words, own=own)
 
 
 def composed(command: str, words: Sequence[str]) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def wandb(
     alone = not has_wandb_key() if offline is None else offline
     about = about or About()
     folder.mkdir(parents=True, exist_ok=True)
-    return WandbLogger(
+    logger = WandbLogger(
         save_dir=str(folder.resolve()),
         name=name,
         project=project,
@@ -84,6 +84,8 @@ def wandb(
         tags=[*about.tags, *tags],
         **kwargs,
     )
+    logger._wandb_init.pop("anonymous", None)  # W&B warns of it, and Lightning always gives it
+    return logger
 
 
 def report(

@@ -1,5 +1,6 @@
-"""Bars on stderr, hidden when it is not a terminal."""
+"""Bars on stderr; where it is no terminal, lines with an estimate."""
 
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -7,7 +8,10 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from pruner.cli.output import say
+
 Item = TypeVar("Item")
+SILENCE_S = 10.0  # seconds after which a log gets a line
 
 
 @contextmanager
@@ -26,9 +30,15 @@ def live_bar() -> Iterator[Progress]:
 
 
 def track(items: Iterable[Item], what: str, total: int) -> Iterator[Item]:
-    """Pass items on while a bar counts them."""
+    """Pass items on while a bar counts them; without a terminal, a line now and then."""
+    start = told = time.monotonic()
     with live_bar() as progress:
         bar = progress.add_task(what, total=total, note="")
-        for item in items:
+        for done, item in enumerate(items, 1):
             yield item
             progress.advance(bar)
+            now = time.monotonic()
+            if progress.disable and now - told >= SILENCE_S and done < total:
+                told = now
+                left = (now - start) / done * (total - done)
+                say(f"{what}: {done} of {total}, about {left:.0f} s left")

@@ -8,8 +8,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from pruner.cli.options import plain
 from pruner.errors import DataError, PrunerError
+from pruner.files import METRICS_FILE, load_metrics
 
 CONFIG_FILE = "config.yaml"
+MAKERS = ("train", "import_checkpoint")  # commands whose runs end with a checkpoint
 # Options that a resumed run may be given anew: they change how it runs, not what it computes.
 RESUMABLE = (
     "outputs",
@@ -46,6 +48,19 @@ def new_run_folder(outputs: Path, command: str, run_id: str | None, label: str) 
 def save_config(folder: Path, config: DictConfig) -> None:
     """Write the resolved configuration beside what it produced."""
     (folder / CONFIG_FILE).write_text(OmegaConf.to_yaml(config, resolve=True), encoding="utf-8")
+
+
+def last_checkpoint(outputs: Path) -> Path:
+    """The checkpoint of the newest finished run of a command that makes one.
+
+    Raises PrunerError where there is none.
+    """
+    found = [path for path in outputs.glob(f"*/*/{METRICS_FILE}") if path.parts[-3] in MAKERS]
+    for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True):
+        checkpoint = (load_metrics(path.parent) or {}).get("checkpoint")
+        if checkpoint is not None and Path(checkpoint).is_file():
+            return Path(checkpoint)
+    raise PrunerError(f"checkpoint=last: no finished run with a checkpoint in {outputs}")
 
 
 def resumed_config(folder: Path, config: DictConfig) -> DictConfig:

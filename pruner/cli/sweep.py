@@ -4,7 +4,6 @@ A cell that fails is one line on stderr; the others go on, and the sweep ends wi
 Cells may run in other processes or on other machines, so they meet only in the sweep's folder.
 """
 
-import csv
 import sys
 import traceback
 from collections.abc import Mapping
@@ -16,11 +15,12 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from pruner.cli.output import print_result, say
+from pruner.cli.output import as_table, print_result, say
 from pruner.errors import PrunerError
-from pruner.files import jsonable, load_metrics, save_metrics
+from pruner.files import jsonable, load_metrics, save_metrics, write_table
 
 TABLE = "results.csv"
+SHOWN = ("top1", "top5", "pairwise_accuracy", "best_latency_s", "failed", "seconds", "error")
 
 
 def sweep_name() -> str | None:
@@ -71,7 +71,9 @@ class Gather(Callback):
         found = [load_metrics(path.parent) for path in folder.glob("*/metrics.json")]
         cells = sorted((cell for cell in found if cell), key=lambda cell: cell["cell"])
         failed = [cell for cell in cells if "error" in cell]
-        write_table(folder / TABLE, cells)
+        rows = table_of(cells)
+        write_table(folder / TABLE, rows)
+        say(as_table([_short(row) for row in rows]))
         result = {"sweep_dir": str(folder), "failed": len(failed), "cells": cells}
         save_metrics(folder, result)
         print_result(result)
@@ -80,13 +82,17 @@ class Gather(Callback):
             sys.exit(2)
 
 
-def write_table(path: Path, cells: list[dict[str, Any]]) -> None:
+def table_of(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """One row a cell: its choices, then its numbers."""
     rows = []
     for cell in cells:
         choices = dict(choice.lstrip("+~").split("=", 1) for choice in cell["overrides"])
         rows.append(choices | {k: v for k, v in cell.items() if k not in ("overrides", *choices)})
-    with path.open("w", newline="", encoding="utf-8") as handle:
-        writer = csv.DictWriter(handle, list(dict.fromkeys(name for row in rows for name in row)))
-        writer.writeheader()
-        writer.writerows(rows)
+    return rows
+
+
+def _short(row: dict[str, Any]) -> dict[str, Any]:
+    """What a terminal shows of a row: the choices and the main results; the file has the rest."""
+    names = list(row)
+    choices = names[: names.index("cell")] if "cell" in names else []
+    return {name: row[name] for name in ("cell", *choices, *SHOWN) if name in row}

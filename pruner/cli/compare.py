@@ -1,0 +1,78 @@
+"""``pruner compare RUN RUN ...``: the results of runs beside each other."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from pruner.cli.door import run_door
+from pruner.cli.options import plain
+from pruner.cli.output import as_table, say
+from pruner.cli.runs import CONFIG_FILE
+from pruner.errors import DataError, PrunerError
+from pruner.files import load_metrics
+
+
+def compare(config: DictConfig) -> dict[str, Any]:
+    """Run the command; returns the object of the last line."""
+    folders = [Path(str(name)) for name in config.runs]
+    if len(folders) < 2:
+        raise PrunerError("give at least two run folders: pruner compare RUN1 RUN2")
+    names = [folder.name for folder in folders]
+    if len(set(names)) < len(names):
+        names = [str(folder) for folder in folders]
+    metrics = [_metrics(folder) for folder in folders]
+    rows = _rows("result", names, metrics)
+    say(as_table(rows))
+    options: list[dict[str, Any]] = []
+    if config.options:
+        found = [flat(plain(OmegaConf.load(folder / CONFIG_FILE))) for folder in folders]
+        options = [
+            row
+            for row in _rows("option", names, found)
+            if len({str(row[name]) for name in names}) > 1 and row["option"] != "run_id"
+        ]
+        say("\n" + as_table(options) if options else "\nall options are the same")
+    return {"results": rows, "options": options}
+
+
+def _metrics(folder: Path) -> dict[str, Any]:
+    found = load_metrics(folder)
+    if found is None:
+        raise DataError(f"{folder}: no metrics.json there; name the folder of a finished run")
+    numbers = flat(found)
+    return {k: v for k, v in numbers.items() if type(v) in (int, float)}
+
+
+def _rows(what: str, names: list[str], found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row a key that any of the runs has, one column a run."""
+    keys = dict.fromkeys(key for values in found for key in values)
+    columns = list(zip(names, found, strict=True))
+    return [{what: key, **{name: values.get(key) for name, values in columns}} for key in keys]
+
+
+def flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Dotted names of the leaves of nested mappings."""
+    result: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            result |= flat(value, f"{above}{key}.")
+        else:
+            result[f"{above}{key}"] = value
+    return result
+
+
+def main() -> None:
+    """Open the door; folders may stand without ``runs=``."""
+    folders = [word for word in sys.argv[1:] if "=" not in word and not word.startswith("-")]
+    if folders:
+        rest = [word for word in sys.argv[1:] if word not in folders]
+        quoted = ",".join("'" + word.replace("'", "\\'") + "'" for word in folders)
+        sys.argv[1:] = [*rest, f"runs=[{quoted}]"]
+    run_door("compare", compare)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""Run folders: the newest checkpoint."""
+
+import json
+import os
+
+import pytest
+
+from pruner.cli.runs import last_checkpoint
+from pruner.errors import PrunerError
+
+
+def finished(outputs, command, run, when, **metrics):
+    folder = outputs / command / run
+    folder.mkdir(parents=True)
+    (folder / "best.pt").touch()
+    path = folder / "metrics.json"
+    path.write_text(json.dumps({"checkpoint": str(folder / "best.pt")} | metrics))
+    os.utime(path, (when, when))
+    return folder / "best.pt"
+
+
+def test_the_last_checkpoint_is_of_the_newest_finished_training(tmp_path):
+    with pytest.raises(PrunerError, match="no finished run"):
+        last_checkpoint(tmp_path)
+    finished(tmp_path, "train", "a", 1_000)
+    newest = finished(tmp_path, "import_checkpoint", "b", 3_000)
+    finished(tmp_path, "train", "gone", 4_000, checkpoint=str(tmp_path / "no.pt"))
+    finished(tmp_path, "evaluate", "c", 5_000)  # has one, but did not make it
+    (tmp_path / "train" / "unfinished").mkdir()
+    assert last_checkpoint(tmp_path) == newest
+
+
+def test_evaluate_takes_the_last_run(command, toy_root):
+    data = (f"data.root={toy_root}", "platform=v100")
+    tiny = ("model=xgboost", "run_id=mine")
+    code, trained, err = command("train", *data, *tiny)
+    assert code == 0, err
+    code, result, err = command("evaluate", *data, "checkpoint=last", "tasks=all")
+    assert code == 0, err
+    assert result["checkpoint"] == trained["checkpoint"]

@@ -23,7 +23,7 @@ from pruner.models.adaptation.warm import Scratch
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.networks.pacm import PaCM
 from pruner.search.explorer import ExplorerSettings
-from pruner.search.offline.learners import SharedModel
+from pruner.search.offline.learners import PoolModel
 from pruner.search.offline.pool import Clock, PoolMeasurer
 from pruner.search.offline.recorded import RecordedPool, recorded_pool, table
 from pruner.search.offline.session import Curve, run_session
@@ -73,7 +73,7 @@ def pacm(pool: RecordedPool, seed: int) -> Learner:
     setting = Setting(
         make_network=lambda: PaCM(width=64, dataflow_hidden=32, dataflow_width=64), seed=seed
     )
-    return SharedModel([pool], Scratch(setting, fit=official_fit(epochs=30))).learner(0)
+    return PoolModel([pool], Scratch(setting, fit=official_fit(epochs=30))).learner(0)
 
 
 def policy_of(name: str, pool: RecordedPool, seed: int, prior: float) -> Policy:

@@ -62,7 +62,7 @@ def search(tmp_path, policy, replay_only=False):
     options = TuneOptions(
         platform=Platform(target=target, device="cpu", cores=2),
         policy=policy,
-        measure=MeasureSettings(check=False),
+        measure=MeasureSettings(check=False, baseline=False),
         replay_only=replay_only,
     )
     context = RunContext(

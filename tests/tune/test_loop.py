@@ -68,7 +68,7 @@ def run(
     options = TuneOptions(
         platform=platform,
         budget=TuneBudget(trials=trials, batch=6),
-        measure=MeasureSettings(check=False),
+        measure=MeasureSettings(check=False, baseline=False),
         policy=RoundSettings(
             draft=small if draft else None, verify=small, random_sample=32, prior=prior
         ),

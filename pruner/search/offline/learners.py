@@ -22,7 +22,7 @@ from pruner.search.offline.session import Measurer
 from pruner.search.policy import Learner, Measurements
 
 
-class SharedModel:
+class PoolModel:
     """One ranker that learns from the measured programs of several pools and scores any of them.
 
     The centre of a task (see `Adaptation.meet`) is the mean of its whole pool: features are known

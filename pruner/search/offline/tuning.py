@@ -20,7 +20,7 @@ from pruner.models.programs.relative import Center
 from pruner.models.programs.store import ProgramStore
 from pruner.models.programs.subset import subset
 from pruner.models.ranker import Ranker
-from pruner.search.offline.learners import SharedModel
+from pruner.search.offline.learners import PoolModel
 from pruner.search.offline.pool import Clock, PoolMeasurer
 from pruner.search.offline.recorded import RecordedPool, table
 from pruner.search.offline.session import Curve, Measurer, run_tasks
@@ -64,7 +64,7 @@ def tune(
     The draft takes part where `settings` has one and the analyzer knows the task.
     """
     clock = Clock()
-    model = None if adaptation is None else SharedModel(pools, adaptation)
+    model = None if adaptation is None else PoolModel(pools, adaptation)
     tasks = []
     for number, pool in enumerate(pools):
         rng = np.random.default_rng([seed, number])

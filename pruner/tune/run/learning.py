@@ -140,15 +140,28 @@ class LiveLearner:
 
 
 class LearnedScore:
-    """Scores of decision vectors by the model as it is when they are asked for."""
+    """Scores of decision vectors by the model as it is when they are asked for.
+
+    Programs of design spaces without features are ranked by chance: they are spread over the scores
+    that the model has given so far.
+    """
 
     def __init__(self, key: TaskKey, space: UnionSpace, model: OnlineModel, phases: Phases) -> None:
         self._key, self._space, self._model, self._phases = key, space, model, phases
+        self._given = np.zeros(0)
 
     def __call__(self, decisions: Decisions) -> NDArray[np.float64]:
-        """Higher is better; minus infinity where a program has no features."""
-        ranker = self._model.ranker
+        """Higher is better; minus infinity where the engine refuses a program."""
+        ranker, ranked = self._model.ranker, self._space.ranked(decisions)
         assert ranker is not None, self._key
+        out = np.zeros(len(decisions))
         with self._phases.time("verify"):
-            score = ranker.score(self._space.features(decisions), self._key)
-            return np.asarray(score, np.float64)
+            if ranked.any():
+                out[ranked] = ranker.score(self._space.features(decisions[ranked]), self._key)
+            if not ranked.all():
+                given = out[ranked & np.isfinite(out)]
+                self._given = np.concatenate([self._given, given])
+                if len(self._given):
+                    chance = self._space.chance(decisions[~ranked])
+                    out[~ranked] = np.quantile(self._given, chance)
+        return out

@@ -68,9 +68,9 @@ def prepare(workloads: Sequence[Workload], options: TuneOptions, context: RunCon
             space = _spaces(workload, options, context)
             fixed[f"space-{workload.name}"] = space
             rng = np.random.default_rng([options.seed, number])
-            learner = (
-                None if shared is None else _learner(workload, space, shared, options, context)
-            )
+            learner = None
+            if shared is not None and space.has_features:
+                learner = _learner(workload, space, shared, options, context)
             search = _decision_search(space, policy, learner, rng)
         task = LiveTask(
             workload=workload, flops=flops(workload.module), arguments=wanted, search=search
@@ -123,6 +123,8 @@ def _spaces(workload: Workload, options: TuneOptions, context: RunContext) -> Un
     reasons = [reason for _, reason in spaces if reason]
     if reasons:
         how = "without draft" if len(reasons) == len(spaces) else "drafted by chance"
+        if options.make_model is not None:
+            how += ", and the learned model does not rank their programs"
         tell(
             f"{workload.name}: {len(reasons)} of {len(spaces)} design spaces go through TVM's "
             f"replay, slowly and {how} ({', '.join(sorted(set(reasons)))})"

@@ -20,12 +20,15 @@ class LiveSpace(Protocol):
     ``sample_perfect_tile`` (all of them, the outermost too), the index of ``sample_categorical``,
     the location index of ``sample_compute_location``.
 
-    ``can_draft``: its draft score tells legal programs apart. ``affordable``: how many programs a
-    generation may have where each takes milliseconds; None: as many as one likes.
+    ``can_draft``: its draft score tells legal programs apart. ``has_features``: its programs have
+    features of the definition that models learn from, so that a model can rank them.
+    ``affordable``: how many programs a generation may have where each takes milliseconds; None: as
+    many as one likes.
     """
 
     num_slots: int
     can_draft: bool
+    has_features: bool
     affordable: int | None
 
     def sample(self, num: int, rng: np.random.Generator) -> Decisions:

@@ -1,11 +1,11 @@
 """The fallback: a design space whose every program is replayed by TVM, one at a time.
 
-Milliseconds a candidate instead of microseconds, and no draft; but any trace works.
+Milliseconds a candidate instead of microseconds, without draft and learned model; but any trace
+works.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,9 +26,10 @@ _CACHED = 4096  # finished schedules that are kept
 
 
 class ReplaySpace:
-    """See :class:`pruner.tune.spaces.base.LiveSpace`. Features are TVM's ``PerStoreFeature``."""
+    """See :class:`pruner.tune.spaces.base.LiveSpace`."""
 
     can_draft = False
+    has_features = False
     affordable: int | None = 64
 
     def __init__(self, design: DesignSpace) -> None:
@@ -38,8 +39,6 @@ class ReplaySpace:
         self.keys = RowKeys(self.num_slots)
         self._workload = module_flags(design.module)
         self._finished: dict[int, Any] = {}
-        ms = load_tvm().meta_schedule
-        self._extractor = ms.feature_extractor.PerStoreFeature()
         chances = dict(design.context.space_generator.mutator_probs.items())
         # MutateParallel moves an annotation, no sampling decision: a vector cannot hold it
         kept = [(m, float(p)) for m, p in chances.items() if "Parallel" not in type(m).__name__]
@@ -95,23 +94,10 @@ class ReplaySpace:
         return self._finished[key]
 
     def features(self, decisions: Decisions) -> ProgramFeatures:
-        """Statement rows as TVM computes them; the dataflow rows are zero."""
-        ms = load_tvm().meta_schedule
-        schedules = self.instantiate(decisions)
-        valid = np.array([schedule is not None for schedule in schedules], bool)
-        candidates = [ms.MeasureCandidate(s, []) for s in schedules if s is not None]
-        found = self._extractor.extract_from(self._design.context, candidates)
-        rows = [table.numpy().astype(np.float32) for table in found]
-        counts = np.zeros(len(decisions), np.int64)
-        counts[valid] = [len(table) for table in rows]
-        refused = dict.fromkeys(np.flatnonzero(~valid).tolist(), "refused-by-tvm")
-        nothing = ProgramFeatures.empty(len(decisions), workload=self._workload, failures=refused)
-        return replace(
-            nothing,
-            statement=np.concatenate([nothing.statement, *rows]),
-            row_start=np.concatenate([[0], counts.cumsum()]),
-            valid=valid,
-        )
+        """None: TVM's ``PerStoreFeature`` is another definition than the one models learn from."""
+        num = len(decisions)
+        why = dict.fromkeys(range(num), "replayed-by-tvm")
+        return ProgramFeatures.empty(num, workload=self._workload, failures=why)
 
     def draft_score(self, decisions: Decisions, analyzer: Analyzer) -> NDArray[np.float64]:
         """NaN for every accepted program: without loop nests there is nothing to draft with."""

@@ -37,6 +37,7 @@ class UnionSpace:
         self.keys = RowKeys(self.num_slots)
         self._drafted: NDArray[np.float64] | None = None
         self.can_draft = any(space.can_draft for space in spaces)
+        self.has_features = any(space.has_features for space in spaces)
         limits = [space.affordable for space in spaces if space.affordable is not None]
         # all spaces are drawn alike, so that only a share of a generation is slow
         self.affordable = min(limits) * len(spaces) // len(limits) if limits else None
@@ -73,7 +74,7 @@ class UnionSpace:
                     out[rows] = space.draft_score(vectors, self._analyzer)
             unknown = np.isnan(out)
             if unknown.any():
-                out[unknown] = np.quantile(self._reference(), self._chance(decisions[unknown]))
+                out[unknown] = np.quantile(self._reference(), self.chance(decisions[unknown]))
         return out
 
     def _reference(self) -> NDArray[np.float64]:
@@ -97,13 +98,17 @@ class UnionSpace:
             self._drafted = scores if len(scores) else np.zeros(1)
         return self._drafted
 
-    def _chance(self, decisions: Decisions) -> NDArray[np.float64]:
+    def chance(self, decisions: Decisions) -> NDArray[np.float64]:
         """Numbers in [0, 1), the same for the same row every time."""
         mixed = self.keys(decisions).view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         return (mixed >> np.uint64(11)) / 2.0**53
 
+    def ranked(self, decisions: Decisions) -> NDArray[np.bool_]:
+        """Which rows a learned model can rank: those of design spaces with features."""
+        return np.array([space.has_features for space in self.spaces])[decisions[:, 0]]
+
     def features(self, decisions: Decisions) -> ProgramFeatures:
-        """Features of all rows."""
+        """Features of all rows; those of design spaces without features are invalid."""
         parts = [(rows, space.features(v)) for space, rows, v in self._parts(decisions)]
         if not parts:
             return ProgramFeatures.empty(len(decisions))

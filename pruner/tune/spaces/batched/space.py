@@ -41,6 +41,7 @@ class BatchedSpace:
     """See :class:`pruner.tune.spaces.base.LiveSpace`."""
 
     can_draft = True
+    has_features = True
     affordable: int | None = None
 
     def __init__(self, design: DesignSpace, *, lowering: Lowering = "ansor") -> None:

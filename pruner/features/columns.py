@@ -5,7 +5,7 @@ A checkpoint stores :data:`FEATURE_SET_VERSION` and refuses to run on another on
 
 from __future__ import annotations
 
-from pruner.features.column import Column
+from pruner.features.column import Column, places
 from pruner.features.symbols.table import OFFICIAL_COLUMNS
 from pruner.features.workload import WORKLOAD_COLUMNS
 
@@ -14,6 +14,8 @@ FEATURE_SET_VERSION = "official-1"
 
 _STATEMENT_SOURCE = "TenSet feature.cc, GetPerStoreFeature"
 _DATAFLOW_SOURCE = "Pruner feature_pam.cc, GetPerStoreFeaturePAM"
+MAX_BUFFERS = 5  # that one statement has columns for
+CURVE_SAMPLES = 10
 _KINDS = ("mad", "addsub", "mul", "divmod", "cmp", "mathfunc", "otherfunc")
 _POSITIONS = (
     "none", "inner_spatial", "middle_spatial", "outer_spatial",
@@ -25,7 +27,8 @@ def _logged(name: str, unit: str, formula: str, source: str) -> Column:
     return Column(name=name, unit=f"log2(1 + {unit})", formula=formula, source=source)
 
 
-def _computation() -> list[Column]:
+def _counts() -> tuple[Column, ...]:
+    """Operations by kind, in the order in which they are counted."""
     out = [
         _logged(f"{group}_{kind}", "operations", f"{group} {kind} x P", _STATEMENT_SOURCE)
         for group in ("float", "int")
@@ -35,6 +38,11 @@ def _computation() -> list[Column]:
         _logged(f"{kind}_op", "operations", f"{kind} operations x P", _STATEMENT_SOURCE)
         for kind in ("bool", "select")
     ]
+    return tuple(out)
+
+
+def _computation() -> list[Column]:
+    out = list(COUNT_COLUMNS)
     for mark in ("vec", "unroll", "parallel"):
         what = {"num": "number of", "prod": "product of", "len": "innermost of"}
         out += [
@@ -64,7 +72,7 @@ def _computation() -> list[Column]:
 
 
 def _access(prefix: str, source: str) -> list[Column]:
-    """The 18 columns of one buffer access."""
+    """The columns of one buffer access."""
     measured = (
         ("bytes", "bytes", "P x element size"),
         ("unique_bytes", "bytes", "touched region under the outermost loop"),
@@ -97,16 +105,16 @@ def _access(prefix: str, source: str) -> list[Column]:
 
 def _statement_columns() -> tuple[Column, ...]:
     out = _computation()
-    for buffer in range(5):
+    for buffer in range(MAX_BUFFERS):
         out += _access(f"B{buffer}.", _STATEMENT_SOURCE)
     out += [
         Column(
             name=f"arith_intensity_curve_{i}",
             unit="log2(operations) / log2(bytes)",
-            formula=f"interpolated at {i + 1}/10 of log2(operations)",
+            formula=f"interpolated at {i + 1}/{CURVE_SAMPLES} of log2(operations)",
             source=_STATEMENT_SOURCE,
         )
-        for i in range(10)
+        for i in range(CURVE_SAMPLES)
     ]
     out += [
         _logged("alloc_size", "bytes", "elements of the buffer x element size", _STATEMENT_SOURCE),
@@ -133,13 +141,30 @@ def _dataflow_columns() -> tuple[Column, ...]:
     return tuple(out)
 
 
+COUNT_COLUMNS: tuple[Column, ...] = _counts()
+"""The first statement columns, and what the counter of operations counts."""
+ACCESS_COLUMNS: tuple[Column, ...] = tuple(_access("", _STATEMENT_SOURCE))
+"""What statement and dataflow rows tell of one buffer access; names get a prefix there."""
 STATEMENT_COLUMNS: tuple[Column, ...] = _statement_columns()
 DATAFLOW_COLUMNS: tuple[Column, ...] = _dataflow_columns()
 
+COUNT_PLACES = places(COUNT_COLUMNS)
+ACCESS_PLACES = places(ACCESS_COLUMNS)
+STATEMENT_PLACES = places(STATEMENT_COLUMNS)
+DATAFLOW_PLACES = places(DATAFLOW_COLUMNS)
+
 __all__ = [
+    "ACCESS_COLUMNS",
+    "ACCESS_PLACES",
+    "COUNT_COLUMNS",
+    "COUNT_PLACES",
+    "CURVE_SAMPLES",
     "DATAFLOW_COLUMNS",
+    "DATAFLOW_PLACES",
     "FEATURE_SET_VERSION",
+    "MAX_BUFFERS",
     "OFFICIAL_COLUMNS",
     "STATEMENT_COLUMNS",
+    "STATEMENT_PLACES",
     "WORKLOAD_COLUMNS",
 ]

@@ -15,17 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.arrays import Floats
+from pruner.features.column import ColumnValues
+from pruner.features.columns import ACCESS_COLUMNS, DATAFLOW_COLUMNS, DATAFLOW_PLACES
 from pruner.features.statement.analysis import StoreAnalysis
 from pruner.features.statement.memory import AccessFeatures
 from pruner.features.statement.tensors import slog
 from pruner.program.nests import GLOBAL, LOCAL, SHARED, LoopNests, Scope
 
 DataflowKind = Literal["paper", "official"]
-NUM_ROWS: dict[str, int] = {"paper": 10, "official": 8}
-NUM_COLUMNS = 23
 _PATTERN = (LOCAL, GLOBAL, SHARED, GLOBAL, SHARED, SHARED, SHARED, LOCAL)
-_LOCATIONS = (GLOBAL, SHARED, LOCAL)
-_OPS, _LOCATION, _ACCESS, _ALLOC = 0, 1, 4, 22
+_LOCATIONS = {GLOBAL: "global", SHARED: "shared", LOCAL: "local"}
+_EPILOGUE_ROWS = 2  # see _epilogue
+NUM_ROWS: dict[str, int] = {"paper": len(_PATTERN) + _EPILOGUE_ROWS, "official": len(_PATTERN)}
 
 
 def dataflow_features(
@@ -40,10 +41,10 @@ def dataflow_features(
             slip in the operation count).
 
     Returns:
-        float32 [N, 10 or 8, 23]; all zero where the program does not have the pattern.
+        float32 [N, rows, dataflow columns]; all zero where the program does not have the pattern.
     """
     num = nests.num_programs
-    out = np.zeros((num, NUM_ROWS[kind], NUM_COLUMNS), np.float32)
+    out = np.zeros((num, NUM_ROWS[kind], len(DATAFLOW_COLUMNS)), np.float32)
     # The last buffer touched comes first: the original's hash map lists them that way.
     steps = [(a, access) for a in analyses for access in reversed(a.accesses)]
     places = [access.access.buffer.scope for _, access in steps]
@@ -82,19 +83,19 @@ def _epilogue(
 def _row(
     nests: LoopNests, analysis: StoreAnalysis, access: AccessFeatures, kind: DataflowKind
 ) -> Floats:
-    """The 23 columns of one touch, [23, N]."""
+    """The columns of one touch, [column, N]."""
     num = nests.num_programs
-    out = np.zeros((NUM_COLUMNS, num))
+    out = ColumnValues(DATAFLOW_PLACES, num)
     # The release multiplies by the loop product twice (its norm vectors prove it), a slip that its
     # weights have learned with; the paper's rows count every operation once.
     power = 2 if kind == "official" else 1
-    out[_OPS] = slog(analysis.float_ops * analysis.frame.iterations**power)
-    out[_LOCATION + _LOCATIONS.index(access.access.buffer.scope)] = 1.0
-    out[_ACCESS:_ALLOC] = access.log_columns(kept=True)
+    out["float_ops"] = slog(analysis.float_ops * analysis.frame.iterations**power)
+    out[f"location.{_LOCATIONS[access.access.buffer.scope]}"] = 1.0
+    out.set_block(ACCESS_COLUMNS[0].name, access.log_columns(kept=True))
     allocation = nests.allocations.get(access.access.buffer.key)
     if allocation is not None:
         size = np.full(num, float(access.access.bytes_per_element))
         for extent in allocation.extents:
             size = size * extent
-        out[_ALLOC] = slog(size)
-    return out
+        out["alloc_size"] = slog(size)
+    return out.array

@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.arrays import Floats
+from pruner.features.column import ColumnValues
+from pruner.features.columns import ACCESS_PLACES
 from pruner.features.statement.accesses import Access
 from pruner.features.statement.reuse import Reuse, compute_reuse
 from pruner.features.statement.stride import Target, touch_stride
@@ -100,29 +102,29 @@ class AccessFeatures:
         return np.where(count > 0.5, value / np.maximum(count, 0.5), value * 2)
 
     def log_columns(self, *, kept: bool = False) -> Floats:
-        """The 18 columns as [18, N]: slog of all but the one-hots; ``kept``: see Reuse."""
-        kind, reuse = self.access.kind, self.reuse
-        out = np.empty((18, len(self.bytes)))
-        for k in range(3):
-            out[k] = kind == k
-            out[7 + k] = reuse.kind == k
-        measured = (
-            self.bytes,
-            self.unique_bytes,
-            self.lines,
-            self.unique_lines,
-            reuse.distance_iters,
-            reuse.kept_bytes if kept else reuse.distance_bytes,
-            reuse.count,
-            self.per_reuse(self.bytes),
-            self.per_reuse(self.unique_bytes),
-            self.per_reuse(self.lines),
-            self.per_reuse(self.unique_lines),
-            self.stride,
-        )
-        for place, value in zip((3, 4, 5, 6, *range(10, 18)), measured, strict=True):
-            out[place] = slog(value)
-        return out
+        """The columns of an access as [column, N]: slog of all but the one-hots.
+
+        ``kept``: see :class:`Reuse`.
+        """
+        reuse = self.reuse
+        out = ColumnValues(ACCESS_PLACES, len(self.bytes))
+        for kind, name in enumerate(("read", "write", "read_write")):
+            out[f"acc_type.{name}"] = self.access.kind == kind
+        for kind, name in enumerate(("loop", "serial", "none")):
+            out[f"reuse_type.{name}"] = reuse.kind == kind
+        out["reuse_dis_iter"] = slog(reuse.distance_iters)
+        out["reuse_dis_bytes"] = slog(reuse.kept_bytes if kept else reuse.distance_bytes)
+        out["reuse_ct"] = slog(reuse.count)
+        for name, value in (
+            ("bytes", self.bytes),
+            ("unique_bytes", self.unique_bytes),
+            ("lines", self.lines),
+            ("unique_lines", self.unique_lines),
+        ):
+            out[name] = slog(value)
+            out[f"{name}_d_reuse_ct"] = slog(self.per_reuse(value))
+        out["stride"] = slog(self.stride)
+        return out.array
 
 
 def _lines_and_stride(access: Access, foot: Footprint, frame: LoopFrame) -> tuple[Floats, Floats]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pruner.arrays import IntLike
+from pruner.features.columns import COUNT_COLUMNS, COUNT_PLACES
 from pruner.features.statement.accesses import load_indices
 from pruner.program.dag.expr import (
     Axis,
@@ -31,7 +32,8 @@ from pruner.program.index.regions import evaluate_index
 from pruner.program.nests import BufferStore
 
 _ADDSUB, _MUL, _DIVMOD, _CMP, _MATH, _OTHER = range(1, 7)  # offsets inside a group of seven
-FLOAT, INT, BOOL_OP, SELECT_OP, NUM_COUNTS = 0, 7, 14, 15, 16
+FLOAT, INT = COUNT_PLACES["float_mad"], COUNT_PLACES["int_mad"]  # the first of each group
+BOOL_OP, SELECT_OP = COUNT_PLACES["bool_op"], COUNT_PLACES["select_op"]
 _GROUP = {
     "add": _ADDSUB, "sub": _ADDSUB, "mul": _MUL, "div": _DIVMOD, "mod": _DIVMOD,
     "floordiv": _DIVMOD, "floormod": _DIVMOD, "min": _CMP, "max": _CMP,
@@ -54,7 +56,7 @@ class OpCounter:
     def __init__(self, store: BufferStore) -> None:
         self._store = store
         self._roots = dict(enumerate(store.slots))
-        self.counts: list[IntLike] = [0] * NUM_COUNTS
+        self.counts: list[IntLike] = [0] * len(COUNT_COLUMNS)
         self._expr(store.value, 1)
 
     def _bump(self, column: int, amount: IntLike) -> None:

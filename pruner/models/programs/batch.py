@@ -1,9 +1,9 @@
 """What a cost model sees: some programs, their statement rows one after another.
 
 Axes: `program` N programs, `row` all their statements (ragged: program 0's rows, then program 1's,
-...), `column` 174 statement columns (164 features + 10 workload flags), `slot` 8 or 10 dataflow
-rows, `flow` 23 dataflow columns. Models that read schedules or platforms find them in the optional
-fields.
+...), `column` statement features and then workload flags, `slot` dataflow rows, `flow` dataflow
+columns, all as in :mod:`pruner.features.columns`. Models that read schedules or platforms find
+them in the optional fields.
 """
 
 from dataclasses import dataclass, replace
@@ -12,12 +12,13 @@ from typing import Any
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pruner.features.columns import DATAFLOW_COLUMNS, STATEMENT_COLUMNS, WORKLOAD_COLUMNS
 from pruner.models.programs.tokens import ProgramTokens
 
-NUM_STATEMENT_FEATURES = 164
-NUM_WORKLOAD_FLAGS = 10
+NUM_STATEMENT_FEATURES = len(STATEMENT_COLUMNS)
+NUM_WORKLOAD_FLAGS = len(WORKLOAD_COLUMNS)
 NUM_STATEMENT_COLUMNS = NUM_STATEMENT_FEATURES + NUM_WORKLOAD_FLAGS
-NUM_DATAFLOW_COLUMNS = 23
+NUM_DATAFLOW_COLUMNS = len(DATAFLOW_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pruner.cli.dataset import load_dataset, record_root, required_platforms
 from pruner.cli.door import run_door
-from pruner.cli.options import build, plain
+from pruner.cli.options import build, own_models, plain
 from pruner.cli.output import say
 from pruner.cli.progress import track
 from pruner.cli.runs import new_run_folder, save_config
@@ -149,7 +149,7 @@ def _judge(config: DictConfig) -> Judge:
             "give either checkpoint=FILE (of train.py) or model=symbolic or model=random"
         )
     if config.checkpoint is not None:
-        return ranker_of(Path(config.checkpoint))
+        return ranker_of(Path(config.checkpoint), own_models(config))
     built = build(model)
     if isinstance(built, AnalyzerChoice):
         return built

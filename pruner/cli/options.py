@@ -7,7 +7,7 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import InstantiationException
-from hydra.utils import instantiate
+from hydra.utils import get_class, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from pruner.errors import PrunerError
@@ -149,3 +149,17 @@ def build(config: DictConfig | Mapping[str, Any], **kwargs: Any) -> Any:
         if isinstance(cause, ValueError | TypeError):
             raise PrunerError(str(cause).splitlines()[0]) from error
         raise
+
+
+def own_models(config: DictConfig) -> list[type[Any]]:
+    """The user's own classes that a checkpoint may name: ``models.own=[package.module.Class]``.
+
+    Raises PrunerError for one that cannot be imported.
+    """
+    found = []
+    for path in config.models.own:
+        try:
+            found.append(get_class(path))
+        except (ImportError, ValueError) as error:
+            raise PrunerError(f"models.own={path}: {str(error).splitlines()[0]}") from error
+    return found

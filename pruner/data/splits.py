@@ -221,8 +221,8 @@ def _by_platform(
     present = sorted({key.platform for key in keys})
     if not set(held_out) & set(present) or not set(present) - set(held_out):
         raise DataError(
-            f"split by_platform: split.held_out={list(held_out)} leaves a side empty; "
-            f"platforms here: {', '.join(present)}"
+            f"split by_platform: split.held_out={list(held_out)} leaves a side empty of "
+            f"{', '.join(present)}; {_hold_out(present)}"
         )
     away = [key for key in keys if key.platform not in held_out]
     here = [key for key in keys if key.platform in held_out]
@@ -244,6 +244,13 @@ def _by_platform(
         valid=tuple(key for key in away if sides[key.identity] == "valid"),
         test=tuple(here),
     )
+
+
+def _hold_out(present: Sequence[str]) -> str:
+    """What to type, given the platforms that were read."""
+    if len(present) < 2:
+        return "read several platforms with data.platform=all, and name one in split.held_out=[...]"
+    return f"name some, such as split.held_out=[{present[-1]}]"
 
 
 def _assemble(name: str, seed: int, keys: Sequence[TaskKey], sides: dict[str, Side]) -> Split:

@@ -72,11 +72,11 @@ def task_rows(tasks: Sequence[ScoredTask]) -> list[dict[str, Any]]:
         {
             "task": task.name,
             "num_programs": task.num_programs,
+            "best_latency_s": task.best_s,
             "top1": metrics.top_k([task], 1),
             "top5": metrics.top_k([task], 5),
             "pairwise_accuracy": metrics.pairwise_accuracy([task]),
             "random_top1": float(np.mean(task.best_s / task.latency_s)),
-            "best_latency_s": task.best_s,
             "chosen_latency_s": metrics.top_k_latency(task, 1),
             "random_latency_s": float(task.latency_s.mean()),
         }

@@ -1,0 +1,66 @@
+"""``python predict.py``: scores of recorded programs, measured or not, as a CSV file."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from omegaconf import DictConfig
+
+from pruner.cli.dataset import record_root, required_platforms
+from pruner.cli.door import run_door
+from pruner.cli.options import own_models
+from pruner.cli.output import say
+from pruner.cli.progress import track
+from pruner.cli.runs import new_run_folder, save_config
+from pruner.data.quarantine import Quarantine
+from pruner.errors import PrunerError
+from pruner.files import save_metrics, write_whole
+from pruner.models.predict import scored_tasks
+from pruner.models.training.fit import ranker_of
+from pruner.program.dag.task_index import task_index_of
+
+
+def predict(config: DictConfig) -> dict[str, Any]:
+    """Run the command; returns the object of the last line."""
+    start = time.perf_counter()
+    if config.checkpoint is None:
+        raise PrunerError("give checkpoint=FILE, or the folder of a run of train.py")
+    ranker, info = ranker_of(Path(config.checkpoint), own_models(config))
+    root = record_root(config.data)
+    platforms = required_platforms(config, root)
+    label = "-".join(platforms)
+    folder = new_run_folder(Path(config.outputs), "predict", config.run_id, label)
+    save_config(folder, config)
+    with Quarantine(folder / "quarantine.jsonl") as quarantine:
+        files = len(root.task_files(list(platforms)))
+        read = root.read(quarantine, list(platforms), duplicates=config.data.duplicates)
+        tasks = scored_tasks(ranker, read, info.dataflow, task_index_of(root.path))
+        table = pd.concat(list(track(tasks, f"scoring {label}", files)), ignore_index=True)
+    out = Path(config.out or folder / "scores.csv")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with write_whole(out) as partial:
+        table.to_csv(partial, index=False)
+    without = int(table.score.isna().sum())
+    if without:
+        say(f"{without:,} of {len(table):,} programs have no features, so no score")
+    result = {
+        "run_dir": str(folder),
+        "scores": str(out),
+        "num_programs": len(table),
+        "num_tasks": len(table[["platform", "task"]].drop_duplicates()),
+        "num_without_score": without,
+        "quarantined": dict(quarantine.counts),
+        "seconds": round(time.perf_counter() - start, 2),
+    }
+    save_metrics(folder, result)
+    return result
+
+
+def main() -> None:
+    """Open the door."""
+    run_door("predict", predict)
+
+
+if __name__ == "__main__":
+    main()

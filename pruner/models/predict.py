@@ -1,0 +1,87 @@
+"""Score recorded programs with a trained model, whether they were measured or not.
+
+scores = predict(Path("outputs/train/RUN"), RecordRoot("data"), ["v100"])
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from pruner import features
+from pruner.data.quarantine import Quarantine
+from pruner.data.root import RecordRoot
+from pruner.data.tasks import TaskRecords
+from pruner.errors import UnsupportedProgram
+from pruner.models.ranker import Ranker
+from pruner.models.registry import Trainable
+from pruner.models.training.fit import ranker_of
+from pruner.program.dag.task_index import TaskIndex, task_index_of
+
+
+def predict(
+    checkpoint: Path,
+    root: RecordRoot,
+    platforms: Sequence[str] | None = None,
+    *,
+    own: Sequence[type[Trainable]] = (),
+) -> pd.DataFrame:
+    """One row for every record line that can be read, task after task.
+
+    Columns: `platform`, `task`, `line` (0-based, of the task's file), `score` (higher is predicted
+    faster; programs of different tasks do not compare), `rank` (1 is predicted fastest of its
+    task), `latency_s` (as measured, empty where it was not). A program without features has
+    neither score nor rank. With features relative to a task's candidates (the default of
+    training), a score depends on which programs of the task stand in the records.
+
+    Raises DataError for a checkpoint that does not fit, or a platform without records.
+    """
+    ranker, info = ranker_of(checkpoint, own)
+    with Quarantine() as quarantine:
+        records = root.read(quarantine, platforms, duplicates="keep")
+        parts = scored_tasks(ranker, records, info.dataflow, task_index_of(root.path))
+        return pd.concat(list(parts), ignore_index=True)
+
+
+def scored_tasks(
+    ranker: Ranker,
+    records: Iterable[TaskRecords],
+    dataflow: str,
+    tasks: TaskIndex | None = None,
+) -> Iterator[pd.DataFrame]:
+    """The rows of `predict`, task by task; `dataflow` is the kind that the model was fitted on."""
+    for task in records:
+        yield _rows(task, _score(ranker, task, dataflow, tasks))
+
+
+def _score(
+    ranker: Ranker, records: TaskRecords, dataflow: str, tasks: TaskIndex | None
+) -> np.ndarray:
+    """Scores [N], NaN for programs without features."""
+    try:
+        found = features.featurize_records(
+            records.workload_key,
+            records.fused,
+            records.steps,
+            tasks=tasks,
+            dataflow=dataflow,  # type: ignore[arg-type]
+        )
+    except UnsupportedProgram:
+        return np.full(len(records), np.nan)
+    score = ranker.score(found, records.key).astype(np.float64)
+    return np.where(found.valid, score, np.nan)
+
+
+def _rows(records: TaskRecords, score: np.ndarray) -> pd.DataFrame:
+    ranks = pd.Series(score).rank(ascending=False, method="first").astype("Int64")
+    return pd.DataFrame(
+        {
+            "platform": records.key.platform,
+            "task": records.key.task,
+            "line": records.line,
+            "score": score,
+            "rank": ranks,
+            "latency_s": np.where(records.valid, records.latency_s, np.nan),
+        }
+    )

@@ -1,0 +1,56 @@
+"""The Python of README.md and docs/ runs as it stands, with smaller budgets."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+FENCE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SMALLER = {"Recipe()": "Recipe(epochs=1)", "trials=64": "trials=4"}
+
+
+def blocks(document):
+    return FENCE.findall((REPOSITORY / document).read_text(encoding="utf-8"))
+
+
+def run(code, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    (folder / "datasets").symlink_to(REPOSITORY / "datasets")
+    for shown, small in SMALLER.items():
+        code = code.replace(shown, small)
+    names = {}
+    exec(compile(code, "README.md", "exec"), names)  # our own text
+    return names
+
+
+def test_the_first_screen_shows_ten_lines_of_python():
+    first, second = blocks("README.md")[:2]
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    assert text[: text.index(second)].count("\n") < 50
+    assert len(first.split("\n\n")[-1].splitlines()) <= 5
+    assert "Recipe()" in first
+    assert "trials=64" in second
+
+
+def test_records_are_read_and_a_model_is_fitted_and_judged(tmp_path, monkeypatch, capsys):
+    names = run(blocks("README.md")[0], tmp_path, monkeypatch)
+    shown = float(capsys.readouterr().out.split()[-1])
+    assert (
+        shown
+        == names["judge"](names["fitted"].ranker, names["programs"], names["split"]).metrics["top1"]
+    )
+    assert (tmp_path / "run" / "best.pt").is_file()
+
+
+@pytest.mark.tvm
+@pytest.mark.slow
+def test_an_operator_is_tuned(tmp_path, monkeypatch, capsys):
+    names = run(blocks("README.md")[1], tmp_path, monkeypatch)
+    assert 0 < names["tuned"].best_latency_s < 1
+    assert (tmp_path / "tuned" / "trials.jsonl").is_file()
+
+
+def test_the_library_page_makes_a_recipe(tmp_path, monkeypatch):
+    recipe = run(blocks("docs/library.md")[0], tmp_path, monkeypatch)["recipe"]
+    assert (recipe.epochs, recipe.seed) == (8, 1)

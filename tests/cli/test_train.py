@@ -1,11 +1,17 @@
+import csv
 import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+
+from tests.cli import toy_records
+from tests.models import zoo
 
 REPOSITORY = Path(__file__).parents[2]
 SMALL = ("trainer.max_epochs=2", "batches.programs=8", "num_threads=1", "trainer.accelerator=cpu")
@@ -144,10 +150,7 @@ def test_the_environment_s_threads_do_not_decide_the_result(tmp_path):
         assert found[0][name] == found[1][name]
 
 
-NETWORKS = ["pacm", "pacm_official", "tensetmlp", "tlp", "mtl_tlp", "attention"]
-
-
-@pytest.mark.parametrize("model", [*NETWORKS, "xgboost", "lightgbm"])
+@pytest.mark.parametrize("model", zoo.choices())
 def test_every_model_trains_and_is_evaluated(train, command, toy_root, model):
     code, result, err = train(f"model={model}")
     assert code == 0, err
@@ -157,6 +160,66 @@ def test_every_model_trains_and_is_evaluated(train, command, toy_root, model):
     assert evaluated[0] == 0, evaluated[2]
     assert evaluated[1]["top1"] == pytest.approx(result["top1"])
     assert evaluated[1]["num_tasks"] == result["num_tasks"]
+
+
+def test_every_run_says_which_task_is_bad(train, tmp_path):
+    _, result, err = train("model=tensetmlp")
+    with (tmp_path / result["run_dir"] / "tasks.csv").open() as handle:
+        rows = list(csv.DictReader(handle))
+    assert len(rows) == result["num_tasks"] < 5
+    best, chosen, random = (
+        [float(row[f"{name}_latency_s"]) for row in rows] for name in ("best", "chosen", "random")
+    )
+    assert sum(best) / sum(chosen) == pytest.approx(result["top1"])  # weights are 1
+    assert all(b <= c for b, c in zip(best, chosen, strict=True))
+    assert all(b < r for b, r in zip(best, random, strict=True))
+    assert "warning: judged on" in err
+    worst = min(rows, key=lambda row: float(row["top1"]))["task"]
+    table = err[err.index("programs   top1 random") :].splitlines()
+    assert table[1].startswith(worst)
+
+
+def test_a_split_by_platform_says_what_to_type(train):
+    code, _, err = train("split=by_platform")
+    assert code == 2
+    assert "data.platform=all, and name one in split.held_out=[...]" in err.splitlines()[-1]
+    code, _, err = train("split=by_platform", "data.platform=all")
+    assert code == 2
+    assert "such as split.held_out=[v100]" in err.splitlines()[-1]
+    choice = ("split=by_platform", "data.platform=all", "split.held_out=[v100]")
+    code, result, err = train(*choice, "model=tensetmlp", "split.workloads=all")
+    assert code == 0, err
+    assert result["num_tasks"] == 6
+
+
+def test_records_of_another_kind_of_device_need_a_word(command, tmp_path):
+    root = toy_records.write(tmp_path / "cpus", platforms=("cpu-avx2", "cpu-sse4"))
+    options = ("train", f"data.root={root}", "platform=orin", "model=tensetmlp", *SMALL)
+    code, _, err = command(*options)
+    assert code == 2
+    [line] = err.strip().splitlines()
+    assert "orin is a gpu and cpu-avx2, cpu-sse4 another kind of device" in line
+    assert "leave_out=all" in line
+    code, result, err = command(*options, "leave_out=none")
+    assert code == 0, err
+    assert "another kind of device" in err
+    assert result["validation"] == "tasks of all platforms"
+    code, _, err = command(*options, "data.platform=all")
+    assert code == 0, err
+    assert "another kind of device than platform=orin (gpu), which only names the run" in err
+
+
+def test_a_model_that_reads_dataflow_says_where_there_is_none(train, monkeypatch):
+    told = "no program of these records has a dataflow pattern"
+    assert told not in train("model=pacm_narrow")[2]
+
+    def without(*arguments, **options):
+        found = toy_records.featurize_records(*arguments, **options)
+        return replace(found, dataflow=np.zeros_like(found.dataflow))
+
+    monkeypatch.setattr("pruner.features.featurize_records", without)
+    assert told in train("model=pacm_narrow", "data.cache=null")[2]
+    assert told not in train("model=tensetmlp", "data.cache=null")[2]
 
 
 def test_without_records_the_other_platforms_teach(command, toy_root):

@@ -18,15 +18,13 @@ from pruner.models.networks.pacm import PaCM
 from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import ModelSpec, models_with
 from pruner.models.trees.xgboost import XGBoostRanker
-from tests.models import synthetic
+from tests.models import synthetic, zoo
 
 PACM = ModelSpec(name="PaCM", arguments={"num_dataflow_rows": 10})
 MODELS_SAVED = {
-    "pacm": PACM,
+    **zoo.specs(),
     "mtl-tlp": ModelSpec(name="TLP", arguments={"platforms": ["k80", "v100"]}),
-    "attention": ModelSpec(name="HardwareAttention"),
-    "xgboost": ModelSpec(name="XGBoostRanker", arguments={"pooling": ["mean", "max"]}),
-    "lightgbm": ModelSpec(name="LightGBMRanker", arguments={"min_data_in_leaf": 1}),
+    "xgboost-mean": ModelSpec(name="XGBoostRanker", arguments={"pooling": ["mean", "max"]}),
 }
 
 

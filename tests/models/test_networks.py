@@ -8,24 +8,19 @@ import pytest
 import torch
 
 from pruner.errors import DataError
-from pruner.models.networks.hardware_attention import HardwareAttention
 from pruner.models.networks.layers import MaskedSelfAttention, PooledSelfAttention, ProgramNorm
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.pacm import PaCM
 from pruner.models.networks.tlp import TLP
 from pruner.models.programs.store import ProgramStore
-from tests.models import synthetic
+from pruner.models.registry import MODELS
+from tests.models import synthetic, zoo
 
 NETWORKS = {
-    "pacm-paper": PaCM,
+    **zoo.networks(),
     "pacm-no-statement": lambda: PaCM(use_statement=False),
     "pacm-no-dataflow": lambda: PaCM(use_dataflow=False),
-    "tensetmlp": TenSetMLP,
-    "tlp": TLP,
-    "attention": HardwareAttention,
-    "mtl-tlp": lambda: TLP(platforms=["other", "v100"]),
 }
-WITH_STATEMENTS = [name for name in NETWORKS if "tlp" not in name]
 
 
 def network(name):
@@ -52,6 +47,12 @@ def permuted(batch, order):
         platform=batch.platform[order],
         tokens=batch.tokens.take(order),
     )
+
+
+def test_every_model_is_in_the_table_and_can_be_chosen():
+    assert zoo.concrete_classes() == set(MODELS.values())
+    assert {spec.name for spec in zoo.choices().values()} == set(MODELS)
+    assert set(NETWORKS) > {"pacm", "tensetmlp", "tlp", "mtl_tlp", "attention"}
 
 
 def test_official_pacm_has_417409_parameters():

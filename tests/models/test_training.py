@@ -7,10 +7,7 @@ import torch
 
 from pruner.errors import PrunerError
 from pruner.models.judging import metrics
-from pruner.models.networks.hardware_attention import HardwareAttention
-from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.pacm import PaCM
-from pruner.models.networks.tlp import TLP
 from pruner.models.ranker import NeuralRanker
 from pruner.models.training.datamodule import RankingData
 from pruner.models.training.keep_best import KeepBest
@@ -21,7 +18,7 @@ from pruner.models.training.schedules import warmup_cosine
 from pruner.models.training.training import build_network, fit_network
 from pruner.models.trees.lightgbm import LightGBMRanker
 from pruner.models.trees.xgboost import XGBoostRanker
-from tests.models import synthetic
+from tests.models import synthetic, zoo
 
 
 def fit(tmp_path, store, *, network=PaCM, loss=None, batches=None, epochs=6, lr=7e-4, **kwargs):
@@ -64,7 +61,7 @@ def fit(tmp_path, store, *, network=PaCM, loss=None, batches=None, epochs=6, lr=
 
 
 @pytest.mark.parametrize("loss", [LambdaRank, RankNet, ListNet, MeanSquare])
-@pytest.mark.parametrize("network", [PaCM, TenSetMLP, TLP, HardwareAttention])
+@pytest.mark.parametrize("network", zoo.network_classes())
 def test_every_network_and_loss_overfits_a_dozen_programs(tmp_path, network, loss):
     store = synthetic.store(sizes=(12,))
     module, _, _ = fit(

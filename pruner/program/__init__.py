@@ -1,1 +1,6 @@
-"""What a program is: compute DAGs, schedule steps, the batched replay, devices."""
+"""What a program is: operators, schedules and loop nests, for N programs at once, without TVM.
+
+``dag`` holds expressions and compute DAGs, ``index`` the algebra of loop indices. Two engines,
+``te`` for Ansor's records and ``tir`` for MetaSchedule's traces, apply a schedule and lower it to
+the same ``nests``, which is what every other room reads. ``device`` describes the machine.
+"""

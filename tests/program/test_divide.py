@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pruner.program.index import affine as af
 from pruner.program.index.affine import INF, Affine, LoopVar
-from pruner.program.index.divide import floordiv, floormod, unsealed
+from pruner.program.index.divide import floordiv, floormod, opened
 
 
 def value_of(a: Affine, at: dict[LoopVar, int], program: int = 0) -> int:
@@ -65,7 +65,7 @@ def test_simplified_arithmetic_has_the_same_value_everywhere(ex, ey, operations,
     low, high = af.bounds(index)
     for (i, j), wanted in expected.items():
         assert value_of(index, {x: i, y: j}) == wanted
-        assert value_of(unsealed(index), {x: i, y: j}) == wanted
+        assert value_of(opened(index), {x: i, y: j}) == wanted
         assert low <= wanted <= high
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from pruner.errors import UnsupportedProgram
-from pruner.program.tir import attach, cache, inline, primitives
+from pruner.program.tir import primitives
 from pruner.program.tir.locations import allowed_locations, settle
 from pruner.program.tir.lower import buffer_places, lower
-from pruner.program.tir.parallelize import Wishes, rewrite_parallel_vectorize_unroll
+from pruner.program.tir.parallelize import PragmaSettings, rewrite_parallel_vectorize_unroll
 from pruner.program.tir.postprocs import Fetch, rewrite_cooperative_fetch, rewrite_reduction_blocks
 from pruner.program.tir.rfactor import rfactor
 from pruner.program.tir.trace import Instruction, Ref, TraceProgram, apply_groups
@@ -62,8 +62,8 @@ def test_a_staged_tile_is_what_the_block_reads_for_every_candidate():
     rows, depth = np.array([4, 8, 16]), np.array([2, 64, 1])
     (x0, x1), (y0, y1), (k0, k1) = tile(tree, block, [(None, rows), (None, 32), (None, depth)])
     primitives.reorder(tree, [x0, y0, k0, x1, y1, k1])
-    staged = cache.cache_read(tree, block, 0, "shared", [block])
-    attach.compute_at(tree, staged, k0)
+    staged = primitives.cache_read(tree, block, 0, "shared", [block])
+    primitives.compute_at(tree, staged, k0)
     path = extents(tree, staged)
     assert path[3][0].tolist() == rows.tolist()
     assert path[4][0].tolist() == depth.tolist()
@@ -77,8 +77,8 @@ def test_a_shared_tile_spans_all_threads_a_local_one_does_not():
         (x0, x1, _), *_ = tile(tree, block, [(None, 4, 2), (64,), (8,)])
         primitives.bind(x0, "blockIdx.x")
         primitives.bind(x1, "threadIdx.x")
-        staged = cache.cache_read(tree, block, 0, scope, [block])
-        attach.compute_at(tree, staged, x1)
+        staged = primitives.cache_read(tree, block, 0, scope, [block])
+        primitives.compute_at(tree, staged, x1)
         sizes[scope] = box(tree, staged.buffer)
     assert sizes == {"shared": [8, 8], "local": [2, 8]}
 
@@ -86,13 +86,13 @@ def test_a_shared_tile_spans_all_threads_a_local_one_does_not():
 def test_overlapping_reads_make_the_tile_one_wider():
     tree, mid, out = blurred(64)
     ((outer, _),) = tile(tree, out, [(None, np.array([4, 16]))])
-    attach.compute_at(tree, mid, outer)
+    primitives.compute_at(tree, mid, outer)
     assert box(tree, mid.buffer) == [[5, 17]]
 
 
 def test_inlining_doubles_the_work_and_drops_the_buffer():
     tree, mid, out = blurred(64)
-    inline.compute_inline(tree, mid)
+    primitives.compute_inline(tree, mid)
     (store,) = lower(tree).stores
     assert store.buffer.name == "out"
     assert [b.name for b in tree.blocks()] == ["out"]
@@ -104,8 +104,8 @@ def test_a_fetch_padded_to_whole_threads_keeps_the_size_of_its_buffer():
     (x0, x1), (y,), (k0, _) = tile(tree, block, [(None, 6), (64,), (None, 5)])
     primitives.bind(x0, "blockIdx.x")
     primitives.reorder(tree, [x0, k0, x1, y])
-    staged = cache.cache_read(tree, block, 0, "shared", [block])
-    attach.compute_at(tree, staged, k0)
+    staged = primitives.cache_read(tree, block, 0, "shared", [block])
+    primitives.compute_at(tree, staged, k0)
     primitives.fuse(tree, tree.path(staged)[2:])
     rewrite_cooperative_fetch(tree, Fetch(staged, np.array([4, 3]), 8, None))
     fetch = extents(tree, staged)[2:]
@@ -144,7 +144,7 @@ def test_loops_become_parallel_and_vectors_as_far_as_each_candidate_goes():
         tree, block, [(None, np.array([8, 64])), (None, np.array([16, 64])), (64, None)]
     )
     primitives.reorder(tree, [x0, y0, k0, x1, k1, y1])
-    wishes = Wishes(parallel=16, vectorize=32, unroll=None)
+    wishes = PragmaSettings(parallel=16, vectorize=32, unroll=None)
     rewrite_parallel_vectorize_unroll(tree, wishes)
     marked = {mark: np.asarray(e).tolist() for e, mark in extents(tree, block) if mark}
     # first: 8 x 4 outer iterations exceed 16; second: both outer loops have one iteration
@@ -191,6 +191,6 @@ def test_an_unknown_instruction_is_refused_by_name():
 def test_a_chain_with_another_child_cannot_be_fused():
     tree, mid, out = blurred(64)
     ((outer, _),) = tile(tree, out, [(None, 4)])
-    attach.compute_at(tree, mid, outer)
+    primitives.compute_at(tree, mid, outer)
     with pytest.raises(UnsupportedProgram, match="loop-chain"):
         primitives.fuse(tree, tree.path(out))

@@ -27,7 +27,7 @@ from pruner.program.dag.expr import (
 )
 from pruner.program.index import affine as af
 from pruner.program.index.affine import INF, Affine
-from pruner.program.index.divide import unsealed
+from pruner.program.index.divide import opened
 from pruner.program.index.regions import evaluate_index
 from pruner.program.nests import BufferStore
 
@@ -213,7 +213,7 @@ def _compared(a: Affine, *, ordered: bool) -> Affine:
     """
     if not ordered:
         return Affine(a.terms, 0)
-    a = unsealed(Affine(a.terms, 0))
+    a = opened(Affine(a.terms, 0))
     for _ in range(_PASSES):
         a = _without_factor(a)
     return a

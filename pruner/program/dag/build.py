@@ -23,11 +23,6 @@ def float_(value: float) -> Const:
     return Const(float(value), "float32")
 
 
-def dtype_of(expr: Expr) -> str:
-    """Data type of the value of ``expr``."""
-    return expr.dtype
-
-
 def is_const(expr: Expr, value: float) -> bool:
     """Whether ``expr`` is the literal ``value``."""
     return isinstance(expr, Const) and expr.value == value
@@ -39,12 +34,12 @@ def add(a: Expr, b: Expr) -> Expr:
         return b
     if is_const(b, 0):
         return a
-    return Binary("add", a, b, dtype_of(a))
+    return Binary("add", a, b, a.dtype)
 
 
 def sub(a: Expr, b: Expr) -> Expr:
     """``a - b``; a literal 0 on the right vanishes."""
-    return a if is_const(b, 0) else Binary("sub", a, b, dtype_of(a))
+    return a if is_const(b, 0) else Binary("sub", a, b, a.dtype)
 
 
 def mul(a: Expr, b: Expr) -> Expr:
@@ -53,17 +48,17 @@ def mul(a: Expr, b: Expr) -> Expr:
         return b
     if is_const(b, 1):
         return a
-    return Binary("mul", a, b, dtype_of(a))
+    return Binary("mul", a, b, a.dtype)
 
 
 def div(a: Expr, b: Expr) -> Expr:
     """``a / b``; division by a literal 1 vanishes."""
-    return a if is_const(b, 1) else Binary("div", a, b, dtype_of(a))
+    return a if is_const(b, 1) else Binary("div", a, b, a.dtype)
 
 
 def maximum(a: Expr, b: Expr) -> Expr:
     """``max(a, b)``."""
-    return Binary("max", a, b, dtype_of(a))
+    return Binary("max", a, b, a.dtype)
 
 
 def compare(op: BinaryOp, a: Expr, b: Expr) -> Expr:
@@ -78,7 +73,7 @@ def all_of(conditions: list[Expr]) -> Expr:
 
 def if_then_else(cond: Expr, then: Expr, other: Expr) -> Expr:
     """``cond ? then : other``; only the chosen side is evaluated."""
-    return Call("if_then_else", (cond, then, other), dtype_of(then))
+    return Call("if_then_else", (cond, then, other), then.dtype)
 
 
 def load(stage: int, *indices: Expr) -> Load:

@@ -7,7 +7,7 @@ are immutable values; a loop variable is an :class:`Axis` slot of the stage that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -148,3 +148,24 @@ def rewrite(expr: Expr, rule: Callable[[Expr], Expr]) -> Expr:
 def loads(expr: Expr) -> list[Load]:
     """All loads, in post-order (a load inside another's index comes first)."""
     return [node for node in walk(expr) if isinstance(node, Load)]
+
+
+def redirect_loads(body: Expr, source: int, target: int) -> Expr:
+    """``body`` with loads of stage ``source`` turned to stage ``target``."""
+
+    def rule(node: Expr) -> Expr:
+        if isinstance(node, Load) and node.stage == source:
+            return Load(target, node.indices, node.dtype)
+        return node
+
+    return rewrite(body, rule)
+
+
+def substitute_axes(body: Expr, values: Iterable[Expr]) -> Expr:
+    """``body`` with axis slot ``s`` replaced by the s-th of ``values``."""
+    table = tuple(values)
+
+    def rule(node: Expr) -> Expr:
+        return table[node.slot] if isinstance(node, Axis) else node
+
+    return rewrite(body, rule)

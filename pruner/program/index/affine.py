@@ -31,7 +31,7 @@ class LoopVar:
 class Term:
     """``coef * ((index mod upper) div lower)``.
 
-    ``limit``: a guard around the statement states that the quotient stays below it.
+    ``limit``: upper bound of the quotient that the guard of the store implies (:data:`INF`: none).
     """
 
     index: LoopVar | Affine
@@ -45,8 +45,9 @@ class Term:
 class Affine:
     """``sum(terms) + base`` for N candidates.
 
-    ``limit``: a guard around the statement states that the value stays below it (:data:`INF`: no
-    guard). It belongs to this very expression; arithmetic makes expressions without it.
+    ``limit``: upper bound of the value that the guard of the store implies (:data:`INF`: none), as
+    where tiles do not divide a loop. It holds for this expression only; results of arithmetic on it
+    have none.
     """
 
     terms: list[Term] = field(default_factory=list)

@@ -1,8 +1,19 @@
 """Division and remainder of index expressions by constants, for N candidates at once.
 
-The rules are those of TVM's canonical simplifier (``SplitDivConst`` and ``SplitModConst`` in
-src/arith/canonical_simplify.cc); which one applies may differ per candidate, so every rule works on
-its own mask.
+The rules are those of TVM's canonical simplifier (src/arith/canonical_simplify.cc), because
+features count the divisions it leaves. Its ``SplitExpr`` is :class:`Term`, its ``SumExpr`` is
+:class:`Affine`. A division of a sum goes through these steps there, and in :func:`floordiv` and
+:func:`floormod`:
+
+1. ``SeparateDivisibleParts`` (:func:`_split`): terms whose coefficient the divisor divides are
+   divided exactly; only the rest is looked at further;
+2. a rest known to be in ``[0, divisor)`` (:func:`_fits_below`) is 0 in the quotient and itself in
+   the remainder;
+3. a rest of one term goes to ``SplitDivConst`` or ``SplitModConst`` (:func:`_divided_term`,
+   :func:`_reduced_term`), which move the divisor into the term's lower or upper factor;
+4. any other rest becomes the index of a new term, divided as a whole.
+
+Which rule applies may differ per candidate, so every rule works on its own mask.
 """
 
 from __future__ import annotations
@@ -113,7 +124,12 @@ def floordiv(a: Affine, divisor: IntLike) -> Affine:
 
 
 def _divided_term(t: Term, divisor: IntLike, here: IntLike) -> tuple[Affine, IntLike]:
-    """A single term divided where ``here``; also where no rule applied (``SplitDivConst``)."""
+    """A single term divided where ``here``; also where no rule applied (``SplitDivConst``).
+
+    Of ``coef * ((x mod upper) div lower)`` with ``coef`` dividing the divisor and ``reach = lower *
+    divisor / coef``: where ``reach`` divides ``upper`` the term's lower factor becomes ``reach``;
+    where ``upper <= reach`` the quotient is 0; else ``x mod upper`` becomes an index of its own.
+    """
     scaled, fits = _scaled(divisor, t.coef)
     reach = t.lower * scaled
     endless = np.greater_equal(t.upper, INF)
@@ -139,7 +155,7 @@ def floormod(a: Affine, divisor: IntLike) -> Affine:
         return Affine([], np.mod(rest.base, divisor))
     keep = where(_fits_below(rest, divisor), 1, 0)
     shape = _shape(rest, 1 - keep)
-    out = _sealed(_masked(rest, keep))
+    out = _closed_quotient(_masked(rest, keep))
     is_const = np.equal(shape.single + shape.multi + keep, 0)
     out = Affine(out.terms, out.base + where(is_const, np.mod(rest.base, divisor), 0), out.limit)
     composite = shape.multi
@@ -159,26 +175,28 @@ def floormod(a: Affine, divisor: IntLike) -> Affine:
     return out
 
 
-def _sealed(a: Affine) -> Affine:
-    """A divided sum that stays below the modulus is left as one piece by the simplifier.
+def _closed_quotient(a: Affine) -> Affine:
+    """A single quotient ``s div c`` of a sum ``s``, made one indivisible term where it is one.
 
-    It goes on as a plain expression, so later divisions do not merge with its own.
+    ``(s div c) mod m`` with ``s div c < m`` is ``s div c``, but the simplifier returns it as a
+    plain expression, no longer as a ``SplitExpr``. A later division of it is therefore not merged
+    with its own: ``(s div c) div d`` stays two divisions and does not become ``s div (c d)``.
     """
     terms = []
     for t in a.terms:
-        sealed = np.equal(t.coef, 1) & np.not_equal(t.lower, 1) & np.equal(_count(a), 1)
-        sealed = sealed & np.greater_equal(t.upper, INF) & np.equal(a.base, 0)
-        if isinstance(t.index, LoopVar) or not np.any(sealed):
+        closed = np.equal(t.coef, 1) & np.not_equal(t.lower, 1) & np.equal(_count(a), 1)
+        closed = closed & np.greater_equal(t.upper, INF) & np.equal(a.base, 0)
+        if isinstance(t.index, LoopVar) or not np.any(closed):
             terms.append(t)
             continue
-        piece = Affine([Term(t.index, t.lower, t.upper, np.where(sealed, 1, 0), t.limit)])
-        terms.append(Term(t.index, t.lower, t.upper, np.where(sealed, 0, t.coef), t.limit))
-        terms.append(Term(piece, 1, INF, np.where(sealed, 1, 0), t.limit))
+        piece = Affine([Term(t.index, t.lower, t.upper, np.where(closed, 1, 0), t.limit)])
+        terms.append(Term(t.index, t.lower, t.upper, np.where(closed, 0, t.coef), t.limit))
+        terms.append(Term(piece, 1, INF, np.where(closed, 1, 0), t.limit))
     return Affine([t for t in terms if any_nonzero(t.coef)], a.base, a.limit)
 
 
-def unsealed(a: Affine) -> Affine:
-    """The same value with sealed pieces opened."""
+def opened(a: Affine) -> Affine:
+    """The same value, indivisible quotients (see :func:`floormod`) being ordinary terms again."""
     out = Affine([], a.base, a.limit)
     for t in a.terms:
         if isinstance(t.index, LoopVar):
@@ -199,7 +217,12 @@ def _count(a: Affine) -> IntLike:
 
 
 def _reduced_term(t: Term, divisor: IntLike, here: IntLike) -> tuple[Affine, IntLike]:
-    """A single term modulo ``divisor`` where ``here``; also where no rule applied."""
+    """A single term modulo ``divisor`` where ``here``; also where no rule applied.
+
+    ``SplitModConst``, with ``reach`` as in :func:`_divided_term`: where it divides ``upper`` (or
+    there is none), the upper factor becomes ``reach``; where ``upper`` divides ``reach`` the term
+    stays as it is.
+    """
     scaled, fits = _scaled(divisor, t.coef)
     reach = t.lower * scaled
     endless = np.greater_equal(t.upper, INF)

@@ -1,1 +1,16 @@
-"""Ansor's engine: transform steps applied to a compute DAG, for N decision vectors at once."""
+"""Ansor's schedules: the steps of a record, applied to a compute DAG for N programs at once.
+
+The mirror image of :mod:`pruner.program.tir`; files of the same name do the same job.
+
+* ``steps``: the vocabulary, schedule steps as values, and their reader (``tir/trace``)
+* ``skeleton``: records grouped by steps, the numbers in them being decisions
+* ``schedule``: the state that steps change, stages and their loops (``tir/tree``)
+* ``apply``: :func:`~apply.apply`, one function a step (``tir/trace.apply``, ``tir/primitives``,
+  ``tir/rfactor``)
+* ``bounds``: how large loops and buffers are (``tir/regions``, ``tir/lower.buffer_places``)
+* ``lower``: :func:`~lower.lower`, from the schedule to :class:`~pruner.program.nests.LoopNests`
+  (``tir/lower``)
+* ``fusion``: which operators a record has fused, told by its steps
+
+There is no ``verify``: records are of programs that were measured.
+"""

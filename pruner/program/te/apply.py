@@ -15,19 +15,25 @@ import numpy as np
 from pruner.arrays import IntLike, Ints
 from pruner.errors import UnsupportedProgram
 from pruner.program.dag.dag import ComputeDAG
-from pruner.program.dag.expr import Axis, Binary, Const, Expr, Load
+from pruner.program.dag.expr import (
+    Axis,
+    Binary,
+    Const,
+    Expr,
+    Load,
+    redirect_loads,
+    substitute_axes,
+)
 from pruner.program.nests import LoopKind, Mark
 from pruner.program.te import steps as p
 from pruner.program.te.schedule import (
     Attach,
     FuseRelation,
-    Loop,
+    IterVar,
     Schedule,
     SplitRelation,
     StageState,
     initial_schedule,
-    redirect_loads,
-    substitute_axes,
     touched_by,
 )
 
@@ -68,25 +74,25 @@ def apply(dag: ComputeDAG, skeleton: tuple[p.Primitive, ...], decisions: Ints) -
     return state.schedule
 
 
-def _split_by_factors(stage: StageState, loop: Loop, factors: list[IntLike]) -> list[Loop]:
+def _split_by_factors(stage: StageState, loop: IterVar, factors: list[IntLike]) -> list[IterVar]:
     """``for i`` -> ``for i.0: ... for i.k`` with inner lengths ``factors``; returns outer first."""
-    made: list[Loop] = []
+    made: list[IterVar] = []
     outer = loop
     for factor in reversed(factors):
-        parent, inner = outer, Loop(loop.name + ".i", loop.kind)
-        outer = Loop(loop.name + ".o", loop.kind)
+        parent, inner = outer, IterVar(loop.name + ".i", loop.kind)
+        outer = IterVar(loop.name + ".o", loop.kind)
         stage.relations.append(SplitRelation(parent, outer, inner, factor=factor))
         made.insert(0, inner)
     return [outer, *made]
 
 
-def _split_by_parts(stage: StageState, loop: Loop, parts: list[IntLike]) -> list[Loop]:
+def _split_by_parts(stage: StageState, loop: IterVar, parts: list[IntLike]) -> list[IterVar]:
     """``for i`` -> ``for i.0: ... for i.k`` with outer counts ``parts``; returns outer first."""
-    made: list[Loop] = []
+    made: list[IterVar] = []
     inner = loop
     for nparts in parts:
-        parent, outer = inner, Loop(loop.name + ".o", loop.kind)
-        inner = Loop(loop.name + ".i", loop.kind)
+        parent, outer = inner, IterVar(loop.name + ".o", loop.kind)
+        inner = IterVar(loop.name + ".i", loop.kind)
         stage.relations.append(SplitRelation(parent, outer, inner, nparts=nparts))
         made.append(outer)
     return [*made, inner]
@@ -131,14 +137,14 @@ def _reorder(s: _State, step: p.Reorder) -> None:
 def _fuse(s: _State, step: p.Fuse) -> None:
     stage = s.schedule.at(step.stage)
     if not step.iters:  # fusing nothing makes one loop of extent 1 in front
-        loop = Loop("singleton", "spatial", 1)
+        loop = IterVar("singleton", "spatial", 1)
         stage.leaves.insert(0, loop)
         return
     first, last = step.iters[0], step.iters[-1]
     fused = stage.leaves[first]
     for inner in stage.leaves[first + 1 : last + 1]:
         kind: LoopKind = "reduce" if "reduce" in (fused.kind, inner.kind) else "spatial"
-        both = Loop(f"{fused.name}.{inner.name}.f", kind)
+        both = IterVar(f"{fused.name}.{inner.name}.f", kind)
         stage.relations.append(FuseRelation(fused, inner, both))
         fused = both
     stage.leaves[first : last + 1] = [fused]
@@ -172,8 +178,8 @@ def _compute_root(s: _State, step: p.ComputeRoot) -> None:
     s.schedule.at(step.stage).attach = "root"
 
 
-def _copy_axes(stage: StageState) -> list[Loop]:
-    return [Loop(f"ax{i}", "spatial", axis.extent) for i, axis in enumerate(stage.axes)]
+def _copy_axes(stage: StageState) -> list[IterVar]:
+    return [IterVar(f"ax{i}", "spatial", axis.extent) for i, axis in enumerate(stage.axes)]
 
 
 def _load_of(stage: StageState) -> Load:
@@ -239,11 +245,11 @@ def _rfactor(s: _State, step: p.RFactor) -> None:
     keep = [r for r in stage.reduce if r not in touched]
     moved = [loop for loop in stage.leaves if loop in touched and loop is not factor]
     position = step.factor_axis if step.factor_axis >= 0 else len(stage.axes) + 1 + step.factor_axis
-    rf_axis = Loop(factor.name, "spatial", factor.extent)
+    rf_axis = IterVar(factor.name, "spatial", factor.extent)
     axes = _copy_axes(stage)
     axes.insert(position, rf_axis)
-    reduce = [*keep, *(Loop(m.name, "reduce", m.extent) for m in moved)]
-    slot_of: dict[Loop, int] = {factor: position}
+    reduce = [*keep, *(IterVar(m.name, "reduce", m.extent) for m in moved)]
+    slot_of: dict[IterVar, int] = {factor: position}
     slot_of |= {m: len(axes) + len(keep) + i for i, m in enumerate(moved)}
     root_values = _up_index(stage, {loop: Axis(slot_of[loop]) for loop in values})
     spatial = [Axis(i if i < position else i + 1) for i in range(len(stage.axes))]
@@ -263,7 +269,7 @@ def _rfactor(s: _State, step: p.RFactor) -> None:
         identity=stage.identity,
         leaves=[*axes, *reduce],
     )
-    total = Loop(f"{factor.name}.v", "reduce", factor.extent)
+    total = IterVar(f"{factor.name}.v", "reduce", factor.extent)
     indices: list[Expr] = [Axis(i) for i in range(len(stage.axes))]
     indices.insert(position, Axis(len(stage.axes)))
     stage.body = Load(partial.key, tuple(indices), stage.dtype)
@@ -272,7 +278,7 @@ def _rfactor(s: _State, step: p.RFactor) -> None:
     s.schedule.new_stage(partial, stage, after=False)
 
 
-def _set_extents(stage: StageState, roots: list[Loop]) -> None:
+def _set_extents(stage: StageState, roots: list[IterVar]) -> None:
     """Extents of what splits and fusions made of ``roots``, before bound inference."""
     known = dict.fromkeys(roots)
     for rel in stage.relations:
@@ -290,7 +296,7 @@ def _set_extents(stage: StageState, roots: list[Loop]) -> None:
             known[rel.fused] = None
 
 
-def _up_index(stage: StageState, values: dict[Loop, Expr]) -> dict[Loop, Expr]:
+def _up_index(stage: StageState, values: dict[IterVar, Expr]) -> dict[IterVar, Expr]:
     """Root loops expressed in the loops made from them (``PassUpIndex``)."""
     out = dict(values)
     for rel in reversed(stage.relations):

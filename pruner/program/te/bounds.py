@@ -15,7 +15,7 @@ import numpy as np
 
 from pruner.arrays import IntLike
 from pruner.errors import UnsupportedProgram
-from pruner.program.dag.expr import Expr, loads
+from pruner.program.dag.expr import Const, Expr, Load, loads, rewrite, substitute_axes
 from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar
 from pruner.program.index.divide import floordiv, floormod
@@ -29,10 +29,9 @@ from pruner.program.index.regions import (
     union,
 )
 from pruner.program.nests import Scope, is_bound, thread_rank
-from pruner.program.te.inline import inline_bodies
 from pruner.program.te.schedule import (
     Attach,
-    Loop,
+    IterVar,
     Schedule,
     SplitRelation,
     StageState,
@@ -49,7 +48,7 @@ class Bounds:
     """
 
     bodies: dict[int, Expr]
-    mins: dict[Loop, Affine]
+    mins: dict[IterVar, Affine]
     scopes: dict[int, Scope]
     resolved: np.ndarray | np.bool_ = field(default_factory=lambda: np.bool_(True))
 
@@ -102,9 +101,9 @@ def _legalize_attach(schedule: Schedule) -> None:
         stage.attach = Attach(target.key, loop)
 
 
-def attach_path(schedule: Schedule, stage: StageState) -> list[tuple[StageState, Loop]]:
+def attach_path(schedule: Schedule, stage: StageState) -> list[tuple[StageState, IterVar]]:
     """Loops around ``stage``, innermost first, each with its owner (``CreateAttachPath``)."""
-    path: list[tuple[StageState, Loop]] = []
+    path: list[tuple[StageState, IterVar]] = []
     spec = stage.attach
     while isinstance(spec, Attach):
         owner = schedule.pool[spec.stage]
@@ -126,7 +125,7 @@ def scope_of(schedule: Schedule, stage: StageState) -> Scope:
     return {-1: Scope.GLOBAL, 0: Scope.SHARED, 1: Scope.LOCAL}[max(ranks, default=-1)]
 
 
-def _needs_relax(owner: StageState, loop: Loop, found: bool, rank: int) -> bool:
+def _needs_relax(owner: StageState, loop: IterVar, found: bool, rank: int) -> bool:
     thread = thread_rank(owner.marks.get(loop))
     return not found if thread is None else rank <= thread
 
@@ -161,14 +160,14 @@ def _root_region(schedule: Schedule, stage: StageState, out: Bounds) -> None:
 def _consumer_domains(
     schedule: Schedule,
     consumer: StageState,
-    attach_loop: Loop | None,
+    attach_loop: IterVar | None,
     out: Bounds,
     stage: StageState,
 ) -> list[Region]:
     """Region of every root loop of ``consumer`` that one run of ``stage`` must serve."""
     rank = out.scopes[stage.key]
     found = False
-    state: dict[Loop, Region | None] = {}  # None: the whole range
+    state: dict[IterVar, Region | None] = {}  # None: the whole range
     for loop in reversed(consumer.leaves):
         found = found or loop is attach_loop
         if _needs_relax(consumer, loop, found, rank):
@@ -193,7 +192,7 @@ def _consumer_domains(
     return domains
 
 
-def _domains_up(stage: StageState, state: dict[Loop, Region | None]) -> None:
+def _domains_up(stage: StageState, state: dict[IterVar, Region | None]) -> None:
     """From leaf loops to root loops (``PassUpDomain``); None means the whole range."""
     for rel in reversed(stage.relations):
         if isinstance(rel, SplitRelation):
@@ -274,7 +273,7 @@ def _extents_down(stage: StageState) -> None:
         other.extent = -(-extent // given)
 
 
-def feeds_thread(stage: StageState) -> set[Loop]:
+def feeds_thread(stage: StageState) -> set[IterVar]:
     """Loops from which a thread-bound leaf is made (``PassUpThreadBinding``)."""
     bound = {leaf for leaf in stage.leaves if is_bound(stage.marks.get(leaf))}
     for rel in reversed(stage.relations):
@@ -284,3 +283,26 @@ def feeds_thread(stage: StageState) -> set[Loop]:
         elif rel.fused in bound:
             bound |= {rel.outer, rel.inner}
     return bound
+
+
+def inline_bodies(schedule: Schedule) -> dict[int, Expr]:
+    """Body of every computed stage that remains, by key, with inlined stages substituted.
+
+    Winograd's constant matrices become the constant 1, as the original does for features.
+    """
+    inlined = {s.key: s for s in schedule.pool if s.attach == "inline" and s.body is not None}
+
+    def rule(node: Expr) -> Expr:
+        if not isinstance(node, Load) or node.stage not in inlined:
+            return node
+        stage = inlined[node.stage]
+        if stage.const_matrix:
+            return Const(1.0, stage.dtype)
+        assert stage.body is not None
+        return rewrite(substitute_axes(stage.body, node.indices), rule)
+
+    return {
+        s.key: rewrite(s.body, rule)
+        for s in schedule.pool
+        if s.body is not None and s.key not in inlined
+    }

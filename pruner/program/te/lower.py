@@ -11,29 +11,39 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pruner.arrays import IntLike
+import numpy as np
+
+from pruner.arrays import IntLike, Mask
 from pruner.errors import UnsupportedProgram
 from pruner.program.dag.expr import Binary, Const, Expr, Load
 from pruner.program.dag.fold import fold
 from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar
+from pruner.program.index.divide import floordiv, floormod
 from pruner.program.nests import (
     Allocation,
     Buffer,
     BufferStore,
+    Loop,
     LoopNests,
     Mark,
     Scope,
     StoreKind,
     is_bound,
 )
-from pruner.program.nests import Loop as NestLoop
 from pruner.program.te.bounds import Bounds, infer_bounds
-from pruner.program.te.root_values import root_values
-from pruner.program.te.schedule import Attach, Loop, Schedule, StageState, touched_by
+from pruner.program.te.schedule import (
+    Attach,
+    FuseRelation,
+    IterVar,
+    Schedule,
+    SplitRelation,
+    StageState,
+    touched_by,
+)
 
 _REDUCES, _SPATIAL = 2, 1  # which kinds of axes a loop was made of (flags of MakeReduction)
-Around = tuple[NestLoop, ...]
+Around = tuple[Loop, ...]
 
 
 def lower(schedule: Schedule) -> LoopNests:
@@ -82,7 +92,9 @@ class _Lowering:
         else:
             self._emit_nest(stage, loops, unroll)
 
-    def _emit_attached(self, stage: StageState, leaf: Loop, loops: Around, unroll: IntLike) -> None:
+    def _emit_attached(
+        self, stage: StageState, leaf: IterVar, loops: Around, unroll: IntLike
+    ) -> None:
         """Stages computed at loop ``leaf``, in TE's depth-first order (``InjectAttach``)."""
         for key in self.schedule.nest_order:
             producer = self.schedule.pool[key]
@@ -98,7 +110,7 @@ class _Lowering:
             (i for i, leaf in enumerate(stage.leaves) if flags.get(leaf, 0) & _REDUCES),
             len(stage.leaves),
         )
-        values: dict[Loop, Affine] = {}
+        values: dict[IterVar, Affine] = {}
         for i, leaf in enumerate(stage.leaves):
             if i == first_reduce:
                 self._emit_init(stage, loops, unroll, values, flags, first_reduce)
@@ -118,7 +130,7 @@ class _Lowering:
         kind: StoreKind,
         value: Expr,
         loops: Around,
-        values: dict[Loop, Affine],
+        values: dict[IterVar, Affine],
         unroll: IntLike,
         reduction: BufferStore | None = None,
     ) -> None:
@@ -132,8 +144,8 @@ class _Lowering:
         stage: StageState,
         loops: Around,
         unroll: IntLike,
-        values: dict[Loop, Affine],
-        flags: dict[Loop, int],
+        values: dict[IterVar, Affine],
+        flags: dict[IterVar, int],
         first: int,
     ) -> None:
         """``C[...] = identity`` under loops of its own, before the first reduction loop."""
@@ -156,8 +168,8 @@ class _Lowering:
         The partial sums live in registers that are not buffers and the reduction itself is a call;
         loops of the reduction that are not bound surround the partial sums alone.
         """
-        values: dict[Loop, Affine] = {}
-        whole: dict[Loop, Affine] = {}
+        values: dict[IterVar, Affine] = {}
+        whole: dict[IterVar, Affine] = {}
         every = loops
         for leaf in stage.leaves:
             opened = _open(stage, leaf)
@@ -178,13 +190,13 @@ class _Lowering:
         self._store(stage, "allreduce", value, loops, values, unroll, hidden)
 
 
-def _open(stage: StageState, leaf: Loop, var: LoopVar | None = None) -> NestLoop:
+def _open(stage: StageState, leaf: IterVar, var: LoopVar | None = None) -> Loop:
     assert leaf.var is not None, "bounds were inferred"
     mark: Mark | None = stage.marks.get(leaf)
-    return NestLoop(var or leaf.var, leaf.extent, mark, leaf.kind)
+    return Loop(var or leaf.var, leaf.extent, mark, leaf.kind)
 
 
-def _unroll_under(stage: StageState, leaf: Loop, unroll: IntLike) -> IntLike:
+def _unroll_under(stage: StageState, leaf: IterVar, unroll: IntLike) -> IntLike:
     """Depth in force under ``leaf``; lowering drops pragmas of loops bound to GPU indices."""
     if is_bound(stage.marks.get(leaf)):
         return unroll
@@ -196,3 +208,93 @@ def _update(stage: StageState, body: Expr) -> Binary:
     if stage.combiner is None:
         raise UnsupportedProgram("unknown-reduction", stage.name)
     return Binary(stage.combiner, Load(stage.key, (), stage.dtype), body, stage.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class _Quotient:
+    """``total div divisor``; ``lead``: factor of the outer part of ``total``, 0 if none."""
+
+    total: Affine
+    divisor: IntLike
+    lead: IntLike
+
+    @property
+    def value(self) -> Affine:
+        return floordiv(self.total, self.divisor)
+
+    def divided(self, by: IntLike) -> _Quotient:
+        """The quotient divided once more."""
+        divides = np.equal(np.mod(self.lead, by), 0)
+        pulls = np.equal(self.divisor, 1) & np.greater(self.lead, 0) & divides
+        pulls = pulls | np.equal(by, 1)
+        lead = np.where(pulls, self.lead // by, 0)
+        lead = np.where(np.equal(lead, 1), 0, lead)
+        total = af.select(pulls, floordiv(self.total, by), self.total)
+        return _Quotient(total, np.where(pulls, self.divisor, self.divisor * by), lead)
+
+
+class _PassUp:
+    """Values of a stage's axes from its loops (``PassUpIndex`` of message_passing.cc).
+
+    Walks the relations of the stage from the leaves to the roots; a fused loop is taken apart by
+    repeated division. The rewriting simplifier pulls the outer part of ``outer * factor + inner``
+    out of a division where the divisor divides the factor (the ``floordiv`` rules of
+    src/arith/rewrite_simplify.cc), and otherwise collapses nested divisions into one before the
+    canonical form is made. Both leave different numbers of divisions behind, which features count,
+    so the pieces of every fused value are kept.
+
+    Where tiles do not divide a loop, lowering guards the store with ``value < extent`` for that
+    loop and for what it was fused from; the simplifier knows the guards (``MakeBoundCheck``).
+    """
+
+    def __init__(self, leaves: dict[IterVar, Affine]) -> None:
+        self.values = {loop: _Quotient(value, 1, 0) for loop, value in leaves.items()}
+        self.guarded: dict[IterVar, IntLike] = {}
+
+    def split(self, rel: SplitRelation) -> None:
+        """``parent = inner + outer * factor``."""
+        inner, outer = self.values[rel.inner], self.values[rel.outer]
+        factor = rel.inner.extent
+        total = af.add(inner.value, outer.value, factor)
+        ragged = np.not_equal(factor * rel.outer.extent, rel.parent.extent) * 1
+        inside = np.maximum(self.guarded.get(rel.outer, 0), self.guarded.get(rel.inner, 0))
+        self.guarded[rel.parent] = np.maximum(ragged, inside)
+        alone = np.equal(rel.outer.extent, 1)
+        whole = np.equal(factor, 1)
+        lead = np.where(alone, inner.lead, np.where(whole, outer.lead, factor))
+        total = self._guard(total, rel.parent)
+        self.values[rel.parent] = _Quotient(total, 1, lead)
+
+    def fuse(self, rel: FuseRelation) -> None:
+        """``outer = fused div extent``, ``inner = fused mod extent``."""
+        fused, extent = self.values[rel.fused], rel.inner.extent
+        self.guarded[rel.outer] = self.guarded[rel.inner] = self.guarded.get(rel.fused, 0)
+        outer = fused.divided(extent)
+        whole = np.equal(outer.divisor, 1)
+        total = self._guard(outer.total, rel.outer, whole)
+        self.values[rel.outer] = _Quotient(total, outer.divisor, outer.lead)
+        remainder = self._guard(floormod(fused.value, extent), rel.inner)
+        self.values[rel.inner] = _Quotient(remainder, 1, 0)
+
+    def of(self, root: IterVar) -> Affine:
+        """Value of a root axis."""
+        return self._guard(self.values[root].value, root)
+
+    def _guard(self, value: Affine, loop: IterVar, where: IntLike | Mask = 1) -> Affine:
+        guard = self.guarded.get(loop, 0) * where
+        if not np.any(guard):
+            return value
+        return af.with_limit(value, np.where(guard, loop.extent, af.INF))
+
+
+def root_values(
+    stage: StageState, leaves: dict[IterVar, Affine], bounds: Bounds
+) -> tuple[Affine, ...]:
+    """Values of the axis slots of ``stage``: spatial axes, then reduce axes."""
+    up = _PassUp(leaves)
+    for rel in reversed(stage.relations):
+        if isinstance(rel, SplitRelation):
+            up.split(rel)
+        else:
+            up.fuse(rel)
+    return tuple(af.add(up.of(root), bounds.mins[root]) for root in stage.roots)

@@ -6,20 +6,19 @@ split factors are int64 arrays of length N. Extents are filled in by bound infer
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
 from pruner.arrays import IntLike
 from pruner.program.dag.dag import Combiner, ComputeDAG
-from pruner.program.dag.expr import Axis, Expr, Load, rewrite
+from pruner.program.dag.expr import Expr
 from pruner.program.index.affine import LoopVar
 from pruner.program.nests import LoopKind, Mark
 
 
 @dataclass(eq=False, slots=True)
-class Loop:
-    """A loop of a stage: a root axis, or what splits and fusions made of one."""
+class IterVar:
+    """A loop of a stage (TE's ``IterVar``): a root axis, or what splits and fusions made of one."""
 
     name: str
     kind: LoopKind
@@ -31,9 +30,9 @@ class Loop:
 class SplitRelation:
     """``parent = outer * factor + inner``; exactly one of ``factor`` and ``nparts`` is given."""
 
-    parent: Loop
-    outer: Loop
-    inner: Loop
+    parent: IterVar
+    outer: IterVar
+    inner: IterVar
     factor: IntLike | None = None
     nparts: IntLike | None = None
 
@@ -42,9 +41,9 @@ class SplitRelation:
 class FuseRelation:
     """``fused = outer * extent(inner) + inner``."""
 
-    outer: Loop
-    inner: Loop
-    fused: Loop
+    outer: IterVar
+    inner: IterVar
+    fused: IterVar
 
 
 Relation = SplitRelation | FuseRelation
@@ -55,7 +54,7 @@ class Attach:
     """Computed inside loop ``loop`` of stage ``stage`` (a key of :attr:`Schedule.pool`)."""
 
     stage: int
-    loop: Loop
+    loop: IterVar
 
 
 @dataclass(eq=False, slots=True)
@@ -70,8 +69,8 @@ class StageState:
     name: str
     dtype: str
     shape: tuple[IntLike, ...]
-    axes: list[Loop]
-    reduce: list[Loop]
+    axes: list[IterVar]
+    reduce: list[IterVar]
     body: Expr | None
     combiner: Combiner | None = None
     identity: float = 0.0
@@ -80,9 +79,9 @@ class StageState:
     scope: str = ""
     attach: Attach | Literal["root", "inline"] = "root"
     relations: list[Relation] = field(default_factory=list)
-    leaves: list[Loop] = field(default_factory=list)
-    marks: dict[Loop, Mark] = field(default_factory=dict)
-    unroll: dict[Loop, IntLike] = field(default_factory=dict)
+    leaves: list[IterVar] = field(default_factory=list)
+    marks: dict[IterVar, Mark] = field(default_factory=dict)
+    unroll: dict[IterVar, IntLike] = field(default_factory=dict)
     guards: list[Expr] = field(default_factory=list)
 
     @property
@@ -91,7 +90,7 @@ class StageState:
         return self.body is None
 
     @property
-    def roots(self) -> list[Loop]:
+    def roots(self) -> list[IterVar]:
         """Loops that stand for the body's axis slots, in slot order."""
         return [*self.axes, *self.reduce]
 
@@ -124,10 +123,10 @@ def initial_schedule(dag: ComputeDAG, num: int = 1) -> Schedule:
     """Every stage at root, its own axes as loops, for ``num`` programs (``te.create_schedule``)."""
     pool: list[StageState] = []
     for key, stage in enumerate(dag.stages):
-        axes = [Loop(a.name, "spatial", a.extent) for a in stage.axes]
-        reduce = [Loop(a.name, "reduce", a.extent) for a in stage.reduce_axes]
+        axes = [IterVar(a.name, "spatial", a.extent) for a in stage.axes]
+        reduce = [IterVar(a.name, "reduce", a.extent) for a in stage.reduce_axes]
         if stage.kind == "placeholder":
-            axes = [Loop(f"i{d}", "spatial", extent) for d, extent in enumerate(stage.shape)]
+            axes = [IterVar(f"i{d}", "spatial", extent) for d, extent in enumerate(stage.shape)]
         pool.append(
             StageState(
                 key=key,
@@ -162,28 +161,7 @@ def _depth_first(dag: ComputeDAG) -> list[int]:
     return list(seen)
 
 
-def redirect_loads(body: Expr, source: int, target: int) -> Expr:
-    """``body`` with loads of stage ``source`` turned to stage ``target``."""
-
-    def rule(node: Expr) -> Expr:
-        if isinstance(node, Load) and node.stage == source:
-            return Load(target, node.indices, node.dtype)
-        return node
-
-    return rewrite(body, rule)
-
-
-def substitute_axes(body: Expr, values: Iterable[Expr]) -> Expr:
-    """``body`` with axis slot ``s`` replaced by the s-th of ``values``."""
-    table = tuple(values)
-
-    def rule(node: Expr) -> Expr:
-        return table[node.slot] if isinstance(node, Axis) else node
-
-    return rewrite(body, rule)
-
-
-def touched_by(stage: StageState, loops: dict[Loop, int]) -> dict[Loop, int]:
+def touched_by(stage: StageState, loops: dict[IterVar, int]) -> dict[IterVar, int]:
     """Flags of root loops passed down to every loop made from them (``PassDownBitMaskOr``)."""
     flags = dict(loops)
     for rel in stage.relations:

@@ -2,7 +2,7 @@
 
 A program is *skeleton + decision vector*: the skeleton is a tuple of primitives in which every
 tile length and the unroll depth is a *slot*, the position of its value in the decision vector.
-``stage`` and ``iter`` numbers refer to the state at that point of the replay, as in Ansor's log
+``stage`` and ``iter`` numbers refer to the state after the steps before, as in Ansor's log
 (src/auto_scheduler/transform_step.cc; docs/ansor-steps.md lists the fields).
 """
 

@@ -1,6 +1,18 @@
-"""Block trees: scheduled TIR for N candidates at once, without TVM.
+"""MetaSchedule's schedules: the instructions of a trace, applied to a TIR function for N programs.
 
 A design space of TVM's MetaSchedule is a list of schedule instructions whose sampling decisions are
-open. Here the instructions are replayed once for N decision vectors on a tree of loops and blocks
-whose extents are int64 [N], and the tree becomes the same loop nests as Ansor's programs.
+open. The instructions are applied once for N decision vectors to a tree of loops and blocks whose
+extents are int64 [N]. The mirror image of :mod:`pruner.program.te`; files of the same name do the
+same job.
+
+* ``tree``: the state that instructions change, loops, blocks and buffers (``te/schedule``)
+* ``trace``: the vocabulary and :func:`~trace.apply`, one handler an instruction (``te/steps``,
+  ``te/apply``)
+* ``primitives``, ``rfactor``: what the instructions do to the tree (``te/apply``)
+* ``locations``: where a block may be computed (a step of Ansor's names the loop)
+* ``postprocs``, ``parallelize``: MetaSchedule's postprocessors (Ansor writes their effect as steps)
+* ``regions``: what blocks read and write, relaxed over loops (``te/bounds``)
+* ``lower``: :func:`~lower.lower`, from the tree to :class:`~pruner.program.nests.LoopNests`
+  (``te/lower``)
+* ``verify``: which programs TVM's check of GPU code accepts
 """

@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Mask
 from pruner.errors import UnsupportedProgram
-from pruner.program.tir.inline import can_inline
-from pruner.program.tir.reduction import is_data_parallel
+from pruner.program.tir.primitives import can_inline, is_data_parallel
 from pruner.program.tir.tree import Block, LoopNode, Tree
 
 INLINE, ROOT = -2, -1

@@ -29,7 +29,7 @@ from pruner.program.nests import (
     Mark,
     StoreKind,
 )
-from pruner.program.tir.reduction import reduces_over_threads
+from pruner.program.tir.primitives import reduces_over_threads
 from pruner.program.tir.regions import (
     clipped,
     guarded_region_of,

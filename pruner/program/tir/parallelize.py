@@ -1,8 +1,14 @@
-"""Parallel, vector and unrolled loops of CPU programs (rewrite_parallel_vectorize_unroll.cc).
+"""Parallel, vector and unrolled loops of CPU programs.
 
-How many loops are fused differs between candidates. One loop is added for what becomes parallel
-and one for the vector; a loop that went into one of them keeps its place with extent 1, so all
-candidates share a tree.
+Follows the postprocessor ``RewriteParallelVectorizeUnroll``
+(src/s_tir/meta_schedule/postproc/rewrite_parallel_vectorize_unroll.cc): for every block,
+``AdjustParallelVectorize`` counts how many outer loops may be fused into a parallel loop and how
+many inner ones into a vector; ``RewriteFuseSplitParallelVectorize``, ``RewriteParallel`` and
+``RewriteVectorize`` then fuse and mark them, and ``RewriteUnroll`` sets the pragma.
+
+How many loops are fused differs between candidates, so TVM's ``fuse`` would give different trees.
+Here one loop is added for what becomes parallel and one for the vector; a loop that went into one
+of them keeps its place with extent 1, and all candidates share a tree.
 """
 
 from __future__ import annotations
@@ -12,22 +18,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from pruner.arrays import IntLike, Ints, Mask
+from pruner.program.dag.expr import Expr
 from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar
 from pruner.program.index.divide import floordiv, floormod
+from pruner.program.index.regions import evaluate_index
 from pruner.program.nests import Mark
-from pruner.program.tir.contiguous import contiguous_loops
-from pruner.program.tir.reduction import is_data_parallel
+from pruner.program.tir.primitives import is_data_parallel
+from pruner.program.tir.regions import index_uses
 from pruner.program.tir.tree import Block, LoopNode, Tree, Uses, plain, replace_child
 
 _NO_LOOPS = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """What the annotations of the root block ask for; None: not asked.
+class PragmaSettings:
+    """What MetaSchedule's rule ``ParallelizeVectorizeUnroll`` wrote at the root block.
 
-    ``parallel``: iterations of the parallel loop, ``vectorize``: lanes, ``unroll``: steps.
+    ``parallel``: most iterations of the parallel loop, ``vectorize``: most lanes, ``unroll``: depth
+    of the unroll pragma; None where the rule does not ask for it. They are the annotations
+    ``meta_schedule.parallel``, ``.vectorize`` and ``.unroll_explicit`` or ``_implicit``.
     """
 
     parallel: IntLike | None
@@ -46,16 +56,16 @@ class _Plan:
     lanes: IntLike
 
 
-def rewrite_parallel_vectorize_unroll(tree: Tree, wishes: Wishes) -> None:
+def rewrite_parallel_vectorize_unroll(tree: Tree, settings: PragmaSettings) -> None:
     """Fuse and mark the loops of every block in program order."""
     for block in list(tree.blocks()):
         loops = tree.path(block)
         if not loops:
             continue
-        if wishes.parallel is not None or wishes.vectorize is not None:
-            _apply(tree, block, loops, _plan(tree, block, loops, wishes))
-        if wishes.unroll is not None and block.reduces:
-            _set_unroll(tree.path(block), wishes.unroll)
+        if settings.parallel is not None or settings.vectorize is not None:
+            _apply(tree, block, loops, _plan(tree, block, loops, settings))
+        if settings.unroll is not None and block.reduces:
+            _set_unroll(tree.path(block), settings.unroll)
 
 
 def _set_unroll(loops: list[LoopNode], depth: IntLike) -> None:
@@ -70,7 +80,7 @@ def _set_unroll(loops: list[LoopNode], depth: IntLike) -> None:
             return
 
 
-def _plan(tree: Tree, block: Block, loops: list[LoopNode], wishes: Wishes) -> _Plan:
+def _plan(tree: Tree, block: Block, loops: list[LoopNode], settings: PragmaSettings) -> _Plan:
     exists = [~np.asarray(loop.absent) for loop in loops]
     count = sum(x * 1 for x in exists)
     free = [_is_free(loop) for loop in loops]
@@ -78,10 +88,13 @@ def _plan(tree: Tree, block: Block, loops: list[LoopNode], wishes: Wishes) -> _P
     usable = [f & kind for f, kind in zip(free, kinds, strict=True)]
     fusible = contiguous_loops(tree, block, loops)
     outer, inner = np.full((), _NO_LOOPS), np.full((), _NO_LOOPS)
-    if wishes.parallel is not None:
-        outer = _outer_loops(loops, usable, wishes.parallel)
-    if wishes.vectorize is not None:
-        inner = _inner_loops(loops, usable, wishes.vectorize, fusible)
+    if settings.parallel is not None:
+        outer = _outer_loops(loops, usable, settings.parallel)
+    if settings.vectorize is not None:
+        inner = _inner_loops(loops, usable, settings.vectorize, fusible)
+    # AdjustParallelVectorize: where both counts together exceed the loops, the parallel one gives
+    # way; RewriteFuseSplitParallelVectorize instead fuses all loops and splits off the vector where
+    # every loop is usable and all accesses are contiguous over all of them.
     both = (outer > _NO_LOOPS) & (inner > _NO_LOOPS)
     single = [len(loop.body) == 1 for loop in loops]
     rewritable = sum((u & x & s) * 1 for u, x, s in zip(usable, exists, single, strict=True))
@@ -90,12 +103,12 @@ def _plan(tree: Tree, block: Block, loops: list[LoopNode], wishes: Wishes) -> _P
     rank = np.cumsum(np.broadcast_arrays(*[x * 1 for x in exists]), axis=0)
     left = [x & (r <= outer) & ~whole for x, r in zip(exists, rank, strict=True)]
     right = [x & (count - r < inner) & ~whole for x, r in zip(exists, rank, strict=True)]
-    lanes = 1 if wishes.vectorize is None else wishes.vectorize
+    lanes = 1 if settings.vectorize is None else settings.vectorize
     return _Plan(left, right, np.asarray(whole), lanes)
 
 
 def _is_free(loop: LoopNode) -> Mask:
-    """Neither annotated nor bound."""
+    """Neither annotated nor bound: the first test of a loop in ``AdjustParallelVectorize``."""
     if loop.annotations:
         return np.zeros((), bool)
     marked = np.asarray(loop.marked) if loop.mark is not None else np.zeros((), bool)
@@ -103,7 +116,11 @@ def _is_free(loop: LoopNode) -> Mask:
 
 
 def _outer_loops(loops: list[LoopNode], usable: list[Mask], most: IntLike) -> Ints:
-    """Outer loops fused until their iterations exceed ``most``; -1 where they have but one."""
+    """Outer loops fused until their iterations exceed ``most``; -1 where they have but one.
+
+    ``max_parallel_extent`` of AdjustParallelVectorize: the loop that exceeds it is still taken, and
+    a loop with several children ends the run.
+    """
     number, product, open_ = np.zeros((), np.int64), np.ones((), np.int64), np.ones((), bool)
     for loop, can in zip(loops, usable, strict=True):
         exists = ~np.asarray(loop.absent)
@@ -117,7 +134,10 @@ def _outer_loops(loops: list[LoopNode], usable: list[Mask], most: IntLike) -> In
 
 
 def _inner_loops(loops: list[LoopNode], usable: list[Mask], most: IntLike, fusible: Ints) -> Ints:
-    """Inner loops fused while the accesses stay contiguous and within ``most`` lanes."""
+    """Inner loops fused while the accesses stay contiguous and within ``most`` lanes.
+
+    ``max_vectorize_extent`` of AdjustParallelVectorize: here the loop that exceeds it stays out.
+    """
     number, product, open_ = np.zeros((), np.int64), np.ones((), np.int64), np.ones((), bool)
     for loop, can in reversed(list(zip(loops, usable, strict=True))):
         exists = ~np.asarray(loop.absent)
@@ -200,3 +220,67 @@ def _insert_below(block: Block, made: LoopNode, where: Mask) -> None:
     replace_child(block, [made])
     made.body, block.parent = [block], made
     made.marked, made.absent = where, ~where
+
+
+def contiguous_loops(tree: Tree, block: Block, loops: list[LoopNode]) -> Ints:
+    """Innermost loops over which every access of the block is contiguous."""
+    least = np.full((), len(loops) + 1)
+    accesses: list[tuple[int, tuple[Expr, ...]]] = []
+    for key in block.reads:
+        found = block.loads_of(key)
+        if found:
+            accesses.append((key, found[0].indices))
+    accesses.append((block.buffer, block.indices))
+    for key, indices in accesses:
+        least = np.minimum(least, _loops_of(tree, block, loops, key, indices))
+    return least
+
+
+def _loops_of(
+    tree: Tree, block: Block, loops: list[LoopNode], key: int, indices: tuple[Expr, ...]
+) -> Ints:
+    strides = _strides(tree, block, loops, tree.buffers[key].shape, indices)
+    number, open_ = np.zeros((), np.int64), np.ones((), bool)
+    expected = np.zeros((), np.int64)  # 0: no loop inside moves the access
+    for loop, stride in reversed(list(zip(loops, strides, strict=True))):
+        exists = ~np.asarray(loop.absent)
+        still = stride == 0
+        begins = (expected == 0) & ((stride == 1) | (number == 0))
+        fits = begins | ((expected != 0) & (stride == expected))
+        open_ = open_ & (~exists | still | fits)
+        number = number + (open_ & exists) * 1
+        expected = np.where(open_ & exists & ~still, stride * loop.extent, expected)
+    return number
+
+
+def _strides(
+    tree: Tree,
+    block: Block,
+    loops: list[LoopNode],
+    shape: tuple[IntLike, ...],
+    indices: tuple[Expr, ...],
+) -> list[Ints]:
+    """Elements between neighbouring iterations of every loop; of the last dimension it moves.
+
+    TVM looks through sums and products but not through a difference, which is what an index that
+    starts below zero becomes: no loop moves it.
+    """
+    values = dict(enumerate(tree.values(block)))
+    forms = [index_uses(tree, block, index) for index in indices]
+    sums = [~_has_difference(evaluate_index(index, values)) for index in indices]
+    out: list[Ints] = []
+    for loop in loops:
+        stride, row = np.zeros((), np.int64), np.ones((), np.int64)
+        for form, is_sum, size in reversed(list(zip(forms, sums, shape, strict=True))):
+            here = np.asarray(form.get(loop.var, 0)) * row * is_sum
+            stride = np.where(stride == 0, here, stride)
+            row = row * size
+        out.append(stride)
+    return out
+
+
+def _has_difference(index: Affine) -> Mask:
+    out = np.asarray(np.less(index.base, 0))
+    for t in index.terms:
+        out = out | np.less(t.coef, 0)
+    return out

@@ -11,11 +11,12 @@ from pruner.errors import UnsupportedProgram
 from pruner.program.dag.expr import Cast, Load, walk
 from pruner.program.index import affine as af
 from pruner.program.nests import BLOCKS, THREADS, Mark
-from pruner.program.tir.primitives import bind, split
-from pruner.program.tir.reduction import (
+from pruner.program.tir.primitives import (
+    bind,
     decompose_reduction,
     is_data_parallel,
     reduces_over_threads,
+    split,
 )
 from pruner.program.tir.tree import Block, LoopNode, Tree
 

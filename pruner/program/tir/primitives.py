@@ -1,17 +1,60 @@
-"""Loop transformations (src/s_tir/schedule/primitive/loop_transformation.cc and for_kind.cc)."""
+"""Schedule primitives of TIR, each a rewrite of the tree (src/s_tir/schedule/primitive).
+
+In the order of the file: loops (loop_transformation.cc, for_kind.cc), staging buffers
+(cache_read_write.cc), the initialisation of reductions (reduction.cc), inlining
+(compute_inline.cc), and moving a block under a loop (compute_at.cc), where it gets new loops that
+cover what its consumers read there (compute_at) or what its producers write there
+(reverse_compute_at). ``rfactor`` has a file of its own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
 
+import numpy as np
+
 from pruner.arrays import IntLike
 from pruner.errors import UnsupportedProgram
+from pruner.program.dag.expr import (
+    Axis,
+    Const,
+    Expr,
+    Load,
+    redirect_loads,
+    rewrite,
+    substitute_axes,
+)
 from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar
 from pruner.program.index.divide import floordiv, floormod
-from pruner.program.nests import Mark
-from pruner.program.tir.tree import LoopNode, Node, Tree, plain, replace_child
+from pruner.program.index.regions import UNKNOWN_WIDTH, Region
+from pruner.program.nests import Buffer, Mark, Scope
+from pruner.program.tir.regions import (
+    clipped,
+    index_uses,
+    loops_between,
+    partly_moving,
+    region_of,
+    shared_threads,
+    start_of,
+    union_all,
+)
+from pruner.program.tir.tree import (
+    Binding,
+    Block,
+    BlockIter,
+    LoopNode,
+    Node,
+    Tree,
+    Uses,
+    insert,
+    plain,
+    remove,
+    renamed,
+    replace_child,
+    uniform,
+)
 
 
 def split(tree: Tree, loop: LoopNode, factors: Sequence[IntLike | None]) -> list[LoopNode]:
@@ -94,3 +137,306 @@ def _check_chain(loops: Sequence[LoopNode]) -> None:
     for outer, inner in pairwise(loops):
         if outer.body != [inner]:
             raise UnsupportedProgram("loop-chain", f"{inner.var.name} is not alone in its loop")
+
+
+def cache_read(
+    tree: Tree, block: Block, read_index: int, scope: str, consumers: list[Block]
+) -> Block:
+    """A copy of what ``block`` reads, in ``scope``; its consumers read the copy."""
+    source = tree.buffers[block.reads[read_index]]
+    cache = tree.new_buffer(f"{source.name}_{scope}", source, Scope.of(scope))
+    copy = _copy_block(cache.name, source, cache)
+    readers = list(dict.fromkeys([block, *consumers]))
+    for reader in readers:
+        reader.value = redirect_loads(reader.value, source.key, cache.key)
+        reader.reads = [cache.key if key == source.key else key for key in reader.reads]
+    first = min(_root_index(tree, reader) for reader in readers)
+    insert(tree.root, first, _nest_of(copy))
+    return copy
+
+
+def cache_write(tree: Tree, block: Block, scope: str) -> Block:
+    """``block`` writes a buffer in ``scope``; the block returned copies it to where it wrote."""
+    target = tree.buffers[block.buffer]
+    cache = tree.new_buffer(f"{target.name}_{scope}", target, Scope.of(scope))
+    block.value = redirect_loads(block.value, target.key, cache.key)
+    block.reads = [cache.key if key == target.key else key for key in block.reads]
+    block.buffer = cache.key
+    copy = _copy_block(cache.name, cache, target)
+    insert(tree.root, _root_index(tree, block) + 1, _nest_of(copy))
+    return copy
+
+
+def _copy_block(name: str, source: Buffer, target: Buffer) -> Block:
+    axes = tuple(Axis(d) for d in range(len(source.shape)))
+    loops = [LoopVar(f"ax{d}", extent) for d, extent in enumerate(source.shape)]
+    return Block(
+        name=name,
+        iters=tuple(BlockIter("spatial", extent) for extent in source.shape),
+        bindings=[Binding(af.variable(var), {var: 1}) for var in loops],
+        buffer=target.key,
+        indices=axes,
+        value=Load(source.key, axes, source.dtype),
+        reads=[source.key],
+    )
+
+
+def _nest_of(block: Block) -> Node:
+    nest: Node = block
+    for binding in reversed(block.bindings):
+        (var,) = binding.uses
+        outer = LoopNode(var, [nest])
+        nest.parent = outer
+        nest = outer
+    return nest
+
+
+def _root_index(tree: Tree, block: Block) -> int:
+    path = tree.path(block)
+    return tree.root.body.index(path[0] if path else block)
+
+
+def is_data_parallel(tree: Tree, loop: LoopNode) -> bool:
+    """No reduction iterator, of all blocks below, moves with the loop (``GetLoopIterType``).
+
+    TVM's bindings keep a unit loop, but not one that `fuse` made, even of one loop. Raises
+    :class:`Diverges` where such a loop over a reduction is a unit loop for some candidates only.
+    """
+    reduces = any(
+        it.kind == "reduce" and loop.var in tree.uses(block, slot)
+        for block in tree.blocks(loop)
+        for slot, it in enumerate(block.iters)
+    )
+    return not reduces or (loop.fused and bool(uniform(np.equal(loop.extent, 1))))
+
+
+def reduces_over_threads(tree: Tree, block: Block) -> bool:
+    """A reduction iterator is bound to threads."""
+    threads = {x.var for x in tree.path(block) if x.is_bound and x.mark is not Mark.VTHREAD}
+    return any(
+        it.kind == "reduce" and tree.uses(block, slot).keys() & threads
+        for slot, it in enumerate(block.iters)
+    )
+
+
+def decompose_reduction(tree: Tree, block: Block, loop: LoopNode) -> Block:
+    """The block's initialisation as a block of its own, before ``loop``."""
+    assert block.init is not None
+    spatial = [i for i, it in enumerate(block.iters) if it.kind == "spatial"]
+    used = {var for i in spatial for var in tree.uses(block, i)}
+    path = tree.path(block)
+    inner = path[path.index(loop) :]
+    names: dict[LoopVar, LoopVar] = {}
+    init = Block(
+        name=block.name + "_init",
+        iters=tuple(block.iters[i] for i in spatial),
+        bindings=[],
+        buffer=block.buffer,
+        indices=_renumbered(block, spatial),
+        value=block.init,
+        annotations=dict(block.annotations),
+    )
+    nest: Node = init
+    for old in reversed([x for x in inner if x.var in used]):
+        names[old.var] = LoopVar(old.var.name + "_init", old.extent)
+        outer = LoopNode(names[old.var], [nest], mark=old.mark, unroll=old.unroll)
+        nest.parent = outer
+        nest = outer
+    for i in spatial:
+        uses = {names.get(var, var): scale for var, scale in tree.uses(block, i).items()}
+        value = renamed(tree.resolve(block.bindings[i].value), names)
+        init.bindings.append(Binding(value, uses))
+    parent = loop.parent
+    assert parent is not None
+    insert(parent, parent.body.index(loop), nest)
+    block.init = None
+    block.name += "_update"
+    return init
+
+
+def _renumbered(block: Block, spatial: list[int]) -> tuple[Expr, ...]:
+    table = [Axis(spatial.index(i)) if i in spatial else Axis(-1) for i in range(len(block.iters))]
+    return tuple(substitute_axes(index, table) for index in block.indices)
+
+
+def compute_inline(tree: Tree, block: Block) -> None:
+    """Consumers compute what they read of ``block`` themselves."""
+    slots = _slots_of(block, block.indices)
+
+    def rule(node: Expr) -> Expr:
+        if not isinstance(node, Load) or node.stage != block.buffer:
+            return node
+        values: list[Expr] = [Const(0)] * len(block.iters)
+        for dimension, slot in slots.items():
+            values[slot] = node.indices[dimension]
+        return substitute_axes(block.value, values)
+
+    consumers = tree.consumers(block)
+    if not consumers or block.init is not None:
+        raise UnsupportedProgram("compute-inline", block.name)
+    for consumer in consumers:
+        consumer.value = rewrite(consumer.value, rule)
+        consumer.list_reads()
+    remove(block)
+
+
+def can_inline(tree: Tree, block: Block) -> bool:
+    """Whether TVM would inline the block into its consumers."""
+    if block.init is not None or tree.buffers[block.buffer].is_param:
+        return False
+    try:
+        _slots_of(block, block.indices)
+    except UnsupportedProgram:
+        return False
+    return bool(tree.consumers(block))
+
+
+def reverse_compute_inline(tree: Tree, block: Block) -> None:
+    """The one producer of ``block`` stores the block's value instead of its own."""
+    producers = tree.producers(block)
+    if len(producers) != 1 or block.init is not None:
+        raise UnsupportedProgram("reverse-compute-inline", block.name)
+    producer = producers[0]
+    loads = block.loads_of(producer.buffer)
+    if producer.init is not None or len(set(loads)) != 1:
+        raise UnsupportedProgram("reverse-compute-inline", block.name)
+    slots = _slots_of(block, loads[0].indices)
+    values: list[Expr] = [Const(0)] * len(block.iters)
+    for dimension, slot in slots.items():
+        values[slot] = producer.indices[dimension]
+
+    def rule(node: Expr) -> Expr:
+        if isinstance(node, Load) and node.stage == producer.buffer:
+            return producer.value
+        return node
+
+    producer.value, old = rewrite(substitute_axes(block.value, values), rule), producer.buffer
+    producer.indices = tuple(substitute_axes(index, values) for index in block.indices)
+    producer.buffer = block.buffer
+    producer.list_reads()
+    assert old != producer.buffer
+    remove(block)
+
+
+def _slots_of(block: Block, indices: tuple[Expr, ...]) -> dict[int, int]:
+    """Iterator by dimension; every iterator that is not of extent 1 must be one dimension."""
+    out: dict[int, int] = {}
+    for dimension, index in enumerate(indices):
+        if isinstance(index, Axis) and index.slot not in out.values():
+            out[dimension] = index.slot
+        elif not isinstance(index, Const):
+            raise UnsupportedProgram("inline-index", f"{block.name}: {index}")
+    for slot, it in enumerate(block.iters):
+        if it.extent != 1 and slot not in out.values():
+            raise UnsupportedProgram("inline-index", f"{block.name}: iterator {slot} is free")
+    return out
+
+
+_Required = list[tuple[Region, Uses]]
+
+
+def compute_at(tree: Tree, block: Block, loop: LoopNode) -> None:
+    """``block`` under ``loop``, before the first subtree that reads what it writes."""
+    below = set(tree.blocks(loop))
+    consumers = [b for b in tree.consumers(block) if b in below]
+    if not consumers or len(consumers) < len(tree.consumers(block)):
+        raise UnsupportedProgram("compute-at-consumers", block.name)
+    scope = tree.buffers[block.buffer].scope
+    boxes, uses = [], []
+    for consumer in consumers:
+        moving = loops_between(tree, consumer, loop) | shared_threads(tree, loop, scope)
+        for load in consumer.loads_of(block.buffer):
+            tree.uncertain = tree.uncertain | partly_moving(tree, consumer, load.indices, moving)
+            boxes.append(region_of(tree, consumer, load.indices, moving))
+            uses.append([index_uses(tree, consumer, i) for i in load.indices])
+    required = _with_uses(tree, union_all(boxes), uses, loop)
+    place = min(_child_index(tree, loop, consumer) for consumer in consumers)
+    _move(tree, block, loop, place, _iter_domains(block, block.indices, required))
+
+
+def reverse_compute_at(tree: Tree, block: Block, loop: LoopNode) -> None:
+    """``block`` under ``loop``, after the last subtree that writes what it reads."""
+    below = set(tree.blocks(loop))
+    producers = [b for b in tree.producers(block) if b in below]
+    if not producers:
+        raise UnsupportedProgram("reverse-compute-at-producers", block.name)
+    domains: dict[int, tuple[Region, Uses]] = {}
+    for producer in producers:
+        moving = loops_between(tree, producer, loop)
+        box = region_of(tree, producer, producer.indices, moving)
+        uses = [[index_uses(tree, producer, i) for i in producer.indices]]
+        loads = block.loads_of(producer.buffer)
+        if len(loads) != 1:
+            raise UnsupportedProgram("reverse-compute-at-loads", block.name)
+        found = _iter_domains(block, loads[0].indices, _with_uses(tree, box, uses, loop))
+        if domains and found:
+            raise UnsupportedProgram("reverse-compute-at-producers", block.name)
+        domains |= found
+    last = max(_child_index(tree, loop, producer) for producer in producers)
+    consumers = [_child_index(tree, loop, c) for c in tree.consumers(block) if c in below]
+    place = min(consumers, default=len(loop.body))
+    if place <= last:
+        raise UnsupportedProgram("reverse-compute-at-place", block.name)
+    _move(tree, block, loop, place, domains)
+
+
+def _with_uses(tree: Tree, box: list[Region], uses: list[list[Uses]], loop: LoopNode) -> _Required:
+    """A box with the variables of the loops at and above ``loop`` that its start depends on."""
+    outside = {x.var for x in [*tree.path(loop), loop]}
+    together: list[Uses] = []
+    for found in zip(*uses, strict=True):
+        merged = {v: s for use in reversed(found) for v, s in use.items() if v in outside}
+        together.append(merged)
+    return list(zip(box, together, strict=True))
+
+
+def _iter_domains(
+    block: Block, indices: tuple[Expr, ...], required: _Required
+) -> dict[int, tuple[Region, Uses]]:
+    """Domain of every iterator that indexes the buffer; each dimension must be one iterator."""
+    out: dict[int, tuple[Region, Uses]] = {}
+    for index, need in zip(indices, required, strict=True):
+        if isinstance(index, Const):
+            continue
+        if not isinstance(index, Axis) or index.slot in out:
+            raise UnsupportedProgram("block-index", f"{block.name}: {index}")
+        out[index.slot] = need
+    return out
+
+
+def _child_index(tree: Tree, loop: LoopNode, block: Block) -> int:
+    path: list[Node] = [*tree.path(block), block]
+    return loop.body.index(path[path.index(loop) + 1])
+
+
+def _move(
+    tree: Tree,
+    block: Block,
+    loop: LoopNode,
+    place: int,
+    domains: dict[int, tuple[Region, Uses]],
+) -> None:
+    anchor = loop.body[place] if place < len(loop.body) else None
+    if block in set(tree.blocks(loop)):
+        raise UnsupportedProgram("compute-at-own-loop", block.name)
+    remove(block)
+    bindings, loops = [], []
+    for slot, it in enumerate(block.iters):
+        if it.kind == "derived":
+            bindings.append(block.bindings[slot])
+            continue
+        whole = Region(af.Affine(), 0, it.extent - 1)
+        region, uses = domains.get(slot, (whole, {}))
+        region = clipped(region, it.extent)
+        extent = region.hi - region.lo + 1
+        if np.any(np.greater_equal(extent, UNKNOWN_WIDTH)):
+            raise UnsupportedProgram("unresolved-size", block.name)
+        var = LoopVar(f"ax{slot}", plain(extent))
+        bindings.append(Binding(af.add(start_of(region), af.variable(var)), uses | {var: 1}))
+        loops.append(LoopNode(var))
+    block.bindings = bindings
+    nest: Node = block
+    for node in reversed(loops):
+        node.body, nest.parent = [nest], node
+        nest = node
+    insert(loop, loop.body.index(anchor) if anchor is not None else len(loop.body), nest)

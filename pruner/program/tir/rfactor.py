@@ -1,16 +1,24 @@
-"""Reductions in two steps (``rfactor`` of src/s_tir/schedule/primitive/reduction.cc)."""
+"""Reductions in two steps: ``rfactor`` of src/s_tir/schedule/primitive/reduction.cc.
+
+TVM makes two blocks from one with two builders, and so does this file. ``RFactorBlockCreator`` is
+:class:`_Partial`: the factored loop becomes a spatial iterator, the reduction iterators that hold
+it are replaced by new ones (one for each other loop in them), and the old ones stay as expressions
+of the new, here as *derived* iterators. ``WriteBackBlockCreator`` is :func:`_finish`: one
+reduction iterator over the factored loop, and the spatial iterators as they were. Of the loops
+around, the partial block gets a copy of all (``CreateLoopOutsideRfactorBlock``); the final block
+keeps its data-parallel loops and the factored one (:func:`_keep_loops`).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from pruner.errors import UnsupportedProgram
-from pruner.program.dag.expr import Axis, Binary, Const, Expr, Load
+from pruner.program.dag.expr import Axis, Binary, Const, Expr, Load, substitute_axes
 from pruner.program.index import affine as af
 from pruner.program.index.affine import LoopVar
 from pruner.program.nests import Buffer
-from pruner.program.te.schedule import substitute_axes
-from pruner.program.tir.reduction import is_data_parallel
+from pruner.program.tir.primitives import is_data_parallel
 from pruner.program.tir.tree import (
     Binding,
     Block,
@@ -83,7 +91,7 @@ class _Partial:
         old = self.block
         uses = [self.tree.uses(old, slot) for slot in range(len(old.iters))]
         values = self.tree.values(old)
-        iters = [BlockIter("spatial", self.loop.extent)]
+        iters = [BlockIter("spatial", self.loop.extent)]  # CreateAdditionalIter comes first
         bindings = [Binding(af.variable(self.loop.var), {self.loop.var: 1})]
         places: list[int] = []
         split: list[int] = []
@@ -94,6 +102,7 @@ class _Partial:
             bindings.append(Binding(values[slot], uses[slot]))
             if touched:
                 split.append(slot)
+        # CreateNormalIters: a new iterator for every loop in the touched ones, each loop once
         stands: dict[LoopVar, int] = {}
         ids = {self.loop.var: self._stand_in(stands, 0)}
         for slot in split:

@@ -16,9 +16,9 @@ import numpy as np
 from pruner.arrays import IntLike, Ints, Mask
 from pruner.errors import UnsupportedProgram
 from pruner.program.nests import Scope
-from pruner.program.tir import attach, cache, inline, primitives
 from pruner.program.tir import locations as places
-from pruner.program.tir.parallelize import Wishes, rewrite_parallel_vectorize_unroll
+from pruner.program.tir import primitives
+from pruner.program.tir.parallelize import PragmaSettings, rewrite_parallel_vectorize_unroll
 from pruner.program.tir.postprocs import (
     Fetch,
     require_bound,
@@ -150,7 +150,7 @@ def _postprocess(s: State, *, is_gpu: bool) -> None:
         rewrite_cooperative_fetch(s.tree, fetch)
     if is_gpu:
         require_bound(s.tree)
-    wishes = Wishes(
+    wishes = PragmaSettings(
         parallel=_asked(s, "parallel"),
         vectorize=_asked(s, "vectorize"),
         unroll=_asked(s, "unroll_explicit", "unroll_implicit"),
@@ -233,13 +233,13 @@ def _unannotate(_: State, i: Instruction, target: Tree | Block | LoopNode) -> No
 
 
 def _cache_read(s: State, i: Instruction, block: Block, consumers: list[Block]) -> Block:
-    return cache.cache_read(s.tree, block, int(i.attrs[0]), str(i.attrs[1]), consumers)
+    return primitives.cache_read(s.tree, block, int(i.attrs[0]), str(i.attrs[1]), consumers)
 
 
 def _cache_write(s: State, i: Instruction, block: Block, consumers: list[Block]) -> Block:
     if int(i.attrs[0]) != 0 or consumers:
         raise UnsupportedProgram("cache-write", block.name)
-    return cache.cache_write(s.tree, block, str(i.attrs[1]))
+    return primitives.cache_write(s.tree, block, str(i.attrs[1]))
 
 
 def _set_scope(s: State, i: Instruction, block: Block) -> None:
@@ -257,21 +257,21 @@ def _rfactor(s: State, i: Instruction, loop: LoopNode) -> Block:
 
 def _compute_at(s: State, _: Instruction, block: Block, loop: LoopNode | int) -> None:
     if isinstance(loop, LoopNode):
-        attach.compute_at(s.tree, block, loop)
+        primitives.compute_at(s.tree, block, loop)
     elif loop == places.INLINE:
-        inline.compute_inline(s.tree, block)
+        primitives.compute_inline(s.tree, block)
 
 
 def _reverse_compute_at(s: State, _: Instruction, block: Block, loop: LoopNode) -> None:
-    attach.reverse_compute_at(s.tree, block, loop)
+    primitives.reverse_compute_at(s.tree, block, loop)
 
 
 def _compute_inline(s: State, _: Instruction, block: Block) -> None:
-    inline.compute_inline(s.tree, block)
+    primitives.compute_inline(s.tree, block)
 
 
 def _reverse_compute_inline(s: State, _: Instruction, block: Block) -> None:
-    inline.reverse_compute_inline(s.tree, block)
+    primitives.reverse_compute_inline(s.tree, block)
 
 
 def _nothing(_: State, __: Instruction, *___: Any) -> None:

@@ -92,8 +92,8 @@ class Block:
     """One statement ``buffer[indices] = value``; axis slots of expressions are its iterators.
 
     ``init`` is what the element starts from where the block reduces; ``reads`` are the buffers TVM
-    lists as read, in its order. Bindings of derived iterators hold variables that stand for other
-    iterators: ``stands_for`` names their slots.
+    lists as read, in its order. The value of a derived iterator is an expression of other iterators
+    of the block: each is written as a variable, and ``stands_for`` gives its slot by variable.
     """
 
     name: str
@@ -141,7 +141,8 @@ class Tree:
     """A function under scheduling; ``annotations`` are those of its root block.
 
     ``uncertain``: candidates whose regions TVM may compute otherwise; they count as refused.
-    ``places``: where its buffers live, once it is finished (``buffer_places`` of the emitter).
+    ``places``: where its buffers live, once it is finished; see
+    :func:`pruner.program.tir.lower.buffer_places`.
     """
 
     buffers: list[Buffer]

@@ -6,7 +6,6 @@ each, constant extents.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from pruner.errors import UnsupportedProgram
@@ -24,7 +23,6 @@ _BINARY = {
 }  # fmt: skip
 _SPATIAL, _REDUCE = 0, 2  # IterVar.DataPar, IterVar.CommReduce
 _IMPURE = frozenset({"tvm_call_packed", "call_extern"})
-Slot = Callable[[Any], Expr]
 
 
 def read_prim_func(func: Any) -> Tree:

@@ -33,9 +33,9 @@ ITEM = {
     "minutes": {"full": 3, "small": 1},
     "numbers": [
         {"name": "net", "where": {"model": "net", "share": 1}, "value": "top1",
-         "expected": [0.6, 0.8], "paper": 0.9, "differs": "a toy"},
+         "expected": [0.6, 0.8], "expected_from": "paper", "paper": 0.9, "differs": "a toy"},
         {"name": "ahead", "where": {"model": "net", "share": 1, "platform": "a"},
-         "minus": {"model": "tree"}, "value": "top1", "expected": [0, 1]},
+         "minus": {"model": "tree"}, "value": "top1"},
     ],
     "tables": [{"title": "All", "rows": ["platform", "model"], "values": {"top1": "Top-1"},
                 "where": {"share": 1}, "spread": True}],
@@ -68,6 +68,15 @@ def test_numbers_and_tables_by_hand(write):
         ["a", "tree", "0.400"],
         ["b", "net", "0.900"],
     ]
+
+
+def test_a_number_stands_beside_chance_and_must_not_fall_below_it(write):
+    chance = {"where": {"model": "tree"}, "value": "top1"}
+    one = {"name": "net", "where": {"seed": 1}, "value": "top1", "expected_from": "chance"}
+    item = load_item(write({"numbers": [one | {"chance": chance}, one | {"chance": 0.75}]}))
+    above, below = (measure(number, read_results(item)) for number in item.numbers)
+    assert (above.chance, above.expected, above.inside) == (0.4, (0.4, 1.0), True)
+    assert (below.expected, below.inside) == ((0.75, 1.0), False)
 
 
 def test_a_column_that_a_file_lacks_gets_the_value_of_the_item(write):
@@ -124,6 +133,11 @@ def test_an_item_without_results_is_named(write, command):
     [
         ({"titel": "x"}, "titel: unknown; known: "),
         ({"numbers": [{"name": "n", "value": "top1", "expected": [1, 0]}]}, "must be [low, high]"),
+        ({"numbers": [{"name": "n", "value": "top1", "expected": [0, 1]}]}, "say expected_from"),
+        (
+            {"numbers": [{"name": "n", "value": "top1", "expected_from": "chance"}]},
+            "no chance is given",
+        ),
         ({"plots": [ITEM["plots"][0] | {"kind": "pie"}]}, "kind=pie is unknown; known: line, bar"),
         ({"numbers": [{"name": "n", "expected": [0, 1]}]}, "missing"),
         ({"tables": [ITEM["tables"][0] | {"where": {"model": "none"}}]}, "no row has"),

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import yaml
 
@@ -11,6 +11,7 @@ from pruner.errors import PrunerError
 
 ITEM_FILE = "item.yaml"
 Where = Mapping[str, Any]
+Source = Literal["paper", "chance", "bound"]  # where an expected range comes from
 Part = TypeVar("Part")
 
 
@@ -18,22 +19,39 @@ Part = TypeVar("Part")
 class Number:
     """A key number: the mean of `value` over the rows that `where` selects.
 
-    With `minus` the mean over those other rows is taken away. `expected` is the range [low, high]
-    that the committed results must lie in; `paper` the number of the paper, None where it has
-    none or it is not known; `differs` says why the two may differ.
+    With `minus` the mean over those other rows is taken away. `paper` is the number of the paper,
+    None where it has none or it is not known; `differs` says why the two may differ. `chance` is
+    what chance reaches on the same programs, as a number or as rows and a column. The committed
+    results must lie in the range `expected`, [low, high], where there is one: `expected_from` says
+    whether it comes from the paper, from chance (by default from chance to 1) or from a bound. No
+    range is drawn around our own results.
     """
 
     name: str
     value: str
-    expected: Sequence[float]
     where: Where = field(default_factory=dict)
     minus: Where | None = None
+    expected: Sequence[float] | None = None
+    expected_from: Source | None = None
+    chance: float | Where | None = None
     paper: float | None = None
     differs: str = ""
 
     def __post_init__(self) -> None:
-        if len(self.expected) != 2 or not self.expected[0] <= self.expected[1]:
-            raise PrunerError(f"number {self.name}: expected={self.expected} must be [low, high]")
+        known, given = get_args(Source), self.expected
+        if given is not None and (len(given) != 2 or not given[0] <= given[1]):
+            raise PrunerError(f"number {self.name}: expected={given} must be [low, high]")
+        if self.expected_from not in (None, *known):
+            raise PrunerError(
+                f"number {self.name}: expected_from={self.expected_from} is unknown; known: "
+                f"{', '.join(known)}"
+            )
+        if given is not None and self.expected_from is None:
+            raise PrunerError(f"number {self.name}: say expected_from, one of {', '.join(known)}")
+        if self.expected_from == "chance" and self.chance is None:
+            raise PrunerError(f"number {self.name}: expected_from=chance, but no chance is given")
+        if isinstance(self.chance, Mapping) and set(self.chance) != {"where", "value"}:
+            raise PrunerError(f"number {self.name}: chance has where and value, or is a number")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import pandas as pd
 
 from pruner.errors import PrunerError
 from pruner.study.book.items import Item, Plot, Table
-from pruner.study.book.plots import digest, svg
+from pruner.study.book.plots import described, digest, svg
 from pruner.study.book.results import (
     Cells,
     Measured,
@@ -29,8 +29,10 @@ Made = TypeVar("Made")
 INTRO = (
     "Written by `python report.py` from the CSV files of `experiments/`; never edited by hand. "
     "Every section is an item of the paper that can be done on the records at hand, with the "
-    "command that remakes it. `make book` remakes all of them. How to read the metrics: "
-    "`experiments/README.md`."
+    "command that remakes it. `make book` remakes all but the live tuning, which needs an idle "
+    "machine (`make book PRESET=alone`). A key number stands beside what chance reaches on the "
+    "same programs and what the paper reports; where a range is expected, it comes from the source "
+    "in brackets, never from our own results. How to read the metrics: `experiments/README.md`."
 )
 SHOWN = {"python": "python", "root": "DATA_ROOT", "data": "DATA", "out": "OUT"}
 STYLE = (
@@ -43,13 +45,17 @@ STYLE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """A piece of the page. `text` has Markdown's backticks; a plot has its SVG and its file."""
+    """A piece of the page. `text` has Markdown's backticks; of a plot it is the file's name.
+
+    A plot has its SVG in `drawing`, its digest in `mark`, and `about`: what it shows, in words.
+    """
 
     kind: Literal["title", "heading", "text", "code", "table", "plot"]
     text: str = ""
     cells: Cells | None = None
     drawing: str = ""
     mark: str = ""
+    about: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +122,7 @@ def _duration(items: Sequence[Item]) -> str:
 
 
 def _summary(numbers: Sequence[tuple[Item, Measured]]) -> Cells:
-    cells = [["item", "of the paper", "key number", "ours", "expected", "paper"]]
+    cells = [["item", "of the paper", "key number", "ours", "chance", "paper", "expected"]]
     for item, one in numbers:
         cells.append([item.title, item.paper, one.number.name, *_values(one)])
     return cells
@@ -125,12 +131,15 @@ def _summary(numbers: Sequence[tuple[Item, Measured]]) -> Cells:
 def _values(one: Measured) -> list[str]:
     paper = "" if one.number.paper is None else f"{one.number.paper:g}"
     verdict = "" if one.inside else " (outside)"
-    return [f"{one.value:.3f}{verdict}", _range(one), paper]
+    chance = "" if one.chance is None else f"{one.chance:.3f}"
+    return [f"{one.value:.3f}{verdict}", chance, paper, _range(one)]
 
 
 def _range(one: Measured) -> str:
-    low, high = one.number.expected
-    return f"{low:g} to {high:g}"
+    if one.expected is None:
+        return ""
+    low, high = one.expected
+    return f"{low:.3g} to {high:.3g} ({one.number.expected_from})"
 
 
 def _head(item: Item) -> list[Block]:
@@ -173,7 +182,7 @@ def _contents(item: Item, rows: pd.DataFrame, *, complete: bool) -> Contents:
 
 def _body(item: Item, contents: Contents) -> Iterable[Block]:
     if contents.numbers:
-        cells = [["key number", "ours", "expected", "paper", "why they may differ"]]
+        cells = [["key number", "ours", "chance", "paper", "expected", "why they may differ"]]
         cells += [[n.number.name, *_values(n), n.number.differs] for n in contents.numbers]
         yield Block(kind="table", cells=cells)
     for table, cells in contents.tables:
@@ -186,6 +195,7 @@ def _body(item: Item, contents: Contents) -> Iterable[Block]:
             text=f"plots/{item.name}-{number}.svg",
             drawing=svg(plot, series),
             mark=digest(plot, series),
+            about=described(plot, series),
         )
 
 
@@ -203,7 +213,7 @@ def _markdown_block(block: Block) -> str:
         case "code":
             return "\n".join(f"    {line}" for line in block.text.splitlines())
         case "plot":
-            return f"![{block.mark}]({block.text})"
+            return f"![{block.about}]({block.text})"
         case "table":
             head, *body = block.cells or [[]]
             lines = [head, ["---"] * len(head), *body]

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from pruner.study.book.items import Plot
 from pruner.study.book.results import Series
@@ -18,6 +19,14 @@ from pruner.study.book.results import Series
 def digest(plot: Plot, series: Sequence[Series]) -> str:
     """Fingerprint of what the plot shows; the drawing itself changes with matplotlib."""
     return hashlib.sha256(repr((plot, list(series))).encode()).hexdigest()[:16]
+
+
+def described(plot: Plot, series: Sequence[Series]) -> str:
+    """What the plot shows, in words: for readers who do not see it."""
+    shape = "Lines" if plot.kind == "line" else "Bars"
+    names = ", ".join(one.name for one in series)
+    x, y = plot.xlabel or plot.x, plot.ylabel or plot.y
+    return f"{shape} of {y} over {x}: {names}. {plot.title}"
 
 
 def svg(plot: Plot, series: Sequence[Series]) -> str:
@@ -30,6 +39,7 @@ def svg(plot: Plot, series: Sequence[Series]) -> str:
         _lines(axis, series) if plot.kind == "line" else _bars(axis, series)
         for name in plot.log:
             axis.set(**{f"{name}scale": "log"})
+            _plain_ticks(axis, name)
         axis.set_xlabel(plot.xlabel or (plot.x if plot.kind == "line" else ""))
         axis.set_ylabel(plot.ylabel or plot.y)
         axis.grid(axis="y", alpha=0.3)
@@ -39,6 +49,16 @@ def svg(plot: Plot, series: Sequence[Series]) -> str:
     text = stream.getvalue()
     element = text[text.index("<svg") :].replace("<svg", f"<svg role='img' data-of='{mark}'", 1)
     return re.sub(r"[ \t]+\n", "\n", re.sub(r"<metadata>.*?</metadata>", "", element, flags=re.S))
+
+
+def _plain_ticks(axis: Axes, name: str) -> None:
+    """Ticks of a logarithmic axis as plain numbers, at 1, 2 and 5 where there are few decades."""
+    one = axis.xaxis if name == "x" else axis.yaxis
+    low, high = one.get_view_interval()
+    narrow = high < 100 * low
+    one.set_major_locator(LogLocator(subs=(1, 2, 5) if narrow else (1,)))
+    one.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    one.set_minor_formatter(NullFormatter())
 
 
 def _lines(axis: Axes, series: Sequence[Series]) -> None:

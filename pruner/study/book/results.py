@@ -1,6 +1,6 @@
 """Numbers of the book: from the CSV files of an item to means, spreads and cells."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,16 +47,25 @@ def select(rows: pd.DataFrame, where: Where) -> pd.DataFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A key number with its value."""
+    """A key number with its value, and what chance reaches."""
 
     number: Number
     value: float
+    chance: float | None = None
+
+    @property
+    def expected(self) -> tuple[float, float] | None:
+        """The range it should lie in."""
+        if self.number.expected is not None:
+            return self.number.expected[0], self.number.expected[1]
+        if self.number.expected_from == "chance" and self.chance is not None:
+            return self.chance, 1.0
+        return None
 
     @property
     def inside(self) -> bool:
-        """Whether it lies in the expected range."""
-        low, high = self.number.expected
-        return low <= self.value <= high
+        """Whether it lies in the expected range; without one it does."""
+        return self.expected is None or self.expected[0] <= self.value <= self.expected[1]
 
 
 def measure(number: Number, rows: pd.DataFrame) -> Measured:
@@ -65,9 +74,12 @@ def measure(number: Number, rows: pd.DataFrame) -> Measured:
         value = _mean(select(rows, number.where), number.value)
         if number.minus is not None:
             value -= _mean(select(rows, number.minus), number.value)
+        chance = number.chance
+        if isinstance(chance, Mapping):
+            chance = _mean(select(rows, chance["where"]), chance["value"])
     except NoRows as error:
         raise NoRows(f"number {number.name}: {error}") from error
-    return Measured(number=number, value=value)
+    return Measured(number=number, value=value, chance=chance)
 
 
 def _mean(rows: pd.DataFrame, column: str) -> float:

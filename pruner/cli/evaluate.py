@@ -100,7 +100,7 @@ def _learned(
 
 def _symbolic(
     config: DictConfig,
-    draft: AnalyzerChoice,
+    choice: AnalyzerChoice,
     root: RecordRoot,
     platforms: tuple[str, ...],
     folder: Path,
@@ -109,7 +109,7 @@ def _symbolic(
     judged = judge_draft(
         root,
         platforms,
-        draft,
+        choice,
         conf=conf_folder(),
         device_of=partial(_device, config),
         folder=folder,

@@ -1,4 +1,4 @@
-"""Devices: the constants a draft model and a legality check need, one YAML file a platform.
+"""Devices: the constants that the analyzer and the check of GPU code need, one YAML file a platform.
 
 A file under ``conf/platform`` holds exactly the constructor arguments of `GpuDevice` or
 `CpuDevice` (its ``kind`` says which), each number in the unit its name states and with its source
@@ -69,7 +69,7 @@ class GpuDevice(Device):
     compiled_threads_per_block: int | None = None  # registers are allotted for it; null: the block
     scalar_registers: bool = False  # addresses and counters live in registers of their own
     architecture: str | None = None  # as targets name it: -arch=sm_80, -mcpu=gfx906
-    register_cap: int = 128  # registers per thread from which the draft model counts spilling
+    register_cap: int = 128  # registers per thread from which the analyzer counts spilling
     official_peak_flops_per_s: float | None = None
     official_dram_bytes_per_s: float | None = None
     official_num_sms: int | None = None

@@ -95,7 +95,7 @@ class Judged:
 def judge_draft(
     root: RecordRoot,
     platforms: Sequence[str],
-    draft: AnalyzerChoice,
+    choice: AnalyzerChoice,
     *,
     conf: Path,
     device_of: Callable[[str], Device],
@@ -118,14 +118,14 @@ def judge_draft(
             read = pools.of(
                 platform, device, root.read(quarantine, platform, duplicates=duplicates)
             )
-            scorer = draft.scorer(conf, device)
-            if not draft.calibrate:
-                if draft.form == "hardware" and isinstance(scorer, Analyzer):
+            scorer = choice.scorer(conf, device)
+            if not choice.calibrate:
+                if choice.form == "hardware" and isinstance(scorer, Analyzer):
                     rates[device.name] = scorer.constants.origin
                 scored += _scores(pools, read, scorer)
                 continue
             assert isinstance(scorer, Analyzer), scorer  # AnalyzerChoice lets no other form through
-            fitted = _calibrated(list(pools.symbols(read, scorer)), draft, scorer, folder)
+            fitted = _calibrated(list(pools.symbols(read, scorer)), choice, scorer, folder)
             scored += fitted.tasks
             fits[device.name] = fitted.report
             progress.tell(
@@ -160,13 +160,13 @@ def _scores(pools: Pools, read: Iterator[TaskRecords], scorer: Any) -> list[Scor
 
 
 def _calibrated(
-    tasks: Sequence[TaskSymbols], draft: AnalyzerChoice, analyzer: Analyzer, folder: Path
+    tasks: Sequence[TaskSymbols], choice: AnalyzerChoice, analyzer: Analyzer, folder: Path
 ) -> Judged:
     """Every task is scored with rates fitted to the other half; rates of all tasks are saved."""
-    rng = np.random.default_rng(draft.seed)
-    halves, fits = cross_calibrated(tasks, analyzer, draft.calibrate, rng)
+    rng = np.random.default_rng(choice.seed)
+    halves, fits = cross_calibrated(tasks, analyzer, choice.calibrate, rng)
     start = analyzer.uncalibrated()
-    whole = calibrate(sample_programs(tasks, start, draft.calibrate, rng), start)
+    whole = calibrate(sample_programs(tasks, start, choice.calibrate, rng), start)
     path = folder / "draft" / f"{analyzer.device.name}.yaml"
     path.parent.mkdir(exist_ok=True)
     save_constants(path, whole.constants)

@@ -1,4 +1,4 @@
-"""The draft's GPU symbols of any program that the engine replays, from its loop nests.
+"""The analyzer's GPU symbols of any program that the engine replays, from its loop nests.
 
 The columns are :data:`~pruner.features.symbols.table.GPU_COLUMNS`. Where a loop that was fused from
 several dimensions is only partly inside a block, each dimension spans what interval arithmetic

@@ -1,6 +1,6 @@
 """The official analyzer's symbols: 11 numbers per written buffer (feature_psa.cc).
 
-These are the inputs of the released draft model (PSA); docs/paper.md section 2.5 has their quirks.
+These are the inputs of the released analyzer (PSA); docs/paper.md section 2.5 has their quirks.
 The paper's own symbols S1 to S8 are a different, cleaner set.
 """
 

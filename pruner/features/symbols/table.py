@@ -1,4 +1,4 @@
-"""The draft's symbols as tables of columns, and the container of their values.
+"""The analyzer's symbols as tables of columns, and the container of their values.
 
 Per statement (the last store of a stage), in elements and operations unless a unit says otherwise.
 S1 to S8 are the paper's (Pruner, ASPLOS'25, Table 2); the other GPU columns are what a model of the

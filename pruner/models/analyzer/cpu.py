@@ -24,7 +24,7 @@ from jaxtyping import Float
 from pruner.features.symbols.table import Symbols
 from pruner.program.device import CpuDevice
 
-Array = Float[np.ndarray, "..."]
+Array = Float[np.ndarray, "statement program"]
 _FLOAT_BYTES = 4.0
 
 

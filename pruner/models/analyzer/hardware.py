@@ -28,7 +28,7 @@ from pruner.models.analyzer.constants import AnalyzerConstants
 from pruner.program.device import GpuDevice
 from pruner.program.nests import SHARED
 
-Array = Float[np.ndarray, "..."]
+Array = Float[np.ndarray, " program"]
 _BYTES = 4.0
 _SECTOR = 8.0  # elements of the smallest transfer between cache and memory (32 bytes)
 _LOAD_LANES = 32

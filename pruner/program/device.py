@@ -1,4 +1,4 @@
-"""Devices: the constants that the analyzer and the check of GPU code need, one YAML file a platform.
+"""Devices: constants for the analyzer and the check of GPU code, one YAML file a platform.
 
 A file under ``conf/platform`` holds exactly the constructor arguments of `GpuDevice` or
 `CpuDevice` (its ``kind`` says which), each number in the unit its name states and with its source

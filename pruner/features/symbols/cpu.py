@@ -1,4 +1,4 @@
-"""The analyzer's symbols of CPU programs: register tile, cache footprints and traffic, lanes, cores.
+"""The analyzer's CPU symbols: register tile, cache footprints and traffic, lanes, cores.
 
 Per statement (the last store of a stage) and for the whole program unless said otherwise; the idea
 is the paper's (Table 2: what a level holds, what it does, what it moves), the levels are those of a

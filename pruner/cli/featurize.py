@@ -1,10 +1,10 @@
 """``python featurize.py``: write the features of record files as NumPy archives.
 
 One ``<out>/<platform>/<task>.npz`` for each record file, with a row for every readable record:
-`index` int64 [N] line numbers (from 0), `statement` float32 [N, S, 164] zero padded,
-`num_statements` int32 [N], `dataflow` float32 [N, 10 or 8, 23], `valid` bool [N] (False: could not
-be replayed, rows are zero), with ``features.psa=true`` also `psa` float32 [N, S, 11]; `about` tells
-how it was made (JSON).
+`index` int64 [N] line numbers (from 0), `statement` float32 [N, S, columns] zero padded,
+`num_statements` int32 [N], `dataflow` float32 [N, 10 or 8, columns], `valid` bool [N] (False: could
+not be replayed, rows are zero), with ``features.psa=true`` also `psa` float32 [N, S, columns];
+`about` tells how it was made (JSON). Columns: :mod:`pruner.features.columns`.
 """
 
 import json

@@ -52,7 +52,7 @@ def import_checkpoint(config: DictConfig) -> dict[str, Any]:
     save_config(folder, config)
     save_checkpoint(folder / CHECKPOINT, ranker, info)
     num_parameters = sum(p.numel() for p in ranker.network.parameters())
-    say(f"{num_parameters:,} parameters and 174 + 23 column maxima from {source.name}")
+    say(f"{num_parameters:,} parameters and their column maxima from {source.name}")
     result = {
         "checkpoint": str(folder / CHECKPOINT),
         "run_dir": str(folder),

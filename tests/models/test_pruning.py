@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from pruner.models.programs.pruning import spread
+from pruner.models.programs.assemble import spread
 from pruner.models.programs.store import ProgramStore, TaskPrograms
 from tests.models import synthetic
 

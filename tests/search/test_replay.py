@@ -12,7 +12,6 @@ from pruner.models.adaptation.unchanged import Unchanged
 from pruner.models.adaptation.warm import Scratch
 from pruner.models.networks.pacm import PaCM
 from pruner.models.programs.store import ProgramStore
-from pruner.models.programs.subset import subset
 from pruner.search.explorer import ExplorerSettings
 from pruner.search.offline.pool import Clock, PoolSpace
 from pruner.search.offline.recorded import RecordedPool
@@ -106,7 +105,7 @@ def test_relative_latency_is_the_geometric_mean_over_tasks():
 
 def test_a_subset_has_the_rows_and_labels_of_its_programs():
     store = synthetic.store(3, sizes=(5, 6))
-    part = subset(store, torch.tensor([7, 1, 3]))
+    part = store.subset(torch.tensor([7, 1, 3]))
     whole = store.programs(torch.tensor([1, 3, 7]))
     mine = part.programs(torch.arange(3))
     assert torch.equal(mine.statement, whole.statement)

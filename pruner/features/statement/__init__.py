@@ -1,1 +1,1 @@
-"""The 164 columns of one buffer-store statement (Ansor's feature definition)."""
+"""The columns of one buffer-store statement (Ansor's feature definition)."""

@@ -4,7 +4,6 @@ import torch
 
 from pruner.models.adaptation.base import Setting
 from pruner.models.adaptation.fitting import Example, OnlineFit, normalised
-from pruner.models.programs.subset import subset
 
 
 def source_example(setting: Setting, method: str, most: int) -> Example:
@@ -17,5 +16,5 @@ def source_example(setting: Setting, method: str, most: int) -> Example:
     generator = torch.Generator().manual_seed(setting.seed)
     index = torch.randperm(store.num_programs, generator=generator)[:most]
     seen = store.relative() if ranker.relative else store
-    chosen = normalised(subset(seen, index), ranker.scaler)
+    chosen = normalised(seen.subset(index), ranker.scaler)
     return Example(store=chosen, index=OnlineFit.learnable(chosen))

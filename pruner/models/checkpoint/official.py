@@ -44,8 +44,8 @@ LAYERS = {
 class OfficialWeights:
     """What an official checkpoint holds.
 
-    `state` by official name; `statement_max` float32 [174] and `dataflow_max` float32 [23] divide
-    the raw features; `sha256` is the file's.
+    `state` by official name; `statement_max` (statement columns, then flags) and `dataflow_max`
+    divide the raw features; `sha256` is the file's.
     """
 
     state: Mapping[str, Tensor]

@@ -2,7 +2,7 @@
 
 Published: joint network and hardware features, an attention-inspired ranker, transfer to hardware
 it has not seen, and a training set cut to 55 % at equal pairwise accuracy
-(:func:`pruner.models.programs.pruning.spread`). No code is public, so layout and sizes are ours:
+(:func:`pruner.models.programs.assemble.spread`). No code is public, so layout and sizes are ours:
 every statement row and the device become tokens of one width, attend to each other and are added.
 """
 

@@ -19,16 +19,6 @@ def segment_sum(
     return zeros.index_add(0, segment, rows)
 
 
-def group_means(
-    values: Float[Tensor, "item column"], group: Int[Tensor, " item"], num_groups: int
-) -> Float[Tensor, "group column"]:
-    """Mean of every group; zeros for a group without items."""
-    total = torch.zeros((num_groups, values.shape[1]), dtype=values.dtype)
-    total.index_add_(0, group, values)
-    count = torch.bincount(group, minlength=num_groups).clamp(min=1)
-    return total / count[:, None]
-
-
 def statement_encoder(columns: int, width: int) -> nn.Sequential:
     """Two layers with ReLU for every statement row, as in TenSet and Pruner."""
     return nn.Sequential(nn.Linear(columns, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())

@@ -9,7 +9,7 @@ from pruner.models.programs.batch import NUM_STATEMENT_COLUMNS, ProgramBatch
 
 
 class TenSetMLP(Network):
-    """174 -> 256 -> 256 for every statement, sum, two residual layers, one score."""
+    """columns -> 256 -> 256 for every statement, sum, two residual layers, one score."""
 
     def __init__(self, *, width: int = 256, num_residual: int = 2) -> None:
         super().__init__()

@@ -1,8 +1,9 @@
 """PaCM, the pattern-aware cost model of Pruner (ASPLOS'25, section on PaCM; sizes of the release).
 
-Statement branch: 174 -> 256 -> 256 for every statement, summed over statements. Dataflow branch:
-23 -> 64 -> 128 for every row of the data movement pattern, self-attention with residual, summed
-over rows. Both are joined, normalised over programs and passed through two residual layers.
+Statement branch: columns -> 256 -> 256 for every statement, summed over statements. Dataflow
+branch: columns -> 64 -> 128 for every row of the data movement pattern, self-attention with
+residual, summed over rows. Both are joined, normalised over programs and passed through two
+residual layers.
 """
 
 import torch

@@ -11,11 +11,20 @@ workload flags and the structure of schedules stay.
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from pruner.models.networks.layers import group_means
 from pruner.models.programs.batch import NUM_STATEMENT_FEATURES, ProgramBatch
+
+
+def group_means(
+    values: Float[Tensor, "item column"], group: Int[Tensor, " item"], num_groups: int
+) -> Float[Tensor, "group column"]:
+    """Mean of every group; zeros for a group without items."""
+    total = torch.zeros((num_groups, values.shape[1]), dtype=values.dtype)
+    total.index_add_(0, group, values)
+    count = torch.bincount(group, minlength=num_groups).clamp(min=1)
+    return total / count[:, None]
 
 
 def places(program: Int[Tensor, " row"]) -> Int[Tensor, " row"]:
@@ -34,7 +43,7 @@ def places(program: Int[Tensor, " row"]) -> Int[Tensor, " row"]:
 
 @dataclass(frozen=True, slots=True)
 class Center:
-    """Mean candidate of one task: `statement` [place, 164], `dataflow` [slot, 23].
+    """Mean candidate of one task: `statement` [place, column], `dataflow` [slot, flow].
 
     `tokens` [place]: mean decisions, where the programs have primitive tokens.
     """

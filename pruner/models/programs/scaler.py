@@ -18,7 +18,7 @@ def positive_or_one(value: Float[Tensor, " column"]) -> Float[Tensor, " column"]
 
 
 class ColumnScaler(nn.Module):
-    """``clamp((x - center) / scale, -limit, limit)`` for the 174 statement and 23 dataflow columns.
+    """``clamp((x - center) / scale, -limit, limit)`` for statement and dataflow columns.
 
     Two uses: the official division by column maxima (center 0, no limit) and standard scores. The
     vectors are buffers: they travel with the weights, to devices and into checkpoints.

@@ -1,7 +1,7 @@
 """All programs of a training or evaluation run in memory, without padding.
 
 Statement rows of all programs lie one after another in one float32 array, so a batch is one
-contiguous gather. The 10 workload flags are the same for all programs of a task and are stored
+contiguous gather. The workload flags are the same for all programs of a task and are stored
 once for each task.
 """
 
@@ -18,7 +18,6 @@ from pruner.data.tasks import TaskKey
 from pruner.errors import DataError
 from pruner.features.batch import ProgramFeatures
 from pruner.features.primitives import PrimitiveTokens
-from pruner.models.networks.layers import group_means
 from pruner.models.programs.batch import (
     NUM_DATAFLOW_COLUMNS,
     NUM_STATEMENT_COLUMNS,
@@ -26,7 +25,7 @@ from pruner.models.programs.batch import (
     LabelledBatch,
     ProgramBatch,
 )
-from pruner.models.programs.relative import Center
+from pruner.models.programs.relative import Center, group_means
 from pruner.models.programs.scaler import ColumnScaler, positive_or_one
 from pruner.models.programs.tokens import ProgramTokens
 
@@ -70,9 +69,9 @@ class TaskPrograms:
 class ProgramStore:
     """Programs of many tasks; programs of one task are neighbours, tasks in the given order.
 
-    `rows` [row, 164], `row_start` [N + 1], `dataflow` [N, slots, 23], `flags` [task, 10], `task`
-    [N], `latency_s` [N] (float64), `line` [N], `digest` uint64 [N]; `tokens` of all programs where
-    every task has them.
+    `rows` [row, column], `row_start` [N + 1], `dataflow` [N, slots, flow], `flags` [task, flag],
+    `task` [N], `latency_s` [N] (float64), `line` [N], `digest` uint64 [N]; `tokens` of
+    all programs where every task has them.
     """
 
     keys: tuple[TaskKey, ...]
@@ -178,6 +177,28 @@ class ProgramStore:
             dataflow=self.dataflow[index],
             platform=self.platform[self.task[index]],
             platforms=self.platforms,
+            tokens=None if self.tokens is None else self.tokens.take(index),
+        )
+
+    def subset(self, index: Int[Tensor, " program"]) -> "ProgramStore":
+        """The given programs, in store order; tasks keep their numbers, also those left empty.
+
+        Labels are computed anew: the best latency of the subset / latency, the best so far of what
+        an online learner has measured.
+        """
+        index = index.sort().values
+        rows, _ = self.row_index(index)
+        counts = self.row_start[index + 1] - self.row_start[index]
+        return replace(
+            self,
+            rows=self.rows[rows],
+            row_start=torch.cat([torch.zeros(1, dtype=torch.long), counts.cumsum(0)]),
+            dataflow=self.dataflow[index],
+            task=self.task[index],
+            latency_s=self.latency_s[index],
+            line=self.line[index],
+            digest=self.digest[index.numpy()],
+            num_failed=0,
             tokens=None if self.tokens is None else self.tokens.take(index),
         )
 

@@ -30,8 +30,7 @@ from pruner.models.checkpoint.checkpoint import (
     save_checkpoint,
 )
 from pruner.models.model import Model, Network
-from pruner.models.programs.assemble import divide, sampled, sampled_tasks, seen_tasks
-from pruner.models.programs.pruning import spread
+from pruner.models.programs.assemble import divide, sampled, sampled_tasks, seen_tasks, spread
 from pruner.models.programs.store import ProgramStore
 from pruner.models.ranker import NeuralRanker, Ranker
 from pruner.models.registry import ModelSpec, Trainable, models_with

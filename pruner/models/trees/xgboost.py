@@ -10,8 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pruner.errors import MissingExtra
-from pruner.models.networks.layers import group_means
 from pruner.models.programs.batch import NUM_STATEMENT_FEATURES
+from pruner.models.programs.relative import group_means
 from pruner.models.programs.store import ProgramStore
 from pruner.models.ranker import Ranker
 
@@ -21,9 +21,9 @@ Pooling = Literal["sum", "mean", "max"]
 def pooled(
     store: ProgramStore, index: Int[Tensor, " program"], pooling: Sequence[Pooling]
 ) -> Float[np.ndarray, "program column"]:
-    """Pool the 164 statement columns of each program, then append flags and statement count.
+    """Pool the statement columns of each program, then append flags and statement count.
 
-    Columns: one block of 164 for each pooling in the given order, 10 workload flags, the number of
+    Columns: one block of them for each pooling in the given order, workload flags, the number of
     statements. A program without statements has zeros.
     """
     rows, _ = store.row_index(index)

@@ -15,7 +15,6 @@ from pruner.arrays import Decisions
 from pruner.models.adaptation.base import Adaptation
 from pruner.models.programs.relative import Center
 from pruner.models.programs.store import ProgramStore
-from pruner.models.programs.subset import subset
 from pruner.search.explorer import ScoreFunction
 from pruner.search.offline.recorded import RecordedPool, table
 from pruner.search.offline.session import Measurer
@@ -69,7 +68,7 @@ class PoolModel:
     def _update(self) -> None:
         index = torch.cat(self._measured)
         if len(index) > self._num_learned:
-            self.adaptation.update(subset(self._store, index))
+            self.adaptation.update(self._store.subset(index))
             self._num_learned = len(index)
             self._informed = self._informed or max(map(len, self._measured)) > 1
 

@@ -18,7 +18,6 @@ from pruner.models.adaptation.base import Adaptation
 from pruner.models.judging import metrics
 from pruner.models.programs.relative import Center
 from pruner.models.programs.store import ProgramStore
-from pruner.models.programs.subset import subset
 from pruner.models.ranker import Ranker
 from pruner.search.offline.learners import PoolModel
 from pruner.search.offline.pool import Clock, PoolMeasurer
@@ -152,7 +151,7 @@ def quality_by_labels(
         adaptation = make()
         adaptation.ranker.centers.update(centers)
         if size:
-            adaptation.update(subset(labelled, drawn[:size]))
+            adaptation.update(labelled.subset(drawn[:size]))
         found[name] = Quality.of(adaptation.ranker, held_out)
     return found
 

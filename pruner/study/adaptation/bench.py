@@ -18,7 +18,6 @@ from pruner.models.checkpoint.checkpoint import CheckpointInfo
 from pruner.models.model import Network
 from pruner.models.programs.reading import Dataflow, Tally, featurize_task
 from pruner.models.programs.store import ProgramStore
-from pruner.models.programs.subset import subset
 from pruner.models.ranker import NeuralRanker
 from pruner.program.dag.task_index import TaskIndex, task_index_of
 from pruner.search.offline.recorded import RecordedPool, recorded_pool
@@ -236,14 +235,14 @@ def _split(store: ProgramStore, chosen: Chosen, seed: int) -> Split:
 
 def _of_workloads(store: ProgramStore, identities: frozenset[str]) -> ProgramStore | None:
     tasks = [n for n, key in enumerate(store.keys) if key.identity in identities]
-    return subset(store, store.programs_of(tasks)) if tasks else None
+    return store.subset(store.programs_of(tasks)) if tasks else None
 
 
 def _thinned(store: ProgramStore, chosen: Chosen, each: int) -> ProgramStore:
     """At most `each` programs, evenly spaced, of every task that the source model may see."""
     tasks = [n for n, key in enumerate(store.keys) if key.identity not in chosen.unseen]
     parts = [store.programs_of([task]) for task in tasks]
-    return subset(store, torch.cat([p[:: max(1, len(p) // each)][:each] for p in parts]))
+    return store.subset(torch.cat([p[:: max(1, len(p) // each)][:each] for p in parts]))
 
 
 def _summary(target: str, chosen: Chosen, info: CheckpointInfo) -> str:

@@ -17,7 +17,6 @@ from pruner.models.checkpoint.official import official_ranker, read_official
 from pruner.models.judging import metrics
 from pruner.models.programs.relative import Center
 from pruner.models.programs.store import ProgramStore
-from pruner.models.programs.subset import subset
 from tests.models import synthetic
 from tests.models.adaptation import shifted
 from tests.models.adaptation.shifted import METHODS, NETWORKS, adaptation, scores
@@ -35,7 +34,7 @@ def accuracy(adapted, programs):
 
 def first(store, num):
     """The first programs of every task: what has been measured so far."""
-    return subset(store, torch.cat([store.programs_of([t])[:num] for t in range(3)]))
+    return store.subset(torch.cat([store.programs_of([t])[:num] for t in range(3)]))
 
 
 def updates_to_learn(method):
@@ -147,7 +146,7 @@ def test_the_first_population_is_the_centre_for_good():
 def test_tasks_without_programs_get_no_centre():
     here = world()
     adapted = adaptation("finetune", here)
-    adapted.update(subset(here.target, here.target.programs_of([2])))
+    adapted.update(here.target.subset(here.target.programs_of([2])))
     assert set(adapted.ranker.centers) == {here.target.keys[2]}
 
 

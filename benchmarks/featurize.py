@@ -35,6 +35,7 @@ sys.path.insert(0, str(HERE.parent))
 from benchmarks.synthetic import as_steps, largest_group, records_of, vectors  # noqa: E402
 from pruner.data.workload import fused_from_name  # noqa: E402
 from pruner.features import featurize_steps  # noqa: E402
+from pruner.files import write_json  # noqa: E402
 from pruner.program.dag.task_index import find_dag  # noqa: E402
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TVM_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -215,6 +216,9 @@ def main() -> None:
         print(json.dumps(row), file=sys.stderr)
     ratios = [row["ratio"] for row in result["cases"] if row["ratio"]]
     result["ratio_min"] = min(ratios, default=None)
+    kept = Path(__file__).parent / "results" / "featurize.json"
+    kept.parent.mkdir(exist_ok=True)
+    write_json(kept, result, indent=1)
     print(json.dumps(result))
 
 

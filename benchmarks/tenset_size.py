@@ -29,6 +29,7 @@ sys.path.insert(0, str(HERE.parent))
 
 from benchmarks.synthetic import largest_group, records_of, vectors  # noqa: E402
 from pruner.features import featurize_vectors  # noqa: E402
+from pruner.files import write_json  # noqa: E402
 from pruner.models.networks.pacm import PaCM  # noqa: E402
 from pruner.models.programs.store import ProgramStore, TaskPrograms  # noqa: E402
 from pruner.models.ranker import NeuralRanker  # noqa: E402
@@ -142,6 +143,9 @@ def main() -> None:
         "slowdown": round(on_the_fly / with_cache - 1, 3),
         "slowdown_one_pass": round(once / once_count / (with_cache / count) - 1, 3),
     }
+    kept = Path(__file__).parent / "results" / "tenset_size.json"
+    kept.parent.mkdir(exist_ok=True)
+    write_json(kept, result, indent=1)
     print(json.dumps(result))
 
 

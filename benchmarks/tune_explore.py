@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from pruner.data.tasks import TaskKey
+from pruner.files import write_json
 from pruner.models.adaptation.base import Setting
 from pruner.models.adaptation.warm import Scratch
 from pruner.models.analyzer.analyzer import load_analyzer
@@ -127,6 +128,9 @@ def main() -> None:
         "floor": FLOOR,
         "ratio_min": min(case["ratio"] for case in results.values()),
     }
+    kept = Path(__file__).parent / "results" / "tune_explore.json"
+    kept.parent.mkdir(exist_ok=True)
+    write_json(kept, line, indent=1)
     print(json.dumps(line))
 
 

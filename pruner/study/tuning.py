@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pruner.errors import DataError
 from pruner.files import load_metrics
+from pruner.study.plots import plain_log_ticks
 from pruner.tune.phases import IDLE, PHASES
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 
@@ -25,6 +25,7 @@ class RunCurve:
     """
 
     name: str
+    tasks: tuple[str, ...]
     trial: NDArray[np.int64]
     elapsed_s: NDArray[np.float64]
     best_s: NDArray[np.float64]
@@ -57,6 +58,7 @@ def load_run(folder: Path) -> RunCurve:
     number, elapsed_s, best_s = best_curve(trials, weights)
     return RunCurve(
         name=folder.name,
+        tasks=tuple(weights),
         trial=number,
         elapsed_s=elapsed_s,
         best_s=best_s,
@@ -79,43 +81,43 @@ def draw(runs: Sequence[RunCurve], folder: Path) -> list[Path]:
     return [_draw_curves(runs, folder / CURVES), _draw_time(runs, folder / TIME)]
 
 
-def _figure(columns: int) -> tuple[Any, Any]:
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot.subplots(1, columns, figsize=(5.5 * columns, 3.6), layout="constrained")
-
-
 def _draw_curves(runs: Sequence[RunCurve], path: Path) -> Path:
-    figure, axes = _figure(2)
-    for axis, label in zip(axes, ("measured candidates", "seconds"), strict=True):
-        for run in runs:
-            x = run.trial if label != "seconds" else run.elapsed_s
-            axis.step(x, 1e3 * run.best_s, where="post", label=run.name)
-        axis.set(xlabel=label, ylabel="best latency (ms)", yscale="log")
-        axis.grid(visible=True, which="both", alpha=0.3)
-    axes[0].legend(fontsize=7)
-    return _save(figure, path)
+    """A row of panels for each set of tasks: latencies of different programs share no axis."""
+    from matplotlib.figure import Figure
+
+    groups: dict[tuple[str, ...], list[RunCurve]] = {}
+    for run in runs:
+        groups.setdefault(run.tasks, []).append(run)
+    figure = Figure(figsize=(10.5, 3.2 * len(groups)), layout="constrained")
+    table = figure.subplots(len(groups), 2, squeeze=False)
+    for axes, (tasks, members) in zip(table, groups.items(), strict=True):
+        for axis, label in zip(axes, ("measured candidates", "seconds"), strict=True):
+            for run in members:
+                x = run.trial if label != "seconds" else run.elapsed_s
+                axis.step(x, 1e3 * run.best_s, where="post", label=run.name)
+            axis.set(xlabel=label, ylabel="best latency (ms)")
+            plain_log_ticks(axis)
+            axis.grid(visible=True, which="both", alpha=0.3)
+        axes[0].set_title(tasks[0] if len(tasks) == 1 else f"{len(tasks)} tasks", fontsize=9)
+        axes[1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+    figure.savefig(path, dpi=130)
+    return path
 
 
 def _draw_time(runs: Sequence[RunCurve], path: Path) -> Path:
-    figure, axis = _figure(1)
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8.0, 1.6 + 0.4 * len(runs)), layout="constrained")
+    axis = figure.subplots()
     left = np.zeros(len(runs))
     for name in NAMES:
         width = np.array([run.seconds.get(name, 0.0) for run in runs])
-        axis.barh([run.name for run in runs], width, left=left, label=name)
+        if width.any():
+            axis.barh([run.name for run in runs], width, left=left, label=name)
         left += width
     axis.set(xlabel="seconds")
     axis.tick_params(axis="y", labelsize=7)
-    axis.legend(fontsize=7, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
-    return _save(figure, path)
-
-
-def _save(figure: Any, path: Path) -> Path:
-    from matplotlib import pyplot
-
+    if axis.get_legend_handles_labels()[0]:
+        figure.legend(fontsize=7, ncols=6, loc="outside upper center", frameon=False)
     figure.savefig(path, dpi=130)
-    pyplot.close(figure)
     return path

@@ -8,11 +8,11 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from pruner.files import write_table
 from pruner.search.offline.comparison import Cell, Comparison
 from pruner.study.adaptation.cells import REFERENCES, Cells
+from pruner.study.plots import plain_log_ticks
 
 TABLE, PLOT = "results.csv", "curves.png"
 _POINTS = 200
@@ -103,14 +103,6 @@ def plot_curves(comparison: Comparison, path: Path, title: str) -> None:
     axes[-1][1].set_xlabel("simulated seconds")
     figure.suptitle(f"{title}: geometric mean of tasks, mean and range of seeds")
     figure.savefig(path, dpi=110)
-
-
-def plain_log_ticks(axis: Axes) -> None:
-    """A logarithmic y axis whose ticks are plain numbers."""
-    axis.set_yscale("log")
-    axis.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _draw(row: Sequence[Axes], comparison: Comparison, method: str, color: Any, style: str) -> None:

@@ -17,11 +17,11 @@ from jaxtyping import install_import_hook
 
 from tests import shapes
 
-# Array shapes in the annotations of the models hold in every test. Only there: the wrappers around
-# every call would triple the time of the program and feature tests.
+# Array shapes in the annotations of the models and of the features' container hold in every test.
+# Only there: wrappers around every call would triple the time of the program and feature tests.
 # The hook imports the checker by the first part of its name, and pytest makes its own `tests`.
 sys.modules["shapes"] = shapes
-install_import_hook("pruner.models", "shapes.arrays_checked")
+install_import_hook(["pruner.models", "pruner.features.batch"], "shapes.arrays_checked")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -10,16 +10,14 @@ class Model:
 
     `needs_fit`: it learns from measurements before it can score. `is_network`: it is trained by
     gradients, so it can be adapted. `grows_online`: it is fitted anew, within seconds, after every
-    batch of a tuning run. `reads_records`: it scores steps of recorded programs itself, without a
-    store of features. `reads_primitives`: it scores the sequence of schedule primitives, which live
-    design spaces do not have. `num_dataflow_rows`: how many rows of the dataflow pattern it was
-    made for; None where it reads none.
+    batch of a tuning run. `reads_primitives`: it scores the sequence of schedule primitives, which
+    live design spaces do not have. `num_dataflow_rows`: how many rows of the dataflow pattern it
+    was made for; None where it reads none.
     """
 
     needs_fit: ClassVar[bool] = True
     is_network: ClassVar[bool] = False
     grows_online: ClassVar[bool] = False
-    reads_records: ClassVar[bool] = False
     reads_primitives: ClassVar[bool] = False
     num_dataflow_rows: int | None = None
 

@@ -1,6 +1,8 @@
 """Configuration files: each composes, chooses only our own or torch's classes, and can be built."""
 
 import inspect
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,10 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.utils import get_class, get_method
 from omegaconf import OmegaConf
+
+from pruner.cli.recipe import recipe_of
+from pruner.models.training.fit import TRAINER
+from pruner.models.training.recipe import Recipe
 
 CONF = Path(__file__).parents[2] / "conf"
 ALLOWED = ("pruner.", "torch.optim.", "pytorch_lightning.")
@@ -74,3 +80,20 @@ def test_help_shows_usage_and_choices(command, monkeypatch, capsys):
     for group in GROUPS[command]:
         assert f"  {group}: {min(path.stem for path in (CONF / group).glob('*.yaml'))}" in text
     assert "$" not in text.replace("${", "")  # nothing that Hydra would fill in
+
+
+def parts_of(value):
+    """What a factory or an object is made of."""
+    if isinstance(value, partial):
+        return value.func, value.keywords
+    if isinstance(value, type) or (callable(value) and not hasattr(value, "of_lists")):
+        return value, {}
+    return (type(value), vars(value)) if hasattr(value, "__dict__") else value
+
+
+def test_a_recipe_from_python_is_that_of_the_command():
+    GlobalHydra.instance().clear()
+    given, default = recipe_of(composed("train")), Recipe()
+    for name in (field.name for field in fields(Recipe) if field.name != "trainer"):
+        assert parts_of(getattr(given, name)) == parts_of(getattr(default, name)), name
+    assert given.trainer == TRAINER

@@ -36,7 +36,6 @@ class AnalyzerChoice(Model):
     """
 
     needs_fit: ClassVar[bool] = False
-    reads_records: ClassVar[bool] = True
 
     form: AnyForm = "hardware"
     without: Literal["c", "m"] | None = None

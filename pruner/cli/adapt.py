@@ -10,12 +10,12 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from pruner.cli import loggers
-from pruner.cli.dataset import record_root
 from pruner.cli.door import run_door
 from pruner.cli.options import build, plain
 from pruner.cli.output import say
 from pruner.cli.progress import track
 from pruner.cli.recipe import recipe_of, watching
+from pruner.cli.records import record_root
 from pruner.cli.runs import new_run_folder, resumed_config, save_config
 from pruner.data.splits import Split
 from pruner.errors import PrunerError

@@ -6,9 +6,9 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from pruner.cli.dataset import record_root
 from pruner.cli.door import run_door
 from pruner.cli.output import say
+from pruner.cli.records import record_root
 from pruner.cli.report import experiments_folder
 from pruner.cli.runs import new_run_folder, resumed_config, save_config
 from pruner.errors import PrunerError

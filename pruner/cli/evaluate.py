@@ -10,11 +10,12 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
-from pruner.cli.dataset import load_dataset, record_root, required_platforms
+from pruner.cli.dataset import load_dataset
 from pruner.cli.door import run_door
 from pruner.cli.options import build, own_models, plain
 from pruner.cli.output import say
 from pruner.cli.progress import track
+from pruner.cli.records import record_root, required_platforms
 from pruner.cli.runs import new_run_folder, save_config
 from pruner.cli.tasks import show_tasks
 from pruner.data.root import RecordRoot

@@ -24,10 +24,11 @@ import numpy as np
 from omegaconf import DictConfig
 
 from pruner import features
-from pruner.cli.dataset import record_root, required_platforms
 from pruner.cli.door import run_door
 from pruner.cli.options import plain
 from pruner.cli.output import say
+from pruner.cli.progress import track
+from pruner.cli.records import record_root, required_platforms
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import TaskFile
 from pruner.data.tasks import TaskRecords, read_tasks
@@ -210,8 +211,6 @@ def reports(files: Sequence[TaskFile], plan: Plan, num_workers: int) -> Iterator
 
 def featurize(config: DictConfig) -> dict[str, Any]:
     """Run the command; returns the object of the last line."""
-    from pruner.cli.progress import track  # imports torch, which the worker processes do not need
-
     if config.out is None:
         raise PrunerError("out=DIR is missing: where to write <platform>/<task>.npz")
     workers = int(config.num_workers or os.cpu_count() or 1)

@@ -17,11 +17,12 @@ import torch
 from hydra import compose
 from omegaconf import DictConfig, OmegaConf
 
-from pruner.cli.dataset import chosen_platforms, load_dataset, record_root
+from pruner.cli.dataset import load_dataset
 from pruner.cli.door import run_door
 from pruner.cli.options import check_options, plain
 from pruner.cli.output import say
 from pruner.cli.recipe import recipe_of, watching
+from pruner.cli.records import chosen_platforms, record_root
 from pruner.cli.runs import new_run_folder, resumed_config, save_config
 from pruner.data.root import RecordRoot
 from pruner.data.splits import Split, make_split

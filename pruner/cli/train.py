@@ -10,11 +10,12 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from pruner.cli.dataset import chosen_platforms, load_dataset, record_root
+from pruner.cli.dataset import load_dataset
 from pruner.cli.door import run_door
 from pruner.cli.options import choice, plain
 from pruner.cli.output import say
 from pruner.cli.recipe import recipe_of, watching
+from pruner.cli.records import chosen_platforms, record_root
 from pruner.cli.runs import new_run_folder, resumed_config, save_config
 from pruner.cli.tasks import show_tasks
 from pruner.data.root import RecordRoot

@@ -1,0 +1,49 @@
+"""Which record folders a command reads: `data.root` and `data.platform`."""
+
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from pruner.data.root import RecordRoot
+from pruner.errors import DataError
+from pruner.places import datasets_folder
+
+
+def record_root(data: DictConfig) -> RecordRoot:
+    """Open `data.root`; a relative one that is not here is looked for beside the sources."""
+    path = Path(data.root)
+    beside = datasets_folder().parent / path
+    return RecordRoot(beside if not path.exists() and beside.is_dir() else path)
+
+
+def chosen_platforms(data: DictConfig, platform: str | None, root: RecordRoot) -> tuple[str, ...]:
+    """Record folders to use: `data.platform` (one, a list, "all") or that of the device.
+
+    Every folder when neither is given; none when the device has no records. Raises DataError when
+    `data.platform` names a folder that is not there.
+    """
+    wanted = data.platform
+    if wanted is None and platform is not None:
+        return (platform,) if platform in root.platforms else ()
+    if wanted in (None, "all"):
+        return root.platforms
+    names = (wanted,) if isinstance(wanted, str) else tuple(wanted)
+    missing = [name for name in names if name not in root.platforms]
+    if missing or not names:
+        raise DataError(
+            f"data.platform={wanted}: no records in {root.path}; "
+            f"there are records for: {', '.join(root.platforms)}"
+        )
+    return names
+
+
+def required_platforms(config: DictConfig, root: RecordRoot) -> tuple[str, ...]:
+    """Like `chosen_platforms`, for commands that can do nothing without records of the device."""
+    name = config.platform.name if config.get("platform") else None
+    chosen = chosen_platforms(config.data, name, root)
+    if not chosen:
+        raise DataError(
+            f"{root.path}: no records for platform={name}; there are records for: "
+            f"{', '.join(root.platforms)} (data.platform= names a folder that differs)"
+        )
+    return chosen

@@ -80,7 +80,7 @@ def _learned(
         dataflow=dataflow,
         duplicates=config.data.duplicates,
         folder=folder,
-        cache=config.data.get("cache"),
+        cache=config.data.cache,
     )
     index = small_tasks_removed(
         dataset.store, _judged(config, dataset.store, info), config.min_programs
@@ -150,7 +150,7 @@ def _judge(config: DictConfig) -> Judge:
             "give either checkpoint=FILE (of train.py) or model=symbolic or model=random"
         )
     if config.checkpoint is not None:
-        return ranker_of(Path(config.checkpoint), own_models(config))
+        return ranker_of(Path(config.checkpoint), own_models(config.models.own))
     built = build(model)
     if isinstance(built, AnalyzerChoice):
         return built

@@ -1,7 +1,7 @@
 """Reading options: plain values, objects from a `_target_`, and what a command would misread."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -151,13 +151,13 @@ def build(config: DictConfig | Mapping[str, Any], **kwargs: Any) -> Any:
         raise
 
 
-def own_models(config: DictConfig) -> list[type[Any]]:
+def own_models(paths: Sequence[str]) -> list[type[Any]]:
     """The user's own classes that a checkpoint may name: ``models.own=[package.module.Class]``.
 
     Raises PrunerError for one that cannot be imported.
     """
     found = []
-    for path in config.models.own:
+    for path in paths:
         try:
             found.append(get_class(path))
         except (ImportError, ValueError) as error:

@@ -7,11 +7,11 @@ from typing import Any
 import pandas as pd
 from omegaconf import DictConfig
 
-from pruner.cli.dataset import record_root, required_platforms
 from pruner.cli.door import run_door
 from pruner.cli.options import own_models
 from pruner.cli.output import say
 from pruner.cli.progress import track
+from pruner.cli.records import record_root, required_platforms
 from pruner.cli.runs import new_run_folder, save_config
 from pruner.data.quarantine import Quarantine
 from pruner.errors import PrunerError
@@ -26,7 +26,7 @@ def predict(config: DictConfig) -> dict[str, Any]:
     start = time.perf_counter()
     if config.checkpoint is None:
         raise PrunerError("give checkpoint=FILE, or the folder of a run of train.py")
-    ranker, info = ranker_of(Path(config.checkpoint), own_models(config))
+    ranker, info = ranker_of(Path(config.checkpoint), own_models(config.models.own))
     root = record_root(config.data)
     platforms = required_platforms(config, root)
     label = "-".join(platforms)

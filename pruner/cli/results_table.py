@@ -128,8 +128,14 @@ def _table(config: DictConfig, root: RecordRoot, folder: Path) -> Table:
 
     @cache
     def programs(dataflow: str, platforms: tuple[str, ...]) -> ProgramStore:
-        stored = config.data.get("cache")
-        dataset = load_dataset(root, platforms, dataflow=dataflow, folder=folder, cache=stored)
+        dataset = load_dataset(
+            root,
+            platforms,
+            dataflow=dataflow,
+            duplicates=config.data.duplicates,
+            folder=folder,
+            cache=config.data.cache,
+        )
         return dataset.store
 
     def split(keys: Sequence[TaskKey], seed: int) -> Split:

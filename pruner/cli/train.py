@@ -48,7 +48,7 @@ def train(config: DictConfig) -> dict[str, Any]:
             dataflow=config.features.dataflow,
             duplicates=config.data.duplicates,
             folder=folder,
-            cache=config.data.get("cache"),
+            cache=config.data.cache,
         )
         _tell_about(config, model, dataset)
         keys, options = dataset.store.keys, plain(config.split)

@@ -21,7 +21,7 @@ LEARNING = ["model", "loss", "batches", "optimizer", "schedule", "trainer", "log
 GROUPS = {
     "train": ["platform", "data", "split", "features", *LEARNING],
     "evaluate": ["platform", "data", "features", "model"],
-    "featurize": ["platform", "data", "features"],
+    "featurize": ["platform", "features"],
     "adapt": ["policy", "budget", "model"],
     "tune": ["platform", "workload", "policy", "model", "adaptation", "runner", "logger"],
 }

@@ -25,12 +25,13 @@ def plan(*options):
         return tune_options(compose("tune", list(options)))
 
 
-def run_folder(path, dataflow="paper"):
+def run_folder(path, dataflow="paper", seen=()):
     ranker = NeuralRanker(TenSetMLP(), ColumnScaler(), relative=True)
     info = CheckpointInfo(
         model=ModelSpec.of(TenSetMLP),
         feature_version=FEATURE_SET_VERSION,
         dataflow=dataflow,
+        seen_tasks={platform: ["a task"] for platform in seen},
     )
     save_checkpoint(path / "best.pt", ranker, info)
     return path
@@ -57,6 +58,13 @@ def test_a_checkpoint_that_would_not_count_is_refused(tmp_path, options, told):
 def test_a_checkpoint_is_a_file_or_a_run_folder(tmp_path, name):
     model = plan(f"checkpoint={run_folder(tmp_path) / name}", FINETUNE).make_model()
     assert model.ranker is not None  # scores before anything is measured
+
+
+@pytest.mark.parametrize(("seen", "told"), [("v100", True), ("cpu-avx512", False)])
+def test_a_checkpoint_of_another_device_is_told_in_one_line(tmp_path, capsys, seen, told):
+    plan(f"checkpoint={run_folder(tmp_path, seen=[seen])}", FINETUNE, "platform=cpu-avx512")
+    err = capsys.readouterr().err
+    assert (f"trained on {seen}, never on cpu-avx512, which is tuned now" in err) == told
 
 
 def test_a_checkpoint_of_the_official_dataflow_is_refused(tmp_path):

@@ -4,7 +4,7 @@ Shapes in the names are checked where tests install jaxtyping's hook (``tests/co
 """
 
 import numpy as np
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
@@ -13,6 +13,7 @@ Mask = NDArray[np.bool_]
 IntLike = int | Ints  # a number that is common to all programs, or one a program [N]
 
 Decisions = Int64[np.ndarray, "program slot"]  # decision vectors of one skeleton or space
+Verdicts = Bool[np.ndarray, " program"]  # which programs are accepted
 Scores = Float[np.ndarray, " program"]  # higher is better
 Keys = Int64[np.ndarray, " program"]  # equal vectors have equal keys, in every process
 

@@ -18,16 +18,37 @@ from jaxtyping import install_import_hook
 from tests import shapes
 
 # Array shapes in the annotations of the models and of the features' container hold in every test.
-# Only there: wrappers around every call would triple the time of the program and feature tests.
+# Where the densest arrays are, they are checked only when asked for: the wrappers around every call
+# take time. Not in program/dag: TVM looks at the signatures of its operators' functions.
 # The hook imports the checker by the first part of its name, and pytest makes its own `tests`.
 sys.modules["shapes"] = shapes
 install_import_hook(["pruner.models", "pruner.features.batch"], "shapes.arrays_checked")
+CHECKED_ON_DEMAND = [
+    *(f"pruner.program.{name}" for name in ("index", "nests", "te", "tir")),
+    "pruner.features",
+    "pruner.search",
+]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=50)
 settings.register_profile("large", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--check-shapes``: also where the densest arrays are."""
+    parser.addoption(
+        "--check-shapes",
+        action="store_true",
+        help="check the shapes of arrays in program, features and search too",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before any test file imports the package."""
+    if config.getoption("--check-shapes"):
+        install_import_hook(CHECKED_ON_DEMAND, "shapes.arrays_checked")
 
 
 @pytest.fixture(scope="session")

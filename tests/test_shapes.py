@@ -1,5 +1,6 @@
 """The check of annotated shapes is on while tests run, and says which axis differs."""
 
+import numpy as np
 import pytest
 import torch
 from jaxtyping import TypeCheckError
@@ -19,3 +20,14 @@ def test_a_wrong_number_of_rows_in_a_batch_is_refused():
     ProgramBatch(**right, program=torch.tensor([0, 1]))
     with pytest.raises(TypeCheckError):
         ProgramBatch(**right, program=torch.tensor([0, 1, 1]))
+
+
+def test_decisions_of_one_program_are_no_batch(request):
+    """With ``--check-shapes`` the engines refuse what has not one row a program."""
+    if not request.config.getoption("--check-shapes"):
+        pytest.skip("shapes of the program room are checked with --check-shapes")
+    from pruner.program.dag.operators import dag_for_workload
+    from pruner.program.te.apply import apply
+
+    with pytest.raises(TypeCheckError, match="decisions"):
+        apply(dag_for_workload('["relu_layer", 4, 6]', ()), (), np.zeros(3, np.int64))

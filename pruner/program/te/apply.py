@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pruner.arrays import IntLike, Ints
+from pruner.arrays import Decisions, IntLike
 from pruner.errors import UnsupportedProgram
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.dag.expr import (
@@ -42,7 +42,7 @@ from pruner.program.te.schedule import (
 class _State:
     schedule: Schedule
     skeleton: tuple[p.Primitive, ...]
-    decisions: Ints
+    decisions: Decisions
 
     def value(self, slot: int) -> IntLike:
         """Decision ``slot`` as an array [N], or a plain int where all candidates agree."""
@@ -57,7 +57,7 @@ class _State:
         return [self.value(slot) for slot in step.slots]
 
 
-def apply(dag: ComputeDAG, skeleton: tuple[p.Primitive, ...], decisions: Ints) -> Schedule:
+def apply(dag: ComputeDAG, skeleton: tuple[p.Primitive, ...], decisions: Decisions) -> Schedule:
     """Apply ``skeleton`` to ``dag`` for decision vectors ``decisions`` int64 [N, d].
 
     Returns the schedule with all relations recorded; loop extents are not inferred yet.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+from jaxtyping import Int64
 
 from pruner.arrays import Mask
 from pruner.errors import UnsupportedProgram
@@ -53,7 +53,9 @@ def allowed_locations(tree: Tree, block: Block) -> dict[int, Mask | np.bool_]:
     return out
 
 
-def settle(tree: Tree, block: Block, wanted: NDArray[np.int64]) -> NDArray[np.int64]:
+def settle(
+    tree: Tree, block: Block, wanted: Int64[np.ndarray, " program"]
+) -> Int64[np.ndarray, " program"]:
     """The location taken: the wanted one, or the last one offered before it."""
     best = np.full(wanted.shape, ROOT)
     allowed = allowed_locations(tree, block)

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from jaxtyping import Bool, Int64
 
-from pruner.arrays import IntLike, Ints, Mask
+from pruner.arrays import Decisions, IntLike, Ints, Mask
 from pruner.errors import UnsupportedProgram
 from pruner.program.nests import Scope
 from pruner.program.tir import locations as places
@@ -62,7 +63,7 @@ class State:
     """State while the instructions run."""
 
     tree: Tree
-    decisions: Ints
+    decisions: Decisions
     results: dict[int, Any] = field(default_factory=dict)
     fetches: list[Fetch] = field(default_factory=list)
     threads: dict[str, LoopNode] = field(default_factory=dict)
@@ -79,7 +80,7 @@ class State:
         return plain(self.decisions[:, slot])
 
 
-def apply(program: TraceProgram, decisions: Ints) -> Tree:
+def apply(program: TraceProgram, decisions: Decisions) -> Tree:
     """The tree of N programs after all instructions and postprocessors.
 
     Raises:
@@ -89,7 +90,7 @@ def apply(program: TraceProgram, decisions: Ints) -> Tree:
     return _applied(program, decisions).tree
 
 
-def tile_extents(program: TraceProgram, decision: Ints) -> dict[int, int]:
+def tile_extents(program: TraceProgram, decision: Int64[np.ndarray, " slot"]) -> dict[int, int]:
     """Extent of the loop that each perfect tile divides, by the slot where the tile starts.
 
     ``decision`` int64 [d]. Raises as :func:`apply`.
@@ -99,13 +100,13 @@ def tile_extents(program: TraceProgram, decision: Ints) -> dict[int, int]:
     }
 
 
-def _applied(program: TraceProgram, decisions: Ints) -> State:
+def _applied(program: TraceProgram, decisions: Decisions) -> State:
     state = _run(program, decisions, len(program.instructions))
     _postprocess(state, is_gpu=program.is_gpu)
     return state
 
 
-def _run(program: TraceProgram, decisions: Ints, until: int) -> State:
+def _run(program: TraceProgram, decisions: Decisions, until: int) -> State:
     """State before instruction ``until``."""
     state = State(program.tree.fresh(len(decisions)), decisions)
     for instruction in program.instructions[:until]:
@@ -120,7 +121,9 @@ def _run(program: TraceProgram, decisions: Ints, until: int) -> State:
     return state
 
 
-def location_options(program: TraceProgram, decisions: Ints, slot: int) -> tuple[Ints, Mask]:
+def location_options(
+    program: TraceProgram, decisions: Decisions, slot: int
+) -> tuple[Int64[np.ndarray, " location"], Bool[np.ndarray, "program location"]]:
     """Locations on offer at the ``sample_compute_location`` whose decision is ``slot``.
 
     Returns int64 [L] locations and bool [N, L] where each is on offer.
@@ -305,7 +308,7 @@ _HANDLERS: dict[str, Callable[..., Any]] = {
 
 
 def apply_groups(
-    program: TraceProgram, decisions: Ints
+    program: TraceProgram, decisions: Decisions
 ) -> tuple[list[tuple[Ints, Tree]], dict[int, str]]:
     """Trees of N decision vectors: (rows, tree) for every structure, and refusals by row."""
     done: list[tuple[Ints, Tree]] = []

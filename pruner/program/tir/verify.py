@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.arrays import IntLike, Mask, dtype_bytes
+from pruner.arrays import IntLike, Mask, Verdicts, dtype_bytes
 from pruner.program.nests import THREADS, Mark, Scope
 from pruner.program.tir.lower import buffer_places
 from pruner.program.tir.tree import Block, LoopNode, Node, Tree
@@ -39,7 +39,7 @@ class TirLimits:
         )
 
 
-def verify_gpu_code(tree: Tree, limits: TirLimits) -> Mask:
+def verify_gpu_code(tree: Tree, limits: TirLimits) -> Verdicts:
     """Which of the N programs of a tree are accepted, bool [N]."""
     num = tree.num_programs
     out = np.ones(num, bool)

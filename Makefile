@@ -7,7 +7,7 @@ EXTRAS := tvm,wandb,tensorboard,gbdt,sweep,dev
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint book ansor-env slow clean
+.PHONY: help setup demo test lint book ansor-env shapes slow clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -44,6 +44,9 @@ book: setup ## remake every table and figure of experiments/ (DATA=folder of GPU
 
 ansor-env: setup ## install Ansor beside the project, to measure schedules of your own CPU
 	$(BIN)/python collect.py setup=true
+
+shapes: setup ## the tests of the densest arrays with every shape in an annotation checked
+	$(BIN)/python -m pytest -m "not slow" --check-shapes tests/test_shapes.py tests/program tests/features tests/models tests/search
 
 slow: setup ## the slow tests
 	$(BIN)/python -m pytest -m slow

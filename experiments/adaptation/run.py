@@ -20,8 +20,8 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pruner.cli.output import say
-from pruner.cli.script import Data, run_script
+from pruner.cli.shared.output import say
+from pruner.cli.shared.script import Data, run_script
 from pruner.errors import PrunerError
 from pruner.files import merged_table, read_table, write_json, write_table
 from pruner.study.commands import Commands

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pruner.cli.script import Data, run_script
+from pruner.cli.shared.script import Data, run_script
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.data.tasks import TaskRecords

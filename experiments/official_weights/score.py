@@ -15,8 +15,8 @@ import torch
 from omegaconf import MISSING
 
 from pruner import features
-from pruner.cli.output import say
-from pruner.cli.script import Data, run_script
+from pruner.cli.shared.output import say
+from pruner.cli.shared.script import Data, run_script
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.files import write_table

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pruner.cli.script import Data, run_script
+from pruner.cli.shared.script import Data, run_script
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.files import merged_table, read_table, write_json, write_table

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pruner.cli.output import say
-from pruner.cli.script import run_script
+from pruner.cli.shared.output import say
+from pruner.cli.shared.script import run_script
 from pruner.files import write_table
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from pruner.cli import loggers
-from pruner.cli.door import run_door
-from pruner.cli.options import build, plain
-from pruner.cli.output import say
-from pruner.cli.progress import track
-from pruner.cli.recipe import recipe_of, watching
-from pruner.cli.records import record_root
-from pruner.cli.runs import new_run_folder, resumed_config, save_config
+from pruner.cli.shared import loggers
+from pruner.cli.shared.door import run_door
+from pruner.cli.shared.options import build, plain
+from pruner.cli.shared.output import say
+from pruner.cli.shared.progress import track
+from pruner.cli.shared.records import record_root
+from pruner.cli.shared.runs import new_run_folder, resumed_config, save_config
+from pruner.cli.shared.training import recipe_of, watching
 from pruner.data.splits import Split
 from pruner.errors import PrunerError
 from pruner.files import load_metrics, read_table, save_metrics

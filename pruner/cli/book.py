@@ -6,11 +6,11 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from pruner.cli.door import run_door
-from pruner.cli.output import say
-from pruner.cli.records import record_root
 from pruner.cli.report import experiments_folder
-from pruner.cli.runs import new_run_folder, resumed_config, save_config
+from pruner.cli.shared.door import run_door
+from pruner.cli.shared.output import say
+from pruner.cli.shared.records import record_root
+from pruner.cli.shared.runs import new_run_folder, resumed_config, save_config
 from pruner.errors import PrunerError
 from pruner.files import save_metrics
 from pruner.places import sources_folder

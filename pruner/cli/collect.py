@@ -7,8 +7,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from pruner.cli.door import run_door
-from pruner.cli.output import say
+from pruner.cli.shared.door import run_door
+from pruner.cli.shared.output import say
 from pruner.errors import PrunerError
 from pruner.tune.collect.driver import CollectPlan, collect
 from pruner.tune.collect.noise import noise_summary, remeasure

@@ -7,10 +7,10 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from pruner.cli.door import run_door
-from pruner.cli.options import plain
-from pruner.cli.output import as_table, say
-from pruner.cli.runs import CONFIG_FILE
+from pruner.cli.shared.door import run_door
+from pruner.cli.shared.options import plain
+from pruner.cli.shared.output import as_table, say
+from pruner.cli.shared.runs import CONFIG_FILE
 from pruner.errors import DataError, PrunerError
 from pruner.files import load_metrics
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from pruner.cli.door import run_door
-from pruner.cli.output import say
-from pruner.cli.progress import track
-from pruner.cli.records import chosen_platforms, record_root
+from pruner.cli.shared.door import run_door
+from pruner.cli.shared.output import say
+from pruner.cli.shared.progress import track
+from pruner.cli.shared.records import chosen_platforms, record_root
 from pruner.files import merged_table, write_table
 from pruner.places import conf_folder
 from pruner.study.draft import DraftTable, draft_rows, plot_draft, row_text

@@ -10,14 +10,13 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
-from pruner.cli.dataset import load_dataset
-from pruner.cli.door import run_door
-from pruner.cli.options import build, own_models, plain
-from pruner.cli.output import say
-from pruner.cli.progress import track
-from pruner.cli.records import record_root, required_platforms
-from pruner.cli.runs import new_run_folder, save_config
-from pruner.cli.tasks import show_tasks
+from pruner.cli.shared.dataset import load_dataset
+from pruner.cli.shared.door import run_door
+from pruner.cli.shared.options import build, own_models, plain
+from pruner.cli.shared.output import say, show_tasks
+from pruner.cli.shared.progress import track
+from pruner.cli.shared.records import record_root, required_platforms
+from pruner.cli.shared.runs import new_run_folder, save_config
 from pruner.data.root import RecordRoot
 from pruner.errors import DataError, PrunerError
 from pruner.files import save_metrics, write_table

@@ -24,11 +24,11 @@ import numpy as np
 from omegaconf import DictConfig
 
 from pruner import features
-from pruner.cli.door import run_door
-from pruner.cli.options import plain
-from pruner.cli.output import say
-from pruner.cli.progress import track
-from pruner.cli.records import record_root, required_platforms
+from pruner.cli.shared.door import run_door
+from pruner.cli.shared.options import plain
+from pruner.cli.shared.output import say
+from pruner.cli.shared.progress import track
+from pruner.cli.shared.records import record_root, required_platforms
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import TaskFile
 from pruner.data.tasks import TaskRecords, read_tasks

@@ -8,10 +8,10 @@ from typing import Any
 from omegaconf import DictConfig
 
 from pruner import features
-from pruner.cli.door import run_door
-from pruner.cli.options import plain
-from pruner.cli.output import say
-from pruner.cli.runs import new_run_folder, save_config
+from pruner.cli.shared.door import run_door
+from pruner.cli.shared.options import plain
+from pruner.cli.shared.output import say
+from pruner.cli.shared.runs import new_run_folder, save_config
 from pruner.errors import PrunerError
 from pruner.files import save_metrics
 from pruner.models.checkpoint.checkpoint import CheckpointInfo, git_commit, save_checkpoint

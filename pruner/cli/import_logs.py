@@ -6,9 +6,9 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from pruner.cli.door import run_door
-from pruner.cli.output import say
-from pruner.cli.progress import live_bar
+from pruner.cli.shared.door import run_door
+from pruner.cli.shared.output import say
+from pruner.cli.shared.progress import live_bar
 from pruner.data.importing import import_logs
 from pruner.data.quarantine import Quarantine
 from pruner.errors import PrunerError

@@ -7,12 +7,12 @@ from typing import Any
 import pandas as pd
 from omegaconf import DictConfig
 
-from pruner.cli.door import run_door
-from pruner.cli.options import own_models
-from pruner.cli.output import say
-from pruner.cli.progress import track
-from pruner.cli.records import record_root, required_platforms
-from pruner.cli.runs import new_run_folder, save_config
+from pruner.cli.shared.door import run_door
+from pruner.cli.shared.options import own_models
+from pruner.cli.shared.output import say
+from pruner.cli.shared.progress import track
+from pruner.cli.shared.records import record_root, required_platforms
+from pruner.cli.shared.runs import new_run_folder, save_config
 from pruner.data.quarantine import Quarantine
 from pruner.errors import PrunerError
 from pruner.files import save_metrics, write_whole

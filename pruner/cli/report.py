@@ -6,8 +6,8 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from pruner.cli.door import run_door
-from pruner.cli.output import say
+from pruner.cli.shared.door import run_door
+from pruner.cli.shared.output import say
 from pruner.places import sources_folder
 from pruner.study.book.items import load_items
 from pruner.study.book.page import HTML, MARKDOWN, build_page, check_page, write_page

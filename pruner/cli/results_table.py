@@ -17,13 +17,13 @@ import torch
 from hydra import compose
 from omegaconf import DictConfig, OmegaConf
 
-from pruner.cli.dataset import load_dataset
-from pruner.cli.door import run_door
-from pruner.cli.options import check_options, plain
-from pruner.cli.output import say
-from pruner.cli.recipe import recipe_of, watching
-from pruner.cli.records import chosen_platforms, record_root
-from pruner.cli.runs import new_run_folder, resumed_config, save_config
+from pruner.cli.shared.dataset import load_dataset
+from pruner.cli.shared.door import run_door
+from pruner.cli.shared.options import check_options, plain
+from pruner.cli.shared.output import say
+from pruner.cli.shared.records import chosen_platforms, record_root
+from pruner.cli.shared.runs import new_run_folder, resumed_config, save_config
+from pruner.cli.shared.training import recipe_of, watching
 from pruner.data.root import RecordRoot
 from pruner.data.splits import Split, make_split
 from pruner.data.tasks import TaskKey

@@ -10,14 +10,13 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from pruner.cli.dataset import load_dataset
-from pruner.cli.door import run_door
-from pruner.cli.options import choice, plain
-from pruner.cli.output import say
-from pruner.cli.recipe import recipe_of, watching
-from pruner.cli.records import chosen_platforms, record_root
-from pruner.cli.runs import new_run_folder, resumed_config, save_config
-from pruner.cli.tasks import show_tasks
+from pruner.cli.shared.dataset import load_dataset
+from pruner.cli.shared.door import run_door
+from pruner.cli.shared.options import choice, plain
+from pruner.cli.shared.output import say, show_tasks
+from pruner.cli.shared.records import chosen_platforms, record_root
+from pruner.cli.shared.runs import new_run_folder, resumed_config, save_config
+from pruner.cli.shared.training import recipe_of, watching
 from pruner.data.root import RecordRoot
 from pruner.data.splits import make_split
 from pruner.errors import PrunerError

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
-from pruner.cli import loggers
-from pruner.cli.door import run_door
-from pruner.cli.options import build, choice, plain
-from pruner.cli.output import say
-from pruner.cli.runs import new_run_folder, resumed_config, save_config
+from pruner.cli.shared import loggers
+from pruner.cli.shared.door import run_door
+from pruner.cli.shared.options import build, choice, plain
+from pruner.cli.shared.output import say
+from pruner.cli.shared.runs import new_run_folder, resumed_config, save_config
 from pruner.errors import PrunerError
 from pruner.files import load_metrics, save_metrics
 from pruner.models.analyzer.analyzer import Analyzer

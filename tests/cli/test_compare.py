@@ -4,7 +4,7 @@ import json
 
 from omegaconf import OmegaConf
 
-from pruner.cli.output import as_table
+from pruner.cli.shared.output import as_table
 
 
 def run_folder(path, metrics, options):

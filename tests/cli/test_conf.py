@@ -11,7 +11,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.utils import get_class, get_method
 from omegaconf import OmegaConf
 
-from pruner.cli.recipe import recipe_of
+from pruner.cli.shared.training import recipe_of
 from pruner.models.training.fit import TRAINER
 from pruner.models.training.recipe import Recipe
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from pruner.cli.help import commands, comments, help_text, list_of_commands, purpose
-from pruner.cli.known import groups_of
+from pruner.cli.shared.help import commands, comments, help_text, list_of_commands, purpose
+from pruner.cli.shared.known import groups_of
 from pruner.places import conf_folder
 
 FILE = """# what the choice is
@@ -63,7 +63,7 @@ def test_the_list_of_commands_has_one_line_each():
 PROBE = """
 import sys
 sys.argv[1:] = ["--help"]
-from pruner.cli.door import open_door
+from pruner.cli.shared.door import open_door
 open_door(sys.argv[0])
 heavy = sorted({"torch", "tvm", "pytorch_lightning", "pandas", "xgboost"} & set(sys.modules))
 print(heavy, file=sys.stderr)

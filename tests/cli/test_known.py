@@ -6,8 +6,8 @@ import pytest
 from hydra.utils import get_object
 from omegaconf import OmegaConf
 
-from pruner.cli.help import commands
-from pruner.cli.known import arguments, composed, groups_of, nearest, read_words
+from pruner.cli.shared.help import commands
+from pruner.cli.shared.known import arguments, composed, groups_of, nearest, read_words
 from pruner.errors import PrunerError
 
 

@@ -3,7 +3,7 @@
 import pytest
 from omegaconf import OmegaConf
 
-from pruner.cli.options import RULES, check_options
+from pruner.cli.shared.options import RULES, check_options
 from pruner.errors import PrunerError
 
 

@@ -6,11 +6,12 @@ node to something that refuses keys it does not know (`HANDED_ON`).
 """
 
 import ast
+from pathlib import Path
 
 import pytest
 
-from pruner.cli.help import commands
-from pruner.cli.known import composed
+from pruner.cli.shared.help import commands
+from pruner.cli.shared.known import composed
 
 # What every command shares: it handles options of all of them.
 SHARED = {"door", "known", "help", "options", "output", "runs", "sweep", "progress"}
@@ -27,16 +28,16 @@ HANDED_ON = {
 
 def cli_modules(command, repository):
     """Syntax trees of the command's module and of what it imports from `pruner.cli`."""
-    found, waiting = {}, [command]
+    found, waiting = {}, [f"pruner.cli.{command}"]
     while waiting:
         name = waiting.pop()
-        path = repository / "pruner" / "cli" / f"{name}.py"
-        if name in found or name in SHARED or not path.is_file():
+        path = repository / Path(*name.split(".")).with_suffix(".py")
+        if name in found or name.rpartition(".")[2] in SHARED or not path.is_file():
             continue
         found[name] = ast.parse(path.read_text(encoding="utf-8"))
         for node in ast.walk(found[name]):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pruner.cli"):
-                waiting += [node.module.rpartition(".")[2], *(alias.name for alias in node.names)]
+                waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
     return list(found.values())
 
 

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from pruner.cli.runs import last_checkpoint
+from pruner.cli.shared.runs import last_checkpoint
 from pruner.errors import PrunerError
 
 

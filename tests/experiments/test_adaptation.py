@@ -8,7 +8,7 @@ import pytest
 from hydra.utils import get_class
 from omegaconf import OmegaConf
 
-from pruner.cli.script import options_of
+from pruner.cli.shared.script import options_of
 from pruner.errors import PrunerError
 
 

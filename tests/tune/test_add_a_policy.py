@@ -90,7 +90,7 @@ def test_a_new_policy_tunes_without_another_file_knowing_it(tmp_path, replay_onl
 
 
 def test_hydra_builds_it_from_its_yaml_file():
-    from pruner.cli.options import build
+    from pruner.cli.shared.options import build
 
     target = f"{LargestFirst.__module__}.LargestFirst"
     assert build({"_target_": target, "draws": 8}) == LargestFirst(draws=8)
@@ -111,7 +111,7 @@ def test_the_preset_of_python_is_the_preset_of_the_command():
     """`this_cpu` in Python and ``policy=pruner_live`` are the same search."""
     from hydra import compose, initialize_config_dir
 
-    from pruner.cli.options import build
+    from pruner.cli.shared.options import build
     from pruner.tune.run.options import LIVE
 
     conf = str(Path(__file__).resolve().parents[2] / "conf")

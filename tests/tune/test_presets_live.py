@@ -22,7 +22,7 @@ def analyzer():
 def test_a_preset_proposes_legal_new_programs_round_after_round(tmp_path, analyzer, preset):
     from hydra import compose, initialize_config_dir
 
-    from pruner.cli.options import build
+    from pruner.cli.shared.options import build
     from pruner.program.device import load_device
     from pruner.tune.measure.machine import make_platform
     from pruner.tune.measure.measurer import MeasureSettings, Outcome
@@ -64,7 +64,7 @@ def test_the_sizes_of_the_presets_are_those_of_their_sources():
     """docs/paper.md: 512 drafted of five generations; the release: 1,536, two generations."""
     from hydra import compose, initialize_config_dir
 
-    from pruner.cli.options import build
+    from pruner.cli.shared.options import build
 
     def preset(name):
         with initialize_config_dir(str(conf_folder()), version_base="1.3"):

@@ -17,12 +17,12 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from pruner.cli.help import commands, help_text, list_of_commands
-from pruner.cli.known import nearest, read_words
-from pruner.cli.options import check_options
-from pruner.cli.output import print_result, say
-from pruner.cli.runs import last_checkpoint
-from pruner.cli.sweep import run_cell, sweep_name
+from pruner.cli.shared.help import commands, help_text, list_of_commands
+from pruner.cli.shared.known import nearest, read_words
+from pruner.cli.shared.options import check_options
+from pruner.cli.shared.output import print_result, say
+from pruner.cli.shared.runs import last_checkpoint
+from pruner.cli.shared.sweep import run_cell, sweep_name
 from pruner.errors import PrunerError
 from pruner.places import conf_folder
 
@@ -74,7 +74,7 @@ def run_door(command: str, task: Task) -> None:
     """Compose the configuration, run `task`, print its result as the last stdout line.
 
     A user's mistake ends as one line on stderr and exit code 2; a bug keeps its traceback. With
-    ``-m`` the task runs once for every cell of the sweep (:mod:`pruner.cli.sweep`).
+    ``-m`` the task runs once for every cell of the sweep (:mod:`pruner.cli.shared.sweep`).
     """
     if show_help(command):
         return

@@ -8,7 +8,7 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from pruner.cli.output import say
+from pruner.cli.shared.output import say
 
 Item = TypeVar("Item")
 SILENCE_S = 10.0  # seconds after which a log gets a line

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pruner.cli.output import say
-from pruner.cli.progress import track
+from pruner.cli.shared.output import say
+from pruner.cli.shared.progress import track
 from pruner.data.root import RecordRoot
 from pruner.models.programs.dataset import Dataset, load_programs
 

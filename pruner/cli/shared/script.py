@@ -12,8 +12,8 @@ from typing import Any, TypeVar, cast
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from pruner.cli.door import fail
-from pruner.cli.output import print_result, say
+from pruner.cli.shared.door import fail
+from pruner.cli.shared.output import print_result, say
 from pruner.errors import PrunerError
 
 Options = TypeVar("Options")

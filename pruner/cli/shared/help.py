@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from pruner.cli.known import arguments, command_file, composed, groups_of
+from pruner.cli.shared.known import arguments, command_file, composed, groups_of
 from pruner.places import conf_folder
 
 WIDTH = 100

@@ -6,7 +6,7 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from pruner.cli.options import plain
+from pruner.cli.shared.options import plain
 from pruner.errors import DataError, PrunerError
 from pruner.files import METRICS_FILE, load_metrics
 

@@ -15,7 +15,7 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from pruner.cli.output import as_table, print_result, say
+from pruner.cli.shared.output import as_table, print_result, say
 from pruner.errors import PrunerError
 from pruner.files import jsonable, load_metrics, save_metrics, write_table
 

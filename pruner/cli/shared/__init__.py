@@ -1,0 +1,16 @@
+"""What the doors share.
+
+* `door`: runs a command: its words, its configuration, its last line, errors in one line
+* `script`: the same for the scripts of ``experiments/``, whose options are a dataclass
+* `known`: which options a command knows; unknown ones are refused with the nearest
+* `help`: the text of ``--help``
+* `options`: option values: plain, built from `_target_`, checked
+* `records`: which record folders a command reads
+* `dataset`: those folders as programs in memory
+* `training`: training options as a typed recipe; loggers and progress of its fits
+* `loggers`: CSV, TensorBoard and W&B, as ``conf/logger`` names them
+* `runs`: run folders and resuming
+* `sweep`: the cells of ``-m`` and their table
+* `output`: lines and tables on stderr, the JSON object on stdout
+* `progress`: bars on stderr
+"""

@@ -1,0 +1,157 @@
+"""From the training options of a command to a typed recipe, and to who follows its fits.
+
+Those are the loggers that the options name and the progress on stderr: a live bar on a terminal,
+one line an epoch elsewhere.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+from omegaconf import DictConfig
+from rich.progress import Progress
+
+from pruner.cli.shared import loggers
+from pruner.cli.shared.options import build, plain
+from pruner.cli.shared.output import say
+from pruner.cli.shared.progress import live_bar
+from pruner.cli.shared.sweep import sweep_name
+from pruner.models.judging.judge import Report
+from pruner.models.programs.batch import LabelledBatch
+from pruner.models.registry import ModelFactory
+from pruner.models.training.recipe import Recipe
+from pruner.models.training.training import Throughput, build_network
+from pruner.study.training import Part, Watch
+
+
+def recipe_of(config: DictConfig) -> Recipe:
+    """The recipe of ``train.py``'s options.
+
+    Raises PrunerError for a value that a constructor refuses; the model is built once to see.
+    """
+    build_network(lambda: build(config.model), seed=0)
+    trainer = plain(config.trainer)
+    return Recipe(
+        model=model_factory(config.model),
+        loss=build(config.loss),
+        optimizer=build(config.optimizer),
+        schedule=build(config.schedule.factory) if config.schedule.factory else None,
+        batches=build(config.batches),
+        relative=bool(config.inputs.relative),
+        scale=config.inputs.scale,
+        monitor=config.monitor,
+        train_share=config.train_share,
+        train_pick=config.train_pick,
+        min_programs=config.min_programs,
+        epochs=trainer.pop("max_epochs"),
+        trainer={name: value for name, value in trainer.items() if name != "_target_"},
+        seed=config.seed,
+        num_threads=config.num_threads,
+    )
+
+
+def model_factory(config: Any) -> ModelFactory:
+    """The class of a model with the arguments that the options give."""
+    factory: ModelFactory = build({**plain(config), "_partial_": True, "_convert_": "all"})
+    return factory
+
+
+class TrainingProgress(Throughput):
+    """Show epochs, loss, validation metrics and training throughput."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self._validated = False
+        self._context: Any = None
+        self._progress: Progress | None = None
+        self._bar: Any = None
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Open the bar."""
+        self._context = live_bar()
+        self._progress = self._context.__enter__()
+        self._bar = self._progress.add_task(self.name, total=None, note="")
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Start the clock of an epoch."""
+        if self._progress is not None:
+            title = f"{self.name} epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"
+            total = int(trainer.num_training_batches)
+            self._progress.update(self._bar, description=title, completed=0, total=total)
+        self._validated = False
+        super().on_train_epoch_start(trainer, pl_module)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Note that the epoch has validation metrics."""
+        self._validated = True
+
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: LabelledBatch,
+        batch_idx: int,
+    ) -> None:
+        """Count one batch."""
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+        if self._progress is not None:
+            self._progress.advance(self._bar)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Tell what the epoch reached."""
+        metrics, parts = trainer.callback_metrics, {"loss": "train/loss"}
+        if self._validated:  # else the metrics are those of an earlier epoch
+            parts |= {"top1": "valid/top1", "pairwise": "valid/pairwise_accuracy"}
+        shown = [f"{word} {float(metrics[key]):.3f}" for word, key in parts.items()]
+        note = "  ".join([*shown, f"{self.programs_per_second:,.0f} programs/s"])
+        if self._progress is not None:
+            self._progress.update(self._bar, note=note)
+        if not sys.stderr.isatty():
+            say(f"{self.name} epoch {trainer.current_epoch + 1}/{trainer.max_epochs}  {note}")
+
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Close the bar, also after an error."""
+        if self._context is not None:
+            self._context.__exit__(None, None, None)
+            self._context = self._progress = None
+
+
+@contextmanager
+def watched(config: DictConfig, part: Part) -> Iterator[Watch]:
+    """Progress on stderr, and the logger that the options name."""
+    logger = build(config.logger)(
+        folder=part.folder, name="/".join(_names(part)), about=_about(config, part)
+    )
+
+    def judged(metrics: Any, report: Report, checkpoint: Path) -> None:
+        loggers.report(logger, metrics, report.rows, checkpoint)
+
+    progress = TrainingProgress(part.name or part.folder.name)
+    try:
+        yield Watch(callbacks=[progress], loggers=[logger], judged=judged)
+    finally:
+        loggers.close(logger)
+
+
+def _names(part: Part) -> tuple[str, ...]:
+    depth = len(Path(part.name).parts)
+    return part.folder.parts[-1 - depth :]
+
+
+def _about(config: DictConfig, part: Part) -> loggers.About:
+    """Named after the run and the part; grouped by the sweep, or by the run where it has parts."""
+    group = sweep_name() or (_names(part)[0] if part.name else None)
+    targets = (config.model._target_, config.loss._target_)
+    words = [config.platform.name, *(t.rpartition(".")[2] for t in targets), part.split.name]
+    return loggers.About(config=plain(config), group=group, tags=words)
+
+
+def watching(config: DictConfig) -> Any:
+    """`watched` for every part of a run."""
+    return partial(watched, config)

@@ -16,6 +16,7 @@ from hypothesis import settings
 from jaxtyping import install_import_hook
 
 from tests import shapes
+from tests.places import REPOSITORY
 
 # Array shapes in the annotations of the models and of the features' container hold in every test.
 # Where the densest arrays are, they are checked only when asked for: the wrappers around every call
@@ -29,7 +30,6 @@ CHECKED_ON_DEMAND = [
     "pruner.search",
 ]
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=50)
 settings.register_profile("large", deadline=None, max_examples=1000)

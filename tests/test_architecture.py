@@ -5,11 +5,11 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+from tests.places import REPOSITORY
+
 PACKAGE = REPOSITORY / "pruner"
 FILES = sorted(PACKAGE.rglob("*.py"))
 DOORS = sorted(REPOSITORY.glob("*.py"))

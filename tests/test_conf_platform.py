@@ -1,13 +1,13 @@
 """Every platform file loads, agrees with itself, and gives the source of each number."""
 
 import re
-from pathlib import Path
 
 import pytest
 
 from pruner.program.device import CpuDevice, GpuDevice, load_device
+from tests.places import CONF
 
-FOLDER = Path(__file__).resolve().parent.parent / "conf/platform"
+FOLDER = CONF / "platform"
 FILES = sorted(FOLDER.glob("*.yaml"))
 
 # The device table of the public release: peak GFLOP/s, GB/s, multiprocessors.

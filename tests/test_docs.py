@@ -1,13 +1,12 @@
 """What the documents tell a reader to type or open exists."""
 
 import re
-from pathlib import Path
 
 import pytest
 
 from pruner.data.quarantine import Reason
+from tests.places import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 DOCUMENTS = ["README.md", "CONTRIBUTING.md"]
 
 

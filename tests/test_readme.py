@@ -1,11 +1,11 @@
 """The Python of README.md and docs/ runs as it stands, with smaller budgets."""
 
 import re
-from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+from tests.places import REPOSITORY
+
 FENCE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SMALLER = {"Recipe()": "Recipe(epochs=1)", "trials=64": "trials=4"}
 

@@ -3,7 +3,6 @@
 import inspect
 from dataclasses import fields
 from functools import partial
-from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -14,8 +13,8 @@ from omegaconf import OmegaConf
 from pruner.cli.shared.training import recipe_of
 from pruner.models.training.fit import TRAINER
 from pruner.models.training.recipe import Recipe
+from tests.places import CONF
 
-CONF = Path(__file__).parents[2] / "conf"
 ALLOWED = ("pruner.", "torch.optim.", "pytorch_lightning.")
 LEARNING = ["model", "loss", "batches", "optimizer", "schedule", "trainer", "logger"]
 GROUPS = {

@@ -2,14 +2,14 @@
 
 import csv
 import shutil
-from pathlib import Path
 
 import pytest
 
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
+from tests.places import DATASETS
 
-BUNDLED = Path(__file__).resolve().parents[2] / "datasets" / "bundled"
+BUNDLED = DATASETS / "bundled"
 TASKS = ("matmul_128_128_128", "reduction_512_1024_1_False")
 
 

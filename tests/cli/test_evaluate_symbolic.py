@@ -12,8 +12,8 @@ from pruner.models.analyzer.constants import GpuRates, load_constants
 from pruner.models.judging import metrics
 from pruner.models.judging.metrics import ScoredTask
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
+from tests.places import CONF
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
 SIZES = [(256, 256, 256), (512, 128, 256), (128, 512, 512), (512, 512, 512)]
 HARDWARE = [-1, 16, 64, 49152, 1 << 30, 1024, 8, 32]
 

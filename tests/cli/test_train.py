@@ -12,8 +12,8 @@ import torch
 
 from tests.cli import toy_records
 from tests.models import zoo
+from tests.places import REPOSITORY
 
-REPOSITORY = Path(__file__).parents[2]
 SMALL = ("trainer.max_epochs=2", "batches.programs=8", "num_threads=1", "trainer.accelerator=cpu")
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment
 
-SHARED = Path(__file__).resolve().parents[3] / "shared"
+from tests.places import SHARED
+
 RECORDS = SHARED / "data" / "gpu-records"
 GOLDEN = SHARED / "golden" / "records"
 

@@ -4,15 +4,14 @@ import importlib
 import inspect
 import pkgutil
 from functools import partial
-from pathlib import Path
 
 import yaml
 
 from pruner.models.model import Network
 from pruner.models.registry import MODELS, ModelSpec
 from pruner.models.trees.xgboost import TreeRanker
+from tests.places import CONF
 
-CONF = Path(__file__).parents[2] / "conf" / "model"
 # What a class needs to learn from the dozen programs of a test, where its defaults need more.
 FEW_PROGRAMS = {"LightGBMRanker": {"min_data_in_leaf": 1}}
 
@@ -20,7 +19,7 @@ FEW_PROGRAMS = {"LightGBMRanker": {"min_data_in_leaf": 1}}
 def choices():
     """Name of every file of conf/model that learns -> its class and arguments."""
     found = {}
-    for path in sorted(CONF.glob("*.yaml")):
+    for path in sorted((CONF / "model").glob("*.yaml")):
         options = yaml.safe_load(path.read_text())
         options = options.get("model", options)
         spec = ModelSpec.from_content(options)

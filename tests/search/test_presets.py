@@ -1,15 +1,14 @@
 """The presets of conf/policy: each builds, says what the notes say, and repeats no default."""
 
-from pathlib import Path
-
 import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from pruner.search.explorer import ExplorerSettings
 from pruner.search.policy import RoundSettings
+from tests.places import CONF
 
-FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "policy").glob("*.yaml"))
+FILES = sorted((CONF / "policy").glob("*.yaml"))
 
 # (population, generations, keep) of draft and verification; random, redraft, measured, epsilon.
 NOTES = {

@@ -1,7 +1,5 @@
 """Tilings of a matrix product by powers of two as a space, and the analyzer's scores of them."""
 
-from pathlib import Path
-
 import numpy as np
 
 from pruner.models.analyzer.analyzer import load_analyzer
@@ -10,8 +8,8 @@ from pruner.program.te.lower import lower
 from pruner.program.te.skeleton import group_programs
 from pruner.search.space import RowKeys
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
+from tests.places import CONF
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
 SIZE = 512
 AXES = (slice(0, 4), slice(4, 8), slice(8, 10))  # lengths of the row, column and reduction tiles
 NUM_SLOTS = 13  # two vector lengths and an unroll depth behind them

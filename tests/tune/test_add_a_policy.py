@@ -1,7 +1,6 @@
 """CONTRIBUTING's recipe "add a search policy", followed: one file of `search` and a YAML file."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -9,6 +8,7 @@ import pytest
 
 from pruner.errors import PrunerError
 from pruner.search.policy import NO_KEYS, RandomDraws, RoundSettings, fresh
+from tests.places import CONF
 
 pytestmark = pytest.mark.tvm
 
@@ -114,8 +114,7 @@ def test_the_preset_of_python_is_the_preset_of_the_command():
     from pruner.cli.shared.options import build
     from pruner.tune.run.options import LIVE
 
-    conf = str(Path(__file__).resolve().parents[2] / "conf")
-    with initialize_config_dir(conf, version_base="1.3"):
+    with initialize_config_dir(str(CONF), version_base="1.3"):
         assert build(compose("tune", ["policy=pruner_live"]).policy) == LIVE
 
 

@@ -1,7 +1,6 @@
 """A source task and a target task that agree in part: what adaptation is for."""
 
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,9 +17,10 @@ from pruner.models.ranker import NeuralRanker
 from pruner.models.training.sampler import TaskBatches
 from pruner.models.training.training import build_network
 from tests.models import synthetic
+from tests.places import CONF
 
-CONF = Path(__file__).parents[3] / "conf" / "adaptation"
-METHODS = sorted(path.stem for path in CONF.glob("*.yaml"))
+FILES = CONF / "adaptation"
+METHODS = sorted(path.stem for path in FILES.glob("*.yaml"))
 NETWORKS = {
     "pacm": partial(PaCM, num_dataflow_rows=2, width=24, dataflow_hidden=8, dataflow_width=8),
     "tensetmlp": partial(TenSetMLP, width=24),
@@ -64,7 +64,7 @@ def adaptation(method, world, network="pacm", *, seed=0, steps=4):
         seed=seed,
     )
     fit = {"fit": short_fit(steps)} if method != "none" else {}
-    return instantiate(OmegaConf.load(CONF / f"{method}.yaml"), setting=setting, **fit)
+    return instantiate(OmegaConf.load(FILES / f"{method}.yaml"), setting=setting, **fit)
 
 
 def short_fit(steps=4):

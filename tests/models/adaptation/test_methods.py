@@ -215,5 +215,5 @@ def test_every_configuration_is_as_its_constructor_wants(method):
     setting = Setting(
         make_network=NETWORKS["pacm"], source=world().ranker, source_store=world().store
     )
-    made = instantiate(OmegaConf.load(shifted.CONF / f"{method}.yaml"), setting=setting)
+    made = instantiate(OmegaConf.load(shifted.FILES / f"{method}.yaml"), setting=setting)
     assert isinstance(made, Adaptation)

@@ -7,7 +7,7 @@ from pruner.search.failures import FailureModel
 from pruner.tune.measure.isolation import _kind
 from pruner.tune.measure.measurer import Candidate, Outcome
 from pruner.tune.run.live_search import DecisionSearch
-from tests.tune.test_loop import SIZES, FakeMeasurer, Killed, measured, run
+from tests.tune.run.test_loop import SIZES, FakeMeasurer, Killed, measured, run
 
 pytestmark = pytest.mark.tvm
 

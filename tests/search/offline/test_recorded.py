@@ -1,7 +1,5 @@
 """Pools of recorded programs: what the analyzer does not know is told."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -9,15 +7,13 @@ from pruner.data.quarantine import Quarantine
 from pruner.data.tasks import read_tasks
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.search.offline.recorded import recorded_pool, table
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.places import CONF, DATASETS
 
 
 @pytest.fixture(scope="module")
 def records():
-    path = (
-        ROOT / "datasets/bundled/measure_records/cpu-avx2/conv2d_1_64_28_28_64_3_3_1_SAME.json.gz"
-    )
+    folder = DATASETS / "bundled/measure_records/cpu-avx2"
+    path = folder / "conv2d_1_64_28_28_64_3_3_1_SAME.json.gz"
     return read_tasks(path, Quarantine())[0]
 
 
@@ -46,7 +42,7 @@ def test_unknown_programs_are_ranked_last_and_counted(records, caplog):
 
 
 def test_a_pool_that_is_known_says_nothing_and_looks_scores_up_by_row(records, caplog):
-    pool = recorded_pool(records, analyzer=load_analyzer(ROOT / "conf", "cpu-avx2"))
+    pool = recorded_pool(records, analyzer=load_analyzer(CONF, "cpu-avx2"))
     assert np.isfinite(pool.draft).all()
     rows = np.array([3, 0, 3])
     assert table(pool.space, pool.draft)(pool.space.decisions[rows]).tolist() == (

@@ -1,7 +1,6 @@
 """The analyzer: the release to the digit, the paper's form by hand, calibration, bad input."""
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,8 +21,8 @@ from pruner.program.te.apply import apply
 from pruner.program.te.lower import lower
 from pruner.program.te.skeleton import group_programs
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
+from tests.places import CONF
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
 EXAMPLES = [  # docs/paper.md 2.6: platform, shape m n k, rows, columns, reduce, milliseconds
     ("a100_40", (128, 128, 128), (1, 8, 2, 2), (1, 8, 2, 2), (4, 2), 3.58184e-3),
     ("a100_40", (1024, 1024, 1024), (2, 8, 2, 2), (2, 8, 2, 2), (4, 4), 0.188110),

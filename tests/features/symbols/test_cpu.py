@@ -1,7 +1,5 @@
 """CPU symbols against hand arithmetic on a matrix product, and identities between them."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -11,8 +9,9 @@ from pruner.program.te.apply import apply
 from pruner.program.te.lower import lower
 from pruner.program.te.skeleton import group_programs
 from tests.features.matmul_skeleton import matmul_dag
+from tests.places import CONF
 
-PLATFORMS = Path(__file__).resolve().parents[2] / "conf" / "platform"
+PLATFORMS = CONF / "platform"
 LINE = 64
 
 

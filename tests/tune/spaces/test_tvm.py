@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from tests.places import CONF
+
 pytestmark = pytest.mark.tvm
 
 
@@ -77,13 +79,12 @@ def test_a_union_draws_from_all_spaces_and_keeps_each_row_in_its_own(designs):
 
 
 def test_targets_of_described_platforms():
-    from pathlib import Path
 
     from pruner.errors import PrunerError
     from pruner.program.device import load_device
     from pruner.tune.measure.machine import host_cpu, make_platform
 
-    conf = Path(__file__).resolve().parents[2] / "conf" / "platform"
+    conf = CONF / "platform"
     a100 = make_platform(load_device(conf / "a100.yaml"))
     assert (a100.device, str(a100.target.attrs["arch"])) == ("cuda", "sm_80")
     avx2 = make_platform(load_device(conf / "cpu-avx2.yaml"))

@@ -8,9 +8,10 @@ import pytest
 
 from pruner.errors import PrunerError
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
+from tests.places import REPOSITORY
 
 pytestmark = pytest.mark.tvm
-EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "programs.py"
+EXAMPLE = REPOSITORY / "docs" / "examples" / "programs.py"
 
 
 def options(**changes):

@@ -5,6 +5,7 @@ import pytest
 
 from pruner.errors import PrunerError
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
+from tests.places import CONF
 
 pytestmark = pytest.mark.tvm
 
@@ -49,7 +50,6 @@ def platform():
 def run(
     folder, platform, measurer, *, specs=(SIZES,), trials=24, model="trees", draft=True, prior=0.0
 ):
-    from pathlib import Path
 
     from pruner.models.analyzer.analyzer import load_analyzer
     from pruner.search.explorer import ExplorerSettings
@@ -64,7 +64,6 @@ def run(
 
     small = ExplorerSettings(population=48, generations=1, keep=32)
     folder.mkdir(exist_ok=True)
-    conf = Path(__file__).resolve().parents[2] / "conf"
     options = TuneOptions(
         platform=platform,
         budget=TuneBudget(trials=trials, batch=6),
@@ -72,7 +71,7 @@ def run(
         policy=RoundSettings(
             draft=small if draft else None, verify=small, random_sample=32, prior=prior
         ),
-        analyzer=load_analyzer(conf, "cpu-avx2") if draft else None,
+        analyzer=load_analyzer(CONF, "cpu-avx2") if draft else None,
         make_model=lambda: made_model(model),
         seed=3,
     )

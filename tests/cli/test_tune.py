@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
+from tests.places import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = ["workload.m=64", "workload.n=64", "workload.k=64", "measure.min_repeat_ms=1"]
 QUICK = [*SMALL, "measure.repeats=2", "policy=pruner_live", "budget.batch=6", "model=xgboost"]
 

@@ -1,14 +1,14 @@
 """Which target a platform or the user's own words mean, and what is refused."""
 
 import os
-from pathlib import Path
 
 import pytest
 
 from pruner.errors import PrunerError
 from pruner.program.device import load_device
+from tests.places import CONF
 
-PLATFORMS = Path(__file__).resolve().parents[2] / "conf" / "platform"
+PLATFORMS = CONF / "platform"
 AVX2 = {"kind": "llvm", "mcpu": "haswell"}
 
 pytestmark = pytest.mark.tvm

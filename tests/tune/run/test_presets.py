@@ -7,7 +7,7 @@ from pruner.places import conf_folder
 from pruner.search.policy import RoundSettings
 
 pytestmark = pytest.mark.tvm
-RIVALS = {"ansor_tvm", "metaschedule"}  # bring their own search: tests/tune/test_tune_command.py
+RIVALS = {"ansor_tvm", "metaschedule"}  # bring their own search: tests/cli/test_tune.py
 PRESETS = sorted(path.stem for path in (conf_folder() / "policy").glob("*.yaml"))
 
 

@@ -10,6 +10,7 @@ from pruner.search.policy import RandomDraws
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.phases import Phases
 from pruner.tune.spaces.union import UnionSpace
+from tests.places import CONF
 
 
 class Numbers:
@@ -84,7 +85,6 @@ def test_a_score_does_not_depend_on_what_else_is_asked_for():
 @pytest.mark.tvm
 def test_a_task_with_one_replayed_space_is_drafted(tmp_path, monkeypatch):
     """Of three spaces the first is taken for one that the engine does not know."""
-    from pathlib import Path
 
     from pruner.errors import UnsupportedProgram
     from pruner.models.analyzer.analyzer import load_analyzer
@@ -112,7 +112,7 @@ def test_a_task_with_one_replayed_space_is_drafted(tmp_path, monkeypatch):
         platform=Platform(target=target, device="cpu", cores=2, name="cpu-avx2"),
         measure=MeasureSettings(check=False, baseline=False),
         policy=RoundSettings(),
-        analyzer=load_analyzer(Path(__file__).resolve().parents[2] / "conf", "cpu-avx2"),
+        analyzer=load_analyzer(CONF, "cpu-avx2"),
     )
     context = RunContext(
         platform=options.platform, measurer=None, phases=Phases(), database=Database(tmp_path),

@@ -9,9 +9,9 @@ from pruner.errors import UnsupportedProgram
 from pruner.program.dag.dag import AxisDef
 from pruner.program.dag.expr import Axis, Binary, Call, Cast, Const, Load, Select
 from pruner.program.dag.tenset import dag_from_json
+from tests.program.dag.test_operators import check_steps
 from tests.program.saved_graph import SavedGraph
 from tests.program.tenset_tasks import golden_tasks, unique_tasks
-from tests.program.test_operators import check_steps
 
 
 def product_graph() -> tuple[SavedGraph, int, int, int]:

@@ -1,7 +1,6 @@
 """The analyzer on CPUs and on loop nests: arithmetic, switches, calibration, errors."""
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,9 +16,9 @@ from pruner.program.te.apply import apply
 from pruner.program.te.lower import lower
 from pruner.program.te.skeleton import group_programs
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
-from tests.features.test_cpu_symbols import tiled_steps
+from tests.features.symbols.test_cpu import tiled_steps
+from tests.places import CONF
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
 N = 256
 
 

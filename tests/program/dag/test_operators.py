@@ -18,6 +18,7 @@ from pruner.program.dag.expr import Binary, Call, Const, Load, walk
 from pruner.program.dag.operators import dag_for_workload
 from pruner.program.dag.operators.epilogue import EPILOGUES
 from pruner.program.dag.operators.options import checked, key_of, name_of, tuned_operators
+from tests.places import CONF
 
 
 def key(*parts: Any) -> str:
@@ -236,7 +237,7 @@ def test_every_operator_of_the_table_has_its_file(name: str) -> None:
     operator = operators.find_operator(name)
     assert set(operator.options) | set(operator.fixed) in (set(), set(ARGUMENTS[name]))
     assert set(operator.choices) <= set(operator.options)
-    yaml = Path(__file__).parents[2] / "conf" / "workload" / f"{name}.yaml"
+    yaml = CONF / "workload" / f"{name}.yaml"
     assert yaml.is_file() == bool(operator.options)
 
 

@@ -1,0 +1,9 @@
+"""Folders of the source tree that tests read."""
+
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+CONF = REPOSITORY / "conf"
+DATASETS = REPOSITORY / "datasets"
+# Development data beside the checkout; absent on most machines.
+SHARED = REPOSITORY.parent / "shared"

@@ -1,4 +1,4 @@
-"""``python adapt.py``: adaptation methods compared by replaying online tuning on records."""
+"""``python adapt.py``: adaptation methods compared by online tuning on recorded pools."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -26,11 +26,11 @@ from pruner.models.programs.store import ProgramStore
 from pruner.models.ranker import NeuralRanker
 from pruner.models.training.fit import check_recipe, checkpoint_file, ranker_of
 from pruner.places import conf_folder
+from pruner.progress import Progress
 from pruner.search.policy import RoundSettings
 from pruner.study.adaptation.bench import Bench, Budget, SourceModel, prepare
 from pruner.study.adaptation.cells import REFERENCES, Cells, Work, run_cells
 from pruner.study.adaptation.results import compare, summary_lines
-from pruner.study.progress import Progress
 from pruner.study.training import Part, run_part
 
 Methods = Mapping[str, Mapping[str, Any]]  # name to class and arguments

@@ -12,8 +12,8 @@ from pruner.cli.shared.progress import track
 from pruner.cli.shared.records import chosen_platforms, record_root
 from pruner.files import merged_table, write_table
 from pruner.places import conf_folder
+from pruner.progress import Progress
 from pruner.study.draft import DraftTable, draft_rows, plot_draft, row_text
-from pruner.study.progress import Progress
 
 
 def draft_report(config: DictConfig) -> dict[str, Any]:

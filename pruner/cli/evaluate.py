@@ -30,8 +30,8 @@ from pruner.models.ranker import Ranker
 from pruner.models.training.fit import ranker_of
 from pruner.places import conf_folder
 from pruner.program.device import Device, device_from_mapping, load_device
+from pruner.progress import Progress
 from pruner.study.draft import judge_draft
-from pruner.study.progress import Progress
 from pruner.study.training import TASKS_FILE
 
 Judge = tuple[Ranker, CheckpointInfo | None] | AnalyzerChoice

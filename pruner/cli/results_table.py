@@ -32,9 +32,9 @@ from pruner.files import save_metrics, write_table
 from pruner.models.programs.store import ProgramStore
 from pruner.study.table import (
     RANDOM,
-    Cell,
+    ResultsTable,
     Row,
-    Table,
+    TableCell,
     Variant,
     grouped,
     markdown,
@@ -116,14 +116,14 @@ def _write(config: DictConfig, out: Path, rows: Sequence[Row]) -> None:
     write_table(out / "results.csv", rows, ".6f")
 
 
-def _cells(config: DictConfig, platform: str) -> list[Cell]:
+def _cells(config: DictConfig, platform: str) -> list[TableCell]:
     return [
-        Cell(platform=platform, model=model, seed=seed, share=share)
+        TableCell(platform=platform, model=model, seed=seed, share=share)
         for seed, share, model in product(config.seeds, config.shares, config.models)
     ]
 
 
-def _table(config: DictConfig, root: RecordRoot, folder: Path) -> Table:
+def _table(config: DictConfig, root: RecordRoot, folder: Path) -> ResultsTable:
     """The table of the options; records are read once for each kind of dataflow rows."""
 
     @cache
@@ -143,7 +143,7 @@ def _table(config: DictConfig, root: RecordRoot, folder: Path) -> Table:
         name, own_seed = options.pop("name"), options.pop("seed")
         return make_split(name, keys, seed if config.resplit else own_seed, **options)
 
-    return Table(
+    return ResultsTable(
         folder=folder,
         variant=lambda cell: _variant(_options_of(config, cell), cell, root),
         programs=programs,
@@ -154,7 +154,7 @@ def _table(config: DictConfig, root: RecordRoot, folder: Path) -> Table:
     )
 
 
-def _options_of(config: DictConfig, cell: Cell) -> DictConfig:
+def _options_of(config: DictConfig, cell: TableCell) -> DictConfig:
     """Options of train.py for a cell; those given to every training come last."""
     variant = config.variants.get(cell.model, (f"model={cell.model}",))
     choices = [f"platform={cell.platform}", f"train_share={cell.share}", *variant]
@@ -163,7 +163,7 @@ def _options_of(config: DictConfig, cell: Cell) -> DictConfig:
     return options
 
 
-def _variant(options: DictConfig, cell: Cell, root: RecordRoot) -> Variant:
+def _variant(options: DictConfig, cell: TableCell, root: RecordRoot) -> Variant:
     return Variant(
         recipe=recipe_of(options),
         platforms=chosen_platforms(options.data, cell.platform, root),
@@ -173,7 +173,9 @@ def _variant(options: DictConfig, cell: Cell, root: RecordRoot) -> Variant:
     )
 
 
-def _refuse_foreign_platforms(config: DictConfig, root: RecordRoot, cells: Sequence[Cell]) -> None:
+def _refuse_foreign_platforms(
+    config: DictConfig, root: RecordRoot, cells: Sequence[TableCell]
+) -> None:
     """Raise PrunerError for a row on a platform that its model does not learn from: the fit, hours
     perhaps, would be in vain."""
     for cell in dict.fromkeys(replace(cell, seed=0, share=1.0) for cell in cells):

@@ -1,7 +1,8 @@
 """Frozen splits: committed lists of which workload is on which side, with a hash.
 
 ``datasets/splits/<name>.json`` (other draws: ``<name>-seed<seed>.json``) lists workload identities
-(`pruner.data.workload.Workload.identity`). A list that was edited after it was drawn does not load.
+(`ParsedKey.identity` of `pruner.data.workload`). A list that was edited after it was drawn does not
+load.
 """
 
 from collections.abc import Mapping

@@ -21,7 +21,7 @@ from pruner.files import write_whole
 log = logging.getLogger(__name__)
 
 Compression = Literal["none", "gz"]
-Progress = Callable[[int, int, int], None]  # files done, files in all, records so far
+OnFile = Callable[[int, int, int], None]  # files done, files in all, records so far
 # (workload key, steps, operators that the log's name has fused) to those that the steps have
 Fusion = Callable[[str, Sequence[Any], tuple[str, ...]], tuple[str, ...]]
 MAX_OPEN_FILES = 64
@@ -48,7 +48,7 @@ def import_logs(
     *,
     fusion: Fusion,
     compression: Compression = "none",
-    progress: Progress | None = None,
+    progress: OnFile | None = None,
 ) -> ImportResult:
     """Write every record under `logs` to ``out/measure_records/<platform>/<task>.json``.
 
@@ -118,7 +118,7 @@ def _copy(
     writer: "_LayoutWriter",
     quarantine: Quarantine,
     fusion: Fusion,
-    progress: Progress | None,
+    progress: OnFile | None,
 ) -> None:
     parser = LineParser()
     for done, path in enumerate(files):

@@ -1,7 +1,7 @@
 """Splits: which records a model learns from, is tuned on, and is judged by.
 
 What a split keeps apart is work, not files: the same shapes on another platform, with another
-padding spelling or with fused operators count as the same workload (`Workload.identity`), so a
+padding spelling or with fused operators count as the same workload (`ParsedKey.identity`), so a
 model is never judged on a shape that it has seen on any platform.
 
 | name        | held out                                   | generalisation to            |

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float64, Int32, Int64, UInt64
 
 from pruner.data.parse import Header, LineParser, ParsedLine, parse_lines
 from pruner.data.quarantine import Quarantine, Reason
-from pruner.data.workload import Workload, fused_from_name, parse_workload
+from pruner.data.workload import ParsedKey, fused_from_name, parse_workload
 
 log = logging.getLogger(__name__)
 
@@ -32,13 +32,13 @@ class TaskKey:
     fused: tuple[str, ...] = ()
 
     @property
-    def workload(self) -> Workload:
+    def workload(self) -> ParsedKey:
         """The parsed workload key."""
         return parse_workload(self.workload_key)
 
     @property
     def identity(self) -> str:
-        """What splits compare: equal for the same work on any platform (`Workload.identity`)."""
+        """What splits compare: equal for the same work on any platform (`ParsedKey.identity`)."""
         return self.workload.identity
 
 

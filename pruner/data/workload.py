@@ -31,7 +31,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
 
 A key is written ``["<operator>_layer", *arguments]``. What an operator computes stands in
 ``pruner/program/dag/operators/<operator>.py``. An argument named ``padding`` is compared as
-elements, its window being ``kh`` and ``kw`` (1 where there is none): see `Workload.identity`.
+elements, its window being ``kh`` and ``kw`` (1 where there is none): see `ParsedKey.identity`.
 """
 
 # Operators fused behind another one, in this order; the workload key does not mention them.
@@ -50,7 +50,7 @@ Amounts = tuple[int, int, int, int]  # top, left, bottom, right, in elements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class ParsedKey:
     """A parsed workload key: `op` as written (``"conv2d_layer"``) and its arguments."""
 
     op: str
@@ -109,7 +109,7 @@ def workload_key(operator: str, *args: Any) -> str:
 
 
 @lru_cache(maxsize=65536)
-def parse_workload(workload_key: str) -> Workload:
+def parse_workload(workload_key: str) -> ParsedKey:
     """Parse a workload key.
 
     Raises:
@@ -123,7 +123,7 @@ def parse_workload(workload_key: str) -> Workload:
         raise MalformedError(Reason.BAD_FIELD, f"workload key {workload_key[:80]!r}")
     if any(abs(size) > MAX_EXTENT for size in _numbers(parts[1:])):
         raise MalformedError(Reason.ABSURD_EXTENT, f"workload key {workload_key[:80]!r}")
-    return Workload(op=parts[0], args=tuple(parts[1:]))
+    return ParsedKey(op=parts[0], args=tuple(parts[1:]))
 
 
 def pad_amounts(padding: Padding, kernel_h: int, kernel_w: int) -> Amounts:

@@ -35,7 +35,7 @@ from pruner.program.te.steps import Primitive
 logger = logging.getLogger(__name__)
 _CHUNK = 4096  # programs at once: enough to pay for Python, few enough for the caches
 
-Workload = Float32[np.ndarray, " flag"]
+WorkloadFlags = Float32[np.ndarray, " flag"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,7 +57,7 @@ class ProgramFeatures:
     statement: Float32[np.ndarray, "row column"]
     row_start: Int64[np.ndarray, " boundary"]
     dataflow: Float32[np.ndarray, "program slot flow"]
-    workload: Workload
+    workload: WorkloadFlags
     valid: Bool[np.ndarray, " program"]
     failures: Mapping[int, str] = field(default_factory=dict)
     psa: Float32[np.ndarray, "row symbol"] | None = None
@@ -96,7 +96,7 @@ class ProgramFeatures:
         cls,
         num: int,
         *,
-        workload: Workload | None = None,
+        workload: WorkloadFlags | None = None,
         dataflow: DataflowKind = "paper",
         failures: Mapping[int, str] | None = None,
         psa: bool = False,
@@ -281,7 +281,7 @@ def featurize_nests(
     groups: Iterable[tuple[Ints, LoopNests]],
     num: int,
     *,
-    workload: Workload,
+    workload: WorkloadFlags,
     failures: Mapping[int, str],
     dataflow: DataflowKind = "paper",
 ) -> ProgramFeatures:
@@ -307,7 +307,7 @@ def _chunks(group: SkeletonGroup) -> Iterable[tuple[Ints, Decisions]]:
 
 def _of_nests(
     nests: LoopNests,
-    workload: Workload,
+    workload: WorkloadFlags,
     dataflow: DataflowKind,
     psa: bool,
     node_keys: NodeKeys = "recycled",

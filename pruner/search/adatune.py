@@ -23,7 +23,7 @@ from pruner.search.explorer import ExplorerSettings, ScoreFunction, explore
 from pruner.search.policy import NO_KEYS, Learner, Measurements, accepted, fresh, guard
 from pruner.search.space import SearchSpace
 
-Columns = Callable[[Decisions], NDArray[np.float64]]  # what the forest sees, [N, column]
+ForestInputs = Callable[[Decisions], NDArray[np.float64]]  # what the forest sees, [N, column]
 _LEAST = 1e-12  # of an expected improvement, so that its logarithm is a number
 _PROBES = 20  # random programs whose spread sets the random share
 
@@ -85,7 +85,7 @@ class AdaTunePolicy:
     def __init__(
         self,
         space: SearchSpace,
-        columns: Columns,
+        columns: ForestInputs,
         settings: AdaTuneSettings,
         rng: np.random.Generator,
         *,
@@ -132,7 +132,7 @@ class AdaTunePolicy:
         return Forest(columns, speed, settings=self._settings.forest, seed=seed)
 
 
-def _score(forest: Forest, columns: Columns) -> ScoreFunction:
+def _score(forest: Forest, columns: ForestInputs) -> ScoreFunction:
     """Logarithm of the expected improvement: evolution weighs parents by the exponential."""
 
     def score(decisions: Decisions) -> Scores:

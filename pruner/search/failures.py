@@ -94,11 +94,11 @@ class AvoidFailures:
     """A score function that avoids what probably fails."""
 
     score: ScoreFunction
-    legality: FailureModel
+    failure_model: FailureModel
 
     def __call__(self, decisions: Decisions) -> Scores:
         """The score; minus infinity also for probable failures."""
-        return self.legality.avoid(decisions, self.score(decisions))
+        return self.failure_model.avoid(decisions, self.score(decisions))
 
 
 class _Logistic:

@@ -12,7 +12,7 @@ from typing import TextIO, TypeVar
 
 # One thread each: the workers already share the cores, and sums keep their order.
 THREADS: Mapping[str, str] = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-Job = TypeVar("Job")
+_Job = TypeVar("_Job")
 Result = TypeVar("Result")
 
 
@@ -34,7 +34,7 @@ class Commands:
         signal.signal(signal.SIGTERM, self._before)
 
     def each(
-        self, jobs: Sequence[Job], run: Callable[[Job], Result], num_workers: int
+        self, jobs: Sequence[_Job], run: Callable[[_Job], Result], num_workers: int
     ) -> Iterator[Result]:
         """Results of ``run(job)``, which may call `run`, as they end; `num_workers` at a time.
 

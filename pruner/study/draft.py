@@ -30,7 +30,7 @@ from pruner.models.analyzer.quality import (
 from pruner.models.judging.metrics import ScoredTask
 from pruner.program.dag.task_index import TaskIndex, task_index_of
 from pruner.program.device import Device, GpuDevice
-from pruner.study.progress import Progress
+from pruner.progress import Progress
 
 ALL = 1  # programs that a pool of the rows "all pools" must have
 FORMS_DRAWN = ("paper", "hardware", "hardware_calibrated")

@@ -23,6 +23,7 @@ from pruner.models.programs.store import ProgramStore
 from pruner.models.ranker import RandomRanker
 from pruner.models.training.fit import ranker_of
 from pruner.models.training.recipe import Recipe
+from pruner.progress import Tell, silent
 from pruner.study.training import Part, Watching, run_part, unwatched
 from pruner.study.workers import forked
 
@@ -49,7 +50,7 @@ CellKey = tuple[str, str, int, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class TableCell:
     """One row to make: a model judged on a platform."""
 
     platform: str
@@ -83,12 +84,8 @@ class Variant:
     watching: Watching = unwatched
 
 
-def _quiet(_: str) -> None:
-    """Tell nobody."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class ResultsTable:
     """What all cells share.
 
     `variant` says how a cell is fitted, `programs` loads the programs of platforms with a kind of
@@ -96,32 +93,34 @@ class Table:
     """
 
     folder: Path
-    variant: Callable[[Cell], Variant]
+    variant: Callable[[TableCell], Variant]
     programs: Callable[[str, tuple[str, ...]], ProgramStore]
     split: Callable[[Sequence[TaskKey], int], Split]
     checkpoints: Mapping[str, Path] = field(default_factory=dict)
     num_workers: int = 1
-    tell: Callable[[str], None] = field(default=_quiet)
+    tell: Tell = silent
 
     def rows(
-        self, platform: str, cells: Sequence[Cell], seeds: Sequence[int], kept: Set[CellKey]
+        self, platform: str, cells: Sequence[TableCell], seeds: Sequence[int], kept: Set[CellKey]
     ) -> Iterator[Row]:
         """Rows of one platform that are not `kept`, as soon as each is made."""
         for cell, metrics in self._all_metrics([cell for cell in cells if cell.key not in kept]):
             yield row_of(cell, metrics)
         for seed in seeds:
             for name, path in self.checkpoints.items():
-                cell = Cell(platform=platform, model=name, seed=seed)
+                cell = TableCell(platform=platform, model=name, seed=seed)
                 if cell.key not in kept:
                     yield row_of(cell, self._judged(cell, path))
 
-    def _judged(self, cell: Cell, path: Path) -> Mapping[str, Any]:
+    def _judged(self, cell: TableCell, path: Path) -> Mapping[str, Any]:
         ranker, info = ranker_of(path)
         programs = self.programs(info.dataflow, (cell.platform,))
         split = self.split(programs.keys, cell.seed)
         return {**judge(ranker, programs, split).metrics, "split": split.name}
 
-    def _all_metrics(self, cells: Sequence[Cell]) -> Iterator[tuple[Cell, Mapping[str, Any]]]:
+    def _all_metrics(
+        self, cells: Sequence[TableCell]
+    ) -> Iterator[tuple[TableCell, Mapping[str, Any]]]:
         """Every cell with its metrics, in order; processes share what is not there yet."""
         waiting = [cell for cell in cells if cell.model != RANDOM and self._finished(cell) is None]
         number = min(self.num_workers, len(waiting))
@@ -143,13 +142,13 @@ class Table:
                     )
                 yield cell, metrics
 
-    def _finished(self, cell: Cell) -> Mapping[str, Any] | None:
+    def _finished(self, cell: TableCell) -> Mapping[str, Any] | None:
         return load_metrics(self.folder / cell.name)
 
     def _programs_of(self, variant: Variant) -> ProgramStore:
         return self.programs(variant.dataflow, variant.platforms)
 
-    def _metrics(self, cell: Cell) -> Mapping[str, Any]:
+    def _metrics(self, cell: TableCell) -> Mapping[str, Any]:
         if cell.model == RANDOM:
             programs = self.programs("paper", (cell.platform,))
             split = self.split(programs.keys, cell.seed)
@@ -192,7 +191,7 @@ def _random_metrics(programs: ProgramStore, test: Tensor, split: str) -> Row:
     }
 
 
-def row_of(cell: Cell, metrics: Mapping[str, Any]) -> Row:
+def row_of(cell: TableCell, metrics: Mapping[str, Any]) -> Row:
     """The columns of a cell."""
     known = {"platform": cell.platform, "model": cell.model, "seed": cell.seed}
     row = {name: metrics.get(name) for name in COLUMNS}

@@ -8,13 +8,14 @@ from typing import Any, TypeVar
 import torch
 
 from pruner.errors import PrunerError
+from pruner.progress import Tell
 
-Job = TypeVar("Job")
+_Job = TypeVar("_Job")
 
 
 @contextmanager
 def forked(
-    jobs: Sequence[Job], run: Callable[[Job], Any], number: int, tell: Callable[[str], None]
+    jobs: Sequence[_Job], run: Callable[[_Job], Any], number: int, tell: Tell
 ) -> Iterator[Any]:
     """Run the jobs in `number` processes, first come, first served, while the body goes on.
 
@@ -49,9 +50,7 @@ def forked(
             process.join()
 
 
-def _work(
-    jobs: Sequence[Job], run: Callable[[Job], Any], taken: Any, tell: Callable[[str], None]
-) -> None:
+def _work(jobs: Sequence[_Job], run: Callable[[_Job], Any], taken: Any, tell: Tell) -> None:
     torch.set_num_threads(1)  # the processes share the cores
     while True:
         with taken.get_lock():

@@ -57,8 +57,8 @@ def policies(space, score, rng):
 def failing_shares(policy, rule, rounds=10, *, aware=True, seed=0):
     """Share of failures in every round of 16 proposals, and the proposals."""
     space = Tiles()
-    legality = FailureModel(space)
-    score = AvoidFailures(large, legality) if aware else large
+    failure_model = FailureModel(space)
+    score = AvoidFailures(large, failure_model) if aware else large
     chosen = policies(space, score, np.random.default_rng(seed))[policy]
     shares, proposals = [], []
     for _ in range(rounds):
@@ -66,7 +66,7 @@ def failing_shares(policy, rule, rounds=10, *, aware=True, seed=0):
         failed = rule(rows)
         shares.append(failed.mean())
         proposals.append(rows)
-        legality.observe(rows, failed)
+        failure_model.observe(rows, failed)
         chosen.observe(
             Measurements(decisions=rows, latency_s=np.where(failed, np.inf, 2.0 ** -large(rows)))
         )
@@ -111,12 +111,12 @@ def test_where_everything_fails_the_search_goes_on(policy):
 
 def test_probabilities_follow_what_was_seen():
     space, rng = Tiles(), np.random.default_rng(0)
-    legality = FailureModel(space)
+    failure_model = FailureModel(space)
     rows = space.sample(400, rng)
-    assert (legality.probability(rows) == 0).all()
-    legality.observe(rows, RULES["kind"](rows))
+    assert (failure_model.probability(rows) == 0).all()
+    failure_model.observe(rows, RULES["kind"](rows))
     new = space.sample(400, rng)
-    failing, risk = RULES["kind"](new), legality.probability(new)
+    failing, risk = RULES["kind"](new), failure_model.probability(new)
     assert risk[failing].min() > 0.5 > risk[~failing].max()
     assert (risk[new[:, 0] == 0] == 0).all()  # no program of that space failed
 
@@ -124,25 +124,25 @@ def test_probabilities_follow_what_was_seen():
 @pytest.mark.parametrize("share", [0.2, 0.95])
 def test_a_verdict_does_not_depend_on_what_else_is_asked_for(share):
     space, rng = Tiles(), np.random.default_rng(0)
-    legality = FailureModel(space)
+    failure_model = FailureModel(space)
     rows = space.sample(200, rng)
-    legality.observe(rows, large(rows) > np.quantile(large(rows), 1 - share))
-    cautious, new = AvoidFailures(large, legality), space.sample(100, rng)
+    failure_model.observe(rows, large(rows) > np.quantile(large(rows), 1 - share))
+    cautious, new = AvoidFailures(large, failure_model), space.sample(100, rng)
     together = cautious(new)
     assert 0.1 < np.isfinite(together).mean() < 0.9
     np.testing.assert_array_equal(together, [cautious(new[i : i + 1])[0] for i in range(100)])
     # another start of the run: asked in another order, from a copy on disk
-    again = AvoidFailures(large, pickle.loads(pickle.dumps(legality)))
+    again = AvoidFailures(large, pickle.loads(pickle.dumps(failure_model)))
     np.testing.assert_array_equal(again(new[::-1])[::-1], together)
 
 
 def test_one_failure_condemns_its_neighbours_only():
-    legality = FailureModel(Tiles())
+    failure_model = FailureModel(Tiles())
     one = np.array([[0, 8, 8, 8, 8, 8, 8, 1]])
     near, far = one.copy(), np.array([[0, 1, 2, 1, 2, 1, 2, 3]])
     near[0, 6] = 4
-    legality.observe(np.concatenate([one, far]), np.array([True, False]))
-    risk = legality.probability(np.concatenate([one, near, far]))
+    failure_model.observe(np.concatenate([one, far]), np.array([True, False]))
+    risk = failure_model.probability(np.concatenate([one, near, far]))
     assert risk[0] > risk[1] > 0.3 > 0.1 > risk[2]
 
 
@@ -164,10 +164,10 @@ def test_the_weights_are_the_most_probable_ones():
 
 def test_a_copy_from_disk_knows_the_same():
     space, rng = Tiles(), np.random.default_rng(1)
-    legality = FailureModel(space)
+    failure_model = FailureModel(space)
     rows = space.sample(100, rng)
-    legality.observe(rows, RULES["product"](rows))
-    again = pickle.loads(pickle.dumps(AvoidFailures(large, legality)))
+    failure_model.observe(rows, RULES["product"](rows))
+    again = pickle.loads(pickle.dumps(AvoidFailures(large, failure_model)))
     new = space.sample(100, rng)
-    np.testing.assert_array_equal(again(new), AvoidFailures(large, legality)(new))
+    np.testing.assert_array_equal(again(new), AvoidFailures(large, failure_model)(new))
     assert not np.isfinite(again(new)).all()

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from pruner.cli.shared.output import say
 
-Item = TypeVar("Item")
+_Item = TypeVar("_Item")
 SILENCE_S = 10.0  # seconds after which a log gets a line
 
 
@@ -29,7 +29,7 @@ def live_bar() -> Iterator[Progress]:
         yield progress
 
 
-def track(items: Iterable[Item], what: str, total: int) -> Iterator[Item]:
+def track(items: Iterable[_Item], what: str, total: int) -> Iterator[_Item]:
     """Pass items on while a bar counts them; without a terminal, a line now and then."""
     start = told = time.monotonic()
     with live_bar() as progress:

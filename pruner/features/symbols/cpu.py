@@ -26,15 +26,14 @@ from pruner.features.symbols.statement import (
     Moving,
     NestAccess,
     NestStatement,
-    PerProgram,
+    ProgramMask,
     StatementLoop,
-    Where,
     count_operations,
     extent_of,
     nest_statements,
     product_of,
 )
-from pruner.features.symbols.table import CACHES, CPU_COLUMNS, Row, Symbols, fill
+from pruner.features.symbols.table import CACHES, CPU_COLUMNS, PerProgram, SymbolRow, Symbols, fill
 from pruner.program.dag.expr import Call, Expr, Select, walk
 from pruner.program.device import CpuDevice
 from pruner.program.nests import LoopNests
@@ -74,7 +73,7 @@ class _CpuRow:
         self._lanes = self._used_lanes()
         self._tile_depth = self._outermost_tile_loop()
 
-    def columns(self) -> Row:
+    def columns(self) -> SymbolRow:
         """Values of :data:`~pruner.features.symbols.table.CPU_COLUMNS`."""
         operations = count_operations(self._s.value)
         parallel = extent_of((x for x in self._loops if x.mark == "parallel"), self._num)
@@ -129,9 +128,9 @@ class _CpuRow:
             open_ &= inside <= limit
         return depth
 
-    def _vector_loop(self) -> dict[StatementLoop, Where]:
+    def _vector_loop(self) -> dict[StatementLoop, ProgramMask]:
         """Which loop runs in vectors: the marked one, or the body's innermost spatial loop."""
-        chosen: dict[StatementLoop, Where] = {}
+        chosen: dict[StatementLoop, ProgramMask] = {}
         open_ = np.ones(self._num, bool)
         for place in range(len(self._own) - 1, -1, -1):
             loop = self._own[place]

@@ -14,7 +14,6 @@ from pruner.features.symbols.statement import (
     Moving,
     NestAccess,
     NestStatement,
-    PerProgram,
     StatementLoop,
     count_operations,
     extent_of,
@@ -22,7 +21,7 @@ from pruner.features.symbols.statement import (
     nest_statements,
     product_of,
 )
-from pruner.features.symbols.table import GPU_COLUMNS, Row, Symbols, fill
+from pruner.features.symbols.table import GPU_COLUMNS, PerProgram, SymbolRow, Symbols, fill
 from pruner.program.index.affine import LoopVar
 from pruner.program.nests import GLOBAL, SHARED, LoopNests, Mark, Scope
 
@@ -58,7 +57,7 @@ class _GpuRow:
         if statement.scope == GLOBAL:
             self._global.append(statement.write)
 
-    def columns(self) -> Row:
+    def columns(self) -> SymbolRow:
         """Values of :data:`~pruner.features.symbols.table.GPU_COLUMNS`."""
         roles, operations = self._roles, count_operations(self._s.value)
         threads, blocks = self._extent(roles.threads), self._extent(roles.blocks)

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from pruner.features.statement.analysis import StoreAnalysis
 from pruner.features.statement.memory import LoopFrame
 from pruner.features.statement.ops import FLOAT
-from pruner.features.symbols.statement import PerProgram
-from pruner.features.symbols.table import OFFICIAL_COLUMNS, Row, fill
+from pruner.features.symbols.table import OFFICIAL_COLUMNS, PerProgram, SymbolRow, fill
 from pruner.program.nests import BLOCKS, SHARED, THREADS, LoopNests, Mark
 
 _SKIPPED = (Mark.BLOCK_X, Mark.THREAD_X)
@@ -29,7 +28,7 @@ def official_symbols(
         as in :data:`~pruner.features.symbols.table.OFFICIAL_COLUMNS`.
     """
     num = nests.num_programs
-    rows: dict[int, Row] = {}
+    rows: dict[int, SymbolRow] = {}
     workload: dict[int, PerProgram] = {}
     for analysis in analyses:
         key = analysis.store.buffer.key
@@ -50,7 +49,7 @@ def _product(frame: LoopFrame, marks: tuple[Mark, ...]) -> PerProgram:
     return out
 
 
-def _row(analysis: StoreAnalysis, workload: dict[int, PerProgram]) -> Row:
+def _row(analysis: StoreAnalysis, workload: dict[int, PerProgram]) -> SymbolRow:
     frame = analysis.frame
     num = frame.num
     threads = _product(frame, THREADS)

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 
 from pruner.arrays import IntLike, dtype_bytes
 from pruner.features.statement.tensors import column
+from pruner.features.symbols.table import PerProgram
 from pruner.program.dag.expr import Binary, Call, Expr, Load, children, loads
 from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar, Term
@@ -30,8 +31,7 @@ from pruner.program.nests import (
 )
 
 Moving = frozenset[LoopVar]
-PerProgram = Float[np.ndarray, " program"]
-Where = Bool[np.ndarray, " program"]
+ProgramMask = Bool[np.ndarray, " program"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ class NestAccess:
         """Distinct elements [N]: a strided outer term skips some of the box."""
         return product_of((_distinct(terms, moving, self.num) for terms in self.indices), self.num)
 
-    def uses(self, var: LoopVar) -> Where:
+    def uses(self, var: LoopVar) -> ProgramMask:
         """Where the loop's variable is in an index [N]."""
         out = np.zeros(self.num, bool)
         for terms in self.indices:

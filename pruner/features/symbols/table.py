@@ -15,7 +15,9 @@ from pruner.features.column import Column
 from pruner.program.nests import SHARED
 
 Columns = tuple[Column, ...]
-Row = Mapping[str, Float[np.ndarray, " program"] | float]
+PerProgram = Float[np.ndarray, " program"]
+PerStatement = Float[np.ndarray, "statement program"]
+SymbolRow = Mapping[str, PerProgram | float]  # one statement, by column
 
 
 def _columns(source: str, *rows: tuple[str, str, str]) -> Columns:
@@ -132,7 +134,7 @@ def position(columns: Columns, name: str) -> int:
 
 
 def fill(
-    columns: Columns, rows: Sequence[Row], num: int
+    columns: Columns, rows: Sequence[SymbolRow], num: int
 ) -> Float[np.ndarray, "statement column program"]:
     """Rows of named values as one array in the order of the table.
 

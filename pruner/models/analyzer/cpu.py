@@ -21,10 +21,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 from jaxtyping import Float
 
-from pruner.features.symbols.table import Symbols
+from pruner.features.symbols.table import PerStatement, Symbols
 from pruner.program.device import CpuDevice
 
-Array = Float[np.ndarray, "statement program"]
 _FLOAT_BYTES = 4.0
 
 
@@ -86,7 +85,7 @@ def cpu_latency_s(
     return seconds.sum(axis=0)
 
 
-def _core_cycles(s: Symbols, device: CpuDevice, c: CpuRates, on: CpuSwitches) -> Array:
+def _core_cycles(s: Symbols, device: CpuDevice, c: CpuRates, on: CpuSwitches) -> PerStatement:
     width = device.simd_bytes / _FLOAT_BYTES
     lanes = s["lanes"] if on.lanes_c else np.full_like(s["lanes"], width)
     peak = device.flops_per_cycle_per_core / width * lanes  # operations a cycle with these lanes
@@ -112,7 +111,7 @@ def _core_cycles(s: Symbols, device: CpuDevice, c: CpuRates, on: CpuSwitches) ->
     return out
 
 
-def _out_of_registers(s: Symbols, device: CpuDevice, c: CpuRates) -> Array:
+def _out_of_registers(s: Symbols, device: CpuDevice, c: CpuRates) -> PerStatement:
     """Share of results that a reduction loads and stores in every step of the tile, 0 to 1."""
     limit = np.maximum(s["unroll"], c.unroll_limit)
     rolled = 1 / (1 + (limit / s["tile"]) ** 4)
@@ -120,7 +119,7 @@ def _out_of_registers(s: Symbols, device: CpuDevice, c: CpuRates) -> Array:
     return np.where(np.array(s.reductions)[:, None], np.maximum(rolled, over), 0.0)
 
 
-def _transfer_cycles(s: Symbols, c: CpuRates, on: CpuSwitches) -> Array:
+def _transfer_cycles(s: Symbols, c: CpuRates, on: CpuSwitches) -> PerStatement:
     if not on.cache_m:
         return s["unique"] / c.l1_bytes + s["unique"] / c.l2_bytes
     return s["l1_traffic"] / c.l1_bytes + s["l2_traffic"] / c.l2_bytes

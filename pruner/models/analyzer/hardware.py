@@ -23,12 +23,11 @@ from dataclasses import dataclass, fields
 import numpy as np
 from jaxtyping import Float
 
-from pruner.features.symbols.table import Symbols
+from pruner.features.symbols.table import PerProgram, Symbols
 from pruner.models.analyzer.constants import AnalyzerConstants
 from pruner.program.device import GpuDevice
 from pruner.program.nests import SHARED
 
-Array = Float[np.ndarray, " program"]
 _BYTES = 4.0
 _SECTOR = 8.0  # elements of the smallest transfer between cache and memory (32 bytes)
 _LOAD_LANES = 32
@@ -92,7 +91,7 @@ class _Staged:
         self._tile = results + np.minimum(operands, constants.rates.live_operands)
         self._passes = symbols["passes"][self._staging].max(axis=0)
 
-    def seconds(self) -> Array:
+    def seconds(self) -> PerProgram:
         arithmetic = self._arithmetic()
         staging, waited = self._stage()
         instructions = arithmetic + staging + self._write()
@@ -108,7 +107,7 @@ class _Staged:
         rounds = np.ceil(per_sm) if self._on.wave_c else per_sm
         return rounds * cycles / self._device.clock_hz + self._memory_s() + _OVERHEAD_S
 
-    def _register_limit(self) -> Array:
+    def _register_limit(self) -> PerProgram:
         device = self._device
         block = device.compiled_threads_per_block
         per_thread = device.registers_per_block / (
@@ -116,7 +115,7 @@ class _Staged:
         )
         return np.minimum(device.max_registers_per_thread, per_thread)
 
-    def _resident(self) -> Array:
+    def _resident(self) -> PerProgram:
         """Blocks that one multiprocessor holds at once."""
         device = self._device
         limit = np.minimum(
@@ -129,7 +128,7 @@ class _Staged:
             limit = np.minimum(limit, np.floor(device.registers_per_sm / (used * self._lanes)))
         return np.maximum(limit, 1)
 
-    def _arithmetic(self) -> Array:
+    def _arithmetic(self) -> PerProgram:
         s, c = self._s, self._c
         iterations = s["thread_iterations"][self._main].sum(axis=0)
         out = s["l0_comp_count"][self._main].sum(axis=0) / 2 * c.multiply_add
@@ -145,7 +144,7 @@ class _Staged:
             out = out + iterations / np.minimum(iterations / self._passes, body) * c.loop
         return out * self._slowdown()
 
-    def _slowdown(self) -> Array:
+    def _slowdown(self) -> PerProgram:
         """What it costs when the tile does not live in registers."""
         s, c = self._s, self._c
         out = np.ones_like(self._tile)
@@ -161,7 +160,7 @@ class _Staged:
             out = out + c.rolled / (1 + (limit / body) ** 8)
         return out
 
-    def _stage(self) -> tuple[Array, Array]:
+    def _stage(self) -> tuple[PerProgram, PerProgram]:
         """Instructions of one thread that move operands in, and loads it waits for one by one."""
         s, c = self._s, self._c
         elements = s["issued"][self._staging] / (self._blocks * self._threads)
@@ -175,7 +174,7 @@ class _Staged:
         issue = elements * cost if self._on.issue_c else elements
         return issue.sum(axis=0), waited.sum(axis=0)
 
-    def _write(self) -> Array:
+    def _write(self) -> PerProgram:
         """Instructions that write the results out."""
         s, c = self._s, self._c
         if self._main and self._main[-1] == len(s.scopes) - 1:
@@ -189,7 +188,7 @@ class _Staged:
         requests = np.maximum(warp / lanes * span / (warp / _SECTOR), 1)
         return results * c.write * (1 + c.scattered_write * (requests - 1))
 
-    def _memory_s(self) -> Array:
+    def _memory_s(self) -> PerProgram:
         s, c = self._s, self._c
         moved, unique = s["issued"], s["unique"]
         if self._on.cache_m:
@@ -203,7 +202,7 @@ class _Staged:
 
 def _direct_s(
     s: Symbols, device: GpuDevice, constants: AnalyzerConstants, on: HardwareSwitches
-) -> Array:
+) -> PerProgram:
     """Kernels without a shared stage: bandwidth, resident threads, launch of blocks."""
     c = constants.rates
     threads, blocks = s["l1_para_info"], s["l2_para_info"]

@@ -27,11 +27,10 @@ from dataclasses import dataclass, fields
 import numpy as np
 from jaxtyping import Float
 
-from pruner.features.symbols.table import Symbols
+from pruner.features.symbols.table import PerStatement, Symbols
 from pruner.program.device import GpuDevice
 from pruner.program.nests import SHARED
 
-Values = Float[np.ndarray, "statement program"]
 _BYTES = 4.0  # float32
 
 
@@ -64,7 +63,7 @@ def paper_latency_s(
     return seconds.sum(axis=0)
 
 
-def _compute_penalties(s: Symbols, device: GpuDevice, on: PaperSwitches) -> Values:
+def _compute_penalties(s: Symbols, device: GpuDevice, on: PaperSwitches) -> PerStatement:
     out = np.ones_like(s["l2_comp_count"])
     if on.reuse_c:
         moved = s["accumulators"] + s["shared_loads_least"] + s["global_loads"]
@@ -81,7 +80,7 @@ def _compute_penalties(s: Symbols, device: GpuDevice, on: PaperSwitches) -> Valu
     return out
 
 
-def _memory_penalties(s: Symbols, device: GpuDevice, on: PaperSwitches) -> Values:
+def _memory_penalties(s: Symbols, device: GpuDevice, on: PaperSwitches) -> PerStatement:
     out = np.ones_like(s["l2_comp_count"])
     staging = np.array([scope == SHARED for scope in s.scopes])[:, None]
     if on.registers_m:
@@ -98,6 +97,6 @@ def _memory_penalties(s: Symbols, device: GpuDevice, on: PaperSwitches) -> Value
     return out
 
 
-def _filled(used: Values, unit: float) -> Values:
+def _filled(used: PerStatement, unit: float) -> PerStatement:
     """Share of the last unit that is used: ``used / (unit ceil(used / unit))``."""
     return used / (np.ceil(used / unit) * unit)

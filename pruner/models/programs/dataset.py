@@ -18,7 +18,7 @@ from pruner.program.dag.task_index import task_index_of
 
 log = logging.getLogger(__name__)
 
-Watch = Callable[[Iterable[FilePrograms], int], Iterable[FilePrograms]]
+TrackFiles = Callable[[Iterable[FilePrograms], int], Iterable[FilePrograms]]
 """Passes record files on and counts them, given how many there are: a progress bar."""
 
 
@@ -59,7 +59,7 @@ def load_programs(
     duplicates: Duplicates = "drop",
     cache: Path | None = None,
     report: Path | None = None,
-    watch: Watch | None = None,
+    watch: TrackFiles | None = None,
 ) -> Dataset:
     """Read and featurise all records of the given platforms.
 
@@ -143,6 +143,6 @@ class _Reading:
 
 
 def _watched(
-    items: Iterable[FilePrograms], num: int, watch: Watch | None
+    items: Iterable[FilePrograms], num: int, watch: TrackFiles | None
 ) -> Iterable[FilePrograms]:
     return items if watch is None else watch(items, num)

@@ -22,7 +22,7 @@ from pruner.models.training.lit import RankingModule
 
 LAST = "last.ckpt"  # Lightning's full state after the last finished epoch
 MakeTrainer = Callable[..., pl.Trainer]
-Made = TypeVar("Made")
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def build_network(make: Callable[[], Made], seed: int) -> Made:
+def build_network(make: Callable[[], _Made], seed: int) -> _Made:
     """Construct a model with initial weights that depend on `seed` only."""
     with seeded(seed):
         return make()

@@ -38,7 +38,7 @@ from pruner.program.tir.regions import (
     start_of,
     union_all,
 )
-from pruner.program.tir.tree import Block, LoopNode, Node, Place, Tree, plain, renamed
+from pruner.program.tir.tree import Block, LoopNode, Place, Tree, TreeNode, plain, renamed
 
 Lowering = Literal["ansor", "metaschedule"]
 
@@ -126,7 +126,7 @@ def _allocate(e: _Lowering, loop: LoopNode | None, loops: tuple[Loop, ...]) -> N
         e.nests.allocations[key] = Allocation(buffer, loops, _extents(place))
 
 
-def _emit(e: _Lowering, node: Node, loops: tuple[Loop, ...], unroll: IntLike) -> None:
+def _emit(e: _Lowering, node: TreeNode, loops: tuple[Loop, ...], unroll: IntLike) -> None:
     if isinstance(node, Block):
         _emit_block(e, node, loops, unroll)
         return

@@ -45,8 +45,8 @@ from pruner.program.tir.tree import (
     Block,
     BlockIter,
     LoopNode,
-    Node,
     Tree,
+    TreeNode,
     Uses,
     insert,
     plain,
@@ -125,7 +125,7 @@ def bind(loop: LoopNode, axis: str) -> None:
     loop.mark = Mark.of_axis(axis)
 
 
-def _nest(chain: Sequence[LoopNode], body: list[Node]) -> None:
+def _nest(chain: Sequence[LoopNode], body: list[TreeNode]) -> None:
     for outer, inner in pairwise(chain):
         outer.body, inner.parent = [inner], outer
     chain[-1].body = body
@@ -181,8 +181,8 @@ def _copy_block(name: str, source: Buffer, target: Buffer) -> Block:
     )
 
 
-def _nest_of(block: Block) -> Node:
-    nest: Node = block
+def _nest_of(block: Block) -> TreeNode:
+    nest: TreeNode = block
     for binding in reversed(block.bindings):
         (var,) = binding.uses
         outer = LoopNode(var, [nest])
@@ -236,7 +236,7 @@ def decompose_reduction(tree: Tree, block: Block, loop: LoopNode) -> Block:
         value=block.init,
         annotations=dict(block.annotations),
     )
-    nest: Node = init
+    nest: TreeNode = init
     for old in reversed([x for x in inner if x.var in used]):
         names[old.var] = LoopVar(old.var.name + "_init", old.extent)
         outer = LoopNode(names[old.var], [nest], mark=old.mark, unroll=old.unroll)
@@ -405,7 +405,7 @@ def _iter_domains(
 
 
 def _child_index(tree: Tree, loop: LoopNode, block: Block) -> int:
-    path: list[Node] = [*tree.path(block), block]
+    path: list[TreeNode] = [*tree.path(block), block]
     return loop.body.index(path[path.index(loop) + 1])
 
 
@@ -435,7 +435,7 @@ def _move(
         bindings.append(Binding(af.add(start_of(region), af.variable(var)), uses | {var: 1}))
         loops.append(LoopNode(var))
     block.bindings = bindings
-    nest: Node = block
+    nest: TreeNode = block
     for node in reversed(loops):
         node.body, nest.parent = [nest], node
         nest = node

@@ -24,8 +24,8 @@ from pruner.program.tir.tree import (
     Block,
     BlockIter,
     LoopNode,
-    Node,
     Tree,
+    TreeNode,
     insert,
     renamed,
 )
@@ -49,7 +49,7 @@ def rfactor(tree: Tree, block: Block, loop: LoopNode, factor_axis: int) -> Block
         b if made.iters[i].kind == "derived" else _renamed(tree, b, names)
         for i, b in enumerate(made.bindings)
     ]
-    nest: Node = made
+    nest: TreeNode = made
     for outer in reversed(old):
         around = LoopNode(names[outer.var], [nest], mark=outer.mark, unroll=outer.unroll)
         nest.parent = around
@@ -172,7 +172,7 @@ def _keep_loops(block: Block, old: list[LoopNode], keep: list[LoopNode]) -> None
     parent = old[0].parent
     assert parent is not None
     place = parent.body.index(old[0])
-    nest: Node = block
+    nest: TreeNode = block
     for loop in reversed(keep):
         loop.body, nest.parent = [nest], loop
         nest = loop

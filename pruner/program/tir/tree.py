@@ -125,7 +125,7 @@ class Block:
         return [load for load in loads(self.value) if load.stage == buffer]
 
 
-Node = LoopNode | Block
+TreeNode = LoopNode | Block
 
 
 @dataclass(slots=True, eq=False)
@@ -178,7 +178,7 @@ class Tree:
         self._resolved.clear()
         self._values.clear()
 
-    def blocks(self, below: Node | None = None) -> Iterator[Block]:
+    def blocks(self, below: TreeNode | None = None) -> Iterator[Block]:
         """Blocks in program order, of the whole tree or below a node."""
         node = self.root if below is None else below
         if isinstance(node, Block):
@@ -194,7 +194,7 @@ class Tree:
                 return block
         raise UnsupportedProgram("unknown-block", name)
 
-    def path(self, node: Node) -> list[LoopNode]:
+    def path(self, node: TreeNode) -> list[LoopNode]:
         """Loops around a node, outermost first."""
         out: list[LoopNode] = []
         parent = node.parent
@@ -284,7 +284,7 @@ def _copied(loop: LoopNode, names: dict[LoopVar, LoopVar]) -> LoopNode:
     out = LoopNode(names[loop.var], annotations=dict(loop.annotations))
     for child in loop.body:
         if isinstance(child, LoopNode):
-            made: Node = _copied(child, names)
+            made: TreeNode = _copied(child, names)
         else:
             bindings = [
                 Binding(renamed(b.value, names), {names[v]: s for v, s in b.uses.items()})
@@ -339,7 +339,7 @@ def uniform(value: IntLike | np.ndarray) -> int:
     return value
 
 
-def replace_child(node: Node, new: list[Node]) -> None:
+def replace_child(node: TreeNode, new: list[TreeNode]) -> None:
     """Put ``new`` where ``node`` stands."""
     parent = node.parent
     assert parent is not None
@@ -349,7 +349,7 @@ def replace_child(node: Node, new: list[Node]) -> None:
         child.parent = parent
 
 
-def remove(node: Node) -> None:
+def remove(node: TreeNode) -> None:
     """Take a node out, with the loops that hold nothing else."""
     parent = node.parent
     assert parent is not None
@@ -358,7 +358,7 @@ def remove(node: Node) -> None:
     parent.body.remove(node)
 
 
-def insert(parent: LoopNode, place: int, node: Node) -> None:
+def insert(parent: LoopNode, place: int, node: TreeNode) -> None:
     """Put ``node`` into the body of ``parent`` at ``place``."""
     parent.body.insert(place, node)
     node.parent = parent

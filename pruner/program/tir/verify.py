@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pruner.arrays import IntLike, Mask, Verdicts, dtype_bytes
 from pruner.program.nests import THREADS, Mark, Scope
 from pruner.program.tir.lower import buffer_places
-from pruner.program.tir.tree import Block, LoopNode, Node, Tree
+from pruner.program.tir.tree import Block, LoopNode, Tree, TreeNode
 
 THREADS_LOW = "meta_schedule.thread_extent_low_inclusive"
 THREADS_HIGH = "meta_schedule.thread_extent_high_inclusive"
@@ -51,7 +51,7 @@ def verify_gpu_code(tree: Tree, limits: TirLimits) -> Verdicts:
     return out
 
 
-def _threads_fit(tree: Tree, kernel: Node, num: int, most: int) -> Mask:
+def _threads_fit(tree: Tree, kernel: TreeNode, num: int, most: int) -> Mask:
     """Every index has one extent in the kernel, and their product is in range."""
     extents: dict[Mark | None, IntLike] = {}
     out = np.ones(num, bool)
@@ -76,15 +76,15 @@ def _product(extents: list[IntLike]) -> NDArray[np.int64]:
     return np.asarray(out)
 
 
-def _loops(node: Node) -> list[LoopNode]:
+def _loops(node: TreeNode) -> list[LoopNode]:
     if isinstance(node, Block):
         return []
     return [node, *(loop for child in node.body for loop in _loops(child))]
 
 
-def _shared_bytes(tree: Tree, num: int) -> dict[Node, NDArray[np.int64]]:
+def _shared_bytes(tree: Tree, num: int) -> dict[TreeNode, NDArray[np.int64]]:
     """Shared memory of every kernel (a child of the root)."""
-    out: dict[Node, NDArray[np.int64]] = {}
+    out: dict[TreeNode, NDArray[np.int64]] = {}
     for key, place in buffer_places(tree).items():
         buffer = tree.buffers[key]
         if buffer.scope is not Scope.SHARED or place.loop is None:

@@ -1,4 +1,4 @@
-"""What a set of replayed tunings says: areas, times to the baseline's result, labels, forgetting.
+"""What a set of offline tunings says: areas, times to the baseline's result, labels, forgetting.
 
 A cell is one (method, seed). Cells of equal seed start from the same random draws, so methods are
 compared in pairs. Intervals resample seeds; how far a result carries to other tasks is not in them.

@@ -1,4 +1,4 @@
-"""Learned scores for replay: one ranker, carried by an adaptation method, for one or many pools.
+"""Learned scores offline: one ranker, carried by an adaptation method, for one or many pools.
 
 What the ranker sees of a pool is prepared once.
 """
@@ -17,7 +17,7 @@ from pruner.models.programs.relative import Center
 from pruner.models.programs.store import ProgramStore
 from pruner.search.explorer import ScoreFunction
 from pruner.search.offline.recorded import RecordedPool, table
-from pruner.search.offline.session import Measurer
+from pruner.search.offline.session import OfflineMeasurer
 from pruner.search.policy import Learner, Measurements
 
 
@@ -57,7 +57,7 @@ class PoolModel:
 
         return learn
 
-    def noting(self, number: int, measurer: Measurer) -> Measurer:
+    def noting(self, number: int, measurer: OfflineMeasurer) -> OfflineMeasurer:
         """The measurer of pool `number`, with what it measures noted for all learners at once."""
         return _Noting(measurer, lambda decisions: self._note(number, decisions))
 
@@ -76,12 +76,12 @@ class PoolModel:
 class _Noting:
     """A measurer that tells somebody what was measured."""
 
-    def __init__(self, measurer: Measurer, note: Callable[[Decisions], None]) -> None:
+    def __init__(self, measurer: OfflineMeasurer, note: Callable[[Decisions], None]) -> None:
         self._measurer, self._note = measurer, note
         self.clock = measurer.clock
 
     def measure(self, decisions: Decisions) -> Measurements:
-        """See :class:`Measurer`."""
+        """See :class:`OfflineMeasurer`."""
         measured = self._measurer.measure(decisions)
         self._note(decisions)
         return measured

@@ -52,7 +52,7 @@ class PoolSpace:
         keys = self.keys(decisions)
         at = np.minimum(np.searchsorted(self._sorted, keys), len(self._sorted) - 1)
         if not np.array_equal(self._sorted[at], keys):
-            raise PrunerError("a program outside the recorded pool cannot be measured by replay")
+            raise PrunerError("a program outside the recorded pool has no latency to look up")
         return self._order[at]
 
     def sample(self, num: int, rng: np.random.Generator) -> Decisions:

@@ -15,8 +15,8 @@ from pruner.search.offline.pool import Clock
 from pruner.search.policy import Measurements, Policy
 
 
-class Measurer(Protocol):
-    """Runs programs, or replays what was recorded."""
+class OfflineMeasurer(Protocol):
+    """Answers from what was recorded, by a simulated clock."""
 
     clock: Clock
 
@@ -35,7 +35,9 @@ class Curve:
     elapsed_s: NDArray[np.float64]
 
 
-def run_session(policy: Policy, measurer: Measurer, *, trials: int, batch: int = 10) -> Curve:
+def run_session(
+    policy: Policy, measurer: OfflineMeasurer, *, trials: int, batch: int = 10
+) -> Curve:
     """Propose, measure, observe until `trials` programs are measured or nothing new is proposed.
 
     Raises:
@@ -45,7 +47,9 @@ def run_session(policy: Policy, measurer: Measurer, *, trials: int, batch: int =
     return Curve(best_s=curve.best_s[:, 0], elapsed_s=curve.elapsed_s)
 
 
-def run_tasks(tasks: Sequence[tuple[Policy, Measurer]], *, trials: int, batch: int = 10) -> Curve:
+def run_tasks(
+    tasks: Sequence[tuple[Policy, OfflineMeasurer]], *, trials: int, batch: int = 10
+) -> Curve:
     """The same for several tasks, one batch each in turn; a task that has nothing new drops out.
 
     All measurers share one clock.

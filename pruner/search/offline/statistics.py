@@ -14,12 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Values = NDArray[np.float64]
+from pruner.arrays import Floats
+
 _MOST_EXACT = 16  # pairs whose sign flips are all enumerated
 _SAMPLED_FLIPS = 20_000
 
 
-def sign_flip_p(differences: Values, *, seed: int = 0) -> float:
+def sign_flip_p(differences: Floats, *, seed: int = 0) -> float:
     """One-sided p that the mean of paired differences is above 0, by flipping signs.
 
     Exact up to 16 pairs (then the smallest possible p is ``2**-pairs``), sampled above.
@@ -59,7 +60,7 @@ class Reach:
     reached: bool
 
 
-def first_reach(best: Values, at: Values, target: float) -> Reach:
+def first_reach(best: Floats, at: Floats, target: float) -> Reach:
     """The first entry of ``at`` whose ``best`` (never rising) is at most the target."""
     hit = np.flatnonzero(best <= target)
     return Reach(at=float(at[hit[0]] if len(hit) else at[-1]), reached=bool(len(hit)))

@@ -22,7 +22,7 @@ from pruner.models.ranker import Ranker
 from pruner.search.offline.learners import PoolModel
 from pruner.search.offline.pool import Clock, PoolMeasurer
 from pruner.search.offline.recorded import RecordedPool, table
-from pruner.search.offline.session import Curve, Measurer, run_tasks
+from pruner.search.offline.session import Curve, OfflineMeasurer, run_tasks
 from pruner.search.policy import DraftThenVerify, Policy, RandomPolicy, RoundSettings
 
 
@@ -67,7 +67,7 @@ def tune(
     tasks = []
     for number, pool in enumerate(pools):
         rng = np.random.default_rng([seed, number])
-        measurer: Measurer = PoolMeasurer(pool.space, pool.latency_s, pool.cost_s, clock)
+        measurer: OfflineMeasurer = PoolMeasurer(pool.space, pool.latency_s, pool.cost_s, clock)
         policy: Policy
         if model is None:
             policy = RandomPolicy(pool.space, rng)

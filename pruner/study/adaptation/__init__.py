@@ -1,1 +1,1 @@
-"""Adaptation methods compared by replaying online tuning on records of another platform."""
+"""Adaptation methods compared by online tuning on the recorded pools of another platform."""

@@ -20,9 +20,9 @@ from pruner.models.programs.reading import Dataflow, Tally, featurize_task
 from pruner.models.programs.store import ProgramStore
 from pruner.models.ranker import NeuralRanker
 from pruner.program.dag.task_index import TaskIndex, task_index_of
+from pruner.progress import Progress
 from pruner.search.offline.recorded import RecordedPool, recorded_pool
 from pruner.search.offline.tuning import Quality
-from pruner.study.progress import Progress
 
 _VALIDATED = 10  # one source task in so many chooses the source model's epoch
 

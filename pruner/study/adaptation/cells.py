@@ -11,6 +11,7 @@ from pruner.files import write_json
 from pruner.models.adaptation.base import Adaptation, FittedAdaptation, Setting
 from pruner.models.checkpoint.checkpoint import CheckpointInfo, save_checkpoint
 from pruner.models.registry import MODELS
+from pruner.progress import Progress
 from pruner.search.offline.comparison import Cell
 from pruner.search.offline.tuning import (
     Quality,
@@ -22,7 +23,6 @@ from pruner.search.offline.tuning import (
 )
 from pruner.search.policy import RoundSettings
 from pruner.study.adaptation.bench import Bench, Budget
-from pruner.study.progress import Progress
 from pruner.study.workers import forked
 
 # References beside the methods: random search, and the model learnt from scratch without a draft.

@@ -12,7 +12,7 @@ from pruner.errors import PrunerError
 ITEM_FILE = "item.yaml"
 Where = Mapping[str, Any]
 Source = Literal["paper", "chance", "bound"]  # where an expected range comes from
-Part = TypeVar("Part")
+_Part = TypeVar("_Part")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,11 +138,11 @@ def load_items(folder: Path) -> list[Item]:
     return items
 
 
-def _all(kind: type[Part], contents: Iterable[Mapping[str, Any]]) -> tuple[Part, ...]:
+def _all(kind: type[_Part], contents: Iterable[Mapping[str, Any]]) -> tuple[_Part, ...]:
     return tuple(_one(kind, content) for content in contents)
 
 
-def _one(kind: type[Part], content: Mapping[str, Any]) -> Part:
+def _one(kind: type[_Part], content: Mapping[str, Any]) -> _Part:
     known = {f.name for f in fields(kind)}  # type: ignore[arg-type]
     unknown = sorted(set(content) - known)
     if unknown:

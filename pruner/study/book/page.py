@@ -13,10 +13,10 @@ from pruner.errors import PrunerError
 from pruner.study.book.items import Item, Plot, Table
 from pruner.study.book.plots import described, digest, svg
 from pruner.study.book.results import (
-    Cells,
     Measured,
     NoRows,
     Series,
+    TextRows,
     measure,
     plot_series,
     read_results,
@@ -24,8 +24,8 @@ from pruner.study.book.results import (
 )
 
 HTML, MARKDOWN = "report.html", "report.md"
-Part = TypeVar("Part")
-Made = TypeVar("Made")
+_Part = TypeVar("_Part")
+_Made = TypeVar("_Made")
 INTRO = (
     "Written by `python report.py` from the CSV files of `experiments/`; never edited by hand. "
     "Every section is an item of the paper that can be done on the records at hand, with the "
@@ -44,7 +44,7 @@ STYLE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class PageBlock:
     """A piece of the page. `text` has Markdown's backticks; of a plot it is the file's name.
 
     A plot has its SVG in `drawing`, its digest in `mark`, and `about`: what it shows, in words.
@@ -52,7 +52,7 @@ class Block:
 
     kind: Literal["title", "heading", "text", "code", "table", "plot"]
     text: str = ""
-    cells: Cells | None = None
+    cells: TextRows | None = None
     drawing: str = ""
     mark: str = ""
     about: str = ""
@@ -62,7 +62,7 @@ class Block:
 class Page:
     """All blocks of the book, and the key numbers they were made from."""
 
-    blocks: Sequence[Block]
+    blocks: Sequence[PageBlock]
     numbers: Sequence[tuple[Item, Measured]]
 
     @property
@@ -86,7 +86,7 @@ def build_page(items: Sequence[Item], note: str = "", results: Path | None = Non
     With `results`, another folder of results than the items' own, what they lack is left out; in
     the book itself a number, table or plot without rows is a PrunerError.
     """
-    sections: list[Block] = []
+    sections: list[PageBlock] = []
     numbers: list[tuple[Item, Measured]] = []
     waiting = []
     for item in items:
@@ -94,17 +94,17 @@ def build_page(items: Sequence[Item], note: str = "", results: Path | None = Non
         sections += _head(item)
         if rows is None:
             waiting.append(item.title)
-            sections.append(Block(kind="text", text="No results yet: run the command above."))
+            sections.append(PageBlock(kind="text", text="No results yet: run the command above."))
             continue
         contents = _contents(item, rows, complete=results is None)
         sections += _body(item, contents)
         numbers += [(item, one) for one in contents.numbers]
-    top = [Block(kind="title", text="Results book"), Block(kind="text", text=INTRO)]
-    top += [Block(kind="text", text=note)] if note else []
-    top += [Block(kind="table", cells=_summary(numbers))]
-    top.append(Block(kind="text", text=_duration(items)))
+    top = [PageBlock(kind="title", text="Results book"), PageBlock(kind="text", text=INTRO)]
+    top += [PageBlock(kind="text", text=note)] if note else []
+    top += [PageBlock(kind="table", cells=_summary(numbers))]
+    top.append(PageBlock(kind="text", text=_duration(items)))
     if waiting:
-        top.append(Block(kind="text", text=f"Without results yet: {', '.join(waiting)}."))
+        top.append(PageBlock(kind="text", text=f"Without results yet: {', '.join(waiting)}."))
     return Page(blocks=[*top, *sections], numbers=numbers)
 
 
@@ -121,7 +121,7 @@ def _duration(items: Sequence[Item]) -> str:
     return f"All items on two cores, one after another on each: about {', '.join(totals)}."
 
 
-def _summary(numbers: Sequence[tuple[Item, Measured]]) -> Cells:
+def _summary(numbers: Sequence[tuple[Item, Measured]]) -> TextRows:
     cells = [["item", "of the paper", "key number", "ours", "chance", "paper", "expected"]]
     for item, one in numbers:
         cells.append([item.title, item.paper, one.number.name, *_values(one)])
@@ -142,14 +142,14 @@ def _range(one: Measured) -> str:
     return f"{low:.3g} to {high:.3g} ({one.number.expected_from})"
 
 
-def _head(item: Item) -> list[Block]:
+def _head(item: Item) -> list[PageBlock]:
     commands = "\n".join(item.run.get("full") or item.run["alone"])
     minutes = ", ".join(f"{name} preset {value:g}" for name, value in item.minutes.items())
     return [
-        Block(kind="heading", text=f"{item.title} ({item.paper})"),
-        Block(kind="text", text=" ".join(item.shows.split())),
-        Block(kind="code", text=commands.format(**SHOWN)),
-        Block(kind="text", text=f"Minutes on two cores: {minutes}. More in `{item.name}/`."),
+        PageBlock(kind="heading", text=f"{item.title} ({item.paper})"),
+        PageBlock(kind="text", text=" ".join(item.shows.split())),
+        PageBlock(kind="code", text=commands.format(**SHOWN)),
+        PageBlock(kind="text", text=f"Minutes on two cores: {minutes}. More in `{item.name}/`."),
     ]
 
 
@@ -158,12 +158,12 @@ class Contents:
     """Key numbers, tables and plots of an item, computed."""
 
     numbers: Sequence[Measured]
-    tables: Sequence[tuple[Table, Cells]]
+    tables: Sequence[tuple[Table, TextRows]]
     plots: Sequence[tuple[Plot, list[Series]]]
 
 
 def _contents(item: Item, rows: pd.DataFrame, *, complete: bool) -> Contents:
-    def made(parts: Sequence[Part], make: Callable[[Part], Made]) -> list[tuple[Part, Made]]:
+    def made(parts: Sequence[_Part], make: Callable[[_Part], _Made]) -> list[tuple[_Part, _Made]]:
         found = []
         for part in parts:
             try:
@@ -180,17 +180,17 @@ def _contents(item: Item, rows: pd.DataFrame, *, complete: bool) -> Contents:
     )
 
 
-def _body(item: Item, contents: Contents) -> Iterable[Block]:
+def _body(item: Item, contents: Contents) -> Iterable[PageBlock]:
     if contents.numbers:
         cells = [["key number", "ours", "chance", "paper", "expected", "why they may differ"]]
         cells += [[n.number.name, *_values(n), n.number.differs] for n in contents.numbers]
-        yield Block(kind="table", cells=cells)
+        yield PageBlock(kind="table", cells=cells)
     for table, cells in contents.tables:
-        yield Block(kind="text", text=f"{table.title}:")
-        yield Block(kind="table", cells=cells)
+        yield PageBlock(kind="text", text=f"{table.title}:")
+        yield PageBlock(kind="table", cells=cells)
     for number, (plot, series) in enumerate(contents.plots):
-        yield Block(kind="text", text=f"{plot.title}:")
-        yield Block(
+        yield PageBlock(kind="text", text=f"{plot.title}:")
+        yield PageBlock(
             kind="plot",
             text=f"plots/{item.name}-{number}.svg",
             drawing=svg(plot, series),
@@ -204,7 +204,7 @@ def markdown(page: Page) -> str:
     return "\n\n".join(map(_markdown_block, page.blocks)) + "\n"
 
 
-def _markdown_block(block: Block) -> str:
+def _markdown_block(block: PageBlock) -> str:
     match block.kind:
         case "title":
             return f"# {block.text}"
@@ -231,7 +231,7 @@ def html_page(page: Page) -> str:
     )
 
 
-def _html_block(block: Block) -> str:
+def _html_block(block: PageBlock) -> str:
     match block.kind:
         case "title":
             return f"<h1>{_inline(block.text)}</h1>"

@@ -4,13 +4,14 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pruner.errors import PrunerError
 from pruner.files import load_metrics, save_metrics
+from pruner.progress import Tell
 from pruner.study.book.items import Item
 from pruner.study.commands import Commands
 
@@ -44,7 +45,7 @@ def remake(
     folder: Path,
     place: Path,
     num_workers: int,
-    tell: Callable[[str], None],
+    tell: Tell,
 ) -> Ends:
     """Run the items' commands in the folder `place`; results go to ``<folder>/<item>/``.
 
@@ -64,7 +65,7 @@ def _run(
     root: Path,
     folder: Path,
     commands: Commands,
-    tell: Callable[[str], None],
+    tell: Tell,
 ) -> tuple[str, Mapping[str, Any]]:
     """Run the commands of one item, what ended well not again; its name and how it ended."""
     out = (folder / item.name).resolve()

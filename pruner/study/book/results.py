@@ -11,7 +11,7 @@ import pandas as pd
 from pruner.errors import PrunerError
 from pruner.study.book.items import Item, Number, Plot, Table, Where
 
-Cells = list[list[str]]
+TextRows = list[list[str]]
 
 
 def read_results(item: Item, results: Path | None = None) -> pd.DataFrame | None:
@@ -88,7 +88,7 @@ def _mean(rows: pd.DataFrame, column: str) -> float:
     return float(rows[column].mean())
 
 
-def table_cells(table: Table, rows: pd.DataFrame) -> Cells:
+def table_cells(table: Table, rows: pd.DataFrame) -> TextRows:
     """Heading and rows as text: mean, with the sample standard deviation behind it."""
     cells = [[*table.rows, *table.values.values()]]
     for key, group in _groups(select(rows, table.where), table.rows):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pruner.errors import PrunerError
 from pruner.places import sources_folder
+from pruner.progress import Tell
 from pruner.tune.collect.layout import (
     TaskPaths,
     count_valid,
@@ -22,8 +23,6 @@ from pruner.tune.collect.spec import SLOW_PROGRAM_EXIT, WorkerSpec
 from pruner.tune.collect.tasks import CollectTask
 from pruner.tune.measure.targets import CpuTarget
 from pruner.tune.rivals.ansor_environment import child_environment
-
-Report = Callable[[str], None]
 
 ATTEMPTS = 2  # a crash in Ansor's feature extraction costs a child; another seed may avoid it
 MAX_SLOW_PROGRAMS = 20
@@ -60,7 +59,7 @@ class CollectReport:
     short: tuple[str, ...]
 
 
-def collect(plan: CollectPlan, report: Report) -> CollectReport:
+def collect(plan: CollectPlan, tell: Tell) -> CollectReport:
     """Measure every task on every target; targets are the inner loop, so partial results balance.
 
     Raises:
@@ -84,7 +83,7 @@ def collect(plan: CollectPlan, report: Report) -> CollectReport:
         skipped += int(done_before)
         if not is_complete(plan, count_valid(entries)):
             short.append(f"{target.platform}/{task.name}: {valid} of {plan.num_programs}")
-        report(f"[{number}/{len(pairs)}] {target.platform} {task.name}: {valid} valid records")
+        tell(f"[{number}/{len(pairs)}] {target.platform} {task.name}: {valid} valid records")
     write_checksums(plan.out)
     if not (records or skipped):
         raise PrunerError(f"no program could be measured; see {plan.out / 'journal'}/*/*.log")

@@ -13,7 +13,8 @@ import numpy as np
 
 from pruner.errors import PrunerError
 from pruner.places import sources_folder
-from pruner.tune.collect.driver import CollectPlan, Report, worker_spec
+from pruner.progress import Tell
+from pruner.tune.collect.driver import CollectPlan, worker_spec
 from pruner.tune.collect.layout import TaskPaths, write_checksums
 from pruner.tune.rivals.ansor_environment import child_environment
 
@@ -74,7 +75,7 @@ def _quantiles(name: str, values: list[float]) -> dict[str, float]:
     }
 
 
-def remeasure(plan: CollectPlan, count: int, report: Report) -> list[Remeasured]:
+def remeasure(plan: CollectPlan, count: int, tell: Tell) -> list[Remeasured]:
     """Measure about ``count`` valid records again, spread evenly over tasks and targets.
 
     Raises:
@@ -112,7 +113,7 @@ def remeasure(plan: CollectPlan, count: int, report: Report) -> list[Remeasured]
             first_s=records[line]["r"][0],
             again_s=json.loads(done.stdout)[0],
         )
-        report(f"{row.platform} {row.task} line {line}: new / old = {row.ratio:.3f}")
+        tell(f"{row.platform} {row.task} line {line}: new / old = {row.ratio:.3f}")
         rows.append(row)
     text = json.dumps([asdict(row) for row in rows], indent=1) + "\n"
     (plan.out / "remeasured.json").write_text(text)

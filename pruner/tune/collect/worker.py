@@ -43,7 +43,7 @@ ROUNDS_WITHOUT_NEWS = 8  # give up when the space has no unseen program left
 
 
 @dataclass(slots=True, kw_only=True)
-class Progress:
+class Collected:
     """What the journal already holds: step lists seen, states and latencies to learn from."""
 
     seen: set[str]
@@ -75,9 +75,9 @@ def record_of(task: Any, state: Any, result: Any) -> dict[str, Any]:
     return record
 
 
-def resume(task: Any, entries: Iterable[dict[str, Any]]) -> Progress:
+def resume(task: Any, entries: Iterable[dict[str, Any]]) -> Collected:
     """Rebuild the states of earlier measurements, so that the cost model can learn from them."""
-    progress = Progress(seen=set(), inputs=[], results=[], valid={"random": 0, "evolved": 0})
+    progress = Collected(seen=set(), inputs=[], results=[], valid={"random": 0, "evolved": 0})
     for entry in entries:
         if entry["record"]["r"][1] != 0:  # its bounds may not even be inferable
             progress.seen.add(steps_key(entry["record"]))
@@ -89,7 +89,7 @@ def resume(task: Any, entries: Iterable[dict[str, Any]]) -> Progress:
     return progress
 
 
-def note(progress: Progress, task: Any, state: Any, result: Any, entry: dict[str, Any]) -> None:
+def note(progress: Collected, task: Any, state: Any, result: Any, entry: dict[str, Any]) -> None:
     """Add one measurement to what is known."""
     progress.seen.add(steps_key(entry["record"]))
     progress.inputs.append(ansor.MeasureInput(task, state))
@@ -182,7 +182,7 @@ def measure_all(
     states: Iterable[Any],
     origin: str,
     limit: int,
-    progress: Progress,
+    progress: Collected,
 ) -> int:
     """Measure unseen states until ``limit`` valid ones are in the journal; return the new ones."""
     rng = np.random.default_rng(spec.seed)
@@ -202,7 +202,7 @@ def measure_all(
     return done
 
 
-def random_phase(spec: WorkerSpec, task: Any, progress: Progress) -> None:
+def random_phase(spec: WorkerSpec, task: Any, progress: Collected) -> None:
     """Measure programs that Ansor samples from its sketches, without evolution."""
     rng = random.Random(spec.seed)
     fruitless = 0
@@ -215,7 +215,7 @@ def random_phase(spec: WorkerSpec, task: Any, progress: Progress) -> None:
         fruitless = 0 if done else fruitless + 1
 
 
-def evolved_phase(spec: WorkerSpec, task: Any, progress: Progress) -> None:
+def evolved_phase(spec: WorkerSpec, task: Any, progress: Collected) -> None:
     """Measure what Ansor's evolutionary search proposes, its XGB model retrained each round."""
     rng = random.Random(spec.seed + 1)
     model = ansor.cost_model.XGBModel(verbose_eval=0, num_warmup_sample=1, seed=spec.seed)

@@ -40,9 +40,9 @@ class LiveSearch(Protocol):
 class DecisionSearch:
     """A policy of :mod:`pruner.search` over the union of a task's design spaces."""
 
-    def __init__(self, space: UnionSpace, policy: Policy, legality: FailureModel) -> None:
-        """`legality` is told of every failure; the policy should ask it."""
-        self._space, self._policy, self._legality = space, policy, legality
+    def __init__(self, space: UnionSpace, policy: Policy, failure_model: FailureModel) -> None:
+        """`failure_model` is told of every failure; the policy should ask it."""
+        self._space, self._policy, self._failure_model = space, policy, failure_model
         self._waiting: list[int] = []  # keys of proposals without result
         self._told = 0  # programs with results
         self.refused = 0
@@ -91,7 +91,7 @@ class DecisionSearch:
         latency_s = np.array([outcome.latency_s for outcome in outcomes])
         self._policy.observe(Measurements(decisions=rows, latency_s=latency_s))
         told = np.array([outcome.tells_of_program for outcome in outcomes])
-        self._legality.observe(rows[told], ~np.isfinite(latency_s[told]))
+        self._failure_model.observe(rows[told], ~np.isfinite(latency_s[told]))
 
     def _candidate(self, row: NDArray[np.int64], schedule: Any) -> Candidate:
         size = self._space.spaces[int(row[0])].num_slots

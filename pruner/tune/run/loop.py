@@ -21,7 +21,7 @@ from pruner.tune.run.snapshot import SNAPSHOT_FILE, Snapshots
 from pruner.tune.run.task_order import Order, TaskProgress, next_task, round_size, stays_behind
 from pruner.tune.workloads import Workload
 
-Report = Callable[[Mapping[str, Any]], None]
+OnBatch = Callable[[Mapping[str, Any]], None]  # gets a row of numbers after every batch
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -77,7 +77,7 @@ class TuningRun:
         budget: TuneBudget,
         order: Order = "gradient",
         fixed: Mapping[str, object],
-        report: Report,
+        report: OnBatch,
     ) -> None:
         folder = context.folder
         self.tasks, self._context = list(tasks), context

@@ -14,6 +14,7 @@ from pruner.models.analyzer.analyzer import Analyzer, CpuAnalyzer, load_analyzer
 from pruner.models.networks.pacm import PaCM
 from pruner.places import conf_folder
 from pruner.program.device import load_device
+from pruner.progress import Tell
 from pruner.search.explorer import ExplorerSettings
 from pruner.search.policy import PolicySettings, RoundSettings
 from pruner.tune.measure.machine import local_platform, make_platform
@@ -23,8 +24,6 @@ from pruner.tune.rivals.rival import RivalProcess, RivalSearch
 from pruner.tune.run.database import Database
 from pruner.tune.run.learning import AdaptedModel, OnlineModel
 from pruner.tune.run.task_order import Order, check_order
-
-Tell = Callable[[str], None]
 
 # conf/policy/pruner_live.yaml says why
 LIVE = RoundSettings(

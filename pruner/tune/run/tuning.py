@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pruner.errors import PrunerError
+from pruner.progress import Tell, silent
 from pruner.tune.measure.measurer import Candidate, Measurer, Outcome
 from pruner.tune.phases import Phases
 from pruner.tune.rivals.rival import RivalProcess
 from pruner.tune.run.database import Database
 from pruner.tune.run.journal import JOURNAL_FILE, Journal, Trial, read_trials
-from pruner.tune.run.loop import LiveTask, TuningRun
-from pruner.tune.run.options import RunContext, Tell, TuneOptions
+from pruner.tune.run.loop import LiveTask, OnBatch, TuningRun
+from pruner.tune.run.options import RunContext, TuneOptions
 from pruner.tune.run.result import TaskOutcome, Tuned
 from pruner.tune.run.setup import prepare
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import Workload
-
-Report = Callable[[Mapping[str, Any]], None]
-
-
-def _silent(_: object) -> None:
-    return None
 
 
 def tune(
@@ -32,8 +27,8 @@ def tune(
     options: TuneOptions,
     folder: Path,
     *,
-    tell: Tell = _silent,
-    report: Report = _silent,
+    tell: Tell = silent,
+    report: OnBatch = silent,
 ) -> Tuned:
     """Spend the budget on the workloads; all that came of it lies in `folder`.
 
@@ -193,7 +188,7 @@ def _in_its_own_process(
     workloads: Sequence[Workload],
     options: TuneOptions,
     folder: Path,
-    report: Report,
+    report: OnBatch,
 ) -> Tuned:
     best_s, budget = float("inf"), options.budget
 

@@ -15,8 +15,8 @@ from pruner.models.checkpoint.checkpoint import load_checkpoint
 from pruner.models.model import Model
 from pruner.models.ranker import NeuralRanker
 from pruner.models.training.training import build_network
+from pruner.progress import Tell
 from pruner.tune.run.learning import AdaptedModel, OnlineModel, TreeModel
-from pruner.tune.run.options import Tell
 
 _DATAFLOW = "paper"  # what live spaces compute
 

@@ -7,9 +7,9 @@ from pruner.errors import PrunerError
 from pruner.models.checkpoint.checkpoint import CheckpointInfo
 from pruner.models.registry import ModelSpec
 from pruner.places import datasets_folder
+from pruner.progress import Progress
 from pruner.study.adaptation.bench import _read, seen_workloads
 from pruner.study.adaptation.cells import Cells
-from pruner.study.progress import Progress
 
 
 def about(seen):

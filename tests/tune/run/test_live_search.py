@@ -46,10 +46,10 @@ def test_failing_programs_of_a_union_are_proposed_less_and_less(platform):
 
     found = design_spaces(from_operator(SIZES).module, platform.target)
     space = UnionSpace([BatchedSpace(design) for design in found], Phases())
-    legality = FailureModel(space)
-    score = AvoidFailures(space.draft_score, legality)
+    failure_model = FailureModel(space)
+    score = AvoidFailures(space.draft_score, failure_model)
     policy = RandomPolicy(space, np.random.default_rng(0), accept=score, draws=128)
-    search = DecisionSearch(space, policy, legality)
+    search = DecisionSearch(space, policy, failure_model)
     shares = []
     for _ in range(8):
         chosen = search.propose(16)
@@ -102,12 +102,12 @@ TEACH = [
     + [(None, False)],
 )
 def test_kinds_that_teach(error, teaches):
-    legality = FailureModel(Space())
-    search = DecisionSearch(Space(), Silent(), legality)
+    failure_model = FailureModel(Space())
+    search = DecisionSearch(Space(), Silent(), failure_model)
     candidate = Candidate(space=0, decisions=np.array([4, 2]), schedule=None)
     search.observe([candidate], [Outcome(error=error, costs_s=() if error else (1.0,))])
-    assert legality.failures == int(teaches)
-    assert (legality.probability(np.array([[0, 4, 2]])) > 0.3) == [teaches]
+    assert failure_model.failures == int(teaches)
+    assert (failure_model.probability(np.array([[0, 4, 2]])) > 0.3) == [teaches]
 
 
 def test_what_tvm_refuses_teaches_too():
@@ -119,10 +119,10 @@ def test_what_tvm_refuses_teaches_too():
         def propose(self, num, pending):
             return np.array([[0, 4, 2]])
 
-    legality = FailureModel(Refusing())
-    search = DecisionSearch(Refusing(), Proposing(), legality)
+    failure_model = FailureModel(Refusing())
+    search = DecisionSearch(Refusing(), Proposing(), failure_model)
     assert search.propose(1) == []
-    assert search.refused == legality.failures > 0
+    assert search.refused == failure_model.failures > 0
 
 
 def test_a_worker_that_does_not_start_is_not_the_programs_fault(monkeypatch):

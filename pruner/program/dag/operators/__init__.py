@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pruner.data.quarantine import MalformedError
-from pruner.data.workload import ARGUMENTS, Workload, parse_workload
+from pruner.data.workload import ARGUMENTS, ParsedKey, parse_workload
 from pruner.errors import UnsupportedProgram
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.dag.operators.epilogue import epilogues
@@ -30,7 +30,7 @@ def find_operator(name: str) -> Operator:
     return operator
 
 
-def read_key(workload_key: str) -> Workload:
+def read_key(workload_key: str) -> ParsedKey:
     """The parsed key; raises :class:`UnsupportedProgram` (``bad-workload-key``) if it is none."""
     try:
         return parse_workload(workload_key)
@@ -74,7 +74,7 @@ def te_tensors(
     return tensors
 
 
-def _operator_of(workload: Workload) -> Operator:
+def _operator_of(workload: ParsedKey) -> Operator:
     if workload.operator is None:
         known = ", ".join(f"{name}_layer" for name in ARGUMENTS)
         raise UnsupportedProgram("unknown-operator", f"{workload.op!r}; known: {known}")

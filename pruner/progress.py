@@ -1,25 +1,25 @@
-"""How a study tells its caller what it does: nothing is printed in this room."""
+"""How work tells its caller what it does; who prints it, and where, is the caller's business."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-Item = TypeVar("Item")
+_Item = TypeVar("_Item")
 Tell = Callable[[str], None]
 
 
 class Track(Protocol):
     """Passes `total` items on while it shows how many have gone by."""
 
-    def __call__(self, items: Iterable[Item], what: str, total: int) -> Iterator[Item]:
+    def __call__(self, items: Iterable[_Item], what: str, total: int) -> Iterator[_Item]:
         """The same items."""
 
 
-def silent(line: str) -> None:
+def silent(_: object) -> None:
     """Tell nobody."""
 
 
-def pass_on(items: Iterable[Item], what: str, total: int) -> Iterator[Item]:
+def pass_on(items: Iterable[_Item], what: str, total: int) -> Iterator[_Item]:
     """The items, without a display."""
     return iter(items)
 

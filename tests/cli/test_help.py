@@ -82,3 +82,13 @@ def test_help_needs_no_heavy_library(command, repository):
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.strip() == "[]"
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    code = "from pruner.cli.output import print_text; print_text('x' * 1_000_000)"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 0

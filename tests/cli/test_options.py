@@ -3,8 +3,10 @@
 import pytest
 from omegaconf import OmegaConf
 
+from pruner.cli.shared.known import composed, groups_of, kinds, read_words
 from pruner.cli.shared.options import RULES, check_options
 from pruner.errors import PrunerError
+from pruner.places import conf_folder
 
 
 def nested(name, value):
@@ -28,7 +30,10 @@ def nested(name, value):
         ("measure.flush_cache", "no"), ("measure.alone", "no"), ("runner.port", "abc"),
         ("policy.draft_leads", "maybe"), ("policy.verify_only_draft", "maybe"),
         ("policy.prior", "no"), ("policy.prior", -1), ("policy.prior", True),
-        ("policy.prior", float("inf")), ("policy.prior", None),
+        ("policy.prior", float("inf")), ("policy.prior", None), ("model.width", 0),
+        ("model.num_heads", 0), ("data.root", 3), ("checkpoint", 3),
+        ("models.own", 3), ("split.held_out", "conv2d"), ("leave_out", "v100"),
+       
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_named(name, value):
@@ -56,12 +61,45 @@ def test_options_that_a_command_lacks_are_skipped():
     assert len(RULES) > 10
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["model.width=abc"], r"model\.width=abc: it must be a whole number, 1 or more"),
+        (
+            ["model=tensetmlp", "model.num_residual=-3"],
+            r"model\.num_residual=-3: it must be a whole number",
+        ),
+        (["model.use_statement=3"], r"model\.use_statement=3: it must be true or false"),
+        (["platform.num_cores=few"], r"platform\.num_cores=few: it must be a whole number"),
+        (["model=xgboost", "model.learning_rate=slow"], r"learning_rate=slow: it must be a number"),
+    ],
+)
+def test_an_argument_has_the_type_of_its_signature(words, message):
+    given = read_words("train", words).words
+    with pytest.raises(PrunerError, match=message):
+        check_options(OmegaConf.create(composed("train", given)))
+
+
+@pytest.mark.parametrize("command", ["train", "tune", "adapt", "evaluate"])
+def test_defaults_have_the_types_of_their_signatures(command):
+    for group in groups_of(command):
+        for path in (conf_folder() / group).glob("*.yaml"):
+            if path.read_text(encoding="utf-8").startswith("# @package"):
+                continue
+            values = composed(command, [f"{group}={path.stem}"])
+            assert list(kinds(values)) or command == "evaluate"
+            check_options(OmegaConf.create({group: values.get(group)}))
+
+
 def test_mistakes_end_in_one_line(command, toy_root, tmp_path):
     blocked = tmp_path / "file"
     blocked.touch()
     for arguments, message in (
         (["trainer.max_epochs=0"], "trainer.max_epochs=0: it must be"),
         (["model=random"], "nothing to train"),
+        (["model=null"], "model=null: choose one of attention,"),
+        (["optimizer.weight_decay=-1"], "Invalid weight_decay value: -1"),
+        (["--dry-run"], "--dry-run is unknown; see --help"),
         ([f"outputs={blocked}"], str(blocked)),
     ):
         code, _, err = command("train", f"data.root={toy_root}", "platform=v100", *arguments)

@@ -20,7 +20,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from pruner.cli.shared.help import commands, help_text, list_of_commands
 from pruner.cli.shared.known import nearest, read_words
 from pruner.cli.shared.options import check_options
-from pruner.cli.shared.output import print_result, say
+from pruner.cli.shared.output import print_result, print_text, say
 from pruner.cli.shared.runs import last_checkpoint
 from pruner.cli.shared.sweep import run_cell, sweep_name
 from pruner.errors import PrunerError
@@ -40,7 +40,7 @@ def main() -> None:
     command = sys.argv[1] if len(sys.argv) > 1 else "--help"
     known = commands()
     if command in HELP:
-        print(list_of_commands())
+        print_text(list_of_commands())
     elif command not in known:
         near = nearest(command, set(known))
         fail(f"{command} is no command; " + (f"did you mean {near}?" if near else "see --help"))
@@ -62,7 +62,7 @@ def show_help(command: str) -> bool:
         return False
     try:
         asked = read_words(command, [word for word in words if not word.startswith("-")])
-        print(help_text(command, asked.words))
+        print_text(help_text(command, asked.words))
     except PrunerError as error:
         fail(str(error))
     except (HydraException, OmegaConfBaseException) as error:

@@ -27,6 +27,10 @@ from pruner.places import conf_folder, sources_folder
 
 _ANY = ("workload", "variants")  # nodes whose keys only the command can judge
 _PLAIN = {"int", "float", "str", "bool", "None", "Sequence", "tuple", "list", "Literal"}
+_FLAGS = {
+    *("-m", "--multirun", "-c", "--cfg", "--resolve", "-p", "--package", "-i", "--info"),
+    *("--version", "--hydra-help", "-cd", "--config-dir", "-sc", "--shell-completion"),
+}  # Hydra's own
 _NEAR = 0.6  # similarity above which a name is worth proposing
 
 
@@ -68,11 +72,16 @@ def read_words(command: str, given: Sequence[str]) -> Asked:
     found: list[str | Override] = []  # what Hydra takes as it is, and what is to be checked
     own: dict[str, Any] = {}
     for word in given:
+        if word.startswith("-") and word.partition("=")[0] not in _FLAGS:
+            raise PrunerError(f"{word} is unknown; see --help")
         if word.startswith(("-", "~", "hydra.", "hydra/", "+hydra")) or "=" not in word:
             found.append(word)
             continue
         (override,) = OverridesParser.create().parse_overrides([word])
         name = override.key_or_group
+        if name in groups and override.value() is None and groups[name] is not None:
+            files = sorted(path.stem for path in (conf_folder() / name).glob("*.yaml"))
+            raise PrunerError(f"{name}=null: choose one of {', '.join(files)}")
         if name in groups and not isinstance(override.value(), dict):
             chosen.append(override)
             found.append(word)
@@ -163,47 +172,74 @@ def takes(target: str, name: str) -> bool:
     return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
-@cache
 def arguments(target: str) -> Mapping[str, Any]:
     """Arguments of one of our classes or functions that an option can give, with their defaults.
 
     Read from the source: nothing is imported. Empty for what other packages define.
     """
+    return _plain(_signature(target))
+
+
+def kinds(values: Mapping[str, Any]) -> Iterator[tuple[str, Any, frozenset[str]]]:
+    """Options that are plain arguments: dotted name, value, and the names of types it may have."""
+    stack: list[tuple[str, Any]] = [("", values)]
+    while stack:
+        path, node = stack.pop()
+        if not isinstance(node, dict):
+            continue
+        stack += [(f"{path}.{key}" if path else str(key), item) for key, item in node.items()]
+        for name, annotation, _ in _signature(_target(path, node) or ""):
+            if annotation is not None and name in node:
+                yield f"{path}.{name}", node[name], _words(annotation)
+
+
+Argument = tuple[str, ast.expr | None, ast.expr | None]  # name, annotation, default
+
+
+@cache
+def _signature(target: str) -> tuple[Argument, ...]:
     module, _, name = target.rpartition(".")
     path = sources_folder() / f"{module.replace('.', '/')}.py"
     if not module.startswith("pruner.") or not path.is_file():
-        return {}
+        return ()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
-            return _defaults(node.args)
+            return tuple(_of_function(node.args))
         if isinstance(node, ast.ClassDef) and node.name == name:
-            return _of_class(node)
-    return {}
+            return tuple(_of_class(node))
+    return ()
 
 
-def _of_class(node: ast.ClassDef) -> dict[str, Any]:
+def _of_class(node: ast.ClassDef) -> Iterator[Argument]:
     for item in node.body:
         if isinstance(item, ast.FunctionDef) and item.name == "__init__":
-            return _defaults(item.args)
-    fields = [item for item in node.body if isinstance(item, ast.AnnAssign)]
-    return _plain((ast.unparse(f.target), f.annotation, f.value) for f in fields)
+            return _of_function(item.args)
+    fields = (item for item in node.body if isinstance(item, ast.AnnAssign))
+    return ((ast.unparse(f.target), f.annotation, f.value) for f in fields)
 
 
-def _defaults(given: ast.arguments) -> dict[str, Any]:
-    places = given.args[len(given.args) - len(given.defaults) :]
-    pairs = [*zip(places, given.defaults, strict=True)]
-    pairs += [(a, d) for a, d in zip(given.kwonlyargs, given.kw_defaults, strict=True) if d]
-    return _plain((argument.arg, argument.annotation, default) for argument, default in pairs)
+def _of_function(given: ast.arguments) -> Iterator[Argument]:
+    absent = [None] * (len(given.args) - len(given.defaults))
+    pairs = [*zip(given.args, [*absent, *given.defaults], strict=True)]
+    pairs += zip(given.kwonlyargs, given.kw_defaults, strict=True)
+    return ((argument.arg, argument.annotation, default) for argument, default in pairs)
 
 
-def _plain(found: Iterable[tuple[str, ast.expr | None, ast.expr | None]]) -> dict[str, Any]:
+def _words(annotation: ast.expr) -> frozenset[str]:
+    named = {
+        "None" if isinstance(node, ast.Constant) and node.value is None else getattr(node, "id", "")
+        for node in ast.walk(annotation)
+    }
+    return frozenset(named - {""})
+
+
+def _plain(found: Iterable[Argument]) -> dict[str, Any]:
     """Those that hold words, numbers and lists of them, with a default that is written out."""
     result = {}
     for name, annotation, default in found:
         if annotation is None or default is None:
             continue
-        words = {node.id for node in ast.walk(annotation) if isinstance(node, ast.Name)}
-        if words <= _PLAIN:
+        if _words(annotation) <= _PLAIN:
             with suppress(ValueError):  # a default that is computed
                 result[name] = ast.literal_eval(default)
     return result

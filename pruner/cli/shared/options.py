@@ -10,6 +10,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import get_class, instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from pruner.cli.shared.known import kinds
 from pruner.errors import PrunerError
 
 
@@ -62,7 +63,29 @@ POSITIVE_NUMBER = Rule(_positive, "a number above 0")
 POSITIVE_NUMBER_OR_NULL = Rule(_optional(_positive), "a number above 0, or null")
 TRUE_OR_FALSE = Rule(lambda value: isinstance(value, bool), "true or false")
 
+TEXT = Rule(lambda v: v is None or isinstance(v, str), "a path (a number in quotes: \"'3'\")")
+NAMES = Rule(lambda v: isinstance(v, list) and all(isinstance(x, str) for x in v), "a list [...]")
+
+# What an argument of one of our classes must be, by the types in its signature.
+KINDS: dict[frozenset[str], Rule] = {
+    frozenset({"int"}): COUNT,
+    frozenset({"float"}): Rule(lambda value: type(value) in (int, float), "a number"),
+    frozenset({"bool"}): TRUE_OR_FALSE,
+}
+
 RULES: dict[str, Rule] = {
+    "data.root": TEXT,
+    "outputs": TEXT,
+    "checkpoint": TEXT,
+    "resume": TEXT,
+    "out": TEXT,
+    "work_dir": TEXT,
+    "models.own": NAMES,
+    "split.held_out": NAMES,
+    "leave_out": Rule(
+        lambda value: value in (None, "all", "none") or NAMES.accepts(value),
+        "all, none, null or a list [...] of names",
+    ),
     "seed": COUNT,
     "seeds": Rule(_optional(_seeds), "a list with at least one seed, each once, or null"),
     "split.seed": COUNT,
@@ -74,6 +97,11 @@ RULES: dict[str, Rule] = {
     "train_pick": _one_of("random", "spread", "tasks"),
     "trainer.max_epochs": POSITIVE,
     "optimizer.lr": POSITIVE_NUMBER,
+    "model.width": POSITIVE,
+    "model.num_heads": POSITIVE,
+    "model.num_dataflow_rows": POSITIVE,
+    "model.dataflow_hidden": POSITIVE,
+    "model.dataflow_width": POSITIVE,
     "budget.trials": POSITIVE,
     "budget.batch": POSITIVE,
     "budget.seconds": POSITIVE_NUMBER_OR_NULL,
@@ -114,7 +142,7 @@ def check_options(config: DictConfig) -> None:
     Raises:
         PrunerError: names the option, the value and what is wanted.
     """
-    values = OmegaConf.to_container(config, resolve=True)
+    values: dict[str, Any] = plain(config)
     for name, rule in RULES.items():
         value: Any = values
         for part in name.split("."):
@@ -122,8 +150,16 @@ def check_options(config: DictConfig) -> None:
                 break
             value = value[part]
         else:
-            if not rule.accepts(value):
-                raise PrunerError(f"{name}={value}: it must be {rule.wanted}")
+            _check(name, value, rule)
+    for name, value, kind in kinds(values):
+        rest = kind - {"None"}
+        if rest in KINDS and not (value is None and "None" in kind):
+            _check(name, value, KINDS[rest])
+
+
+def _check(name: str, value: Any, rule: Rule) -> None:
+    if not rule.accepts(value):
+        raise PrunerError(f"{name}={value}: it must be {rule.wanted}")
 
 
 def plain(config: Any) -> Any:
@@ -161,5 +197,6 @@ def own_models(paths: Sequence[str]) -> list[type[Any]]:
         try:
             found.append(get_class(path))
         except (ImportError, ValueError) as error:
-            raise PrunerError(f"models.own={path}: {str(error).splitlines()[0]}") from error
+            told = " ".join(line.strip() for line in str(error).splitlines()[:2])
+            raise PrunerError(f"models.own={path}: {told}") from error
     return found

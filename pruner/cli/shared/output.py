@@ -1,6 +1,7 @@
 """What a command tells: lines for the user on stderr, one JSON object as the last stdout line."""
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,14 @@ _NAME = 44
 def say(line: str) -> None:
     """Tell the user something, on stderr."""
     print(line, file=sys.stderr, flush=True)
+
+
+def print_text(text: str) -> None:
+    """Print to stdout; a reader that has seen enough, such as `head`, is no error."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # the interpreter flushes once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_result(result: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from omegaconf import DictConfig
 from rich.progress import Progress
 
@@ -31,9 +32,11 @@ from pruner.study.training import Part, Watch
 def recipe_of(config: DictConfig) -> Recipe:
     """The recipe of ``train.py``'s options.
 
-    Raises PrunerError for a value that a constructor refuses; the model is built once to see.
+    Raises PrunerError for a value that a constructor refuses; the model and the optimizer are
+    built once to see.
     """
     build_network(lambda: build(config.model), seed=0)
+    build(config.optimizer, _partial_=False, params=[torch.zeros(1, requires_grad=True)])
     trainer = plain(config.trainer)
     return Recipe(
         model=model_factory(config.model),

@@ -20,6 +20,8 @@ def compare(config: DictConfig) -> dict[str, Any]:
     folders = [Path(str(name)) for name in config.runs]
     if len(folders) < 2:
         raise PrunerError("give at least two run folders: pruner compare RUN1 RUN2")
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise PrunerError("the same run folder is given twice; give different ones")
     names = [folder.name for folder in folders]
     if len(set(names)) < len(names):
         names = [str(folder) for folder in folders]

@@ -32,13 +32,13 @@ def predict(config: DictConfig) -> dict[str, Any]:
     label = "-".join(platforms)
     folder = new_run_folder(Path(config.outputs), "predict", config.run_id, label)
     save_config(folder, config)
+    out = Path(config.out or folder / "scores.csv")
+    out.parent.mkdir(parents=True, exist_ok=True)  # a wrong path is told before the work
     with Quarantine(folder / "quarantine.jsonl") as quarantine:
         files = len(root.task_files(list(platforms)))
         read = root.read(quarantine, list(platforms), duplicates=config.data.duplicates)
         tasks = scored_tasks(ranker, read, info.dataflow, task_index_of(root.path))
         table = pd.concat(list(track(tasks, f"scoring {label}", files)), ignore_index=True)
-    out = Path(config.out or folder / "scores.csv")
-    out.parent.mkdir(parents=True, exist_ok=True)
     with write_whole(out) as partial:
         table.to_csv(partial, index=False)
     without = int(table.score.isna().sum())

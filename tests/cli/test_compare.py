@@ -37,6 +37,9 @@ def test_a_folder_that_is_no_finished_run_is_named(command, tmp_path):
     code, _, err = command("compare", one, tmp_path / "nothing")
     assert code == 2
     assert "nothing: no metrics.json there" in err
+    code, _, err = command("compare", one, f"{one}/")
+    assert code == 2
+    assert "given twice" in err
 
 
 def test_a_table_has_columns_of_one_width():

@@ -85,7 +85,7 @@ def test_help_needs_no_heavy_library(command, repository):
 
 
 def test_a_reader_that_has_seen_enough_is_no_error():
-    code = "from pruner.cli.output import print_text; print_text('x' * 1_000_000)"
+    code = "from pruner.cli.shared.output import print_text; print_text('x' * 1_000_000)"
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:

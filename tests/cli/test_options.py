@@ -32,8 +32,8 @@ def nested(name, value):
         ("policy.prior", "no"), ("policy.prior", -1), ("policy.prior", True),
         ("policy.prior", float("inf")), ("policy.prior", None), ("model.width", 0),
         ("model.num_heads", 0), ("data.root", 3), ("checkpoint", 3),
-        ("models.own", 3), ("split.held_out", "conv2d"), ("leave_out", "v100"),
-
+        ("budget.tasks", 0), ("budget.labels", ["a"]), ("models.own", 3),
+        ("split.held_out", "conv2d"), ("leave_out", "v100"),
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_named(name, value):

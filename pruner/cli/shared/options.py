@@ -40,6 +40,10 @@ def _seeds(value: Any) -> bool:
     return len(set(value)) == len(value)
 
 
+def _labels(value: Any) -> bool:
+    return isinstance(value, list) and all(item == "all" or _whole(0)(item) for item in value)
+
+
 def _between_0_and_1(value: Any) -> bool:
     return type(value) in (int, float) and 0 < value <= 1
 
@@ -105,6 +109,14 @@ RULES: dict[str, Rule] = {
     "budget.trials": POSITIVE,
     "budget.batch": POSITIVE,
     "budget.seconds": POSITIVE_NUMBER_OR_NULL,
+    "budget.tasks": POSITIVE,
+    "budget.least": POSITIVE,
+    "budget.spread": POSITIVE_NUMBER,
+    "budget.held_out": POSITIVE,
+    "budget.label_tasks": POSITIVE,
+    "budget.labels": Rule(_labels, "a list of whole numbers, 0 or more, and all"),
+    "budget.max_steps": POSITIVE,
+    "budget.source_programs": POSITIVE,
     "policy.prior": Rule(_not_negative, "a number, 0 or more"),
     "policy.draft_leads": TRUE_OR_FALSE,
     "policy.verify_only_draft": TRUE_OR_FALSE,

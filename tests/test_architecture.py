@@ -12,6 +12,12 @@ from tests.places import REPOSITORY
 
 PACKAGE = REPOSITORY / "pruner"
 FILES = sorted(PACKAGE.rglob("*.py"))
+# In the others, one file is one command or one operator, whose name says what it holds.
+ROOMS = [
+    path.parent
+    for path in sorted(PACKAGE.glob("*/**/__init__.py"))
+    if path.parent not in (PACKAGE / "cli", PACKAGE / "program" / "dag" / "operators")
+]
 DOORS = sorted(REPOSITORY.glob("*.py"))
 
 MAX_FILE_LINES = 600
@@ -93,3 +99,12 @@ def test_every_room_says_what_it_holds():
         if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
     ]
     assert silent == []
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=name_of)
+def test_a_room_says_which_file_does_what(room):
+    text = ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8")))
+    inside = {path.stem for path in room.glob("*.py")} | {
+        path.parent.name for path in room.glob("*/*.py")
+    }
+    assert [name for name in sorted(inside - {"__init__"}) if f"`{name}`" not in text] == []

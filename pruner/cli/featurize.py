@@ -198,7 +198,8 @@ def reports(files: Sequence[TaskFile], plan: Plan, num_workers: int) -> Iterator
         for file in files:
             yield featurize_file(file, plan)
         return
-    # Fresh interpreters: forking a process that already runs threads can hang.
+    # Fresh interpreters: forking a process that already runs threads can hang, and nothing that
+    # was read is shared (study/workers forks because fits share it).
     with ProcessPoolExecutor(num_workers, mp_context=get_context("spawn")) as pool:
         waiting = [pool.submit(featurize_file, file, plan) for file in files]
         try:

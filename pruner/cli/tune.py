@@ -25,11 +25,10 @@ from pruner.tune.measure.machine import local_platform, make_platform, missing_d
 from pruner.tune.measure.measurer import MeasureSettings, Platform
 from pruner.tune.measure.remote import check_health
 from pruner.tune.run.journal import JOURNAL_FILE
-from pruner.tune.run.learning import OnlineModel
+from pruner.tune.run.learning import OnlineModel, verifier
 from pruner.tune.run.options import TuneBudget, TuneOptions, platform_analyzer
 from pruner.tune.run.result import Tuned
 from pruner.tune.run.tuning import tune as tune_workloads
-from pruner.tune.run.verifier import verifier
 from pruner.tune.workloads import Workload, load_workloads
 
 LOCAL = "cpu"  # platform=cpu: the described CPU that fits this machine

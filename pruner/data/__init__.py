@@ -3,4 +3,17 @@
 One validity rule decides which line of a log is a record (`pruner.data.parse`). A line that breaks
 it is quarantined with file, line and reason, and reading goes on; a failed measurement
 (``error_no != 0``) is a good line with ``valid=False``.
+
+* `root`: the layout of a record folder
+* `tasks`: whole tasks at once, what other rooms consume
+* `stream`: lines of a file, plain or compressed, up to the first damage
+* `parse`: the validity rule
+* `steps`: the vocabulary of schedule steps that the rule knows
+* `quarantine`: lines that are not records, counted and reported
+* `workload`: workload keys, and when two are the same work
+* `origin`: how schedules were found: at random or by search
+* `splits`: what a model learns from, is tuned on, and is judged by
+* `frozen`: splits that are committed
+* `importing`: raw tuning logs into this layout
+* `tenset`: TenSet's task pickles
 """

@@ -1,4 +1,15 @@
-"""Meaning to named numbers: features of N programs at once."""
+"""Meaning to named numbers: features of N programs at once.
+
+* `columns`: names, units and formulas of every column; the version of the set
+* `column`: one column, and values by column name
+* `batch`: the ragged container, from records, decision vectors or loop nests
+* `statement`: a row a buffer store
+* `dataflow`: rows of the multi-tiling pattern
+* `symbols`: what the analyzer reads
+* `primitives`: schedule steps as tokens
+* `workload`: flags of the compute DAG's text
+* `hardware`: a device as numbers
+"""
 
 from pruner.features.batch import (
     ProgramFeatures,

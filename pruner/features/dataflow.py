@@ -1,10 +1,10 @@
 """Dataflow features: the multi-tiling pattern as a short sequence of buffer touches.
 
-Paper: 10 rows of 23 (Pruner, section "PaCM"); official code: the first 8 of them
-(src/auto_scheduler/feature_pam.cc). Along the program every store appends one row for each buffer
-it touches, sources before the destination. The pattern is *initialise a local tile, stage two
-operands through shared memory, accumulate*: locations 2, 0 1, 0 1, 1 1 2. The paper adds the
-epilogue, local tile to result. Programs without the pattern have zero rows.
+Paper: `NUM_ROWS` rows of `DATAFLOW_COLUMNS` (Pruner, section "PaCM"); official code: the same
+without the epilogue (src/auto_scheduler/feature_pam.cc). Along the program every store appends one
+row for each buffer it touches, sources before the destination. The pattern is *initialise a local
+tile, stage two operands through shared memory, accumulate*: locations 2, 0 1, 0 1, 1 1 2. The paper
+adds the epilogue, local tile to result. Programs without the pattern have zero rows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def dataflow_features(
     Args:
         nests: the programs.
         analyses: from :func:`analyse_stores`.
-        kind: ``paper`` (10 rows, with the epilogue) or ``official`` (8 rows, and the release's
+        kind: ``paper`` (with the epilogue) or ``official`` (without, and with the release's
             slip in the operation count).
 
     Returns:

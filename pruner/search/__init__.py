@@ -1,1 +1,9 @@
-"""Who spends the measurement budget: policies, pools, clocks and budgets."""
+"""Who spends the measurement budget.
+
+* `space`: what a search needs of a space
+* `policy`: policies: at random, and draft then verify
+* `adatune`: AdaTune's policy
+* `explorer`: evolution with the draft score
+* `failures`: failures, and how they are avoided
+* `offline`: search on recorded pools
+"""

@@ -1,1 +1,12 @@
-"""What tables, figures and the results book are made of: plain arguments in, rows and plots out."""
+"""What tables, figures and the results book are made of: plain arguments in, rows and plots out.
+
+* `training`: one or several fits, each judged
+* `table`: models x platforms x seeds
+* `draft`: quality of the draft
+* `tuning`: pictures of tuning runs
+* `adaptation`: methods compared
+* `book`: the results book
+* `plots`: what pictures share
+* `workers`: jobs in forked processes
+* `commands`: shell commands side by side
+"""

@@ -1,4 +1,8 @@
-"""Commands side by side in processes of their own, ended together when the start is interrupted."""
+"""Shell commands side by side, ended together when the start is interrupted.
+
+What an item of the book runs is a command line with a log, so the processes are groups of
+programs, not functions (`study/workers` runs those).
+"""
 
 import os
 import shlex

@@ -1,4 +1,10 @@
-"""Jobs in forked processes: what the parent has read is in memory once."""
+"""Jobs in forked processes: what the parent has read is in memory once.
+
+For fits, which share gigabytes of programs. Other ways to use processes, and why they are others:
+shell commands (`study/commands`); files that are read where they are worked on, in fresh
+interpreters (``featurize.py``); candidates that may crash or hang (`tune/measure/isolation`);
+Ansor's, where only the standard library is at hand (`tune/rivals/ansor_child`).
+"""
 
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,14 @@
-"""Live tuning: the only room with TVM. ``from pruner.tune import operator, this_cpu, tune``."""
+"""Live tuning: the only room with TVM. ``from pruner.tune import operator, this_cpu, tune``.
+
+* `workloads`: what is tuned: operators, TVMScript files, lists of them
+* `spaces`: design spaces of a task
+* `measure`: build and run candidates
+* `run`: the loop and its files
+* `rivals`: searches of others
+* `collect`: records of random and evolved schedules
+* `phases`: where the seconds go
+* `tvm_import`: TVM, imported once
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

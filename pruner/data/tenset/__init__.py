@@ -1,1 +1,6 @@
-"""TenSet's task pickles, read without running them."""
+"""TenSet's task pickles, read without running them.
+
+* `task_pickle`: lists of tasks, ``network_info/*.task.pkl``
+* `node_graph`: TVM's object graphs, which the tasks hold as JSON
+* `safe_pickle`: pickles as plain data
+"""

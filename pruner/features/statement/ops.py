@@ -31,8 +31,11 @@ from pruner.program.index.divide import opened
 from pruner.program.index.regions import evaluate_index
 from pruner.program.nests import BufferStore
 
-_ADDSUB, _MUL, _DIVMOD, _CMP, _MATH, _OTHER = range(1, 7)  # offsets inside a group of seven
 FLOAT, INT = COUNT_PLACES["float_mad"], COUNT_PLACES["int_mad"]  # the first of each group
+_ADDSUB, _MUL, _DIVMOD, _CMP, _MATH, _OTHER = (  # places inside a group
+    COUNT_PLACES[f"float_{kind}"] - FLOAT
+    for kind in ("addsub", "mul", "divmod", "cmp", "mathfunc", "otherfunc")
+)
 BOOL_OP, SELECT_OP = COUNT_PLACES["bool_op"], COUNT_PLACES["select_op"]
 _GROUP = {
     "add": _ADDSUB, "sub": _ADDSUB, "mul": _MUL, "div": _DIVMOD, "mod": _DIVMOD,

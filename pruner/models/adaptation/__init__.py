@@ -1,1 +1,12 @@
-"""Ways to carry a cost model to another platform while that platform is being measured."""
+"""Ways to carry a cost model to another platform while that platform is being measured.
+
+* `base`: what every method is, and what it starts from
+* `fitting`: the fit of one online round
+* `warm`: no adaptation, and the plain fits
+* `moa`: Pruner's momentum
+* `distill`: the source as a teacher
+* `ewc`: weights that the source needs are held back
+* `moses`: only some parameters are trained
+* `multitask`: target and source together
+* `residual`: a small correction beside the source
+"""

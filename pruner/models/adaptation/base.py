@@ -13,7 +13,7 @@ from torch import nn
 from pruner.data.tasks import TaskKey
 from pruner.errors import PrunerError
 from pruner.features.batch import ProgramFeatures
-from pruner.models.adaptation.fitting import Example, OnlineFit
+from pruner.models.adaptation.fitting import Example, OnlineFit, normalised
 from pruner.models.model import Network
 from pruner.models.programs.relative import Center
 from pruner.models.programs.scaler import ColumnScaler
@@ -64,6 +64,20 @@ class Setting:
         if self.source_store is None:
             raise PrunerError(f"method={method} needs labelled source programs; give source=")
         return self.source_store
+
+
+def source_example(setting: Setting, method: str, most: int) -> Example:
+    """At most `most` source programs as the source model sees them, drawn evenly from all.
+
+    They are relative to their whole tasks, labelled by the best of the sample. Raises PrunerError
+    where the setting has no source model or no source programs.
+    """
+    ranker, store = setting.needed_source(method), setting.needed_store(method)
+    generator = torch.Generator().manual_seed(setting.seed)
+    index = torch.randperm(store.num_programs, generator=generator)[:most]
+    seen = store.relative() if ranker.relative else store
+    chosen = normalised(seen.subset(index), ranker.scaler)
+    return Example(store=chosen, index=OnlineFit.learnable(chosen))
 
 
 class Adaptation(ABC):

@@ -6,9 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pruner.models.adaptation.base import FittedAdaptation, Setting
+from pruner.models.adaptation.base import FittedAdaptation, Setting, source_example
 from pruner.models.adaptation.fitting import Example, OnlineFit
-from pruner.models.adaptation.source import source_example
 from pruner.models.programs.batch import LabelledBatch
 from pruner.models.programs.store import ProgramStore
 

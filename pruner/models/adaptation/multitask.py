@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pruner.errors import PrunerError
-from pruner.models.adaptation.base import FittedAdaptation, Setting
+from pruner.models.adaptation.base import FittedAdaptation, Setting, source_example
 from pruner.models.adaptation.fitting import OnlineFit
-from pruner.models.adaptation.source import source_example
 from pruner.models.programs.batch import LabelledBatch
 from pruner.models.programs.store import ProgramStore
 

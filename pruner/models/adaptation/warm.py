@@ -1,11 +1,23 @@
-"""The three plain fits: from random weights, from the source's, from those of the last round."""
+"""No adaptation, and the plain fits: from random weights, the source's, or the last round's."""
 
 import torch
 
-from pruner.models.adaptation.base import FittedAdaptation, Setting
+from pruner.models.adaptation.base import Adaptation, FittedAdaptation, Setting
 from pruner.models.adaptation.fitting import OnlineFit, official_fit
 from pruner.models.programs.store import ProgramStore
 from pruner.models.training.training import build_network
+
+
+class Unchanged(Adaptation):
+    """Score with the source model for ever (``pam-no-update`` of the release).
+
+    The row that says what adaptation is worth. The centres of tasks become known as in
+    the other methods, so that weights alone make the difference. Without
+    a source model its scores mean nothing.
+    """
+
+    def _update(self, store: ProgramStore) -> None:
+        pass
 
 
 class Scratch(FittedAdaptation):

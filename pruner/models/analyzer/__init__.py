@@ -1,1 +1,12 @@
-"""The symbol-based analyzer: latency from symbols and a device's numbers, no learning."""
+"""The symbol-based analyzer: latency from symbols and a device's numbers, no learning.
+
+* `analyzer`: the one entry: scores of step lists or loop nests
+* `choice`: form, ablation and calibration as a user asks for them
+* `paper`: GPUs, the paper's form
+* `hardware`: GPUs, the form that measured programs ask for
+* `official`: GPUs, the release's form
+* `cpu`: CPUs
+* `constants`: rates of the hardware form
+* `calibrate`: rates fitted to a few measurements
+* `quality`: how good the draft is: Best-k
+"""

@@ -1,1 +1,7 @@
-"""How a ranking is judged: metrics, chance, and their summary."""
+"""How a ranking is judged: metrics, chance, and their summary.
+
+* `judge`: a ranker on measured programs
+* `metrics`: Top-k, Best-k, pairs
+* `chance`: the same of a random ranker
+* `summary`: one flat object with both
+"""

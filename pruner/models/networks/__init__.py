@@ -1,1 +1,8 @@
-"""The networks: PaCM, TenSetMLP, TLP, attention with device features."""
+"""The networks.
+
+* `pacm`: PaCM, of Pruner
+* `mlp`: TenSetMLP
+* `tlp`: TLP and MTL-TLP
+* `hardware_attention`: attention over statements and the device
+* `layers`: what they share
+"""

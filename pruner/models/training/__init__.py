@@ -1,1 +1,12 @@
-"""Fitting a network: losses, batches of tasks, the Lightning module, the best epoch."""
+"""Fitting a model.
+
+* `recipe`: everything that decides what a training computes
+* `fit`: from recipe, programs and split to the best epoch
+* `training`: the fit of a network
+* `lit`: the LightningModule
+* `datamodule`: the DataModule
+* `sampler`: which programs meet in a batch
+* `losses`: what is minimised
+* `schedules`: learning rates
+* `keep_best`: the checkpoint of the best epoch
+"""

@@ -1,1 +1,13 @@
-"""What a program computes: expressions, compute DAGs, operators, the import of TenSet's DAGs."""
+"""What a program computes, before any schedule.
+
+* `dag`: compute DAGs
+* `expr`: the expressions of their stages
+* `build`: small constructors of expressions
+* `fold`: constant folding of bodies
+* `integer_value`: the value of an integer expression
+* `operators`: the standard operators
+* `tenset`: TVM's saved tensors as DAGs
+* `task_index`: the DAG of a record's workload key
+* `stage_order`: how Ansor numbers stages
+* `text`: DAGs as TVM prints them
+"""

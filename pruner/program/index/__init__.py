@@ -1,1 +1,6 @@
-"""Index arithmetic on arrays: affine forms, exact division, regions."""
+"""Index arithmetic on arrays.
+
+* `affine`: sums of loop variables with coefficients
+* `divide`: their quotients and remainders
+* `regions`: the values they take
+"""

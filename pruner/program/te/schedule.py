@@ -82,7 +82,6 @@ class StageState:
     leaves: list[IterVar] = field(default_factory=list)
     marks: dict[IterVar, Mark] = field(default_factory=dict)
     unroll: dict[IterVar, IntLike] = field(default_factory=dict)
-    guards: list[Expr] = field(default_factory=list)
 
     @property
     def is_placeholder(self) -> bool:

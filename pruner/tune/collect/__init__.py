@@ -1,6 +1,13 @@
 """Measuring CPU schedules with Ansor (TVM 0.19), which lives in a virtual environment of its own.
 
-``tasks`` and ``targets`` say what is measured, ``driver`` starts one isolated child process per
-(task, target), ``worker`` is that child. ``worker`` runs inside the Ansor environment, so it
-imports, directly or not, nothing but the standard library, numpy and tvm.
+`worker` and `remeasure` run inside the Ansor environment, so they import, directly or not, nothing
+but the standard library, numpy and tvm.
+
+* `driver`: one child process for each task and target
+* `worker`: that child
+* `spec`: what the child is told
+* `tasks`: what is measured
+* `layout`: where files lie
+* `noise`: how well measurements repeat
+* `remeasure`: the child that measures again
 """

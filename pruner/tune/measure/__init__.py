@@ -1,1 +1,12 @@
-"""Build and run candidates in worker processes; every failure is an outcome of one candidate."""
+"""Build and run candidates in worker processes; every failure is an outcome of one candidate.
+
+* `measurer`: candidates in, outcomes out
+* `isolation`: the worker processes
+* `jobs`: what they do
+* `numerics`: inputs, and how far results may be off
+* `repeats`: how often to repeat
+* `priority`: real-time priority while timing
+* `remote`: devices behind an RPC tracker
+* `machine`: the target of a platform's name
+* `targets`: CPU targets
+"""

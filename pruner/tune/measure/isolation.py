@@ -2,7 +2,8 @@
 
 Workers are forked from one clean server process that has imported TVM (Python's ``forkserver``), so
 a worker that crashed, hung or ran out of memory is replaced in milliseconds, not in the seconds
-that the import takes.
+that the import takes. An executor of the standard library is broken for good by one crash and
+cannot end one job that hangs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ansor's own search on one operator, measured as we measure; the child of `ansor_baseline`.
+"""Ansor's own search on one operator, measured as we measure; the child of `ansor`.
 
 Runs inside the Ansor environment (TVM 0.19) as
 ``python -m pruner.tune.rivals.ansor_child SPEC``. Ansor's
@@ -39,7 +39,11 @@ BUILD, RUN, TRAIN = "build", "run", "train"
 
 
 class Forked:
-    """A job in a forked copy of this process; whatever happens to it, we go on."""
+    """A job in a forked copy of this process; whatever happens to it, we go on.
+
+    One fork a job, as Ansor does it: a job needs Ansor's objects in memory, which no pipe takes
+    (`tune/measure/isolation` sends its jobs to workers that stay).
+    """
 
     def __init__(self, job: Callable[[], Any], timeout_s: float) -> None:
         self._start, self._timeout_s = time.monotonic(), timeout_s

@@ -1,1 +1,14 @@
-"""A tuning run: tasks, rounds, learning, the journal, the database and what a resume needs."""
+"""A tuning run.
+
+* `tuning`: one call from workloads to a tuned run
+* `options`: what is asked for
+* `setup`: spaces, searches and references of every task
+* `loop`: propose, build, measure, learn, next task
+* `live_search`: one task's search
+* `task_order`: which task is next
+* `learning`: the learned model
+* `journal`: a row a trial
+* `database`: MetaSchedule's database
+* `snapshot`: what a resume needs
+* `result`: what came of it
+"""

@@ -1,1 +1,9 @@
-"""Design spaces of a live task: MetaSchedule's, batched or replayed by TVM, and their union."""
+"""Design spaces of a live task.
+
+* `base`: what the loop asks of one space
+* `design`: MetaSchedule's spaces and their decision vectors
+* `batched`: spaces whose programs our engine computes
+* `tvm`: spaces that TVM replays
+* `union`: all spaces of a task as one
+* `text`: workload flags of a TIR function
+"""

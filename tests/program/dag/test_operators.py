@@ -192,7 +192,7 @@ TOY = """
 from pruner.data.workload import ARGUMENTS, pad_amounts
 from pruner.program.dag.build import axes, load
 from pruner.program.dag.operators.builder import DagBuilder
-from pruner.program.dag.operators.operator import Operator
+from pruner.program.dag.operators.builder import Operator
 from pruner.program.dag.operators.windows import window
 
 def _dag(n, w, kw, padding):

@@ -8,8 +8,7 @@ import torch
 
 from pruner.models.adaptation.base import Setting
 from pruner.models.adaptation.fitting import OnlineFit, official_fit
-from pruner.models.adaptation.unchanged import Unchanged
-from pruner.models.adaptation.warm import Scratch
+from pruner.models.adaptation.warm import Scratch, Unchanged
 from pruner.models.networks.pacm import PaCM
 from pruner.models.programs.store import ProgramStore
 from pruner.search.explorer import ExplorerSettings

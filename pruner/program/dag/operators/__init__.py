@@ -18,8 +18,8 @@ from pruner.data.quarantine import MalformedError
 from pruner.data.workload import ARGUMENTS, ParsedKey, parse_workload
 from pruner.errors import UnsupportedProgram
 from pruner.program.dag.dag import ComputeDAG
+from pruner.program.dag.operators.builder import Operator, Tensors
 from pruner.program.dag.operators.epilogue import epilogues
-from pruner.program.dag.operators.operator import Operator, Tensors
 
 
 def find_operator(name: str) -> Operator:

@@ -1,7 +1,9 @@
-"""A compute DAG under construction."""
+"""What the file of an operator is made of: a compute DAG under construction, and its `Operator`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from pruner.errors import UnsupportedProgram
@@ -9,6 +11,7 @@ from pruner.program.dag.dag import AxisDef, Combiner, ComputeDAG, Stage
 from pruner.program.dag.expr import Expr
 
 Dims = list[tuple[str, int]]
+Tensors = list[Any]  # TE tensors: the inputs, then the output
 
 
 def positive(**sizes: Any) -> None:
@@ -89,3 +92,25 @@ class DagBuilder:
     def finish(self) -> ComputeDAG:
         """The finished DAG."""
         return ComputeDAG(stages=tuple(self.stages), outputs=(self.last,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """One operator; its file holds nothing else. The arguments are those of its workload key.
+
+    ``dag`` gives the compute DAG as built so far (epilogues follow); None where it cannot be
+    written as one. Stages, axes and expressions are TE's own, in TE's order, because schedule steps
+    refer to them by number.
+    ``te`` gives the same as TE tensors. It takes the modules ``tvm.te`` and ``tvm.topi`` and the
+    dtype before the arguments, so that this room needs no TVM and both versions of TVM tune the
+    same thing (0.19 with Ansor, 0.27 with MetaSchedule).
+    ``options`` are the arguments a user sets in ``tune.py workload=<operator>``, in the order of
+    task names; none: it is not tuned by name. ``fixed`` has the other arguments' values and
+    ``choices`` the values of options that are no size.
+    """
+
+    dag: Callable[..., DagBuilder] | None
+    te: Callable[..., Tensors]
+    options: tuple[str, ...] = ()
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

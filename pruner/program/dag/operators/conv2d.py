@@ -10,8 +10,7 @@ from typing import Any
 
 from pruner.data.workload import ARGUMENTS, Padding, pad_amounts
 from pruner.program.dag.build import axes, load, mul
-from pruner.program.dag.operators.builder import DagBuilder, positive
-from pruner.program.dag.operators.operator import Operator, Tensors
+from pruner.program.dag.operators.builder import DagBuilder, Operator, Tensors, positive
 from pruner.program.dag.operators.windows import output_sizes, pad_nchw, te_pad, te_windows, window
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from pruner.errors import UnsupportedProgram
 from pruner.program.dag.build import add, axes, load
-from pruner.program.dag.operators.builder import DagBuilder, Dims
-from pruner.program.dag.operators.operator import Tensors
+from pruner.program.dag.operators.builder import DagBuilder, Dims, Tensors
 from pruner.program.dag.operators.relu import append_relu
 
 

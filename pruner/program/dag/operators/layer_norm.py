@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from pruner.data.workload import ARGUMENTS
-from pruner.program.dag.operators.operator import Operator, Tensors
+from pruner.program.dag.operators.builder import Operator, Tensors
 
 
 def _te(te: Any, topi: Any, dtype: str, rows: int, columns: int) -> Tensors:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pruner.program.dag.build import axes, load, mul
-from pruner.program.dag.operators.builder import DagBuilder, positive
-from pruner.program.dag.operators.operator import Operator, Tensors
+from pruner.program.dag.operators.builder import DagBuilder, Operator, Tensors, positive
 
 
 def _dag(m: int, k: int, n: int) -> DagBuilder:

@@ -8,8 +8,8 @@ from typing import Any
 from pruner.data.workload import ARGUMENTS, pad_amounts, workload_key
 from pruner.errors import PrunerError
 from pruner.program.dag.operators import find_operator, te_tensors
+from pruner.program.dag.operators.builder import Operator, Tensors
 from pruner.program.dag.operators.epilogue import EPILOGUES
-from pruner.program.dag.operators.operator import Operator, Tensors
 
 Spec = Mapping[str, Any]  # {"operator": "matmul", "m": 512, ..., "dtype": ..., "epilogue": [...]}
 

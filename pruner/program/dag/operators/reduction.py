@@ -9,8 +9,7 @@ from typing import Any
 
 from pruner.program.dag.build import axes, load
 from pruner.program.dag.expr import Expr
-from pruner.program.dag.operators.builder import DagBuilder, Dims, positive
-from pruner.program.dag.operators.operator import Operator, Tensors
+from pruner.program.dag.operators.builder import DagBuilder, Dims, Operator, Tensors, positive
 
 
 def _dag(shape: list[int], axis: int | list[int] | None, keepdims: bool) -> DagBuilder:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pruner.program.dag.build import axes, float_, load, maximum
-from pruner.program.dag.operators.builder import DagBuilder, Dims, positive
-from pruner.program.dag.operators.operator import Operator, Tensors
+from pruner.program.dag.operators.builder import DagBuilder, Dims, Operator, Tensors, positive
 
 
 def append_relu(dag: DagBuilder) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 from pruner.data.workload import ARGUMENTS
 from pruner.program.dag.build import FLOAT32_MIN, axes, div, load, sub
 from pruner.program.dag.expr import Call
-from pruner.program.dag.operators.builder import DagBuilder, positive
-from pruner.program.dag.operators.operator import Operator, Tensors
+from pruner.program.dag.operators.builder import DagBuilder, Operator, Tensors, positive
 
 _TAG = "softmax_output"
 

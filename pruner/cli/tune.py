@@ -1,7 +1,7 @@
 """``python tune.py``: tune programs on real hardware."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,10 @@ from pruner.tune.measure.jobs import RpcAddress, Timing
 from pruner.tune.measure.machine import local_platform, make_platform, missing_device
 from pruner.tune.measure.measurer import MeasureSettings, Platform
 from pruner.tune.measure.remote import check_health
+from pruner.tune.networks.catalog import NetworkOptions
+from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks
+from pruner.tune.networks.source import NetworkSource
+from pruner.tune.networks.tasks import NetworkTask
 from pruner.tune.run.journal import JOURNAL_FILE
 from pruner.tune.run.learning import OnlineModel, verifier
 from pruner.tune.run.options import TuneBudget, TuneOptions, platform_analyzer
@@ -45,9 +49,16 @@ def tune(config: DictConfig) -> dict[str, Any]:
         _check_unfinished(earlier, config)
     if config.num_threads:
         torch.set_num_threads(config.num_threads)
-    workloads = load_workloads(plain(config.workload))
+    if config.network is None and config.list:
+        raise PrunerError("list=true lists the tasks of a network: say which with network=")
+    workloads = [] if config.network is not None else load_workloads(plain(config.workload))
     options = tune_options(config)
     folder = earlier or _open_run(config, workloads)
+    if config.network is not None:
+        network = _network_tasks(config, options, folder)
+        if config.list:
+            return _listed(config, network, folder)
+        workloads = [task.workload for task in network if task.tuned]
     tags = [config.platform.name, choice("policy")]
     about = loggers.About(config=plain(config), tags=tags)
     logger = build(config.logger)(folder=folder, name=folder.name, about=about)
@@ -186,8 +197,44 @@ def plot(config: DictConfig) -> dict[str, Any]:
     return result
 
 
+def _network_tasks(config: DictConfig, options: TuneOptions, folder: Path) -> list[NetworkTask]:
+    """The tasks of ``network=``, taken up from the folder where an earlier start found them."""
+    if (folder / TASKS).is_file():
+        return read_tasks(folder / TASKS)
+    sizes = NetworkOptions(**plain(config.sizes))
+    source = NetworkSource(name=str(config.network), options=sizes, seed=config.seed)
+    say(f"importing {source.label} ...")
+    return extract_tasks(source, options.platform.target_json, folder)
+
+
+def _listed(config: DictConfig, tasks: Sequence[NetworkTask], folder: Path) -> dict[str, Any]:
+    """Show the tasks; the object of the last line."""
+    say(f"{'task':52s} {'calls':>5s} {'MFLOP a call':>13s} {'share':>7s}  buffers")
+    for task in tasks:
+        shapes = " ".join("x".join(map(str, shape)) for shape, _ in task.shapes)
+        share = f"{task.share:7.2%}" if task.tuned else f"{'-':>7s}"
+        say(f"{task.name:52s} {task.weight:5d} {task.flops / 1e6:13.2f} {share}  {shapes}")
+    tuned = [task for task in tasks if task.tuned]
+    say(f"{len(tasks)} tasks; {len(tuned)} with a thousandth of the arithmetic or more are tuned")
+    result = {
+        "network": str(config.network),
+        "run_dir": str(folder),
+        "num_tasks": len(tasks),
+        "num_tuned": len(tuned),
+        "gflop": sum(task.weight * task.flops for task in tasks) / 1e9,
+        "tasks": {
+            task.name: {"weight": task.weight, "flops": task.flops, "share": task.share}
+            for task in tasks
+        },
+    }
+    save_metrics(folder, result)
+    return result
+
+
 def _open_run(config: DictConfig, workloads: list[Workload]) -> Path:
     what = workloads[0].name if len(workloads) == 1 else f"{len(workloads)}-tasks"
+    if config.network is not None:
+        what = NetworkSource(name=str(config.network)).label
     label = f"{config.platform.name}-{what}-{choice('policy')}"
     folder = new_run_folder(Path(config.outputs), "tune", config.run_id, label)
     save_config(folder, config)

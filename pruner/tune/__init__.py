@@ -1,6 +1,7 @@
 """Live tuning: the only room with TVM. ``from pruner.tune import operator, this_cpu, tune``.
 
 * `workloads`: what is tuned: operators, TVMScript files, lists of them
+* `networks`: whole networks, and the tasks they consist of
 * `spaces`: design spaces of a task
 * `measure`: build and run candidates
 * `run`: the loop and its files

@@ -19,6 +19,7 @@ SHARED = {"door", "known", "help", "options", "output", "runs", "sweep", "progre
 HANDED_ON = {
     "platform",  # device_from_mapping
     "workload",  # the table of operators
+    "sizes",  # NetworkOptions
     "measure",  # MeasureSettings and Timing
     "budget",  # TuneBudget
     "checkpoints",  # names of the user

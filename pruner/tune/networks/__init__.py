@@ -1,0 +1,10 @@
+"""Whole networks: definitions, import into Relax, and the tasks that they consist of.
+
+* `convolutional`, `transformer`, `detection`: networks of the paper's Tables 3 and 4 in plain torch
+* `catalog`: their names
+* `source`: one of them, a user's factory or a file, as a Relax module
+* `constants`: arithmetic on weights, done once
+* `lowering`: from Relax to functions that can be tuned
+* `tasks`: which functions differ, how often each is called, its share of the work
+* `extraction`: all that in a child process
+"""

@@ -1,0 +1,108 @@
+"""Networks by name: those of Tables 3 and 4 of the paper, with random weights.
+
+A factory takes the options of a network and returns it with example inputs. Anybody's network comes
+in the same way, as ``package:factory`` (:mod:`pruner.tune.networks.source`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pruner.tune.networks import convolutional as conv
+from pruner.tune.networks.detection import Detr
+from pruner.tune.networks.transformer import Bert, Decoder, Llama, Sizes, VisionTransformer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkOptions:
+    """Sizes of the inputs, and how many layers; None: the network's own."""
+
+    batch: int = 1
+    image: int | None = None
+    length: int | None = None
+    layers: int | None = None
+
+
+Network = tuple[nn.Module, tuple[Tensor, ...]]
+Factory = Callable[[NetworkOptions], Network]
+
+_LENGTH = 128
+
+
+def _images(make: Callable[[], nn.Module], options: NetworkOptions, *, size: int = 224) -> Network:
+    size = options.image or size
+    return conv.initialised(make()), (torch.randn(options.batch, 3, size, size),)
+
+
+def _noise(options: NetworkOptions) -> Network:
+    return conv.dcgan(), (torch.randn(options.batch, 100),)
+
+
+def _vit(options: NetworkOptions) -> Network:
+    sizes = Sizes(layers=options.layers or 12, heads=12, width=768, inner=3072)
+    size = options.image or 224
+    network = VisionTransformer(sizes, size, 16).eval()
+    return network, (torch.randn(options.batch, 3, size, size),)
+
+
+def _detr(options: NetworkOptions) -> Network:
+    size = options.image or 256
+    return Detr(size).eval(), (torch.randn(options.batch, 3, size, size),)
+
+
+def _text(
+    make: Callable[[Sizes, int], nn.Module], sizes: Sizes, options: NetworkOptions
+) -> Network:
+    length = options.length or _LENGTH
+    if options.layers is not None:
+        sizes = Sizes(
+            layers=options.layers,
+            heads=sizes.heads,
+            width=sizes.width,
+            inner=sizes.inner,
+            key_value_heads=sizes.key_value_heads,
+        )
+    network = make(sizes, length).eval()
+    return network, (torch.randint(0, 1000, (options.batch, length)),)
+
+
+def _gpt2(sizes: Sizes, length: int) -> nn.Module:
+    gelu = partial(functional.gelu, approximate="tanh")
+    return Decoder(sizes, length, vocabulary=50257, positions=1024, activation=gelu)
+
+
+def _opt(sizes: Sizes, length: int) -> nn.Module:
+    return Decoder(sizes, length, vocabulary=50272, positions=2050, activation=torch.relu)
+
+
+_BASE = Sizes(layers=12, heads=12, width=768, inner=3072)
+
+NETWORKS: dict[str, Factory] = {
+    "resnet18": partial(_images, partial(conv.resnet, conv.BasicBlock, (2, 2, 2, 2))),
+    "resnet50": partial(_images, partial(conv.resnet, conv.Bottleneck, (3, 4, 6, 3))),
+    "wide_resnet50_2": partial(
+        _images, partial(conv.resnet, conv.Bottleneck, (3, 4, 6, 3), factor=2)
+    ),
+    "mobilenet_v2": partial(_images, conv.mobilenet_v2),
+    "densenet121": partial(_images, conv.densenet121),
+    "inception_v3": partial(_images, conv.inception_v3, size=299),
+    "squeezenet1_1": partial(_images, conv.squeezenet1_1),
+    "deeplabv3": partial(_images, conv.DeepLabV3),
+    "vit_b_16": _vit,
+    "dcgan": _noise,
+    "bert_tiny": partial(_text, Bert, Sizes(layers=6, heads=8, width=512, inner=2048)),
+    "bert_base": partial(_text, Bert, _BASE),
+    "gpt2": partial(_text, _gpt2, _BASE),
+    "opt": partial(_text, _opt, Sizes(layers=24, heads=32, width=2048, inner=8192)),
+    "llama": partial(_text, Llama, _BASE),
+    "mistral": partial(
+        _text,
+        Llama,
+        Sizes(layers=32, heads=32, width=4096, inner=14336, key_value_heads=8),
+    ),
+    "detr": _detr,
+}

@@ -1,0 +1,413 @@
+"""Convolutional networks in plain torch, as their papers and torchvision lay them out.
+
+Weights are random: a tuner times arithmetic, which does not depend on them. Convolutions are drawn
+so that activations keep their size from layer to layer (He et al., 2015); otherwise the outputs of
+deep networks vanish, and no result could be checked. All take and return NCHW images.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+def conv_norm(
+    inputs: int,
+    outputs: int,
+    kernel: int | tuple[int, int] = 1,
+    stride: int = 1,
+    *,
+    padding: int | tuple[int, int] | None = None,
+    groups: int = 1,
+    dilation: int = 1,
+    activation: nn.Module | None = None,
+    epsilon: float = 1e-5,
+) -> nn.Sequential:
+    """Convolution without bias, batch normalisation, and the activation if there is one.
+
+    By default the padding keeps the size of an image at stride 1.
+    """
+    height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
+    if padding is None:
+        padding = (dilation * (height // 2), dilation * (width // 2))
+    layers: list[nn.Module] = [
+        nn.Conv2d(
+            inputs,
+            outputs,
+            (height, width),
+            stride,
+            padding,
+            groups=groups,
+            dilation=dilation,
+            bias=False,
+        ),
+        nn.BatchNorm2d(outputs, eps=epsilon),
+    ]
+    if activation is not None:
+        layers.append(activation)
+    return nn.Sequential(*layers)
+
+
+def initialised(network: nn.Module) -> nn.Module:
+    """The network with convolutions drawn to keep the size of activations; in evaluation mode."""
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
+            nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+    return network.eval()
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions around a shortcut (He et al., 2016)."""
+
+    expansion = 1
+
+    def __init__(
+        self, inputs: int, width: int, stride: int, dilation: int = 1, factor: int = 1
+    ) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            conv_norm(inputs, width, 3, stride, activation=nn.ReLU()),
+            conv_norm(width, width, 3),
+        )
+        self.shortcut = _shortcut(inputs, width, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[n, c, h, w] to [n, width, h / stride, w / stride]."""
+        return torch.relu(self.body(x) + self.shortcut(x))
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3, 1x1 convolutions around a shortcut; the stride is on the 3x3 (ResNet v1.5)."""
+
+    expansion = 4
+
+    def __init__(
+        self, inputs: int, width: int, stride: int, dilation: int = 1, factor: int = 1
+    ) -> None:
+        super().__init__()
+        inner, outputs = width * factor, width * self.expansion
+        self.body = nn.Sequential(
+            conv_norm(inputs, inner, activation=nn.ReLU()),
+            conv_norm(inner, inner, 3, stride, dilation=dilation, activation=nn.ReLU()),
+            conv_norm(inner, outputs),
+        )
+        self.shortcut = _shortcut(inputs, outputs, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[n, c, h, w] to [n, 4 width, h / stride, w / stride]."""
+        return torch.relu(self.body(x) + self.shortcut(x))
+
+
+def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
+    if stride == 1 and inputs == outputs:
+        return nn.Identity()
+    return conv_norm(inputs, outputs, 1, stride)
+
+
+class ResNetFeatures(nn.Sequential):
+    """The convolutions of a residual network.
+
+    ``dilated`` stages (from the last backwards) keep their resolution and widen their kernels
+    instead, as segmentation wants it.
+    """
+
+    def __init__(
+        self,
+        block: type[BasicBlock] | type[Bottleneck],
+        depths: Sequence[int],
+        *,
+        factor: int = 1,
+        dilated: int = 0,
+    ) -> None:
+        layers: list[nn.Module] = [
+            conv_norm(3, 64, 7, 2, activation=nn.ReLU()),
+            nn.MaxPool2d(3, 2, 1),
+        ]
+        channels, dilation = 64, 1
+        for stage, depth in enumerate(depths):
+            width, stride = 64 << stage, 1 if stage == 0 else 2
+            before = dilation
+            if stage >= len(depths) - dilated:
+                dilation, stride = dilation * stride, 1
+            for number in range(depth):
+                first = number == 0
+                layers.append(
+                    block(
+                        channels,
+                        width,
+                        stride if first else 1,
+                        before if first else dilation,
+                        factor,
+                    )
+                )
+                channels = width * block.expansion
+        super().__init__(*layers)
+        self.channels = channels
+
+
+class Classifier(nn.Module):
+    """Features, mean over the image, one linear layer."""
+
+    def __init__(self, features: nn.Module, channels: int, classes: int = 1000) -> None:
+        super().__init__()
+        self.features = features
+        self.head = nn.Linear(channels, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images [n, 3, h, w] to logits [n, classes]."""
+        return self.head(self.features(x).mean((2, 3)))
+
+
+def resnet(
+    block: type[BasicBlock] | type[Bottleneck], depths: Sequence[int], *, factor: int = 1
+) -> nn.Module:
+    """A residual network for 1,000 classes; ``factor`` widens the 3x3 convolutions (WideResNet)."""
+    features = ResNetFeatures(block, depths, factor=factor)
+    return initialised(Classifier(features, features.channels))
+
+
+class InvertedResidual(nn.Module):
+    """Widen, filter each channel, narrow (Sandler et al., 2018)."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        inner = inputs * expansion
+        layers = [conv_norm(inputs, inner, activation=nn.ReLU6())] if expansion != 1 else []
+        layers += [
+            conv_norm(inner, inner, 3, stride, groups=inner, activation=nn.ReLU6()),
+            conv_norm(inner, outputs),
+        ]
+        self.body = nn.Sequential(*layers)
+        self.residual = stride == 1 and inputs == outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[n, inputs, h, w] to [n, outputs, h / stride, w / stride]."""
+        out = self.body(x)
+        return x + out if self.residual else out
+
+
+def mobilenet_v2() -> nn.Module:
+    """MobileNet-V2 with width 1."""
+    layers: list[nn.Module] = [conv_norm(3, 32, 3, 2, activation=nn.ReLU6())]
+    channels = 32
+    table = [(1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1)]
+    for expansion, outputs, depth, stride in [*table, (6, 160, 3, 2), (6, 320, 1, 1)]:
+        for number in range(depth):
+            layers.append(
+                InvertedResidual(channels, outputs, stride if number == 0 else 1, expansion)
+            )
+            channels = outputs
+    layers.append(conv_norm(channels, 1280, activation=nn.ReLU6()))
+    return initialised(Classifier(nn.Sequential(*layers), 1280))
+
+
+class DenseLayer(nn.Module):
+    """Normalisation before each of two convolutions; the input is kept beside the output."""
+
+    def __init__(self, inputs: int, growth: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.BatchNorm2d(inputs),
+            nn.ReLU(),
+            conv_norm(inputs, 4 * growth, activation=nn.ReLU()),
+            nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[n, inputs, h, w] to [n, inputs + growth, h, w]."""
+        return torch.cat([x, self.body(x)], 1)
+
+
+def densenet121() -> nn.Module:
+    """DenseNet-121 (Huang et al., 2017)."""
+    growth, channels = 32, 64
+    layers: list[nn.Module] = [
+        conv_norm(3, channels, 7, 2, activation=nn.ReLU()),
+        nn.MaxPool2d(3, 2, 1),
+    ]
+    for number, depth in enumerate((6, 12, 24, 16)):
+        if number:
+            layers += [nn.BatchNorm2d(channels), nn.ReLU()]
+            layers += [nn.Conv2d(channels, channels // 2, 1, bias=False), nn.AvgPool2d(2)]
+            channels //= 2
+        for _ in range(depth):
+            layers.append(DenseLayer(channels, growth))
+            channels += growth
+    layers += [nn.BatchNorm2d(channels), nn.ReLU()]
+    return initialised(Classifier(nn.Sequential(*layers), channels))
+
+
+class Branches(nn.Module):
+    """Several ways side by side, their outputs joined along the channels."""
+
+    def __init__(self, *branches: nn.Module) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(branches)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[n, c, h, w] to the joined outputs."""
+        return torch.cat([branch(x) for branch in self.branches], 1)
+
+
+def squeezenet1_1() -> nn.Module:
+    """SqueezeNet 1.1 (Iandola et al., 2016)."""
+
+    def fire(inputs: int, squeezed: int, outputs: int) -> nn.Sequential:
+        return nn.Sequential(
+            nn.Conv2d(inputs, squeezed, 1),
+            nn.ReLU(),
+            Branches(
+                nn.Sequential(nn.Conv2d(squeezed, outputs, 1), nn.ReLU()),
+                nn.Sequential(nn.Conv2d(squeezed, outputs, 3, padding=1), nn.ReLU()),
+            ),
+        )
+
+    def pool() -> nn.Module:
+        return nn.MaxPool2d(3, 2, ceil_mode=True)
+
+    layers = [nn.Conv2d(3, 64, 3, 2), nn.ReLU(), pool()]
+    layers += [fire(64, 16, 64), fire(128, 16, 64), pool()]
+    layers += [fire(128, 32, 128), fire(256, 32, 128), pool()]
+    layers += [fire(256, 48, 192), fire(384, 48, 192), fire(384, 64, 256), fire(512, 64, 256)]
+    layers += [nn.Conv2d(512, 1000, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return initialised(nn.Sequential(*layers))
+
+
+def _inception_conv(
+    inputs: int,
+    outputs: int,
+    kernel: int | tuple[int, int] = 1,
+    stride: int = 1,
+    padding: int | tuple[int, int] | None = None,
+) -> nn.Sequential:
+    return conv_norm(
+        inputs,
+        outputs,
+        kernel,
+        stride,
+        padding=padding,
+        activation=nn.ReLU(),
+        epsilon=1e-3,
+    )
+
+
+def _pooled(inputs: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(nn.AvgPool2d(3, 1, 1), _inception_conv(inputs, outputs))
+
+
+def _split() -> Branches:
+    return Branches(_inception_conv(384, 384, (1, 3)), _inception_conv(384, 384, (3, 1)))
+
+
+def inception_v3() -> nn.Module:
+    """Inception-V3 (Szegedy et al., 2016) without the auxiliary classifier, which only trains."""
+    conv, row, column = _inception_conv, (1, 7), (7, 1)
+
+    def a(inputs: int, pooled: int) -> Branches:
+        return Branches(
+            conv(inputs, 64),
+            nn.Sequential(conv(inputs, 48), conv(48, 64, 5)),
+            nn.Sequential(conv(inputs, 64), conv(64, 96, 3), conv(96, 96, 3)),
+            _pooled(inputs, pooled),
+        )
+
+    def b(inputs: int) -> Branches:
+        return Branches(
+            conv(inputs, 384, 3, 2, 0),
+            nn.Sequential(conv(inputs, 64), conv(64, 96, 3), conv(96, 96, 3, 2, 0)),
+            nn.MaxPool2d(3, 2),
+        )
+
+    def c(inputs: int, width: int) -> Branches:
+        return Branches(
+            conv(inputs, 192),
+            nn.Sequential(conv(inputs, width), conv(width, width, row), conv(width, 192, column)),
+            nn.Sequential(
+                conv(inputs, width),
+                conv(width, width, column),
+                conv(width, width, row),
+                conv(width, width, column),
+                conv(width, 192, row),
+            ),
+            _pooled(inputs, 192),
+        )
+
+    def d(inputs: int) -> Branches:
+        return Branches(
+            nn.Sequential(conv(inputs, 192), conv(192, 320, 3, 2, 0)),
+            nn.Sequential(
+                conv(inputs, 192),
+                conv(192, 192, row),
+                conv(192, 192, column),
+                conv(192, 192, 3, 2, 0),
+            ),
+            nn.MaxPool2d(3, 2),
+        )
+
+    def e(inputs: int) -> Branches:
+        return Branches(
+            conv(inputs, 320),
+            nn.Sequential(conv(inputs, 384), _split()),
+            nn.Sequential(conv(inputs, 448), conv(448, 384, 3), _split()),
+            _pooled(inputs, 192),
+        )
+
+    layers = [conv(3, 32, 3, 2, 0), conv(32, 32, 3, 1, 0), conv(32, 64, 3), nn.MaxPool2d(3, 2)]
+    layers += [conv(64, 80), conv(80, 192, 3, 1, 0), nn.MaxPool2d(3, 2)]
+    layers += [a(192, 32), a(256, 64), a(288, 64), b(288)]
+    layers += [c(768, 128), c(768, 160), c(768, 160), c(768, 192), d(768), e(1280), e(2048)]
+    return initialised(Classifier(nn.Sequential(*layers), 2048))
+
+
+class DeepLabV3(nn.Module):
+    """DeepLab-V3 (Chen et al., 2017): dilated ResNet-50, five ways of pooling, 21 classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = ResNetFeatures(Bottleneck, (3, 4, 6, 3), dilated=2)
+        channels = self.features.channels
+        relu = nn.ReLU()
+        self.ways = nn.ModuleList(
+            [
+                conv_norm(channels, 256, activation=relu),
+                *(conv_norm(channels, 256, 3, dilation=r, activation=relu) for r in (12, 24, 36)),
+            ]
+        )
+        self.whole = conv_norm(channels, 256, activation=nn.ReLU())
+        self.head = nn.Sequential(
+            conv_norm(5 * 256, 256, activation=nn.ReLU()),
+            conv_norm(256, 256, 3, activation=nn.ReLU()),
+            nn.Conv2d(256, 21, 1),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images [n, 3, h, w] to logits [n, 21, h, w]."""
+        features = self.features(x)
+        whole = self.whole(features.mean((2, 3), keepdim=True))
+        ways = [way(features) for way in self.ways]
+        ways.append(whole.expand_as(ways[0]))
+        return functional.interpolate(
+            self.head(torch.cat(ways, 1)), size=x.shape[-2:], mode="bilinear", align_corners=False
+        )
+
+
+def dcgan() -> nn.Module:
+    """The generator of DCGAN (Radford et al., 2016): noise [n, 100] to images [n, 3, 64, 64]."""
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    layers["start"] = nn.Unflatten(1, (100, 1, 1))
+    channels = [100, 512, 256, 128, 64]
+    for number, (inputs, outputs) in enumerate(pairwise(channels)):
+        stride, padding = (1, 0) if number == 0 else (2, 1)
+        layers[f"conv{number}"] = nn.ConvTranspose2d(
+            inputs, outputs, 4, stride, padding, bias=False
+        )
+        layers[f"norm{number}"] = nn.BatchNorm2d(outputs)
+        layers[f"relu{number}"] = nn.ReLU()
+    layers["image"] = nn.ConvTranspose2d(64, 3, 4, 2, 1, bias=False)
+    layers["tanh"] = nn.Tanh()
+    return initialised(nn.Sequential(layers))

@@ -1,0 +1,83 @@
+"""The tasks of a network, found in a child process.
+
+Exporters and front ends print hundreds of warnings, hold the weights several times over and may
+crash: that costs the child, whose output is kept as ``import.log``. Run as
+``python -m pruner.tune.networks.extraction REQUEST``, REQUEST being the JSON file that
+:func:`extract_tasks` writes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pruner.errors import PrunerError
+from pruner.files import write_whole
+from pruner.tune.networks.catalog import NetworkOptions
+from pruner.tune.networks.lowering import lower
+from pruner.tune.networks.source import NetworkSource, import_network
+from pruner.tune.networks.tasks import NetworkTask, network_tasks
+from pruner.tune.tvm_import import load_tvm
+
+REQUEST, TASKS, LOG = "network.json", "tasks.json", "import.log"
+_MISTAKE = 2  # exit code: the last line of the log is for the user
+
+
+def extract_tasks(source: NetworkSource, target_json: str, folder: Path) -> list[NetworkTask]:
+    """The tasks of a network on a target, the largest share of the arithmetic first.
+
+    ``folder`` keeps what was asked for, the tasks, and the log of the child.
+
+    Raises:
+        PrunerError: the network cannot be imported, in one line.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    request = {"source": asdict(source), "target": json.loads(target_json)}
+    with write_whole(folder / REQUEST) as partial:
+        partial.write_text(json.dumps(request, indent=1), encoding="utf-8")
+    with (folder / LOG).open("w", encoding="utf-8") as log:
+        command = [sys.executable, "-m", __spec__.name, str(folder / REQUEST)]
+        done = subprocess.run(
+            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, check=False
+        )
+    if done.returncode:
+        lines = (folder / LOG).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        what = lines[-1] if lines and done.returncode == _MISTAKE else f"exit {done.returncode}"
+        raise PrunerError(f"{what}; {folder / LOG} has the whole output")
+    return read_tasks(folder / TASKS)
+
+
+def read_tasks(path: Path) -> list[NetworkTask]:
+    """The tasks that a child wrote."""
+    tvm = load_tvm().tvm
+    rows = json.loads(path.read_text(encoding="utf-8"))
+    return [NetworkTask(**{**row, "module": tvm.ir.load_json(row["module"])}) for row in rows]
+
+
+def _row(task: NetworkTask) -> dict[str, Any]:
+    names = ("name", "key", "weight", "flops", "share", "shapes")
+    module = importlib.import_module("tvm").ir.save_json(task.module)
+    return {**{name: getattr(task, name) for name in names}, "module": module}
+
+
+def _main(path: Path) -> None:
+    asked = json.loads(path.read_text(encoding="utf-8"))
+    options = NetworkOptions(**asked["source"].pop("options"))
+    source = NetworkSource(**asked["source"], options=options)
+    target = load_tvm().tvm.target.Target(asked["target"])
+    try:
+        tasks = network_tasks(lower(import_network(source), target), target)
+    except PrunerError as error:
+        sys.stderr.write(f"\n{error}\n")
+        sys.exit(_MISTAKE)
+    with write_whole(path.parent / TASKS) as partial:
+        partial.write_text(json.dumps([_row(task) for task in tasks]), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]))

@@ -1,0 +1,108 @@
+"""Where a network comes from: the catalog, somebody's factory, a ``.pt2`` or an ``.onnx`` file."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pruner.errors import MissingExtra, PrunerError
+from pruner.tune.networks.catalog import NETWORKS, NetworkOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkSource:
+    """What a network is made of; equal sources give equal networks, weights included."""
+
+    name: str  # of the catalog, package:factory, or a file
+    options: NetworkOptions = field(default_factory=NetworkOptions)
+    seed: int = 0
+
+    @property
+    def label(self) -> str:
+        """A name for folders and tables."""
+        return Path(self.name).stem.replace(":", "-")
+
+    @property
+    def path(self) -> Path | None:
+        """The file that holds it, if it is in one."""
+        return Path(self.name) if Path(self.name).suffix in (".pt2", ".onnx") else None
+
+
+def network_of(source: NetworkSource) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """The module, in evaluation mode, and example inputs.
+
+    A factory is called with the options as keyword arguments where it takes ``options``, else
+    without arguments.
+
+    Raises:
+        PrunerError: no such network or file, or a factory that gives something else.
+    """
+    torch.manual_seed(source.seed)
+    if source.path is not None:
+        raise PrunerError(f"network={source.name}: a file holds a program, not a module")
+    if source.name in NETWORKS:
+        return NETWORKS[source.name](source.options)
+    package, colon, factory = source.name.partition(":")
+    if not colon:
+        raise PrunerError(
+            f"network={source.name} is unknown; known: {', '.join(NETWORKS)}, package:factory, "
+            "or a file FILE.pt2 or FILE.onnx"
+        )
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: Any = getattr(importlib.import_module(package), factory)()
+    except (ImportError, AttributeError) as error:
+        raise PrunerError(f"network={source.name}: {error}") from error
+    if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], nn.Module)):
+        raise PrunerError(
+            f"network={source.name}: the factory must return (nn.Module, tuple of example inputs)"
+        )
+    return found[0].eval(), tuple(found[1])
+
+
+def import_network(source: NetworkSource) -> Any:
+    """The network as a Relax module with bound parameters.
+
+    Raises:
+        PrunerError: it cannot be exported or an operator of it is unknown to TVM, in one line.
+    """
+    try:
+        if source.path is not None and source.path.suffix == ".onnx":
+            return _from_onnx(source.path)
+        if source.path is not None:
+            return _from_exported(torch.export.load(source.path))
+        network, inputs = network_of(source)
+        with torch.no_grad():
+            return _from_exported(torch.export.export(network, inputs))
+    except PrunerError:
+        raise
+    except FileNotFoundError as error:
+        raise PrunerError(f"network={source.name}: no such file") from error
+    except Exception as error:  # exporters and front ends raise kinds of their own
+        line = (str(error).strip().splitlines() or [repr(error)])[0]
+        raise PrunerError(f"network={source.name}: {type(error).__name__}: {line}") from error
+
+
+def _from_exported(program: Any) -> Any:
+    torch_frontend = importlib.import_module("tvm.relax.frontend.torch")
+    return torch_frontend.from_exported_program(
+        program, keep_params_as_input=False, unwrap_unit_return_tuple=True
+    )
+
+
+def _from_onnx(path: Path) -> Any:
+    try:
+        onnx = importlib.import_module("onnx")
+    except ImportError as error:
+        raise MissingExtra("onnx", "networks in .onnx files") from error
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    frontend = importlib.import_module("tvm.relax.frontend.onnx")
+    return frontend.from_onnx(onnx.load(str(path)), keep_params_in_input=False)

@@ -1,0 +1,298 @@
+"""Transformers in plain torch: encoders and decoders of text, and of patches of an image.
+
+Attention is written as matmul, softmax, matmul, so that it becomes three tasks a tuner can schedule
+and not one call of a library. Sequence lengths are fixed: positions, masks and rotations are
+constants.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+Activation = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Sizes of a stack of layers; ``key_value_heads`` below ``heads`` share keys and values."""
+
+    layers: int
+    heads: int
+    width: int
+    inner: int
+    key_value_heads: int | None = None
+
+    @property
+    def head_width(self) -> int:
+        """Columns of one head."""
+        return self.width // self.heads
+
+
+class RmsNorm(nn.Module):
+    """Root-mean-square normalisation (Zhang and Sennrich, 2019)."""
+
+    def __init__(self, width: int, epsilon: float = 1e-5) -> None:
+        super().__init__()
+        self.weight, self.epsilon = nn.Parameter(torch.ones(width)), epsilon
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., width]."""
+        return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + self.epsilon) * self.weight
+
+
+class Attention(nn.Module):
+    """Multi-head attention of `x` over `memory` (itself by default)."""
+
+    def __init__(self, sizes: Sizes, *, bias: bool = True) -> None:
+        super().__init__()
+        self.heads, self.head_width = sizes.heads, sizes.head_width
+        self.shared = sizes.key_value_heads or sizes.heads
+        self.query = nn.Linear(sizes.width, sizes.width, bias=bias)
+        self.key = nn.Linear(sizes.width, self.shared * self.head_width, bias=bias)
+        self.value = nn.Linear(sizes.width, self.shared * self.head_width, bias=bias)
+        self.out = nn.Linear(sizes.width, sizes.width, bias=bias)
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        rotate: Activation | None = None,
+    ) -> Tensor:
+        """[n, length, width]; ``mask`` [length, memory's length] is added to the scores."""
+        memory = x if memory is None else memory
+        query = self._split(self.query(x), self.heads)
+        key = self._split(self.key(memory), self.shared)
+        value = self._split(self.value(memory), self.shared)
+        if rotate is not None:
+            query, key = rotate(query), rotate(key)
+        if self.shared != self.heads:
+            key, value = self._repeated(key), self._repeated(value)
+        scores = query @ key.transpose(-1, -2) / math.sqrt(self.head_width)
+        if mask is not None:
+            scores = scores + mask
+        mixed = torch.softmax(scores, -1) @ value
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+    def _split(self, x: Tensor, heads: int) -> Tensor:
+        """[n, length, heads w] to [n, heads, length, w]."""
+        return x.unflatten(-1, (heads, self.head_width)).transpose(1, 2)
+
+    def _repeated(self, x: Tensor) -> Tensor:
+        """[n, shared, length, w] to [n, heads, length, w]: each head its copy."""
+        n, shared, length, width = x.shape
+        times = self.heads // shared
+        copies = x[:, :, None].expand(n, shared, times, length, width)
+        return copies.reshape(n, self.heads, length, width)
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with an activation between them."""
+
+    def __init__(self, width: int, inner: int, activation: Activation) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, width)
+        self.activation = activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., width]."""
+        return self.down(self.activation(self.up(x)))
+
+
+class GatedFeedForward(nn.Module):
+    """SwiGLU (Shazeer, 2020): one linear layer gates another."""
+
+    def __init__(self, width: int, inner: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(width, inner, bias=False)
+        self.up = nn.Linear(width, inner, bias=False)
+        self.down = nn.Linear(inner, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., width]."""
+        return self.down(functional.silu(self.gate(x)) * self.up(x))
+
+
+class Layer(nn.Module):
+    """Attention and a feed-forward part, each with a shortcut.
+
+    ``norm_first``: normalised before each part (GPT-2, ViT, Llama) and not after it (BERT, DETR).
+    """
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        feed_forward: nn.Module,
+        norm: Callable[[int], nn.Module],
+        *,
+        norm_first: bool,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        self.attention, self.feed_forward = Attention(sizes, bias=bias), feed_forward
+        self.norms = nn.ModuleList([norm(sizes.width), norm(sizes.width)])
+        self.norm_first = norm_first
+
+    def forward(
+        self, x: Tensor, *, mask: Tensor | None = None, rotate: Activation | None = None
+    ) -> Tensor:
+        """[n, length, width]."""
+        first, second = self.norms
+        if self.norm_first:
+            x = x + self.attention(first(x), mask=mask, rotate=rotate)
+            return x + self.feed_forward(second(x))
+        x = first(x + self.attention(x, mask=mask, rotate=rotate))
+        return second(x + self.feed_forward(x))
+
+
+class Bert(nn.Module):
+    """BERT (Devlin et al., 2019): token ids [n, length] to (states, pooled first token)."""
+
+    def __init__(self, sizes: Sizes, length: int, vocabulary: int = 30522) -> None:
+        super().__init__()
+        self.words = nn.Embedding(vocabulary, sizes.width)
+        self.positions = nn.Parameter(torch.randn(512, sizes.width) * 0.02)
+        self.kinds = nn.Parameter(torch.randn(2, sizes.width) * 0.02)
+        self.norm = _layer_norm(sizes.width)
+        self.layers = nn.ModuleList(
+            Layer(
+                sizes,
+                FeedForward(sizes.width, sizes.inner, functional.gelu),
+                _layer_norm,
+                norm_first=False,
+            )
+            for _ in range(sizes.layers)
+        )
+        self.pool = nn.Linear(sizes.width, sizes.width)
+        self.length = length
+
+    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """States [n, length, width] and the pooled first one [n, width]."""
+        x = self.norm(self.words(tokens) + self.positions[: self.length] + self.kinds[0])
+        for layer in self.layers:
+            x = layer(x)
+        return x, torch.tanh(self.pool(x[:, 0]))
+
+
+class Decoder(nn.Module):
+    """A language model with learned positions (GPT-2, OPT): token ids [n, length] to logits."""
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        length: int,
+        *,
+        vocabulary: int,
+        positions: int,
+        activation: Activation,
+    ) -> None:
+        super().__init__()
+        self.words = nn.Embedding(vocabulary, sizes.width)
+        self.positions = nn.Parameter(torch.randn(positions, sizes.width) * 0.02)
+        self.layers = nn.ModuleList(
+            Layer(
+                sizes,
+                FeedForward(sizes.width, sizes.inner, activation),
+                _layer_norm,
+                norm_first=True,
+            )
+            for _ in range(sizes.layers)
+        )
+        self.norm = _layer_norm(sizes.width)
+        self.register_buffer("mask", causal_mask(length), persistent=False)
+        self.length = length
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits [n, length, vocabulary]; the word embedding is also the output layer."""
+        x = self.words(tokens) + self.positions[: self.length]
+        for layer in self.layers:
+            x = layer(x, mask=self.mask)
+        return self.norm(x) @ self.words.weight.T
+
+
+class Llama(nn.Module):
+    """Llama and Mistral (Touvron et al., Jiang et al., 2023): token ids [n, length] to logits."""
+
+    def __init__(self, sizes: Sizes, length: int, vocabulary: int = 32000) -> None:
+        super().__init__()
+        self.words = nn.Embedding(vocabulary, sizes.width)
+        self.layers = nn.ModuleList(
+            Layer(
+                sizes,
+                GatedFeedForward(sizes.width, sizes.inner),
+                RmsNorm,
+                norm_first=True,
+                bias=False,
+            )
+            for _ in range(sizes.layers)
+        )
+        self.norm = RmsNorm(sizes.width)
+        self.head = nn.Linear(sizes.width, vocabulary, bias=False)
+        cosine, sine = rotation(length, sizes.head_width)
+        self.register_buffer("mask", causal_mask(length), persistent=False)
+        self.register_buffer("turn", torch.stack([cosine, sine]), persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits [n, length, vocabulary]."""
+        x = self.words(tokens)
+        for layer in self.layers:
+            x = layer(x, mask=self.mask, rotate=self._rotate)
+        return self.head(self.norm(x))
+
+    def _rotate(self, x: Tensor) -> Tensor:
+        """Rotary positions (Su et al., 2021): pairs of columns, half a head apart, are rotated."""
+        first, second = x.chunk(2, -1)
+        cosine, sine = self.get_buffer("turn")
+        return x * cosine + torch.cat([-second, first], -1) * sine
+
+
+class VisionTransformer(nn.Module):
+    """ViT (Dosovitskiy et al., 2021): images [n, 3, size, size] to 1,000 logits."""
+
+    def __init__(self, sizes: Sizes, size: int, patch: int, classes: int = 1000) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, sizes.width, patch, patch)
+        self.token = nn.Parameter(torch.zeros(1, 1, sizes.width))
+        self.positions = nn.Parameter(torch.randn((size // patch) ** 2 + 1, sizes.width) * 0.02)
+        self.layers = nn.ModuleList(
+            Layer(
+                sizes,
+                FeedForward(sizes.width, sizes.inner, functional.gelu),
+                _layer_norm,
+                norm_first=True,
+            )
+            for _ in range(sizes.layers)
+        )
+        self.norm = _layer_norm(sizes.width)
+        self.head = nn.Linear(sizes.width, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits [n, classes], from the state of the class token."""
+        x = self.patches(images).flatten(2).transpose(1, 2)
+        token = self.token.expand(x.shape[0], 1, x.shape[2])
+        x = torch.cat([token, x], 1) + self.positions
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.norm(x)[:, 0])
+
+
+def causal_mask(length: int) -> Tensor:
+    """[length, length]: 0 for what came before, a large negative number for what comes after."""
+    return torch.full((length, length), -1e9).triu(1)
+
+
+def rotation(length: int, width: int, base: float = 10000.0) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [length, width] of rotary positions."""
+    frequencies = base ** (-torch.arange(0, width, 2) / width)
+    angles = torch.arange(length)[:, None] * frequencies
+    angles = torch.cat([angles, angles], -1)
+    return angles.cos(), angles.sin()
+
+
+def _layer_norm(width: int) -> nn.Module:
+    return nn.LayerNorm(width)

@@ -1,0 +1,46 @@
+"""``tune.py network=``: the tasks of a network, listed and tuned."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pruner.tune.networks.extraction import TASKS, read_tasks
+
+pytestmark = [pytest.mark.tvm, pytest.mark.slow]
+NETWORK = "network=tests.tune.networks.small_networks:encoder"
+
+
+def tune(repository, out, *words):
+    command = [sys.executable, "tune.py", f"outputs={out}", "run_id=net", *words]
+    env = os.environ | {"PYTHONPATH": str(repository)}
+    return subprocess.run(
+        command, cwd=repository, env=env, capture_output=True, text=True, check=False
+    )
+
+
+def test_tasks_are_listed(repository, tmp_path):
+    done = tune(repository, tmp_path, NETWORK, "list=true")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    kept = read_tasks(tmp_path / "tune" / "net" / TASKS)
+    assert list(found["tasks"]) == [task.name for task in kept]
+    assert found["num_tuned"] == sum(task.tuned for task in kept)
+    assert kept[0].name in done.stderr
+
+
+def test_its_tasks_are_tuned_together(repository, tmp_path):
+    words = ["budget.trials=12", "budget.batch=2", "verify=false", "measure.repeats=1"]
+    done = tune(repository, tmp_path, NETWORK, *words)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    kept = read_tasks(tmp_path / "tune" / "net" / TASKS)
+    assert set(found["tasks"]) == {task.name for task in kept if task.tuned}
+
+
+def test_a_list_needs_a_network(repository, tmp_path):
+    done = tune(repository, tmp_path, "list=true")
+    assert done.returncode == 2
+    assert done.stderr.strip().splitlines()[-1].startswith("error: list=true lists the tasks")

@@ -1,0 +1,51 @@
+"""Networks of a few layers, with what real ones have: norms to fold, a shortcut, attention."""
+
+import torch
+from torch import nn
+
+from pruner.tune.networks.convolutional import conv_norm
+from pruner.tune.networks.transformer import Bert, Sizes
+
+
+class Residual(nn.Module):
+    """Two convolutions with normalisation, a shortcut, a transposed one, a norm by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = conv_norm(3, 8, 3, activation=nn.ReLU())
+        self.second = conv_norm(8, 8, 3)
+        self.norm = nn.BatchNorm2d(8)
+        self.up = nn.ConvTranspose2d(8, 4, 2, 2, bias=False)
+        self.up_norm = nn.BatchNorm2d(4)
+        self.head = nn.Linear(4, 5)
+
+    def forward(self, x):
+        x = self.first(x)
+        x = self.norm(torch.relu(x + self.second(x)))
+        return self.head(self.up_norm(self.up(x)).mean((2, 3)))
+
+
+def shaken(network):
+    """Batch normalisations with statistics that do something."""
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.weight, 0.5, 2.0)
+            nn.init.normal_(module.bias)
+            nn.init.normal_(module.running_mean)
+            nn.init.uniform_(module.running_var, 0.5, 2.0)
+    return network.eval()
+
+
+def residual():
+    torch.manual_seed(0)
+    return shaken(Residual()), (torch.randn(2, 3, 8, 8),)
+
+
+def encoder():
+    torch.manual_seed(0)
+    sizes = Sizes(layers=2, heads=2, width=16, inner=32)
+    return Bert(sizes, 6, vocabulary=50).eval(), (torch.randint(0, 50, (1, 6)),)
+
+
+def broken():
+    return "no network"

@@ -1,0 +1,111 @@
+"""From torch to tasks: constants are folded, results stay, keys last."""
+
+import numpy as np
+import pytest
+import torch
+
+from pruner.errors import PrunerError
+from pruner.tune.networks.catalog import NetworkOptions
+from pruner.tune.networks.source import NetworkSource, import_network, network_of
+from pruner.tune.networks.tasks import short_name
+
+pytestmark = pytest.mark.tvm
+HERE = "tests.tune.networks.small_networks"
+
+
+def source(name):
+    return NetworkSource(name=f"{HERE}:{name}")
+
+
+@pytest.fixture(scope="module")
+def target():
+    from pruner.tune.tvm_import import load_tvm
+
+    return load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 1})
+
+
+def run(module, inputs):
+    """Outputs of a lowered module on this CPU, not scheduled."""
+    import tvm
+    from tvm import relax
+
+    machine = relax.VirtualMachine(tvm.compile(module, target="llvm"), tvm.cpu())
+    found = machine["main"](*[tvm.runtime.tensor(x.numpy()) for x in inputs])
+    many = not hasattr(found, "numpy")
+    return [x.numpy() for x in found] if many else [found.numpy()]
+
+
+@pytest.mark.parametrize("name", ["residual", "encoder"])
+def test_a_lowered_network_computes_what_torch_computes(name, target):
+    from pruner.tune.networks.lowering import lower
+
+    network, inputs = network_of(source(name))
+    with torch.no_grad():
+        wanted = network(*inputs)
+    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+    for mine, theirs in zip(
+        run(lower(import_network(source(name)), target), inputs), wanted, strict=True
+    ):
+        error = np.abs(mine - theirs.numpy()).max() / np.abs(theirs.numpy()).max()
+        assert error < 1e-5
+
+
+def test_nothing_of_a_norm_is_left(target):
+    """Convolutions hold their norms, one that stands alone is a product and a sum."""
+    from pruner.tune.networks.constants import fold_constants
+
+    text = fold_constants(import_network(source("residual"))).script()
+    assert "batch_norm" not in text
+    assert text.count("R.nn.conv2d(") == 2
+    assert text.count("R.multiply(") == 1
+    assert "permute_dims" not in text
+
+
+def test_a_network_is_lowered_once(target):
+    from pruner.tune.networks.lowering import lower
+
+    lowered = lower(import_network(source("residual")), target)
+    with pytest.raises(ValueError, match="once"):
+        lower(lowered, target)
+
+
+def test_tasks_come_out_of_a_child_process_as_they_are(target, tmp_path):
+    from pruner.tune.networks.extraction import LOG, extract_tasks
+    from pruner.tune.networks.lowering import lower
+    from pruner.tune.networks.tasks import network_tasks
+
+    here = network_tasks(lower(import_network(source("encoder")), target), target)
+    found = extract_tasks(source("encoder"), str(target), tmp_path)
+    assert [(t.name, t.key, t.weight, t.flops) for t in found] == [
+        (t.name, t.key, t.weight, t.flops) for t in here
+    ]
+    import tvm_ffi
+
+    assert [f"{tvm_ffi.structural_hash(t.module) & (1 << 64) - 1:016x}" for t in found] == [
+        t.key for t in here
+    ]
+    assert sum(t.share for t in found) == pytest.approx(1.0)
+    # a layer has four linear parts, two products of attention and two of its feed-forward part; one
+    # more pools
+    assert sum(t.weight for t in found if "matmul" in t.name) == 2 * (4 + 2 + 2) + 1
+    assert (tmp_path / LOG).is_file()
+
+
+def test_mistakes_are_one_line(target, tmp_path):
+    from pruner.tune.networks.extraction import extract_tasks
+
+    with pytest.raises(PrunerError, match=r"must return \(nn.Module"):
+        extract_tasks(source("broken"), str(target), tmp_path)
+    for name, told in {
+        "resnet19": "unknown; known: resnet18",
+        f"{HERE}:missing": "missing",
+        "no_such_package:factory": "no_such_package",
+        "no_such_file.pt2": "no such file",
+    }.items():
+        with pytest.raises(PrunerError, match=told):
+            import_network(NetworkSource(name=name, options=NetworkOptions()))
+
+
+def test_names_without_the_numbers_of_passes():
+    assert short_name("fused_conv2d9_add7_add8_relu4") == "conv2d_add_add_relu"
+    assert short_name("fused_matmul5_add5_tir_tanh") == "matmul_add_tanh"

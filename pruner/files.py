@@ -36,7 +36,8 @@ def jsonable(value: Any) -> Any:
         return value if math.isfinite(value) else None
     if isinstance(value, Path):
         return str(value)
-    return value.item() if hasattr(value, "item") else value
+    # NumPy's and torch's numbers and arrays, which may hold NaN too
+    return jsonable(value.tolist()) if hasattr(value, "tolist") else value
 
 
 def write_json(path: Path, value: Any, indent: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Task order by hand arithmetic, the stopwatch, and the journal's torn line."""
+"""Task order by hand arithmetic, and the stopwatch."""
 
 import time
 from dataclasses import replace
@@ -7,7 +7,6 @@ import pytest
 
 from pruner.errors import PrunerError
 from pruner.tune.phases import Phases
-from pruner.tune.run.journal import Journal, Trial, read_trials
 from pruner.tune.run.task_order import (
     GradientSettings,
     TaskProgress,
@@ -155,27 +154,3 @@ def test_inner_phases_pause_outer_ones_and_all_add_up():
     resumed.add(seconds)
     assert resumed.seconds()["sample"] == seconds["sample"]
     assert resumed.elapsed_s >= sum(seconds.values())
-
-
-def trial(number, costs_s):
-    return Trial(
-        task="t", trial=number, batch=1, position=number, space=0, decisions=[4, 2],
-        costs_s=costs_s, error=None, message="", build_s=0.1, run_s=0.2, elapsed_s=1.0,
-        timestamp=0.0,
-    )  # fmt: skip
-
-
-def test_a_torn_line_is_cut_and_the_rest_is_kept(tmp_path):
-    path = tmp_path / "trials.jsonl"
-    journal = Journal(path)
-    journal.append(trial(1, [1.0, 3.0]))
-    journal.append(trial(2, [2.0]))
-    journal.close()
-    with path.open("ab") as file:
-        file.write(b'{"task": "t", "tri')
-    again = Journal(path)
-    assert [row.trial for row in again.rows] == [1, 2]
-    assert again.rows[0].latency_s == 2.0
-    again.append(trial(3, [1.0]))
-    again.close()
-    assert [row.trial for row in read_trials(path)] == [1, 2, 3]

@@ -1,0 +1,69 @@
+"""Files that are there whole or not at all."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pruner import files
+
+
+def test_an_error_while_writing_leaves_the_old_file_and_nothing_beside_it(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("old")
+
+    def interrupted():
+        with files.write_whole(path) as partial:
+            partial.write_text("half")
+            assert path.read_text() == "old"  # a reader sees no part
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        interrupted()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_json_does_not_know_becomes_plain(tmp_path):
+    value = {
+        1: float("nan"), "inf": [math.inf, -math.inf, 1.5], "path": Path("a/b"),
+        "np": np.float32(0.5), "array": (np.int64(3), True, None, "x"),
+    }  # fmt: skip
+    assert files.jsonable(value) == {
+        "1": None, "inf": [None, None, 1.5], "path": "a/b", "np": 0.5,
+        "array": [3, True, None, "x"],
+    }  # fmt: skip
+    files.save_metrics(tmp_path, value)
+    assert files.load_metrics(tmp_path) == files.jsonable(value)
+    assert files.load_metrics(tmp_path / "elsewhere") is None
+
+
+def test_a_table_reads_back_as_text_with_empty_cells(tmp_path):
+    path = tmp_path / "new" / "folder" / "table.csv"
+    assert files.read_table(path) == []
+    files.write_table(path, [{"a": 1, "b": 0.1234567}, {"a": 'x,"y', "c": "ä\nö"}], floats=".3g")
+    assert files.read_table(path) == [
+        {"a": "1", "b": "0.123", "c": ""},
+        {"a": 'x,"y', "b": "", "c": "ä\nö"},
+    ]
+    files.write_table(path, [{"x": 0.1 + 0.2}])
+    assert float(files.read_table(path)[0]["x"]) == 0.1 + 0.2  # all digits
+
+
+def test_rows_of_the_same_key_are_replaced_and_new_ones_come_last(tmp_path):
+    path = tmp_path / "table.csv"
+    rows = [{"model": m, "seed": s, "top1": 0.5} for m in "ab" for s in (0, 1)]
+    files.write_table(path, rows)
+    merged = files.merged_table(
+        path, [{"model": "a", "seed": 1, "top1": 0.75}, {"model": "c", "seed": 0, "top1": 1.0}],
+        key=("model", "seed"),
+    )  # fmt: skip
+    found = [(row["model"], int(row["seed"]), float(row["top1"])) for row in merged]
+    assert found == [("a", 0, 0.5), ("b", 0, 0.5), ("b", 1, 0.5), ("a", 1, 0.75), ("c", 0, 1.0)]
+
+
+def test_arrays_and_numbers_of_numpy_are_json_too(tmp_path):
+    values = {"losses": np.array([1.0, np.nan]), "nan": np.float32("nan")}
+    files.write_json(tmp_path / "x.json", values)
+    assert (tmp_path / "x.json").read_text() == '{"losses": [1.0, null], "nan": null}\n'

@@ -1,0 +1,80 @@
+"""Draws and mutations of decisions against enumeration of what is allowed."""
+
+from collections import Counter
+from itertools import product
+
+import numpy as np
+import pytest
+
+from pruner.tune.spaces.batched.decisions import ChoiceDecision, TileDecision, prime_powers
+
+
+def factorisations(extent, parts, limit):
+    """All of them, by trying every tuple of divisors."""
+    divisors = [d for d in range(1, extent + 1) if extent % d == 0]
+    return {t for t in product(divisors, repeat=parts) if np.prod(t) == extent and t[-1] <= limit}
+
+
+@pytest.mark.parametrize(
+    ("extent", "parts", "limit"), [(12, 2, 12), (24, 3, 4), (7, 2, 1), (1, 3, 4)]
+)
+def test_tiles_are_drawn_uniformly_from_all_that_fit(extent, parts, limit):
+    decision = TileDecision(slice(1, 1 + parts), extent, limit)
+    out = np.full((20000, parts + 2), -5)
+    decision.sample(out, np.random.default_rng(0))
+    assert (out[:, [0, -1]] == -5).all()  # other decisions are not touched
+    counts = Counter(map(tuple, out[:, 1:-1].tolist()))
+    expected = factorisations(extent, parts, limit)
+    assert counts.keys() == expected
+    mean = len(out) / len(expected)
+    assert max(abs(count - mean) for count in counts.values()) < 5 * np.sqrt(mean)
+
+
+@pytest.mark.parametrize(("extent", "parts", "limit"), [(12, 2, 12), (24, 3, 4), (36, 4, 2)])
+def test_a_mutation_moves_one_divisor_between_two_factors(extent, parts, limit):
+    rng = np.random.default_rng(1)
+    decision = TileDecision(slice(0, parts), extent, limit)
+    parents = np.ones((4000, parts), np.int64)
+    decision.sample(parents, rng)
+    children = parents.copy()
+    rows = np.arange(0, len(parents), 2)
+    decision.mutate(children, rows, rng)
+    assert (children[1::2] == parents[1::2]).all()  # the other rows stay
+    assert set(map(tuple, children.tolist())) <= factorisations(extent, parts, limit)
+    changed = (children != parents).sum(axis=1)[rows]
+    assert set(changed.tolist()) <= {0, 2}
+    assert (changed == 2).mean() > 0.4  # two parts: half of the draws point the wrong way
+
+
+def test_what_cannot_change_says_so():
+    assert not TileDecision(slice(0, 3), 1, 8).can_change()
+    assert not TileDecision(slice(0, 1), 16, 16).can_change()
+    assert TileDecision(slice(0, 2), 2, 2).can_change()
+    assert not ChoiceDecision(0, np.ones(1)).can_change()
+
+
+def test_choices_follow_their_weights_and_mutations_those_of_the_others():
+    decision = ChoiceDecision(1, np.array([1.0, 2.0, 5.0]))
+    rng = np.random.default_rng(2)
+    out = np.zeros((16000, 2), np.int64)
+    decision.sample(out, rng)
+    assert np.bincount(out[:, 1]) / len(out) == pytest.approx([1 / 8, 2 / 8, 5 / 8], abs=0.02)
+    out[:, 1] = 2
+    decision.mutate(out, np.arange(8000), rng)
+    assert np.bincount(out[:8000, 1]) / 8000 == pytest.approx([1 / 3, 2 / 3], abs=0.03)
+    assert (out[8000:, 1] == 2).all()
+    assert (out[:, 0] == 0).all()
+
+
+def test_a_choice_without_weight_is_never_taken():
+    decision = ChoiceDecision(0, np.array([1.0, 0.0, 1.0, 0.0]))
+    out = np.full((500, 1), 2)
+    decision.mutate(out, np.arange(500), np.random.default_rng(0))
+    assert (out == 0).all()
+
+
+def test_prime_powers_multiply_to_the_number():
+    for number in range(1, 400):
+        found = prime_powers(number)
+        assert np.prod([p**e for p, e in found], initial=1) == number
+        assert all(p > 1 and all(p % d for d in range(2, p)) for p, _ in found)

@@ -113,6 +113,7 @@ def _work(config: DictConfig, folder: Path, known: Methods) -> Work:
         train=partial(_train_source, config, folder),
         given=given,
         dataflow=config.features.dataflow,
+        cache=None if config.data.cache is None else Path(config.data.cache),
         seed=config.seed,
         progress=PROGRESS,
     )

@@ -76,47 +76,64 @@ def load_programs(
         DataError: a platform has no records, no record is usable, or no program has features.
     """
     start = time.perf_counter()
-    files = root.task_files(list(platforms))
-    stored = None
-    if cache is not None:
-        stored = FeatureCache(cache, root, dataflow=dataflow, duplicates=duplicates)
-    reading = _Reading(root, stored, dataflow, duplicates)
-    tally = Tally()
+    reader = ProgramReader(root, dataflow=dataflow, duplicates=duplicates, cache=cache)
     with Quarantine(report) as quarantine:
-        found: list[TaskPrograms] = []
-        each = _watched(reading.each(files), len(files), watch)
-        for file, programs in zip(files, each, strict=True):
-            programs.tell(file, quarantine)
-            tally.add(programs.tally)
-            found += programs.tasks
-        if not tally.counts["measured"]:
-            raise root.nothing_usable(files, quarantine)
+        found = reader.tasks(platforms, quarantine, watch)
     return Dataset(
         store=ProgramStore.build(found),
         platforms=tuple(platforms),
-        tally=tally,
+        tally=reader.tally,
         quarantined=dict(quarantine.counts),
         seconds=time.perf_counter() - start,
-        num_files=len(files),
-        num_cached=reading.num_cached,
+        num_files=reader.num_files,
+        num_cached=reader.num_cached,
     )
 
 
-class _Reading:
-    """Files one after another, out of the cache where it has them."""
+class ProgramReader:
+    """Featurised programs of record files one after another, out of the cache where it has them.
+
+    `tally` counts what happened to the records, `num_cached` of `num_files` came from the cache.
+    """
 
     def __init__(
         self,
         root: RecordRoot,
-        stored: FeatureCache | None,
-        dataflow: Dataflow,
-        duplicates: Duplicates,
+        *,
+        dataflow: Dataflow = "paper",
+        duplicates: Duplicates = "drop",
+        cache: Path | None = None,
     ) -> None:
-        self._stored, self._dataflow, self._duplicates = stored, dataflow, duplicates
-        self._tasks, self._parser = task_index_of(root.path), LineParser()
-        self.num_cached = 0
+        self.root, self.tally = root, Tally()
+        self.num_files = self.num_cached = 0
+        self._dataflow, self._duplicates = dataflow, duplicates
+        self._index, self._parser = task_index_of(root.path), LineParser()
+        self._stored = None
+        if cache is not None:
+            self._stored = FeatureCache(cache, root, dataflow=dataflow, duplicates=duplicates)
 
-    def each(self, files: Sequence[TaskFile]) -> Iterator[FilePrograms]:
+    def tasks(
+        self, platforms: Sequence[str], quarantine: Quarantine, watch: TrackFiles | None = None
+    ) -> list[TaskPrograms]:
+        """All tasks of the given platforms that have a program with features.
+
+        Raises DataError where a platform has no records, or no record is usable.
+        """
+        files = self.root.task_files(list(platforms))
+        found: list[TaskPrograms] = []
+        measured = 0
+        each = _watched(self._each(files), len(files), watch)
+        for file, programs in zip(files, each, strict=True):
+            programs.tell(file, quarantine)
+            self.tally.add(programs.tally)
+            measured += programs.tally.counts["measured"]
+            found += programs.tasks
+        self.num_files += len(files)
+        if not measured:
+            raise self.root.nothing_usable(files, quarantine)
+        return found
+
+    def _each(self, files: Sequence[TaskFile]) -> Iterator[FilePrograms]:
         for file in files:
             if self._stored is None:
                 yield self._read(file)
@@ -137,7 +154,7 @@ class _Reading:
             file,
             dataflow=self._dataflow,
             duplicates=self._duplicates,
-            tasks=self._tasks,
+            tasks=self._index,
             parser=self._parser,
         )
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pruner.arrays import Decisions, Scores
 from pruner.data.tasks import TaskKey, TaskRecords
 from pruner.models.analyzer.analyzer import Analyzer
-from pruner.models.programs.reading import Dataflow, Tally, featurize_task
+from pruner.models.programs.reading import Tally, featurize_task
 from pruner.models.programs.store import TaskPrograms
 from pruner.program.dag.task_index import TaskIndex, find_dag
 from pruner.program.te.skeleton import group_programs
@@ -52,14 +52,16 @@ def recorded_pool(
     records: TaskRecords,
     *,
     analyzer: Analyzer | None = None,
-    dataflow: Dataflow = "paper",
+    programs: TaskPrograms | None = None,
     tasks: TaskIndex | None = None,
 ) -> RecordedPool | None:
     """The pool of one task; None when no program of it can be featurised.
 
-    Its draft is None without an analyzer, or, with a warning, where that knows no program.
+    `programs` are its features where they are known already, else they are computed. Its draft is
+    None without an analyzer, or, with a warning, where that knows no program.
     """
-    programs = featurize_task(records, dataflow, Tally(), tasks)
+    if programs is None:
+        programs = featurize_task(records, "paper", Tally(), tasks)
     if programs is None:
         return None
     records = records.select(np.isin(records.line, programs.line))

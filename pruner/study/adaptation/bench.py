@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -10,16 +11,17 @@ import torch
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.data.splits import Split
-from pruner.data.tasks import TaskKey, TaskRecords
+from pruner.data.tasks import TaskKey, read_tasks
 from pruner.errors import DataError, PrunerError
 from pruner.models.adaptation.base import Setting
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.models.checkpoint.checkpoint import CheckpointInfo
 from pruner.models.model import Network
-from pruner.models.programs.reading import Dataflow, Tally, featurize_task
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.dataset import ProgramReader
+from pruner.models.programs.reading import Dataflow, FilePrograms
+from pruner.models.programs.store import ProgramStore, TaskPrograms
 from pruner.models.ranker import NeuralRanker
-from pruner.program.dag.task_index import TaskIndex, task_index_of
+from pruner.program.dag.task_index import task_index_of
 from pruner.progress import Progress
 from pruner.search.offline.recorded import RecordedPool, recorded_pool
 from pruner.search.offline.tuning import Quality
@@ -139,41 +141,40 @@ def prepare(
     train: TrainSource,
     given: SourceModel | None = None,
     dataflow: Dataflow = "paper",
+    cache: Path | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Bench:
     """Read the records of both platforms, choose tasks, take the given source model or train one.
 
     `analyzer` drafts on the target. `train` gets the source's programs and a split whose test side
-    are the workloads that the source model must not see; `dataflow` is what it is trained with.
+    are the workloads that the source model must not see; `dataflow` is what it is trained with,
+    `cache` the folder of features that were computed before (None: compute them, keep nothing).
 
     Raises:
         DataError: records of a platform are missing, or too few tasks.
         PrunerError: the given model has seen workloads of platforms that are not here.
     """
     progress = progress or Progress()
-    index = task_index_of(root.path)
-    ours, theirs = _read(root, source, progress), _read(root, target, progress)
-    seen = seen_workloads(given[1], root, {**ours, **theirs}, progress) if given else frozenset()
-    usable = {
-        key: float(np.median(records.latency_s[records.valid]) / records.best_s)
-        for key, records in theirs.items()
-        if records.valid.sum() >= budget.least and key.identity not in seen
-    }
-    chosen = choose_tasks(usable, budget)
     if given:
         dataflow = given[1].dataflow  # type: ignore[assignment]
-    programs = _featurised(list(ours.values()), dataflow, index, progress)
+    reader = ProgramReader(root, dataflow=dataflow, cache=cache)
+    ours, theirs = (_read(reader, name, progress) for name in (source, target))
+    seen = seen_workloads(given[1], reader, {**ours, **theirs}, progress) if given else frozenset()
+    usable = {
+        key: float(np.median(task.latency_s) / task.latency_s.min())
+        for key, task in theirs.items()
+        if len(task.latency_s) >= budget.least and key.identity not in seen
+    }
+    chosen = choose_tasks(usable, budget)
+    programs = ProgramStore.build(ours.values())
     ranker, info = given or train(programs, _split(programs, chosen, seed))
-    pools = [
-        recorded_pool(theirs[key], analyzer=analyzer, dataflow=dataflow, tasks=index)
-        for key in chosen.tuned
-    ]
+    pools = _pools(root, target, [theirs[key] for key in chosen.tuned], analyzer)
     progress.tell(_summary(target, chosen, info))
     return Bench(
-        pools=[pool for pool in pools if pool is not None],
-        held_out=_featurised([theirs[key] for key in chosen.held_out], dataflow, index, progress),
-        labelled=_featurised([theirs[key] for key in chosen.labelled], dataflow, index, progress),
+        pools=pools,
+        held_out=ProgramStore.build(theirs[key] for key in chosen.held_out),
+        labelled=ProgramStore.build(theirs[key] for key in chosen.labelled),
         source=ranker,
         info=info,
         source_store=_thinned(programs, chosen, budget.source_programs),
@@ -181,27 +182,31 @@ def prepare(
     )
 
 
-def _read(root: RecordRoot, platform: str, progress: Progress) -> dict[TaskKey, TaskRecords]:
+def _read(reader: ProgramReader, platform: str, progress: Progress) -> dict[TaskKey, TaskPrograms]:
+    def watch(files: Iterable[FilePrograms], num: int) -> Iterable[FilePrograms]:
+        return progress.track(files, f"reading {platform}", num)
+
     with Quarantine() as quarantine:
-        files = len(root.task_files(platform))
-        read = root.read(quarantine, platform)
-        tasks = progress.track(read, f"reading {platform}", files)
-        return {records.key: records for records in tasks}
+        return {task.key: task for task in reader.tasks([platform], quarantine, watch)}
 
 
-def _featurised(
-    tasks: Sequence[TaskRecords], dataflow: Dataflow, index: TaskIndex | None, progress: Progress
-) -> ProgramStore:
-    tally = Tally()
-    parts = (
-        featurize_task(records, dataflow, tally, index)
-        for records in progress.track(tasks, "features", len(tasks))
-    )
-    return ProgramStore.build(part for part in parts if part is not None)
+def _pools(
+    root: RecordRoot, target: str, tasks: Sequence[TaskPrograms], analyzer: Analyzer
+) -> list[RecordedPool]:
+    """Pools of tasks whose features are known; their records are read for schedules and costs."""
+    index, pools = task_index_of(root.path), []
+    paths = {file.task: file.path for file in root.task_files(target)}
+    for task in tasks:
+        key = task.key
+        with Quarantine() as quarantine:
+            read = read_tasks(paths[key.task], quarantine, platform=target, task=key.task)
+        records = next(records for records in read if records.key == key)
+        pools.append(recorded_pool(records, programs=task, analyzer=analyzer, tasks=index))
+    return [pool for pool in pools if pool is not None]
 
 
 def seen_workloads(
-    info: CheckpointInfo, root: RecordRoot, known: Iterable[TaskKey], progress: Progress
+    info: CheckpointInfo, reader: ProgramReader, known: Iterable[TaskKey], progress: Progress
 ) -> frozenset[str]:
     """Workloads that a given checkpoint was fitted on, whatever the platform.
 
@@ -210,12 +215,12 @@ def seen_workloads(
     """
     keys = set(known)
     others = set(info.seen_tasks) - {key.platform for key in keys}
-    if missing := sorted(others - set(root.platforms)):
+    if missing := sorted(others - set(reader.root.platforms)):
         raise PrunerError(
-            f"checkpoint: fitted on records of {', '.join(missing)}, which {root.path} lacks; "
-            "without them its workloads cannot be left out of the comparison"
+            f"checkpoint: fitted on records of {', '.join(missing)}, which {reader.root.path} "
+            "lacks; without them its workloads cannot be left out of the comparison"
         )
-    keys.update(key for platform in sorted(others) for key in _read(root, platform, progress))
+    keys.update(key for platform in sorted(others) for key in _read(reader, platform, progress))
     return frozenset(key.identity for key in keys if info.has_seen(key))
 
 

@@ -5,6 +5,7 @@ import pytest
 from pruner.data.root import RecordRoot
 from pruner.errors import PrunerError
 from pruner.models.checkpoint.checkpoint import CheckpointInfo
+from pruner.models.programs.dataset import ProgramReader
 from pruner.models.registry import ModelSpec
 from pruner.places import datasets_folder
 from pruner.progress import Progress
@@ -29,10 +30,11 @@ def test_methods_with_all_their_seeds_are_finished(tmp_path):
 
 def test_workloads_that_a_checkpoint_learned_anywhere_are_known():
     root, progress = RecordRoot(datasets_folder() / "bundled"), Progress()
-    keys = {name: list(_read(root, name, progress)) for name in root.platforms}
+    reader = ProgramReader(root)
+    keys = {name: list(_read(reader, name, progress)) for name in root.platforms}
     here, third = keys["cpu-sse4"] + keys["cpu-avx2"], keys["cpu-avx512"]
     learned = {"cpu-avx2": [keys["cpu-avx2"][0].task], "cpu-avx512": [third[1].task, third[2].task]}
-    seen = seen_workloads(about(learned), root, here, progress)
+    seen = seen_workloads(about(learned), reader, here, progress)
     assert seen == {k.identity for k in (keys["cpu-avx2"][0], third[1], third[2])}
     with pytest.raises(PrunerError, match=r"fitted on records of orin, which .* lacks"):
-        seen_workloads(about({"orin": ["conv2d"]}), root, here, progress)
+        seen_workloads(about({"orin": ["conv2d"]}), reader, here, progress)

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from pruner.cli.shared import loggers
 from pruner.cli.shared.door import run_door
-from pruner.cli.shared.options import build, plain
+from pruner.cli.shared.options import build, own_models, plain
 from pruner.cli.shared.output import say
 from pruner.cli.shared.progress import track
 from pruner.cli.shared.records import record_root
@@ -24,6 +24,7 @@ from pruner.models.adaptation.base import Adaptation, Setting
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.programs.store import ProgramStore
 from pruner.models.ranker import NeuralRanker
+from pruner.models.registry import models_with
 from pruner.models.training.fit import check_recipe, checkpoint_file, ranker_of
 from pruner.places import conf_folder
 from pruner.progress import Progress
@@ -113,6 +114,7 @@ def _work(config: DictConfig, folder: Path, known: Methods) -> Work:
         train=partial(_train_source, config, folder),
         given=given,
         dataflow=config.features.dataflow,
+        models=models_with(_classes(config)),
         cache=None if config.data.cache is None else Path(config.data.cache),
         seed=config.seed,
         progress=PROGRESS,
@@ -136,7 +138,13 @@ def _work(config: DictConfig, folder: Path, known: Methods) -> Work:
 def _given_source(config: DictConfig) -> SourceModel | None:
     if config.checkpoint is None:
         return None
-    return _neural(checkpoint_file(Path(config.checkpoint)), f"checkpoint={config.checkpoint}")
+    path = checkpoint_file(Path(config.checkpoint))
+    return _neural(path, f"checkpoint={config.checkpoint}", _classes(config))
+
+
+def _classes(config: DictConfig) -> list[type[Any]]:
+    """The user's own classes, and the class that a source model is trained of."""
+    return own_models([*config.models.own, config.model._target_])
 
 
 def _judge_source(bench: Bench, folder: Path) -> None:
@@ -153,11 +161,11 @@ def _train_source(
     recipe = recipe_of(config)
     check_recipe(recipe)
     run_part(recipe, programs, part, config=plain(config), watching=watching(config))
-    return _neural(part.checkpoint, "model")
+    return _neural(part.checkpoint, "model", _classes(config))
 
 
-def _neural(checkpoint: Path, option: str) -> SourceModel:
-    ranker, info = ranker_of(checkpoint)
+def _neural(checkpoint: Path, option: str, own: Sequence[type[Any]]) -> SourceModel:
+    ranker, info = ranker_of(checkpoint, own)
     if not isinstance(ranker, NeuralRanker):
         raise PrunerError(f"{option}: adaptation needs a neural model, such as model=pacm_narrow")
     return ranker, info

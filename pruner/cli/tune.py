@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from hydra.utils import get_class
 from omegaconf import DictConfig
 
 from pruner.cli.shared import loggers
 from pruner.cli.shared.door import run_door
-from pruner.cli.shared.options import build, choice, plain
+from pruner.cli.shared.options import build, choice, own_models, plain
 from pruner.cli.shared.output import say
 from pruner.cli.shared.runs import new_run_folder, resumed_config, save_config
 from pruner.errors import PrunerError
 from pruner.files import load_metrics, save_metrics
+from pruner.models.adaptation.warm import Scratch
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.models.training.fit import checkpoint_file
 from pruner.program.device import device_from_mapping
@@ -45,7 +47,7 @@ def tune(config: DictConfig) -> dict[str, Any]:
         return plot(config)
     earlier = Path(config.resume) if config.resume is not None else None
     if earlier is not None:
-        config = resumed_config(earlier, config)
+        config = resumed_config(earlier, config, more=["budget.trials"])
         _check_unfinished(earlier, config)
     if config.num_threads:
         torch.set_num_threads(config.num_threads)
@@ -53,6 +55,8 @@ def tune(config: DictConfig) -> dict[str, Any]:
         raise PrunerError("list=true lists the tasks of a network: say which with network=")
     workloads = [] if config.network is not None else load_workloads(plain(config.workload))
     options = tune_options(config)
+    if earlier is not None:
+        save_config(earlier, config)  # a later start goes on with the trials given now
     folder = earlier or _open_run(config, workloads)
     if config.network is not None:
         network = _network_tasks(config, options, folder)
@@ -111,6 +115,7 @@ def tune_options(config: DictConfig) -> TuneOptions:
     """
     policy, platform = build(config.policy), _platform(config)
     make_model = None
+    _check_adaptation(config, learns=policy.takes_model and config.verify)
     if policy.takes_model and config.verify:
         make_model = _verifier(config)
     elif config.checkpoint is not None:
@@ -135,6 +140,18 @@ def tune_options(config: DictConfig) -> TuneOptions:
     )
 
 
+def _check_adaptation(config: DictConfig, *, learns: bool) -> None:
+    """Refuse a way to adapt where no network learns."""
+    model, way = (config[name]._target_ for name in ("model", "adaptation"))
+    if get_class(way) is Scratch or (learns and getattr(get_class(model), "is_network", False)):
+        return
+    reason = f"{model.rpartition('.')[2]} is grown anew" if learns else "no model learns"
+    raise PrunerError(
+        f"adaptation: {way.rpartition('.')[2]} would not be used, {reason}; it needs a network, "
+        "verify=true and a policy such as pruner_live"
+    )
+
+
 def load_draft(platform: Platform) -> Analyzer | None:
     """The platform's analyzer; None where there is none, which is told."""
     try:
@@ -153,6 +170,7 @@ def _verifier(config: DictConfig) -> Callable[[], OnlineModel]:
         platform=config.platform.name,
         seed=config.seed,
         tell=say,
+        own=own_models(config.models.own),
     )
 
 

@@ -2,10 +2,13 @@
 
 import json
 import os
+from types import SimpleNamespace
 
 import pytest
+from omegaconf import OmegaConf
 
-from pruner.cli.shared.runs import last_checkpoint
+from pruner.cli.shared import runs
+from pruner.cli.shared.runs import last_checkpoint, save_config
 from pruner.errors import PrunerError
 
 
@@ -38,3 +41,19 @@ def test_evaluate_takes_the_last_run(command, toy_root):
     code, result, err = command("evaluate", *data, "checkpoint=last", "tasks=all")
     assert code == 0, err
     assert result["checkpoint"] == trained["checkpoint"]
+
+
+def test_a_resumed_run_takes_only_what_its_command_lets_change(tmp_path, monkeypatch):
+    def given(*words):
+        overrides = SimpleNamespace(overrides=SimpleNamespace(task=list(words)))
+        monkeypatch.setattr(runs.HydraConfig, "get", lambda: overrides)
+        return OmegaConf.from_dotlist([*words])
+
+    save_config(tmp_path, OmegaConf.create({"budget": {"trials": 8}, "stop_after": 1}))
+    again = given("budget.trials=16")
+    with pytest.raises(PrunerError, match=r"leave out budget\.trials=16"):
+        runs.resumed_config(tmp_path, again)
+    found = runs.resumed_config(tmp_path, again, more=["budget.trials"])
+    assert (found.budget.trials, found.stop_after) == (16, None)
+    save_config(tmp_path, found)  # a later start without the option goes on to sixteen
+    assert runs.resumed_config(tmp_path, given()).budget.trials == 16

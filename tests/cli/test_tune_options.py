@@ -5,7 +5,7 @@ import sys
 import pytest
 from hydra import compose, initialize_config_dir
 
-from pruner.errors import PrunerError
+from pruner.errors import DataError, PrunerError
 from pruner.features import FEATURE_SET_VERSION
 from pruner.models.checkpoint.checkpoint import CheckpointInfo, save_checkpoint
 from pruner.models.networks.mlp import TenSetMLP
@@ -25,10 +25,10 @@ def plan(*options):
         return tune_options(compose("tune", list(options)))
 
 
-def run_folder(path, dataflow="paper", seen=()):
-    ranker = NeuralRanker(TenSetMLP(), ColumnScaler(), relative=True)
+def run_folder(path, dataflow="paper", seen=(), network=TenSetMLP):
+    ranker = NeuralRanker(network(), ColumnScaler(), relative=True)
     info = CheckpointInfo(
-        model=ModelSpec.of(TenSetMLP),
+        model=ModelSpec.of(network),
         feature_version=FEATURE_SET_VERSION,
         dataflow=dataflow,
         seen_tasks={platform: ["a task"] for platform in seen},
@@ -60,6 +60,19 @@ def test_a_checkpoint_is_a_file_or_a_run_folder(tmp_path, name):
     assert model.ranker is not None  # scores before anything is measured
 
 
+class Own(TenSetMLP):
+    """A network that only its user knows."""
+
+
+def test_a_checkpoint_may_name_a_class_of_its_user(tmp_path):
+    own = f"models.own=[{__name__}.Own]"
+    given = f"checkpoint={run_folder(tmp_path, network=Own)}"
+    model = plan(given, FINETUNE, own).make_model()
+    assert type(model.ranker.network).__name__ == "Own"
+    with pytest.raises(DataError, match=r"holds a Own, .* models\.own="):
+        plan(given, FINETUNE)
+
+
 @pytest.mark.parametrize(("seen", "told"), [("v100", True), ("cpu-avx512", False)])
 def test_a_checkpoint_of_another_device_is_told_in_one_line(tmp_path, capsys, seen, told):
     plan(f"checkpoint={run_folder(tmp_path, seen=[seen])}", FINETUNE, "platform=cpu-avx512")
@@ -75,6 +88,9 @@ def test_a_checkpoint_of_the_official_dataflow_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
+        (["model=xgboost", FINETUNE], "FineTune would not be used, XGBoostRanker is grown anew"),
+        (["verify=false", FINETUNE], "FineTune would not be used, no model learns"),
+        (["policy=random", "adaptation=moa"], "would not be used, no model learns"),
         (["model=pacm_official"], "other dataflow rows"),
         (["model=tlp"], "TLP reads primitives"),
         (["model=lightgbm"], "a network or model=xgboost"),

@@ -1,6 +1,7 @@
 """Run folders: ``<outputs>/<command>/<run id>/``, what was asked, what came out; resuming."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
@@ -8,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from pruner.cli.shared.options import plain
 from pruner.errors import DataError, PrunerError
-from pruner.files import METRICS_FILE, load_metrics
+from pruner.files import METRICS_FILE, load_metrics, write_whole
 
 CONFIG_FILE = "config.yaml"
 MAKERS = ("train", "import_checkpoint")  # commands whose runs end with a checkpoint
@@ -19,7 +20,6 @@ RESUMABLE = (
     "resume",
     "stop_after",
     "method",
-    "budget.trials",  # of tune.py
     "num_threads",
     "num_workers",
     "trainer.accelerator",
@@ -47,7 +47,8 @@ def new_run_folder(outputs: Path, command: str, run_id: str | None, label: str) 
 
 def save_config(folder: Path, config: DictConfig) -> None:
     """Write the resolved configuration beside what it produced."""
-    (folder / CONFIG_FILE).write_text(OmegaConf.to_yaml(config, resolve=True), encoding="utf-8")
+    with write_whole(folder / CONFIG_FILE) as partial:
+        partial.write_text(OmegaConf.to_yaml(config, resolve=True), encoding="utf-8")
 
 
 def last_checkpoint(outputs: Path) -> Path:
@@ -63,11 +64,11 @@ def last_checkpoint(outputs: Path) -> Path:
     raise PrunerError(f"checkpoint=last: no finished run with a checkpoint in {outputs}")
 
 
-def resumed_config(folder: Path, config: DictConfig) -> DictConfig:
+def resumed_config(folder: Path, config: DictConfig, more: Sequence[str] = ()) -> DictConfig:
     """Return the configuration of an earlier run, with the few overrides that may change.
 
-    `config` is what the command line composed now. Raises DataError when the folder is no run,
-    PrunerError when an override would change what is computed.
+    `config` is what the command line composed now; `more` may change, too. Raises
+    DataError when the folder is no run, PrunerError when an override would change what is computed.
     """
     path = folder / CONFIG_FILE
     if not path.is_file():
@@ -79,7 +80,7 @@ def resumed_config(folder: Path, config: DictConfig) -> DictConfig:
     for override in HydraConfig.get().overrides.task:
         name = override.lstrip("+~").split("=")[0]
         value = plain(OmegaConf.select(config, name))
-        if name in RESUMABLE:
+        if name in (*RESUMABLE, *more):
             OmegaConf.update(earlier, name, value)
         elif value != plain(OmegaConf.select(earlier, name)):
             refused.append(override)

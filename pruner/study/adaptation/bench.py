@@ -1,7 +1,7 @@
 """What methods are compared on: tasks to tune, tasks to judge by, labels, and the source model."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from pruner.models.programs.dataset import ProgramReader
 from pruner.models.programs.reading import Dataflow, FilePrograms
 from pruner.models.programs.store import ProgramStore, TaskPrograms
 from pruner.models.ranker import NeuralRanker
+from pruner.models.registry import MODELS, Trainable
 from pruner.program.dag.task_index import task_index_of
 from pruner.progress import Progress
 from pruner.search.offline.recorded import RecordedPool, recorded_pool
@@ -61,7 +62,7 @@ class Bench:
 
     ``held_out`` and ``labelled``: tasks of the target that are not tuned; ``source_held_out``: the
     tuned and held-out workloads on the source platform, None where it has none of them; ``info``
-    describes the source model.
+    describes the source model, whose class is one of ``models``.
     """
 
     pools: Sequence[RecordedPool]
@@ -71,6 +72,7 @@ class Bench:
     info: CheckpointInfo
     source_store: ProgramStore | None
     source_held_out: ProgramStore | None
+    models: Mapping[str, type[Trainable]] = field(default_factory=lambda: MODELS)
 
     def setting(self, seed: int) -> Setting:
         """What a method starts from."""
@@ -87,7 +89,7 @@ class Bench:
         return None if store is None else Quality.of(self.source, store)
 
     def _network(self) -> Network:
-        network = self.info.model.build()
+        network = self.info.model.build(self.models)
         assert isinstance(network, Network), type(network)
         return network
 
@@ -142,6 +144,7 @@ def prepare(
     given: SourceModel | None = None,
     dataflow: Dataflow = "paper",
     cache: Path | None = None,
+    models: Mapping[str, type[Trainable]] = MODELS,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Bench:
@@ -150,6 +153,7 @@ def prepare(
     `analyzer` drafts on the target. `train` gets the source's programs and a split whose test side
     are the workloads that the source model must not see; `dataflow` is what it is trained with,
     `cache` the folder of features that were computed before (None: compute them, keep nothing).
+    `models` are the classes that the source model may be of.
 
     Raises:
         DataError: records of a platform are missing, or too few tasks.
@@ -179,6 +183,7 @@ def prepare(
         info=info,
         source_store=_thinned(programs, chosen, budget.source_programs),
         source_held_out=_of_workloads(programs, chosen.unseen),
+        models=models,
     )
 
 

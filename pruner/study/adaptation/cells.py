@@ -10,7 +10,6 @@ from pruner.errors import PrunerError
 from pruner.files import write_json
 from pruner.models.adaptation.base import Adaptation, FittedAdaptation, Setting
 from pruner.models.checkpoint.checkpoint import CheckpointInfo, save_checkpoint
-from pruner.models.registry import MODELS
 from pruner.progress import Progress
 from pruner.search.offline.comparison import Cell
 from pruner.search.offline.tuning import (
@@ -139,7 +138,7 @@ def _adaptation(work: Work, name: str, seed: int) -> Adaptation:
 def _keep(work: Work, wanted: Wanted, adaptation: Adaptation) -> None:
     """Write the adapted model, unless its network is one that a checkpoint cannot name."""
     info, ranker = work.bench.info, adaptation.ranker
-    if type(ranker.network) is MODELS.get(info.model.name):
+    if type(ranker.network) is work.bench.models.get(info.model.name):
         save_checkpoint(work.cells.model(wanted), ranker, adapted_info(info, work.bench, wanted))
 
 

@@ -5,7 +5,7 @@ Trees grown anew, or a network with a way to adapt it; :func:`verifier` chooses.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -189,10 +189,12 @@ def verifier(
     platform: str,
     seed: int,
     tell: Tell,
+    own: Sequence[type[Trainable]] = (),
 ) -> Callable[[], OnlineModel]:
     """What makes the learned model of a run; everything that can be wrong with it is told now.
 
     `make_adaptation` takes ``setting=``, a :class:`~pruner.models.adaptation.base.Setting`.
+    `own` are classes of the user that the checkpoint may name.
 
     Raises:
         PrunerError: a model that cannot read the features of live spaces, or a checkpoint that
@@ -206,7 +208,7 @@ def verifier(
             raise PrunerError(f"checkpoint={checkpoint}: model=xgboost is grown anew; leave it")
         return lambda: TreeModel(seed=seed)
     _check_network(model, "model")
-    source = None if checkpoint is None else _source(checkpoint, platform, tell)
+    source = None if checkpoint is None else _source(checkpoint, platform, tell, own)
 
     def adaptation() -> Adaptation:
         setting = Setting(make_network=make_model, source=source, seed=seed)
@@ -221,8 +223,9 @@ def verifier(
     return lambda: AdaptedModel(adaptation())
 
 
-def _source(path: Path, platform: str, tell: Tell) -> NeuralRanker:
-    ranker, info = load_checkpoint(path, feature_version=features.FEATURE_SET_VERSION)
+def _source(path: Path, platform: str, tell: Tell, own: Sequence[type[Trainable]]) -> NeuralRanker:
+    version, models = features.FEATURE_SET_VERSION, models_with(own)
+    ranker, info = load_checkpoint(path, feature_version=version, models=models)
     if not isinstance(ranker, NeuralRanker):
         raise PrunerError(f"checkpoint={path}: trees cannot be adapted online")
     if info.dataflow != _DATAFLOW:

@@ -1,15 +1,22 @@
 """What a comparison of adaptation methods runs on, and which of its cells are there."""
 
+import numpy as np
 import pytest
 
+from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.errors import PrunerError
+from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.checkpoint.checkpoint import CheckpointInfo
+from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.programs.dataset import ProgramReader
+from pruner.models.programs.scaler import ColumnScaler
+from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import ModelSpec
-from pruner.places import datasets_folder
+from pruner.places import conf_folder, datasets_folder
 from pruner.progress import Progress
-from pruner.study.adaptation.bench import _read, seen_workloads
+from pruner.search.offline.recorded import recorded_pool
+from pruner.study.adaptation.bench import Budget, _read, prepare, seen_workloads
 from pruner.study.adaptation.cells import Cells
 
 
@@ -38,3 +45,33 @@ def test_workloads_that_a_checkpoint_learned_anywhere_are_known():
     assert seen == {k.identity for k in (keys["cpu-avx2"][0], third[1], third[2])}
     with pytest.raises(PrunerError, match=r"fitted on records of orin, which .* lacks"):
         seen_workloads(about({"orin": ["conv2d"]}), reader, here, progress)
+
+
+def test_pools_of_cached_features_are_those_of_the_records(tmp_path):
+    """Read twice, the second time from the cache: as if every record had been featurised here."""
+    root, name = RecordRoot(datasets_folder() / "bundled"), "cpu-avx2"
+    analyzer = load_analyzer(conf_folder(), name)
+    budget = Budget(
+        trials=8, batch=4, tasks=2, least=8, spread=1.0, held_out=2, label_tasks=2,
+        labels=[0], max_steps=1, source_programs=8,
+    )  # fmt: skip
+
+    def train(programs, split):
+        return NeuralRanker(TenSetMLP(), ColumnScaler()), about({})
+
+    for _ in range(2):
+        bench = prepare(
+            root, "cpu-sse4", name, budget, analyzer=analyzer, train=train, cache=tmp_path
+        )
+    assert {path.name for path in tmp_path.iterdir()} == {"cpu-sse4", name}
+    with Quarantine() as quarantine:
+        records = {task.key: task for task in root.read(quarantine, name)}
+    assert len(bench.pools) == 2
+    for pool in bench.pools:
+        expected = recorded_pool(records[pool.key], analyzer=analyzer)
+        assert np.array_equal(pool.draft, expected.draft)
+        assert np.array_equal(pool.cost_s, expected.cost_s)
+        assert np.array_equal(pool.space.decisions, expected.space.decisions)
+        ours, theirs = pool.programs, expected.programs
+        assert np.array_equal(ours.features.statement, theirs.features.statement)
+        assert np.array_equal(ours.latency_s, theirs.latency_s)

@@ -23,6 +23,7 @@ from pruner.models.judging.judge import Report, judge
 from pruner.models.programs.store import ProgramStore
 from pruner.models.training.fit import BEST, cpu_threads, fit
 from pruner.models.training.recipe import Recipe
+from pruner.models.trees.xgboost import Grown
 
 TASKS_FILE = "tasks.csv"
 AVERAGED = (
@@ -64,10 +65,11 @@ def _quiet(*_: Any) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """Who follows a fit: Lightning's callbacks and loggers, and who hears how it was judged."""
+    """Who follows a fit: Lightning's callbacks and loggers, rounds of trees, how it was judged."""
 
     callbacks: Sequence[Callback] = ()
     loggers: Sequence[Logger] = ()
+    grown: Grown | None = None
     judged: Callable[[Mapping[str, Any], Report, Path], None] = field(default=_quiet)
 
 
@@ -146,6 +148,7 @@ def run_part(
             config=config,
             callbacks=watch.callbacks,
             loggers=watch.loggers,
+            grown=watch.grown,
             stop_after=stop_after,
         )
         if not fitted.finished:

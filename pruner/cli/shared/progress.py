@@ -1,7 +1,7 @@
 """Bars on stderr; where it is no terminal, lines with an estimate."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -29,16 +29,29 @@ def live_bar() -> Iterator[Progress]:
         yield progress
 
 
-def track(items: Iterable[_Item], what: str, total: int) -> Iterator[_Item]:
-    """Pass items on while a bar counts them; without a terminal, a line now and then."""
+@contextmanager
+def counting(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show how many of how many are done; without a terminal, a line now and then."""
     start = told = time.monotonic()
     with live_bar() as progress:
-        bar = progress.add_task(what, total=total, note="")
-        for done, item in enumerate(items, 1):
-            yield item
-            progress.advance(bar)
+        bar = progress.add_task(what, total=None, note="")
+
+        def count(done: int, total: int) -> None:
+            nonlocal told
+            progress.update(bar, completed=done, total=total)
             now = time.monotonic()
-            if progress.disable and now - told >= SILENCE_S and done < total:
+            if progress.disable and now - told >= SILENCE_S and 0 < done < total:
                 told = now
                 left = (now - start) / done * (total - done)
                 say(f"{what}: {done} of {total}, about {left:.0f} s left")
+
+        yield count
+
+
+def track(items: Iterable[_Item], what: str, total: int) -> Iterator[_Item]:
+    """Pass items on while they are counted."""
+    with counting(what) as count:
+        count(0, total)
+        for done, item in enumerate(items, 1):
+            yield item
+            count(done, total)

@@ -6,7 +6,7 @@ one line an epoch elsewhere.
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,14 @@ from rich.progress import Progress
 from pruner.cli.shared import loggers
 from pruner.cli.shared.options import build, plain
 from pruner.cli.shared.output import say
-from pruner.cli.shared.progress import live_bar
+from pruner.cli.shared.progress import counting, live_bar
 from pruner.cli.shared.sweep import sweep_name
 from pruner.models.judging.judge import Report
 from pruner.models.programs.batch import LabelledBatch
 from pruner.models.registry import ModelFactory
 from pruner.models.training.recipe import Recipe
 from pruner.models.training.training import Throughput, build_network
+from pruner.models.trees.xgboost import Grown
 from pruner.study.training import Part, Watch
 
 
@@ -135,11 +136,27 @@ def watched(config: DictConfig, part: Part) -> Iterator[Watch]:
     def judged(metrics: Any, report: Report, checkpoint: Path) -> None:
         loggers.report(logger, metrics, report.rows, checkpoint)
 
-    progress = TrainingProgress(part.name or part.folder.name)
+    name = part.name or part.folder.name
     try:
-        yield Watch(callbacks=[progress], loggers=[logger], judged=judged)
+        with trees_counted(f"{name} trees") as grown:
+            progress = TrainingProgress(name)
+            yield Watch(callbacks=[progress], loggers=[logger], grown=grown, judged=judged)
     finally:
         loggers.close(logger)
+
+
+@contextmanager
+def trees_counted(what: str) -> Iterator[Grown]:
+    """Count rounds of trees; a display is opened by the first: a network has its own."""
+    with ExitStack() as stack:
+        counts: list[Grown] = []
+
+        def grown(done: int, total: int) -> None:
+            if not counts:
+                counts.append(stack.enter_context(counting(what)))
+            counts[0](done, total)
+
+        yield grown
 
 
 def _names(part: Part) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ from pruner.models.training.training import (
     fit_network,
     quiet_lightning,
 )
-from pruner.models.trees.xgboost import TreeRanker
+from pruner.models.trees.xgboost import Grown, TreeRanker
 
 BEST = "best.pt"  # the checkpoint of the best epoch, in the folder of the fit
 PICKS = {"random": sampled, "spread": spread, "tasks": sampled_tasks}
@@ -165,14 +165,16 @@ def fit(
     config: Mapping[str, Any] | None = None,
     callbacks: Sequence[Callback] = (),
     loggers: Sequence[Logger] = (),
+    grown: Grown | None = None,
     stop_after: int | None = None,
 ) -> Fitted:
     """Learn from the training side of `split`; the best epoch on its validation side is kept.
 
     ``<folder>/best.pt`` is the checkpoint, ``<folder>/last.ckpt`` what a later call with the same
     arguments goes on from, exactly. `config` is written into the checkpoint, for people.
-    `stop_after` ends the fit after so many epochs, as an interruption would. The same recipe,
-    programs and split give the same model.
+    `callbacks` and `loggers` follow a network, `grown` the rounds of trees. `stop_after` ends the
+    fit after so many epochs, as an interruption would. The same recipe, programs and split give the
+    same model.
 
     Raises:
         DataError: a side of the split is empty, or ``last.ckpt`` is damaged.
@@ -192,7 +194,7 @@ def fit(
         model = build_network(recipe.model, recipe.seed)
         info = _info(recipe, programs, sides, config or {})
         if isinstance(model, TreeRanker):
-            fitted = _fit_trees(recipe, programs, sides, model, info, folder)
+            fitted = _fit_trees(recipe, programs, sides, model, info, folder, grown)
         else:
             fitted = _fit_network(
                 recipe,
@@ -233,6 +235,7 @@ def _fit_trees(
     model: TreeRanker,
     info: CheckpointInfo,
     folder: Path,
+    grown: Grown | None,
 ) -> Fitted:
     rounds = model.fit(
         programs,
@@ -240,6 +243,7 @@ def _fit_trees(
         sides["valid"],
         seed=recipe.seed,
         num_threads=torch.get_num_threads(),
+        grown=grown,
     )
     save_checkpoint(folder / BEST, model, info)
     numbers = {"num_rounds": rounds, "num_train_programs": len(sides["train"])}

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pruner.errors import MissingExtra
 from pruner.models.programs.store import ProgramStore
-from pruner.models.trees.xgboost import Pooling, TreeRanker
+from pruner.models.trees.xgboost import Grown, Pooling, TreeRanker
 
 _LEVELS = 31  # its ranking takes whole labels; the gain of a level is the level, not 2 to its power
 
@@ -69,15 +69,18 @@ class LightGBMRanker(TreeRanker):
         *,
         seed: int,
         num_threads: int = 0,
+        grown: Grown | None = None,
     ) -> int:
         """Grow trees on `train`, stop on `valid` (may be empty); returns the rounds kept."""
         lightgbm = import_lightgbm()
         parameters = {**self.parameters, "seed": seed, "num_threads": num_threads}
         data = self._labelled(store, train)
         watch = [self._labelled(store, valid, reference=data)] if len(valid) else []
-        stop = [lightgbm.early_stopping(self.patience, verbose=False)] if watch else []
+        callbacks = [lightgbm.early_stopping(self.patience, verbose=False)] if watch else []
+        if grown is not None:
+            callbacks.append(lambda found: grown(found.iteration + 1, self.num_rounds))
         booster = lightgbm.train(
-            parameters, data, self.num_rounds, valid_sets=watch, callbacks=stop
+            parameters, data, self.num_rounds, valid_sets=watch, callbacks=callbacks
         )
         self._booster = lightgbm.Booster(model_str=booster.model_to_string())
         return int(self._booster.num_trees())

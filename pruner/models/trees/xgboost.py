@@ -1,7 +1,7 @@
 """Gradient-boosted trees on pooled statement features, the classic Ansor baseline."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -46,6 +46,9 @@ def pooled(
     return np.concatenate([*(blocks[kind] for kind in pooling), flags, size], axis=1)
 
 
+Grown = Callable[[int, int], None]  # hears how many rounds of how many at most are done
+
+
 class TreeRanker(Ranker):
     """Boosted trees on pooled statements: what their libraries have in common.
 
@@ -70,8 +73,12 @@ class TreeRanker(Ranker):
         *,
         seed: int,
         num_threads: int = 0,
+        grown: Grown | None = None,
     ) -> int:
-        """Grow trees on `train`, stop on `valid` (may be empty); returns the rounds kept."""
+        """Grow trees on `train`, stop on `valid` (may be empty); returns the rounds kept.
+
+        `grown` is told after every round.
+        """
 
     @abstractmethod
     def state(self) -> Tensor:
@@ -160,6 +167,7 @@ class XGBoostRanker(TreeRanker):
         *,
         seed: int,
         num_threads: int = 0,
+        grown: Grown | None = None,
     ) -> int:
         """Grow trees on `train`, stop on `valid` (may be empty); returns the rounds kept."""
         xgboost = _xgboost()
@@ -172,6 +180,7 @@ class XGBoostRanker(TreeRanker):
             evals=watch,
             early_stopping_rounds=self.patience if watch else None,
             verbose_eval=False,
+            callbacks=[] if grown is None else [_rounds_told(grown, self.num_rounds)],
         )
         if watch:
             self._booster = self._booster[: self._booster.best_iteration + 1]
@@ -204,6 +213,15 @@ def _center(values: Float[np.ndarray, "program column"], task: Int[Tensor, " pro
     names, group = torch.unique(task, return_inverse=True)
     mean = group_means(torch.from_numpy(values), group, len(names))
     values -= mean.numpy()[group.numpy()]
+
+
+def _rounds_told(grown: Grown, most: int) -> Any:
+    class Rounds(_xgboost().callback.TrainingCallback):  # type: ignore[misc]
+        def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+            grown(epoch + 1, most)
+            return False  # do not stop
+
+    return Rounds()
 
 
 def _xgboost() -> Any:

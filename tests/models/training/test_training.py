@@ -91,7 +91,12 @@ def test_lightgbm_overfits_a_dozen_programs(objective):
 
 def overfits(trees):
     store = synthetic.store(sizes=(12,))
-    trees.fit(store, torch.arange(12), torch.arange(0), seed=0, num_threads=1)
+    told = []
+    trees.fit(
+        store, torch.arange(12), torch.arange(0), seed=0, num_threads=1,
+        grown=lambda done, most: told.append((done, most)),
+    )  # fmt: skip
+    assert told == [(n, trees.num_rounds) for n in range(1, trees.num_rounds + 1)]
     scored = trees.score_tasks(store, torch.arange(12))
     assert metrics.top_k(scored, 1) > 0.99
 

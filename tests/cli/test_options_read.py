@@ -103,7 +103,7 @@ def test_every_option_of_a_command_is_read(command, repository):
     [
         ("train", {"features": {"psa": False}}),
         ("adapt", {"split": {"name": "by_task", "seed": 0}}),
-        ("adapt", {"data": {"root": "x", "cache": "y"}}),
+        ("adapt", {"data": {"root": "x", "duplicates": "drop"}}),
         ("evaluate", {"monitor": "valid/top1"}),
     ],
 )

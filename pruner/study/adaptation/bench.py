@@ -164,7 +164,7 @@ def prepare(
         dataflow = given[1].dataflow  # type: ignore[assignment]
     reader = ProgramReader(root, dataflow=dataflow, cache=cache)
     ours, theirs = (_read(reader, name, progress) for name in (source, target))
-    seen = seen_workloads(given[1], reader, {**ours, **theirs}, progress) if given else frozenset()
+    seen = seen_workloads(given[1], root, {**ours, **theirs}, progress) if given else frozenset()
     usable = {
         key: float(np.median(task.latency_s) / task.latency_s.min())
         for key, task in theirs.items()
@@ -211,7 +211,7 @@ def _pools(
 
 
 def seen_workloads(
-    info: CheckpointInfo, reader: ProgramReader, known: Iterable[TaskKey], progress: Progress
+    info: CheckpointInfo, root: RecordRoot, known: Iterable[TaskKey], progress: Progress
 ) -> frozenset[str]:
     """Workloads that a given checkpoint was fitted on, whatever the platform.
 
@@ -220,12 +220,16 @@ def seen_workloads(
     """
     keys = set(known)
     others = set(info.seen_tasks) - {key.platform for key in keys}
-    if missing := sorted(others - set(reader.root.platforms)):
+    if missing := sorted(others - set(root.platforms)):
         raise PrunerError(
-            f"checkpoint: fitted on records of {', '.join(missing)}, which {reader.root.path} "
+            f"checkpoint: fitted on records of {', '.join(missing)}, which {root.path} "
             "lacks; without them its workloads cannot be left out of the comparison"
         )
-    keys.update(key for platform in sorted(others) for key in _read(reader, platform, progress))
+    for platform in sorted(others):
+        with Quarantine() as quarantine:
+            read = root.read(quarantine, platform)
+            files = len(root.task_files(platform))
+            keys.update(task.key for task in progress.track(read, f"reading {platform}", files))
     return frozenset(key.identity for key in keys if info.has_seen(key))
 
 

@@ -1,5 +1,7 @@
 """What a comparison of adaptation methods runs on, and which of its cells are there."""
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -9,14 +11,13 @@ from pruner.errors import PrunerError
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.checkpoint.checkpoint import CheckpointInfo
 from pruner.models.networks.mlp import TenSetMLP
-from pruner.models.programs.dataset import ProgramReader
 from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import ModelSpec
 from pruner.places import conf_folder, datasets_folder
 from pruner.progress import Progress
 from pruner.search.offline.recorded import recorded_pool
-from pruner.study.adaptation.bench import Budget, _read, prepare, seen_workloads
+from pruner.study.adaptation.bench import Budget, prepare, seen_workloads
 from pruner.study.adaptation.cells import Cells
 
 
@@ -37,19 +38,24 @@ def test_methods_with_all_their_seeds_are_finished(tmp_path):
 
 def test_workloads_that_a_checkpoint_learned_anywhere_are_known():
     root, progress = RecordRoot(datasets_folder() / "bundled"), Progress()
-    reader = ProgramReader(root)
-    keys = {name: list(_read(reader, name, progress)) for name in root.platforms}
+    keys = {name: [task.key for task in root.read(Quarantine(), name)] for name in root.platforms}
     here, third = keys["cpu-sse4"] + keys["cpu-avx2"], keys["cpu-avx512"]
     learned = {"cpu-avx2": [keys["cpu-avx2"][0].task], "cpu-avx512": [third[1].task, third[2].task]}
-    seen = seen_workloads(about(learned), reader, here, progress)
+    seen = seen_workloads(about(learned), root, here, progress)
     assert seen == {k.identity for k in (keys["cpu-avx2"][0], third[1], third[2])}
     with pytest.raises(PrunerError, match=r"fitted on records of orin, which .* lacks"):
-        seen_workloads(about({"orin": ["conv2d"]}), reader, here, progress)
+        seen_workloads(about({"orin": ["conv2d"]}), root, here, progress)
 
 
 def test_pools_of_cached_features_are_those_of_the_records(tmp_path):
     """Read twice, the second time from the cache: as if every record had been featurised here."""
-    root, name = RecordRoot(datasets_folder() / "bundled"), "cpu-avx2"
+    name, few = "cpu-avx2", tmp_path / "records"
+    for file in RecordRoot(datasets_folder() / "bundled").task_files(["cpu-sse4", name]):
+        if file.task.startswith(("matmul", "reduction", "pool")):
+            place = few / "measure_records" / file.platform
+            place.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file.path, place)
+    root, cache = RecordRoot(few), tmp_path / "cache"
     analyzer = load_analyzer(conf_folder(), name)
     budget = Budget(
         trials=8, batch=4, tasks=2, least=8, spread=1.0, held_out=2, label_tasks=2,
@@ -60,10 +66,8 @@ def test_pools_of_cached_features_are_those_of_the_records(tmp_path):
         return NeuralRanker(TenSetMLP(), ColumnScaler()), about({})
 
     for _ in range(2):
-        bench = prepare(
-            root, "cpu-sse4", name, budget, analyzer=analyzer, train=train, cache=tmp_path
-        )
-    assert {path.name for path in tmp_path.iterdir()} == {"cpu-sse4", name}
+        bench = prepare(root, "cpu-sse4", name, budget, analyzer=analyzer, train=train, cache=cache)
+    assert {path.name for path in cache.iterdir()} == {"cpu-sse4", name}
     with Quarantine() as quarantine:
         records = {task.key: task for task in root.read(quarantine, name)}
     assert len(bench.pools) == 2

@@ -25,6 +25,7 @@ from pruner.models.checkpoint.checkpoint import load_checkpoint
 from pruner.models.model import Model
 from pruner.models.programs.store import ProgramStore, TaskPrograms
 from pruner.models.ranker import NeuralRanker, Ranker
+from pruner.models.registry import Trainable, models_with
 from pruner.models.training.training import build_network
 from pruner.models.trees.xgboost import XGBoostRanker
 from pruner.progress import Tell

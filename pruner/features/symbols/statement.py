@@ -283,7 +283,7 @@ def _width_or_steps(inside: list[IndexTerm], moving: Moving, num: int) -> PerPro
 class NestStatement:
     """One statement of N programs; ``reads`` hold every distinct load once, itself left out.
 
-    ``tile``: allocated extents of its buffer; ``index_values``: values of the axis slots.
+    ``tile``: allocated extents of its buffer.
     """
 
     buffer: Buffer
@@ -292,7 +292,6 @@ class NestStatement:
     loops: list[StatementLoop]
     write: NestAccess
     reads: list[NestAccess]
-    index_values: tuple[Affine, ...]
     tile: list[PerProgram]
     unroll: PerProgram
     is_reduction: bool
@@ -345,7 +344,6 @@ def _statement(
         loops=loops,
         write=write,
         reads=reads,
-        index_values=store.slots,
         tile=[column(extent, num) for extent in nests.allocations[buffer.key].extents],
         unroll=column(store.unroll, num),
         is_reduction=store.kind == "update",

@@ -1,6 +1,6 @@
 """The metrics of one evaluation as one flat object, with the random ranker beside it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,6 @@ from pruner.models.judging import metrics
 from pruner.models.judging.chance import random_ratio
 from pruner.models.judging.metrics import ScoredTask
 
-Sizes = Mapping[str, Sequence[int]]
 _RANDOM_SEED = 0
 
 

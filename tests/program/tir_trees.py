@@ -1,9 +1,13 @@
 """Small block trees written by hand."""
 
+import numpy as np
+
 from pruner.program.dag.expr import Axis, Binary, Const, Load
 from pruner.program.index import affine as af
 from pruner.program.index.affine import LoopVar
 from pruner.program.nests import Buffer
+from pruner.program.tir import primitives
+from pruner.program.tir.lower import buffer_places
 from pruner.program.tir.tree import Binding, Block, BlockIter, LoopNode, Tree
 
 
@@ -88,3 +92,29 @@ def blurred(size):
 def extents(tree, block):
     """Loops around a block as (extent, mark)."""
     return [(loop.extent, loop.mark) for loop in tree.path(block)]
+
+
+def tile(tree, block, factors):
+    """Split the block's loops; returns the new loops of each."""
+    return [
+        primitives.split(tree, loop, list(f))
+        for loop, f in zip(tree.path(block), factors, strict=True)
+    ]
+
+
+def box(tree, key):
+    return [np.asarray(r.hi - r.lo + 1).tolist() for r in buffer_places(tree)[key].box]
+
+
+def values_at(tree, block, point):
+    """The iterators of a block where its loops stand at ``point``, by hand."""
+    at = {loop.var: value for loop, value in zip(tree.path(block), point, strict=True)}
+
+    def evaluate(a):
+        total = a.base
+        for t in a.terms:
+            inner = at[t.index] if t.index in at else evaluate(t.index)
+            total += t.coef * ((inner % t.upper) // t.lower)
+        return int(np.asarray(total).reshape(-1)[0])
+
+    return [evaluate(value) for value in tree.values(block)]

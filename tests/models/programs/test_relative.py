@@ -7,7 +7,6 @@ import torch
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.pacm import PaCM
 from pruner.models.programs.relative import Center, places
-from pruner.models.programs.scaler import STANDARD_LIMIT
 from pruner.models.ranker import NeuralRanker
 from pruner.models.trees.xgboost import XGBoostRanker
 from tests.models import synthetic
@@ -65,19 +64,6 @@ def test_an_offset_common_to_all_candidates_changes_no_score():
     store.rows[:] += 3.0
     store.dataflow[:] += 5.0
     np.testing.assert_allclose(ranker.score_store(store, index), before, atol=1e-4)
-
-
-def test_standard_scores_by_hand_and_their_limit():
-    store = synthetic.store(sizes=(400,), max_statements=1)
-    index = torch.arange(400)
-    batch = store.programs(index)
-    scaled = store.fit_scaler(index, "standard")(batch)
-    column = batch.statement[:, 5]
-    expected = (column - column.mean()) / column.std(correction=0)
-    torch.testing.assert_close(scaled.statement[:, 5], expected, atol=1e-3, rtol=1e-3)
-    store.rows[0, 5] = 1e9
-    far = store.fit_scaler(torch.arange(1, 400), "standard")(store.programs(index))
-    assert far.statement[0, 5] == STANDARD_LIMIT
 
 
 def test_a_single_candidate_can_be_scored():

@@ -45,21 +45,6 @@ def test_invalid_programs_are_left_out_and_counted():
     assert part.features.valid.all()
 
 
-def test_scaler_is_the_column_maximum_of_the_chosen_programs():
-    store = synthetic.store()
-    index = store.programs_of([0, 2])
-    scaler = store.fit_scaler(index)
-    batch = store.programs(index)
-    assert torch.equal(
-        scaler.statement_scale,
-        torch.where(batch.statement.amax(0) > 0, batch.statement.amax(0), torch.tensor(1.0)),
-    )
-    assert torch.equal(scaler.dataflow_scale, batch.dataflow.amax(dim=(0, 1)))
-    scaled = scaler(batch)
-    assert torch.equal(scaled.statement, batch.statement / scaler.statement_scale)
-    assert scaled.statement.max() == scaled.dataflow.max() == 1.0
-
-
 def test_no_program_at_all_is_a_data_error():
     with pytest.raises(DataError, match="no task has a program"):
         ProgramStore.build([])

@@ -1,16 +1,13 @@
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import pytorch_lightning as pl
 import torch
 
-from pruner.errors import PrunerError
 from pruner.models.judging import metrics
 from pruner.models.networks.pacm import PaCM
 from pruner.models.ranker import NeuralRanker
 from pruner.models.training.datamodule import RankingData
-from pruner.models.training.keep_best import KeepBest
 from pruner.models.training.lit import RankingModule
 from pruner.models.training.losses import LambdaRank, ListNet, MeanSquare, RankNet
 from pruner.models.training.sampler import MixedBatches, TaskBatches
@@ -134,42 +131,3 @@ def test_only_better_epochs_are_saved(tmp_path):
     assert values == sorted(set(values))
     assert result.best_value == values[-1]
     assert result.best_epoch == saved[-1]["epoch"]
-
-
-def test_a_resumed_run_still_compares_with_the_best_before():
-    saved = []
-    first, second = (KeepBest(saved.append, monitor="valid/top1") for _ in range(2))
-
-    def validate(keep, value, epoch):
-        metrics = {"valid/top1": torch.tensor(value)}
-        trainer = SimpleNamespace(
-            callback_metrics=metrics, current_epoch=epoch, is_global_zero=True
-        )
-        keep.on_validation_end(trainer, None)
-
-    validate(first, 0.75, epoch=0)
-    second.load_state_dict(first.state_dict())
-    validate(second, 0.5, epoch=1)
-    assert (second.best, second.best_epoch) == (0.75, 0)
-    validate(second, 0.875, epoch=2)
-    assert [entry["valid/top1"] for entry in saved] == [0.75, 0.875]
-
-
-def test_warmup_cosine_by_hand():
-    parameter = torch.nn.Parameter(torch.zeros(1))
-    schedule = warmup_cosine(torch.optim.SGD([parameter], lr=2.0), 12, warmup=1 / 6, final=0.1)
-    rates = []
-    for _ in range(13):
-        rates.append(schedule.get_last_lr()[0])
-        schedule.optimizer.step()
-        schedule.step()
-    assert rates[0] == pytest.approx(2.0 * 1 / 2)
-    assert rates[1] == rates[2] == pytest.approx(2.0)
-    assert rates[7] == pytest.approx(2.0 * (0.1 + 0.9 / 2))  # half way of ten falling steps
-    assert rates[12] == pytest.approx(2.0 * 0.1)
-
-
-def test_an_unknown_monitor_names_the_known_ones():
-    trainer = SimpleNamespace(callback_metrics={"valid/top1": torch.tensor(0.5)})
-    with pytest.raises(PrunerError, match="validation logs valid/top1"):
-        KeepBest(print, monitor="valid/accuracy").on_validation_end(trainer, None)

@@ -14,12 +14,12 @@ from torch.nn import functional
 
 from pruner.tune.networks import convolutional as conv
 from pruner.tune.networks.detection import Detr
-from pruner.tune.networks.transformer import Bert, Decoder, Llama, Sizes, VisionTransformer
+from pruner.tune.networks.transformer import Bert, Decoder, Llama, StackSizes, VisionTransformer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkOptions:
-    """Sizes of the inputs, and how many layers; None: the network's own."""
+    """StackSizes of the inputs, and how many layers; None: the network's own."""
 
     batch: int = 1
     image: int | None = None
@@ -27,39 +27,41 @@ class NetworkOptions:
     layers: int | None = None
 
 
-Network = tuple[nn.Module, tuple[Tensor, ...]]
-Factory = Callable[[NetworkOptions], Network]
+ModuleAndInputs = tuple[nn.Module, tuple[Tensor, ...]]
+Factory = Callable[[NetworkOptions], ModuleAndInputs]
 
 _LENGTH = 128
 
 
-def _images(make: Callable[[], nn.Module], options: NetworkOptions, *, size: int = 224) -> Network:
+def _images(
+    make: Callable[[], nn.Module], options: NetworkOptions, *, size: int = 224
+) -> ModuleAndInputs:
     size = options.image or size
     return conv.initialised(make()), (torch.randn(options.batch, 3, size, size),)
 
 
-def _noise(options: NetworkOptions) -> Network:
+def _noise(options: NetworkOptions) -> ModuleAndInputs:
     return conv.dcgan(), (torch.randn(options.batch, 100),)
 
 
-def _vit(options: NetworkOptions) -> Network:
-    sizes = Sizes(layers=options.layers or 12, heads=12, width=768, inner=3072)
+def _vit(options: NetworkOptions) -> ModuleAndInputs:
+    sizes = StackSizes(layers=options.layers or 12, heads=12, width=768, inner=3072)
     size = options.image or 224
     network = VisionTransformer(sizes, size, 16).eval()
     return network, (torch.randn(options.batch, 3, size, size),)
 
 
-def _detr(options: NetworkOptions) -> Network:
+def _detr(options: NetworkOptions) -> ModuleAndInputs:
     size = options.image or 256
     return Detr(size).eval(), (torch.randn(options.batch, 3, size, size),)
 
 
 def _text(
-    make: Callable[[Sizes, int], nn.Module], sizes: Sizes, options: NetworkOptions
-) -> Network:
+    make: Callable[[StackSizes, int], nn.Module], sizes: StackSizes, options: NetworkOptions
+) -> ModuleAndInputs:
     length = options.length or _LENGTH
     if options.layers is not None:
-        sizes = Sizes(
+        sizes = StackSizes(
             layers=options.layers,
             heads=sizes.heads,
             width=sizes.width,
@@ -70,16 +72,16 @@ def _text(
     return network, (torch.randint(0, 1000, (options.batch, length)),)
 
 
-def _gpt2(sizes: Sizes, length: int) -> nn.Module:
+def _gpt2(sizes: StackSizes, length: int) -> nn.Module:
     gelu = partial(functional.gelu, approximate="tanh")
     return Decoder(sizes, length, vocabulary=50257, positions=1024, activation=gelu)
 
 
-def _opt(sizes: Sizes, length: int) -> nn.Module:
+def _opt(sizes: StackSizes, length: int) -> nn.Module:
     return Decoder(sizes, length, vocabulary=50272, positions=2050, activation=torch.relu)
 
 
-_BASE = Sizes(layers=12, heads=12, width=768, inner=3072)
+_BASE = StackSizes(layers=12, heads=12, width=768, inner=3072)
 
 NETWORKS: dict[str, Factory] = {
     "resnet18": partial(_images, partial(conv.resnet, conv.BasicBlock, (2, 2, 2, 2))),
@@ -94,15 +96,15 @@ NETWORKS: dict[str, Factory] = {
     "deeplabv3": partial(_images, conv.DeepLabV3),
     "vit_b_16": _vit,
     "dcgan": _noise,
-    "bert_tiny": partial(_text, Bert, Sizes(layers=6, heads=8, width=512, inner=2048)),
+    "bert_tiny": partial(_text, Bert, StackSizes(layers=6, heads=8, width=512, inner=2048)),
     "bert_base": partial(_text, Bert, _BASE),
     "gpt2": partial(_text, _gpt2, _BASE),
-    "opt": partial(_text, _opt, Sizes(layers=24, heads=32, width=2048, inner=8192)),
+    "opt": partial(_text, _opt, StackSizes(layers=24, heads=32, width=2048, inner=8192)),
     "llama": partial(_text, Llama, _BASE),
     "mistral": partial(
         _text,
         Llama,
-        Sizes(layers=32, heads=32, width=4096, inner=14336, key_value_heads=8),
+        StackSizes(layers=32, heads=32, width=4096, inner=14336, key_value_heads=8),
     ),
     "detr": _detr,
 }

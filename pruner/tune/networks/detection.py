@@ -7,15 +7,15 @@ import torch
 from torch import Tensor, nn
 
 from pruner.tune.networks.convolutional import Bottleneck, ResNetFeatures, initialised
-from pruner.tune.networks.transformer import Attention, FeedForward, Sizes
+from pruner.tune.networks.transformer import Attention, FeedForward, StackSizes
 
-SIZES = Sizes(layers=6, heads=8, width=256, inner=2048)
+SIZES = StackSizes(layers=6, heads=8, width=256, inner=2048)
 
 
 class EncoderLayer(nn.Module):
     """Self-attention in which positions are added to queries and keys, then feed-forward."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: StackSizes) -> None:
         super().__init__()
         self.attention = PositionedAttention(sizes)
         self.feed_forward = FeedForward(sizes.width, sizes.inner, torch.relu)
@@ -31,7 +31,7 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Self-attention of the queries, attention over the image, feed-forward."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: StackSizes) -> None:
         super().__init__()
         self.own = PositionedAttention(sizes)
         self.cross = PositionedAttention(sizes)

@@ -17,8 +17,8 @@ Activation = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """Sizes of a stack of layers; ``key_value_heads`` below ``heads`` share keys and values."""
+class StackSizes:
+    """A stack of layers; ``key_value_heads`` below ``heads`` share keys and values."""
 
     layers: int
     heads: int
@@ -47,7 +47,7 @@ class RmsNorm(nn.Module):
 class Attention(nn.Module):
     """Multi-head attention of `x` over `memory` (itself by default)."""
 
-    def __init__(self, sizes: Sizes, *, bias: bool = True) -> None:
+    def __init__(self, sizes: StackSizes, *, bias: bool = True) -> None:
         super().__init__()
         self.heads, self.head_width = sizes.heads, sizes.head_width
         self.shared = sizes.key_value_heads or sizes.heads
@@ -126,7 +126,7 @@ class Layer(nn.Module):
 
     def __init__(
         self,
-        sizes: Sizes,
+        sizes: StackSizes,
         feed_forward: nn.Module,
         norm: Callable[[int], nn.Module],
         *,
@@ -153,7 +153,7 @@ class Layer(nn.Module):
 class Bert(nn.Module):
     """BERT (Devlin et al., 2019): token ids [n, length] to (states, pooled first token)."""
 
-    def __init__(self, sizes: Sizes, length: int, vocabulary: int = 30522) -> None:
+    def __init__(self, sizes: StackSizes, length: int, vocabulary: int = 30522) -> None:
         super().__init__()
         self.words = nn.Embedding(vocabulary, sizes.width)
         self.positions = nn.Parameter(torch.randn(512, sizes.width) * 0.02)
@@ -184,7 +184,7 @@ class Decoder(nn.Module):
 
     def __init__(
         self,
-        sizes: Sizes,
+        sizes: StackSizes,
         length: int,
         *,
         vocabulary: int,
@@ -218,7 +218,7 @@ class Decoder(nn.Module):
 class Llama(nn.Module):
     """Llama and Mistral (Touvron et al., Jiang et al., 2023): token ids [n, length] to logits."""
 
-    def __init__(self, sizes: Sizes, length: int, vocabulary: int = 32000) -> None:
+    def __init__(self, sizes: StackSizes, length: int, vocabulary: int = 32000) -> None:
         super().__init__()
         self.words = nn.Embedding(vocabulary, sizes.width)
         self.layers = nn.ModuleList(
@@ -254,7 +254,7 @@ class Llama(nn.Module):
 class VisionTransformer(nn.Module):
     """ViT (Dosovitskiy et al., 2021): images [n, 3, size, size] to 1,000 logits."""
 
-    def __init__(self, sizes: Sizes, size: int, patch: int, classes: int = 1000) -> None:
+    def __init__(self, sizes: StackSizes, size: int, patch: int, classes: int = 1000) -> None:
         super().__init__()
         self.patches = nn.Conv2d(3, sizes.width, patch, patch)
         self.token = nn.Parameter(torch.zeros(1, 1, sizes.width))

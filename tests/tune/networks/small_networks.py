@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from pruner.tune.networks.convolutional import conv_norm
-from pruner.tune.networks.transformer import Bert, Sizes
+from pruner.tune.networks.transformer import Bert, StackSizes
 
 
 class Residual(nn.Module):
@@ -43,7 +43,7 @@ def residual():
 
 def encoder():
     torch.manual_seed(0)
-    sizes = Sizes(layers=2, heads=2, width=16, inner=32)
+    sizes = StackSizes(layers=2, heads=2, width=16, inner=32)
     return Bert(sizes, 6, vocabulary=50).eval(), (torch.randint(0, 50, (1, 6)),)
 
 

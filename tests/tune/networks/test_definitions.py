@@ -9,7 +9,7 @@ from pruner.tune.networks.transformer import (
     Attention,
     GatedFeedForward,
     Llama,
-    Sizes,
+    StackSizes,
     causal_mask,
     rotation,
 )
@@ -55,7 +55,7 @@ def test_outputs_have_their_shapes_and_do_not_vanish(name):
 def test_attention_is_torchs():
     """Against torch's own layer with the same weights."""
     torch.manual_seed(0)
-    ours = Attention(Sizes(layers=1, heads=4, width=32, inner=1))
+    ours = Attention(StackSizes(layers=1, heads=4, width=32, inner=1))
     theirs = torch.nn.MultiheadAttention(32, 4, batch_first=True)
     parts = [ours.query, ours.key, ours.value]
     theirs.in_proj_weight.data = torch.cat([p.weight.data for p in parts])
@@ -69,8 +69,8 @@ def test_attention_is_torchs():
 def test_shared_keys_are_copied_keys():
     """Two key heads for four heads: the same as four heads of which two are equal."""
     torch.manual_seed(0)
-    few = Attention(Sizes(layers=1, heads=4, width=32, inner=1, key_value_heads=2))
-    all_ = Attention(Sizes(layers=1, heads=4, width=32, inner=1))
+    few = Attention(StackSizes(layers=1, heads=4, width=32, inner=1, key_value_heads=2))
+    all_ = Attention(StackSizes(layers=1, heads=4, width=32, inner=1))
     for part in ("query", "out"):
         getattr(all_, part).load_state_dict(getattr(few, part).state_dict())
     for part in ("key", "value"):
@@ -100,7 +100,9 @@ def test_rotations_depend_on_distances_only():
 
 def test_a_decoder_does_not_look_ahead():
     torch.manual_seed(0)
-    network = Llama(Sizes(layers=2, heads=2, width=16, inner=32, key_value_heads=1), 6, 40).eval()
+    network = Llama(
+        StackSizes(layers=2, heads=2, width=16, inner=32, key_value_heads=1), 6, 40
+    ).eval()
     tokens = torch.randint(0, 40, (1, 6))
     changed = tokens.clone()
     changed[0, -1] = (tokens[0, -1] + 1) % 40

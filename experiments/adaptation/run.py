@@ -13,17 +13,21 @@ go there.
 """
 
 import json
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from pruner.cli.shared.output import say
 from pruner.cli.shared.script import Data, run_script
 from pruner.errors import PrunerError
 from pruner.files import merged_table, read_table, write_json, write_table
+from pruner.search.offline.comparison import Cell, Comparison
+from pruner.search.offline.tuning import TuningCurve
+from pruner.study.adaptation.results import plot_curves
 from pruner.study.commands import Commands
 
 HERE = Path(__file__).resolve().parent
@@ -170,7 +174,24 @@ def keep(pair: Pair, run: Path, out: Path) -> None:
     known = dict(sorted(known.items(), key=lambda item: (item[0].startswith(CPUS), item[0])))
     write_json(summary, known, indent=1)
     (out / "results.md").write_text("\n".join(section(*item) for item in known.items()))
-    shutil.copy(run / "curves.png", out / f"{pair.key}.png")
+    draw(out, pair.key, pair.title)
+
+
+def draw(out: Path, key: str, title: str) -> None:
+    """The curves of a pair, from the committed table: every twentieth trial."""
+    curves: dict[tuple[str, int], list[tuple[int, float]]] = {}
+    for row in read_table(out / "curves.csv"):
+        if row["pair"] == title:
+            points = curves.setdefault((row["method"], int(row["seed"])), [])
+            points.append((int(row["trials"]), float(row["relative_latency"])))
+    cells = []
+    for (method, seed), points in curves.items():
+        trials, relative = (np.array(values) for values in zip(*points, strict=True))
+        known = TuningCurve(
+            trials=trials, relative_latency=relative, elapsed_s=np.full(len(trials), np.nan)
+        )
+        cells.append(Cell(method=method, seed=seed, curve=known))
+    plot_curves(Comparison(cells, "scratch"), out / f"{key}.png", title, units=["trials"])
 
 
 def curve(pair: Pair, cell: Path) -> list[dict]:

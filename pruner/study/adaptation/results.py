@@ -76,7 +76,12 @@ def summary_lines(methods: dict[str, Any]) -> list[str]:
     return lines
 
 
-def plot_curves(comparison: Comparison, path: Path, title: str) -> None:
+AXES = {"trials": "trials", "elapsed_s": "simulated seconds"}  # a curve's columns as axes say them
+
+
+def plot_curves(
+    comparison: Comparison, path: Path, title: str, units: Sequence[str] = tuple(AXES)
+) -> None:
     """Mean and range over seeds of the relative latency against trials and seconds.
 
     A row of panels shows at most six methods beside the references and the baseline, dashed, which
@@ -85,29 +90,37 @@ def plot_curves(comparison: Comparison, path: Path, title: str) -> None:
     references = [m for m in comparison.methods if m in (*REFERENCES, comparison.baseline)]
     methods = [m for m in comparison.methods if m not in references]
     shown = [methods[n : n + _A_PANEL] for n in range(0, len(methods), _A_PANEL)] or [[]]
-    figure = Figure(figsize=(10.5, 3.4 * len(shown) + 0.4), layout="constrained")
-    axes = figure.subplots(len(shown), 2, sharey=True, squeeze=False)
+    width, height = 1.7 + 4.4 * len(units), 3.4 * len(shown) + 0.4
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(len(shown), len(units), sharey=True, squeeze=False)
     colors = matplotlib.colormaps["tab10"].colors  # type: ignore[attr-defined]
     greys = ("black", "dimgrey", "darkgrey")
     for row, names in zip(axes, shown, strict=True):
         for name, color in zip(references, greys, strict=False):
-            _draw(row, comparison, name, color, "--")
+            _draw(row, comparison, name, color, "--", units)
         for number, name in enumerate(names):
-            _draw(row, comparison, name, colors[number], "-")
-        row[1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+            _draw(row, comparison, name, colors[number], "-", units)
+        row[-1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
         row[0].set_ylabel("latency / best of the pools")
         for axis in row:
             plain_log_ticks(axis)
             axis.grid(axis="y", alpha=0.3)
-    axes[-1][0].set_xlabel("trials")
-    axes[-1][1].set_xlabel("simulated seconds")
+    for axis, unit in zip(axes[-1], units, strict=True):
+        axis.set_xlabel(AXES[unit])
     figure.suptitle(f"{title}: geometric mean of tasks, mean and range of seeds")
     figure.savefig(path, dpi=110)
 
 
-def _draw(row: Sequence[Axes], comparison: Comparison, method: str, color: Any, style: str) -> None:
+def _draw(
+    row: Sequence[Axes],
+    comparison: Comparison,
+    method: str,
+    color: Any,
+    style: str,
+    units: Sequence[str],
+) -> None:
     curves = [cell.curve for cell in comparison.cells(method)]
-    for axis, unit in zip(row, ("trials", "elapsed_s"), strict=True):
+    for axis, unit in zip(row, units, strict=True):
         start = max(getattr(curve, unit)[0] for curve in curves)
         end = min(getattr(curve, unit)[-1] for curve in curves)
         grid = np.linspace(start, end, _POINTS)

@@ -77,6 +77,8 @@ def known_methods(variants: Methods) -> Methods:
     folder = conf_folder() / "adaptation"
     known = {path.stem: plain(OmegaConf.load(path)) for path in sorted(folder.glob("*.yaml"))}
     for name, given in variants.items():
+        if not isinstance(given, Mapping):
+            raise PrunerError(f"variants.{name}={given}: give {{of: METHOD, ARGUMENT: VALUE}}")
         changes = dict(given)
         base = changes.pop("of", None)
         if base not in known:

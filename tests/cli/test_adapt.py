@@ -115,6 +115,7 @@ def test_a_given_model_is_judged_on_its_platform_before_it_is_adapted(
         (("stop_after=1",), "stop_after is unknown"),
         (("split=by_operator",), "split is unknown"),
         (("+variants.fast={of:mao}",), "variants.fast: of=mao is unknown; known: continue"),
+        (("+variants.fast=3",), "variants.fast=3: give {of: METHOD"),
         (("+variants.moa={of:moa}",), "conf/adaptation has a method of that name"),
     ],
 )

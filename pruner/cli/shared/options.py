@@ -199,6 +199,8 @@ def build(config: DictConfig | Mapping[str, Any], **kwargs: Any) -> Any:
             raise cause from None
         if isinstance(cause, ValueError | TypeError):
             raise PrunerError(str(cause).splitlines()[0]) from error
+        if str(error).startswith("Error locating target"):  # cut: Hydra's advice for developers
+            raise PrunerError(f"{str(error).partition(',')[0]}; was it moved?") from error
         raise
 
 

@@ -68,13 +68,20 @@ def resumed_config(folder: Path, config: DictConfig, more: Sequence[str] = ()) -
     """Return the configuration of an earlier run, with the few overrides that may change.
 
     `config` is what the command line composed now; `more` may change, too. Raises
-    DataError when the folder is no run, PrunerError when an override would change what is computed.
+    DataError when the folder is no run of this command, PrunerError when an override would change
+    what is computed.
     """
     path = folder / CONFIG_FILE
     if not path.is_file():
         raise DataError(f"resume={folder}: no {CONFIG_FILE} there; name a run folder")
     earlier = OmegaConf.load(path)
     assert isinstance(earlier, DictConfig), type(earlier)
+    lacking = sorted(str(name) for name in config if name not in earlier and name not in RESUMABLE)
+    if lacking:
+        raise DataError(
+            f"resume={folder}: a run of another command or an older version, it has no option "
+            f"{lacking[0]}; start a new run"
+        )
     earlier.stop_after = None
     refused = []
     for override in HydraConfig.get().overrides.task:

@@ -56,7 +56,7 @@ class Setting:
     def needed_source(self, method: str) -> NeuralRanker:
         """The source ranker; raises PrunerError where there is none."""
         if self.source is None:
-            raise PrunerError(f"method={method} needs a model of the source platform; give one")
+            raise PrunerError(f"{method} needs a model of the source platform; give checkpoint=RUN")
         return self.source
 
     def needed_store(self, method: str) -> ProgramStore:

@@ -41,6 +41,12 @@ def test_evaluate_takes_the_last_run(command, toy_root):
     code, result, err = command("evaluate", *data, "checkpoint=last", "tasks=all")
     assert code == 0, err
     assert result["checkpoint"] == trained["checkpoint"]
+    code, _, err = command("adapt", f"resume={trained['run_dir']}")
+    assert code == 2
+    assert "a run of another command or an older version" in err
+    code, _, err = command("train", *data, *tiny[:1], "model._target_=pruner.models.Moved")
+    assert code == 2
+    assert err.endswith("error: Error locating target 'pruner.models.Moved'; was it moved?\n")
 
 
 def test_a_resumed_run_takes_only_what_its_command_lets_change(tmp_path, monkeypatch):

@@ -80,7 +80,10 @@ def test_an_argument_has_the_type_of_its_signature(words, message):
         check_options(OmegaConf.create(composed("train", given)))
 
 
-@pytest.mark.parametrize("command", ["train", "tune", "adapt", "evaluate"])
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("train", "tune", "adapt")]
+
+
+@pytest.mark.parametrize("command", ["evaluate", *SLOW])
 def test_defaults_have_the_types_of_their_signatures(command):
     for group in groups_of(command):
         for path in (conf_folder() / group).glob("*.yaml"):

@@ -69,6 +69,7 @@ def test_a_network_is_lowered_once(target):
         lower(lowered, target)
 
 
+@pytest.mark.slow
 def test_tasks_come_out_of_a_child_process_as_they_are(target, tmp_path):
     from pruner.tune.networks.extraction import LOG, extract_tasks
     from pruner.tune.networks.lowering import lower

@@ -275,7 +275,7 @@ class DraftThenVerify:
         if not prior:
             return guard(model, draft)
         weight = prior / (prior + np.isfinite(self._history.all()[1]).sum())
-        learned, drafted = _standard(model, seen), _standard(draft, seen)
+        learned, drafted = standard(model, seen), standard(draft, seen)
         return lambda wanted: (1 - weight) * learned(wanted) + weight * drafted(wanted)
 
     def _verified(
@@ -293,7 +293,7 @@ def accepted(score: ScoreFunction | None, decisions: Decisions) -> Decisions:
     return decisions if score is None else decisions[np.isfinite(score(decisions))]
 
 
-def _standard(score: ScoreFunction, seen: Decisions) -> ScoreFunction:
+def standard(score: ScoreFunction, seen: Decisions) -> ScoreFunction:
     """A score in standard deviations of what it gives the legal programs among `seen`."""
     values = score(seen)
     values = values[np.isfinite(values)]

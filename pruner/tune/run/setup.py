@@ -11,10 +11,13 @@ import numpy as np
 from pruner.data.tasks import TaskKey
 from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.files import write_whole
+from pruner.models.analyzer.analyzer import Analyzer
+from pruner.progress import Tell
 from pruner.search.failures import AvoidFailures, FailureModel
 from pruner.search.policy import Learner, PolicySettings
 from pruner.tune.measure.measurer import Check
 from pruner.tune.measure.numerics import Arguments, tolerance
+from pruner.tune.phases import Phases
 from pruner.tune.rivals.rival import RivalProcess, RivalSearch
 from pruner.tune.run.learning import LiveLearner, SharedModel
 from pruner.tune.run.live_search import DecisionSearch, LiveSearch
@@ -71,7 +74,7 @@ def prepare(workloads: Sequence[Workload], options: TuneOptions, context: RunCon
             learner = None
             if shared is not None and space.has_features:
                 learner = _learner(workload, space, shared, options, context)
-            search = _decision_search(space, policy, learner, rng)
+            search = decision_search(space, policy, learner, rng)
         task = LiveTask(
             workload=workload, flops=flops(workload.module), arguments=wanted, search=search
         )
@@ -84,9 +87,10 @@ def prepare(workloads: Sequence[Workload], options: TuneOptions, context: RunCon
     return Prepared(tasks=tasks, fixed=fixed)
 
 
-def _decision_search(
+def decision_search(
     space: UnionSpace, policy: PolicySettings, learner: Learner | None, rng: np.random.Generator
 ) -> DecisionSearch:
+    """A policy in a task's space that learns from failures, too."""
     failures = FailureModel(space)
     if space.affordable is not None:
         policy = policy.limited(space.affordable, can_draft=space.can_draft)
@@ -107,29 +111,57 @@ def _learner(
 
 
 def _spaces(workload: Workload, options: TuneOptions, context: RunContext) -> UnionSpace:
-    tell = context.tell
     with context.phases.time("sample"):
         designs = design_spaces(workload.module, context.platform.target)
-        made = [_space(design, replay_only=options.replay_only) for design in designs]
+    return open_spaces(
+        designs,
+        name=workload.name,
+        analyzer=options.analyzer,
+        learns=options.make_model is not None,
+        replay_only=options.replay_only,
+        phases=context.phases,
+        tell=context.tell,
+    )
+
+
+def open_spaces(
+    designs: Sequence[DesignSpace],
+    *,
+    name: str,
+    analyzer: Analyzer | None,
+    learns: bool,
+    phases: Phases,
+    tell: Tell,
+    replay_only: bool = False,
+) -> UnionSpace:
+    """All spaces of a task that have legal programs; what the engine refuses TVM replays.
+
+    ``learns``: a model will rank, so tell of the spaces that it cannot rank.
+
+    Raises:
+        PrunerError: no random program of any space is legal on this target.
+    """
+    with phases.time("sample"):
+        made = [_space(design, replay_only=replay_only) for design in designs]
         spaces = [(space, reason) for space, reason in made if _has_programs(space)]
     empty = len(made) - len(spaces)
     if made and not spaces:
-        raise PrunerError(f"{workload.name}: no random program is legal on this target")
+        raise PrunerError(f"{name}: no random program is legal on this target")
     if empty:
         tell(
-            f"{workload.name}: {empty} of {len(made)} design spaces are left out, "
+            f"{name}: {empty} of {len(made)} design spaces are left out, "
             "none of their random programs is legal on this target"
         )
     reasons = [reason for _, reason in spaces if reason]
     if reasons:
         how = "without draft" if len(reasons) == len(spaces) else "drafted by chance"
-        if options.make_model is not None:
+        if learns:
             how += ", and the learned model does not rank their programs"
         tell(
-            f"{workload.name}: {len(reasons)} of {len(spaces)} design spaces go through TVM's "
+            f"{name}: {len(reasons)} of {len(spaces)} design spaces go through TVM's "
             f"replay, slowly and {how} ({', '.join(sorted(set(reasons)))})"
         )
-    return UnionSpace([s for s, _ in spaces], context.phases, options.analyzer)
+    return UnionSpace([s for s, _ in spaces], phases, analyzer)
 
 
 def _space(design: DesignSpace, *, replay_only: bool) -> tuple[LiveSpace, str]:

@@ -6,6 +6,7 @@
 * `measure`: build and run candidates
 * `run`: the loop and its files
 * `rivals`: searches of others
+* `contenders`: networks in the hands of others, timed beside ours
 * `collect`: records of random and evolved schedules
 * `phases`: where the seconds go
 * `tvm_import`: TVM, imported once

@@ -101,7 +101,7 @@ def _from_onnx(path: Path) -> Any:
     try:
         onnx = importlib.import_module("onnx")
     except ImportError as error:
-        raise MissingExtra("onnx", "networks in .onnx files") from error
+        raise MissingExtra("onnx", "network") from error
     if not path.is_file():
         raise FileNotFoundError(path)
     frontend = importlib.import_module("tvm.relax.frontend.onnx")

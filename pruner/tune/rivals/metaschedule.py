@@ -25,7 +25,8 @@ from pruner.tune.workloads import Workload
 class MetaSchedule(RivalSearch):
     """TVM's own evolutionary search with XGBoost; the defaults are TVM's.
 
-    With fewer than ``num_warmup_samples`` measured programs TVM's model scores at random.
+    As in TVM, all tasks of a run share one model, and the search has all cores. With fewer than
+    ``num_warmup_samples`` measured programs the model scores at random.
     """
 
     num_warmup_samples: int = 100
@@ -37,12 +38,19 @@ class MetaSchedule(RivalSearch):
     genetic_mutate_prob: float = 0.85
     eps_greedy: float = 0.05
 
+    def shared(self, platform: Platform) -> Any:
+        """The model of all tasks."""
+        return load_tvm().meta_schedule.cost_model.XGBModel(
+            num_warmup_samples=self.num_warmup_samples, num_tuning_cores=platform.cores
+        )
+
     def make(
         self,
         workload: Workload,
         platform: Platform,
         database: Any,
         *,
+        shared: Any,
         budget: tuple[int, int],
         seed: int,
         phases: Phases,
@@ -50,8 +58,9 @@ class MetaSchedule(RivalSearch):
         """See :class:`pruner.tune.rivals.rival.RivalSearch`."""
         return MetaScheduleSearch(
             workload.module,
-            platform.target,
+            platform,
             database,
+            model=shared,
             settings=self,
             budget=budget,
             seed=seed,
@@ -70,28 +79,29 @@ class MetaScheduleSearch:
     def __init__(
         self,
         module: Any,
-        target: Any,
+        platform: Platform,
         database: Any,
         *,
+        model: Any,
         settings: MetaSchedule,
         budget: tuple[int, int],
         seed: int,
         phases: Phases,
     ) -> None:
-        """`budget`: trials in all and of one batch."""
+        """`model`: that of all tasks; `budget`: trials in all and of one batch."""
         ms = load_tvm().meta_schedule
         self.refused = 0
         self.savable = False
         self._phases = phases
         options = asdict(settings)
-        warm_up = options.pop("num_warmup_samples")
-        self._model = ms.cost_model.XGBModel(num_warmup_samples=warm_up, num_tuning_cores=1)
+        options.pop("num_warmup_samples")  # the model's
+        self._model = model
         self._context = ms.TuneContext(
             mod=module,
-            target=target,
+            target=platform.target,
             space_generator="post-order-apply",
             search_strategy=ms.search_strategy.EvolutionarySearch(**options),
-            num_threads=1,
+            num_threads=platform.cores,
             rand_state=seed + 1,
         )
         with phases.time("sample"):

@@ -20,12 +20,17 @@ class RivalSearch(ABC):
     takes_model: ClassVar[bool] = False
 
     @abstractmethod
+    def shared(self, platform: Platform) -> Any:
+        """What the searches of all tasks of a run have in common, such as one model."""
+
+    @abstractmethod
     def make(
         self,
         workload: Workload,
         platform: Platform,
         database: Any,
         *,
+        shared: Any,
         budget: tuple[int, int],
         seed: int,
         phases: Phases,

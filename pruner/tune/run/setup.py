@@ -49,6 +49,9 @@ def prepare(workloads: Sequence[Workload], options: TuneOptions, context: RunCon
         PrunerError: a workload has no design space on this target, or symbolic shapes.
     """
     shared = None if options.make_model is None else SharedModel(options.make_model())
+    theirs = None
+    if isinstance(options.policy, RivalSearch):
+        theirs = options.policy.shared(context.platform)
     tasks: list[LiveTask] = []
     fixed: dict[str, object] = {"phases": context.phases}
     for number, workload in enumerate(workloads):
@@ -63,6 +66,7 @@ def prepare(workloads: Sequence[Workload], options: TuneOptions, context: RunCon
                 workload,
                 context.platform,
                 context.database.tvm_database,
+                shared=theirs,
                 budget=(options.budget.trials, options.budget.batch),
                 seed=options.seed,
                 phases=context.phases,

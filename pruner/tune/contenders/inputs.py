@@ -1,0 +1,86 @@
+"""The inputs that every contender gets: those of the network's source, which are seeded.
+
+Run as ``python -m pruner.tune.contenders.inputs SOURCE FILE``, SOURCE being the JSON text of a
+:class:`~pruner.tune.networks.source.NetworkSource`: making a network may take gigabytes, which end
+with the process.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.errors import PrunerError
+from pruner.files import write_whole
+from pruner.tune.measure.numerics import inputs as seeded
+from pruner.tune.networks.catalog import NetworkOptions
+from pruner.tune.networks.source import NetworkSource, network_of
+
+
+def write_inputs(source: NetworkSource, path: Path) -> Path:
+    """Write the inputs as ``arr_0``, ``arr_1`` ... of an ``.npz`` file, once.
+
+    Raises:
+        PrunerError: the network cannot be made, or its file does not say its inputs.
+    """
+    if path.is_file():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", __spec__.name, json.dumps(asdict(source)), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        raise PrunerError(
+            f"network={source.name}: no inputs, {lines[-1] if lines else 'no reason'}"
+        )
+    return path
+
+
+def source_of(asked: Mapping[str, Any]) -> NetworkSource:
+    """The source that was written as JSON."""
+    return NetworkSource(**{**asked, "options": NetworkOptions(**asked["options"])})
+
+
+def inputs_of(source: NetworkSource) -> Sequence[NDArray[Any]]:
+    """The example inputs of a module or exported program; of an ONNX file seeded ones that fit.
+
+    Raises:
+        PrunerError: sizes that are left open, or no such network.
+    """
+    if source.path is None:
+        return [np.asarray(tensor) for tensor in network_of(source)[1]]
+    if source.path.suffix == ".pt2":
+        torch = importlib.import_module("torch")
+        given = torch.export.load(source.path).example_inputs
+        return [np.asarray(tensor) for tensor in given[0]]
+    onnx = importlib.import_module("onnx")
+    graph = onnx.load(str(source.path)).graph
+    weights = {one.name for one in graph.initializer}
+    arguments = []
+    for one in graph.input:
+        kind = one.type.tensor_type
+        shape = tuple(size.dim_value for size in kind.shape.dim)
+        if one.name not in weights:
+            if 0 in shape:
+                raise PrunerError(f"network={source.name}: input {one.name} has open sizes")
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+            arguments.append((shape, str(np.dtype(dtype))))
+    return seeded(arguments, source.seed)
+
+
+def _main(source: str, path: str) -> None:
+    with write_whole(Path(path)) as partial, partial.open("wb") as file:
+        np.savez(file, *inputs_of(source_of(json.loads(source))))
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

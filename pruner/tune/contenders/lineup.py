@@ -1,0 +1,130 @@
+"""Which contenders a network has: what others offer for it, and libraries of TVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pruner.errors import PrunerError
+from pruner.tune.contenders.child import Request
+from pruner.tune.contenders.process import Contender
+from pruner.tune.networks.source import NetworkSource
+
+OURS, EAGER, COMPILE, AUTOTUNE = "ours", "eager", "compile", "autotune"
+ONNXRUNTIME, UNTUNED, DRAFT = "onnxruntime", "untuned", "draft"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """A runner of the network's source; ``packages`` must be there, ``extra`` installs them.
+
+    ``from_onnx``: it can run a network that is an ONNX file.
+    """
+
+    label: str
+    runner: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    packages: Sequence[str] = ()
+    extra: str = ""
+    from_onnx: bool = False
+
+    @property
+    def missing(self) -> str | None:
+        """Which packages are not installed, None where all are."""
+        absent = [name for name in self.packages if find_spec(name) is None]
+        if not absent:
+            return None
+        return f"{', '.join(absent)} not installed; run: pip install 'pruner[{self.extra}]'"
+
+
+_KINDS = {
+    EAGER: _Kind(label="torch eager", runner="Eager"),
+    COMPILE: _Kind(label="torch.compile", runner="Compiled", arguments={"options": {}}),
+    AUTOTUNE: _Kind(
+        label="torch.compile, max-autotune and frozen",
+        runner="Compiled",
+        arguments={
+            "options": {
+                "max_autotune": True,
+                "coordinate_descent_tuning": True,
+                "freezing": True,
+            }
+        },
+    ),
+    ONNXRUNTIME: _Kind(
+        label="onnxruntime",
+        runner="OnnxRuntime",
+        packages=("onnx", "onnxruntime", "onnxscript"),
+        extra="network",
+        from_onnx=True,
+    ),
+}
+_LIBRARIES = {OURS: "ours", UNTUNED: "TVM untuned", DRAFT: "TVM, drafted only"}
+BESIDE = (*_KINDS, UNTUNED, DRAFT)  # whom `deploy.py` sets beside the tuned network
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raise `PrunerError` for a name that is no contender's."""
+    unknown = [name for name in names if name not in BESIDE]
+    if unknown:
+        raise PrunerError(f"beside={unknown}: unknown; known: {', '.join(BESIDE)}")
+
+
+def installed() -> list[str]:
+    """Contenders whose packages are here."""
+    return [name for name in BESIDE if name not in _KINDS or _KINDS[name].missing is None]
+
+
+def line_up(
+    source: NetworkSource,
+    names: Sequence[str],
+    libraries: Mapping[str, Path | str],
+    *,
+    inputs: Path,
+    folder: Path,
+    threads: int,
+) -> list[Contender]:
+    """The contenders, all on the same inputs and with as many threads.
+
+    `libraries` says where the network's libraries are, by name (``ours``, ``untuned``, ``draft``,
+    or the name of another run); a text instead of a path says why there is none.
+
+    Raises:
+        PrunerError: a name that is unknown.
+    """
+    check_names(name for name in names if name not in libraries)
+    given = {"source": asdict(source), "inputs": str(inputs)}
+    out = []
+    for name, kind in _KINDS.items():
+        if name not in names:
+            continue
+        missing = kind.missing
+        if source.name.endswith(".onnx") and not kind.from_onnx:
+            missing = "an ONNX file holds no torch module"
+        extra = {"folder": str(folder)} if kind.from_onnx else {}
+        arguments = {**given, **kind.arguments, **extra}
+        request = Request(runner=kind.runner, arguments=arguments, threads=threads)
+        out.append(_contender(name, kind.label, request, missing))
+    for name, library in libraries.items():
+        found = isinstance(library, Path)
+        arguments = {"library": str(library), "inputs": str(inputs)}
+        request = Request(runner="TvmLibrary", arguments=arguments, threads=threads)
+        contender = _contender(
+            name, _LIBRARIES.get(name, name), request, None if found else str(library)
+        )
+        alone = {"TVM_USE_RUNTIME_LIB": "1"}  # as it is deployed, without the compiler
+        out.append(replace(contender, environment={**contender.environment, **alone}))
+    return out
+
+
+def _contender(name: str, label: str, request: Request, missing: str | None) -> Contender:
+    return Contender(
+        name=name,
+        label=label,
+        command=request.command,
+        environment=request.environment,
+        missing=missing,
+    )

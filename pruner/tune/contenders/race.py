@@ -1,0 +1,156 @@
+"""Contenders timed in turns, A B C A B C: what disturbs the machine disturbs them all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pruner.progress import Tell, silent
+from pruner.tune.contenders.process import Contender, ContenderProcess, Fallen
+from pruner.tune.contenders.protocol import LATENCIES, READY, RUN_FOR_S, SAVE
+from pruner.tune.measure.numerics import relative_error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaceSettings:
+    """How long each contender runs.
+
+    A turn lasts ``turn_s``; each has ``rounds`` of them, or, where its runs are longer than a turn,
+    as many as start within ``most_s`` (three at least). ``prepare_s`` is the limit for loading,
+    exporting and compiling.
+    """
+
+    rounds: int = 20
+    turn_s: float = 0.3
+    most_s: float = 60.0
+    prepare_s: float = 900.0
+
+    def has_turn(self, used_s: float, turns: int) -> bool:
+        """Whether a contender that used so much in so many turns gets one more."""
+        return turns < min(3, self.rounds) or (turns < self.rounds and used_s < self.most_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """What came of one contender: seconds of every run, or the `error` that it ended with.
+
+    ``relative_error`` is that of its outputs against the reference's, None where there is none;
+    ``facts`` are its versions and how long it took to be ready.
+    """
+
+    name: str
+    label: str
+    latencies_s: Sequence[float] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    relative_error: float | None = None
+    error: str | None = None
+
+    @property
+    def median_s(self) -> float | None:
+        """Of all runs."""
+        return float(np.median(self.latencies_s)) if len(self.latencies_s) else None
+
+    def row(self) -> dict[str, Any]:
+        """For files and tables; ``low_s`` and ``high_s`` are the first and ninth decile."""
+        row = {"name": self.name, "label": self.label, "error": self.error}
+        if not len(self.latencies_s):
+            return row
+        low_s, high_s = np.quantile(self.latencies_s, [0.1, 0.9])
+        return {
+            **row,
+            "median_s": self.median_s,
+            "min_s": min(self.latencies_s),
+            "low_s": float(low_s),
+            "high_s": float(high_s),
+            "runs": len(self.latencies_s),
+            "relative_error": self.relative_error,
+            "facts": dict(self.facts),
+        }
+
+
+def race(
+    contenders: Sequence[Contender],
+    folder: Path,
+    settings: RaceSettings = RaceSettings(),  # frozen
+    *,
+    reference: str | None = None,
+    tell: Tell = silent,
+) -> list[Timed]:
+    """Time the contenders; `folder` keeps their logs and outputs.
+
+    They get ready one after another, then run in turns. `reference` names the one with whose
+    outputs those of the others are compared. Whoever fails costs only itself.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    found = {one.name: Timed(name=one.name, label=one.label) for one in contenders}
+    running: dict[str, ContenderProcess] = {}
+    with ExitStack() as stack:
+        for one in contenders:
+            tell(f"{one.label}: getting ready")
+            try:
+                process = ContenderProcess(one, folder / f"{one.name}.log")
+                stack.callback(process.close)
+                facts = process.answer(settings.prepare_s)[READY]
+                process.ask({SAVE: str(_outputs(folder, one.name))}, settings.prepare_s)
+                found[one.name] = replace(found[one.name], facts=facts)
+                running[one.name] = process
+            except Fallen as error:
+                _drop(found, one.name, error, tell)
+        tell(f"timing {len(running)} in turns")
+        _take_turns(running, found, settings, tell)
+    return _compared(list(found.values()), folder, reference)
+
+
+def _take_turns(
+    running: dict[str, ContenderProcess],
+    found: dict[str, Timed],
+    settings: RaceSettings,
+    tell: Tell,
+) -> None:
+    for turns in range(settings.rounds):
+        for name, process in list(running.items()):
+            known = list(found[name].latencies_s)
+            if not settings.has_turn(sum(known), turns):
+                continue
+            try:
+                answer = process.ask({RUN_FOR_S: settings.turn_s}, settings.prepare_s)
+                found[name] = replace(found[name], latencies_s=known + answer[LATENCIES])
+            except Fallen as error:
+                running.pop(name)
+                _drop(found, name, error, tell)
+
+
+def _drop(found: dict[str, Timed], name: str, error: Fallen, tell: Tell) -> None:
+    found[name] = replace(found[name], latencies_s=(), error=str(error))
+    tell(f"{found[name].label}: left out, {error}")
+
+
+def _outputs(folder: Path, name: str) -> Path:
+    return folder / f"{name}-outputs.npz"
+
+
+def _compared(rows: Sequence[Timed], folder: Path, reference: str | None) -> list[Timed]:
+    ran = {row.name for row in rows if row.error is None}
+    if reference not in ran:
+        return list(rows)
+    wanted = _outputs(folder, str(reference))
+    return [
+        replace(row, relative_error=outputs_error(_outputs(folder, row.name), wanted))
+        if row.name in ran and row.name != reference
+        else row
+        for row in rows
+    ]
+
+
+def outputs_error(found: Path, wanted: Path) -> float:
+    """The largest relative error of any output; infinite where numbers or shapes of them differ."""
+    with np.load(found) as ours, np.load(wanted) as theirs:
+        if [ours[n].shape for n in ours.files] != [theirs[n].shape for n in theirs.files]:
+            return float("inf")
+        pairs = zip(ours.files, theirs.files, strict=True)
+        return max((relative_error(ours[a], theirs[b]) for a, b in pairs), default=0.0)

@@ -1,0 +1,63 @@
+"""Real contenders of a small network, each in its process, agree; what is not there says so."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pruner.errors import PrunerError
+from pruner.tune.contenders import lineup
+from pruner.tune.contenders.inputs import write_inputs
+from pruner.tune.contenders.lineup import BESIDE, line_up
+from pruner.tune.contenders.race import RaceSettings, race
+from pruner.tune.networks.source import NetworkSource
+from tests.tune.networks.small_networks import residual
+
+SOURCE = NetworkSource(name="tests.tune.networks.small_networks:residual")
+
+
+def lined_up(names, libraries=None, source=SOURCE):
+    places = {"inputs": Path("inputs.npz"), "folder": Path(), "threads": 2}
+    return {one.name: one for one in line_up(source, names, libraries or {}, **places)}
+
+
+def test_all_get_as_many_threads_and_the_same_inputs():
+    found = lined_up(["eager", "onnxruntime"], {"ours": Path("a.so")})
+    assert list(found) == ["eager", "onnxruntime", "ours"]
+    for one in found.values():
+        assert {one.environment[k] for k in ("OMP_NUM_THREADS", "TVM_NUM_THREADS")} == {"2"}
+        assert "inputs.npz" in one.command[-1]
+        assert '"threads": 2' in one.command[-1]
+    assert found["ours"].environment["TVM_USE_RUNTIME_LIB"] == "1"
+
+
+def test_what_cannot_run_says_why(monkeypatch):
+    monkeypatch.setattr(lineup, "find_spec", lambda name: None if name == "onnxruntime" else name)
+    found = lined_up(["onnxruntime"], {"draft": "no draft for this target"})
+    assert found["onnxruntime"].missing == (
+        "onnxruntime not installed; run: pip install 'pruner[network]'"
+    )
+    assert found["draft"].missing == "no draft for this target"
+    assert lineup.installed() == [name for name in BESIDE if name != "onnxruntime"]
+    onnx = lined_up(["eager"], source=NetworkSource(name="x.onnx"))
+    assert onnx["eager"].missing == "an ONNX file holds no torch module"
+
+
+def test_an_unknown_name_is_refused():
+    with pytest.raises(PrunerError, match=r"torch.*known: eager"):
+        lined_up(["torch"])
+
+
+@pytest.mark.slow
+def test_torch_and_onnxruntime_agree(tmp_path):
+    pytest.importorskip("onnxruntime")
+    inputs = write_inputs(SOURCE, tmp_path / "inputs.npz")
+    with np.load(inputs) as arrays:
+        np.testing.assert_array_equal(arrays["arr_0"], residual()[1][0].numpy())
+    names = ("eager", "compile", "autotune", "onnxruntime")
+    entries = line_up(SOURCE, names, {}, inputs=inputs, folder=tmp_path, threads=2)
+    settings = RaceSettings(rounds=2, turn_s=0.01)
+    found = race(entries, tmp_path, settings, reference="eager")
+    assert [row.error for row in found] == [None] * 4
+    assert all(row.relative_error < 1e-5 for row in found[1:])
+    assert all(row.median_s > 0 and row.facts["ready_s"] > 0 for row in found)

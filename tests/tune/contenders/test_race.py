@@ -1,0 +1,100 @@
+"""Contenders take turns, failures cost their own contender, outputs are compared."""
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pruner.tune.contenders.process import Contender, ContenderProcess, Fallen
+from pruner.tune.contenders.protocol import timed_turn
+from pruner.tune.contenders.race import RaceSettings, outputs_error, race
+from tests.tune.contenders.fakes import fake
+
+SETTINGS = RaceSettings(rounds=4, turn_s=0.1, most_s=100.0, prepare_s=60.0)
+
+
+@pytest.fixture
+def diary(tmp_path):
+    return tmp_path / "diary"
+
+
+def test_turns_alternate_and_all_runs_count(tmp_path, diary):
+    both = [fake("a", [1.0, 3.0], diary), fake("b", [2.0], diary)]
+    a, b = race(both, tmp_path / "race", SETTINGS)
+    assert diary.read_text() == "abababab"
+    assert (a.median_s, b.median_s) == (2.0, 2.0)  # 1, 3, 1, 3 ... and 2, 2 ...
+    row = a.row()
+    assert (row["min_s"], row["low_s"], row["high_s"], row["runs"]) == (1.0, 1.0, 3.0, 8)
+    assert a.facts == {"version": "a"}
+
+
+def test_a_slow_one_gets_three_turns_and_no_more_than_its_time(tmp_path, diary):
+    both = [fake("s", [40.0], diary), fake("f", [1.0], diary)]
+    race(both, tmp_path, replace(SETTINGS, most_s=50.0, rounds=5))
+    assert diary.read_text() == "sfsfsfff"
+
+
+def test_whoever_fails_is_left_out_with_the_reason(tmp_path, diary):
+    told = []
+    missing = Contender(name="m", label="m", missing="x not installed; run: pip install x")
+    entries = [
+        fake("s", [1.0], diary, fails="start"),
+        fake("a", [1.0], diary),
+        fake("r", [1.0], diary, fails="run"),
+        missing,
+    ]
+    found = {row.name: row for row in race(entries, tmp_path, SETTINGS, tell=told.append)}
+    assert found["a"].error is None
+    assert found["s"].error == "its process ended with 1: no such library"
+    assert found["r"].error == "ValueError: no memory"
+    assert found["m"].error == missing.missing
+    assert diary.read_text() == "aaaa"
+    assert found["r"].row() == {"name": "r", "label": "r", "error": "ValueError: no memory"}
+    assert "m: left out, x not installed; run: pip install x" in told
+
+
+def test_silence_is_ended(tmp_path):
+    mute = Contender(name="q", label="q", command=(sys.executable, "-c", "input()"))
+    process = ContenderProcess(mute, tmp_path / "log")  # which ends it
+    with pytest.raises(Fallen, match="no answer within 0 s"):
+        process.answer(0.0)
+
+
+def test_outputs_are_compared_with_those_of_the_reference(tmp_path, diary):
+    entries = [
+        fake("torch", [1.0], diary, output=[4.0, -8.0]),
+        fake("near", [1.0], diary, output=[4.0, -8.5]),
+        fake("other", [1.0], diary, output=[[4.0, -8.0]]),
+    ]
+    torch, near, other = race(entries, tmp_path, SETTINGS, reference="torch")
+    assert torch.relative_error is None
+    assert near.relative_error == 0.0625  # 0.5 of 8
+    assert other.relative_error == float("inf")  # another shape
+    alone = race(entries[1:2], tmp_path, SETTINGS, reference="torch")
+    assert alone[0].relative_error is None
+
+
+def test_of_several_outputs_the_worst_counts(tmp_path):
+    np.savez(tmp_path / "a.npz", np.array([1.0]), np.array([2.0, 3.0]))
+    np.savez(tmp_path / "b.npz", np.array([1.0]), np.array([2.0, 4.0]))
+    assert outputs_error(tmp_path / "a.npz", tmp_path / "b.npz") == 0.25
+
+
+def turn(run_s, seconds):
+    """A turn on a clock that only runs move: so many seconds each, in order."""
+    now, left = 0.0, list(run_s)
+
+    def run():
+        nonlocal now
+        now += left.pop(0)
+
+    return timed_turn(run, seconds, lambda: now)
+
+
+def test_the_first_run_of_a_turn_warms_up():
+    assert turn([0.25, 0.125, 0.125, 0.125, 9.0], 0.625) == [0.125, 0.125, 0.125]
+
+
+def test_a_run_longer_than_a_turn_is_the_turn():
+    assert turn([0.75, 9.0], 0.5) == [0.75]

@@ -1,0 +1,40 @@
+"""MetaSchedule's search in our harness learns as TVM's own tuner does."""
+
+import numpy as np
+import pytest
+
+from pruner.places import conf_folder
+from pruner.program.device import load_device
+from pruner.tune.measure.machine import make_platform
+from pruner.tune.measure.measurer import Outcome
+from pruner.tune.phases import Phases
+from pruner.tune.rivals.metaschedule import MetaSchedule
+from pruner.tune.run.database import Database
+from pruner.tune.workloads import operator
+
+
+@pytest.mark.tvm
+def test_all_tasks_of_a_run_share_one_model(tmp_path):
+    """TVM's tune_tasks makes one model; with one a task it never spoke in a network's run."""
+    pytest.importorskip("tvm")
+    platform = make_platform(load_device(conf_folder() / "platform" / "cpu-avx2.yaml"))
+    settings = MetaSchedule(population_size=16, init_min_unmeasured=4, genetic_num_iters=1)
+    model = settings.shared(platform)
+    database = Database(tmp_path).tvm_database
+    sizes = []
+    for m in (16, 32):
+        search = settings.make(
+            operator("matmul", m=m, n=16, k=16),
+            platform,
+            database,
+            shared=model,
+            budget=(4, 4),
+            seed=0,
+            phases=Phases(),
+        )
+        candidates = search.propose(4)
+        costs_s = np.linspace(1.0, 2.0, len(candidates))
+        search.observe(candidates, [Outcome(costs_s=(cost_s,)) for cost_s in costs_s])
+        sizes.append(len(candidates))
+    assert min(sizes) > 0
+    assert model.data_size == sum(sizes)

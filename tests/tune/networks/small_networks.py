@@ -41,6 +41,11 @@ def residual():
     return shaken(Residual()), (torch.randn(2, 3, 8, 8),)
 
 
+def one_image():
+    network, (images,) = residual()
+    return network, (images[:1],)
+
+
 def encoder():
     torch.manual_seed(0)
     sizes = StackSizes(layers=2, heads=2, width=16, inner=32)

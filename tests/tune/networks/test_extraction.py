@@ -69,6 +69,22 @@ def test_a_network_is_lowered_once(target):
         lower(lowered, target)
 
 
+def test_a_batch_of_one_can_be_tiled(target):
+    """Convolutions, transposed ones and products have tile sizes to choose."""
+    from pruner.tune.networks.lowering import lower
+    from pruner.tune.networks.tasks import network_tasks
+    from pruner.tune.spaces.design import design_spaces
+
+    tasks = []
+    for name in ("one_image", "encoder"):
+        tasks += network_tasks(lower(import_network(source(name)), target), target)
+    tiled = [t for t in tasks if "conv2d" in t.name or "matmul" in t.name]
+    assert len(tiled) >= 6
+    for task in tiled:
+        spaces = design_spaces(task.module, target)
+        assert all("sample_perfect_tile" in str(space.trace) for space in spaces), task.name
+
+
 @pytest.mark.slow
 def test_tasks_come_out_of_a_child_process_as_they_are(target, tmp_path):
     from pruner.tune.networks.extraction import LOG, extract_tasks

@@ -3,6 +3,8 @@
 Shapes in the names are checked where tests install jaxtyping's hook (``tests/conftest.py``).
 """
 
+import re
+
 import numpy as np
 from jaxtyping import Bool, Float, Int64
 from numpy.typing import NDArray
@@ -20,5 +22,5 @@ Keys = Int64[np.ndarray, " program"]  # equal vectors have equal keys, in every 
 
 def dtype_bytes(dtype: str) -> int:
     """Bytes of one element of a TVM dtype string; a bool and types below a byte take one."""
-    digits = "".join(c for c in dtype if c.isdigit())
-    return max(int(digits) // 8, 1) if digits else 1
+    bits = re.search(r"\d+", dtype)
+    return max(int(bits[0]) // 8, 1) if bits else 1

@@ -22,8 +22,9 @@ from pruner.errors import DataError
 class Device:
     """What every device states; use one of the two concrete kinds.
 
-    Numbers are per device as one kernel sees it. Peak rates are float32 with a multiply-add
-    counted as two operations. Raises `DataError` where a number is not positive and finite.
+    Numbers are per device as one kernel sees it. A peak rate counts a multiply-add as two
+    operations; `peak_flops_per_s` is that of float32. Raises `DataError` where a number is not
+    positive and finite.
     """
 
     kind: ClassVar[Literal["gpu", "cpu"]]
@@ -49,6 +50,10 @@ class GpuDevice(Device):
 
     The ``official_*`` constants are those of the public Pruner release (its device table in
     ``task_scheduler``) where they differ from the data sheet; `official` puts them in force.
+
+    Peaks of other types are dense, None where the device has no such units: ``half_flops_per_s`` is
+    float16 on the lanes of float32, two elements an instruction; ``tensor_*`` are matrix units,
+    whose float16 products may be added up in float32 or in float16, int8 ones in int32.
     """
 
     kind: ClassVar[Literal["gpu", "cpu"]] = "gpu"
@@ -70,9 +75,24 @@ class GpuDevice(Device):
     scalar_registers: bool = False  # addresses and counters live in registers of their own
     architecture: str | None = None  # as targets name it: -arch=sm_80, -mcpu=gfx906
     register_cap: int = 128  # registers per thread from which the analyzer counts spilling
+    shared_bytes_per_block_opt_in: int | None = None  # dynamic, that a kernel may ask for
+    half_flops_per_s: float | None = None
+    tensor_half_flops_per_s: float | None = None  # accumulated in float32
+    tensor_half_into_half_flops_per_s: float | None = None  # accumulated in float16
+    tensor_bfloat16_flops_per_s: float | None = None
+    tensor_int8_ops_per_s: float | None = None
     official_peak_flops_per_s: float | None = None
     official_dram_bytes_per_s: float | None = None
     official_num_sms: int | None = None
+
+    def tensor_ops_per_s(self, dtype: str, accumulator: str) -> float | None:
+        """Peak of the matrix units for operands of a type; None where they do not take it."""
+        return {
+            ("float16", "float32"): self.tensor_half_flops_per_s,
+            ("float16", "float16"): self.tensor_half_into_half_flops_per_s,
+            ("bfloat16", "float32"): self.tensor_bfloat16_flops_per_s,
+            ("int8", "int32"): self.tensor_int8_ops_per_s,
+        }.get((dtype, accumulator))
 
     def official(self) -> "GpuDevice":
         """Return this device with the constants of the public release in force."""

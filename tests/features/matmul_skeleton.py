@@ -1,8 +1,11 @@
 """Ansor's GPU skeleton of a matrix product, with room for any tiles."""
 
+from dataclasses import replace
 from typing import Any
 
+from pruner.program.dag.expr import Expr, rewrite
 from pruner.program.dag.operators import dag_for_workload
+from pruner.program.nests import LoopNests
 
 Tiles = tuple[int, int, int, int]  # vthread, thread, outer tile, inner tile
 
@@ -55,3 +58,16 @@ def matmul_steps(
         ["AN", 1, 1, 6],
         ["PR", 4, 0, f"auto_unroll_max_step${unroll}"],
     ]
+
+
+def in_type(nests: LoopNests, dtype: str) -> LoopNests:
+    """The same nests with every float in another type: operators' DAGs are float32."""
+
+    def rule(node: Expr) -> Expr:
+        return replace(node, dtype=dtype) if getattr(node, "dtype", "") == "float32" else node
+
+    for buffer in nests.buffers:
+        buffer.dtype = dtype
+    for store in nests.stores:
+        store.value = rewrite(store.value, rule)
+    return nests

@@ -39,7 +39,6 @@ from pruner.program.device import CpuDevice
 from pruner.program.nests import LoopNests
 
 Depths = Int[np.ndarray, " program"]  # places in the list of own loops
-_FLOAT_BYTES = 4
 _SHORT_REDUCTION = 16  # iterations that a compiler unrolls before it looks for vectors
 _COMPILER_UNROLLS = 64  # statements that it turns into one block by itself
 
@@ -64,7 +63,7 @@ class _CpuRow:
         self._num = statement.num
         self._loops = statement.loops
         self._own = [x for x in self._loops if x.is_own]
-        self._width = device.simd_bytes // _FLOAT_BYTES
+        self._width = device.simd_bytes // statement.lane_bytes
         self._iterations = extent_of(self._loops, self._num)
         self._marked = extent_of((x for x in self._own if x.mark == "vectorize"), self._num)
         self._body = self._unrolled_depth()

@@ -25,7 +25,7 @@ from pruner.features.symbols.table import GPU_COLUMNS, PerProgram, SymbolRow, Sy
 from pruner.program.index.affine import LoopVar
 from pruner.program.nests import GLOBAL, SHARED, LoopNests, Mark, Scope
 
-_BANKS = 32
+_BANKS, _BANK_BYTES = 32, 4
 
 
 def gpu_symbols(nests: LoopNests) -> Symbols:
@@ -97,6 +97,9 @@ class _GpuRow:
             "accumulators": self._s.write.count(self._spatial) if computes else 0.0,
             "spatial_body": self._spatial_body(),
             "special": self._iterations * operations.special,
+            "own_bytes": float(self._s.bytes_per_element),
+            "global_bytes": self._bytes_of_traffic(),
+            "half_share": operations.half / max(operations.flops, 1.0),
         }
 
     def _extent(self, loops: Iterable[StatementLoop]) -> PerProgram:
@@ -118,6 +121,17 @@ class _GpuRow:
             sources = sum(1 for a in self._s.reads if a.scope == GLOBAL)
             return self._tile() * self._extent(self._roles.path) * sources
         return self._total(self._touched(a, self._block_loops) for a in self._global)
+
+    def _bytes_of_traffic(self) -> PerProgram:
+        """Bytes of one element that the statement moves to or from global memory, on average."""
+        moved = [
+            np.ones(self._num) if self._stages else self._touched(a, self._block_loops)
+            for a in self._global
+        ]
+        if not moved:
+            return np.full(self._num, float(self._s.bytes_per_element))
+        sizes = [a.bytes_per_element for a in self._global]
+        return self._total(n * size for n, size in zip(moved, sizes, strict=True)) / sum(moved)
 
     def _unique(self, access: NestAccess) -> PerProgram:
         """Elements the kernel touches; of a staged tile's own loops no more than the tile.
@@ -206,7 +220,8 @@ class _GpuRow:
 
     def _conflict(self, access: NestAccess) -> PerProgram:
         stride, lanes = self._lane_of(access)
-        banks = np.gcd(stride.astype(np.int64), _BANKS)
+        words = np.maximum(stride * access.bytes_per_element // _BANK_BYTES, 1)
+        banks = np.gcd(words.astype(np.int64), _BANKS)
         return np.maximum(1, np.minimum(lanes, _BANKS) * banks / _BANKS)
 
     def _lane_of(self, access: NestAccess) -> tuple[PerProgram, PerProgram]:

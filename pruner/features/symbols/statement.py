@@ -36,26 +36,39 @@ ProgramMask = Bool[np.ndarray, " program"]
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """Operations of one iteration: ``flops`` (with min and max), ``special`` function calls."""
+    """Operations of one iteration: ``flops`` (with min and max), ``special`` function calls.
+
+    ``half``: those of the flops that work on 16-bit floats.
+    """
 
     flops: float
     special: float
+    half: float = 0.0
 
 
 def count_operations(value: Expr) -> Operations:
-    """Floating-point work of a value; index arithmetic inside loads does not count."""
-    flops = special = 0.0
+    """Arithmetic of a value of its own kind: on floats, or on integers where it is an integer.
+
+    Index arithmetic inside loads and conditions does not count.
+    """
+    counted = ("float", "bfloat") if _is_float(value.dtype) else ("float", "bfloat", "int", "uint")
+    flops = special = half = 0.0
     pending = [value]
     while pending:
         node = pending.pop()
         if isinstance(node, Load) or node.dtype == "bool":
             continue
-        if isinstance(node, Binary) and node.dtype.startswith("float"):
+        if isinstance(node, Binary) and node.dtype.startswith(counted):
             flops += 1
+            half += _is_float(node.dtype) and dtype_bytes(node.dtype) == 2
         if isinstance(node, Call) and node.name != "if_then_else":
             special += 1
         pending.extend(children(node))
-    return Operations(flops, special)
+    return Operations(flops, special, half)
+
+
+def _is_float(dtype: str) -> bool:
+    return dtype.startswith(("float", "bfloat"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -300,6 +313,20 @@ class NestStatement:
     def scope(self) -> Scope:
         """Where the statement's buffer is stored."""
         return self.buffer.scope
+
+    @property
+    def bytes_per_element(self) -> int:
+        """Size of one element that it writes."""
+        return dtype_bytes(self.buffer.dtype)
+
+    @property
+    def lane_bytes(self) -> int:
+        """Size of one lane where the statement runs in vectors: the widest element it handles.
+
+        Arithmetic on 16-bit floats is widened to float32, as compilers do for CPUs without it.
+        """
+        widest = max(a.bytes_per_element for a in (self.write, *self.reads))
+        return max(widest, 4) if count_operations(self.value).half else widest
 
 
 def nest_statements(nests: LoopNests) -> list[NestStatement]:

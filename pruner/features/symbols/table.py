@@ -76,6 +76,13 @@ EXTRA_COLUMNS: Columns = _columns(
         "before every index of the tile is constant",
     ),
     ("special", "calls", "function calls of one thread"),
+    ("own_bytes", "bytes", "of an element that the statement writes"),
+    (
+        "global_bytes",
+        "bytes",
+        "of an element of its global traffic, the mean over S5; own_bytes where it has none",
+    ),
+    ("half_share", "ratio", "share of its operations that work on 16-bit floats"),
 )
 GPU_COLUMNS: Columns = PAPER_COLUMNS + EXTRA_COLUMNS
 

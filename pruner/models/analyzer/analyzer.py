@@ -27,7 +27,6 @@ from pruner.program.te.skeleton import group_programs
 
 Form = Literal["paper", "hardware"]
 _CHUNK = 2048  # programs at once: arrays that stay in the caches
-_FLOAT_BYTES = 4
 _UNROLLED_VTHREADS = 16  # TVM unrolls fewer virtual threads; more stay a loop, which it refuses
 
 
@@ -119,10 +118,11 @@ class GpuAnalyzer(Analyzer):
         """Threads, virtual threads, shared memory and vectors within the limits of a block."""
         device = self.device
         threads = symbols["l1_para_info"]
-        shared_bytes = symbols["l1_mem_alloc"].sum(axis=0) * _FLOAT_BYTES
+        shared_bytes = (symbols["l1_mem_alloc"] * symbols["own_bytes"]).sum(axis=0)
+        element = np.maximum(symbols["own_bytes"], symbols["global_bytes"])
         fits = (threads <= device.max_threads_per_block).all(axis=0)
         fits &= shared_bytes <= device.shared_bytes_per_block
-        fits &= (symbols["vector"] * _FLOAT_BYTES <= device.vector_bytes).all(axis=0)
+        fits &= (symbols["vector"] * element <= device.vector_bytes).all(axis=0)
         fits &= (symbols["vthreads"] < _UNROLLED_VTHREADS).all(axis=0)
         return fits
 

@@ -24,7 +24,7 @@ from jaxtyping import Float
 from pruner.features.symbols.table import PerStatement, Symbols
 from pruner.program.device import CpuDevice
 
-_FLOAT_BYTES = 4.0
+_FLOAT32_BYTES = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ def cpu_latency_s(
 
 
 def _core_cycles(s: Symbols, device: CpuDevice, c: CpuRates, on: CpuSwitches) -> PerStatement:
-    width = device.simd_bytes / _FLOAT_BYTES
+    width = device.simd_bytes / _FLOAT32_BYTES  # of what flops_per_cycle_per_core counts
     lanes = s["lanes"] if on.lanes_c else np.full_like(s["lanes"], width)
     peak = device.flops_per_cycle_per_core / width * lanes  # operations a cycle with these lanes
     units = [s["comp_count"] / peak * np.where(s["automatic"] > 0, c.automatic, 1.0)]

@@ -23,13 +23,15 @@ from dataclasses import dataclass, fields
 import numpy as np
 from jaxtyping import Float
 
-from pruner.features.symbols.table import PerProgram, Symbols
+from pruner.features.symbols.table import PerProgram, PerStatement, Symbols
 from pruner.models.analyzer.constants import AnalyzerConstants
 from pruner.program.device import GpuDevice
 from pruner.program.nests import SHARED
 
-_BYTES = 4.0
-_SECTOR = 8.0  # elements of the smallest transfer between cache and memory (32 bytes)
+_WORD_BYTES = 4.0  # one register, and what the rates per element were fitted to
+_SECTOR_BYTES = 32.0  # the smallest transfer between cache and memory
+_WIDEST_BYTES = 16.0  # of one load or store
+_LANES = (1, 2, 4, 8, 16)  # of vectors that an instruction loads
 _LOAD_LANES = 32
 _SPILL_RAMP = 0.25  # from the first spilled register to the whole slow-down, share of the limit
 _OVERHEAD_S = 2e-6  # launch of a kernel
@@ -89,6 +91,8 @@ class _Staged:
         operands = symbols["l0_mem_alloc"][self._main].max(axis=0) - results
         # results live through the whole reduction, operands only until they are used
         self._tile = results + np.minimum(operands, constants.rates.live_operands)
+        words = symbols["own_bytes"][self._main].max(axis=0) / _WORD_BYTES
+        self._tile = self._tile * np.maximum(words, 1)  # smaller scalars take a whole register
         self._passes = symbols["passes"][self._staging].max(axis=0)
 
     def seconds(self) -> PerProgram:
@@ -122,7 +126,7 @@ class _Staged:
             device.max_blocks_per_sm, np.floor(device.max_threads_per_sm / self._lanes)
         )
         if self._on.occupancy_m:
-            shared = self._s["l1_mem_alloc"].sum(axis=0) * _BYTES
+            shared = (self._s["l1_mem_alloc"] * self._s["own_bytes"]).sum(axis=0)
             limit = np.minimum(limit, np.floor(device.shared_bytes_per_sm / shared))
             used = np.clip(self._tile + self._c.base_registers, 32, self._register_limit())
             limit = np.minimum(limit, np.floor(device.registers_per_sm / (used * self._lanes)))
@@ -131,7 +135,8 @@ class _Staged:
     def _arithmetic(self) -> PerProgram:
         s, c = self._s, self._c
         iterations = s["thread_iterations"][self._main].sum(axis=0)
-        out = s["l0_comp_count"][self._main].sum(axis=0) / 2 * c.multiply_add
+        work = s["l0_comp_count"] * self._cost_of_types()
+        out = work[self._main].sum(axis=0) / 2 * c.multiply_add
         if self._on.issue_c:
             loads = s["shared_loads"][self._main].sum(axis=0)
             least = s["shared_loads_least"][self._main].sum(axis=0)
@@ -143,6 +148,11 @@ class _Staged:
             body = np.maximum(s["unroll"][self._main].max(axis=0), c.unrolled_body)
             out = out + iterations / np.minimum(iterations / self._passes, body) * c.loop
         return out * self._slowdown()
+
+    def _cost_of_types(self) -> PerStatement:
+        """Cost of an operation in those of float32: 16-bit floats are not packed in pairs here."""
+        half = (self._device.half_flops_per_s or 2 * self._device.peak_flops_per_s) / 2
+        return 1 + self._s["half_share"] * (self._device.peak_flops_per_s / half - 1)
 
     def _slowdown(self) -> PerProgram:
         """What it costs when the tile does not live in registers."""
@@ -164,13 +174,16 @@ class _Staged:
         """Instructions of one thread that move operands in, and loads it waits for one by one."""
         s, c = self._s, self._c
         elements = s["issued"][self._staging] / (self._blocks * self._threads)
-        vector = s["vector"][self._staging]
-        cost = c.stage / np.clip(vector, 1, 4) ** c.vector_saving
+        vector, size = s["vector"][self._staging], s["global_bytes"][self._staging]
+        lanes = np.clip(vector, 1, _WIDEST_BYTES / size)
+        cost = c.stage / lanes**c.vector_saving
         if self._on.transaction_m:
-            rows = _SECTOR / np.clip(s["l2_trans_dim"][self._staging], 1, _SECTOR)
-            odd = np.where(np.isin(vector, (1, 2, 4)), 1, np.minimum(vector, 16))
+            sector = _SECTOR_BYTES / size
+            rows = sector / np.clip(s["l2_trans_dim"][self._staging], 1, sector)
+            loaded = np.isin(vector, _LANES) & (vector * size <= _WIDEST_BYTES)
+            odd = np.where(loaded, 1, np.minimum(vector, 16))
             cost = cost * (1 + c.short_rows * (rows - 1) + c.odd_vectors * (odd - 1))
-        waited = np.maximum(elements / np.clip(vector, 1, 4), self._passes)
+        waited = np.maximum(elements / lanes, self._passes)
         issue = elements * cost if self._on.issue_c else elements
         return issue.sum(axis=0), waited.sum(axis=0)
 
@@ -182,10 +195,10 @@ class _Staged:
         results = s["thread_iterations"][-1]
         if not self._on.transaction_m:
             return results * c.write
-        warp = float(self._device.warp_size)
+        warp, sector = float(self._device.warp_size), _SECTOR_BYTES / s["global_bytes"][-1]
         lanes = np.minimum(s["lane_extent"][-1], warp)
-        span = np.maximum(lanes * np.minimum(s["lane_step"][-1], _SECTOR) / _SECTOR, 1)
-        requests = np.maximum(warp / lanes * span / (warp / _SECTOR), 1)
+        span = np.maximum(lanes * np.minimum(s["lane_step"][-1], sector) / sector, 1)
+        requests = np.maximum(warp / lanes * span / (warp / sector), 1)
         return results * c.write * (1 + c.scattered_write * (requests - 1))
 
     def _memory_s(self) -> PerProgram:
@@ -195,9 +208,10 @@ class _Staged:
             repeated = np.maximum(moved - unique, 0)
             moved = np.minimum(unique, moved) + c.repeated_traffic * repeated
         if self._on.transaction_m:
-            run = np.maximum(s["l2_trans_dim"], 1)
+            run = np.maximum(s["l2_trans_dim"], 1) * s["global_bytes"] / _WORD_BYTES
             moved = moved * (run + c.row_elements) / run
-        return c.traffic * _BYTES * moved.sum(axis=0) / self._device.dram_bytes_per_s
+        bytes_ = (moved * s["global_bytes"]).sum(axis=0)
+        return c.traffic * bytes_ / self._device.dram_bytes_per_s
 
 
 def _direct_s(
@@ -209,7 +223,7 @@ def _direct_s(
     lanes = np.ceil(threads / device.warp_size) * device.warp_size
     resident = np.minimum(device.max_blocks_per_sm, np.floor(device.max_threads_per_sm / lanes))
     busy = np.minimum(1, resident * threads / device.max_threads_per_sm)
-    seconds = _BYTES * s["unique"] / device.dram_bytes_per_s
+    seconds = s["global_bytes"] * s["unique"] / device.dram_bytes_per_s
     if on.occupancy_m:
         seconds = seconds * (1 + c.idle_threads) * (busy + c.idle_threads) / busy
     if on.latency_c:

@@ -31,8 +31,6 @@ from pruner.features.symbols.table import PerStatement, Symbols
 from pruner.program.device import GpuDevice
 from pruner.program.nests import SHARED
 
-_BYTES = 4.0  # float32
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaperSwitches:
@@ -57,10 +55,18 @@ def paper_latency_s(
 ) -> Float[np.ndarray, " program"]:
     """Predicted seconds of N programs (Eq. 1 and the penalties of this module)."""
     on = switches or PaperSwitches()
-    compute = device.peak_flops_per_s * _compute_penalties(symbols, device, on)
+    compute = _peak(symbols, device) * _compute_penalties(symbols, device, on)
     memory = device.dram_bytes_per_s * _memory_penalties(symbols, device, on)
-    seconds = symbols["l2_comp_count"] / compute + symbols["l2_mem_footprint"] * _BYTES / memory
+    bytes_ = symbols["l2_mem_footprint"] * symbols["global_bytes"]
+    seconds = symbols["l2_comp_count"] / compute + bytes_ / memory
     return seconds.sum(axis=0)
+
+
+def _peak(s: Symbols, device: GpuDevice) -> PerStatement:
+    """T_p of a statement's types: the harmonic mean of the peaks, by operations."""
+    half = device.half_flops_per_s or device.peak_flops_per_s
+    slower = 1 + s["half_share"] * (device.peak_flops_per_s / half - 1)
+    return device.peak_flops_per_s / slower
 
 
 def _compute_penalties(s: Symbols, device: GpuDevice, on: PaperSwitches) -> PerStatement:
@@ -88,15 +94,14 @@ def _memory_penalties(s: Symbols, device: GpuDevice, on: PaperSwitches) -> PerSt
         registers = np.where(staging, served, s["l0_mem_alloc"])
         out = out * np.minimum(device.register_cap / np.maximum(registers, 1), 1)
     if on.shared_m:
-        shared = np.where(staging, s["l1_mem_alloc"].sum(axis=0), 0)
-        capacity = device.shared_bytes_per_block / _BYTES
-        out = out * np.minimum(capacity / np.maximum(shared, 1), 1)
+        shared = np.where(staging, (s["l1_mem_alloc"] * s["own_bytes"]).sum(axis=0), 0)
+        out = out * np.minimum(device.shared_bytes_per_block / np.maximum(shared, 1), 1)
     if on.transaction_m:
         run = np.maximum(s["l2_trans_dim"], 1)
-        out = out * _filled(run, device.transaction_bytes / _BYTES)
+        out = out * _filled(run, device.transaction_bytes / s["global_bytes"])
     return out
 
 
-def _filled(used: PerStatement, unit: float) -> PerStatement:
+def _filled(used: PerStatement, unit: PerStatement | float | int) -> PerStatement:
     """Share of the last unit that is used: ``used / (unit ceil(used / unit))``."""
     return used / (np.ceil(used / unit) * unit)

@@ -16,7 +16,7 @@ from pruner.progress import Tell
 from pruner.search.failures import AvoidFailures, FailureModel
 from pruner.search.policy import Learner, PolicySettings
 from pruner.tune.measure.measurer import Check
-from pruner.tune.measure.numerics import Arguments, tolerance
+from pruner.tune.measure.numerics import tolerance
 from pruner.tune.phases import Phases
 from pruner.tune.rivals.rival import RivalProcess, RivalSearch
 from pruner.tune.run.learning import LiveLearner, SharedModel
@@ -57,7 +57,6 @@ def prepare(workloads: Sequence[Workload], options: TuneOptions, context: RunCon
     for number, workload in enumerate(workloads):
         wanted = arguments(workload.module)
         context.tell(described(workload))
-        _tell_of_precision(workload, wanted, options, context)
         policy = options.policy
         assert not isinstance(policy, RivalProcess), policy
         search: LiveSearch
@@ -185,17 +184,6 @@ def _has_programs(space: LiveSpace) -> bool:
     except PrunerError:
         return False
     return True
-
-
-def _tell_of_precision(
-    workload: Workload, wanted: Arguments, options: TuneOptions, context: RunContext
-) -> None:
-    other = sorted({dtype for _, dtype in wanted} - {"float32"})
-    if other and options.analyzer is not None:
-        context.tell(
-            f"{workload.name}: {', '.join(other)} is drafted as if it were float32 "
-            "(4 bytes an element, peak and lanes of float32)"
-        )
 
 
 def _untuned_s(task: LiveTask, context: RunContext) -> float | None:

@@ -8,7 +8,7 @@ from pruner.program.device import CpuDevice, load_device
 from pruner.program.te.apply import apply
 from pruner.program.te.lower import lower
 from pruner.program.te.skeleton import group_programs
-from tests.features.matmul_skeleton import matmul_dag
+from tests.features.matmul_skeleton import in_type, matmul_dag
 from tests.places import CONF
 
 PLATFORMS = CONF / "platform"
@@ -35,9 +35,9 @@ def tiled_steps(n, rows, columns, inner, *, unroll=64, vector=True):
     return [*steps, ["AN", 2, 8, 2]] if vector else steps
 
 
-def symbols_of(steps, n, name="cpu-avx2"):
+def symbols_of(steps, n, name="cpu-avx2", dtype="float32"):
     group = group_programs([steps])[0][0]
-    nests = lower(apply(matmul_dag(n, n, n), group.skeleton, group.decisions))
+    nests = in_type(lower(apply(matmul_dag(n, n, n), group.skeleton, group.decisions)), dtype)
     symbols = cpu_symbols(nests, device(name))
     return {c.name: float(symbols[c.name][-1, 0]) for c in symbols.columns}
 
@@ -82,6 +82,18 @@ def test_lanes_of_odd_vectors(columns, marked, automatic):
     for vector, expected in ((True, marked), (False, automatic)):
         steps = tiled_steps(n, (1, 1, 1), (1, 1, columns), 1, unroll=0, vector=vector)
         assert symbols_of(steps, n)["lanes"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "lanes", "bytes_"), [("float16", 8, 2), ("float64", 4, 8), ("int8", 32, 1)]
+)
+def test_lanes_and_bytes_of_other_types(dtype, lanes, bytes_):
+    """AVX2 has 32 bytes; it has no arithmetic on float16, which compilers widen to float32."""
+    n = 128
+    s = symbols_of(tiled_steps(n, (4, 1, 1), (1, 1, 64), 4), n, dtype=dtype)
+    assert s["lanes"] == lanes
+    assert s["unique"] == 3 * n * n * bytes_
+    assert s["comp_count"] == 2 * n**3
 
 
 def test_traffic_of_a_plain_matrix_product():

@@ -3,14 +3,16 @@
 import numpy as np
 import pytest
 
+from pruner.arrays import dtype_bytes
 from pruner.features.symbols.gpu import gpu_symbols
-from pruner.features.symbols.statement import nest_statements
+from pruner.features.symbols.statement import Operations, count_operations, nest_statements
 from pruner.features.symbols.table import CPU_COLUMNS, GPU_COLUMNS, OFFICIAL_COLUMNS, fill
+from pruner.program.dag.expr import Binary, Cast, Const, Load
 from pruner.program.dag.operators import dag_for_workload
 from pruner.program.te.apply import apply
 from pruner.program.te.lower import lower
 from pruner.program.te.skeleton import group_programs
-from tests.features.matmul_skeleton import matmul_dag, matmul_steps
+from tests.features.matmul_skeleton import in_type, matmul_dag, matmul_steps
 
 CASES = {  # m, n, k, rows and columns as (vthread, thread, outer, inner), reduce (outer to inner)
     "e1": (128, 128, 128, (1, 8, 2, 2), (1, 8, 2, 2), (4, 2)),
@@ -19,11 +21,11 @@ CASES = {  # m, n, k, rows and columns as (vthread, thread, outer, inner), reduc
 }
 
 
-def symbols_by_stage(dag, steps):
+def symbols_by_stage(dag, steps, dtype="float32"):
     """Columns [C, N] by the name of the statement's stage; all steps have one skeleton."""
     groups, _ = group_programs(steps)
     assert len(groups) == 1
-    nests = lower(apply(dag, groups[0].skeleton, groups[0].decisions))
+    nests = in_type(lower(apply(dag, groups[0].skeleton, groups[0].decisions)), dtype)
     names = [statement.buffer.name for statement in nest_statements(nests)]
     return dict(zip(names, gpu_symbols(nests).values, strict=True))
 
@@ -92,7 +94,8 @@ def body(extents, spatial):
 class Product:
     """Every column of a tiled matrix product, written as formulas of its tiles."""
 
-    def __init__(self, size, rows, columns, reduce, vectors, unroll):
+    def __init__(self, size, rows, columns, reduce, vectors, unroll, element_bytes=4):
+        self.element_bytes = element_bytes
         (self.m, self.n, self.k), self.vectors, self.unroll = size, vectors, unroll
         self.vi, self.ti, self.oi, self.ii = rows
         self.vj, self.tj, self.oj, self.ij = columns
@@ -105,6 +108,7 @@ class Product:
             "l1_para_info": self.threads, "l2_para_info": self.blocks, "unroll": unroll,
             "passes": 1, "vthreads": self.vi * self.vj, "vector": 1,
             "lane_step": 1, "lane_extent": 1,
+            "own_bytes": element_bytes, "global_bytes": element_bytes,
         }  # fmt: skip
 
     def fetch(self, height, width, whole, vector, unique):
@@ -141,12 +145,16 @@ class Product:
             + b * self.conflict(self.tj, self.oj * self.ij),
             "inner_tile": self.ii * self.ij * vthreads,
             "accumulators": self.rows * self.columns,
+            "half_share": float(self.element_bytes == 2),
             "spatial_body": inside * vthreads,
         }  # fmt: skip
 
-    @staticmethod
-    def conflict(lanes, stride):
-        """Ways of a bank conflict: lanes at a stride meet in 32 / gcd(stride, 32) banks."""
+    def conflict(self, lanes, elements):
+        """Ways of a bank conflict: lanes at a stride meet in 32 / gcd(stride, 32) banks.
+
+        A bank is four bytes wide; what is inside one bank is no conflict.
+        """
+        stride = max(elements * self.element_bytes // 4, 1)
         return 1 if lanes == 1 else max(1, min(lanes, 32) * np.gcd(stride, 32) / 32)
 
     def write(self):
@@ -178,13 +186,14 @@ class Product:
         }
 
 
-def random_tilings(rng, size, count):
+def random_tilings(rng, size, count, element_bytes=4):
     """Perfect tilings of a matrix product; fetches by three need not come out even."""
     for _ in range(count):
         rows, columns = (tuple(int(x) for x in rng.choice([1, 2, 4], 4)) for _ in range(2))
         reduce = tuple(int(x) for x in rng.choice([1, 2, 8], 2))
         vectors = tuple(int(x) for x in rng.choice([1, 2, 3], 2))
-        yield Product(size, rows, columns, reduce, vectors, int(rng.choice([0, 64, 512])))
+        unroll = int(rng.choice([0, 64, 512]))
+        yield Product(size, rows, columns, reduce, vectors, unroll, element_bytes)
 
 
 def steps_of(p: Product):
@@ -194,11 +203,13 @@ def steps_of(p: Product):
     )
 
 
-@pytest.mark.parametrize("size", [(512, 256, 512), (256, 256, 64)])
-def test_every_column_is_its_formula_on_perfect_tilings(size):
-    products = list(random_tilings(np.random.default_rng(0), size, 80))
+@pytest.mark.parametrize(
+    ("size", "dtype"), [((512, 256, 512), "float32"), ((256, 256, 64), "float16")]
+)
+def test_every_column_is_its_formula_on_perfect_tilings(size, dtype):
+    products = list(random_tilings(np.random.default_rng(0), size, 80, dtype_bytes(dtype)))
     m, n, k = size
-    found = symbols_by_stage(matmul_dag(m, k, n), [steps_of(p) for p in products])
+    found = symbols_by_stage(matmul_dag(m, k, n), [steps_of(p) for p in products], dtype)
     for number, product in enumerate(products):
         for stage, expected in product.statements().items():
             ours = dict(zip((c.name for c in GPU_COLUMNS), found[stage][:, number], strict=True))
@@ -271,3 +282,15 @@ def test_a_column_that_is_not_computed_or_not_in_the_table_is_refused():
         fill(OFFICIAL_COLUMNS, [{k: v for k, v in row.items() if k != "reuse"}], 3)
     with pytest.raises(KeyError, match="heat"):
         fill(OFFICIAL_COLUMNS, [row | {"heat": 1.0}], 3)
+
+
+def test_operations_are_counted_in_the_type_of_the_value():
+    half = Binary("mul", Load(0, (), "float16"), Load(1, (), "float16"), "float16")
+    assert count_operations(half) == Operations(flops=1, special=0, half=1)
+    widened = Binary("add", Load(2, (), "float32"), Cast(half, "float32"), "float32")
+    assert count_operations(widened) == Operations(flops=2, special=0, half=1)
+    small = Cast(Load(0, (), "int8"), "int32")
+    products = Binary("add", Load(2, (), "int32"), Binary("mul", small, small, "int32"), "int32")
+    assert count_operations(products).flops == 2
+    counter = Binary("add", Load(2, (), "int32"), Const(1), "int32")  # an index, beside floats
+    assert count_operations(Cast(counter, "float32")).flops == 0

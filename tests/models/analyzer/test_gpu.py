@@ -20,7 +20,7 @@ from pruner.program.device import GpuDevice, load_device
 from pruner.program.te.apply import apply
 from pruner.program.te.lower import lower
 from pruner.program.te.skeleton import group_programs
-from tests.features.matmul_skeleton import matmul_dag, matmul_steps
+from tests.features.matmul_skeleton import in_type, matmul_dag, matmul_steps
 from tests.places import CONF
 
 EXAMPLES = [  # docs/paper.md 2.6: platform, shape m n k, rows, columns, reduce, milliseconds
@@ -110,10 +110,36 @@ def test_penalties_of_the_paper_form_by_hand_where_registers_spill():
     assert analyzer.latency_s(symbols)[0] == pytest.approx(compute_s + a_s + b_s + write_s)
 
 
-def symbols_of(dag: ComputeDAG, steps: list) -> Symbols:
+def test_paper_form_by_hand_in_half_precision():
+    """E1 again: half the bytes, twice the elements in a transaction, the peak of float16."""
+    m, n, k = 128, 128, 128
+    steps = [matmul_steps(m, k, n, *EXAMPLES[0][2:5])]
+    symbols = symbols_of(matmul_dag(m, k, n), steps, "float16")
+    analyzer = load_analyzer(CONF, "a100_40", form="paper", without="c")
+    device = analyzer.device
+    compute_s = 2 * 128**3 / (4 * device.peak_flops_per_s)  # [ampere]: 78 of 19.5 TFLOPS
+    a_s = 65536 * 2 / (device.dram_bytes_per_s * 8 / 64)  # runs of 8 of 64 elements
+    b_s = 65536 * 2 / (device.dram_bytes_per_s * 32 / 64)
+    write_s = 16384 * 2 / (device.dram_bytes_per_s * 32 / 64)
+    assert analyzer.latency_s(symbols)[0] == pytest.approx(
+        compute_s + a_s + b_s + write_s, rel=1e-4
+    )
+
+
+def test_limits_count_the_bytes_of_a_type():
+    """Two tiles of 128 x 64: 64 KiB of float32 are over the limit, 32 KiB of float16 are not."""
+    steps = [matmul_steps(256, 256, 256, (1, 16, 4, 2), (1, 16, 4, 2), (8, 8))]
+    analyzer, dag = load_analyzer(CONF, "a100"), matmul_dag(256, 256, 256)
+    for dtype, fits in (("float32", False), ("float16", True)):
+        symbols = symbols_of(dag, steps, dtype)
+        assert symbols["l1_mem_alloc"].sum() == 2 * 128 * 64
+        assert analyzer.fits_limits(symbols).tolist() == [fits]
+
+
+def symbols_of(dag: ComputeDAG, steps: list, dtype: str = "float32") -> Symbols:
     """GPU symbols of step lists of one skeleton."""
     (group,) = group_programs(steps)[0]
-    return gpu_symbols(lower(apply(dag, group.skeleton, group.decisions)))
+    return gpu_symbols(in_type(lower(apply(dag, group.skeleton, group.decisions)), dtype))
 
 
 def steps_of(rng: np.random.Generator, count: int) -> list:

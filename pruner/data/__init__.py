@@ -8,6 +8,7 @@ it is quarantined with file, line and reason, and reading goes on; a failed meas
 * `tasks`: whole tasks at once, what other rooms consume
 * `stream`: lines of a file, plain or compressed, up to the first damage
 * `parse`: the validity rule
+* `limits`: how long, how many and how deep what is read may be
 * `steps`: the vocabulary of schedule steps that the rule knows
 * `quarantine`: lines that are not records, counted and reported
 * `workload`: workload keys, and when two are the same work

@@ -6,11 +6,12 @@ A line is a record when all of this holds:
    [stages, steps]]`` and ``r = [costs, error_no, all_cost_s, timestamp]`` (record format v0.6;
    further keys and further members of the first list are ignored);
 2. the workload key is a JSON list that starts with the operator's name, no size in it beyond 2^31;
-   the target is non-empty text; the hardware parameters are integers;
+   the target is non-empty text; the hardware parameters are integers; no key is written twice;
 3. every step is of a known kind with the right fields (`pruner.data.steps`), split extents and the
    product of each split's lengths in [1, 2^31];
 4. `error_no` is an integer, `all_cost_s` finite and not negative, `timestamp` a finite number;
-5. where `error_no` is 0, there is at least one cost and each is in (0 s, 1e5 s).
+5. where `error_no` is 0, there is at least one cost and each is in (0 s, 1e5 s);
+6. nothing is longer, deeper or larger than `pruner.data.limits` says.
 
 A record with another `error_no` is a failed measurement: a record with ``valid=False``, whose costs
 are filler. A second record of the same program (workload key, target, steps) in one file is a
@@ -21,12 +22,17 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
-from math import isfinite
 from pathlib import Path
+from sys import float_info
 from typing import Any, NamedTuple
 
 import orjson
 
+from pruner.data.limits import (
+    MAX_HARDWARE_PARAMS,
+    MAX_INTEGER,
+    MAX_TEXT_CHARS,
+)
 from pruner.data.quarantine import MalformedError, Quarantine, Reason
 from pruner.data.steps import StepChecker
 from pruner.data.stream import read_lines
@@ -62,7 +68,8 @@ class LineParser:
     """Parses lines of one or many files; remembers headers and step structures already checked."""
 
     def __init__(self) -> None:
-        self._headers: dict[tuple[str, str, tuple[int, ...]], Header] = {}
+        # with the colons in the texts of each: see `_refuse_doubled_keys`
+        self._headers: dict[tuple[str, str, tuple[int, ...]], tuple[Header, int]] = {}
         self._steps = StepChecker()
 
     def parse(self, line: bytes) -> ParsedLine:
@@ -71,6 +78,15 @@ class LineParser:
         Raises:
             MalformedError: with the reason code and what was found.
         """
+        try:
+            return self._parse(line)
+        except (MalformedError, MemoryError):
+            raise
+        except Exception as error:  # one line costs itself, whatever is in it
+            detail = f"{type(error).__name__}: {error}"[:120]
+            raise MalformedError(Reason.BAD_LINE, detail) from error
+
+    def _parse(self, line: bytes) -> ParsedLine:
         try:
             raw = orjson.loads(line)
         except orjson.JSONDecodeError:
@@ -85,9 +101,12 @@ class LineParser:
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise MalformedError(Reason.MISSING_FIELD, _explain(raw)) from error
         try:
-            known = self._headers.get(header) or self._learn_header(header)
+            known, colons = self._headers.get(header) or self._learn_header(header)
         except TypeError as error:  # a list where a name or a number should be
             raise MalformedError(Reason.BAD_FIELD, f"header {header!r:.80}") from error
+        # Each key has a colon of its own: no more of them, no key twice. An escape can hide one.
+        if line.count(b":") != len(raw) + colons or (colons and b"\\u" in line):
+            _refuse_doubled_keys(line)
         text, structure = self._steps.check(steps)
         return ParsedLine(
             header=known,
@@ -97,22 +116,25 @@ class LineParser:
             costs_s=_costs(costs, error_no),
             error_no=error_no,
             all_cost_s=_seconds(all_cost_s, "all_cost_s"),
-            timestamp=int(_seconds(timestamp, "timestamp")),
+            timestamp=int(_seconds(timestamp, "timestamp", MAX_INTEGER)),
             origin=_origin(raw),
         )
 
-    def _learn_header(self, header: tuple[Any, Any, tuple[Any, ...]]) -> Header:
+    def _learn_header(self, header: tuple[Any, Any, tuple[Any, ...]]) -> tuple[Header, int]:
         workload_key, target, hardware_params = header
         if not isinstance(workload_key, str):
             raise MalformedError(Reason.BAD_FIELD, "the workload key is not text")
-        if not isinstance(target, str) or not target:
-            raise MalformedError(Reason.BAD_FIELD, "the target is not text")
-        if any(type(number) is not int for number in hardware_params):
+        if not isinstance(target, str) or not 0 < len(target) <= MAX_TEXT_CHARS:
+            raise MalformedError(Reason.BAD_FIELD, f"the target is no text up to {MAX_TEXT_CHARS}")
+        if len(hardware_params) > MAX_HARDWARE_PARAMS or any(
+            type(number) is not int or abs(number) > MAX_INTEGER for number in hardware_params
+        ):
             raise MalformedError(Reason.BAD_FIELD, "the hardware parameters are not integers")
         parse_workload(workload_key)
         known = Header(workload_key=workload_key, target=target, hardware_params=hardware_params)
-        self._headers[header] = known
-        return known
+        colons = workload_key.count(":") + target.count(":")
+        self._headers[header] = known, colons
+        return known, colons
 
 
 def parse_lines(
@@ -137,11 +159,26 @@ def parse_lines(
 def _loads_with_nan(line: bytes) -> Any:
     """Second opinion of the standard library, which reads NaN and Infinity."""
     try:
-        return json.loads(line.decode("utf-8"))
+        raw = json.loads(line.decode("utf-8"))
+        orjson.dumps(raw)  # refuses what no other reader takes: lone surrogates, 65-bit integers
     except UnicodeDecodeError as error:
         raise MalformedError(Reason.NOT_UTF8, f"byte {error.start}") from error
-    except (ValueError, RecursionError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise MalformedError(Reason.MALFORMED_JSON, str(error)[:120]) from error
+    return raw
+
+
+def _refuse_doubled_keys(line: bytes) -> None:
+    """Read a line once more, slowly: readers differ in which of two values of a key they take."""
+
+    def once(pairs: list[tuple[str, Any]]) -> None:
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise MalformedError(Reason.DOUBLED_KEY, f"{name[:40]!r} is written twice")
+            seen.add(name)
+
+    json.loads(line, object_pairs_hook=once)
 
 
 def _explain(raw: dict[str, Any]) -> str:
@@ -157,7 +194,7 @@ def _explain(raw: dict[str, Any]) -> str:
 
 
 def _costs(costs: Any, error_no: Any) -> tuple[float, ...]:
-    if type(error_no) is not int:
+    if type(error_no) is not int or abs(error_no) > MAX_INTEGER:
         raise MalformedError(Reason.BAD_FIELD, f"error_no is {error_no!r:.40}")
     if type(costs) is not list:
         raise MalformedError(Reason.BAD_FIELD, "the costs are not a list")
@@ -172,8 +209,9 @@ def _costs(costs: Any, error_no: Any) -> tuple[float, ...]:
     return tuple(map(float, costs))
 
 
-def _seconds(value: Any, name: str) -> float:
-    if type(value) not in (float, int) or not isfinite(value) or value < 0:
+def _seconds(value: Any, name: str, largest: float = float_info.max) -> float:
+    # The comparison is false for NaN too.
+    if type(value) not in (float, int) or not 0 <= value < largest:
         raise MalformedError(Reason.BAD_FIELD, f"{name} is {value!r:.40}")
     return float(value)
 

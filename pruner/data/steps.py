@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from pruner.data.limits import MAX_LENGTHS, MAX_SPLIT_LOOPS, MAX_STEPS, MAX_STRUCTURES
 from pruner.data.quarantine import MalformedError, Reason
 from pruner.data.workload import MAX_EXTENT
 
@@ -45,6 +46,7 @@ class StepChecker:
 
     def __init__(self) -> None:
         self._known: dict[bytes, tuple[int, list[str], list[int]]] = {}
+        self._count = 0
 
     def check(self, steps: Any) -> tuple[bytes, int]:
         """Return (canonical JSON of the steps, number of their structure).
@@ -52,7 +54,10 @@ class StepChecker:
         Raises:
             MalformedError: not a list of known steps with possible extents.
         """
-        text = orjson.dumps(steps)
+        try:
+            text = orjson.dumps(steps)
+        except TypeError as error:  # nested without end
+            raise MalformedError(Reason.BAD_STEP, str(error)[:80]) from error
         # With digits deleted an empty list would look like a list of one number: mark it first.
         marked = text.replace(b"[]", b"[!]") if b"[]" in text else text
         key = marked.translate(None, _DIGITS)
@@ -71,12 +76,19 @@ class StepChecker:
         """Check every field of the first record of a structure and remember the structure."""
         if not isinstance(steps, list):
             raise MalformedError(Reason.BAD_FIELD, "the steps are not a list")
+        if len(steps) > MAX_STEPS:
+            raise MalformedError(Reason.BAD_STEP, f"{len(steps)} steps, more than {MAX_STEPS}")
         for position, step in enumerate(steps):
             _check_step(position, step)
         tags = [step[0] for step in steps]
         splits = [position for position, tag in enumerate(tags) if tag == "SP"]
-        structure = len(self._known)
-        self._known[key] = (structure, tags, splits)
+        loops = sum(len(steps[position][4]) for position in splits)
+        if loops > MAX_SPLIT_LOOPS:
+            detail = f"splits into {loops} loops, more than {MAX_SPLIT_LOOPS}"
+            raise MalformedError(Reason.BAD_STEP, detail)
+        structure, self._count = self._count, self._count + 1
+        if structure < MAX_STRUCTURES:
+            self._known[key] = (structure, tags, splits)
         return structure
 
 
@@ -98,7 +110,7 @@ def _check_step(position: int, step: Any) -> None:
 
 def _check_extent(position: int, step: list[Any], kind: str, value: Any) -> None:
     values = value if kind == "E" else [value]
-    if not isinstance(values, list) or not values:
+    if not isinstance(values, list) or not 0 < len(values) <= MAX_LENGTHS:
         raise MalformedError(Reason.BAD_STEP, f"step {position}: {_short(step)}")
     for number in values:
         if isinstance(number, bool) or not isinstance(number, int | float):

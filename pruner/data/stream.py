@@ -9,22 +9,106 @@ import lzma
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Protocol
 
 import zstandard
 
+from pruner.data.limits import (
+    MAX_FILE_BYTES,
+    MAX_LINE_BYTES,
+    MAX_LINES,
+    PIECE_BYTES,
+    XZ_MEMORY_BYTES,
+    ZSTD_INPUT_BYTES,
+)
 from pruner.data.quarantine import Quarantine, Reason
 
 CHUNK_BYTES = 1 << 16
-MAX_LINE_BYTES = 1 << 24  # records are a few kilobytes; anything this long is not one
 BOM = b"\xef\xbb\xbf"
 
-_OPENERS: dict[bytes, Callable[[], Any]] = {
-    b"\x1f\x8b": lambda: zlib.decompressobj(wbits=31),
-    b"\xfd7zXZ\x00": lzma.LZMADecompressor,
-    b"\x28\xb5\x2f\xfd": lambda: zstandard.ZstdDecompressor().decompressobj(),
-}
 _DECODE_ERRORS = (zlib.error, lzma.LZMAError, zstandard.ZstdError, EOFError)
+
+
+class _Decoder(Protocol):
+    """One member (frame) of a compressed file; `rest` is what lay behind its end."""
+
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def rest(self) -> bytes: ...
+
+    def feed(self, compressed: bytes) -> Iterator[bytes]: ...
+
+
+class _Gzip:
+    def __init__(self) -> None:
+        self._decoder = zlib.decompressobj(wbits=31)
+
+    @property
+    def eof(self) -> bool:
+        return self._decoder.eof
+
+    @property
+    def rest(self) -> bytes:
+        return self._decoder.unused_data
+
+    def feed(self, compressed: bytes) -> Iterator[bytes]:
+        piece = b""
+        while compressed or len(piece) == PIECE_BYTES:  # a full piece: there may be more
+            piece = self._decoder.decompress(compressed, PIECE_BYTES)
+            compressed = self._decoder.unconsumed_tail
+            yield piece
+
+
+class _Xz:
+    def __init__(self) -> None:
+        self._decoder = lzma.LZMADecompressor(memlimit=XZ_MEMORY_BYTES)
+
+    @property
+    def eof(self) -> bool:
+        return self._decoder.eof
+
+    @property
+    def rest(self) -> bytes:
+        return self._decoder.unused_data
+
+    def feed(self, compressed: bytes) -> Iterator[bytes]:
+        yield self._decoder.decompress(compressed, PIECE_BYTES)
+        while not (self._decoder.needs_input or self._decoder.eof):
+            yield self._decoder.decompress(b"", PIECE_BYTES)
+
+
+class _Zstandard:
+    def __init__(self) -> None:
+        self._decoder = zstandard.ZstdDecompressor().decompressobj()
+        self._behind = b""
+
+    @property
+    def eof(self) -> bool:
+        return self._decoder.eof
+
+    @property
+    def rest(self) -> bytes:
+        return self._decoder.unused_data + self._behind
+
+    def feed(self, compressed: bytes) -> Iterator[bytes]:
+        for start in range(0, len(compressed), ZSTD_INPUT_BYTES):
+            some = self._decoder.decompress(compressed[start : start + ZSTD_INPUT_BYTES])
+            if len(some) <= PIECE_BYTES:
+                yield some
+            else:
+                yield from (some[i : i + PIECE_BYTES] for i in range(0, len(some), PIECE_BYTES))
+            if self._decoder.eof:
+                self._behind = compressed[start + ZSTD_INPUT_BYTES :]
+                return
+
+
+_DECODERS: dict[bytes, Callable[[], _Decoder]] = {
+    b"\x1f\x8b": _Gzip,
+    b"\xfd7zXZ\x00": _Xz,
+    b"\x28\xb5\x2f\xfd": _Zstandard,
+}
 
 
 class _DamagedStreamError(Exception):
@@ -43,22 +127,28 @@ def read_lines(path: Path, quarantine: Quarantine) -> Iterator[tuple[int, bytes,
     number = 0
     rest = b""
     skipping = False  # inside a line that is too long
+    too_long = f"longer than {MAX_LINE_BYTES} bytes"
     try:
         with path.open("rb") as handle:
-            for chunk in _chunks(handle):
+            for chunk in _limited(_chunks(handle)):
                 pieces = (rest + chunk).split(b"\n")
                 rest = pieces.pop()
                 for piece in pieces:
                     if skipping:
                         skipping = False
+                    elif len(piece) > MAX_LINE_BYTES:
+                        _report(quarantine, path, number, Reason.LINE_TOO_LONG, too_long, piece)
                     elif piece and not piece.isspace():
                         yield number, piece, True
                     number += 1
                 if len(rest) > MAX_LINE_BYTES:
                     if not skipping:
-                        detail = f"longer than {MAX_LINE_BYTES} bytes"
-                        _report(quarantine, path, number, Reason.LINE_TOO_LONG, detail, rest)
+                        _report(quarantine, path, number, Reason.LINE_TOO_LONG, too_long, rest)
                     rest, skipping = b"", True
+                if number > MAX_LINES:
+                    raise _DamagedStreamError(
+                        Reason.FILE_TOO_LARGE, f"more than {MAX_LINES} lines; divide it"
+                    )
     except _DamagedStreamError as damage:
         _report(quarantine, path, number, damage.reason, damage.detail, rest)
         return
@@ -78,12 +168,24 @@ def _report(
     quarantine.add(file=str(path), line=line, reason=reason, detail=detail, text=text)
 
 
+def _limited(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """The chunks as long as they are not too many bytes in all."""
+    left = MAX_FILE_BYTES
+    for chunk in chunks:
+        left -= len(chunk)
+        if left < 0:
+            raise _DamagedStreamError(
+                Reason.FILE_TOO_LARGE, f"more than {MAX_FILE_BYTES} bytes; divide it"
+            )
+        yield chunk
+
+
 def _chunks(handle: IO[bytes]) -> Iterator[bytes]:
     """Decompressed pieces of the file; raises `_DamagedStreamError` where it breaks off."""
     first = handle.read(CHUNK_BYTES)
-    for magic, opener in _OPENERS.items():
+    for magic, decoder in _DECODERS.items():
         if first.startswith(magic):
-            yield from _decompressed(handle, first, opener)
+            yield from _decompressed(handle, first, decoder)
             return
     chunk = first.removeprefix(BOM)
     while chunk:
@@ -92,7 +194,7 @@ def _chunks(handle: IO[bytes]) -> Iterator[bytes]:
 
 
 def _decompressed(
-    handle: IO[bytes], compressed: bytes, opener: Callable[[], Any]
+    handle: IO[bytes], compressed: bytes, opener: Callable[[], _Decoder]
 ) -> Iterator[bytes]:
     """Pieces of all members (frames) of a compressed file, one after the other."""
     decoder = opener()
@@ -101,15 +203,15 @@ def _decompressed(
         try:
             if decoder.eof:
                 decoder, started = opener(), False
-            chunk = decoder.decompress(compressed)
+            for piece in decoder.feed(compressed):
+                if piece:
+                    yield piece
         except _DECODE_ERRORS as error:
             raise _DamagedStreamError(Reason.CORRUPT_STREAM, str(error)) from error
         started = True
-        if chunk:
-            yield chunk
         if decoder.eof:
             # Zero padding after a member is allowed; tape and block writers leave it.
-            compressed = decoder.unused_data.lstrip(b"\0") or handle.read(CHUNK_BYTES).lstrip(b"\0")
+            compressed = decoder.rest.lstrip(b"\0") or handle.read(CHUNK_BYTES).lstrip(b"\0")
         else:
             compressed = handle.read(CHUNK_BYTES)
     if started and not decoder.eof:

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from jaxtyping import Bool, Float64, Int32, Int64, UInt64
 
+from pruner.data.limits import MAX_HELD_BYTES
 from pruner.data.parse import Header, LineParser, ParsedLine, parse_lines
 from pruner.data.quarantine import Quarantine, Reason
 from pruner.data.workload import ParsedKey, fused_from_name, parse_workload
@@ -165,7 +166,17 @@ def _collect(
     """(line number, record) of every row that stays, by task."""
     rows: dict[Header, list[tuple[int, ParsedLine]]] = {}
     kept: dict[tuple[Header, int], int] = {}  # program -> position among its task's rows
+    held = 0
     for number, line, parsed in parse_lines(path, quarantine, parser):
+        held += len(line)
+        if held > MAX_HELD_BYTES:
+            quarantine.add(
+                file=str(path),
+                line=number,
+                reason=Reason.FILE_TOO_LARGE,
+                detail=f"records up to here have {MAX_HELD_BYTES} bytes; divide the file",
+            )
+            break
         task_rows = rows.setdefault(parsed.header, [])
         if duplicates == "drop":
             program = (parsed.header, parsed.digest)

@@ -8,12 +8,13 @@ Imported in the Ansor environment too, so all that it imports is of the standard
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
+from pruner.data.limits import MAX_KEY_DEPTH, MAX_TEXT_CHARS
 from pruner.data.quarantine import MalformedError, Reason
 
 ARGUMENTS: dict[str, tuple[str, ...]] = {
@@ -108,7 +109,7 @@ def workload_key(operator: str, *args: Any) -> str:
     return json.dumps([operator + _LAYER, *args])
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=8192)
 def parse_workload(workload_key: str) -> ParsedKey:
     """Parse a workload key.
 
@@ -116,12 +117,13 @@ def parse_workload(workload_key: str) -> ParsedKey:
         MalformedError: not a JSON list that starts with a name, or a size beyond 2^31.
     """
     try:
-        parts = json.loads(workload_key)
+        parts = json.loads(workload_key) if len(workload_key) <= MAX_TEXT_CHARS else None
     except (ValueError, RecursionError):
         parts = None
     if not isinstance(parts, list) or not parts or not isinstance(parts[0], str) or not parts[0]:
         raise MalformedError(Reason.BAD_FIELD, f"workload key {workload_key[:80]!r}")
-    if any(abs(size) > MAX_EXTENT for size in _numbers(parts[1:])):
+    # The comparison is false for NaN too.
+    if not all(abs(size) <= MAX_EXTENT for size in _numbers(parts[1:], MAX_KEY_DEPTH)):
         raise MalformedError(Reason.ABSURD_EXTENT, f"workload key {workload_key[:80]!r}")
     return ParsedKey(op=parts[0], args=tuple(parts[1:]))
 
@@ -171,7 +173,13 @@ def _flat(value: Any) -> list[str]:
     return [str(value)]
 
 
-def _numbers(value: Any) -> list[float]:
-    if isinstance(value, list | tuple):
-        return [number for item in value for number in _numbers(item)]
-    return [value] if isinstance(value, int | float) else []
+def _numbers(value: Any, depth: int) -> Iterator[float]:
+    """All numbers of nested lists; raises `MalformedError` for an object, or beyond `depth`."""
+    if isinstance(value, int | float):
+        yield value
+    elif isinstance(value, list) and depth:
+        for item in value:
+            yield from _numbers(item, depth - 1)
+    elif not isinstance(value, str | None):
+        detail = "a workload key of operator, numbers, texts and lists of them was expected"
+        raise MalformedError(Reason.BAD_FIELD, detail)

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pruner.data import steps
 from pruner.data.parse import LineParser
 from pruner.data.quarantine import MalformedError
 from pruner.data.steps import STEP_FIELDS, StepChecker
@@ -66,6 +67,48 @@ DAMAGE = {
         "absurd_extent",
     ),
     "extent 10^30": (lambda r: with_step(r, 1, ["SP", 2, 0, 10**30, [1, 4], 1]), "absurd_extent"),
+    "timestamp 1e308": (lambda r: json.dumps({**r, "r": [[1], 0, 1, 1e308]}), "bad_field"),
+    "error_no 2^63": (lambda r: json.dumps({**r, "r": [[1], 2**63, 1, 1]}), "bad_field"),
+    "filler of 400 digits beside NaN": (
+        lambda r: json.dumps({**r, "r": [[10**400, float("nan")], 1, 1, 1]}),
+        "malformed_json",
+    ),
+    "NaN and 65 bits in a step": (
+        lambda r: with_step({**r, "nan": float("nan")}, 0, ["CI", 2**65]),
+        "malformed_json",
+    ),
+    "half a surrogate": (lambda r: with_step(r, 0, ["CHW", 2, "\ud800"]), "malformed_json"),
+    "a step nested 300 deep": (
+        lambda r: with_step(r, 0, json.loads("[" * 300 + "]" * 300)),
+        "bad_step",
+    ),
+    "hardware nested 900 deep": (
+        lambda r: json.dumps(r).replace("49152", "[" * 900 + "]" * 900),
+        "bad_field",
+    ),
+    "r written twice": (
+        lambda r: json.dumps(r).replace('"r":', '"r": [[0.1], 0, 1, 1], "r":'),
+        "doubled_key",
+    ),
+    "r written twice behind an escape": (
+        lambda r: (
+            json.dumps(r).replace('"r":', '"r": [[0.1], 0, 1, 1], "r":').replace("_70", "\\u003a")
+        ),
+        "doubled_key",
+    ),
+    "257 steps": (
+        lambda r: json.dumps({**r, "i": [r["i"][0], [[], [["CI", 2]] * 257]]}),
+        "bad_step",
+    ),
+    "65 lengths": (lambda r: with_step(r, 1, ["SP", 2, 0, 16, [1] * 65, 1]), "bad_step"),
+    "lengths 2^31, 60,000 of them": (
+        lambda r: with_step(r, 1, ["SP", 2, 0, 16, [2**31] * 60_000, 1]),
+        "bad_step",
+    ),
+    "513 loops": (
+        lambda r: json.dumps({**r, "i": [r["i"][0], [[], [["SP", 2, 0, 16, [1] * 57, 1]] * 9]]}),
+        "bad_step",
+    ),
     "lengths overflow": (
         lambda r: with_step(r, 1, ["SP", 2, 0, 16, [2**20, 2**20], 1]),
         "absurd_extent",
@@ -106,6 +149,14 @@ def test_damage_has_its_reason(record, line, case, warm):
         (['["matmul_layer", 1]', "cuda", [1.5]], "bad_field"),
         (['["matmul_layer", 1]', "cuda", [[1]]], "bad_field"),
         (['["matmul_layer", 1]', "cuda", 1], "missing_field"),
+        (['["matmul_layer", NaN]', "cuda", [1]], "absurd_extent"),
+        (['["matmul_layer", {"m": 1}]', "cuda", [1]], "bad_field"),
+        ([f'["matmul_layer", {"[" * 9}1{"]" * 9}]', "cuda", [1]], "bad_field"),
+        ([f'["matmul_layer", {"[" * 900}1{"]" * 900}]', "cuda", [1]], "bad_field"),
+        ([f'["matmul_layer"{", 1" * 2000}]', "cuda", [1]], "bad_field"),
+        (['["matmul_layer", 1]', "cuda" * 2000, [1]], "bad_field"),
+        (['["matmul_layer", 1]', "cuda", [1] * 65], "bad_field"),
+        (['["matmul_layer", 1]', "cuda", [2**63]], "bad_field"),
     ],
 )
 def test_header_damage_has_its_reason(record, header, reason):
@@ -116,6 +167,32 @@ def test_header_damage_has_its_reason(record, header, reason):
 
 def test_bytes_that_are_no_utf8(line):
     assert reason_of(LineParser(), line().replace(b"local", b"lo\xe9al")) == "not_utf8"
+
+
+def test_a_colon_in_a_text_is_no_key(record):
+    raw = record(4, target="llvm -mtriple=x:y", note={"a": {"a": "b:c"}})
+    assert LineParser().parse(orjson.dumps(raw)).header.target == "llvm -mtriple=x:y"
+
+
+def test_a_line_costs_itself_whatever_the_reader_raises(line, monkeypatch):
+    parser = LineParser()
+
+    def broken(_steps):
+        raise KeyError("anything")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(parser._steps, "check", broken)
+        assert reason_of(parser, line()) == "bad_line"
+    assert reason_of(parser, line()) is None
+
+
+def test_structures_beyond_the_limit_are_checked_all_the_same(monkeypatch):
+    monkeypatch.setattr(steps, "MAX_STRUCTURES", 1)
+    checker = StepChecker()
+    assert checker.check([["CI", 1]])[1] == checker.check([["CI", 2]])[1] == 0
+    assert [checker.check([["CR", 1]])[1], checker.check([["CR", 1]])[1]] == [1, 2]
+    with pytest.raises(MalformedError, match="bad_step"):
+        checker.check([["CR", -1]])
 
 
 def test_a_good_line_is_read_as_written(record):

@@ -1,6 +1,7 @@
 import gzip
 import hashlib
 import lzma
+import tracemalloc
 
 import pytest
 import zstandard
@@ -86,6 +87,39 @@ def test_a_line_without_end_does_not_fill_the_memory(tmp_path, monkeypatch):
     lines, counts = read(path)
     assert lines == [(0, b"one", True), (2, b"two", True)]
     assert counts == {"line_too_long": 1}
+
+
+@pytest.mark.parametrize("suffix", [".json.gz", ".json.xz", ".json.zst"])
+def test_a_bomb_gives_its_lines_up_to_a_limit_in_little_memory(tmp_path, monkeypatch, suffix):
+    """A hundred kilobytes that become 64 MiB: pieces are small, and the limits end the file."""
+    monkeypatch.setattr(stream, "MAX_LINES", 1 << 20)
+    monkeypatch.setattr(stream, "MAX_FILE_BYTES", 1 << 25)
+    path = tmp_path / "log"
+    for bomb, reason in (
+        (b"\n" * (1 << 26), "file_too_large"),
+        (b"x" * (1 << 26), "line_too_long"),
+    ):
+        path.write_bytes(PACK[suffix](b"one\n" + bomb))
+        tracemalloc.start()
+        lines, counts = read(path)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert (lines, counts[reason]) == ([(0, b"one", True)], 1)
+        assert counts["file_too_large"] == 1
+        assert peak < 80 << 20  # Zstandard's pieces have up to 32 MiB
+
+
+def test_pieces_of_any_size_give_the_same_lines(tmp_path, monkeypatch):
+    """Members, frames and padding across the borders of what is fed and given at once."""
+    monkeypatch.setattr(stream, "PIECE_BYTES", 7)
+    monkeypatch.setattr(stream, "ZSTD_INPUT_BYTES", 5)
+    monkeypatch.setattr(stream, "CHUNK_BYTES", 64)
+    for pack in PACK.values():
+        path = tmp_path / "log"
+        text = b"\n".join(LINES[:50]) + b"\n"
+        path.write_bytes(pack(text) + pack(text))
+        expected = [(number, piece, True) for number, piece in enumerate([*LINES[:50]] * 2)]
+        assert read(path) == (expected, {})
 
 
 @pytest.mark.parametrize(("content", "reason"), [(b"", "empty_file"), (None, "unreadable_file")])

@@ -3,6 +3,7 @@ import gc
 import numpy as np
 import pytest
 
+from pruner.data import tasks
 from pruner.data.quarantine import Quarantine
 from pruner.data.tasks import read_tasks
 
@@ -66,3 +67,11 @@ def test_the_garbage_collector_is_left_as_it_was(write, line, enabled):
         assert gc.isenabled() == enabled
     finally:
         (gc.enable if was_enabled else gc.disable)()
+
+
+def test_a_file_larger_than_the_memory_for_it_gives_its_beginning(write, line, monkeypatch):
+    path = write("matmul_1_2_3.json", [line(2), line(4), line(8)])
+    monkeypatch.setattr(tasks, "MAX_HELD_BYTES", len(line(2)) + len(line(4)))
+    quarantine = Quarantine()
+    (task,) = read_tasks(path, quarantine)
+    assert (task.line.tolist(), quarantine.counts) == ([0, 1], {"file_too_large": 1})

@@ -132,7 +132,7 @@ class Measurer:
         run = Limits(timeout_s=settings.run_timeout_s, memory_bytes=memory_bytes)
         self._builders = Pool(size, build, threads | {"OMP_NUM_THREADS": "1"})
         self._runner = Pool(1, run, threads)
-        self._runs = ThreadPoolExecutor(1)
+        self._runs, self._references = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
         self._folder = Path(tempfile.mkdtemp(prefix="pruner-build-"))
         self._number = 0
 
@@ -145,6 +145,7 @@ class Measurer:
     def __exit__(self, *_: object) -> None:
         """End the workers and remove what they built."""
         self._runs.shutdown(cancel_futures=True)
+        self._references.shutdown(wait=False, cancel_futures=True)
         self._builders.close()
         self._runner.close()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -231,10 +232,17 @@ class Measurer:
 
     def reference(self, module: Any, arguments: Arguments, path: Path) -> str | None:
         """Compute what ``main`` returns without schedule; None, or why that was not possible."""
-        tvm = importlib.import_module("tvm")
-        host = json.dumps({"kind": "llvm"})
+        return self.begin_reference(module, arguments, path).result()
+
+    def begin_reference(self, module: Any, arguments: Arguments, path: Path) -> Future[str | None]:
+        """The same while others explore."""
+        text = importlib.import_module("tvm").ir.save_json(module)
         library = self._new_library()
-        built = self._builders.submit("build", tvm.ir.save_json(module), host, library).result()
+        return self._references.submit(self._reference, text, arguments, path, library)
+
+    def _reference(self, text: str, arguments: Arguments, path: Path, library: str) -> str | None:
+        host = json.dumps({"kind": "llvm"})
+        built = self._builders.submit("build", text, host, library).result()
         if built.error is not None:
             return f"{built.error}: {built.message}"
         done = self._builders.submit("reference", library, arguments, str(path)).result()

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from pruner.tune.measure.measurer import Candidate, Check, Outcome
 from pruner.tune.measure.numerics import Arguments
 from pruner.tune.phases import IDLE
 from pruner.tune.run.journal import JOURNAL_FILE, Journal, Trial
+from pruner.tune.run.learning import SharedModel
 from pruner.tune.run.live_search import LiveSearch
 from pruner.tune.run.options import RunContext, TuneBudget
 from pruner.tune.run.snapshot import SNAPSHOT_FILE, Snapshots
@@ -28,7 +29,8 @@ OnBatch = Callable[[Mapping[str, Any]], None]  # gets a row of numbers after eve
 class LiveTask:
     """One task of a run with its search and what came of it.
 
-    ``best_s`` is the best latency after every batch; ``check`` None where nothing is checked;
+    ``make_search`` makes its search when the task is begun, ``find_check`` what its results are
+    compared with (None: nothing is checked). ``best_s`` is the best latency after every batch;
     ``exhausted`` once its search has no programs left, ``alone`` once it is known to be like no
     other task.
     """
@@ -36,8 +38,9 @@ class LiveTask:
     workload: Workload
     flops: float
     arguments: Arguments
-    search: LiveSearch
-    check: Check | None = None
+    make_search: Callable[[], LiveSearch]
+    find_check: Callable[[], Check | None]
+    made: LiveSearch | None = None  # its search, once it is begun
     untuned_s: float | None = None  # without schedule; None where that was not timed
     best_s: list[float] = field(default_factory=list)
     current_best_s: float = float("inf")
@@ -45,6 +48,13 @@ class LiveTask:
     failures: Counter[str] = field(default_factory=Counter)
     exhausted: bool = False
     alone: bool = False
+
+    @property
+    def search(self) -> LiveSearch:
+        """Its search; the first question begins the task, which takes a second or more."""
+        if self.made is None:
+            self.made = self.make_search()
+        return self.made
 
     @property
     def progress(self) -> TaskProgress:
@@ -59,6 +69,18 @@ class LiveTask:
         )
 
 
+class Prepared(Protocol):
+    """The tasks of a run and what they share: see :mod:`pruner.tune.run.setup`."""
+
+    tasks: list[LiveTask]
+    shared: SharedModel | None
+    savable: bool
+    fixed: dict[str, object]
+
+    def find(self, name: str) -> object | None:
+        """The object that a snapshot calls so, made where it is not there yet."""
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Round:
     number: int
@@ -71,21 +93,19 @@ class TuningRun:
 
     def __init__(
         self,
-        tasks: Sequence[LiveTask],
+        prepared: Prepared,
         context: RunContext,
         *,
         budget: TuneBudget,
         order: Order = "gradient",
-        fixed: Mapping[str, object],
         report: OnBatch,
     ) -> None:
         folder = context.folder
-        self.tasks, self._context = list(tasks), context
+        self._prepared, self.tasks, self._context = prepared, list(prepared.tasks), context
         self._measurer, self._phases = context.measurer, context.phases
         self._budget, self._order, self._report = budget, order, report
         self._journal = Journal(folder / JOURNAL_FILE)
-        named = {f"search-{n}": t.search for n, t in enumerate(tasks) if not t.search.savable}
-        self._snapshots = Snapshots(folder / SNAPSHOT_FILE, {**fixed, **named})
+        self._snapshots = Snapshots(folder / SNAPSHOT_FILE, prepared.fixed, prepared.find)
         self._done = {(row.batch, row.position): row for row in self._journal.rows}
         self._number = 0
         self._waiting: list[_Round] = []
@@ -100,15 +120,17 @@ class TuningRun:
         """Spend the budget.
 
         Raises:
-            PrunerError: no program of a batch had its turn, since there is no device or worker.
+            PrunerError: no program of a batch had its turn, since there is no device or worker; or
+                no task has a program to try.
         """
-        savable = all(task.search.savable for task in self.tasks)
-        lag = self._measurer.lag if savable else 0
+        lag = self._measurer.lag if self._prepared.savable else 0
         try:
             while self._waiting or self._propose():
                 self._measure(self._waiting.pop(0), lag)
         finally:
             self._journal.close()
+        if not self.trials:
+            raise PrunerError("no task has a program that could be tried; the lines above say why")
 
     def _measure(self, current: _Round, lag: int) -> None:
         """One batch, with the next one proposed while it is built where `lag` says so."""
@@ -141,7 +163,7 @@ class TuningRun:
             if first:
                 name = self.tasks[index].workload.name
                 self._context.tell(f"{name}: choosing its first {min(left, size)} programs")
-            candidates = self.tasks[index].search.propose(min(left, size))
+            candidates = self._chosen(self.tasks[index], min(left, size))
             if candidates:
                 self._number += 1
                 new = _Round(number=self._number, task=index, candidates=candidates[:left])
@@ -150,6 +172,16 @@ class TuningRun:
                 return True
             self.tasks[index].exhausted = True
         return False
+
+    def _chosen(self, task: LiveTask, num: int) -> list[Candidate]:
+        """What its search proposes; of several tasks one without programs costs only itself."""
+        try:
+            return task.search.propose(num)
+        except PrunerError as error:
+            if len(self.tasks) == 1 or task.trials:
+                raise
+            self._context.tell(f"{task.workload.name}: left out, {error}")
+            return []
 
     def _progress(self, current: _Round | None) -> list[TaskProgress]:
         """Of all tasks; the batch that is being measured counts, as if it found nothing better."""
@@ -174,7 +206,9 @@ class TuningRun:
             if position not in places
         }
         found = self._measurer.results(
-            batch, lambda _, outcome: outcome.latency_s < task.current_best_s, task.check
+            batch,
+            lambda _, outcome: outcome.latency_s < task.current_best_s,
+            task.find_check(),
         )
         held: list[int] = []  # without a turn so far; no trials where that is all of the batch
         for number, outcome in found:
@@ -249,13 +283,14 @@ class TuningRun:
         waiting = [
             (r.number, r.task, [(c.space, c.decisions) for c in r.candidates])
             for r in rounds
-            if self.tasks[r.task].search.savable
+            if self._prepared.savable
         ]
         self._snapshots.save(
             {
                 "number": self._number,
                 "waiting": waiting,
-                "searches": [task.search for task in self.tasks],
+                "searches": [task.made for task in self.tasks],
+                "model": self._prepared.shared,
                 "best_s": [task.best_s for task in self.tasks],
                 "exhausted": [task.exhausted for task in self.tasks],
                 "alone": [task.alone for task in self.tasks],
@@ -277,7 +312,8 @@ class TuningRun:
         self._phases.add(seconds)
         kept = (state[name] for name in ("searches", "best_s", "exhausted", "alone"))
         for task, *values in zip(self.tasks, *kept, strict=True):
-            task.search, task.best_s, task.exhausted, task.alone = values
+            task.made, task.best_s, task.exhausted, task.alone = values
+        self._prepared.shared = state["model"]
         for number, index, places in state["waiting"]:
             search = self.tasks[index].search
             candidates = [search.restore(space, np.array(row)) for space, row in places]

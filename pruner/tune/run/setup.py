@@ -1,10 +1,16 @@
-"""From workloads and options to the tasks of a run: spaces, searches, references."""
+"""From workloads and options to the tasks of a run: spaces, searches, references.
+
+A task costs nothing before it is chosen: its spaces are made and probed, and its reference is
+begun, when the run first asks for its search.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -32,62 +38,139 @@ from pruner.tune.workloads import Workload, arguments, described, flops
 
 UNTUNED_FILE = "untuned.json"  # seconds of every task without schedule
 _PROBES = 8  # programs that tell whether a space has legal ones
+_SPACE, _SEARCH = "space-", "search-"  # names in a snapshot
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """Tasks, and the objects that a snapshot of the run names instead of saving."""
+    """The tasks of a run and what they share.
 
-    tasks: Sequence[LiveTask]
-    fixed: Mapping[str, object]
+    ``fixed`` are the objects that a snapshot of the run names instead of saving; it grows as tasks
+    are begun. ``savable``: searches can be pickled.
+    """
+
+    def __init__(
+        self, workloads: Sequence[Workload], options: TuneOptions, context: RunContext
+    ) -> None:
+        """Raises `PrunerError` for a workload with symbolic shapes."""
+        self._options, self._context = options, context
+        self.savable = not isinstance(options.policy, RivalSearch)
+        self.shared = None if options.make_model is None else SharedModel(options.make_model())
+        self._theirs = None
+        if isinstance(options.policy, RivalSearch):
+            self._theirs = options.policy.shared(context.platform)
+        self.fixed: dict[str, object] = {"phases": context.phases}
+        self._references: dict[str, Future[str | None]] = {}
+        untuned_s = _untuned(context.folder)
+        self.tasks = [
+            LiveTask(
+                workload=workload,
+                flops=flops(workload.module),
+                arguments=arguments(workload.module),
+                untuned_s=untuned_s.get(workload.name),
+                make_search=partial(self._begin, number),
+                find_check=partial(self._check, number),
+            )
+            for number, workload in enumerate(workloads)
+        ]
+
+    def find(self, name: str) -> object | None:
+        """The object that a snapshot calls so, made where it is not there yet."""
+        if name not in self.fixed and name.startswith(_SPACE):
+            wanted = name.removeprefix(_SPACE)
+            for task in self.tasks:
+                if task.workload.name == wanted:
+                    self._space(task.workload)
+        if name not in self.fixed and name.startswith(_SEARCH):
+            self._rival_search(int(name.removeprefix(_SEARCH)))
+        return self.fixed.get(name)
+
+    def _begin(self, number: int) -> LiveSearch:
+        """The search of a task; what is not as asked for is told.
+
+        Raises:
+            PrunerError: it has no design space on this target, or none with legal programs.
+        """
+        task, options, context = self.tasks[number], self._options, self._context
+        context.tell(described(task.workload))
+        if options.measure.check and not options.compile_only:
+            self._begin_reference(task)
+        search = self._rival_search(number) or self._decision_search(number)
+        if options.measure.baseline and not options.compile_only:
+            task.untuned_s = _untuned_s(task, context)
+        return search
+
+    def _rival_search(self, number: int) -> LiveSearch | None:
+        policy, context = self._options.policy, self._context
+        if not isinstance(policy, RivalSearch):
+            return None
+        search = policy.make(
+            self.tasks[number].workload,
+            context.platform,
+            context.database.tvm_database,
+            shared=self._theirs,
+            budget=(self._options.budget.trials, self._options.budget.batch),
+            seed=self._options.seed,
+            phases=context.phases,
+        )
+        self.fixed[f"{_SEARCH}{number}"] = search
+        return search
+
+    def _decision_search(self, number: int) -> DecisionSearch:
+        workload, policy = self.tasks[number].workload, self._options.policy
+        assert not isinstance(policy, RivalProcess | RivalSearch), policy
+        space = self._space(workload)
+        rng = np.random.default_rng([self._options.seed, number])
+        learner = None
+        if self.shared is not None and space.has_features:
+            learner = self._learner(workload, space, self.shared)
+        return decision_search(space, policy, learner, rng)
+
+    def _space(self, workload: Workload) -> UnionSpace:
+        space = _spaces(workload, self._options, self._context)
+        self.fixed[f"{_SPACE}{workload.name}"] = space
+        return space
+
+    def _learner(self, workload: Workload, space: UnionSpace, shared: SharedModel) -> LiveLearner:
+        name = self._context.platform.name
+        key = TaskKey(platform=name, task=workload.name, workload_key="[]", target="")
+        rng = np.random.default_rng(self._options.seed)
+        return LiveLearner(key, space, shared, self._context.phases, rng)
+
+    def _begin_reference(self, task: LiveTask) -> None:
+        """Have a builder compute it, unless an earlier start of the run has."""
+        path, name = self._reference_file(task), task.workload.name
+        if not path.is_file():
+            self._references[name] = self._context.measurer.begin_reference(
+                task.workload.module, task.arguments, path
+            )
+
+    def _check(self, number: int) -> Check | None:
+        """What results are compared with; waits until it is there."""
+        task = self.tasks[number]
+        if not self._options.measure.check:
+            return None
+        path, name = self._reference_file(task), task.workload.name
+        if not path.is_file():
+            if name not in self._references:
+                self._begin_reference(task)
+            with self._context.phases.time("run"):
+                reason = self._references.pop(name).result()
+            if reason is not None:
+                self._context.tell(f"{name}: results are not checked, no reference ({reason})")
+                return None
+        return Check(expected=str(path), tolerance=tolerance(task.arguments))
+
+    def _reference_file(self, task: LiveTask) -> Path:
+        return self._context.folder / f"reference-{task.workload.name}.npz"
 
 
 def prepare(workloads: Sequence[Workload], options: TuneOptions, context: RunContext) -> Prepared:
-    """Make every task ready; what is not as asked for is told once.
+    """Make the tasks of a run, none of them begun.
 
     Raises:
-        PrunerError: a workload has no design space on this target, or symbolic shapes.
+        PrunerError: a workload has symbolic shapes.
     """
-    shared = None if options.make_model is None else SharedModel(options.make_model())
-    theirs = None
-    if isinstance(options.policy, RivalSearch):
-        theirs = options.policy.shared(context.platform)
-    tasks: list[LiveTask] = []
-    fixed: dict[str, object] = {"phases": context.phases}
-    for number, workload in enumerate(workloads):
-        wanted = arguments(workload.module)
-        context.tell(described(workload))
-        policy = options.policy
-        assert not isinstance(policy, RivalProcess), policy
-        search: LiveSearch
-        if isinstance(policy, RivalSearch):
-            search = policy.make(
-                workload,
-                context.platform,
-                context.database.tvm_database,
-                shared=theirs,
-                budget=(options.budget.trials, options.budget.batch),
-                seed=options.seed,
-                phases=context.phases,
-            )
-        else:
-            space = _spaces(workload, options, context)
-            fixed[f"space-{workload.name}"] = space
-            rng = np.random.default_rng([options.seed, number])
-            learner = None
-            if shared is not None and space.has_features:
-                learner = _learner(workload, space, shared, options, context)
-            search = decision_search(space, policy, learner, rng)
-        task = LiveTask(
-            workload=workload, flops=flops(workload.module), arguments=wanted, search=search
-        )
-        if options.measure.check and not options.compile_only:
-            with context.phases.time("run"):
-                task.check = _reference(task, context)
-        if options.measure.baseline and not options.compile_only:
-            task.untuned_s = _untuned_s(task, context)
-        tasks.append(task)
-    return Prepared(tasks=tasks, fixed=fixed)
+    return Prepared(workloads, options, context)
 
 
 def decision_search(
@@ -99,18 +182,6 @@ def decision_search(
         policy = policy.limited(space.affordable, can_draft=space.can_draft)
     made = policy.make(space, AvoidFailures(space.draft_score, failures), learner, rng)
     return DecisionSearch(space, made, failures)
-
-
-def _learner(
-    workload: Workload,
-    space: UnionSpace,
-    shared: SharedModel,
-    options: TuneOptions,
-    context: RunContext,
-) -> LiveLearner:
-    key = TaskKey(platform=context.platform.name, task=workload.name, workload_key="[]", target="")
-    rng = np.random.default_rng(options.seed)
-    return LiveLearner(key, space, shared, context.phases, rng)
 
 
 def _spaces(workload: Workload, options: TuneOptions, context: RunContext) -> UnionSpace:
@@ -186,25 +257,20 @@ def _has_programs(space: LiveSpace) -> bool:
     return True
 
 
+def _untuned(folder: Path) -> Mapping[str, float | None]:
+    """What earlier starts of the run found."""
+    path = folder / UNTUNED_FILE
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+
+
 def _untuned_s(task: LiveTask, context: RunContext) -> float | None:
     """Timed once a run: a resumed one reads what was found."""
-    path, name = context.folder / UNTUNED_FILE, task.workload.name
-    known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    name, known = task.workload.name, dict(_untuned(context.folder))
     if name not in known:
         known[name] = context.measurer.untuned_s(task.workload.module, task.arguments)
-        with write_whole(path) as partial:
+        with write_whole(context.folder / UNTUNED_FILE) as partial:
             partial.write_text(json.dumps(known), encoding="utf-8")
-    seconds: float | None = known[name]
+    seconds = known[name]
     if seconds is not None:
         context.tell(f"{name}: untuned {1e3 * seconds:.4g} ms")
     return seconds
-
-
-def _reference(task: LiveTask, context: RunContext) -> Check | None:
-    path = context.folder / f"reference-{task.workload.name}.npz"
-    if not path.is_file():
-        reason = context.measurer.reference(task.workload.module, task.arguments, path)
-        if reason is not None:
-            context.tell(f"{task.workload.name}: results are not checked, no reference ({reason})")
-            return None
-    return Check(expected=str(path), tolerance=tolerance(task.arguments))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +18,24 @@ class Snapshots:
     """Pickles in which long-lived objects stand by name.
 
     ``fixed`` are the objects that a resumed run builds anew (design spaces, stopwatch): TVM's own
-    objects cannot be pickled, and need not be. Generators and models that several searches share
-    stay shared.
+    objects cannot be pickled, and need not be. It may grow, and ``find`` makes what is not there
+    yet, None for another run's. Generators and models that several searches share stay shared.
     """
 
-    def __init__(self, path: Path, fixed: Mapping[str, object]) -> None:
-        self._path, self._fixed = path, dict(fixed)
-        self._names = {id(value): name for name, value in fixed.items()}
+    def __init__(
+        self,
+        path: Path,
+        fixed: Mapping[str, object],
+        find: Callable[[str], object | None] | None = None,
+    ) -> None:
+        self._path, self._fixed, self._make = path, fixed, find or fixed.get
 
     def save(self, state: Mapping[str, Any]) -> None:
         """Write the whole file or nothing."""
+        names = {id(value): name for name, value in self._fixed.items()}
         buffer = io.BytesIO()
         pickler = pickle.Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL)
-        pickler.persistent_id = lambda value: self._names.get(id(value))  # type: ignore[method-assign]
+        pickler.persistent_id = lambda value: names.get(id(value))  # type: ignore[method-assign]
         pickler.dump(dict(state))
         partial = self._path.with_suffix(".part")
         with partial.open("wb") as file:
@@ -49,6 +54,7 @@ class Snapshots:
         return state
 
     def _find(self, name: str) -> object:
-        if name not in self._fixed:
+        found = self._make(name)
+        if found is None:
             raise DataError(f"{self._path}: made by a run with {name}, which this one has not")
-        return self._fixed[name]
+        return found

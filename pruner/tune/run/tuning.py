@@ -61,12 +61,7 @@ def tune(
             found = prepared.tasks
         else:
             run = TuningRun(
-                prepared.tasks,
-                context,
-                budget=options.budget,
-                order=options.order,
-                fixed=prepared.fixed,
-                report=report,
+                prepared, context, budget=options.budget, order=options.order, report=report
             )
             run.run()
             found = run.tasks
@@ -129,7 +124,7 @@ def _result(
             task.workload,
             rows,
             peak_flops_per_s=context.platform.peak_flops_per_s,
-            refused=task.search.refused,
+            refused=0 if task.made is None else task.made.refused,
             exhausted=task.exhausted,
             untuned_s=task.untuned_s,
             kernel=kernels.get(task.workload.name),

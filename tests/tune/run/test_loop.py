@@ -81,8 +81,7 @@ def run(
     )  # fmt: skip
     prepared = prepare([from_operator(spec) for spec in specs], options, context)
     tuning = TuningRun(
-        prepared.tasks, context, budget=options.budget, fixed=prepared.fixed,
-        report=lambda _: None,
+        prepared, context, budget=options.budget, report=lambda _: None,
     )  # fmt: skip
     tuning.run()
     return tuning
@@ -234,3 +233,41 @@ def test_the_draft_of_a_space_without_formulas_still_tunes(tmp_path, platform, m
     monkeypatch.setattr(setup, "BatchedSpace", refuse)
     tuning = run(tmp_path / "run", platform, FakeMeasurer(), trials=12)
     assert tuning.trials == 12
+
+
+def test_tasks_are_made_ready_when_they_are_chosen(tmp_path, platform, monkeypatch):
+    """Of three tasks two fit into the budget; a resumed run makes ready what it had."""
+    from pruner.tune.run import setup
+
+    made = []
+    real = setup.BatchedSpace
+    monkeypatch.setattr(setup, "BatchedSpace", lambda d: made.append(d) or real(d))
+    specs = (SIZES, OTHER, {"operator": "matmul", "m": 16, "n": 64, "k": 64})
+    tuning = run(tmp_path, platform, FakeMeasurer(), specs=specs, trials=2)
+    begun = [task.made is not None for task in tuning.tasks]
+    assert (sum(begun), tuning.trials) == (2, 2)  # the first rounds are small: one program each
+    assert len({id(design.module) for design in made}) == 2
+    made.clear()
+    again = run(tmp_path, platform, FakeMeasurer(), specs=specs, trials=2)
+    assert [task.made is not None for task in again.tasks] == begun
+    assert len({id(design.module) for design in made}) == 2
+
+
+def test_a_task_without_programs_costs_only_itself(tmp_path, platform, monkeypatch):
+    from pruner.tune.run import setup
+    from pruner.tune.workloads import arguments
+
+    real = setup.design_spaces
+
+    def none_for_the_second(module, target):
+        return real(module, target) if arguments(module)[0][0][0] == SIZES["m"] else []
+
+    monkeypatch.setattr(setup, "design_spaces", none_for_the_second)
+    tuning = run(tmp_path / "two", platform, FakeMeasurer(), specs=(SIZES, OTHER), trials=12)
+    assert [task.trials for task in tuning.tasks] == [12, 0]
+    assert tuning.tasks[1].exhausted
+    with pytest.raises(PrunerError, match="no design space"):
+        run(tmp_path / "one", platform, FakeMeasurer(), specs=(OTHER,), trials=12)
+    with pytest.raises(PrunerError, match="no task has a program"):
+        run(tmp_path / "none", platform, FakeMeasurer(), trials=6,
+            specs=(OTHER, {"operator": "matmul", "m": 16, "n": 64, "k": 64}))  # fmt: skip

@@ -120,12 +120,14 @@ def test_a_task_with_one_replayed_space_is_drafted(tmp_path, monkeypatch):
     )  # fmt: skip
     workload = from_operator({"operator": "matmul", "m": 64, "n": 64, "k": 64})
     prepared = setup.prepare([workload], options, context)
+    assert not told  # nothing of a task is made before it is begun
+    search = prepared.tasks[0].search
     (line,) = (line for line in told if "design spaces" in line)
     assert f"1 of {len(asked)} design spaces go through TVM's replay" in line
     assert "drafted by chance (trace-instruction: Blockize)" in line
     union = prepared.fixed["space-matmul_64_64_64"]
     assert [isinstance(space, ReplaySpace) for space in union.spaces] == [True, False, False]
-    chosen = prepared.tasks[0].search.propose(32)
+    chosen = search.propose(32)
     spaces = {candidate.space for candidate in chosen}
     assert 0 in spaces  # the replayed one keeps a share
     assert spaces & {1, 2}  # which of the drafted ones the analyzer likes is its own affair

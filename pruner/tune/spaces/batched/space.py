@@ -32,7 +32,7 @@ from pruner.tune.spaces.text import module_flags
 Rows = NDArray[np.int64]
 _TRIES = 400  # draws for every legal program that is wanted
 _BATCH = 4096
-_PROBES = 64
+_PROBES = 8  # each has a structure of its own, so each costs milliseconds
 _SHARE_PROBES = 1024
 _UNCERTAIN = "uncertain-region"
 

@@ -4,6 +4,7 @@
 * `table`: models x platforms x seeds
 * `draft`: quality of the draft
 * `tuning`: pictures of tuning runs
+* `network`: the report of a tuned network, tables of many
 * `adaptation`: methods compared
 * `book`: the results book
 * `plots`: what pictures share

@@ -46,6 +46,9 @@ def test_the_last_line_says_what_the_contract_promises(train, tmp_path):
     folder = tmp_path / result["run_dir"]
     assert {p.name for p in folder.iterdir()} >= {"config.yaml", "metrics.json", "best.pt"}
     assert json.loads((folder / "metrics.json").read_text()) == result
+    first = (folder / "config.yaml").read_text().partition("\n")[0]
+    assert first.startswith("# train.py ")
+    assert "trainer.max_epochs=2" in first  # as it was asked for
     assert result["num_programs"] == 15 * result["num_tasks"]  # the failed record is not counted
     assert result["data"]["num_records"] - result["data"]["num_measured"] == 6
     assert "epoch 2/2" in err

@@ -1,5 +1,6 @@
 """Run folders: ``<outputs>/<command>/<run id>/``, what was asked, what came out; resuming."""
 
+import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,9 +47,13 @@ def new_run_folder(outputs: Path, command: str, run_id: str | None, label: str) 
 
 
 def save_config(folder: Path, config: DictConfig) -> None:
-    """Write the resolved configuration beside what it produced."""
+    """Write the resolved configuration beside what it produced, the options given on top."""
+    text = OmegaConf.to_yaml(config, resolve=True)
+    if HydraConfig.initialized():
+        hydra = HydraConfig.get()
+        text = f"# {shlex.join([hydra.help.app_name, *hydra.overrides.task])}\n{text}"
     with write_whole(folder / CONFIG_FILE) as partial:
-        partial.write_text(OmegaConf.to_yaml(config, resolve=True), encoding="utf-8")
+        partial.write_text(text, encoding="utf-8")
 
 
 def last_checkpoint(outputs: Path) -> Path:

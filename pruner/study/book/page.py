@@ -222,11 +222,12 @@ def _markdown_block(block: PageBlock) -> str:
             return block.text
 
 
-def html_page(page: Page) -> str:
-    """The page as one HTML file that needs nothing else."""
-    body = "\n".join(map(_html_block, page.blocks))
+def html_page(title: str, blocks: Sequence[PageBlock]) -> str:
+    """Blocks as one HTML file that needs nothing else."""
+    body = "\n".join(map(_html_block, blocks))
     return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Results book</title>'
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f"<title>{html.escape(title)}</title>"
         f"<style>{STYLE}</style></head><body>\n{body}\n</body></html>\n"
     )
 
@@ -267,7 +268,7 @@ def write_page(page: Page, out: Path) -> None:
     for name, drawing in page.drawings.items():
         (out / name).write_text(drawing, encoding="utf-8")
     (out / MARKDOWN).write_text(markdown(page), encoding="utf-8")
-    (out / HTML).write_text(html_page(page), encoding="utf-8")
+    (out / HTML).write_text(html_page("Results book", page.blocks), encoding="utf-8")
 
 
 def check_page(page: Page, out: Path) -> None:

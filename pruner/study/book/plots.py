@@ -1,19 +1,17 @@
 """Plots of the book as SVG text that is the same whenever the data are."""
 
 import hashlib
-import io
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from pruner.study.book.items import Plot
 from pruner.study.book.results import Series
+from pruner.study.plots import svg_element, svg_style
 
 
 def digest(plot: Plot, series: Sequence[Series]) -> str:
@@ -32,8 +30,7 @@ def described(plot: Plot, series: Sequence[Series]) -> str:
 def svg(plot: Plot, series: Sequence[Series]) -> str:
     """One self-contained ``<svg>`` element, its digest in a comment."""
     mark = digest(plot, series)
-    style: dict[Any, Any] = {"svg.hashsalt": mark, "svg.fonttype": "none", "font.size": 9}
-    with rc_context(style):
+    with svg_style(mark):
         figure = Figure(figsize=(6.4, 3.2))
         axis = figure.subplots()
         _lines(axis, series) if plot.kind == "line" else _bars(axis, series)
@@ -44,11 +41,7 @@ def svg(plot: Plot, series: Sequence[Series]) -> str:
         axis.set_ylabel(plot.ylabel or plot.y)
         axis.grid(axis="y", alpha=0.3)
         axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-        stream = io.StringIO()
-        figure.savefig(stream, format="svg", bbox_inches="tight", metadata={"Date": None})
-    text = stream.getvalue()
-    element = text[text.index("<svg") :].replace("<svg", f"<svg role='img' data-of='{mark}'", 1)
-    return re.sub(r"[ \t]+\n", "\n", re.sub(r"<metadata>.*?</metadata>", "", element, flags=re.S))
+        return svg_element(figure, mark)
 
 
 def _plain_ticks(axis: Axes, name: str) -> None:

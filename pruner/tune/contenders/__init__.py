@@ -7,4 +7,5 @@
 * `process`: such a process, from outside
 * `race`: turns one after another, medians, spread, relative errors
 * `lineup`: which contenders a network has
+* `beside`: one call: all of them beside ours, and the file that says what came of it
 """

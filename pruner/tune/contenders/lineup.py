@@ -84,7 +84,6 @@ def line_up(
     libraries: Mapping[str, Path | str],
     *,
     inputs: Path,
-    folder: Path,
     threads: int,
 ) -> list[Contender]:
     """The contenders, all on the same inputs and with as many threads.
@@ -104,8 +103,7 @@ def line_up(
         missing = kind.missing
         if source.name.endswith(".onnx") and not kind.from_onnx:
             missing = "an ONNX file holds no torch module"
-        extra = {"folder": str(folder)} if kind.from_onnx else {}
-        arguments = {**given, **kind.arguments, **extra}
+        arguments = {**given, **kind.arguments}
         request = Request(runner=kind.runner, arguments=arguments, threads=threads)
         out.append(_contender(name, kind.label, request, missing))
     for name, library in libraries.items():

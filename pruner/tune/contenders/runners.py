@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -66,24 +67,23 @@ class Compiled(Eager):
 class OnnxRuntime:
     """onnxruntime's CPU provider on the network, exported by torch unless it is ONNX already."""
 
-    def __init__(
-        self, *, source: Mapping[str, Any], inputs: str, folder: str, threads: int
-    ) -> None:
+    def __init__(self, *, source: Mapping[str, Any], inputs: str, threads: int) -> None:
         onnxruntime = importlib.import_module("onnxruntime")
         start = time.perf_counter()
         given = _source(source).path
         arrays = _arrays(inputs)
-        if given is not None and given.suffix == ".onnx":
-            file = given
-        else:
-            file = Path(folder) / "network.onnx"
-            _export(source, arrays, file)
-        exported = time.perf_counter()
         settings = onnxruntime.SessionOptions()
         settings.intra_op_num_threads, settings.inter_op_num_threads = threads, 1
-        self._session = onnxruntime.InferenceSession(
-            str(file), settings, providers=["CPUExecutionProvider"]
-        )
+        with tempfile.TemporaryDirectory() as folder:
+            if given is not None and given.suffix == ".onnx":
+                file = given
+            else:
+                file = Path(folder) / "network.onnx"
+                _export(source, arrays, file)
+            exported = time.perf_counter()
+            self._session = onnxruntime.InferenceSession(
+                str(file), settings, providers=["CPUExecutionProvider"]
+            )
         names = [one.name for one in self._session.get_inputs()]
         self._feed = dict(zip(names, arrays, strict=True))
         self.run()

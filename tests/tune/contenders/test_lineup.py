@@ -17,7 +17,7 @@ SOURCE = NetworkSource(name="tests.tune.networks.small_networks:residual")
 
 
 def lined_up(names, libraries=None, source=SOURCE):
-    places = {"inputs": Path("inputs.npz"), "folder": Path(), "threads": 2}
+    places = {"inputs": Path("inputs.npz"), "threads": 2}
     return {one.name: one for one in line_up(source, names, libraries or {}, **places)}
 
 
@@ -55,7 +55,7 @@ def test_torch_and_onnxruntime_agree(tmp_path):
     with np.load(inputs) as arrays:
         np.testing.assert_array_equal(arrays["arr_0"], residual()[1][0].numpy())
     names = ("eager", "compile", "autotune", "onnxruntime")
-    entries = line_up(SOURCE, names, {}, inputs=inputs, folder=tmp_path, threads=2)
+    entries = line_up(SOURCE, names, {}, inputs=inputs, threads=2)
     settings = RaceSettings(rounds=2, turn_s=0.01)
     found = race(entries, tmp_path, settings, reference="eager")
     assert [row.error for row in found] == [None] * 4

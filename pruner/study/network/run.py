@@ -1,0 +1,151 @@
+"""What the folder of a network's run says: tasks, trials, seconds, deployment, contenders."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pruner.errors import DataError
+from pruner.files import load_metrics
+from pruner.study.tuning import RunCurve, best_curve
+from pruner.tune.contenders.beside import SideBySide, read_beside
+from pruner.tune.networks.extraction import TASKS
+from pruner.tune.run.journal import JOURNAL_FILE, read_trials
+
+CONFIG_FILE, DEPLOY_FILE = "config.yaml", "deploy.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskLine:
+    """A task of the network, called ``weight`` times; ``share`` of the network's arithmetic.
+
+    Seconds are those of one call, None where nothing was measured.
+    """
+
+    name: str
+    weight: float
+    flops: float
+    share: float
+    buffers: str
+    best_s: float | None = None
+    untuned_s: float | None = None
+    trials: int = 0
+    failures: int = 0
+
+    @property
+    def total_s(self) -> float:
+        """Of all its calls; 0 while unknown."""
+        return self.weight * (self.best_s or 0.0)
+
+    @property
+    def gflops_per_s(self) -> float | None:
+        """Of its best program."""
+        return self.flops / self.best_s / 1e9 if self.best_s else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkRun:
+    """One run folder. ``curve`` is None while some task has no measured program."""
+
+    name: str
+    folder: Path
+    command: str
+    config: Mapping[str, Any]
+    metrics: Mapping[str, Any]
+    tasks: Sequence[TaskLine]
+    curve: RunCurve | None
+    deployed: Mapping[str, Any]
+    beside: SideBySide | None
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """By phase."""
+        found: Mapping[str, float] = self.metrics.get("seconds", {})
+        return found
+
+    @property
+    def estimate_s(self) -> float:
+        """Best seconds of all calls of all tasks that have one, summed."""
+        return sum(task.total_s for task in self.tasks)
+
+
+def read_network_run(folder: Path) -> NetworkRun:
+    """Read a run folder. Raises `DataError` where it is not the run of a network."""
+    if not (folder / TASKS).is_file():
+        raise DataError(f"{folder}: no {TASKS}; name the run folder of a network")
+    metrics = load_metrics(folder) or {}
+    tasks = _tasks(folder, metrics.get("tasks", {}))
+    config, command = _asked(folder / CONFIG_FILE)
+    return NetworkRun(
+        name=str(config.get("network", folder.name)),
+        folder=folder,
+        command=command,
+        config=config,
+        metrics=metrics,
+        tasks=tasks,
+        curve=network_curve(folder, tasks, metrics.get("seconds", {})),
+        deployed=_json(folder / DEPLOY_FILE),
+        beside=read_beside(folder),
+    )
+
+
+def network_curve(
+    folder: Path, tasks: Sequence[TaskLine], seconds: Mapping[str, float]
+) -> RunCurve | None:
+    """Estimated latency of the network after every trial from where all tuned tasks have one."""
+    trials = read_trials(folder / JOURNAL_FILE)
+    tried = {trial.task for trial in trials}
+    weights = {task.name: task.weight for task in tasks if task.name in tried}
+    if not weights:
+        return None
+    number, elapsed_s, best_s = best_curve([t for t in trials if t.task in weights], weights)
+    if not len(best_s):
+        return None
+    return RunCurve(
+        name=folder.name,
+        tasks=tuple(weights),
+        trial=number,
+        elapsed_s=elapsed_s,
+        best_s=best_s,
+        seconds=seconds,
+    )
+
+
+def _tasks(folder: Path, measured: Mapping[str, Mapping[str, Any]]) -> list[TaskLine]:
+    lines = []
+    for row in json.loads((folder / TASKS).read_text(encoding="utf-8")):
+        found = measured.get(row["name"], {})
+        buffers = " ".join("x".join(map(str, shape)) for shape, _ in row["shapes"])
+        lines.append(
+            TaskLine(
+                name=row["name"],
+                weight=float(row["weight"]),
+                flops=row["flops"],
+                share=row["share"],
+                buffers=buffers,
+                best_s=found.get("best_latency_s"),
+                untuned_s=found.get("untuned_latency_s"),
+                trials=found.get("trials", 0),
+                failures=sum(found.get("failures", {}).values()),
+            )
+        )
+    return lines
+
+
+def _asked(path: Path) -> tuple[dict[str, Any], str]:
+    """The configuration, and the command line in its first comment."""
+    if not path.is_file():
+        return {}, ""
+    text = path.read_text(encoding="utf-8")
+    first = text.partition("\n")[0]
+    return yaml.safe_load(text) or {}, first[2:] if first.startswith("# ") else ""
+
+
+def _json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found

@@ -1,0 +1,77 @@
+"""A tuned network beside what a user would run instead, as one call and one file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pruner.files import write_json
+from pruner.progress import Tell, silent
+from pruner.tune.contenders.inputs import write_inputs
+from pruner.tune.contenders.lineup import EAGER, ONNXRUNTIME, line_up
+from pruner.tune.contenders.race import RaceSettings, Timed, race
+from pruner.tune.networks.source import NetworkSource
+
+BESIDE_FILE = "beside.json"  # of a run folder
+_WORK = "beside"  # its folder of inputs, outputs and logs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideBySide:
+    """Contenders timed in turns with equal threads.
+
+    ``rows`` have the keys of :meth:`~pruner.tune.contenders.race.Timed.row`; relative errors are
+    against the outputs of ``reference``.
+    """
+
+    rows: Sequence[Mapping[str, Any]]
+    threads: int
+    reference: str
+
+    @property
+    def ran(self) -> list[Mapping[str, Any]]:
+        """Those that did not fail, in order."""
+        return [row for row in self.rows if row["error"] is None]
+
+
+def set_beside(
+    source: NetworkSource,
+    names: Sequence[str],
+    libraries: Mapping[str, Path | str],
+    folder: Path,
+    *,
+    threads: int,
+    settings: RaceSettings = RaceSettings(),  # noqa: B008  # frozen
+    tell: Tell = silent,
+) -> list[Timed]:
+    """Time a network's libraries and the named contenders; ``beside.json`` in `folder` keeps it.
+
+    `libraries`: see :func:`~pruner.tune.contenders.lineup.line_up`. Outputs are compared with those
+    of torch, of a network that is an ONNX file with those of onnxruntime.
+
+    Raises:
+        PrunerError: an unknown name, or a network that cannot be made.
+    """
+    work = folder / _WORK
+    inputs = write_inputs(source, work / "inputs.npz")
+    reference = ONNXRUNTIME if source.name.endswith(".onnx") else EAGER
+    contenders = line_up(source, names, libraries, inputs=inputs, threads=threads)
+    found = race(contenders, work, settings, reference=reference, tell=tell)
+    rows = [row.row() for row in found]
+    content = {"threads": threads, "reference": reference, "contenders": rows}
+    write_json(folder / BESIDE_FILE, content, indent=1)
+    return found
+
+
+def read_beside(folder: Path) -> SideBySide | None:
+    """What `set_beside` found in a run folder, None where it was not asked."""
+    path = folder / BESIDE_FILE
+    if not path.is_file():
+        return None
+    content = json.loads(path.read_text(encoding="utf-8"))
+    return SideBySide(
+        rows=content["contenders"], threads=content["threads"], reference=content["reference"]
+    )

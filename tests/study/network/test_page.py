@@ -1,0 +1,70 @@
+"""The report of a network's run holds what its folder says, in one file, whatever is missing."""
+
+import json
+import re
+
+import pytest
+
+from pruner.errors import DataError
+from pruner.study.network.page import write_report
+from pruner.study.network.run import read_network_run
+from tests.study.network.fabricated import contender, fabricate
+
+TRIALS = [("conv_a", 4e-3, 1.0), ("dense_b", 2e-3, 2.0), ("conv_a", 1.5e-3, 3.0)]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    failed = {"name": "compile", "label": "compile", "error": "no C++ compiler <g++>"}
+    rows = [contender("ours", 5e-3), contender("eager", 20e-3, relative_error=None), failed]
+    return fabricate(tmp_path / "run", TRIALS, contenders=rows)
+
+
+def test_what_the_folder_says_is_read(folder):
+    run = read_network_run(folder)
+    assert run.estimate_s == pytest.approx(2 * 1.5e-3 + 2e-3)
+    assert run.command == "tune.py network=tiny seed=7"
+    assert run.curve.trial.tolist() == [2, 3]  # after the first, one task has no program
+    assert run.curve.best_s.tolist() == pytest.approx([10e-3, 5e-3])
+    conv, dense, copy = run.tasks
+    assert conv.gflops_per_s == pytest.approx(2.0)  # 3 MFLOP in 1.5 ms
+    assert (dense.total_s, copy.total_s, copy.best_s) == (2e-3, 0.0, None)
+
+
+def test_the_page_is_one_file_with_every_number(folder):
+    text = write_report(folder).read_text(encoding="utf-8")
+    assert "2 of 3 tasks, 100.0% of the arithmetic, were measured" in text
+    assert "The network takes 5 ms: 4 times as fast as eager." in text
+    assert "no C++ compiler &lt;g++&gt;" in text
+    assert "3.75 ms to 10 ms" in text
+    assert "1.0e-06" in text
+    for cell in ("conv_a", "60.0%", "40.0%", "9 ms", "1x3x8x8 8", "cpu-avx2"):
+        assert f"<td>{cell}</td>" in text, cell
+    assert "tune.py network=tiny seed=7" in text
+    assert text.count("<svg") == 5  # latencies, two curves, seconds, tasks
+    assert re.findall(r"(?:src|href)=[\"']?(?!#)", re.sub(r"xlink:href=\"#", "", text)) == []
+
+
+def test_without_contenders_or_trials_there_is_still_a_page(tmp_path):
+    bare = fabricate(tmp_path / "bare", [])
+    text = write_report(bare).read_text(encoding="utf-8")
+    assert "Beside" not in text
+    assert "conv_a" in text
+
+
+def test_runs_to_compare_are_in_the_curves(folder, tmp_path):
+    other = fabricate(tmp_path / "rival-run", TRIALS[:2])
+    text = write_report(folder, [other]).read_text(encoding="utf-8")
+    assert text.count("rival-run") >= 3  # both curves and the seconds
+
+
+def test_what_deploying_found_is_among_the_facts(folder):
+    (folder / "deploy.json").write_text(json.dumps({"applied": 17, "max_abs_error": 3.25e-6}))
+    text = write_report(folder).read_text(encoding="utf-8")
+    assert "<td>applied</td><td>17</td>" in text
+    assert "<td>max_abs_error</td><td>3.25e-06</td>" in text
+
+
+def test_another_folder_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"no tasks\.json"):
+        write_report(tmp_path)

@@ -5,6 +5,8 @@
 * `source`: one of them, a user's factory or a file, as a Relax module
 * `constants`: arithmetic on weights, done once
 * `lowering`: from Relax to functions that can be tuned
+* `request`: what is asked for, and the lowered module that it gives
 * `tasks`: which functions differ, how often each is called, its share of the work
 * `extraction`: all that in a child process
+* `drafted`: a schedule for every task that nobody measured
 """

@@ -12,19 +12,17 @@ import importlib
 import json
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from pruner.errors import PrunerError
 from pruner.files import write_whole
-from pruner.tune.networks.catalog import NetworkOptions
-from pruner.tune.networks.lowering import lower
-from pruner.tune.networks.source import NetworkSource, import_network
+from pruner.tune.networks.request import REQUEST, NetworkRequest, lowered_network
+from pruner.tune.networks.source import NetworkSource
 from pruner.tune.networks.tasks import NetworkTask, network_tasks
 from pruner.tune.tvm_import import load_tvm
 
-REQUEST, TASKS, LOG = "network.json", "tasks.json", "import.log"
+TASKS, LOG = "tasks.json", "import.log"
 _MISTAKE = 2  # exit code: the last line of the log is for the user
 
 
@@ -37,9 +35,8 @@ def extract_tasks(source: NetworkSource, target_json: str, folder: Path) -> list
         PrunerError: the network cannot be imported, in one line.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    request = {"source": asdict(source), "target": json.loads(target_json)}
-    with write_whole(folder / REQUEST) as partial:
-        partial.write_text(json.dumps(request, indent=1), encoding="utf-8")
+    request = NetworkRequest(source=source, target=json.loads(target_json))
+    request.save(folder / REQUEST)
     with (folder / LOG).open("w", encoding="utf-8") as log:
         command = [sys.executable, "-m", __spec__.name, str(folder / REQUEST)]
         done = subprocess.run(
@@ -66,12 +63,9 @@ def _row(task: NetworkTask) -> dict[str, Any]:
 
 
 def _main(path: Path) -> None:
-    asked = json.loads(path.read_text(encoding="utf-8"))
-    options = NetworkOptions(**asked["source"].pop("options"))
-    source = NetworkSource(**asked["source"], options=options)
-    target = load_tvm().tvm.target.Target(asked["target"])
+    request = NetworkRequest.read(path)
     try:
-        tasks = network_tasks(lower(import_network(source), target), target)
+        tasks = network_tasks(lowered_network(request), request.tvm_target())
     except PrunerError as error:
         sys.stderr.write(f"\n{error}\n")
         sys.exit(_MISTAKE)

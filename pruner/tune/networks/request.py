@@ -1,0 +1,55 @@
+"""What a network's tasks are made from, kept beside them: equal requests give equal functions.
+
+Extraction and build read the same request and call the same function, :func:`lowered_network`: only
+then do records of the one apply in the other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pruner.files import write_json
+from pruner.tune.networks.catalog import NetworkOptions
+from pruner.tune.networks.lowering import lower
+from pruner.tune.networks.source import NetworkSource, import_network
+from pruner.tune.tvm_import import load_tvm
+
+REQUEST = "network.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkRequest:
+    """A network and what it is lowered for; ``target`` in TVM's words."""
+
+    source: NetworkSource
+    target: Mapping[str, Any]
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON."""
+        write_json(path, asdict(self), indent=1)
+
+    @staticmethod
+    def read(path: Path) -> NetworkRequest:
+        """What `save` wrote."""
+        asked = json.loads(path.read_text(encoding="utf-8"))
+        options = NetworkOptions(**asked["source"].pop("options"))
+        return NetworkRequest(
+            source=NetworkSource(**asked["source"], options=options), target=asked["target"]
+        )
+
+    def tvm_target(self) -> Any:
+        """The target as TVM takes it."""
+        return load_tvm().tvm.target.Target(dict(self.target))
+
+
+def lowered_network(request: NetworkRequest) -> Any:
+    """The network imported and lowered, for extraction and for build.
+
+    Raises:
+        PrunerError: it cannot be imported, in one line.
+    """
+    return lower(import_network(request.source), request.tvm_target())

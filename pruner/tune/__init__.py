@@ -7,6 +7,7 @@
 * `run`: the loop and its files
 * `rivals`: searches of others
 * `contenders`: networks in the hands of others, timed beside ours
+* `metaschedule`: our search and model inside TVM's own tuning
 * `collect`: records of random and evolved schedules
 * `phases`: where the seconds go
 * `tvm_import`: TVM, imported once

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pruner.arrays import Decisions, Keys
 from pruner.features.batch import ProgramFeatures
 from pruner.models.analyzer.analyzer import Analyzer
+from pruner.tune.spaces.design import DesignSpace
 
 
 class LiveSpace(Protocol):
@@ -30,6 +31,10 @@ class LiveSpace(Protocol):
     can_draft: bool
     has_features: bool
     affordable: int | None
+
+    @property
+    def design(self) -> DesignSpace:
+        """TVM's form of the space."""
 
     def sample(self, num: int, rng: np.random.Generator) -> Decisions:
         """Draws as MetaSchedule samples, int64 [num, d]."""

@@ -45,6 +45,11 @@ class ReplaySpace:
         self._mutators = [m for m, _ in kept]
         self._chances = np.array([p for _, p in kept])
 
+    @property
+    def design(self) -> DesignSpace:
+        """TVM's form of the space."""
+        return self._design
+
     def sample(self, num: int, rng: np.random.Generator) -> Decisions:
         """Random traces that TVM accepts.
 

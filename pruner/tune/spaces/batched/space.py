@@ -101,6 +101,11 @@ class BatchedSpace:
                 out[i.slot] = LocationDecision(i.slot, self.program)
         return out
 
+    @property
+    def design(self) -> DesignSpace:
+        """TVM's form of the space."""
+        return self._design
+
     def sample_any(self, num: int, rng: np.random.Generator) -> Decisions:
         """Draws of MetaSchedule's distributions, legal or not, int64 [num, d]."""
         out = np.zeros((num, self.num_slots), np.int64)

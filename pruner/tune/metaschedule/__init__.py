@@ -1,0 +1,18 @@
+"""TVM's own tuning with our search or our model in it (docs/metaschedule-plugin.md).
+
+``tune_tir(..., strategy=search_strategy(), cost_model="none")``: everything else stays TVM's.
+
+* `strategy`: `search_strategy`, draft-then-verify as a search strategy of MetaSchedule
+* `model`: `cost_model`, the learned model behind TVM's evolutionary search
+* `session`: what all tasks of one tuning share
+* `task`: one task as TVM's context describes it
+* `traces`: from TVM's traces to decision vectors
+* `results`: from TVM's results and records to outcomes
+* `target`: which described device a target stands for
+"""
+
+from pruner.tune.metaschedule.model import cost_model
+from pruner.tune.metaschedule.strategy import search_strategy
+from pruner.tune.tvm_import import warm_worker
+
+__all__ = ["cost_model", "search_strategy", "warm_worker"]

@@ -1,0 +1,142 @@
+"""Analyzer and learned model as a cost model behind TVM's own evolutionary search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.errors import PrunerError
+from pruner.models.analyzer.analyzer import Analyzer
+from pruner.search.explorer import ScoreFunction
+from pruner.search.policy import guard, standard
+from pruner.tune.metaschedule.results import outcomes
+from pruner.tune.metaschedule.session import Session
+from pruner.tune.metaschedule.task import Task, identity
+from pruner.tune.metaschedule.traces import Traces
+from pruner.tune.run.learning import OnlineModel
+from pruner.tune.run.options import LIVE
+from pruner.tune.tvm_import import load_tvm
+
+_ms = load_tvm().meta_schedule
+_derived_object = load_tvm().tvm.ir.utils.derived_object
+_PyCostModel: Any = _ms.cost_model.PyCostModel
+
+
+def cost_model(
+    *,
+    platform: str | None = None,
+    analyzer: Analyzer | None = None,
+    model: str | OnlineModel | None = "pacm",
+    prior: float = LIVE.prior,
+    seed: int | None = None,
+) -> Any:
+    """For ``cost_model=`` of ``tune_tir`` and ``tune_relax``, behind ``strategy="evolutionary"``.
+
+    `platform`, `analyzer`, `model` and `seed` are those of
+    :func:`~pruner.tune.metaschedule.strategy.search_strategy`. The analyzer scores until a program
+    of the task was measured; then its score weighs ``prior / (prior + measured)``, the learned one
+    the rest.
+
+    Raises:
+        PrunerError: an unknown model; when tuning starts, a target that no described device fits.
+    """
+    session = Session(platform=platform, analyzer=analyzer, model=model, seed=seed)
+    return PrunerModel(session, prior)
+
+
+class TaskScores:
+    """Scores of one task's candidates, in (0, 1); 0 for programs that the engine is not sure of."""
+
+    def __init__(self, session: Session, task: Task, prior: float) -> None:
+        """Raises `PrunerError` where no program is legal, or no described device fits."""
+        self._task, self._prior, self._rng = task, prior, session.rng(task)
+        self._space = session.open(task, task.designs(task.context.generate_design_space()))
+        self._traces = Traces(self._space)
+        self._learner = session.learner(task, self._space)
+        self._rows = np.zeros((0, self._space.num_slots), np.int64)
+        self._latency_s = np.zeros(0)
+        self._learned: ScoreFunction | None = None
+        self._judge: ScoreFunction | None = None
+
+    def learn(self, candidates: Sequence[Any], results: Sequence[Any]) -> None:
+        """Take in measured programs. Other annotations than ours are other programs."""
+        rows, known = self._traces.rows([candidate.sch.trace for candidate in candidates])
+        found = outcomes(results, self._task.tell)
+        known &= np.array([one.tells_of_program for one in found], bool)
+        latency_s = np.array([one.latency_s for one in found])
+        self._rows = np.concatenate([self._rows, rows[known]])
+        self._latency_s = np.concatenate([self._latency_s, latency_s[known]])
+        if self._learner is not None:
+            self._learned = self._learner(self._rows, self._latency_s)
+        self._judge = None
+
+    def scores(self, candidates: Sequence[Any]) -> NDArray[np.float64]:
+        """Of N candidates, comparable until the next measurements are in."""
+        traces = [candidate.sch.trace for candidate in candidates]
+        rows, known = self._traces.rows(traces, whatever_parallel=True)
+        out = np.full(len(rows), 0.5)
+        if known.any():
+            if self._judge is None:
+                self._judge = self._standardised(rows[known])
+            out[known] = 0.5 + 0.5 * np.tanh(0.5 * self._judge(rows[known]))
+            # of no space of ours: chance decides among the scores of the others
+            out[~known] = self._rng.choice(out[known], int((~known).sum()))
+        return out
+
+    def _standardised(self, seen: NDArray[np.int64]) -> ScoreFunction:
+        """Drafted and learned score as the policy weighs them, in standard deviations of `seen`."""
+        drafted = standard(self._space.draft_score, seen)
+        if self._learned is None:
+            return drafted
+        if not self._prior:
+            return standard(guard(self._learned, self._space.draft_score), seen)
+        learned = standard(self._learned, seen)
+        weight = self._prior / (self._prior + np.isfinite(self._latency_s).sum())
+        return lambda wanted: (1 - weight) * learned(wanted) + weight * drafted(wanted)
+
+
+@_derived_object
+class PrunerModel(_PyCostModel):
+    """See :func:`cost_model`."""
+
+    def __init__(self, session: Session, prior: float) -> None:
+        self._session, self._prior = session, prior
+        self._tasks: dict[tuple[int, str], TaskScores | None] = {}
+
+    def update(self, context: Any, candidates: Sequence[Any], results: Sequence[Any]) -> None:
+        """TVM's: measured candidates of a task."""
+        task = self._task(context)
+        if task is not None and len(candidates):
+            with self._session.one_thread():
+                task.learn(candidates, results)
+
+    def predict(self, context: Any, candidates: Sequence[Any]) -> NDArray[np.float64]:
+        """TVM's: scores float64 [N] between 0 and 1, higher is better."""
+        task = self._task(context)
+        if task is None:
+            return np.full(len(candidates), 0.5)
+        with self._session.one_thread():
+            return task.scores(candidates)
+
+    def load(self, path: str) -> None:
+        """Not possible. Raises `PrunerError`."""
+        raise PrunerError(f"{path}: this model is not kept in a file; give model= one of your own")
+
+    def save(self, path: str) -> None:
+        """Not possible. Raises `PrunerError`."""
+        raise PrunerError(f"{path}: this model is not kept in a file; the database has its records")
+
+    def _task(self, context: Any) -> TaskScores | None:
+        key = identity(context)
+        if key not in self._tasks:
+            task = Task.of(context)
+            self._session.analyzer(task.target, task.tell)  # its errors end the tuning
+            try:
+                self._tasks[key] = TaskScores(self._session, task, self._prior)
+            except PrunerError as error:
+                task.tell(f"{task.name}: all programs score alike: {error}")
+                self._tasks[key] = None
+        return self._tasks[key]

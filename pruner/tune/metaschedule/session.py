@@ -1,0 +1,112 @@
+"""What all tasks of one tuning share: analyzer, learned model, settings and clock."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+from pruner.data.tasks import TaskKey
+from pruner.errors import PrunerError
+from pruner.models.adaptation.base import Setting
+from pruner.models.adaptation.warm import Scratch
+from pruner.models.analyzer.analyzer import Analyzer
+from pruner.models.networks.pacm import PaCM
+from pruner.models.training.fit import cpu_threads
+from pruner.progress import Tell
+from pruner.tune.metaschedule.target import platform_of
+from pruner.tune.metaschedule.task import Task, identity
+from pruner.tune.phases import Phases
+from pruner.tune.run.learning import (
+    AdaptedModel,
+    LiveLearner,
+    OnlineModel,
+    SharedModel,
+    TreeModel,
+)
+from pruner.tune.run.options import platform_analyzer
+from pruner.tune.run.setup import open_spaces
+from pruner.tune.spaces.design import DesignSpace
+from pruner.tune.spaces.union import UnionSpace
+
+_MODELS: dict[str, Callable[[int], OnlineModel]] = {
+    "pacm": lambda seed: AdaptedModel(Scratch(Setting(make_network=PaCM, seed=seed))),
+    "xgboost": lambda seed: TreeModel(seed=seed),
+}
+
+
+class Session:
+    """One call of a constructor; the copies that TVM makes for its tasks share it."""
+
+    def __init__(
+        self,
+        *,
+        platform: str | None,
+        analyzer: Analyzer | None,
+        model: str | OnlineModel | None,
+        seed: int | None,
+    ) -> None:
+        """Raises `PrunerError` for an unknown model."""
+        importlib.import_module("tvm_ffi").register_error("PrunerError", PrunerError)
+        self.phases = Phases()
+        self._platform, self._analyzer, self._seed = platform, analyzer, seed
+        self._analyzers: dict[str, Analyzer] = {}
+        made = _model(model, seed or 0)
+        self._shared = None if made is None else SharedModel(made)
+
+    def analyzer(self, target: Any, tell: Tell) -> Analyzer:
+        """What drafts for a target.
+
+        Raises:
+            PrunerError: no described device fits the target.
+        """
+        if self._analyzer is not None:
+            return self._analyzer
+        text = str(target)
+        if text not in self._analyzers:
+            found = platform_of(target, self._platform, tell)
+            self._analyzers[text] = platform_analyzer(found)
+        return self._analyzers[text]
+
+    def open(self, task: Task, designs: Sequence[DesignSpace]) -> UnionSpace:
+        """The spaces of a task. Raises `PrunerError` where no program is legal."""
+        return open_spaces(
+            designs,
+            name=task.name,
+            analyzer=self.analyzer(task.target, task.tell),
+            learns=self._shared is not None,
+            phases=self.phases,
+            tell=task.tell,
+        )
+
+    def learner(self, task: Task, space: UnionSpace) -> LiveLearner | None:
+        """What fits the shared model to a task; None where nothing learns or can be ranked."""
+        if self._shared is None or not space.has_features:
+            return None
+        digest, target = identity(task.context)
+        platform = self.analyzer(task.target, task.tell).device.name
+        key = TaskKey(
+            platform=platform, task=f"{task.name}-{digest:x}", workload_key="[]", target=target
+        )
+        return LiveLearner(key, space, self._shared, self.phases, self.rng(task))
+
+    def one_thread(self) -> AbstractContextManager[None]:
+        """Torch works on one thread in here: two make so small a network slower, not faster."""
+        return cpu_threads(1)
+
+    def rng(self, task: Task) -> np.random.Generator:
+        """Random numbers of a task: from the seed that was given, else from TVM's."""
+        if self._seed is None:
+            return np.random.default_rng(task.seed)
+        return np.random.default_rng([self._seed, *task.name.encode()])
+
+
+def _model(model: str | OnlineModel | None, seed: int) -> OnlineModel | None:
+    if not isinstance(model, str):
+        return model
+    if model not in _MODELS:
+        raise PrunerError(f"model={model}: choose {', '.join(_MODELS)}, None or an OnlineModel")
+    return _MODELS[model](seed)

@@ -1,0 +1,177 @@
+"""Draft-then-verify as a search strategy of MetaSchedule.
+
+TVM's scheduler calls it from its own thread, one task at a time: ``pre_tuning`` once a task, then
+rounds of ``generate_measure_candidates`` and ``notify_runner_results``, then ``post_tuning``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from pruner.errors import PrunerError
+from pruner.models.analyzer.analyzer import Analyzer
+from pruner.search.policy import PolicySettings
+from pruner.tune.measure.measurer import Candidate
+from pruner.tune.metaschedule.results import earlier, outcomes
+from pruner.tune.metaschedule.session import Session
+from pruner.tune.metaschedule.task import Task
+from pruner.tune.metaschedule.traces import Traces
+from pruner.tune.run.learning import OnlineModel
+from pruner.tune.run.live_search import DecisionSearch
+from pruner.tune.run.options import LIVE
+from pruner.tune.run.setup import decision_search
+from pruner.tune.tvm_import import load_tvm
+
+_ms = load_tvm().meta_schedule
+_derived_object = load_tvm().tvm.ir.utils.derived_object
+_PySearchStrategy: Any = _ms.search_strategy.PySearchStrategy
+
+
+def search_strategy(
+    *,
+    platform: str | None = None,
+    analyzer: Analyzer | None = None,
+    model: str | OnlineModel | None = "pacm",
+    policy: PolicySettings = LIVE,
+    seed: int | None = None,
+) -> Any:
+    """For ``strategy=`` of ``tune_tir``, ``tune_relax`` and ``TuneContext``.
+
+    `platform` names the described device whose analyzer drafts, by default the one that the target
+    says; `analyzer` is one of your own. `model` verifies: ``"pacm"`` or ``"xgboost"``, learned from
+    nothing and shared by all tasks of the tuning; None, the draft decides; or a model of yours.
+    Programs of the task that the database has measurements of count as measured. TVM's
+    ``cost_model`` is not asked: ``cost_model="none"`` saves its updates. `seed` None: from TVM's.
+
+    Raises:
+        PrunerError: an unknown model; when tuning starts, a target that no described device fits.
+    """
+    session = Session(platform=platform, analyzer=analyzer, model=model, seed=seed)
+    return PrunerStrategy(session, policy)
+
+
+class TaskSearch:
+    """The search of one task, from ``pre_tuning`` to ``post_tuning``."""
+
+    def __init__(
+        self,
+        session: Session,
+        policy: PolicySettings,
+        task: Task,
+        *,
+        schedules: Sequence[Any],
+        database: Any,
+        budget: tuple[int, int],
+    ) -> None:
+        """`schedules` are TVM's design spaces; `budget`: trials in all and of a round.
+
+        Raises:
+            PrunerError: no described device fits the target.
+        """
+        session.analyzer(task.target, task.tell)
+        self._session, self._policy, self._task = session, policy, task
+        self._schedules, self._database = schedules, database
+        self._left, self._batch = budget
+        self._search: DecisionSearch | None = None  # opened when the task has its first turn
+        self._waiting: list[Candidate] = []
+        self._rounds = 0
+
+    def propose(self) -> list[Candidate] | None:
+        """The next round; None when the budget is spent or nothing legal is left."""
+        num = min(self._batch, self._left)
+        if num < 1:
+            return None
+        started = time.perf_counter()
+        try:
+            with self._session.one_thread():
+                if self._search is None:
+                    self._search = self._open()
+                found = self._search.propose(num)
+        except PrunerError as error:  # of this task; TVM goes on with the others
+            self._task.tell(f"{self._task.name} is given up: {error}")
+            return None
+        seconds = time.perf_counter() - started
+        self._rounds += 1
+        self._left -= len(found)
+        self._waiting = found
+        self._task.tell(
+            f"{self._task.name}: round {self._rounds}, {len(found)} candidates in {seconds:.2f} s"
+        )
+        return found or None
+
+    def observe(self, results: Sequence[Any]) -> None:
+        """Take in the results of the last round, in its order."""
+        assert self._search is not None, self._task.name
+        self._search.observe(self._waiting, outcomes(results, self._task.tell))
+        self._waiting = []
+
+    def _open(self) -> DecisionSearch:
+        session, task = self._session, self._task
+        space = session.open(task, task.designs(self._schedules))
+        learner = session.learner(task, space) if self._policy.takes_model else None
+        search = decision_search(space, self._policy, learner, session.rng(task))
+        search.observe(*earlier(self._database, task, Traces(space)))
+        return search
+
+
+@_derived_object
+class PrunerStrategy(_PySearchStrategy):
+    """See :func:`search_strategy`."""
+
+    def __init__(self, session: Session, policy: PolicySettings) -> None:
+        self._session, self._policy = session, policy
+        self._task: Task | None = None
+        self._search: TaskSearch | None = None
+
+    def _initialize_with_tune_context(self, context: Any) -> None:
+        """TVM's: which task this is."""
+        self._task = Task.of(context)
+
+    def pre_tuning(
+        self,
+        max_trials: int,
+        num_trials_per_iter: int,
+        design_spaces: Sequence[Any],
+        database: Any = None,
+        cost_model: Any = None,
+    ) -> None:
+        """TVM's: the budget of the task, its spaces, and what is known of it."""
+        assert self._task is not None, "TVM initializes a strategy before it tunes"
+        if cost_model is not None:
+            self._task.tell('the strategy brings its own model; cost_model="none" saves TVM\'s')
+        self._search = TaskSearch(
+            self._session,
+            self._policy,
+            self._task,
+            schedules=design_spaces,
+            database=database,
+            budget=(max_trials, num_trials_per_iter),
+        )
+
+    def post_tuning(self) -> None:
+        """TVM's: the task is done."""
+        self._search = self._task = None
+
+    def generate_measure_candidates(self) -> list[Any] | None:
+        """TVM's: the next round; None ends the task."""
+        assert self._search is not None, "TVM calls pre_tuning first"
+        found = self._search.propose()
+        return None if found is None else [_measurable(one.schedule) for one in found]
+
+    def notify_runner_results(
+        self, measure_candidates: Sequence[Any], results: Sequence[Any]
+    ) -> None:
+        """TVM's: what became of the last round."""
+        assert self._search is not None, "TVM calls pre_tuning first"
+        self._search.observe(results)
+
+    def clone(self) -> Any:
+        """TVM's: a strategy for another task, which shares the learned model."""
+        return PrunerStrategy(self._session, self._policy)
+
+
+def _measurable(schedule: Any) -> Any:
+    info = _ms.arg_info.ArgInfo.from_entry_func(schedule.mod, remove_preproc=True)
+    return _ms.MeasureCandidate(schedule, info)

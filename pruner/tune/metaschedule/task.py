@@ -1,0 +1,70 @@
+"""One task as TVM's tuning context describes it."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pruner.progress import Tell
+from pruner.tune.spaces.design import DesignSpace
+from pruner.tune.tvm_import import load_tvm
+
+_LOG = "tvm.s_tir.meta_schedule"  # a context does not give its own logger away
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Task:
+    """What is tuned and for which target; ``tell`` writes a line into TVM's log.
+
+    ``context`` is a context of our own with a copy of the rules of TVM's: one that held TVM's
+    context would be held by it, and neither would ever be freed.
+    """
+
+    name: str
+    seed: int  # TVM's random state when the task began
+    context: Any
+    tell: Tell
+
+    @classmethod
+    def of(cls, context: Any) -> Task:
+        """From the context that TVM's callbacks are given."""
+        own = load_tvm().meta_schedule.TuneContext(
+            mod=context.mod,
+            target=context.target,
+            space_generator=context.space_generator.clone(),
+            task_name=str(context.task_name),
+            num_threads=1,
+            rand_state=int(context.rand_state),
+        )
+        return cls(
+            name=str(context.task_name),
+            seed=int(context.rand_state),
+            context=own,
+            tell=logging.getLogger(_LOG).info,
+        )
+
+    @property
+    def module(self) -> Any:
+        """The module before anything is scheduled."""
+        return self.context.mod
+
+    @property
+    def target(self) -> Any:
+        """TVM's target."""
+        return self.context.target
+
+    def designs(self, schedules: Sequence[Any]) -> list[DesignSpace]:
+        """TVM's design spaces as ours."""
+        return [
+            DesignSpace(self.module, self.target, schedule.trace, self.context)
+            for schedule in schedules
+        ]
+
+
+def identity(context: Any) -> tuple[int, str]:
+    """Equal for contexts of the same program and target."""
+    digest = importlib.import_module("tvm_ffi").structural_hash(context.mod)
+    return int(digest), str(context.target)

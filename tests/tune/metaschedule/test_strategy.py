@@ -1,0 +1,239 @@
+"""Our search inside TVM's tuning, whose builder and runner are fakes: no process is started."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from pruner.errors import PrunerError
+
+pytestmark = pytest.mark.tvm
+
+SIZES = {"operator": "matmul", "m": 64, "n": 64, "k": 64, "epilogue": ["relu"]}
+LOG = "tvm.s_tir.meta_schedule"
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    """TVM's logger as it was: pytest hangs nameless handlers, which TVM cannot take, on loggers
+    that do not propagate."""
+    logger = logging.getLogger(LOG)
+    before = logger.level
+    logger.setLevel(logging.INFO)
+    yield
+    for handler in list(logger.handlers):
+        handler.close()
+        logger.removeHandler(handler)
+    logger.propagate = True
+    logger.setLevel(before)
+
+
+@pytest.fixture(scope="module")
+def module():
+    from pruner.tune.workloads import from_operator
+
+    return from_operator(SIZES).module
+
+
+def cpu(mcpu="haswell"):
+    from pruner.tune.tvm_import import load_tvm
+
+    return load_tvm().tvm.target.Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})
+
+
+def small():
+    from pruner.search.explorer import ExplorerSettings
+    from pruner.search.policy import RoundSettings
+
+    some = ExplorerSettings(population=48, generations=1, keep=32)
+    return RoundSettings(draft=some, verify=some, random_sample=32, draft_leads=True)
+
+
+def tune(module, folder, trials, *, fakes=None, target=None, batch=6, **options):
+    """The programs that were measured, and the database."""
+    from pruner.tune.metaschedule import search_strategy
+    from tests.tune.metaschedule.fakes import measuring, ms
+
+    fakes = fakes or measuring()
+    space = options.pop("space", "post-order-apply")
+    tvm_seed = options.pop("tvm_seed", 7)
+    database = ms.tune_tir(
+        module, target or cpu(), str(folder), trials, num_trials_per_iter=batch, space=space,
+        strategy=search_strategy(**{"policy": small(), "seed": 0, "model": None} | options),
+        cost_model="none", num_tuning_cores=1, seed=tvm_seed, **fakes,
+    )  # fmt: skip
+    return [one.script() for one in fakes["builder"].modules], database
+
+
+def said(folder):
+    (log,) = (folder / "logs").glob("*task_scheduler.log")
+    return log.read_text(encoding="utf-8")
+
+
+def test_a_budget_is_spent_on_distinct_programs(module, tmp_path):
+    programs, database = tune(module, tmp_path, 10, model="pacm")
+    assert len(programs) == len(set(programs)) == len(database) == 10
+    # one line of ours a round, no more
+    assert said(tmp_path).count("[INFO] main: round") == 2
+    assert "main: round 2, 4 candidates" in said(tmp_path)
+
+
+def test_the_first_round_is_that_of_our_own_loop(module, tmp_path):
+    from pruner.tune.metaschedule.session import Session
+    from pruner.tune.metaschedule.target import platform_of
+    from pruner.tune.phases import Phases
+    from pruner.tune.run.options import platform_analyzer
+    from pruner.tune.run.setup import decision_search, open_spaces
+    from pruner.tune.spaces.design import design_spaces
+
+    analyzer = platform_analyzer(platform_of(cpu(), None, print))
+    space = open_spaces(
+        design_spaces(module, cpu()), name="main", analyzer=analyzer, learns=False,
+        phases=Phases(), tell=print,
+    )  # fmt: skip
+    rng = np.random.default_rng([3, *b"main"])
+    ours = decision_search(space, small(), None, rng).propose(8)
+    assert [one.schedule.mod.script() for one in ours] == tune(
+        module, tmp_path, 8, batch=8, seed=3
+    )[0]
+    assert Session(platform=None, analyzer=None, model=None, seed=3).analyzer(cpu(), print)
+
+
+def test_seeds(module, tmp_path):
+    first = tune(module, tmp_path / "a", 6, seed=None, tvm_seed=7)[0]
+    assert tune(module, tmp_path / "b", 6, seed=None, tvm_seed=7)[0] == first
+    assert tune(module, tmp_path / "c", 6, seed=None, tvm_seed=8)[0] != first
+
+
+def test_what_a_database_has_counts_as_measured(module, tmp_path):
+    first, _ = tune(module, tmp_path, 12, seed=1)
+    again, database = tune(module, tmp_path, 12, seed=1)
+    assert not set(first) & set(again)
+    assert len(database) == 24
+    assert "main: 12 programs of the database count as measured" in said(tmp_path)
+    # the latencies, too: the best of before is where evolution starts from
+    from pruner.tune.metaschedule.results import earlier
+    from pruner.tune.metaschedule.task import Task
+    from pruner.tune.metaschedule.traces import Traces
+
+    space, context = opened(module, cpu())
+    found, outcomes = earlier(database, Task.of(context), Traces(space))
+    records = [list(map(float, r.run_secs)) for r in database.get_all_tuning_records()]
+    assert [o.latency_s for o in outcomes] == [np.inf if s[0] > 1e9 else s[0] for s in records]
+    assert any(o.error == "run_error" for o in outcomes)
+    assert len({(c.space, *c.decisions) for c in found}) == 24
+
+
+def test_records_of_another_target_do_not_count(module, tmp_path):
+    first, _ = tune(module, tmp_path, 6, seed=1)
+    other, _ = tune(module, tmp_path, 6, seed=1, target=cpu("skylake-avx512"))
+    assert "count as measured" not in said(tmp_path)
+    assert len(set(first) & set(other)) < 6  # another analyzer drafts other programs
+
+
+def opened(module, target):
+    from pruner.tune.metaschedule.session import Session
+    from pruner.tune.metaschedule.task import Task
+    from tests.tune.metaschedule.fakes import ms
+
+    context = ms.TuneContext(
+        mod=module, target=target, space_generator="post-order-apply", num_threads=1, rand_state=1
+    )
+    session = Session(platform=None, analyzer=None, model=None, seed=0)
+    task = Task.of(context)
+    return session.open(task, task.designs(context.generate_design_space())), context
+
+
+class Listening:
+    """A model that only notes which tasks it learned of, and how many programs."""
+
+    ranker = None
+
+    def __init__(self):
+        self.met, self.learned = [], []
+
+    def meet(self, key, population):
+        self.met.append(key.task)
+
+    def learn(self, store):
+        names = [key.task.partition("-")[0] for key in store.keys]
+        self.learned.append((sorted(names), store.num_programs))
+
+
+def test_all_tasks_share_one_model(tmp_path):
+    from pruner.tune.tvm_import import load_tvm
+    from pruner.tune.workloads import from_operator
+
+    tvm = load_tvm().tvm
+    functions = {
+        f"f{k}": from_operator({"operator": "matmul", "m": 32, "n": 32, "k": k}).module["main"]
+        for k in (16, 32)
+    }
+    model = Listening()
+    tune(tvm.IRModule(functions), tmp_path, 24, model=model)
+    assert len(model.met) == 2
+    assert model.learned[0][0] == ["f16"]  # when its second round was asked for, or f32's
+    names, number = model.learned[-1]
+    assert names == ["f16", "f32"]
+    assert number >= 12
+
+
+def test_builders_that_never_start_blame_no_program(module, tmp_path):
+    from tests.tune.metaschedule.fakes import measuring
+
+    fakes = measuring(error="LocalBuilder: Timeout, killed after 30.0 seconds")
+    first, _ = tune(module, tmp_path, 12, fakes=fakes)
+    assert "LocalBuilder(initializer=warm_worker)" in said(tmp_path)
+    assert len(first) == 12
+    # nor do its records
+    again, _ = tune(module, tmp_path, 6)
+    assert "count as measured" not in said(tmp_path)
+    assert again == first[:6]
+
+
+def test_failures_of_programs_are_told_apart():
+    from pruner.tune.metaschedule.results import outcomes
+    from tests.tune.metaschedule.fakes import ms
+
+    def kind(message):
+        result = ms.runner.RunnerResult(None, message)
+        good = ms.runner.RunnerResult([0.25, 0.75], None)
+        found = outcomes([result, good], print)
+        assert found[1].latency_s == 0.5
+        return found[0].error
+
+    assert kind("LocalBuilder: Timeout, killed after 30.0 seconds") == "build_timeout"
+    assert kind("LocalBuilder: An exception occurred\nRPCRunner: no") == "build_error"
+    assert kind("LocalRunner: Timeout, killed after 30 seconds") == "run_timeout"
+    assert kind("RPCRunner: An exception occurred") == "run_error"
+
+
+def test_a_space_that_the_engine_refuses_is_replayed(module, tmp_path):
+    def schedule(sch):
+        block = sch.get_sblock("C")
+        i, _, _ = sch.get_loops(block)
+        outer, inner = sch.split(i, sch.sample_perfect_tile(i, n=2, max_innermost_factor=64))
+        sch.parallel(outer)
+        sch.unroll(inner)
+
+    programs, _ = tune(module, tmp_path, 12, space=schedule)
+    assert "1 of 1 design spaces go through TVM's replay" in said(tmp_path)
+    assert len(set(programs)) == len(programs) == 7  # all there are: 64 = 2 ** 6
+
+
+def test_a_target_that_nobody_described_ends_in_one_line(module, tmp_path):
+    from pruner.tune.tvm_import import load_tvm
+
+    arm = load_tvm().tvm.target.Target(
+        {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "num-cores": 2}
+    )
+    with pytest.raises(PrunerError, match="no described device fits; platform= one of cpu"):
+        tune(module, tmp_path, 4, target=arm)
+    assert len(tune(module, tmp_path / "named", 4, target=arm, platform="cpu-avx2")[0]) == 4
+
+
+def test_an_unknown_model_is_refused():
+    from pruner.tune.metaschedule import search_strategy
+
+    with pytest.raises(PrunerError, match="model=mlp: choose pacm, xgboost, None"):
+        search_strategy(model="mlp")

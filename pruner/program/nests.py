@@ -26,18 +26,24 @@ StoreKind = Literal["init", "update", "plain", "allreduce"]
 
 
 class Scope(IntEnum):
-    """Where a buffer is stored: TVM's storage ranks (src/runtime/thread_storage_scope.h)."""
+    """Where a buffer is stored: TVM's storage ranks (src/runtime/thread_storage_scope.h).
+
+    Fragments are registers of a warp that only a tensor core's instructions read and write.
+    """
 
     GLOBAL = 0
     SHARED = 1
     LOCAL = 3
+    FRAGMENT_A = 4
+    FRAGMENT_B = 5
+    ACCUMULATOR = 6
 
     @staticmethod
     def of(name: str) -> Scope:
         """The scope TVM calls ``name``.
 
         Raises:
-            UnsupportedProgram: a scope without a rank here, as those of tensor cores.
+            UnsupportedProgram: a scope without a rank here.
         """
         scope = _SCOPES.get(name)
         if scope is None:
@@ -46,15 +52,28 @@ class Scope(IntEnum):
 
 
 GLOBAL, SHARED, LOCAL = Scope.GLOBAL, Scope.SHARED, Scope.LOCAL
-_SCOPES = {"global": GLOBAL, "shared": SHARED, "shared.dyn": SHARED, "local": LOCAL}
+DYNAMIC_SHARED = "shared.dyn"
+_SCOPES = {
+    "global": GLOBAL,
+    "shared": SHARED,
+    DYNAMIC_SHARED: SHARED,
+    "local": LOCAL,
+    "wmma.matrix_a": Scope.FRAGMENT_A,
+    "wmma.matrix_b": Scope.FRAGMENT_B,
+    "wmma.accumulator": Scope.ACCUMULATOR,
+}
 
 
 class Mark(StrEnum):
-    """What a loop is annotated with; TVM's names, all virtual thread axes being one mark."""
+    """What a loop is annotated with; TVM's names, all virtual thread axes being one mark.
+
+    ``TENSORIZE``: a loop inside one instruction of a tensor core, which a whole warp runs.
+    """
 
     UNROLL = "unroll"
     VECTORIZE = "vectorize"
     PARALLEL = "parallel"
+    TENSORIZE = "tensorize"
     VTHREAD = "vthread"
     BLOCK_X = "blockIdx.x"
     BLOCK_Y = "blockIdx.y"
@@ -103,7 +122,8 @@ def thread_rank(mark: Mark | None) -> int | None:
 class Buffer:
     """An array; ``key`` is the number by which loads name it, ``is_param``: of the kernel's caller.
 
-    ``shape``: elements per dimension, each an int or int64 [N].
+    ``shape``: elements per dimension, each an int or int64 [N]; ``is_dynamic``: a part of the one
+    dynamic allocation of shared memory that a kernel has.
     """
 
     key: int
@@ -112,6 +132,7 @@ class Buffer:
     shape: tuple[IntLike, ...]
     scope: Scope = Scope.GLOBAL
     is_param: bool = False
+    is_dynamic: bool = False
 
 
 @dataclass(eq=False, slots=True)

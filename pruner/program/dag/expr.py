@@ -11,10 +11,19 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from pruner.arrays import Ints
+
 BinaryOp = Literal[
     "add", "sub", "mul", "div", "mod", "floordiv", "floormod", "min", "max",
     "eq", "ne", "lt", "le", "gt", "ge", "and", "or",
 ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PerProgram:
+    """A literal that differs between the N programs of a batch, int64 [N]; equal to itself only."""
+
+    values: Ints
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from pruner.arrays import IntLike
 from pruner.errors import UnsupportedProgram
-from pruner.program.dag.expr import Axis, Binary, Cast, Const, Expr
+from pruner.program.dag.expr import Axis, Binary, Cast, Const, Expr, PerProgram
 from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar, Term
 from pruner.program.index.divide import floordiv, floormod
@@ -102,6 +102,8 @@ def evaluate_region(index: Expr, domains: list[Region]) -> Region:
 
 
 def _int(value: object) -> IntLike:
+    if isinstance(value, PerProgram):
+        return value.values
     return np.asarray(value, np.int64) if isinstance(value, np.ndarray) else int(value)  # type: ignore[call-overload]
 
 

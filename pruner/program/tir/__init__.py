@@ -9,10 +9,12 @@ same job.
 * ``trace``: the vocabulary and :func:`~trace.apply`, one handler an instruction (``te/steps``,
   ``te/apply``)
 * ``primitives``, ``rfactor``: what the instructions do to the tree (``te/apply``)
+* ``layouts``: new dimensions and strides of buffers
 * ``locations``: where a block may be computed (a step of Ansor's names the loop)
 * ``postprocs``, ``parallelize``: MetaSchedule's postprocessors (Ansor writes their effect as steps)
 * ``regions``: what blocks read and write, relaxed over loops (``te/bounds``)
 * ``lower``: :func:`~lower.lower`, from the tree to :class:`~pruner.program.nests.LoopNests`
   (``te/lower``)
-* ``verify``: which programs TVM's check of GPU code accepts
+* ``verify``, ``shared``, ``vectors``: which programs TVM's check of GPU code accepts: threads,
+  shared memory, vectors
 """

@@ -143,6 +143,8 @@ def _emit(e: _Lowering, node: TreeNode, loops: tuple[Loop, ...], unroll: IntLike
 
 
 def _emit_block(e: _Lowering, block: Block, loops: tuple[Loop, ...], unroll: IntLike) -> None:
+    inner = (Loop(v, v.extent, Mark.TENSORIZE, e.kinds.get(v)) for v in block.inner)
+    loops = (*loops, *inner)
     if block.init is not None and reduces_over_threads(e.tree, block):
         reducing = _reduction_vars(e.tree, block)
         kept = tuple(x for x in loops if x.is_bound or x.var not in reducing)
@@ -223,6 +225,6 @@ def _loop_kinds(tree: Tree) -> dict[LoopVar, LoopKind]:
     for block in sorted(tree.blocks(), key=lambda block: block.buffer):
         if block.reduces:
             reducing = _reduction_vars(tree, block)
-            for loop in tree.path(block):
-                kinds[loop.var] = "reduce" if loop.var in reducing else "spatial"
+            for var in (*(loop.var for loop in tree.path(block)), *block.inner):
+                kinds[var] = "reduce" if var in reducing else "spatial"
     return kinds

@@ -29,7 +29,8 @@ from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar
 from pruner.program.index.divide import floordiv, floormod
 from pruner.program.index.regions import UNKNOWN_WIDTH, Region
-from pruner.program.nests import Buffer, Mark, Scope
+from pruner.program.nests import Buffer, Mark
+from pruner.program.tir.layouts import old_indices
 from pruner.program.tir.regions import (
     clipped,
     index_uses,
@@ -133,6 +134,21 @@ def _nest(chain: Sequence[LoopNode], body: list[TreeNode]) -> None:
         child.parent = chain[-1]
 
 
+def blockize(tree: Tree, loop: LoopNode) -> Block:
+    """The nest at ``loop`` as one block, which has the loops inside it from now on."""
+    chain, body = [loop], loop.body
+    while len(body) == 1 and isinstance(body[0], LoopNode):
+        chain.append(body[0])
+        body = body[0].body
+    if len(body) != 1 or not isinstance(body[0], Block):
+        raise UnsupportedProgram("blockize", loop.var.name)
+    block = body[0]
+    replace_child(loop, [block])
+    block.inner = (*(inner.var for inner in chain), *block.inner)
+    block.name += "_o"
+    return block
+
+
 def _check_chain(loops: Sequence[LoopNode]) -> None:
     for outer, inner in pairwise(loops):
         if outer.body != [inner]:
@@ -144,7 +160,7 @@ def cache_read(
 ) -> Block:
     """A copy of what ``block`` reads, in ``scope``; its consumers read the copy."""
     source = tree.buffers[block.reads[read_index]]
-    cache = tree.new_buffer(f"{source.name}_{scope}", source, Scope.of(scope))
+    cache = tree.new_buffer(f"{source.name}_{scope}", source, scope)
     copy = _copy_block(cache.name, source, cache)
     readers = list(dict.fromkeys([block, *consumers]))
     for reader in readers:
@@ -158,7 +174,7 @@ def cache_read(
 def cache_write(tree: Tree, block: Block, scope: str) -> Block:
     """``block`` writes a buffer in ``scope``; the block returned copies it to where it wrote."""
     target = tree.buffers[block.buffer]
-    cache = tree.new_buffer(f"{target.name}_{scope}", target, Scope.of(scope))
+    cache = tree.new_buffer(f"{target.name}_{scope}", target, scope)
     block.value = redirect_loads(block.value, target.key, cache.key)
     block.reads = [cache.key if key == target.key else key for key in block.reads]
     block.buffer = cache.key
@@ -226,7 +242,8 @@ def decompose_reduction(tree: Tree, block: Block, loop: LoopNode) -> Block:
     used = {var for i in spatial for var in tree.uses(block, i)}
     path = tree.path(block)
     inner = path[path.index(loop) :]
-    names: dict[LoopVar, LoopVar] = {}
+    kept = tuple(var for var in block.inner if var in used)
+    names = {var: LoopVar(var.name + "_init", var.extent) for var in kept}
     init = Block(
         name=block.name + "_init",
         iters=tuple(block.iters[i] for i in spatial),
@@ -235,6 +252,7 @@ def decompose_reduction(tree: Tree, block: Block, loop: LoopNode) -> Block:
         indices=_renumbered(block, spatial),
         value=block.init,
         annotations=dict(block.annotations),
+        inner=tuple(names[var] for var in kept),
     )
     nest: TreeNode = init
     for old in reversed([x for x in inner if x.var in used]):
@@ -298,12 +316,19 @@ def reverse_compute_inline(tree: Tree, block: Block) -> None:
         raise UnsupportedProgram("reverse-compute-inline", block.name)
     producer = producers[0]
     loads = block.loads_of(producer.buffer)
-    if producer.init is not None or len(set(loads)) != 1:
+    layout = tree.layouts.get(producer.buffer)
+    if producer.init is not None or (layout is None and len(set(loads)) != 1):
         raise UnsupportedProgram("reverse-compute-inline", block.name)
-    slots = _slots_of(block, loads[0].indices)
+    read, written = loads[0].indices, producer.indices
+    shape = tree.buffers[producer.buffer].shape
+    if layout is not None:
+        read, written, shape = layout.reads[block], old_indices(layout, written), layout.shape
+    slots = _slots_of(block, read)
     values: list[Expr] = [Const(0)] * len(block.iters)
     for dimension, slot in slots.items():
-        values[slot] = producer.indices[dimension]
+        values[slot] = written[dimension]
+        if block.iters[slot].extent != shape[dimension]:
+            producer.guards += ((values[slot], block.iters[slot].extent),)
 
     def rule(node: Expr) -> Expr:
         if isinstance(node, Load) and node.stage == producer.buffer:

@@ -25,10 +25,10 @@ def shared_threads(tree: Tree, loop: LoopNode, scope: Scope) -> set[int]:
 
 
 def loops_between(tree: Tree, block: Block, above: LoopNode | None) -> set[int]:
-    """Ids of the variables of loops around ``block`` and below ``above`` (None: all loops)."""
+    """Ids of the variables of loops below ``above`` (None: all loops) around and in ``block``."""
     path = tree.path(block)
     start = path.index(above) + 1 if above is not None else 0
-    return {id(loop.var) for loop in path[start:]}
+    return {id(loop.var) for loop in path[start:]} | {id(var) for var in block.inner}
 
 
 def region_of(tree: Tree, block: Block, indices: Sequence[Expr], moving: set[int]) -> list[Region]:

@@ -7,7 +7,7 @@ tell them apart, and :func:`apply_groups` applies the trace to each kind by itse
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from pruner.errors import UnsupportedProgram
 from pruner.program.nests import Scope
 from pruner.program.tir import locations as places
 from pruner.program.tir import primitives
+from pruner.program.tir.layouts import Piece, storage_align, transform_layout
 from pruner.program.tir.parallelize import PragmaSettings, rewrite_parallel_vectorize_unroll
 from pruner.program.tir.postprocs import (
     Fetch,
@@ -28,6 +29,9 @@ from pruner.program.tir.postprocs import (
 )
 from pruner.program.tir.rfactor import rfactor
 from pruner.program.tir.tree import Block, Diverges, LoopNode, Tree, plain, uniform
+from pruner.program.tir.verify import WARP_EXECUTION, WARP_LANES
+
+_FIRST_WRITE = (0, 1)  # attributes of TransformLayout: which buffer, BufferIndexType.WRITE
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +54,17 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TraceProgram:
-    """A function and the instructions that schedule it; ``is_gpu`` chooses the postprocessors."""
+    """A function and the instructions that schedule it; ``is_gpu`` chooses the postprocessors.
+
+    ``known``: results of instructions that were applied to the tree before, as places in
+    :meth:`Tree.nodes`.
+    """
 
     tree: Tree
     instructions: tuple[Instruction, ...]
     num_slots: int
     is_gpu: bool
+    known: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +75,7 @@ class State:
     decisions: Decisions
     results: dict[int, Any] = field(default_factory=dict)
     fetches: list[Fetch] = field(default_factory=list)
-    threads: dict[str, LoopNode] = field(default_factory=dict)
+    threads: dict[str, IntLike] = field(default_factory=dict)
     tiled: dict[int, IntLike] = field(default_factory=dict)
 
     def get(self, value: Any) -> Any:
@@ -109,6 +118,12 @@ def _applied(program: TraceProgram, decisions: Decisions) -> State:
 def _run(program: TraceProgram, decisions: Decisions, until: int) -> State:
     """State before instruction ``until``."""
     state = State(program.tree.fresh(len(decisions)), decisions)
+    if program.known:
+        nodes = list(state.tree.nodes())
+        found = {number: nodes[place] for number, place in program.known.items()}
+        state.results.update(
+            {n: state.tree if node is nodes[0] else node for n, node in found.items()}
+        )
     for instruction in program.instructions[:until]:
         handler = _HANDLERS.get(instruction.kind)
         if handler is None:
@@ -215,7 +230,7 @@ def _reorder(s: State, _: Instruction, *nodes: LoopNode) -> None:
 def _bind(s: State, i: Instruction, loop: LoopNode) -> None:
     axis = str(i.attrs[0])
     primitives.bind(loop, axis)
-    s.threads[axis] = loop
+    s.threads[axis] = loop.extent
 
 
 def _annotate(s: State, i: Instruction, target: Tree | Block | LoopNode, value: Any) -> None:
@@ -224,15 +239,44 @@ def _annotate(s: State, i: Instruction, target: Tree | Block | LoopNode, value: 
         x, y = s.threads.get("threadIdx.x"), s.threads.get("threadIdx.y")
         if x is None or not isinstance(target, Block):
             raise UnsupportedProgram("cooperative-fetch", "no threads are bound before it")
-        s.fetches.append(Fetch(target, value, x.extent, None if y is None else y.extent))
+        s.fetches.append(Fetch(target, value, x, y))
         return
-    if "tensorize" in key:
-        raise UnsupportedProgram("tensorize", key)
+    if key == WARP_EXECUTION:  # the lanes of a warp are threadIdx.x
+        s.threads["threadIdx.x"] = WARP_LANES
     target.annotations[key] = value
 
 
 def _unannotate(_: State, i: Instruction, target: Tree | Block | LoopNode) -> None:
     target.annotations.pop(str(i.attrs[0]), None)
+
+
+def _blockize(s: State, _: Instruction, loop: LoopNode) -> Block:
+    return primitives.blockize(s.tree, loop)
+
+
+def _transform_layout(s: State, i: Instruction, block: Block, pieces: tuple[Any, ...]) -> None:
+    """Of what the block writes; ``pieces``: (axis, divisors, factors of the extent or None)."""
+    if tuple(i.attrs[:2]) != _FIRST_WRITE:
+        raise UnsupportedProgram("transform-layout", block.name)
+    transform_layout(
+        s.tree,
+        block,
+        [Piece(axis, _product(d), 0 if e is None else _product(e)) for axis, d, e in pieces],
+    )
+
+
+def _product(factors: list[IntLike]) -> IntLike:
+    out: IntLike = 1
+    for factor in factors:
+        out = out * factor
+    return plain(out)
+
+
+def _storage_align(s: State, i: Instruction, block: Block) -> None:
+    number, axis, factor, offset = (int(attr) for attr in i.attrs)
+    if number != 0:
+        raise UnsupportedProgram("storage-align", block.name)
+    storage_align(block, axis % len(s.tree.buffers[block.buffer].shape), factor, offset)
 
 
 def _cache_read(s: State, i: Instruction, block: Block, consumers: list[Block]) -> Block:
@@ -295,6 +339,9 @@ _HANDLERS: dict[str, Callable[..., Any]] = {
     "Bind": _bind,
     "Annotate": _annotate,
     "Unannotate": _unannotate,
+    "Blockize": _blockize,
+    "TransformLayout": _transform_layout,
+    "StorageAlign": _storage_align,
     "CacheRead": _cache_read,
     "CacheWrite": _cache_write,
     "RFactor": _rfactor,
@@ -305,6 +352,7 @@ _HANDLERS: dict[str, Callable[..., Any]] = {
     "ReverseComputeInline": _reverse_compute_inline,
     "EnterPostproc": _nothing,
 }
+KINDS = frozenset(_HANDLERS)  # what may stand in a trace
 
 
 def apply_groups(

@@ -20,7 +20,7 @@ from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar
 from pruner.program.index.divide import floordiv, floormod
 from pruner.program.index.regions import Region
-from pruner.program.nests import Buffer, Mark, Scope, is_bound
+from pruner.program.nests import DYNAMIC_SHARED, Buffer, Mark, Scope, is_bound
 
 IterKind = Literal["spatial", "reduce", "derived"]
 Uses = dict[LoopVar, IntLike]
@@ -94,6 +94,10 @@ class Block:
     ``init`` is what the element starts from where the block reduces; ``reads`` are the buffers TVM
     lists as read, in its order. The value of a derived iterator is an expression of other iterators
     of the block: each is written as a variable, and ``stands_for`` gives its slot by variable.
+
+    ``inner``: loops that are part of the block, outermost first, where it stands for a nest that
+    one instruction of a tensor core computes (TVM's ``blockize``). ``guards``: (index, bound) where
+    the block does nothing unless the index is below the bound, as where padding is cut off.
     """
 
     name: str
@@ -107,6 +111,8 @@ class Block:
     annotations: dict[str, object] = field(default_factory=dict)
     parent: LoopNode | None = None
     stands_for: dict[LoopVar, int] = field(default_factory=dict)
+    inner: tuple[LoopVar, ...] = ()
+    guards: tuple[tuple[Expr, IntLike], ...] = ()
 
     @property
     def reduces(self) -> bool:
@@ -136,13 +142,26 @@ class Place:
     box: list[Region]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """A buffer's new dimensions: ``(index[axis] div divisor) mod extent`` of its old ones.
+
+    ``pieces``: (axis, divisor) of each new dimension; ``shape``: of the old dimensions; ``reads``:
+    the old indices of every block that reads the buffer.
+    """
+
+    pieces: tuple[tuple[int, IntLike], ...]
+    shape: tuple[IntLike, ...]
+    reads: dict[Block, tuple[Expr, ...]]
+
+
 @dataclass(eq=False, slots=True)
 class Tree:
     """A function under scheduling; ``annotations`` are those of its root block.
 
-    ``uncertain``: candidates whose regions TVM may compute otherwise; they count as refused.
-    ``places``: where its buffers live, once it is finished; see
-    :func:`pruner.program.tir.lower.buffer_places`.
+    ``layouts``: of the buffers whose layout changed. ``uncertain``: candidates whose regions TVM
+    may compute otherwise; they count as refused. ``places``: where its buffers live, once it is
+    finished; see :func:`pruner.program.tir.lower.buffer_places`.
     """
 
     buffers: list[Buffer]
@@ -153,6 +172,7 @@ class Tree:
     made_of: dict[LoopVar, Uses] = field(default_factory=dict)
     uncertain: Mask | np.bool_ = field(default_factory=lambda: np.bool_(False))
     places: dict[int, Place] = field(default_factory=dict)
+    layouts: dict[int, Layout] = field(default_factory=dict)
     _resolved: dict[LoopVar, Affine] = field(default_factory=dict)
     _values: dict[Block, tuple[list[Binding], list[Affine]]] = field(default_factory=dict)
 
@@ -165,9 +185,12 @@ class Tree:
         buffers = [replace(buffer) for buffer in self.buffers]
         return Tree(buffers, _copied(self.root, names), dict(self.annotations), num)
 
-    def new_buffer(self, name: str, like: Buffer, scope: Scope) -> Buffer:
-        """A buffer of the same shape and type in another scope."""
-        made = Buffer(len(self.buffers), name, like.dtype, like.shape, scope)
+    def new_buffer(self, name: str, like: Buffer, scope: str) -> Buffer:
+        """A buffer of the same shape and type in another scope, by TVM's name of it."""
+        made = Buffer(
+            len(self.buffers), name, like.dtype, like.shape, Scope.of(scope),
+            is_dynamic=scope == DYNAMIC_SHARED,
+        )  # fmt: skip
         self.buffers.append(made)
         return made
 
@@ -186,6 +209,15 @@ class Tree:
             return
         for child in node.body:
             yield from self.blocks(child)
+
+    def nodes(self) -> Iterator[TreeNode]:
+        """Loops and blocks in program order, a loop before what is inside it; the root first."""
+        pending: list[TreeNode] = [self.root]
+        while pending:
+            node = pending.pop()
+            yield node
+            if isinstance(node, LoopNode):
+                pending += reversed(node.body)
 
     def find(self, name: str) -> Block:
         """The block of that name."""
@@ -286,12 +318,14 @@ def _copied(loop: LoopNode, names: dict[LoopVar, LoopVar]) -> LoopNode:
         if isinstance(child, LoopNode):
             made: TreeNode = _copied(child, names)
         else:
+            names |= {var: LoopVar(var.name, var.extent) for var in child.inner}
             bindings = [
                 Binding(renamed(b.value, names), {names[v]: s for v, s in b.uses.items()})
                 for b in child.bindings
             ]
             annotations, reads = dict(child.annotations), list(child.reads)
             made = replace(child, bindings=bindings, reads=reads, annotations=annotations)
+            made.inner = tuple(names[var] for var in child.inner)
         made.parent = out
         out.body.append(made)
     return out

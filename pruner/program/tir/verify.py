@@ -1,8 +1,8 @@
 """What TVM's ``VerifyGPUCode`` postprocessor accepts, for N candidates at once.
 
-Limits on threads a block, on shared memory and on the thread extents a schedule rule asks for
-(src/s_tir/meta_schedule/postproc/verify_gpu_code.cc, src/s_tir/analysis/verify_gpu_code.cc). Local
-memory is not limited there, and vectors are never wider than 16 bytes in these spaces.
+Limits on threads a block, on shared memory, on vectors and on the thread extents a schedule rule
+asks for (verify_gpu_code.cc of src/s_tir/meta_schedule/postproc and of src/s_tir/analysis). Local
+memory and fragments are not limited there.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.arrays import IntLike, Mask, Verdicts, dtype_bytes
-from pruner.program.nests import THREADS, Mark, Scope
-from pruner.program.tir.lower import buffer_places
+from pruner.arrays import IntLike, Mask, Verdicts
+from pruner.program.nests import THREADS, Mark
+from pruner.program.tir.shared import STAGES, shared_bytes
 from pruner.program.tir.tree import Block, LoopNode, Tree, TreeNode
+from pruner.program.tir.vectors import vectors_fit
 
 THREADS_LOW = "meta_schedule.thread_extent_low_inclusive"
 THREADS_HIGH = "meta_schedule.thread_extent_high_inclusive"
-_STAGES = "software_pipeline_stage"
+WARP_EXECUTION = "warp_execution"
+WARP_LANES = 32  # threadIdx.x of what a warp executes: thread_warp_size of CUDA's targets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +45,13 @@ def verify_gpu_code(tree: Tree, limits: TirLimits) -> Verdicts:
     """Which of the N programs of a tree are accepted, bool [N]."""
     num = tree.num_programs
     out = np.ones(num, bool)
-    shared = _shared_bytes(tree, num)
+    shared = shared_bytes(tree)
     for kernel in tree.root.body:
         out &= _threads_fit(tree, kernel, num, limits.threads)
         out &= shared.get(kernel, np.zeros(num)) <= limits.shared_bytes
         out &= all(_pipeline_fits(loop) for loop in _loops(kernel))
+        for block in tree.blocks(kernel):
+            out &= vectors_fit(tree, block)
     return out
 
 
@@ -62,6 +66,8 @@ def _threads_fit(tree: Tree, kernel: TreeNode, num: int, most: int) -> Mask:
     for block in tree.blocks(kernel):
         if THREADS_LOW in block.annotations and THREADS_HIGH in block.annotations:
             inner = {x.mark: x.extent for x in tree.path(block) if x.mark in extents}
+            if WARP_EXECUTION in block.annotations:
+                inner[Mark.THREAD_X] = WARP_LANES
             threads = _product(list(inner.values()))
             out &= (int(str(block.annotations[THREADS_LOW])) <= threads) & (
                 threads <= int(str(block.annotations[THREADS_HIGH]))
@@ -82,32 +88,7 @@ def _loops(node: TreeNode) -> list[LoopNode]:
     return [node, *(loop for child in node.body for loop in _loops(child))]
 
 
-def _shared_bytes(tree: Tree, num: int) -> dict[TreeNode, NDArray[np.int64]]:
-    """Shared memory of every kernel (a child of the root)."""
-    out: dict[TreeNode, NDArray[np.int64]] = {}
-    for key, place in buffer_places(tree).items():
-        buffer = tree.buffers[key]
-        if buffer.scope is not Scope.SHARED or place.loop is None:
-            continue
-        size: IntLike = dtype_bytes(buffer.dtype) * _versions(place.loop)
-        for region in place.box:
-            size = size * (region.hi - region.lo + 1)
-        kernel = (*tree.path(place.loop), place.loop)[0]
-        out[kernel] = out.get(kernel, np.zeros(num, np.int64)) + size
-    return out
-
-
 def _pipeline_fits(loop: LoopNode) -> bool:
     """A software pipeline names the stage of every statement of its loop."""
-    stages = loop.annotations.get(_STAGES)
+    stages = loop.annotations.get(STAGES)
     return stages is None or len(stages) == len(loop.body)  # type: ignore[arg-type]
-
-
-def _versions(loop: LoopNode) -> int:
-    """Copies of a buffer that a software pipeline keeps: from the stage that fills it to the last
-    that reads it (``ComputeBufferVersions``; fetches are of the first stage)."""
-    stages = loop.annotations.get(_STAGES)
-    if stages is None:
-        return 1
-    numbers = [int(stage) for stage in stages]  # type: ignore[attr-defined]
-    return max(numbers) - min(numbers) + 1

@@ -2,6 +2,7 @@
 
 * `space`: the space
 * `trace`: a trace as instructions
+* `head`: instructions that TVM applies once, before the first decision
 * `prim_func`: a ``PrimFunc`` as a block tree
 * `decisions`: sampling and mutating
 * `mutators`: which decision changes

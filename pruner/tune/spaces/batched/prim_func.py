@@ -1,11 +1,12 @@
 """A TVM ``PrimFunc`` as a block tree.
 
 Understood are functions as ``te.create_prim_func`` makes them: one root block, blocks of one store
-each, constant extents.
+each, constant extents; and blocks that ``blockize`` made of such a block and the loops around it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pruner.errors import UnsupportedProgram
@@ -26,7 +27,7 @@ _IMPURE = frozenset({"tvm_call_packed", "call_extern"})
 
 
 def read_prim_func(func: Any) -> Tree:
-    """The tree of a function that is not scheduled yet.
+    """The tree of a function that is not scheduled yet, or only by what leaves plain loops.
 
     Raises:
         UnsupportedProgram: dynamic shapes, several stores in a block, calls by name ...
@@ -34,9 +35,21 @@ def read_prim_func(func: Any) -> Tree:
     return _Reader(func).tree
 
 
+def places_of(func: Any, wanted: Mapping[int, Any]) -> dict[int, int]:
+    """Where TVM's blocks and loops of a function stand in :meth:`Tree.nodes` of its tree.
+
+    What the tree has no node for, as a block inside a blockized one, is left out.
+    """
+    reader = _Reader(func)
+    places = {id(node): place for place, node in enumerate(reader.tree.nodes())}
+    nodes = {number: reader.node_of(thing) for number, thing in wanted.items()}
+    return {number: places[id(node)] for number, node in nodes.items() if node is not None}
+
+
 class _Reader:
     def __init__(self, func: Any) -> None:
         self._keys: dict[Any, int] = {}
+        self._loops: dict[Any, LoopNode] = {}
         self.tree = Tree([], LoopNode(LoopVar("root")))
         if func.attrs is not None and "layout_free_buffers" in func.attrs:
             raise UnsupportedProgram("layout-rewrite", "RewriteLayout would change the weights")
@@ -48,6 +61,15 @@ class _Reader:
             self._buffer(buffer)
         self.tree.annotations |= _annotations(root)
         self._read(root.body, self.tree.root, {})
+
+    def node_of(self, thing: Any) -> LoopNode | Block | None:
+        """The node of a loop or a block; None where the tree has none."""
+        if _kind(thing) == "For":
+            return self._loops.get(thing.loop_var)
+        name = str(thing.name_hint)
+        if name == "root":
+            return self.tree.root
+        return next((block for block in self.tree.blocks() if block.name == name), None)
 
     def _buffer(self, buffer: Any, *, is_param: bool = False) -> None:
         shape = tuple(_int(extent) for extent in buffer.shape)
@@ -68,6 +90,7 @@ class _Reader:
                 raise UnsupportedProgram("scheduled-function", f"loop {stmt.loop_var.name}")
             var = LoopVar(str(stmt.loop_var.name), _int(stmt.extent))
             node = LoopNode(var, parent=parent)
+            self._loops[stmt.loop_var] = node
             parent.body.append(node)
             self._read(stmt.body, node, loops | {stmt.loop_var: var})
         elif kind == "SBlockRealize":
@@ -77,19 +100,11 @@ class _Reader:
 
     def _block(self, realize: Any, parent: LoopNode, loops: dict[Any, LoopVar]) -> Block:
         block = realize.block
-        if block.alloc_buffers or block.match_buffers or _kind(block.body) != "BufferStore":
-            raise UnsupportedProgram("block-body", str(block.name_hint))
+        if _is_blockized(block):
+            return self._blockized(realize, parent, loops)
+        _check_plain(block)
         slots = {it.var: Axis(i) for i, it in enumerate(block.iter_vars)}
-        loop_slots = {var: Axis(i) for i, var in enumerate(loops)}
-        roots = {i: af.variable(var) for i, var in enumerate(loops.values())}
-        bindings = []
-        for value in realize.iter_values:
-            expr = self._expr(value, loop_slots)
-            if not isinstance(expr, (Axis, Const)):
-                raise UnsupportedProgram("binding", str(value))
-            variables = list(loops.values())
-            uses: Uses = {variables[expr.slot]: 1} if isinstance(expr, Axis) else {}
-            bindings.append(Binding(evaluate_index(expr, roots), uses))
+        bindings = self._bindings(realize, loops)
         store = block.body
         return Block(
             name=str(block.name_hint),
@@ -104,10 +119,51 @@ class _Reader:
             parent=parent,
         )
 
+    def _blockized(self, realize: Any, parent: LoopNode, loops: dict[Any, LoopVar]) -> Block:
+        """A block around the loops of another one: the iterators of both, its loops inside."""
+        outer, inside = realize.block, _inside(realize.block.body)
+        inner_loops, stmt = {}, outer.body
+        while _kind(stmt) == "For":
+            inner_loops[stmt.loop_var] = LoopVar(str(stmt.loop_var.name), _int(stmt.extent))
+            stmt = stmt.body
+        inner = inside.block
+        _check_plain(inner)
+        iters = [*outer.iter_vars, *inner.iter_vars]
+        slots = {it.var: Axis(i) for i, it in enumerate(iters)}
+        store = inner.body
+        return Block(
+            name=str(outer.name_hint),
+            iters=tuple(_iter(it) for it in iters),
+            bindings=[*self._bindings(realize, loops), *self._bindings(inside, inner_loops)],
+            buffer=self._key(store.buffer),
+            indices=tuple(self._expr(index, slots) for index in store.indices),
+            value=self._expr(store.value, slots),
+            init=None if outer.init is None else self._init(_inside(outer.init).block, slots),
+            reads=[self._key(region.source) for region in outer.reads],
+            annotations=_annotations(outer),
+            parent=parent,
+            inner=tuple(inner_loops.values()),
+        )
+
+    def _bindings(self, realize: Any, loops: dict[Any, LoopVar]) -> list[Binding]:
+        loop_slots = {var: Axis(i) for i, var in enumerate(loops)}
+        roots = {i: af.variable(var) for i, var in enumerate(loops.values())}
+        bindings = []
+        for value in realize.iter_values:
+            expr = self._expr(value, loop_slots)
+            if not isinstance(expr, (Axis, Const)):
+                raise UnsupportedProgram("binding", str(value))
+            variables = list(loops.values())
+            uses: Uses = {variables[expr.slot]: 1} if isinstance(expr, Axis) else {}
+            bindings.append(Binding(evaluate_index(expr, roots), uses))
+        return bindings
+
     def _init(self, block: Any, slots: dict[Any, Axis]) -> Expr:
-        if _kind(block.init) != "BufferStore":
+        """Of a reduction, or the block that ``blockize`` makes of its initialisation."""
+        store = block.body if block.init is None else block.init
+        if _kind(store) != "BufferStore":
             raise UnsupportedProgram("block-init", str(block.name_hint))
-        return self._expr(block.init.value, slots)
+        return self._expr(store.value, slots)
 
     def _key(self, buffer: Any) -> int:
         if buffer not in self._keys:
@@ -142,6 +198,22 @@ class _Reader:
             args = tuple(self._expr(arg, slots) for arg in expr.args)
             return Call(name, args, _dtype(expr), pure=name not in _IMPURE)
         raise UnsupportedProgram("expression", kind)
+
+
+def _inside(stmt: Any) -> Any:
+    """What stands inside a chain of loops."""
+    while _kind(stmt) == "For":
+        stmt = stmt.body
+    return stmt
+
+
+def _is_blockized(block: Any) -> bool:
+    return _kind(block.body) == "For" and _kind(_inside(block.body)) == "SBlockRealize"
+
+
+def _check_plain(block: Any) -> None:
+    if block.alloc_buffers or block.match_buffers or _kind(block.body) != "BufferStore":
+        raise UnsupportedProgram("block-body", str(block.name_hint))
 
 
 def _buffer_of(func: Any, param: Any) -> Any:

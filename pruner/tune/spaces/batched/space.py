@@ -12,7 +12,7 @@ from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.features.batch import ProgramFeatures, featurize_nests
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.program.tir.lower import Lowering, lower
-from pruner.program.tir.trace import TraceProgram, apply_groups, tile_extents
+from pruner.program.tir.trace import apply_groups, tile_extents
 from pruner.program.tir.tree import Tree
 from pruner.program.tir.verify import TirLimits, verify_gpu_code
 from pruner.search.space import RowKeys
@@ -23,9 +23,8 @@ from pruner.tune.spaces.batched.decisions import (
     LocationDecision,
     TileDecision,
 )
-from pruner.tune.spaces.batched.prim_func import read_prim_func
+from pruner.tune.spaces.batched.head import read_program
 from pruner.tune.spaces.batched.threads import thread_ranges
-from pruner.tune.spaces.batched.trace import read_trace
 from pruner.tune.spaces.design import DesignSpace
 from pruner.tune.spaces.text import module_flags
 
@@ -56,11 +55,8 @@ class BatchedSpace:
             raise UnsupportedProgram("target", kind)
         if len(design.module.functions) != 1:
             raise UnsupportedProgram("functions", "one function is understood")
-        (func,) = (f for _, f in design.module.functions_items())
-        instructions, self.num_slots = read_trace(design.trace)
-        self.program = TraceProgram(
-            read_prim_func(func), instructions, self.num_slots, kind == "cuda"
-        )
+        self.program = read_program(design)
+        instructions, self.num_slots = self.program.instructions, self.program.num_slots
         self._workload = module_flags(design.module)
         self._last: tuple[Decisions, list[tuple[Rows, Tree]], dict[int, str]] | None = None
         self._limits = TirLimits.of_target(design.target) if kind == "cuda" else None

@@ -14,20 +14,22 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Decisions
 from pruner.program.tir.trace import Instruction, Ref
-from pruner.program.tir.verify import THREADS_HIGH, THREADS_LOW
+from pruner.program.tir.verify import THREADS_HIGH, THREADS_LOW, WARP_LANES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadRange:
-    """The product of the decisions at ``slots`` is between ``low`` and ``high`` in legal rows."""
+    """``lanes`` times the product of the decisions at ``slots`` is between ``low`` and ``high`` in
+    legal rows."""
 
     slots: tuple[int, ...]
     low: int
     high: int
+    lanes: int = 1
 
     def holds(self, decisions: Decisions) -> NDArray[np.bool_]:
         """Which rows may be legal, bool [N]."""
-        threads = decisions[:, self.slots].prod(axis=1)
+        threads = self.lanes * decisions[:, self.slots].prod(axis=1)
         return (self.low <= threads) & (threads <= self.high)
 
 
@@ -37,7 +39,7 @@ def thread_ranges(instructions: Sequence[Instruction]) -> list[ThreadRange]:
     sampled = {out: i.slot + k for i in tiles for k, out in enumerate(i.outputs)}
     slots: dict[int, tuple[int, ...]] = {}  # whose product is the extent of a loop
     bound: tuple[int, ...] = ()
-    low = 0
+    low, lanes = 0, 1
     out: list[ThreadRange] = []
     for i in instructions:
         if i.kind == "Split":
@@ -46,10 +48,12 @@ def thread_ranges(instructions: Sequence[Instruction]) -> list[ThreadRange]:
             slots |= {loop: (sampled[number],) for loop, number in known if number in sampled}
         elif i.kind == "Fuse" and all(loop.number in slots for loop in i.inputs):
             slots[i.outputs[0]] = sum((slots[loop.number] for loop in i.inputs), ())
-        elif i.kind == "Bind" and i.attrs[0] == "threadIdx.x":
+        elif i.kind == "Bind" and i.attrs[0] in ("threadIdx.x", "threadIdx.y"):
+            # a space has one of them before its limits; of warps threadIdx.y, the lanes being x
             bound = slots.get(i.inputs[0].number, ())
+            lanes = WARP_LANES if i.attrs[0] == "threadIdx.y" else 1
         elif i.kind == "Annotate" and i.attrs[0] == THREADS_LOW:
             low = int(i.inputs[1])
         elif i.kind == "Annotate" and i.attrs[0] == THREADS_HIGH and bound:
-            out.append(ThreadRange(slots=bound, low=low, high=int(i.inputs[1])))
+            out.append(ThreadRange(slots=bound, low=low, high=int(i.inputs[1]), lanes=lanes))
     return out

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+from pruner.errors import UnsupportedProgram
 from pruner.program.tir.trace import Instruction, Ref
 
 _WIDTH = {"SampleCategorical": 1, "SampleComputeLocation": 1}
 
 
-def read_trace(trace: Any) -> tuple[tuple[Instruction, ...], int]:
-    """Instructions before the postprocessors, and the length of a decision vector."""
-    numbers: dict[Any, int] = {}
+def numbered(insts: Iterable[Any]) -> dict[Any, int]:
+    """A number for everything that instructions make."""
+    made = (value for inst in insts for value in inst.outputs)
+    return {value: number for number, value in enumerate(made)}
+
+
+def read_trace(trace: Any, head: int = 0) -> tuple[tuple[Instruction, ...], int]:
+    """Instructions before the postprocessors, and the length of a decision vector.
+
+    The first ``head`` instructions are left out; what they make keeps its numbers.
+    """
+    numbers = numbered(trace.insts[:head])
     out: list[Instruction] = []
     slots = 0
-    for inst in trace.insts:
+    for inst in trace.insts[head:]:
         kind = str(inst.kind.name)
         if kind == "EnterPostproc":
             break
@@ -40,6 +51,8 @@ def decision_width(inst: Any) -> int:
 def _input(value: Any, numbers: dict[Any, int]) -> Any:
     if type(value).__name__ in ("Array", "list", "tuple"):
         return tuple(_input(item, numbers) for item in value)
+    if type(value).__name__ == "IndexMap":
+        return tuple(_Quotient(value, numbers).read(index) for index in value.final_indices)
     return Ref(numbers[value]) if value in numbers else _plain(value)
 
 
@@ -54,3 +67,34 @@ def _plain(value: Any) -> Any:
     if kind in ("Array", "list", "tuple"):
         return tuple(_plain(item) for item in value)
     return value
+
+
+class _Quotient:
+    """Indices ``(i // a // b) % c`` of an index map: (axis, (a, b), (c,)), None without ``%``."""
+
+    def __init__(self, index_map: Any, numbers: dict[Any, int]) -> None:
+        self._numbers = numbers
+        self._axes = {var: axis for axis, var in enumerate(index_map.initial_indices)}
+
+    def read(self, index: Any) -> tuple[int, tuple[Any, ...], tuple[Any, ...] | None]:
+        if type(index).__name__ == "FloorMod":
+            axis, divisors, extent = self.read(index.a)
+            if extent is None:
+                return axis, divisors, self._factors(index.b)
+        elif type(index).__name__ == "FloorDiv":
+            axis, divisors, extent = self.read(index.a)
+            if extent is None:
+                return axis, (*divisors, *self._factors(index.b)), None
+        elif index in self._axes:
+            return self._axes[index], (), None
+        raise UnsupportedProgram("index-map", str(index))
+
+    def _factors(self, value: Any) -> tuple[Any, ...]:
+        kind = type(value).__name__
+        if kind == "Mul":
+            return (*self._factors(value.a), *self._factors(value.b))
+        if kind == "IntImm":
+            return (int(value.value),)
+        if value in self._numbers:
+            return (Ref(self._numbers[value]),)
+        raise UnsupportedProgram("index-map", str(value))

@@ -5,7 +5,6 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from pruner.errors import UnsupportedProgram
 from pruner.features import STATEMENT_COLUMNS
 from pruner.program.tir.lower import lower
 from tests.tune import tir_truth as truth
@@ -220,18 +219,6 @@ def test_keys_tell_vectors_apart(tvm):
 def test_feature_columns_have_the_names_the_comparison_uses():
     assert len(STATEMENT_COLUMNS) == 164
     assert {"float_addsub", "alloc_size", "outer_prod"} <= set(truth.NAMES)
-
-
-def test_tensor_core_spaces_are_refused_with_a_reason(tvm):
-    from pruner.tune.spaces.batched.space import BatchedSpace
-    from pruner.tune.spaces.design import design_spaces
-    from pruner.tune.workloads import from_operator
-
-    spec = {"operator": "matmul", "m": 64, "n": 64, "k": 64, "dtype": "float16"}
-    target = tvm.tvm.target.Target(CUDA)
-    for design in design_spaces(from_operator(spec).module, target):
-        with pytest.raises(UnsupportedProgram, match="trace-instruction"):
-            BatchedSpace(design)
 
 
 def test_where_few_draws_are_legal_sampling_goes_on_drawing(tvm, monkeypatch):

@@ -1,0 +1,121 @@
+"""Layouts of buffers: ``transform_layout`` and ``storage_align`` of TVM's schedules.
+
+The new dimensions of a buffer are quotients and remainders of its old ones, so that old indices can
+be told from new ones; divisors may differ between candidates
+(src/s_tir/schedule/primitive/layout_transformation.cc, block_annotate.cc).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pruner.arrays import IntLike
+from pruner.errors import UnsupportedProgram
+from pruner.program.dag.expr import (
+    Axis,
+    Binary,
+    Const,
+    Expr,
+    Load,
+    PerProgram,
+    rewrite,
+    substitute_axes,
+)
+from pruner.program.tir.tree import Block, Layout, Tree, plain
+
+_ALIGN = "buffer_dim_align"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One new dimension: ``(index[axis] div divisor) mod extent``; 0: without ``mod``."""
+
+    axis: int
+    divisor: IntLike
+    extent: IntLike
+
+
+def transform_layout(tree: Tree, block: Block, pieces: Sequence[Piece]) -> None:
+    """Give what ``block`` writes new dimensions, in every block that touches it.
+
+    Raises:
+        UnsupportedProgram: the pieces do not divide the buffer, or a reader is no plain copy.
+    """
+    buffer = tree.buffers[block.buffer]
+    old = buffer.shape
+    shape = []
+    for piece in pieces:
+        whole = old[piece.axis]
+        if not np.all(np.equal(np.mod(whole, piece.divisor), 0)):
+            raise UnsupportedProgram("index-map", f"{buffer.name}: parts do not divide it")
+        bare = isinstance(piece.extent, int) and piece.extent == 0
+        shape.append(plain(whole // piece.divisor if bare else piece.extent))
+    form = tuple(_piece_of(piece) for piece in pieces)
+    reads: dict[Block, tuple[Expr, ...]] = {}
+    for reader in tree.consumers(block):
+        loads = reader.loads_of(buffer.key)
+        if len(loads) != 1:
+            raise UnsupportedProgram("index-map", f"{reader.name} reads {buffer.name} twice")
+        reads[reader] = loads[0].indices
+
+    def rule(node: Expr) -> Expr:
+        if isinstance(node, Load) and node.stage == buffer.key:
+            return Load(node.stage, _at(form, node.indices), node.dtype)
+        return node
+
+    for other in [block, *reads]:
+        other.value = rewrite(other.value, rule)
+    block.indices = _at(form, block.indices)
+    buffer.shape = tuple(shape)
+    tree.layouts[buffer.key] = Layout(tuple((p.axis, p.divisor) for p in pieces), old, reads)
+
+
+def _piece_of(piece: Piece) -> Expr:
+    out: Expr = Axis(piece.axis)
+    if not (isinstance(piece.divisor, int) and piece.divisor == 1):
+        out = Binary("floordiv", out, _number(piece.divisor), "int32")
+    if not (isinstance(piece.extent, int) and piece.extent == 0):
+        out = Binary("floormod", out, _number(piece.extent), "int32")
+    return out
+
+
+def _at(form: Sequence[Expr], indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    return tuple(substitute_axes(part, indices) for part in form)
+
+
+def old_indices(layout: Layout, indices: Sequence[Expr]) -> tuple[Expr, ...]:
+    """What new indices say in the old dimensions."""
+    out: list[Expr] = [Const(0)] * len(layout.shape)
+    for (axis, divisor), index in zip(layout.pieces, indices, strict=True):
+        part = index
+        if not (isinstance(divisor, int) and divisor == 1):
+            part = Binary("mul", index, _number(divisor), "int32")
+        first = isinstance(out[axis], Const)
+        out[axis] = part if first else Binary("add", out[axis], part, "int32")
+    return tuple(out)
+
+
+def _number(value: IntLike) -> Const:
+    wrapped = PerProgram(value) if isinstance(value, np.ndarray) else value
+    return Const(wrapped)  # type: ignore[arg-type]  # an index may hold one number a program
+
+
+def storage_align(block: Block, axis: int, factor: int, offset: int) -> None:
+    """Strides of dimension ``axis`` of what the block writes are ``offset`` modulo ``factor``."""
+    block.annotations[_ALIGN] = (axis, factor, offset)
+
+
+def aligned_elements(block: Block, extents: Sequence[IntLike]) -> IntLike:
+    """Elements that a buffer of ``extents`` takes with the strides its writer asks for."""
+    found: Any = block.annotations.get(_ALIGN)
+    axis, factor, offset = (-1, 1, 0) if found is None else found
+    stride: IntLike = 1
+    for dimension in reversed(range(len(extents))):
+        if dimension == axis:
+            stride = stride + (offset - stride) % factor
+        stride = stride * extents[dimension]
+    return stride

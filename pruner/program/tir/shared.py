@@ -1,0 +1,106 @@
+"""Shared memory of GPU programs as TVM allocates it, for N candidates at once.
+
+Static buffers (``shared``) are summed up. Dynamic ones (``shared.dyn``) share one allocation, in
+which a buffer may lie where others lay that are no longer used. Two passes plan that:
+``StorageRewrite`` (src/tirx/transform/storage_rewrite.cc) gives a buffer the memory of one that is
+free, ``MergeSharedMemoryAllocations`` (src/s_tir/transform) also that of several.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pruner.arrays import Ints, dtype_bytes
+from pruner.errors import UnsupportedProgram
+from pruner.program.nests import Buffer, Scope
+from pruner.program.tir.layouts import aligned_elements
+from pruner.program.tir.lower import buffer_places
+from pruner.program.tir.tree import Block, LoopNode, Place, Tree, TreeNode
+
+STAGES = "software_pipeline_stage"
+_MATCH_RANGE = 16  # a free buffer may be this many times too large or too small
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Staged:
+    """A buffer in shared memory: bytes [N], and its first store and last use in block order."""
+
+    buffer: Buffer
+    size: Ints
+    first: int
+    last: int
+
+
+def shared_bytes(tree: Tree) -> dict[TreeNode, Ints]:
+    """Bytes of shared memory [N] of every kernel (a child of the root) that has some.
+
+    Raises:
+        UnsupportedProgram: dynamic buffers whose lifetimes are not understood.
+    """
+    kernels: dict[LoopNode, list[_Staged]] = {}
+    blocks = list(tree.blocks())
+    for key, place in buffer_places(tree).items():
+        if tree.buffers[key].scope is Scope.SHARED and place.loop is not None:
+            kernel = (*tree.path(place.loop), place.loop)[0]
+            kernels.setdefault(kernel, []).append(_staged(tree, key, place, blocks))
+    out: dict[TreeNode, Ints] = {}
+    for kernel, found in kernels.items():
+        dynamic = [x for x in found if x.buffer.is_dynamic]
+        static = sum((x.size for x in found if not x.buffer.is_dynamic), np.zeros(1, np.int64))
+        out[kernel] = static + _merged(dynamic, tree.num_programs)
+    return out
+
+
+def _staged(tree: Tree, key: int, place: Place, blocks: list[Block]) -> _Staged:
+    assert place.loop is not None
+    buffer = tree.buffers[key]
+    users = [n for n, b in enumerate(blocks) if b.buffer == key or b.loads_of(key)]
+    writer = next(b for b in blocks if b.buffer == key)
+    extents = [region.hi - region.lo + 1 for region in place.box]
+    size = dtype_bytes(buffer.dtype) * _versions(place.loop) * aligned_elements(writer, extents)
+    sizes = np.broadcast_to(np.asarray(size, np.int64), tree.num_programs)
+    return _Staged(buffer, sizes, users[0], users[-1])
+
+
+def _versions(loop: LoopNode) -> int:
+    """Copies of a buffer that a software pipeline keeps: from the stage that fills it to the last
+    that reads it (``ComputeBufferVersions``; fetches are of the first stage)."""
+    stages = loop.annotations.get(STAGES)
+    if stages is None:
+        return 1
+    numbers = [int(stage) for stage in stages]  # type: ignore[attr-defined]
+    return max(numbers) - min(numbers) + 1
+
+
+def _merged(buffers: list[_Staged], num: int) -> Ints:
+    """Bytes of the one dynamic allocation [N]: operands that live together, then results."""
+    operands = [x for x in buffers if x.first <= min((y.last for y in buffers), default=0)]
+    later = [x for x in buffers if x not in operands]
+    total = sum((x.size for x in operands), np.zeros(num, np.int64))
+    if not later:
+        return total
+    if len(later) > 1 or len(operands) > 2:
+        raise UnsupportedProgram("shared-memory", "more buffers than operands and results")
+    return total + _beyond(operands, later[0], total)
+
+
+def _beyond(operands: list[_Staged], results: _Staged, total: Ints) -> Ints:
+    """Bytes that results need beyond the operands, over which they lie [N].
+
+    Both passes look for the least free buffer that is large enough and not too large. Where there
+    is none, the first lets the largest smaller one of the same type grow (not from less than a
+    sixteenth), and the second takes smaller ones together, largest first, until they suffice.
+    """
+    size = results.size
+    sizes = np.stack([x.size for x in operands])
+    same = np.array([x.buffer.dtype == results.buffer.dtype for x in operands])[:, None]
+    large = ((sizes >= size) & (sizes <= _MATCH_RANGE * size)).any(axis=0)
+    smaller = np.where(sizes < size, sizes, 0)
+    enough = same & (8 * smaller >= 8 * size // _MATCH_RANGE)
+    grown = np.where(enough, smaller, 0).max(axis=0)
+    largest = smaller.max(axis=0)
+    together = np.where(largest >= size, largest, smaller.sum(axis=0))
+    lies_over = np.where(grown > 0, grown, np.minimum(together, size))
+    return np.where(large, 0, size - lies_over)

@@ -1,0 +1,174 @@
+"""Which vectorised statements of GPU programs have vectors that TVM's check accepts.
+
+``VerifyGPUCode`` (src/s_tir/analysis/verify_gpu_code.cc) limits the bytes of vectors: of what is
+loaded, stored or cast, and of an index that steps by more than one. A statement whose condition
+depends on the lane is a loop after ``VectorizeLoop`` and has no vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from pruner.arrays import IntLike, Ints, Mask, dtype_bytes
+from pruner.errors import UnsupportedProgram
+from pruner.program.dag.expr import Binary, Call, Cast, Expr, Load, Not, walk
+from pruner.program.index import affine as af
+from pruner.program.index.affine import Affine, LoopVar, Term
+from pruner.program.index.regions import evaluate_index
+from pruner.program.nests import Mark
+from pruner.program.tir.tree import Block, Tree
+
+VECTOR_BYTES = 16
+_INDEX_BYTES = 4
+
+
+def vectors_fit(tree: Tree, block: Block) -> Mask | np.bool_:
+    """Where the vectors of a block are narrow enough."""
+    lane = next((x for x in tree.path(block) if x.mark is Mark.VECTORIZE), None)
+    if lane is None:
+        return np.bool_(True)
+    lanes, widest = lane.extent, _widest_bytes(tree, block)
+    if np.all(np.less_equal(lanes * max(widest, _INDEX_BYTES), VECTOR_BYTES)):
+        return np.bool_(True)
+    values = dict(enumerate(tree.values(block)))
+    fits = np.equal(lanes, 1) | np.less_equal(lanes * widest, VECTOR_BYTES)
+    steps: Mask | np.bool_ = np.bool_(False)
+    for buffer, indices in _accesses(block):
+        shape = tree.buffers[buffer].shape
+        steps = steps | _steps([evaluate_index(i, values) for i in indices], shape, lane.var)
+    fits = fits & ~(steps & np.greater(lanes * _INDEX_BYTES, VECTOR_BYTES))
+    return fits | _depends_on_lane(block, values, lane.var)
+
+
+def _widest_bytes(tree: Tree, block: Block) -> int:
+    kinds = {node.dtype for node in walk(block.value) if isinstance(node, (Load, Cast))}
+    return max(dtype_bytes(kind) for kind in {*kinds, tree.buffers[block.buffer].dtype})
+
+
+def _accesses(block: Block) -> list[tuple[int, tuple[Expr, ...]]]:
+    found = [(node.stage, node.indices) for node in walk(block.value) if isinstance(node, Load)]
+    return [(block.buffer, block.indices), *found]
+
+
+def _steps(indices: Sequence[Affine], shape: Sequence[IntLike], lane: LoopVar) -> Mask | np.bool_:
+    """Where neighbouring lanes touch elements that are evenly apart, but no neighbours."""
+    flat, row = Affine(), np.int64(1)
+    for index, size in zip(reversed(indices), reversed(shape), strict=True):
+        flat = af.add(flat, index, row)  # type: ignore[arg-type]
+        row = row * size  # type: ignore[assignment]
+    form = _lane_form(flat, lane)
+    return form.even & np.not_equal(form.stride, 0) & np.not_equal(form.stride, 1)
+
+
+@dataclass(slots=True, eq=False)
+class _LaneForm:
+    """A sum as ``step * x + base + stride * lane``; ``even``: where it has that form."""
+
+    stride: IntLike = 0
+    step: IntLike = 0
+    even: Mask | np.bool_ = field(default_factory=lambda: np.bool_(True))
+
+    def take(self, t: Term, lane: LoopVar) -> None:
+        """Add a term of the sum."""
+        if t.index is lane:
+            plain = np.equal(t.lower, 1) & np.greater_equal(t.upper, lane.extent)
+            self.stride = self.stride + np.where(plain, t.coef, 0)
+            self.even = self.even & (plain | np.equal(t.coef, 0))
+        elif isinstance(t.index, LoopVar):
+            self.step = np.gcd(self.step, t.coef)
+        else:
+            self._take_quotient(t, t.index, lane)
+
+    def _take_quotient(self, t: Term, index: Affine, lane: LoopVar) -> None:
+        """``(sum mod upper) div lower`` with the lane in the sum, as far as TVM simplifies it.
+
+        Terms that a divisor divides come out. Of the others ``x * c + rest`` with ``rest < c`` is
+        understood where ``c`` divides the divisor (src/arith/rewrite_simplify.cc): the rest stays
+        after ``mod``, and goes with ``div``.
+        """
+        inner = _lane_form(index, lane)
+        present = inner.even & np.not_equal(inner.stride, 0)
+        others = [x for x in index.terms if x.index is not lane]
+        coefs = [np.asarray(x.coef) for x in others]
+        reaches = [np.asarray(af.bounds(Affine([x]))[1]) for x in others]
+        coefs.append(np.asarray(inner.stride))
+        reaches.append(np.asarray(inner.stride * (np.asarray(lane.extent) - 1)))
+        endless = np.greater_equal(t.upper, af.INF)
+        taken = [np.True_ for _ in coefs]
+        kept = endless | _understood(coefs, reaches, t.upper, taken)
+        outside = np.equal(np.mod(inner.stride, t.lower), 0)
+        left = [np.not_equal(np.mod(c, t.lower), 0) for c in coefs]
+        alike = _understood(coefs, reaches, t.lower, left) & np.less(coefs[-1], t.lower)
+        good = inner.even & kept & np.equal(index.base, 0) & (outside | alike)
+        self.stride = self.stride + np.where(present & outside, t.coef * inner.stride // t.lower, 0)
+        whole = np.equal(np.mod(inner.step, t.lower), 0) & outside
+        step = np.where(whole, t.coef * (inner.step // t.lower), t.coef)
+        self.step = np.gcd(self.step, step)
+        absent = inner.even & np.equal(inner.stride, 0)
+        self.even = self.even & (good | absent | np.equal(t.coef, 0))
+
+
+def _understood(
+    coefs: Sequence[Ints], reaches: Sequence[Ints], divisor: IntLike, where: Sequence[Any]
+) -> Mask:
+    """Where terms are below the divisor together, or the first is and the rest below that one."""
+    parts = [np.where(w, v, 0) for w, v in zip((*where, *where), (*coefs, *reaches), strict=True)]
+    used, spans = np.split(np.stack(np.broadcast_arrays(*parts)), 2)
+    first = used.argmax(axis=0)
+    largest = np.take_along_axis(used, first[None], 0)[0]
+    rest = spans.sum(axis=0) - np.take_along_axis(spans, first[None], 0)[0]
+    divides = np.equal(np.mod(divisor, np.maximum(largest, 1)), 0) & (rest < largest)
+    return np.less(spans.sum(axis=0), divisor) | divides
+
+
+def _lane_form(value: Affine, lane: LoopVar) -> _LaneForm:
+    out = _LaneForm()
+    for t in value.terms:
+        out.take(t, lane)
+    return out
+
+
+def _depends_on_lane(block: Block, values: dict[int, Affine], lane: LoopVar) -> Mask | np.bool_:
+    """Where a condition differs between the lanes of a vector."""
+    out: Mask | np.bool_ = np.bool_(False)
+    bounds = (af.add(evaluate_index(i, values), af.const(b), -1) for i, b in block.guards)
+    calls = (n for n in walk(block.value) if isinstance(n, Call) and n.name == "if_then_else")
+    inside = chain.from_iterable(_differences(call.args[0], values) for call in calls)
+    for difference in chain(bounds, inside):
+        out = out | _sign_differs(difference, lane)
+    return out
+
+
+def _differences(condition: Expr, values: dict[int, Affine]) -> list[Affine]:
+    """``a - b`` for every comparison in a condition, one more for ``<=`` and ``>``."""
+    match condition:
+        case Binary(op=("and" | "or"), a=a, b=b):
+            return [*_differences(a, values), *_differences(b, values)]
+        case Not(a=a):
+            return _differences(a, values)
+        case Binary(op=("lt" | "le" | "gt" | "ge") as op, a=a, b=b):
+            difference = af.add(evaluate_index(a, values), evaluate_index(b, values), -1)
+            shift = -1 if op in ("le", "gt") else 0
+            return [af.add(difference, af.const(shift))]
+        case _:
+            raise UnsupportedProgram("condition", type(condition).__name__)
+
+
+def _sign_differs(difference: Affine, lane: LoopVar) -> Mask | np.bool_:
+    """Where lanes of one vector may lie on both sides of zero.
+
+    ``g x + c lane + base`` with the lane inside one step of ``g`` is below zero for all lanes alike
+    or for none; a lane inside a quotient is taken to matter.
+    """
+    form = _lane_form(difference, lane)
+    first = np.asarray(difference.base)
+    last = first + np.asarray(form.stride) * (np.asarray(lane.extent) - 1)
+    step = np.where(np.equal(form.step, 0), 1, form.step)
+    one_step = np.equal(first // step, last // step)
+    together = np.where(np.equal(form.step, 0), (first < 0) == (last < 0), one_step)
+    return ~form.even | (np.not_equal(form.stride, 0) & ~together)

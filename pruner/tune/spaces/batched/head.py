@@ -1,0 +1,62 @@
+"""The head of a trace: instructions before the first decision, which TVM applies once.
+
+Tensor-core spaces begin with instructions that no decision changes and that have no batched form:
+``ReIndex``, ``TransformLayout`` of whole buffers, ``PadEinsum``. The tree is read from what they
+make, and the batched replay goes on with the rest of the trace.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pruner.program.tir.trace import KINDS, TraceProgram
+from pruner.tune.spaces.batched.prim_func import places_of, read_prim_func
+from pruner.tune.spaces.batched.trace import numbered, read_trace
+from pruner.tune.spaces.design import DesignSpace
+from pruner.tune.tvm_import import load_tvm
+
+
+def read_program(design: DesignSpace) -> TraceProgram:
+    """A design space as a tree and the instructions that decisions change.
+
+    Raises:
+        UnsupportedProgram: the function or the trace has no batched form.
+    """
+    length = _head_length(design.trace.insts)
+    instructions, num_slots = read_trace(design.trace, length)
+    is_gpu = str(design.target.kind.name) == "cuda"
+    (func,) = (f for _, f in design.module.functions_items())
+    if not length:
+        return TraceProgram(read_prim_func(func), instructions, num_slots, is_gpu)
+    func, known = _apply_head(design, length)
+    tree = read_prim_func(func)
+    return TraceProgram(tree, instructions, num_slots, is_gpu, places_of(func, known))
+
+
+def _head_length(insts: Any) -> int:
+    """Instructions up to the last strange one before the first decision."""
+    length = 0
+    for number, inst in enumerate(insts):
+        kind = str(inst.kind.name)
+        if kind.startswith("Sample"):
+            break
+        strange = kind not in KINDS or kind in _WITH_DECISIONS
+        length = number + 1 if strange else length
+    return length
+
+
+_WITH_DECISIONS = ("TransformLayout", "Blockize")  # batched where decisions are in them
+
+
+def _apply_head(design: DesignSpace, length: int) -> tuple[Any, dict[int, Any]]:
+    """The function after the head, and what its results are there, by their numbers."""
+    s_tir = load_tvm().s_tir
+    schedule = s_tir.Schedule(design.module, seed=1, debug_mask=0, error_render_level="none")
+    s_tir.Trace(design.trace.insts[:length], {}).apply_to_schedule(schedule, remove_postproc=False)
+    known: dict[int, Any] = {}
+    for value, number in numbered(schedule.trace.insts).items():
+        try:
+            known[number] = schedule.get(value)
+        except Exception:  # a block or a loop that a later instruction of the head took away
+            continue
+    return schedule.mod["main"], known

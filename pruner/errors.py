@@ -35,6 +35,21 @@ class UnknownStep(UnsupportedProgram):
     """A schedule step whose tag or fields are not in the vocabulary."""
 
 
+class ReplayFailed(UnsupportedProgram):
+    """A program on which the engine failed in a way that nobody foresaw.
+
+    Where many programs were replayed at once, it may be the fault of one of them.
+    """
+
+    def __init__(self, reason: str = "replay-error", detail: str = "") -> None:
+        super().__init__(reason, detail)
+
+    @staticmethod
+    def of(error: Exception) -> "ReplayFailed":
+        """The same error under its stable reason."""
+        return ReplayFailed(detail=f"{type(error).__name__}: {error}")
+
+
 class MissingExtra(PrunerError):
     """An optional library is not installed; the message names the command that installs it."""
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from pruner.errors import UnsupportedProgram
-from pruner.features import STATEMENT_COLUMNS, featurize_records
+from pruner.features import STATEMENT_COLUMNS, batch, featurize_records
+from pruner.program.te.lower import lower
 
 KEY = '["relu_layer", 64, 32]'
 AT = {column.name: i for i, column in enumerate(STATEMENT_COLUMNS)}
@@ -55,6 +56,45 @@ def test_a_program_that_cannot_be_replayed_costs_itself_only():
     assert len(batch.statement) == 2
     assert not batch.dataflow[1:3].any()
     assert batch.num_statements.tolist() == [1, 0, 0, 1]
+
+
+def test_one_program_on_which_the_engine_fails_costs_itself_only(monkeypatch):
+    """Of many replayed at once: they are divided down to the one at fault."""
+
+    def failing(schedule):
+        split = schedule.at(1).relations[-1]
+        if np.any(np.equal(split.factor, 16)):
+            raise AssertionError("16")
+        return lower(schedule)
+
+    monkeypatch.setattr(batch, "lower", failing)
+    threads = [8, 32, 16, 64, 16, 8, 128]
+    found = compute([relu(number) for number in threads])
+    assert found.valid.tolist() == [number != 16 for number in threads]
+    assert found.failures == {2: "replay-error", 4: "replay-error"}
+    assert value(found, 6, "threadIdx_x_len") == pytest.approx(128)
+
+
+def test_programs_that_all_fail_are_not_tried_one_by_one_for_ever(monkeypatch):
+    tried = []
+
+    def failing(schedule):
+        tried.append(schedule.num_programs)
+        raise KeyError("loop")
+
+    monkeypatch.setattr(batch, "lower", failing)
+    found = compute([relu(2 ** (n % 4)) for n in range(500)])
+    assert found.failures == dict.fromkeys(range(500), "replay-error")
+    assert len(tried) < 100
+
+
+def test_a_program_whose_log_contradicts_the_loop_it_splits_is_left_out():
+    wrong = relu(16)
+    wrong[1][3] = 2047
+    found = compute([relu(32), wrong, relu(8)])
+    assert found.failures == {1: "contradicting-extent"}
+    alone = compute([relu(32), relu(8)])
+    assert np.array_equal(found.statement, alone.statement)
 
 
 def test_no_records_is_an_empty_batch():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pruner.data.tenset.task_pickle import read_task_pickle
-from pruner.errors import DataError, UnsupportedProgram
+from pruner.errors import DataError, PrunerError, UnsupportedProgram
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.dag.operators import dag_for_workload, read_key
 from pruner.program.dag.tenset import dag_from_json
@@ -91,6 +91,16 @@ def find_dag(
     Raises :class:`UnsupportedProgram` as :func:`~pruner.program.dag.operators.dag_for_workload` and
     :meth:`TaskIndex.dag` do; ``unknown-task`` also when the key is a hash and ``tasks`` is None.
     """
+    try:
+        return _dag(workload_key, fused, tasks)
+    except (PrunerError, MemoryError):
+        raise
+    except Exception as error:  # arguments that nobody foresaw cost their task, not the run
+        detail = f"{workload_key:.80}: {type(error).__name__} {error}"
+        raise UnsupportedProgram("bad-arguments", detail) from error
+
+
+def _dag(workload_key: str, fused: tuple[str, ...], tasks: TaskIndex | None) -> ComputeDAG:
     if read_key(workload_key).operator is not None:
         return dag_for_workload(workload_key, fused)
     if fused:

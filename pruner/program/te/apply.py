@@ -6,13 +6,13 @@ Each primitive is one function, documented as the rewrite it makes; together the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from pruner.arrays import Decisions, IntLike
+from pruner.arrays import Decisions, IntLike, Ints
 from pruner.errors import UnsupportedProgram
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.dag.expr import (
@@ -37,12 +37,16 @@ from pruner.program.te.schedule import (
     touched_by,
 )
 
+MAX_LOOPS = 128
+"""Of one stage; tuners make a fifth of it, and the work grows with the square."""
+
 
 @dataclass(slots=True, eq=False)
 class _State:
     schedule: Schedule
     skeleton: tuple[p.Primitive, ...]
     decisions: Decisions
+    extents: Iterator[Ints]  # as logged, of each split in turn
 
     def value(self, slot: int) -> IntLike:
         """Decision ``slot`` as an array [N], or a plain int where all candidates agree."""
@@ -56,21 +60,45 @@ class _State:
             raise UnsupportedProgram("malformed-step", f"step {source} is not a split")
         return [self.value(slot) for slot in step.slots]
 
+    def compare(self, position: int, loop: int) -> None:
+        """Note the programs whose log gives the split loop another extent than it has.
 
-def apply(dag: ComputeDAG, skeleton: tuple[p.Primitive, ...], decisions: Decisions) -> Schedule:
+        Of a stage that is computed inside another one, what the loop has depends on steps to come,
+        and Ansor logs the extent that it had in the program from which this one was mutated.
+        """
+        logged = next(self.extents, None)
+        stage = self.schedule.at(position)
+        if logged is not None and stage.attach == "root":
+            differs = np.not_equal(logged, stage.leaves[loop].extent) & (logged != 0)
+            self.schedule.contradicted = self.schedule.contradicted | differs
+
+
+def apply(
+    dag: ComputeDAG,
+    skeleton: tuple[p.Primitive, ...],
+    decisions: Decisions,
+    extents: Ints | None = None,
+) -> Schedule:
     """Apply ``skeleton`` to ``dag`` for decision vectors ``decisions`` int64 [N, d].
 
-    Returns the schedule with all relations recorded; loop extents are not inferred yet.
+    Returns the schedule with all relations recorded; loop extents are those of whole tensors, as
+    long as bounds are not inferred. ``extents`` int64 [N, splits] are compared with them
+    (`Schedule.contradicted`).
 
     Raises:
-        UnsupportedProgram: a primitive refers to stages or loops that do not exist.
+        UnsupportedProgram: a primitive refers to stages or loops that do not exist, or makes more
+            than `MAX_LOOPS` of a stage.
     """
-    state = _State(initial_schedule(dag, len(decisions)), skeleton, decisions)
+    logged = iter(()) if extents is None else iter(extents.T)
+    state = _State(initial_schedule(dag, len(decisions)), skeleton, decisions, logged)
     for number, step in enumerate(skeleton):
         try:
             _APPLY[type(step)](state, step)
-        except (IndexError, ValueError, AttributeError) as error:
-            raise UnsupportedProgram("step-mismatch", f"step {number} {step}: {error}") from error
+        except (UnsupportedProgram, MemoryError):
+            raise
+        except Exception as error:  # what is wrong with the steps shows in many ways
+            detail = f"step {number} {step}: {type(error).__name__} {error}"
+            raise UnsupportedProgram("step-mismatch", detail[:300]) from error
     return state.schedule
 
 
@@ -79,8 +107,8 @@ def _split_by_factors(stage: StageState, loop: IterVar, factors: list[IntLike]) 
     made: list[IterVar] = []
     outer = loop
     for factor in reversed(factors):
-        parent, inner = outer, IterVar(loop.name + ".i", loop.kind)
-        outer = IterVar(loop.name + ".o", loop.kind)
+        parent, inner = outer, IterVar(loop.name + ".i", loop.kind, factor)
+        outer = IterVar(loop.name + ".o", loop.kind, -(-parent.extent // factor))
         stage.relations.append(SplitRelation(parent, outer, inner, factor=factor))
         made.insert(0, inner)
     return [outer, *made]
@@ -91,8 +119,8 @@ def _split_by_parts(stage: StageState, loop: IterVar, parts: list[IntLike]) -> l
     made: list[IterVar] = []
     inner = loop
     for nparts in parts:
-        parent, outer = inner, IterVar(loop.name + ".o", loop.kind)
-        inner = IterVar(loop.name + ".i", loop.kind)
+        parent, outer = inner, IterVar(loop.name + ".o", loop.kind, nparts)
+        inner = IterVar(loop.name + ".i", loop.kind, -(-parent.extent // nparts))
         stage.relations.append(SplitRelation(parent, outer, inner, nparts=nparts))
         made.append(outer)
     return [*made, inner]
@@ -102,17 +130,22 @@ def _apply_split(
     stage: StageState, position: int, lengths: list[IntLike], *, inner_to_outer: bool
 ) -> None:
     loop = stage.leaves[position]
+    if len(stage.leaves) + len(lengths) > MAX_LOOPS:
+        raise ValueError(f"more than {MAX_LOOPS} loops")
     split = _split_by_factors if inner_to_outer else _split_by_parts
     stage.leaves[position : position + 1] = split(stage, loop, lengths)
 
 
 def _split(s: _State, step: p.Split) -> None:
     lengths = [s.value(slot) for slot in step.slots]
+    s.compare(step.stage, step.iter)
     _apply_split(s.schedule.at(step.stage), step.iter, lengths, inner_to_outer=step.inner_to_outer)
 
 
 def _follow_split(s: _State, step: p.FollowSplit) -> None:
     source = s.lengths(step.source)
+    if not 1 <= step.num <= len(source) + 1:
+        raise ValueError(f"{len(source)} lengths cannot be followed by {step.num}")
     rest: IntLike = 1
     for length in source[step.num - 1 :]:
         rest = rest * length
@@ -141,10 +174,12 @@ def _fuse(s: _State, step: p.Fuse) -> None:
         stage.leaves.insert(0, loop)
         return
     first, last = step.iters[0], step.iters[-1]
+    if last >= len(stage.leaves) or step.iters != tuple(range(first, last + 1)):
+        raise ValueError(f"of {len(stage.leaves)} loops only neighbours can be fused")
     fused = stage.leaves[first]
     for inner in stage.leaves[first + 1 : last + 1]:
         kind: LoopKind = "reduce" if "reduce" in (fused.kind, inner.kind) else "spatial"
-        both = IterVar(f"{fused.name}.{inner.name}.f", kind)
+        both = IterVar(f"{fused.name}.{inner.name}.f", kind, fused.extent * inner.extent)
         stage.relations.append(FuseRelation(fused, inner, both))
         fused = both
     stage.leaves[first : last + 1] = [fused]
@@ -160,13 +195,22 @@ def _annotate(s: _State, step: p.Annotate) -> None:
 
 def _unroll(s: _State, step: p.UnrollPragma) -> None:
     stage = s.schedule.at(step.stage)
-    if step.iter < len(stage.leaves):
+    if step.iter > 0 and step.iter >= len(stage.leaves):
+        raise IndexError(f"there are {len(stage.leaves)} loops")
+    if stage.leaves:
         stage.unroll[stage.leaves[step.iter]] = s.value(step.slot)
 
 
 def _compute_at(s: _State, step: p.ComputeAt) -> None:
     target = s.schedule.at(step.target)
     loop = target.leaves[step.target_iter]
+    around = target
+    while around.key != s.schedule.at(step.stage).key:
+        if not isinstance(around.attach, Attach):
+            break
+        around = s.schedule.pool[around.attach.stage]
+    else:
+        raise ValueError("a stage cannot be computed inside itself")
     s.schedule.at(step.stage).attach = Attach(target.key, loop)
 
 
@@ -245,6 +289,8 @@ def _rfactor(s: _State, step: p.RFactor) -> None:
     keep = [r for r in stage.reduce if r not in touched]
     moved = [loop for loop in stage.leaves if loop in touched and loop is not factor]
     position = step.factor_axis if step.factor_axis >= 0 else len(stage.axes) + 1 + step.factor_axis
+    if not 0 <= position <= len(stage.axes):
+        raise ValueError(f"{len(stage.axes)} axes have no place {step.factor_axis}")
     rf_axis = IterVar(factor.name, "spatial", factor.extent)
     axes = _copy_axes(stage)
     axes.insert(position, rf_axis)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pruner.arrays import IntLike, Mask
-from pruner.errors import UnsupportedProgram
+from pruner.errors import ReplayFailed, UnsupportedProgram
 from pruner.program.dag.expr import Binary, Const, Expr, Load
 from pruner.program.dag.fold import fold
 from pruner.program.index import affine as af
@@ -53,8 +53,18 @@ def lower(schedule: Schedule) -> LoopNests:
         schedule: what :func:`pruner.program.te.apply.apply` made; its loops get extents.
 
     Raises:
-        UnsupportedProgram: as :func:`infer_bounds`.
+        UnsupportedProgram: as :func:`infer_bounds`; `ReplayFailed` for anything else that the
+            steps of a damaged record lead to.
     """
+    try:
+        return _lowered(schedule)
+    except (UnsupportedProgram, MemoryError):
+        raise
+    except Exception as error:
+        raise ReplayFailed.of(error) from error
+
+
+def _lowered(schedule: Schedule) -> LoopNests:
     bounds = infer_bounds(schedule)
     buffers = [
         Buffer(

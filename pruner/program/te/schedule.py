@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pruner.arrays import IntLike
+import numpy as np
+
+from pruner.arrays import IntLike, Mask
 from pruner.program.dag.dag import Combiner, ComputeDAG
 from pruner.program.dag.expr import Expr
 from pruner.program.index.affine import LoopVar
@@ -100,12 +102,14 @@ class Schedule:
 
     ``pool`` holds stages by key; ``order`` are keys in the numbering that steps use; ``nest_order``
     are keys in TE's depth-first order, which decides who comes first at one attach point.
+    ``contradicted``: programs whose log gives a loop that it splits another extent than it has.
     """
 
     pool: list[StageState]
     order: list[int]
     nest_order: list[int]
     num_programs: int = 1
+    contradicted: Mask | np.bool_ = field(default_factory=lambda: np.bool_(False))
 
     def at(self, position: int) -> StageState:
         """Stage by step numbering."""

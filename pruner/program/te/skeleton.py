@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pruner.errors import UnsupportedProgram
-from pruner.program.te.steps import Primitive, parse_steps
+from pruner.program.te.steps import Primitive, parse_steps, unroll_depth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkeletonGroup:
     """Programs that share a skeleton.
 
-    ``rows`` int64 [N]: positions in the input sequence; ``decisions`` int64 [N, d].
+    ``rows`` int64 [N]: positions in the input sequence; ``decisions`` int64 [N, d]. ``extents``
+    int64 [N, splits]: what the log says of each loop that is split, 0 where it does not.
     """
 
     skeleton: tuple[Primitive, ...]
     rows: NDArray[np.int64]
     decisions: NDArray[np.int64]
+    extents: NDArray[np.int64] | None = None
+
+    def select(self, chosen: slice | NDArray[np.bool_]) -> SkeletonGroup:
+        """The chosen programs of the group."""
+        extents = None if self.extents is None else self.extents[chosen]
+        return replace(
+            self, rows=self.rows[chosen], decisions=self.decisions[chosen], extents=extents
+        )
 
 
 class _Template:
@@ -33,6 +42,8 @@ class _Template:
         self.size = len(steps)
         self.rows: list[int] = []
         self.decisions: list[list[int]] = []
+        self.extents: list[list[int]] = []
+        self._splits = [i for i, s in enumerate(steps) if s[0] == "SP"]
         free = [i for i, s in enumerate(steps) if s[0] in ("SP", "PR")]
         fixed = [i for i in range(len(steps)) if i not in set(free)]
         self._fixed = fixed
@@ -58,10 +69,16 @@ class _Template:
                 if head[0] == "SP":
                     out.extend(step[4])
                 else:
-                    out.append(int(step[3].partition("$")[2]))
+                    out.append(unroll_depth(step[3]))
         except (IndexError, TypeError, ValueError, AttributeError):
             return None  # the full reader names what is wrong
         return out if all(type(v) is int for v in out) else None
+
+    def add(self, row: int, steps: list[list[Any]], decisions: list[int]) -> None:
+        """One program of this skeleton, `row` of the input."""
+        self.rows.append(row)
+        self.decisions.append(decisions)
+        self.extents.append([steps[i][3] or 0 for i in self._splits])
 
 
 def group_programs(
@@ -86,13 +103,13 @@ def group_programs(
                 continue
             template = _Template(steps, skeleton)
             templates.append(template)
-        template.rows.append(row)
-        template.decisions.append(found)
+        template.add(row, steps, found)
     groups = [
         SkeletonGroup(
             skeleton=t.skeleton,
             rows=np.asarray(t.rows, np.int64),
             decisions=np.asarray(t.decisions, np.int64).reshape(len(t.rows), -1),
+            extents=np.asarray(t.extents, np.int64).reshape(len(t.rows), -1),
         )
         for t in templates
     ]

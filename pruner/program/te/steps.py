@@ -18,6 +18,7 @@ ANNOTATIONS = (
     "blockIdx.y", "threadIdx.y", "blockIdx.z", "threadIdx.z", "tensorize",
 )  # fmt: skip
 UNROLL_PRAGMA = "auto_unroll_max_step"
+MAX_UNROLL = 2**31
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +186,20 @@ def parse_steps(steps: list[list[Any]]) -> tuple[tuple[Primitive, ...], list[int
     return tuple(primitives), decisions
 
 
+def unroll_depth(text: str) -> int:
+    """The number behind ``auto_unroll_max_step$``; raises ValueError where there is none."""
+    depth = int(text.partition("$")[2])
+    if not 0 <= depth <= MAX_UNROLL:
+        raise ValueError(f"an unroll depth outside 0 to {MAX_UNROLL}")
+    return depth
+
+
+def _flag(value: Any) -> bool:
+    if value not in (0, 1):
+        raise ValueError("a flag that is neither 0 nor 1")
+    return bool(value)
+
+
 def _slots(values: list[int], decisions: list[int]) -> tuple[int, ...]:
     first = len(decisions)
     decisions.extend(int(v) for v in values)
@@ -194,11 +209,11 @@ def _slots(values: list[int], decisions: list[int]) -> tuple[int, ...]:
 def _parse(step: list[Any], decisions: list[int]) -> Primitive:
     match step:
         case ["SP", stage, it, _extent, lengths, inner_to_outer]:
-            return Split(stage, it, _slots(lengths, decisions), bool(inner_to_outer))
+            return Split(stage, it, _slots(lengths, decisions), _flag(inner_to_outer))
         case ["FSP", stage, it, source, num]:
             return FollowSplit(stage, it, source, num)
         case ["FFSP", stage, it, sources, level, by_factor]:
-            return FollowFusedSplit(stage, it, tuple(sources), level, bool(by_factor))
+            return FollowFusedSplit(stage, it, tuple(sources), level, _flag(by_factor))
         case ["RE", stage, order]:
             return Reorder(stage, tuple(order))
         case ["FU", stage, iters]:
@@ -206,10 +221,9 @@ def _parse(step: list[Any], decisions: list[int]) -> Primitive:
         case ["AN", stage, it, kind]:
             return Annotate(stage, it, ANNOTATIONS[kind])
         case ["PR", stage, it, text]:
-            name, _, value = str(text).partition("$")
-            if name != UNROLL_PRAGMA:
+            if str(text).partition("$")[0] != UNROLL_PRAGMA:
                 raise UnsupportedProgram("unknown-pragma", repr(text)[:80])
-            return UnrollPragma(stage, it, _slots([int(value)], decisions)[0])
+            return UnrollPragma(stage, it, _slots([unroll_depth(text)], decisions)[0])
         case ["CA", stage, target, it]:
             return ComputeAt(stage, target, it)
         case ["CI", stage]:

@@ -8,8 +8,11 @@ from pruner.program.dag.operators import dag_for_workload
 from pruner.program.nests import LoopNests
 from pruner.program.te.apply import apply
 from pruner.program.te.lower import lower
+from pruner.program.te.skeleton import group_programs
 from pruner.program.te.steps import parse_steps
 from tests.program.schedules import Steps, conv_steps, matmul_steps
+
+MATMUL = '["matmul_layer", 12, 5, 8]'  # m, k, n
 
 
 def nests_of(key: str, *programs: Steps) -> LoopNests:
@@ -108,3 +111,57 @@ def test_a_size_that_depends_on_a_loop_is_marked_and_not_guessed():
 def test_an_attach_point_that_does_not_exist_is_refused():
     with pytest.raises(UnsupportedProgram, match="step-mismatch"):
         nests_of('["relu_layer", 4, 6]', [["CHW", 1, "local"], ["CA", 1, 2, 7]])
+
+
+SPLIT = ["SP", 2, 0, 12, [3], 1]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [["SP", 2, 0, 12, [3], 2]],
+        [["FFSP", 2, 0, [], 0, 2]],
+        [["PR", 2, 0, "auto_unroll_max_step$-1"]],
+        [["PR", 2, 0, f"auto_unroll_max_step${2**63}"]],
+        [["PR", 2, 3, "auto_unroll_max_step$16"]],
+        [["FU", 2, [0, 2]]],
+        [["FU", 2, [1, 2, 3]]],
+        [["FU", 2, [0, 1, 2**62]]],
+        [SPLIT, ["FSP", 2, 2, 0, 0]],
+        [SPLIT, ["FSP", 2, 2, 0, 3]],
+        [["SP", 2, 2, 5, [5], 1], ["RF", 2, 3, 4]],
+        [["CHW", 2, "local"], ["CA", 2, 2, 0]],
+        [["CHW", 2, "local"], ["CA", 2, 3, 0], ["CA", 3, 2, 0]],
+        [["SP", 2, 0, 12, [1] * 64, 1], ["SP", 2, 0, 12, [1] * 64, 1]],
+    ],
+    ids=repr,
+)
+def test_indices_and_flags_that_mean_nothing_are_refused(steps):
+    """A stage inside itself would have no end; a fusion of 2^62 loops no memory."""
+    groups, unreadable = group_programs([steps])
+    if unreadable:
+        assert unreadable[0].reason == "malformed-step"
+        return
+    with pytest.raises(UnsupportedProgram, match="step-mismatch"):
+        lower(apply(dag_for_workload(MATMUL, ()), groups[0].skeleton, groups[0].decisions))
+
+
+def test_an_extent_that_the_loop_does_not_have_is_noted_where_it_is_known():
+    def wrong(*programs):
+        (group,), _ = group_programs(programs)
+        dag = dag_for_workload(MATMUL, ())
+        found = apply(dag, group.skeleton, group.decisions, group.extents).contradicted
+        return np.broadcast_to(found, len(programs)).tolist()
+
+    assert wrong([SPLIT], [["SP", 2, 0, 13, [3], 1]]) == [False, True]
+    # 12 = 4 * 3, and the part of 4 is split again; then all of 12 * 8
+    again = [SPLIT, ["SP", 2, 0, 4, [2], 1]]
+    assert wrong(again, [SPLIT, ["SP", 2, 0, 3, [2], 1]]) == [False, True]
+    fused = ["FU", 2, [0, 1]]
+    assert wrong([fused, ["SP", 2, 0, 96, [8], 0]], [fused, ["SP", 2, 0, 97, [8], 0]]) == [
+        False,
+        True,
+    ]
+    # inside another stage it depends on what comes later, and Ansor keeps an older number
+    inside = [["CHW", 2, "local"], ["CA", 2, 3, 0]]
+    assert wrong([*inside, SPLIT], [*inside, ["SP", 2, 0, 13, [3], 1]]) == [False, False]

@@ -48,13 +48,16 @@ def dag_for_workload(workload_key: str, fused: Sequence[str] = ()) -> ComputeDAG
     operator = _operator_of(workload)
     if operator.dag is None:
         raise UnsupportedProgram("unknown-operator", f"{workload.op!r} has no compute DAG")
+    behind = epilogues(fused)
     try:
         dag = operator.dag(*workload.args)
-    except (TypeError, ValueError) as error:
-        raise UnsupportedProgram("bad-arguments", f"{workload_key}: {error}") from error
-    for epilogue in epilogues(fused):
-        epilogue.dag(dag)
-    return dag.finish()
+        for epilogue in behind:
+            epilogue.dag(dag)
+        return dag.finish()
+    except MemoryError:
+        raise
+    except Exception as error:  # what no operator foresaw of arguments costs their task alone
+        raise UnsupportedProgram("bad-arguments", f"{workload_key:.80}: {error}") from error
 
 
 def te_tensors(

@@ -28,6 +28,7 @@ from pruner.program.dag.expr import (
 from pruner.program.index import affine as af
 from pruner.program.index.affine import INF, Affine
 from pruner.program.index.divide import opened
+from pruner.program.index.lookup import is_sum
 from pruner.program.index.regions import evaluate_index
 from pruner.program.nests import BufferStore
 
@@ -77,8 +78,12 @@ class OpCounter:
                 self._bump(INT + _GROUP[op], live)
                 self._expr(a, live)
                 self._expr(b, live)
-            case Axis() | Binary(dtype="int32") | Binary(dtype="int64"):
+            case Axis() | Binary(dtype="int32") | Binary(dtype="int64") if is_sum(expr):
                 self._affine(evaluate_index(expr, self._roots), live)
+            case Binary(op=op, a=a, b=b) if _is_int(expr):  # of elements, not of loop variables
+                self._bump(INT + _GROUP[op], live)
+                self._expr(a, live)
+                self._expr(b, live)
             case Load():
                 for index in load_indices(expr, self._store):
                     self._affine(index, live)
@@ -145,7 +150,7 @@ class OpCounter:
             case Not(a=a):
                 x = self._decide(a)
                 return _Truth(x.never, x.always)
-            case Binary(op=op, a=a, b=b) if op in _COMPARISONS and _is_int(a):
+            case Binary(op=op, a=a, b=b) if op in _COMPARISONS and _are_indices(a, b):
                 return self._compare(op, a, b)
             case Const(value=value):
                 return _Truth(int(bool(value)), int(not value))
@@ -189,6 +194,10 @@ class OpCounter:
                     self._expr(b, live)
                     return
                 self._bump(INT + _CMP, live)
+                if not _are_indices(a, b):
+                    self._expr(a, live)
+                    self._expr(b, live)
+                    return
                 for side in self._sides(op, a, b):
                     self._affine(side, live)
             case _:
@@ -246,6 +255,11 @@ def _without_factor(a: Affine) -> Affine:
 def _is_sum(expr: Expr) -> bool:
     """Nothing but sums, products and divisions of loop variables: what the simplifier sorts."""
     return not any(isinstance(node, Binary) and node.op in ("min", "max") for node in walk(expr))
+
+
+def _are_indices(a: Expr, b: Expr) -> bool:
+    """Both sides of a comparison are known before the program runs."""
+    return _is_int(a) and is_sum(a) and is_sum(b)
 
 
 def _is_int(expr: Expr) -> bool:

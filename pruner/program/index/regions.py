@@ -13,10 +13,22 @@ import numpy as np
 
 from pruner.arrays import IntLike
 from pruner.errors import UnsupportedProgram
-from pruner.program.dag.expr import Axis, Binary, Cast, Const, Expr, PerProgram
+from pruner.program.dag.expr import (
+    Axis,
+    Binary,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Not,
+    PerProgram,
+    Select,
+)
 from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar, Term
 from pruner.program.index.divide import floordiv, floormod
+from pruner.program.index.lookup import as_sum
 
 UNKNOWN_WIDTH = 1 << 40
 """Stands for a width that depends on a loop variable."""
@@ -87,7 +99,10 @@ def span(last: Affine, first: Affine) -> IntLike:
 
 
 def evaluate_region(index: Expr, domains: list[Region]) -> Region:
-    """Interval of an index expression when axis slot ``s`` lies in ``domains[s]``."""
+    """Interval of an index expression when axis slot ``s`` lies in ``domains[s]``.
+
+    What is no sum of loop variables may be anything.
+    """
     match index:
         case Axis(slot=slot):
             return domains[slot]
@@ -95,6 +110,8 @@ def evaluate_region(index: Expr, domains: list[Region]) -> Region:
             return Region(af.const(_int(value)), 0, 0)
         case Cast(a=a):
             return evaluate_region(a, domains)
+        case Load() | Call() | Select() | Not() | Binary(op=("min" | "max")):
+            return Region(Affine(), -UNKNOWN_WIDTH, UNKNOWN_WIDTH)
         case Binary(op=op, a=a, b=b):
             return _binary_region(op, evaluate_region(a, domains), evaluate_region(b, domains))
         case _:
@@ -131,6 +148,8 @@ def _binary_region(op: str, a: Region, b: Region) -> Region:
 
 
 def _is_point(a: Region) -> bool:
+    if a.lo is a.hi:
+        return True
     return bool(np.all(np.equal(a.lo, a.hi)))
 
 
@@ -171,7 +190,12 @@ def _modulo(a: Region, divisor: IntLike) -> Region:
 
 
 def evaluate_index(index: Expr, roots: Mapping[int, Affine]) -> Affine:
-    """An index expression with axis slots replaced by their simplified values."""
+    """An index expression with axis slots replaced by their simplified values.
+
+    What is no sum of loop variables is replaced by one that moves like it.
+    """
     points = [Region(roots[s], 0, 0) for s in range(len(roots))]
     region = evaluate_region(index, points)
+    if not _is_point(region):
+        region = evaluate_region(as_sum(index), points)
     return af.add(region.start, af.const(region.lo))

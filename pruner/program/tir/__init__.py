@@ -10,6 +10,7 @@ same job.
   ``te/apply``)
 * ``primitives``, ``rfactor``: what the instructions do to the tree (``te/apply``)
 * ``layouts``: new dimensions and strides of buffers
+* ``inverse``: the iterators of a block from the indices of an access, for inlining
 * ``locations``: where a block may be computed (a step of Ansor's names the loop)
 * ``postprocs``, ``parallelize``: MetaSchedule's postprocessors (Ansor writes their effect as steps)
 * ``regions``: what blocks read and write, relaxed over loops (``te/bounds``)

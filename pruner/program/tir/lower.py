@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from pruner.arrays import IntLike
-from pruner.program.dag.expr import Axis, Const, Expr, Load, children, rebuild
+from pruner.program.dag.expr import Axis, Const, Expr, Load, children, loads, rebuild
 from pruner.program.dag.fold import fold
 from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar
@@ -180,9 +180,12 @@ def _store(
 
     def rule(node: Expr) -> Expr:
         if isinstance(node, Load) and node not in known:
-            own = tuple(Axis(len(slots) + d) for d in range(len(node.indices)))
+            own: list[Expr] = [Axis(len(slots) + d) for d in range(len(node.indices))]
             slots.extend(_indices(e, node.stage, node.indices, table))
-            known[node] = Load(node.stage, own, node.dtype)
+            for d, index in enumerate(node.indices):
+                if loads(index):  # looked up: the table is read too
+                    own[d] = _rewrite_outside_loads(index, rule)
+            known[node] = Load(node.stage, tuple(own), node.dtype)
         if isinstance(node, Load):
             return known[node]
         return shift[node.slot] if isinstance(node, Axis) else node

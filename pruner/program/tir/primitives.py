@@ -30,6 +30,7 @@ from pruner.program.index.affine import Affine, LoopVar
 from pruner.program.index.divide import floordiv, floormod
 from pruner.program.index.regions import UNKNOWN_WIDTH, Region
 from pruner.program.nests import Buffer, Mark
+from pruner.program.tir.inverse import iterators_of
 from pruner.program.tir.layouts import old_indices
 from pruner.program.tir.regions import (
     clipped,
@@ -279,14 +280,12 @@ def _renumbered(block: Block, spatial: list[int]) -> tuple[Expr, ...]:
 
 def compute_inline(tree: Tree, block: Block) -> None:
     """Consumers compute what they read of ``block`` themselves."""
-    slots = _slots_of(block, block.indices)
+    iterators = iterators_of(block, block.indices)
 
     def rule(node: Expr) -> Expr:
         if not isinstance(node, Load) or node.stage != block.buffer:
             return node
-        values: list[Expr] = [Const(0)] * len(block.iters)
-        for dimension, slot in slots.items():
-            values[slot] = node.indices[dimension]
+        values = [substitute_axes(iterator, node.indices) for iterator in iterators]
         return substitute_axes(block.value, values)
 
     consumers = tree.consumers(block)
@@ -303,7 +302,7 @@ def can_inline(tree: Tree, block: Block) -> bool:
     if block.init is not None or tree.buffers[block.buffer].is_param:
         return False
     try:
-        _slots_of(block, block.indices)
+        iterators_of(block, block.indices)
     except UnsupportedProgram:
         return False
     return bool(tree.consumers(block))
@@ -323,12 +322,10 @@ def reverse_compute_inline(tree: Tree, block: Block) -> None:
     shape = tree.buffers[producer.buffer].shape
     if layout is not None:
         read, written, shape = layout.reads[block], old_indices(layout, written), layout.shape
-    slots = _slots_of(block, read)
-    values: list[Expr] = [Const(0)] * len(block.iters)
-    for dimension, slot in slots.items():
-        values[slot] = written[dimension]
-        if block.iters[slot].extent != shape[dimension]:
-            producer.guards += ((values[slot], block.iters[slot].extent),)
+    values = [substitute_axes(iterator, written) for iterator in iterators_of(block, read)]
+    for dimension, index in enumerate(read):
+        if isinstance(index, Axis) and block.iters[index.slot].extent != shape[dimension]:
+            producer.guards += ((values[index.slot], block.iters[index.slot].extent),)
 
     def rule(node: Expr) -> Expr:
         if isinstance(node, Load) and node.stage == producer.buffer:
@@ -341,20 +338,6 @@ def reverse_compute_inline(tree: Tree, block: Block) -> None:
     producer.list_reads()
     assert old != producer.buffer
     remove(block)
-
-
-def _slots_of(block: Block, indices: tuple[Expr, ...]) -> dict[int, int]:
-    """Iterator by dimension; every iterator that is not of extent 1 must be one dimension."""
-    out: dict[int, int] = {}
-    for dimension, index in enumerate(indices):
-        if isinstance(index, Axis) and index.slot not in out.values():
-            out[dimension] = index.slot
-        elif not isinstance(index, Const):
-            raise UnsupportedProgram("inline-index", f"{block.name}: {index}")
-    for slot, it in enumerate(block.iters):
-        if it.extent != 1 and slot not in out.values():
-            raise UnsupportedProgram("inline-index", f"{block.name}: iterator {slot} is free")
-    return out
 
 
 _Required = list[tuple[Region, Uses]]

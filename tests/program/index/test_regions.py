@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pruner.errors import UnsupportedProgram
-from pruner.program.dag.expr import Axis, Binary, Const, Expr, Load
+from pruner.program.dag.expr import Axis, Binary, Const, Expr
 from pruner.program.index import affine as af
 from pruner.program.index.affine import LoopVar
 from pruner.program.index.regions import (
@@ -132,5 +132,3 @@ def test_what_is_no_index_is_refused():
     for op in ("mul", "floordiv"):
         with pytest.raises(UnsupportedProgram, match="index-expression"):
             evaluate_region(Binary(op, Axis(0), Axis(1), "int32"), both)
-    with pytest.raises(UnsupportedProgram, match="index-expression"):
-        evaluate_region(Load(0, (Axis(0),), "int32"), both)

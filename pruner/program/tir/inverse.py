@@ -1,0 +1,118 @@
+"""The iterators of a block from the indices of an access: what inlining through a reshape needs.
+
+TVM inlines a block whose indices are a one-to-one map of its iterators, which may merge them
+(``v0 * 64 + v1``) or split them (``v0 // 64, v0 % 64``); it inverts the map
+(``InverseAffineIterMap`` of src/arith/iter_affine_map.cc). Each dimension is a number whose digits,
+in a mixed radix, are *parts* ``(v mod upper) div lower`` of iterators, and each iterator is a
+number whose digits are its parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pruner.arrays import IntLike
+from pruner.errors import UnsupportedProgram
+from pruner.program.dag.expr import Axis, Binary, Const, Expr
+from pruner.program.index import affine as af
+from pruner.program.index.affine import Affine, LoopVar
+from pruner.program.index.regions import evaluate_index
+from pruner.program.tir.tree import Block, plain
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """``(v mod upper) div lower`` of an iterator, ``size`` values; ``digit``: from an index."""
+
+    slot: int
+    lower: int
+    size: int
+    digit: Expr
+
+
+def iterators_of(block: Block, indices: Sequence[Expr]) -> list[Expr]:
+    """Every iterator of ``block`` where ``Axis(d)`` is the value of ``indices[d]``.
+
+    Raises:
+        UnsupportedProgram: the indices do not tell the iterators.
+    """
+    taken = [index.slot for index in indices if isinstance(index, Axis)]
+    if len(set(taken)) == len(taken) and all(isinstance(i, (Axis, Const)) for i in indices):
+        parts = [
+            _Part(index.slot, 1, 0, Axis(place))
+            for place, index in enumerate(indices)
+            if isinstance(index, Axis)
+        ]
+        return [_alone(block, slot, parts) for slot in range(len(block.iters))]
+    variables = [LoopVar(f"v{slot}", it.extent) for slot, it in enumerate(block.iters)]
+    slots = {id(var): slot for slot, var in enumerate(variables)}
+    values = dict(enumerate(map(af.variable, variables)))
+    found: list[_Part] = []
+    for place, index in enumerate(indices):
+        digits = _digits(evaluate_index(index, values), Axis(place), slots)
+        if digits is None:
+            raise UnsupportedProgram("inline-index", f"{block.name}: {index}")
+        found += digits
+    return [_joined(block, slot, found) for slot in range(len(block.iters))]
+
+
+def _alone(block: Block, slot: int, parts: list[_Part]) -> Expr:
+    """An iterator that one dimension is, or that has one value."""
+    for part in parts:
+        if part.slot == slot:
+            return part.digit
+    if block.iters[slot].extent != 1:
+        raise UnsupportedProgram("inline-index", f"{block.name}: iterator {slot} is free")
+    return Const(0)
+
+
+def _digits(index: Affine, number: Expr, slots: dict[int, int]) -> list[_Part] | None:
+    """The digits of one dimension; None where it is no mixed-radix number of parts."""
+    if any(not isinstance(t.index, LoopVar) or _whole(t.coef) is None for t in index.terms):
+        return None
+    if not index.terms:
+        return []
+    if _whole(index.base) != 0:
+        return None
+    out: list[_Part] = []
+    weight = 1
+    ordered = sorted(index.terms, key=lambda t: _whole(t.coef) or 0)
+    for place, t in enumerate(ordered):
+        assert isinstance(t.index, LoopVar)
+        extent, lower = _whole(t.index.extent), _whole(t.lower)
+        upper = extent if af.is_endless(t.upper) else _whole(t.upper)
+        if extent is None or lower is None or upper is None or t.coef != weight:
+            return None
+        upper = min(upper, extent)
+        if upper % lower:
+            return None
+        digit = number if weight == 1 else Binary("floordiv", number, Const(weight), "int64")
+        if place < len(ordered) - 1:
+            digit = Binary("floormod", digit, Const(upper // lower), "int64")
+        out.append(_Part(slots[id(t.index)], lower, upper // lower, digit))
+        weight *= upper // lower
+    return out
+
+
+def _joined(block: Block, slot: int, parts: list[_Part]) -> Expr:
+    """An iterator from its parts, which must be all of its digits, each once."""
+    out: Expr | None = None
+    weight = 1
+    for part in sorted((p for p in parts if p.slot == slot), key=lambda p: p.lower):
+        if part.lower != weight:
+            raise UnsupportedProgram("inline-index", f"{block.name}: iterator {slot} is torn")
+        digit = part.digit
+        if weight > 1:
+            digit = Binary("mul", digit, Const(weight), "int64")
+        out = digit if out is None else Binary("add", digit, out, "int64")
+        weight *= part.size
+    if weight != block.iters[slot].extent:
+        raise UnsupportedProgram("inline-index", f"{block.name}: iterator {slot} is not whole")
+    return Const(0) if out is None else out
+
+
+def _whole(value: IntLike) -> int | None:
+    """A number that is the same for all candidates."""
+    value = plain(value)
+    return value if isinstance(value, int) else None

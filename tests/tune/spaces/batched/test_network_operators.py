@@ -1,0 +1,112 @@
+"""Operators of networks that are no sums of loop variables, against what TVM makes of them."""
+
+import numpy as np
+import pytest
+
+from pruner.program.tir.lower import lower
+from pruner.program.tir.trace import apply_groups
+from tests.tune import tir_truth as truth
+
+pytestmark = pytest.mark.tvm
+tvm_missing = pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
+
+TARGETS = {
+    "cuda": "nvidia/nvidia-a100",
+    "llvm": {"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2},
+}
+PROGRAMS = 6
+
+
+def heads(te, topi):
+    """Rows of 3 heads of 8 to heads of rows, and back to a batch: merges and splits axes."""
+    x = te.placeholder((20, 24), name="x")
+    y = topi.transpose(topi.reshape(x, (1, 20, 3, 8)), (0, 2, 3, 1))
+    return [x, topi.reshape(topi.tanh(topi.reshape(y, (3, 8, 20))), (3, 160))]
+
+
+def rows_of_heads(te, topi):
+    x = te.placeholder((1, 3, 20, 8), name="x")
+    return [x, topi.exp(topi.reshape(topi.transpose(x, (0, 2, 1, 3)), (20, 24)))]
+
+
+def merged_product(te, topi):
+    """A product whose result is split into heads: its writer takes the reshape in."""
+    a, b = te.placeholder((32, 64), name="a"), te.placeholder((48, 64), name="b")
+    k = te.reduce_axis((0, 64), name="k")
+    c = te.compute((32, 48), lambda i, j: te.sum(a[i, k] * b[j, k], axis=k), name="c")
+    return [a, b, topi.nn.relu(topi.transpose(topi.reshape(c, (32, 6, 8)), (1, 0, 2)))]
+
+
+def gathered(te, topi):
+    a, rows = te.placeholder((100, 32), name="a"), te.placeholder((12,), name="r", dtype="int64")
+    return [a, rows, topi.tanh(topi.take(a, rows, axis=0))]
+
+
+def resized(te, topi):
+    x = te.placeholder((1, 4, 7, 7), name="x")
+    roi = (0.0, 0.0, 0.0, 0.0)
+    image = topi.image.resize2d(x, roi, (28, 28), method="linear", out_dtype="float32")
+    return [x, image]
+
+
+def safe_softmax(te, topi):
+    """Rows of which nothing is left are zero: comparisons, ``not``, a reduction over flags."""
+    x = te.placeholder((6, 40), name="x")
+    k = te.reduce_axis((0, 40), name="k")
+    open_ = topi.logical_not(topi.equal(x, topi.full_like(x, -1e30)))
+    any_ = te.compute((6,), lambda i: te.max(open_[i, k].astype("int8"), axis=k), name="any")
+    soft = topi.nn.softmax(x, axis=1)
+    zero = te.compute(
+        (6, 40),
+        lambda i, j: te.if_then_else(any_[i] != 0, soft[i, j], 0.0),
+        name="where",
+    )
+    return [x, zero]
+
+
+OPERATORS = {
+    f.__name__: f for f in (heads, rows_of_heads, merged_product, gathered, resized, safe_softmax)
+}
+
+
+@pytest.fixture(scope="module")
+def tvm():
+    from pruner.tune.tvm_import import load_tvm
+
+    return load_tvm()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_loops_buffers_and_verdicts_are_those_of_tvm(tvm, operator, target):
+    import tvm.te as te
+    import tvm.topi as topi
+
+    from pruner.tune.spaces.batched.space import BatchedSpace
+    from pruner.tune.spaces.design import design_spaces
+
+    function = te.create_prim_func(OPERATORS[operator](te, topi))
+    module = tvm.tvm.IRModule({"main": function})
+    compared = 0
+    for design in design_spaces(module, tvm.tvm.target.Target(TARGETS[target]))[:3]:
+        space = BatchedSpace(design)
+        rng = np.random.default_rng(3)
+        draws = np.concatenate([space.sample(PROGRAMS // 2, rng), space.sample_any(3, rng)])
+        legal, features = space.legal(draws), space.features(draws)
+        assert np.isfinite(features.statement).all()
+        for rows, tree in apply_groups(space.program, draws)[0]:
+            nests = lower(tree)
+            unsure = np.broadcast_to(tree.uncertain, len(rows))
+            for place, row in enumerate(rows):
+                schedule, accepted = truth.replayed(tvm, design, draws[row])
+                if unsure[place]:
+                    continue
+                assert legal[row] == accepted
+                if schedule is None:
+                    continue
+                assert truth.our_loops(tree, place) == truth.tvm_loops(schedule)
+                ours = truth.our_buffers(tree, nests, place)
+                theirs = truth.tvm_buffers(tvm, schedule)
+                assert ours == {name: theirs.get(name) for name in ours}
+                compared += 1
+    assert compared >= PROGRAMS // 2

@@ -200,6 +200,7 @@ def _serve(pipe: Connection, memory_bytes: int, environment: dict[str, str], log
     ctypes.CDLL(None).prctl(
         _PR_SET_PDEATHSIG, signal.SIGKILL
     )  # end with the server, even in a loop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends its workers
     os.environ.update(environment)
     descriptor = log.detach()
     os.dup2(descriptor, 1)

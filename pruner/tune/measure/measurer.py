@@ -23,6 +23,12 @@ from pruner.tune.measure.numerics import Arguments
 from pruner.tune.phases import Phases
 
 GIB = 1 << 30
+_POLL_S = 0.2  # how soon a wait notices that the run was asked to end
+
+
+def never() -> bool:
+    """Nobody asks to end."""
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,9 +183,13 @@ class Measurer:
         return self._runner.submit("run", job.path, *place, self._platform.address).result()
 
     def results(
-        self, batch: Batch, accept: Callable[[int, Outcome], bool], check: Check | None
+        self,
+        batch: Batch,
+        accept: Callable[[int, Outcome], bool],
+        check: Check | None,
+        stopped: Callable[[], bool] = never,
     ) -> Iterator[tuple[int, Outcome]]:
-        """Outcomes in the order of the batch.
+        """Outcomes in the order of the batch, the last ones missing once `stopped` says so.
 
         ``accept(position, outcome)`` says whether a program would be the best so far: only those
         are checked.
@@ -187,8 +197,14 @@ class Measurer:
         if self.alone:
             with self._phases.time("build"):
                 for job in batch.jobs:
-                    job.built.result()
+                    _wait(job.built, stopped)
         for position, job in enumerate(batch.jobs):
+            with self._phases.time("build"):
+                _wait(job.built, stopped)
+            if stopped():
+                for left in batch.jobs:
+                    left.built.cancel()
+                return
             outcome = self._outcome(job)
             if check is not None and outcome.error is None and accept(position, outcome):
                 outcome = self._checked(job, outcome, check)
@@ -286,6 +302,16 @@ class _Job:
     arguments: Arguments
     built: Future[Reply]
     ran: Future[Reply] | None = None
+
+
+def _wait(future: Future[Reply], stopped: Callable[[], bool]) -> None:
+    """Until it is done, or nobody wants it any more."""
+    while not stopped():
+        try:
+            future.result(_POLL_S)
+        except TimeoutError:
+            continue
+        return
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@
 * `loop`: propose, build, measure, learn, next task
 * `live_search`: one task's search
 * `task_order`: which task is next
+* `estimate`: the time of all tasks together
 * `learning`: the learned model
 * `journal`: a row a trial
 * `database`: MetaSchedule's database

@@ -34,7 +34,6 @@ from pruner.tune.phases import Phases
 from pruner.tune.spaces.union import UnionSpace
 
 _DATAFLOW = "paper"  # what live spaces compute
-_MET = 64  # programs whose mean becomes a task's centre
 
 
 class OnlineModel(Protocol):
@@ -104,17 +103,32 @@ class SharedModel:
     def __init__(self, model: OnlineModel) -> None:
         self.model = model
         self._parts: dict[TaskKey, TaskPrograms] = {}
+        self._news: list[LiveLearner] = []  # with programs that no fit has seen
 
-    def learn(self, part: TaskPrograms) -> None:
-        """Replace what is known of one task, and fit."""
-        self._parts[part.key] = part
+    def has_news(self, learner: LiveLearner) -> None:
+        """Ask `learner` for its programs at the next fit."""
+        if not any(learner is other for other in self._news):
+            self._news.append(learner)
+
+    def fit(self) -> None:
+        """Fit on the measurements of all tasks, where any are new."""
+        if not self._news:
+            return
+        for learner in self._news:
+            part = learner.programs()
+            self._parts[part.key] = part
+        self._news.clear()
         parts = [p for p in self._parts.values() if np.isfinite(p.latency_s).sum() > 0]
         if sum(len(p.latency_s) for p in parts) > 1:
             self.model.learn(ProgramStore.build(parts))
 
 
 class LiveLearner:
-    """The learner of one task's policy (:data:`pruner.search.policy.Learner`)."""
+    """The learner of one task's policy (:data:`pruner.search.policy.Learner`).
+
+    What is observed of a task reaches the shared model before any task asks for scores: the first
+    programs of a task are judged by what the others taught.
+    """
 
     def __init__(
         self,
@@ -123,27 +137,44 @@ class LiveLearner:
         shared: SharedModel,
         phases: Phases,
         rng: np.random.Generator,
+        *,
+        meet: int = 64,
     ) -> None:
+        """`rng` draws the `meet` programs whose mean becomes the task's centre."""
         self._key, self._space, self._shared, self._phases = key, space, shared, phases
+        self._rng, self._meet, self._met = rng, meet, False
         self._features: ProgramFeatures | None = None
-        self._rng = rng  # draws the population that the model meets first
+        self._decisions: list[Decisions] = []  # not yet featurised
+        self._latency_s = np.zeros(0)
+
+    def observe(self, decisions: Decisions, latency_s: NDArray[np.float64]) -> None:
+        """Keep measured programs for the next fit."""
+        if len(latency_s):
+            self._decisions.append(decisions)
+            self._latency_s = np.concatenate([self._latency_s, latency_s])
+            self._shared.has_news(self)
+
+    def programs(self) -> TaskPrograms:
+        """All measured programs; only those that are new are featurised."""
+        fresh = self._space.features(np.concatenate(self._decisions))
+        self._decisions.clear()
+        parts = [] if self._features is None else [self._features]
+        self._features = ProgramFeatures.concatenate([*parts, fresh])
+        line = np.arange(len(self._latency_s))
+        return TaskPrograms.of(self._key, self._features, self._latency_s, line)
 
     def __call__(
         self, decisions: Decisions, latency_s: NDArray[np.float64]
     ) -> ScoreFunction | None:
-        """Fit on all measurements of all tasks; only programs that are new are featurised."""
+        """Fit on all measurements of all tasks; what was not observed before is now."""
         with self._phases.time("train"):
-            if self._features is None:
-                population = self._space.sample(_MET, self._rng)
+            if not self._met:
+                population = self._space.sample(self._meet, self._rng)
                 self._shared.model.meet(self._key, self._space.features(population))
-            known = 0 if self._features is None else len(self._features)
-            if self._features is not None and known == len(latency_s):
-                return self.score  # nothing new
-            fresh = self._space.features(decisions[known:])
-            parts = [] if self._features is None else [self._features]
-            self._features = ProgramFeatures.concatenate([*parts, fresh])
-            line = np.arange(len(latency_s))
-            self._shared.learn(TaskPrograms.of(self._key, self._features, latency_s, line))
+                self._met = True
+            known = len(self._latency_s)
+            self.observe(decisions[known:], latency_s[known:])
+            self._shared.fit()
         return self.score
 
     @property

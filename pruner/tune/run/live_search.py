@@ -12,6 +12,7 @@ from pruner.search.explorer import NoneFound
 from pruner.search.failures import FailureModel
 from pruner.search.policy import Measurements, Policy
 from pruner.tune.measure.measurer import REFUSED, Candidate, Outcome
+from pruner.tune.run.learning import LiveLearner
 from pruner.tune.spaces.union import UnionSpace
 
 _ATTEMPTS = 8  # proposals of which TVM refuses every program before a task is given up
@@ -40,9 +41,17 @@ class LiveSearch(Protocol):
 class DecisionSearch:
     """A policy of :mod:`pruner.search` over the union of a task's design spaces."""
 
-    def __init__(self, space: UnionSpace, policy: Policy, failure_model: FailureModel) -> None:
-        """`failure_model` is told of every failure; the policy should ask it."""
+    def __init__(
+        self,
+        space: UnionSpace,
+        policy: Policy,
+        failure_model: FailureModel,
+        learner: LiveLearner | None = None,
+    ) -> None:
+        """`failure_model` is told of every failure; the policy should ask it. `learner` is told of
+        every result."""
         self._space, self._policy, self._failure_model = space, policy, failure_model
+        self._learner = learner
         self._waiting: list[int] = []  # keys of proposals without result
         self._told = 0  # programs with results
         self.refused = 0
@@ -90,6 +99,8 @@ class DecisionSearch:
         self._told += len(outcomes)
         latency_s = np.array([outcome.latency_s for outcome in outcomes])
         self._policy.observe(Measurements(decisions=rows, latency_s=latency_s))
+        if self._learner is not None:
+            self._learner.observe(rows, latency_s)
         told = np.array([outcome.tells_of_program for outcome in outcomes])
         self._failure_model.observe(rows[told], ~np.isfinite(latency_s[told]))
 

@@ -14,6 +14,7 @@ from pruner.errors import PrunerError
 from pruner.tune.measure.measurer import Candidate, Check, Outcome
 from pruner.tune.measure.numerics import Arguments
 from pruner.tune.phases import IDLE
+from pruner.tune.run.estimate import Estimate, has_settled
 from pruner.tune.run.journal import JOURNAL_FILE, Journal, Trial
 from pruner.tune.run.learning import SharedModel
 from pruner.tune.run.live_search import LiveSearch
@@ -109,7 +110,10 @@ class TuningRun:
         self._done = {(row.batch, row.position): row for row in self._journal.rows}
         self._number = 0
         self._waiting: list[_Round] = []
+        self._estimates_s: list[float] = []  # of all tasks, since each was tried
+        self._pace_s: float | None = None  # seconds a trial of the latest rounds
         self._restore()
+        self._since_s = self._phases.elapsed_s
 
     @property
     def trials(self) -> int:
@@ -117,7 +121,7 @@ class TuningRun:
         return sum(task.trials for task in self.tasks)
 
     def run(self) -> None:
-        """Spend the budget.
+        """Spend the budget, or what of it there is before the run is asked to end.
 
         Raises:
             PrunerError: no program of a batch had its turn, since there is no device or worker; or
@@ -125,12 +129,24 @@ class TuningRun:
         """
         lag = self._measurer.lag if self._prepared.savable else 0
         try:
-            while self._waiting or self._propose():
+            while not self._stopped() and (self._waiting or self._propose()):
                 self._measure(self._waiting.pop(0), lag)
         finally:
             self._journal.close()
-        if not self.trials:
+        if not self.trials and not self._stopped():
             raise PrunerError("no task has a program that could be tried; the lines above say why")
+
+    @property
+    def estimate(self) -> Estimate:
+        """Of all tasks together."""
+        return Estimate.of(task.progress for task in self.tasks)
+
+    def _stopped(self) -> bool:
+        """Whether it was asked to end, or its time is over."""
+        limit_s = self._budget.seconds
+        return self._context.interrupted() or (
+            limit_s is not None and self._phases.elapsed_s >= limit_s
+        )
 
     def _measure(self, current: _Round, lag: int) -> None:
         """One batch, with the next one proposed while it is built where `lag` says so."""
@@ -144,21 +160,27 @@ class TuningRun:
         if lag and not self._waiting:
             self._propose(current)
         self._finish(current, batch)
+        spent_s, self._since_s = self._phases.elapsed_s - self._since_s, self._phases.elapsed_s
+        if missing:
+            pace_s = spent_s / len(missing)
+            self._pace_s = pace_s if self._pace_s is None else (self._pace_s + pace_s) / 2
 
     def _propose(self, current: _Round | None = None) -> bool:
         """Choose the next batch and write down that it was chosen; False where nothing is left.
 
         ``current`` is the batch that is being measured meanwhile.
         """
-        spent = self.trials + (len(current.candidates) if current else 0)
-        left = self._budget.trials - spent
-        limit_s = self._budget.seconds
-        while left > 0 and (limit_s is None or self._phases.elapsed_s < limit_s):
+        building = len(current.candidates) if current else 0
+        left = min(self._budget.trials - self.trials, self._affordable()) - building
+        budget = self._budget
+        if has_settled(self._estimates_s, budget.patience, budget.tolerance):
+            return False
+        while left > 0 and not self._stopped():
             progress = self._progress(current)
             index = next_task(self._order, progress)
             if index is None:
                 return False
-            first, budget = not progress[index].best_s, self._budget
+            first = not progress[index].best_s
             size = round_size(budget.batch, budget.trials, len(self.tasks), first=first)
             if first:
                 name = self.tasks[index].workload.name
@@ -172,6 +194,12 @@ class TuningRun:
                 return True
             self.tasks[index].exhausted = True
         return False
+
+    def _affordable(self) -> int:
+        """Trials that the time left is enough for, at the pace of the latest rounds."""
+        if self._budget.seconds is None or self._pace_s is None:
+            return self._budget.trials
+        return int((self._budget.seconds - self._phases.elapsed_s) / self._pace_s)
 
     def _chosen(self, task: LiveTask, num: int) -> list[Candidate]:
         """What its search proposes; of several tasks one without programs costs only itself."""
@@ -209,6 +237,7 @@ class TuningRun:
             batch,
             lambda _, outcome: outcome.latency_s < task.current_best_s,
             task.find_check(),
+            self._stopped,
         )
         held: list[int] = []  # without a turn so far; no trials where that is all of the batch
         for number, outcome in found:
@@ -218,16 +247,20 @@ class TuningRun:
             if outcome.tells_of_program:
                 self._record_all(current, held, outcomes)
                 held = []
+        if len(outcomes) < len(current.candidates):  # stopped: a resumed run measures the others
+            return
         if held and len(held) == len(places):
-            raise self._stopped(outcomes[held[-1]])
+            raise self._no_turn(outcomes[held[-1]])
         self._record_all(current, held, outcomes)
         ordered = [outcomes[position] for position in range(len(current.candidates))]
         task.best_s.append(task.current_best_s)
         task.alone = task.alone or stays_behind(self._progress(None), current.task)
         task.search.observe(current.candidates, ordered)
+        if all(other.best_s or other.exhausted for other in self.tasks):
+            self._estimates_s.append(self.estimate.latency_s)
         self._report(self._line(current, ordered))
 
-    def _stopped(self, outcome: Outcome) -> PrunerError:
+    def _no_turn(self, outcome: Outcome) -> PrunerError:
         why = f"{outcome.error}: {outcome.message}".rstrip(": ")
         return PrunerError(
             f"no program of the batch could be tried ({why}); with that mended, "
@@ -274,6 +307,8 @@ class TuningRun:
             "trials": self.trials,
             "task_trials": task.trials,
             "best_latency_s": task.current_best_s,
+            "estimate_s": self.estimate.latency_s,
+            "measured_share": self.estimate.measured_share,
             "failed": sum(outcome.error is not None for outcome in outcomes),
             "seconds": self._phases.elapsed_s,
             **{f"seconds/{name}": s for name, s in self._phases.seconds().items()},

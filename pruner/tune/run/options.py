@@ -18,7 +18,7 @@ from pruner.progress import Tell
 from pruner.search.explorer import ExplorerSettings
 from pruner.search.policy import PolicySettings, RoundSettings
 from pruner.tune.measure.machine import local_platform, make_platform
-from pruner.tune.measure.measurer import Measurer, MeasureSettings, Platform
+from pruner.tune.measure.measurer import Measurer, MeasureSettings, Platform, never
 from pruner.tune.phases import Phases
 from pruner.tune.rivals.rival import RivalProcess, RivalSearch
 from pruner.tune.run.database import Database
@@ -37,11 +37,14 @@ LIVE = RoundSettings(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneBudget:
-    """Stop after `trials` measured candidates of all tasks or, if given, after `seconds`."""
+    """Stop after `trials` measured candidates of all tasks or, if given, after `seconds`, or once
+    `patience` rounds changed the time of all tasks together by less than the share `tolerance`."""
 
     trials: int = 64
     seconds: float | None = None
     batch: int = 16  # candidates a round
+    patience: int | None = None
+    tolerance: float = 0.01
 
     def __post_init__(self) -> None:
         """Raises `PrunerError` on numbers that cannot work."""
@@ -49,6 +52,8 @@ class TuneBudget:
             raise PrunerError(
                 "budget: trials and batch must be at least 1, seconds above 0 or null"
             )
+        if (self.patience is not None and self.patience < 1) or not 0 <= self.tolerance < 1:
+            raise PrunerError("budget: patience must be at least 1 or null, tolerance in [0, 1)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +61,8 @@ class TuneOptions:
     """How to tune.
 
     ``analyzer`` None: nothing is drafted. ``make_model`` makes the learned model of a run, None:
-    nothing is learned, or the policy brings its own. ``replay_only``: every space through TVM's
+    nothing is learned, or the policy brings its own. ``meet``: random programs that the learned
+    model sees of a task before it scores. ``replay_only``: every space through TVM's
     replay, slowly. ``compile_only``: build what every search proposes first, run nothing.
     ``work_dir`` holds TVM's database, by default the run's folder.
     """
@@ -68,6 +74,7 @@ class TuneOptions:
     analyzer: Analyzer | None = None
     make_model: Callable[[], OnlineModel] | None = None
     order: Order = "gradient"
+    meet: int = 64
     replay_only: bool = False
     compile_only: bool = False
     work_dir: Path | None = None
@@ -86,7 +93,9 @@ class TuneOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """What all tasks of a run share: where they are measured, kept and told of."""
+    """What all tasks of a run share: where they are measured, kept and told of.
+
+    ``interrupted`` says whether the run was asked to end."""
 
     platform: Platform
     measurer: Measurer
@@ -94,6 +103,7 @@ class RunContext:
     database: Database
     folder: Path
     tell: Tell
+    interrupted: Callable[[], bool] = never
 
 
 def platform_analyzer(platform: Platform) -> Analyzer:

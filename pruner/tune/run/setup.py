@@ -20,7 +20,7 @@ from pruner.files import write_whole
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.progress import Tell
 from pruner.search.failures import AvoidFailures, FailureModel
-from pruner.search.policy import Learner, PolicySettings
+from pruner.search.policy import PolicySettings
 from pruner.tune.measure.measurer import Check
 from pruner.tune.measure.numerics import tolerance
 from pruner.tune.phases import Phases
@@ -134,7 +134,7 @@ class Prepared:
         name = self._context.platform.name
         key = TaskKey(platform=name, task=workload.name, workload_key="[]", target="")
         rng = np.random.default_rng(self._options.seed)
-        return LiveLearner(key, space, shared, self._context.phases, rng)
+        return LiveLearner(key, space, shared, self._context.phases, rng, meet=self._options.meet)
 
     def _begin_reference(self, task: LiveTask) -> None:
         """Have a builder compute it, unless an earlier start of the run has."""
@@ -174,14 +174,17 @@ def prepare(workloads: Sequence[Workload], options: TuneOptions, context: RunCon
 
 
 def decision_search(
-    space: UnionSpace, policy: PolicySettings, learner: Learner | None, rng: np.random.Generator
+    space: UnionSpace,
+    policy: PolicySettings,
+    learner: LiveLearner | None,
+    rng: np.random.Generator,
 ) -> DecisionSearch:
     """A policy in a task's space that learns from failures, too."""
     failures = FailureModel(space)
     if space.affordable is not None:
         policy = policy.limited(space.affordable, can_draft=space.can_draft)
     made = policy.make(space, AvoidFailures(space.draft_score, failures), learner, rng)
-    return DecisionSearch(space, made, failures)
+    return DecisionSearch(space, made, failures, learner)
 
 
 def _spaces(workload: Workload, options: TuneOptions, context: RunContext) -> UnionSpace:

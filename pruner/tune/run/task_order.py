@@ -17,7 +17,9 @@ from pruner.errors import PrunerError
 
 Order = Literal["gradient", "round_robin"]
 _MAGNITUDE = 1.618  # of arithmetic, within which Ansor calls two tasks of an operator similar
-_FIRST_ROUND = 10  # trials of every task before any is continued, where there are several
+# Trials of every task before any is continued, where there are several: so much of the budget,
+# but enough to see which programs are good, and not more than show that.
+_FIRST_SHARE, _FIRST_LEAST, _FIRST_MOST = 0.3, 4, 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,11 @@ class TaskProgress:
     operator: str | None = None
     alone: bool = False
     exhausted: bool = False
+
+    @property
+    def latest_s(self) -> float:
+        """Seconds of its best program; infinite while none ran."""
+        return self.best_s[-1] if self.best_s else float("inf")
 
     @property
     def speed(self) -> float:
@@ -76,10 +83,11 @@ def check_order(order: str) -> None:
 
 def round_size(batch: int, trials: int, tasks: int, *, first: bool) -> int:
     """Candidates of a round; the first one of each of several tasks is small, so that a small
-    budget reaches them all."""
+    budget reaches them all and most of it goes where it pays."""
     if not first or tasks == 1:
         return batch
-    return max(1, min(batch, _FIRST_ROUND, trials // tasks))
+    share = max(_FIRST_LEAST, int(_FIRST_SHARE * trials / tasks))
+    return max(1, min(batch, _FIRST_MOST, share, trials // tasks))
 
 
 def next_task(

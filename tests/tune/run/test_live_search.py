@@ -24,8 +24,8 @@ def platform():
 class Fragile(FakeMeasurer):
     """Programs with the two largest unroll depths run out of memory, all others work."""
 
-    def results(self, batch, accept, check):
-        for position, _ in super().results(batch, accept, check):
+    def results(self, batch, accept, check, stopped):
+        for position, _ in super().results(batch, accept, check, stopped):
             yield position, outcome(batch[position])
 
 

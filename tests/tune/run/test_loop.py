@@ -26,10 +26,12 @@ class FakeMeasurer:
     def begin(self, candidates, arguments):
         return list(candidates)
 
-    def results(self, batch, accept, check):
+    def results(self, batch, accept, check, stopped):
         from pruner.tune.measure.measurer import Outcome
 
         for position, candidate in enumerate(batch):
+            if stopped():
+                return
             self.asked += 1
             if self.asked == self.dies_at:
                 raise Killed
@@ -48,8 +50,9 @@ def platform():
 
 
 def run(
-    folder, platform, measurer, *, specs=(SIZES,), trials=24, model="trees", draft=True, prior=0.0
-):
+    folder, platform, measurer, *, specs=(SIZES,), trials=24, model="trees", draft=True, prior=0.0,
+    interrupted=lambda: False, rows=None, **budget,
+):  # fmt: skip
 
     from pruner.models.analyzer.analyzer import load_analyzer
     from pruner.search.explorer import ExplorerSettings
@@ -66,7 +69,7 @@ def run(
     folder.mkdir(exist_ok=True)
     options = TuneOptions(
         platform=platform,
-        budget=TuneBudget(trials=trials, batch=6),
+        budget=TuneBudget(trials=trials, batch=6, **budget),
         measure=MeasureSettings(check=False, baseline=False),
         policy=RoundSettings(
             draft=small if draft else None, verify=small, random_sample=32, prior=prior
@@ -77,11 +80,12 @@ def run(
     )
     context = RunContext(
         platform=platform, measurer=measurer, phases=Phases(), database=Database(folder),
-        folder=folder, tell=lambda _: None,
+        folder=folder, tell=lambda _: None, interrupted=interrupted,
     )  # fmt: skip
     prepared = prepare([from_operator(spec) for spec in specs], options, context)
     tuning = TuningRun(
-        prepared, context, budget=options.budget, report=lambda _: None,
+        prepared, context, budget=options.budget,
+        report=(lambda _: None) if rows is None else rows.append,
     )  # fmt: skip
     tuning.run()
     return tuning
@@ -95,6 +99,8 @@ def made_model(kind):
     from pruner.models.networks.pacm import PaCM
     from pruner.tune.run.learning import AdaptedModel, TreeModel
 
+    if not isinstance(kind, str):
+        return kind()
     if kind == "trees":
         pytest.importorskip("xgboost")
         return TreeModel(seed=0, num_rounds=5)
@@ -129,8 +135,8 @@ def test_several_tasks_share_the_budget_and_resume_too(tmp_path, platform):
     rows = measured(tmp_path / "whole")
     assert measured(tmp_path / "killed") == rows
     assert {row[0] for row in rows} == {"matmul_64_64_64", "matmul_32_64_64"}
-    assert [row[1] for row in rows[:12]] == [1] * 6 + [2] * 6
-    assert rows[0][0] != rows[6][0]  # every task is begun first
+    assert [row[1] for row in rows[:8]] == [1] * 4 + [2] * 4
+    assert rows[0][0] != rows[4][0]  # every task is begun first
 
 
 def test_a_task_ends_when_all_its_programs_are_measured(tmp_path, platform):
@@ -153,10 +159,10 @@ class Unplugged(FakeMeasurer):
         super().__init__(lag)
         self.turns, self.error = turns, error
 
-    def results(self, batch, accept, check):
+    def results(self, batch, accept, check, stopped):
         from pruner.tune.measure.measurer import Outcome
 
-        for position, outcome in super().results(batch, accept, check):
+        for position, outcome in super().results(batch, accept, check, stopped):
             gone = Outcome(error=self.error, message="no tracker")
             yield position, outcome if self.asked <= self.turns else gone
 
@@ -178,8 +184,8 @@ def test_a_run_without_a_device_stops_and_goes_on_later(tmp_path, platform, lag,
 
 def test_single_programs_without_a_turn_are_trials(tmp_path, platform):
     class Hiccup(Unplugged):
-        def results(self, batch, accept, check):
-            for position, outcome in super().results(batch, accept, check):
+        def results(self, batch, accept, check, stopped):
+            for position, outcome in super().results(batch, accept, check, stopped):
                 self.turns = 0 if self.asked % 6 in (5, 0) else 1000  # the first and the last
                 yield position, outcome
 
@@ -271,3 +277,68 @@ def test_a_task_without_programs_costs_only_itself(tmp_path, platform, monkeypat
     with pytest.raises(PrunerError, match="no task has a program"):
         run(tmp_path / "none", platform, FakeMeasurer(), trials=6,
             specs=(OTHER, {"operator": "matmul", "m": 16, "n": 64, "k": 64}))  # fmt: skip
+
+
+def test_a_run_that_is_asked_to_end_keeps_what_it_has_and_goes_on_exactly(tmp_path, platform):
+    options = {"specs": (SIZES, OTHER), "trials": 30, "model": "pacm"}
+    run(tmp_path / "whole", platform, FakeMeasurer(1), **options)
+    fake = FakeMeasurer(1)
+    first = run(tmp_path / "ended", platform, fake, interrupted=lambda: fake.asked >= 10, **options)
+    assert first.trials == 10  # in the middle of a batch
+    run(tmp_path / "ended", platform, FakeMeasurer(1), **options)
+    assert measured(tmp_path / "ended") == measured(tmp_path / "whole")
+
+
+class Slow(FakeMeasurer):
+    """Every measurement takes 0.1 s."""
+
+    def results(self, batch, accept, check, stopped):
+        import time
+
+        for answer in super().results(batch, accept, check, stopped):
+            time.sleep(0.1)
+            yield answer
+
+
+def test_a_budget_of_seconds_ends_in_time(tmp_path, platform):
+    tuning = run(tmp_path, platform, Slow(), trials=1000, seconds=6.0)
+    rows = read_trials(tmp_path / JOURNAL_FILE)
+    assert 6 < tuning.trials == len(rows) < 60
+    assert rows[-1].elapsed_s < 6.3
+
+
+def test_a_run_ends_once_all_tasks_together_stand_still(tmp_path, platform):
+    rows = []
+    options = {"specs": (SIZES, OTHER), "trials": 400, "rows": rows}
+    tuning = run(tmp_path, platform, FakeMeasurer(), patience=3, tolerance=0.05, **options)
+    assert tuning.trials < 200
+    estimates = [row["estimate_s"] for row in rows]
+    assert [row["measured_share"] for row in rows[:2]] == [pytest.approx(2 / 3), 1.0]
+    assert estimates[-1] > 0.95 * estimates[-4]
+    assert all(a - b >= 0.05 * a for a, b in zip(estimates[1:-4], estimates[4:-1], strict=True))
+
+
+SEEN = []
+
+
+class Listening:
+    """A model that writes down what it is given."""
+
+    ranker = None
+
+    def meet(self, key, population):
+        SEEN.append(("meet", key.task))
+
+    def learn(self, store):
+        SEEN.append(("learn", tuple(key.task for key in store.keys), store.num_programs))
+
+
+def test_the_first_programs_of_a_task_are_judged_by_what_others_taught(tmp_path, platform):
+    """The model has learned from the first task before the second is asked for programs."""
+    SEEN.clear()
+    options = {"specs": (SIZES, OTHER), "trials": 14, "model": Listening}
+    run(tmp_path, platform, FakeMeasurer(), **options)
+    first, second = "matmul_64_64_64", "matmul_32_64_64"
+    assert SEEN[:3] == [("meet", first), ("meet", second), ("learn", (first,), 4)]
+    assert SEEN[3] == ("learn", (first, second), 8)
+    assert len(SEEN) == 4  # the last batch needs no fit

@@ -126,7 +126,10 @@ def test_the_first_rounds_are_small_enough_for_every_task():
     assert round_size(16, 1000, 20, first=True) == 10
     assert round_size(16, 1000, 20, first=False) == 16
     assert round_size(16, 30, 20, first=True) == 1
-    assert round_size(6, 30, 2, first=True) == 6
+    assert round_size(16, 400, 20, first=True) == 6  # 0.3 of 400 over 20 tasks
+    assert round_size(16, 100, 20, first=True) == 4  # not less than four ...
+    assert round_size(16, 60, 20, first=True) == 3  # ... where there are as many
+    assert round_size(6, 30, 2, first=True) == 4
 
 
 def test_a_task_without_a_program_that_runs_is_the_most_urgent():

@@ -1,0 +1,65 @@
+"""What all tasks take together: the latency of a network while it is tuned, and when it settles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Timed(Protocol):
+    """A task: how often it is called, operations of a call, its best seconds (infinite: none)."""
+
+    @property
+    def weight(self) -> float:
+        """Calls."""
+
+    @property
+    def flops(self) -> float:
+        """Operations of a call."""
+
+    @property
+    def latest_s(self) -> float:
+        """Seconds of its best program."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """Seconds of all tasks: ``sum weight * best``.
+
+    A task without measured program counts as if it computed as fast, in operations a second, as
+    the measured ones do together. ``measured_share`` of the arithmetic has a measured program.
+    """
+
+    latency_s: float
+    measured_share: float
+
+    @staticmethod
+    def of(tasks: Iterable[Timed]) -> Estimate:
+        """Of the present state of all tasks; infinite while nothing ran."""
+        total = known = known_s = 0.0
+        missing = False
+        for task in tasks:
+            work = task.weight * task.flops
+            total += work
+            if task.latest_s == float("inf"):
+                missing = True
+                continue
+            known += work
+            known_s += task.weight * task.latest_s
+        if not missing:
+            return Estimate(latency_s=known_s, measured_share=1.0)
+        share = known / total if total else 0.0
+        return Estimate(latency_s=known_s / share if share else float("inf"), measured_share=share)
+
+
+def has_settled(latency_s: Sequence[float], rounds: int | None, tolerance: float) -> bool:
+    """Whether the last `rounds` changed an estimate by less than the share `tolerance`.
+
+    `latency_s` are the estimates after every round since each task was tried; `rounds` None: it
+    never counts as settled.
+    """
+    if rounds is None or len(latency_s) <= rounds:
+        return False
+    before_s = latency_s[-1 - rounds]
+    return before_s - latency_s[-1] < tolerance * before_s

@@ -1,0 +1,323 @@
+"""Whole networks on this machine's CPU: ours, MetaSchedule, and what a user would run instead.
+
+A cell is one network, policy and seed: one call of ``tune.py`` and one of ``deploy.py``. Both
+policies tune the same tasks with the same number of trials (20 a task) in batches of 16, from the
+same measurer. Then the built networks of both are timed in turns with torch, onnxruntime and TVM's
+other offers. What is finished is skipped and what is broken goes on, so the script can be stopped
+and started at will; the most telling comes first:
+
+    python experiments/networks/run.py plan=true              what there is to do, and how long
+    python experiments/networks/run.py                        all of it, then the tables
+    python experiments/networks/run.py summary=true           the tables from the cells there are
+    python experiments/networks/run.py networks=[dcgan] many_seeds=[] long=[] out=DIR
+
+With out=DIR cells and tables go there instead of outputs/ and this folder. MetaSchedule tunes the
+layout in which TVM imports a network (NCHW); ours may choose another. Both count in the end by the
+latency of the built network.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pruner.cli.shared.output import as_table, say
+from pruner.cli.shared.script import run_script
+from pruner.errors import DataError
+from pruner.files import load_metrics, write_json, write_table
+from pruner.study.network.campaign import (
+    RIVAL,
+    Cell,
+    contender_rows,
+    curve_rows,
+    result_rows,
+    summarise,
+)
+from pruner.study.network.run import DEPLOY_FILE, NetworkRun, read_network_run
+from pruner.tune.contenders.beside import BESIDE_FILE
+from pruner.tune.contenders.lineup import OURS
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+NETWORKS = ["resnet18", "mobilenet_v2", "bert_tiny", "squeezenet1_1", "dcgan"]
+POLICIES = {
+    OURS: ["policy=pruner_live"],
+    # its model counts from 32 programs on (100 by default, which is all that dcgan gets)
+    RIVAL: ["policy=metaschedule", "+policy.num_warmup_samples=32"],
+}
+SETTINGS = ["budget.batch=16", "measure.min_repeat_ms=30", "measure.repeats=3", "num_threads=1"]
+# Seconds on two idle cores, where no cell of the kind has been run yet.
+GUESSED_TRIAL_S = {OURS: 1.0, RIVAL: 2.3}
+GUESSED_S = {"list": 20.0, "deploy": 60.0, "beside": 420.0}
+
+
+@dataclass(kw_only=True)
+class Options:
+    """What to run; see above. ``long`` networks get ``long_seconds`` of ours alone.
+
+    `plan`: say what there is to do; `summary`: only make the tables.
+    """
+
+    networks: list[str] = field(default_factory=lambda: list(NETWORKS))
+    many_seeds: list[str] = field(default_factory=lambda: ["resnet18", "mobilenet_v2"])
+    seeds: int = 3
+    trials_a_task: int = 20
+    long: list[str] = field(default_factory=lambda: ["resnet50", "bert_base"])
+    long_seconds: int = 1800
+    more: list[str] = field(default_factory=list)
+    plan: bool = False
+    summary: bool = False
+    out: str = str(HERE)
+
+    @property
+    def folder(self) -> Path:
+        """Where tables go."""
+        return Path(self.out).resolve()
+
+    @property
+    def runs(self) -> Path:
+        """Where cells go."""
+        return ROOT / "outputs" / "experiments-networks" if self.folder == HERE else self.folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One command: done once ``leaves`` is there. ``kind`` and ``size`` say what it may take."""
+
+    name: str
+    words: list[str]
+    leaves: Path
+    kind: str
+    size: float = 1.0
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended well."""
+        return self.leaves.is_file()
+
+
+class Campaign:
+    """All steps in order; how many trials a network gets is known once its tasks are listed."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._times = options.runs / "seconds.json"
+
+    def folder(self, network: str, policy: str, seed: int) -> Path:
+        """The run folder of a cell."""
+        name = f"{network}-{policy}-{self.options.trials_a_task}-{seed}"
+        return self.options.runs / "tune" / name
+
+    def long_folder(self, network: str) -> Path:
+        """The run folder of a network with a budget of seconds."""
+        name = f"{network}-{OURS}-{self.options.long_seconds}s-0"
+        return self.options.runs / "tune" / name
+
+    def steps(self) -> Iterator[Step]:
+        """Ours, MetaSchedule and the contenders on each network; then seeds; then large ones."""
+        for network in self.options.networks:
+            yield self._listing(network)
+            for policy in POLICIES:
+                yield from self._cell(network, policy, 0)
+            rival = self.folder(network, RIVAL, 0)
+            yield self._beside(self.folder(network, OURS, 0), [f"compare=[{rival}]"])
+        for seed in range(1, self.options.seeds):
+            for network in self.options.many_seeds:
+                yield self._listing(network)
+                for policy in POLICIES:
+                    yield from self._cell(network, policy, seed)
+        for network in self.options.long:
+            seconds, folder = self.options.long_seconds, self.long_folder(network)
+            budget = [f"budget.seconds={seconds}", "budget.trials=100000"]
+            words = [*POLICIES[OURS], *budget]
+            yield self._tune(network, folder, 0, words, kind="long", size=seconds)
+            yield self._deploy(folder)
+            yield self._beside(folder, [])
+
+    def _cell(self, network: str, policy: str, seed: int) -> Iterator[Step]:
+        folder, trials = self.folder(network, policy, seed), self.trials(network)
+        words = [*POLICIES[policy], f"budget.trials={trials}"]
+        yield self._tune(network, folder, seed, words, kind=policy, size=trials)
+        yield self._deploy(folder)
+
+    def _tune(
+        self, network: str, folder: Path, seed: int, words: list[str], *, kind: str, size: float
+    ) -> Step:
+        resume = (folder / "state.pkl").is_file() and not (folder / "metrics.json").is_file()
+        new = [f"outputs={self.options.runs}", f"run_id={folder.name}", f"network={network}"]
+        new += [*words, *SETTINGS, f"seed={seed}", *self.options.more]
+        asked = [f"resume={folder}"] if resume else new
+        leaves = folder / "metrics.json"
+        words = ["tune.py", *asked]
+        return Step(name=folder.name, words=words, leaves=leaves, kind=kind, size=size)
+
+    def _listing(self, network: str) -> Step:
+        name = f"{network}-tasks"
+        words = ["tune.py", f"network={network}", "list=true", f"outputs={self.options.runs}"]
+        leaves = self.options.runs / "tune" / name / "metrics.json"
+        return Step(name=name, words=[*words, f"run_id={name}"], leaves=leaves, kind="list")
+
+    def _deploy(self, folder: Path) -> Step:
+        words = ["deploy.py", f"run={folder}", "beside=[]"]
+        leaves = folder / DEPLOY_FILE
+        return Step(name=f"{folder.name}, built", words=words, leaves=leaves, kind="deploy")
+
+    def _beside(self, folder: Path, words: list[str]) -> Step:
+        leaves = folder / BESIDE_FILE
+        name = f"{folder.name}, beside others"
+        words = ["deploy.py", f"run={folder}", *words]
+        return Step(name=name, words=words, leaves=leaves, kind="beside")
+
+    def trials(self, network: str) -> int:
+        """Trials of a network, a guess of 25 tasks before they are listed."""
+        listed = load_metrics(self._listing(network).leaves.parent) or {}
+        return self.options.trials_a_task * int(listed.get("num_tuned", 25))
+
+    def expected_s(self, step: Step) -> float:
+        """What a step takes: as the steps of its kind did, else a guess."""
+        if step.kind == "long":
+            return step.size
+        known = [(s["seconds"], s["size"]) for s in self._ended() if s["kind"] == step.kind]
+        if known:
+            return step.size * sum(s for s, _ in known) / sum(size for _, size in known)
+        return step.size * (GUESSED_TRIAL_S | GUESSED_S)[step.kind]
+
+    def _ended(self) -> list[Mapping[str, Any]]:
+        if not self._times.is_file():
+            return []
+        found: list[Mapping[str, Any]] = json.loads(self._times.read_text(encoding="utf-8"))
+        return found
+
+    def run(self, step: Step) -> None:
+        """Run a step to its end; a failure is told and costs that step."""
+        folder = step.leaves.parent
+        if folder.exists() and step.words[0] == "tune.py" and "resume=" not in step.words[1]:
+            folder.rename(folder.with_name(f"{folder.name}-broken-{int(time.time())}"))
+        start = time.monotonic()
+        say(f"{step.name}: about {self.expected_s(step) / 60:.0f} minutes")
+        command = [sys.executable, str(ROOT / step.words[0]), *step.words[1:]]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+        seconds = time.monotonic() - start
+        lines = done.stderr.strip().splitlines()
+        ending = "done" if done.returncode == 0 else (lines or ["no reason given"])[-1]
+        say(f"{step.name}: {ending} in {seconds:.0f} s")
+        if done.returncode == 0:
+            row = {"name": step.name, "kind": step.kind, "size": step.size, "seconds": seconds}
+            write_json(self._times, [*self._ended(), row], indent=1)
+
+
+def plan(campaign: Campaign) -> dict[str, Any]:
+    """What there is to do, how long it takes."""
+    rows, left_s = [], 0.0
+    seen: set[str] = set()
+    for step in campaign.steps():
+        if step.name not in seen and not step.done:
+            left_s += campaign.expected_s(step)
+            rows.append({"step": step.name, "minutes": campaign.expected_s(step) / 60})
+        seen.add(step.name)
+    say(as_table(rows) if rows else "nothing is left to do")
+    return {"steps": len(rows), "hours": round(left_s / 3600, 2)}
+
+
+def cells_of(campaign: Campaign) -> list[Cell]:
+    """Finished cells; one without a program of every task is told and left out."""
+    options, cells = campaign.options, []
+    networks = list(dict.fromkeys([*options.networks, *options.many_seeds]))
+    for network in networks:
+        for seed in range(options.seeds):
+            for policy in POLICIES:
+                folder = campaign.folder(network, policy, seed)
+                if (folder / "metrics.json").is_file():
+                    run = read_network_run(folder)
+                    if run.curve is None:
+                        say(f"{folder.name}: left out, some task has no measured program")
+                        continue
+                    network_s = median_of(run)
+                    about = {"network": network, "policy": policy, "seed": seed}
+                    cells.append(Cell(**about, run=run, network_s=network_s))
+    return cells
+
+
+def median_of(run: NetworkRun) -> float | None:
+    """The measured latency of the built network."""
+    found = run.deployed.get("latency_s") or {}
+    return found.get("median")
+
+
+def contenders_of(campaign: Campaign) -> list[dict[str, Any]]:
+    """Rows of all networks that were set beside others."""
+    options = campaign.options
+    places = {name: campaign.folder(name, OURS, 0) for name in options.networks}
+    places |= {name: campaign.long_folder(name) for name in options.long}
+    rows = []
+    for network, folder in places.items():
+        if (folder / BESIDE_FILE).is_file():
+            found = contender_rows(network, read_network_run(folder), OURS)
+            for row in found:  # the rival's library has the name of its run folder
+                if row["contender"] == campaign.folder(network, RIVAL, 0).name:
+                    row["contender"] = "MetaSchedule"
+            rows += found
+    return rows
+
+
+def run(options: Options) -> dict[str, Any]:
+    """Run what is missing, then write the tables."""
+    campaign = Campaign(options)
+    if options.plan:
+        return plan(campaign)
+    if not options.summary:
+        tried: set[str] = set()
+        for step in campaign.steps():
+            if not step.done and step.name not in tried:
+                campaign.run(step)
+            tried.add(step.name)
+    cells = cells_of(campaign)
+    if not cells:
+        raise DataError(f"{options.runs}: no finished cell; run without summary=true")
+    rows, contenders = result_rows(cells), contenders_of(campaign)
+    summary = summarise(rows)
+    records: list[dict[str, Any]] = summary.to_dict("records")
+    tables = {
+        "results": rows,
+        "summary": records,
+        "curves": curve_rows(cells),
+        "contenders": contenders,
+    }
+    for name, content in tables.items():
+        write_table(options.folder / f"{name}.csv", content, floats=".6g")
+    (options.folder / "tables.md").write_text(markdown(summary, contenders), encoding="utf-8")
+    return {"cells": len(cells), "summary": str(options.folder / "summary.csv")}
+
+
+def markdown(summary: pd.DataFrame, contenders: list[dict[str, Any]]) -> str:
+    """Both tables for people: searches compared, and built networks beside contenders."""
+    head = ["network", "policy", "seeds", "trials", "minutes", "estimate, ms", "built, ms",
+            "to MetaSchedule's estimate, s", "times less", "built over MetaSchedule's"]  # fmt: skip
+    lines = [head, ["---"] * len(head)]
+    for row in summary.to_dict("records"):
+        cells = [row["network"], row["policy"], f"{row['seeds']:g}", f"{row['trials']:g}"]
+        cells += [f"{row['total_s'] / 60:.1f}", f"{1e3 * row['estimate_s']:.2f}"]
+        cells += [f"{1e3 * row['network_s']:.2f}", f"{row['seconds_to_rival']:.0f}"]
+        cells += [f"{row['speedup']:.2f}", f"{row['network_over_rival']:.2f}"]
+        lines.append(cells)
+    names = list(dict.fromkeys(row["contender"] for row in contenders))
+    networks = list(dict.fromkeys(row["network"] for row in contenders))
+    found = {(row["network"], row["contender"]): row for row in contenders}
+    lines += [[], ["median ms", *names], ["---"] * (len(names) + 1)]
+    for network in networks:
+        cells = [network]
+        for name in names:
+            row = found.get((network, name), {})
+            cells.append("" if row.get("median_s") is None else f"{1e3 * row['median_s']:.2f}")
+        lines.append(cells)
+    return "\n".join(f"| {' | '.join(line)} |" if line else "" for line in lines) + "\n"
+
+
+if __name__ == "__main__":
+    run_script(Options, run, __doc__)

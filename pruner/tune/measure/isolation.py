@@ -27,14 +27,16 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+from pruner.tune.measure.numerics import NoReference
+
 PRELOAD = "pruner.tune.measure.jobs"
 _CONTEXT = multiprocessing.get_context("forkserver")
 _PR_SET_PDEATHSIG = 1
 _START_S = 180.0  # a worker that is not there by then does not come
 
 # kinds of failure in which the job had no part
-NO_WORKER, NO_DEVICE = "no_worker", "no_device"
-NOT_TRIED = (NO_WORKER, NO_DEVICE)
+NO_WORKER, NO_DEVICE, NO_REFERENCE = "no_worker", "no_device", "no_reference"
+NOT_TRIED = (NO_WORKER, NO_DEVICE, NO_REFERENCE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +51,8 @@ class Limits:
 class Reply:
     """What a job returned; ``error`` names the kind of failure, ``message`` tells more.
 
-    Kinds: error, timeout, crash, illegal_access, out_of_memory; no_worker and no_device
-    (:data:`NOT_TRIED`) where the job never began.
+    Kinds: error, timeout, crash, illegal_access, out_of_memory; no_worker, no_device and
+    no_reference (:data:`NOT_TRIED`) where the job never began.
     """
 
     value: Any = None
@@ -227,6 +229,8 @@ def _kind(error: BaseException) -> tuple[str, str]:
     text = f"{type(error).__name__}: {error}"
     if type(error) is ConnectionError:  # as our jobs raise it, not a broken pipe of a tool
         return NO_DEVICE, text[-500:]
+    if type(error) is NoReference:
+        return NO_REFERENCE, text[-500:]
     if isinstance(error, MemoryError) or _is_memory(text):
         return "out_of_memory", text[-500:]
     if "ILLEGAL_ADDRESS" in text or "illegal memory access" in text:

@@ -16,13 +16,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
-from pruner.tune.measure.numerics import Arguments, inputs, relative_error
+from pruner.files import write_whole
+from pruner.tune.measure.numerics import (
+    Arguments,
+    Kind,
+    defined,
+    inputs,
+    load_reference,
+    save_reference,
+    worst_error,
+)
 from pruner.tune.measure.priority import undisturbed
 from pruner.tune.measure.repeats import AdaptiveRepeats
 from pruner.tune.tvm_import import load_tvm
 
 load_tvm()  # here, so that the server process imports it once for all workers
 
+_CHEAP_S = 1.0  # a program that runs so long is checked with one kind of inputs
 _SESSION_S = 10.0  # until a remote device is there; a run may take longer
 
 
@@ -114,32 +124,54 @@ def run(
 
 
 def reference(path: str, arguments: Arguments, out: str) -> float:
-    """Run the unscheduled program once on this CPU, keep its results in `out`; its seconds."""
+    """Run the unscheduled program on this CPU, keep its results in `out`; seconds of one run.
+
+    With inputs of [-1, 1), and where that is quick those of edge cases, too; an operator that is
+    not defined below zero gets positive ones instead. Raises `ValueError` where no result is a
+    number.
+    """
     module, handle = _open(path, "cpu", None)
-    arrays = _upload(inputs(arguments), handle)
-    start = time.perf_counter()
-    module["main"](*arrays)
-    seconds = time.perf_counter() - start
-    np.savez(out, *[array.numpy() for array in arrays])
+
+    def results(kind: Kind) -> tuple[list[NDArray[Any]], float]:
+        arrays = _upload(inputs(arguments, kind=kind), handle)
+        start = time.perf_counter()
+        module["main"](*arrays)
+        seconds = time.perf_counter() - start
+        return [array.numpy() for array in arrays], seconds
+
+    signed, seconds = results("signed")
+    kept: dict[Kind, list[NDArray[Any]]] = {"signed": signed}
+    if not defined(signed):
+        positive, seconds = results("positive")
+        if defined(positive):
+            kept = {"positive": positive}
+        elif any(bool(np.isnan(values).all()) for values in signed if values.dtype.kind == "f"):
+            raise ValueError("its results are not numbers, whatever the inputs")
+    elif seconds < _CHEAP_S:
+        edges, _ = results("edges")
+        kept |= {"edges": edges} if defined(edges) else {}
+    with write_whole(Path(out)) as partial, partial.open("wb") as file:
+        save_reference(file, kept)
     return seconds
 
 
 def check(
     path: str, device: str, arguments: Arguments, expected: str, address: RpcAddress | None
 ) -> float:
-    """Largest difference from the reference over all arguments, relative to their largest value.
+    """Largest `worst_error` over all arguments and all inputs that the reference has.
 
-    Not a number anywhere counts as infinite.
+    Raises `NoReference` where it cannot be read.
     """
+    wanted = load_reference(expected)
     module, handle = _open(path, device, address)
-    arrays = _upload(inputs(arguments), handle)
-    module["main"](*arrays)
-    handle.sync()
-    with np.load(expected) as wanted:
-        return max(
-            relative_error(array.numpy(), wanted[name])
-            for array, name in zip(arrays, wanted.files, strict=True)
-        )
+    found = 0.0
+    for kind, values in wanted.items():
+        arrays = _upload(inputs(arguments, kind=kind), handle)
+        module["main"](*arrays)
+        handle.sync()
+        pairs = zip(arrays, values, strict=True)
+        found = max(found, *(worst_error(array.numpy(), value) for array, value in pairs))
+    return found
 
 
 def servers(address: RpcAddress) -> dict[str, int]:

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
-from pruner.tune.measure.isolation import NOT_TRIED, Limits, Pool, Reply, start_server
+from pruner.tune.measure.isolation import NO_REFERENCE, NOT_TRIED, Limits, Pool, Reply, start_server
 from pruner.tune.measure.jobs import RpcAddress, Timing
-from pruner.tune.measure.numerics import Arguments
+from pruner.tune.measure.numerics import FLOOR, Arguments
 from pruner.tune.phases import Phases
 
 GIB = 1 << 30
@@ -84,6 +84,7 @@ class Outcome:
     message: str = ""
     build_s: float = 0.0
     run_s: float = 0.0
+    checked: bool = False  # its results were compared with the reference, and are right
 
     @property
     def latency_s(self) -> float:
@@ -232,19 +233,29 @@ class Measurer:
             ran = self._run(job) if job.ran is None else job.ran.result()
         if ran.error is not None:
             return _failure("run", ran, build_s=built.seconds, run_s=ran.seconds)
-        return Outcome(costs_s=tuple(ran.value), build_s=built.seconds, run_s=ran.seconds)
+        costs_s = tuple(ran.value)
+        if not are_timings(costs_s):
+            message = f"the timings {costs_s!r:.80} are no seconds above 0"
+            untimed = Reply(error="error", message=message, seconds=ran.seconds)
+            return _failure("run", untimed, build_s=built.seconds, run_s=ran.seconds)
+        return Outcome(costs_s=costs_s, build_s=built.seconds, run_s=ran.seconds)
 
     def _checked(self, job: _Job, outcome: Outcome, check: Check) -> Outcome:
         where = self._platform.device, job.arguments, check.expected, self._platform.address
         with self._phases.time("run"):
             reply = self._runner.submit("check", job.path, *where).result()
         run_s = outcome.run_s + reply.seconds
+        if reply.error == NO_REFERENCE:  # measured, but nobody knows whether it is right
+            return replace(outcome, message=f"not checked: {reply.message}", run_s=run_s)
         if reply.error is not None:
             return _failure("check", reply, build_s=outcome.build_s, run_s=run_s)
-        if reply.value > check.tolerance:
-            message = f"differs from the reference by {reply.value:.3g} of its largest value"
+        if not reply.value <= check.tolerance:
+            message = (
+                f"an element differs from the reference by {reply.value:.3g} of its value and "
+                f"{FLOOR:g} usual ones, more than {check.tolerance:g}"
+            )
             return replace(outcome, costs_s=(), error="wrong_result", message=message, run_s=run_s)
-        return replace(outcome, run_s=run_s)
+        return replace(outcome, run_s=run_s, checked=True)
 
     def reference(self, module: Any, arguments: Arguments, path: Path) -> str | None:
         """Compute what ``main`` returns without schedule; None, or why that was not possible."""
@@ -279,7 +290,9 @@ class Measurer:
         with self._phases.time("run"):
             done = self._runner.submit("run", path, *where).result()
         Path(path).unlink(missing_ok=True)
-        return None if done.error is not None else float(np.mean(done.value))
+        if done.error is not None or not are_timings(done.value):
+            return None
+        return float(np.mean(done.value))
 
     def export(self, module: Any, path: Path) -> str | None:
         """Build a scheduled module into a library that stays; None, or why that failed."""
@@ -288,9 +301,15 @@ class Measurer:
         return None if done.error is None else f"{done.error}: {done.message}"
 
 
+def are_timings(costs_s: Sequence[float]) -> bool:
+    """Whether these can be seconds: some, finite and above 0 (a clock or a device may lie)."""
+    # The comparison is false for NaN too.
+    return len(costs_s) > 0 and all(0.0 < cost < float("inf") for cost in costs_s)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """The file with the reference's arguments after its run, and the largest relative error."""
+    """The file with the reference's results, and the largest `worst_error` that counts as right."""
 
     expected: str
     tolerance: float

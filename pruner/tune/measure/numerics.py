@@ -5,16 +5,27 @@ Imported inside the Ansor environment too, so nothing here but numpy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 Arguments = Sequence[tuple[tuple[int, ...], str]]  # shape and dtype of each
 
+Kind = Literal["signed", "positive", "edges"]  # of inputs
+
 # Half precision accumulates in half precision here, so its sums are only this close.
-TOLERANCE = {"float32": 1e-4, "float64": 1e-9, "float16": 3e-2}
+TOLERANCE = {"float32": 1e-4, "float64": 1e-9, "float16": 3e-2, "bfloat16": 2.4e-1}
+FLOOR = 8.0
+"""Of normally distributed results the error allowed near zero is then about what a tolerance of the
+largest of a million allowed; of those that span many magnitudes it is far less."""
+MAX_SAMPLE = 1 << 20  # values from which the usual magnitude is taken
+
+
+class NoReference(Exception):
+    """There is nothing to compare with: no fault of the program."""
 
 
 def tolerance(arguments: Arguments) -> float:
@@ -23,7 +34,10 @@ def tolerance(arguments: Arguments) -> float:
 
 
 def relative_error(found: NDArray[Any], wanted: NDArray[Any]) -> float:
-    """max |found - wanted| / max |wanted|; infinite where either is not finite."""
+    """max |found - wanted| / max |wanted|; infinite where either is not finite.
+
+    Of whole networks, whose engines compute in different ways; a kernel has to meet `worst_error`.
+    """
     found, wanted = found.astype(np.float64), wanted.astype(np.float64)
     if not (np.isfinite(found).all() and np.isfinite(wanted).all()):
         return float("inf")
@@ -31,15 +45,95 @@ def relative_error(found: NDArray[Any], wanted: NDArray[Any]) -> float:
     return float(np.abs(found - wanted).max(initial=0.0)) / scale
 
 
-def inputs(arguments: Arguments, seed: int = 0) -> list[NDArray[Any]]:
-    """The same values for every candidate and for the reference: in [-1, 1), integers in [0, 8)."""
+def worst_error(found: NDArray[Any], wanted: NDArray[Any]) -> float:
+    """max over elements of |found - wanted| / (|wanted| + FLOOR * the usual |wanted|).
+
+    The usual magnitude is the median of the values that are not zero (1 / FLOOR where all are): an
+    element near zero is a sum that cancels, whose rounding is that of its terms. Where the
+    reference has NaN or infinity, so must `found`; infinite where they differ in that, or in shape.
+    """
+    if found.shape != wanted.shape:
+        return float("inf")
+    found, wanted = found.astype(np.float64), wanted.astype(np.float64)
+    differs = ~((found == wanted) | (np.isnan(found) & np.isnan(wanted)))
+    if not differs.any():
+        return 0.0
+    usual, found, wanted = _usual(np.abs(wanted)), found[differs], wanted[differs]
+    if not (np.isfinite(found).all() and np.isfinite(wanted).all()):
+        return float("inf")
+    return float((np.abs(found - wanted) / (np.abs(wanted) + FLOOR * usual)).max())
+
+
+def _usual(magnitude: NDArray[np.float64]) -> float:
+    values = magnitude.ravel()[:: 1 + 2 * (magnitude.size // (2 * MAX_SAMPLE))]
+    values = values[np.isfinite(values) & (values > 0)]
+    return float(np.median(values)) if values.size else 1 / FLOOR
+
+
+def inputs(arguments: Arguments, seed: int = 0, kind: Kind = "signed") -> list[NDArray[Any]]:
+    """The same values for every candidate and for the reference.
+
+    ``signed``: in [-1, 1), integers in [0, 8). ``positive``: in (0, 1], for operators that are not
+    defined below zero. ``edges``: half of them 0, 1, -1 or a thousandth of what they would be.
+    """
     rng = np.random.default_rng(seed)
     out = []
     for shape, dtype in arguments:
         values: NDArray[Any]
-        if dtype.startswith("float"):
-            values = rng.random(shape, dtype=np.float32) * 2 - 1
+        if dtype.startswith(("float", "bfloat")):
+            values = _FLOATS[kind](rng, shape)
         else:
             values = rng.integers(0, 2 if dtype == "bool" else 8, shape)
         out.append(values.astype(dtype))
     return out
+
+
+def _signed(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    return rng.random(shape, dtype=np.float32) * 2 - 1
+
+
+def _positive(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    return 1 - rng.random(shape, dtype=np.float32)
+
+
+def _edges(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    values, case = _signed(rng, shape), rng.integers(0, 12, shape)
+    small = values * np.float32(1e-3)
+    return np.select([case == 0, case == 1, case == 2, case < 6], [0.0, 1.0, -1.0, small], values)
+
+
+_FLOATS: dict[Kind, Callable[..., NDArray[np.float32]]] = {
+    "signed": _signed,
+    "positive": _positive,
+    "edges": _edges,
+}
+
+
+def defined(values: Sequence[NDArray[Any]]) -> bool:
+    """Whether no value is NaN."""
+    return not any(bool(np.isnan(v).any()) for v in values if v.dtype.kind not in "iub")
+
+
+def save_reference(file: IO[bytes], results: Mapping[Kind, Sequence[NDArray[Any]]]) -> None:
+    """Write all arguments after a run, of one or several kinds of inputs."""
+    names = {f"{kind}.{i}": v for kind, values in results.items() for i, v in enumerate(values)}
+    np.savez(file, **names)  # type: ignore[arg-type]  # the stub knows one keyword only
+
+
+def load_reference(path: str) -> dict[Kind, list[NDArray[Any]]]:
+    """What `save_reference` wrote; raises `NoReference` where that cannot be read."""
+    found: dict[Kind, list[NDArray[Any]]] = {}
+    try:
+        # opened here: NumPy leaves a damaged file open
+        with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            for kind in _FLOATS:
+                names = [name for name in stored.files if name.startswith(f"{kind}.")]
+                if names:
+                    found[kind] = [stored[f"{kind}.{i}"] for i in range(len(names))]
+    except MemoryError:
+        raise
+    except Exception as error:  # a damaged archive fails in many ways
+        raise NoReference(f"{path}: {type(error).__name__} {error}") from error
+    if not found:
+        raise NoReference(f"{path}: no results in it")
+    return found

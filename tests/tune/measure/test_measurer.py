@@ -134,18 +134,93 @@ def test_a_wrong_result_does_not_count(measurer, tmp_path):
     assert measurer.reference(good, arguments(good), path) is None
     right, bad = measured(measurer, [good, wrong], Check(expected=str(path), tolerance=1e-6))
     assert right.error is None
-    # 3x against 2x: off by x, half of the largest value 2x
+    assert (right.checked, bad.checked) == (True, False)
     assert bad.error == "wrong_result"
-    assert "by 0.5 of its largest value" in bad.message
+    assert "differs from the reference" in bad.message
 
 
-def test_nothing_of_a_result_is_compared_by_nan():
-    from pruner.tune.measure.numerics import relative_error
+EXPONENTIAL = """
+    for i in range({size}):
+        with T.sblock("exp"):
+            vi = T.axis.spatial({size}, i)
+            b[vi] = {value}
+"""
 
-    wanted = np.array([1.0, -4.0])
-    assert relative_error(np.array([1.0, -3.0]), wanted) == 0.25
-    assert relative_error(np.array([np.nan, -4.0]), wanted) == float("inf")
-    assert relative_error(np.zeros(2), np.zeros(2)) == 0.0
+
+def elementwise(folder, name, value, size=4096):
+    from pruner.tune.workloads import from_file
+
+    path = folder / f"{name}.py"
+    head = SCRIPT.format(size=size, body="pass").split("    for i")[0]
+    path.write_text(head + EXPONENTIAL.format(size=size, value=value).lstrip("\n"))
+    return from_file(path)[0].module
+
+
+def test_a_kernel_that_is_wrong_where_values_are_small_is_wrong(measurer, tmp_path):
+    """exp(20 x) spans 17 magnitudes: zeros in three quarters are nothing beside the largest."""
+    from pruner.tune.measure.measurer import Check
+    from pruner.tune.workloads import arguments
+
+    whole = "T.exp(a[vi] * T.float32(20))"
+    part = f"T.if_then_else(a[vi] > T.float32(0.5), {whole}, T.float32(0))"
+    good = elementwise(tmp_path, "exp", whole)
+    modules = [good, elementwise(tmp_path, "part", part)]
+    path = tmp_path / "reference.npz"
+    assert measurer.reference(good, arguments(good), path) is None
+    check = Check(expected=str(path), tolerance=1e-4)
+    assert [o.error for o in measured(measurer, modules, check)] == [None, "wrong_result"]
+
+
+def test_a_kernel_that_is_wrong_at_an_edge_is_wrong(measurer, tmp_path):
+    from pruner.tune.measure.measurer import Check
+    from pruner.tune.workloads import arguments
+
+    good = elementwise(tmp_path, "abs", "T.abs(a[vi])")
+    bad = elementwise(
+        tmp_path, "edge", "T.if_then_else(a[vi] == T.float32(0), T.float32(1), T.abs(a[vi]))"
+    )
+    path = tmp_path / "reference.npz"
+    assert measurer.reference(good, arguments(good), path) is None
+    found = measured(measurer, [good, bad], Check(expected=str(path), tolerance=1e-4))
+    assert [outcome.error for outcome in found] == [None, "wrong_result"]
+
+
+def test_an_operator_that_is_not_defined_below_zero_is_checked_above(measurer, tmp_path):
+    from pruner.tune.measure.measurer import Check
+    from pruner.tune.measure.numerics import load_reference
+    from pruner.tune.workloads import arguments
+
+    root = elementwise(tmp_path, "sqrt", "T.sqrt(a[vi])")
+    wrong = elementwise(tmp_path, "half", "T.sqrt(a[vi]) * T.float32(0.5)")
+    path = tmp_path / "reference.npz"
+    assert measurer.reference(root, arguments(root), path) is None
+    assert list(load_reference(str(path))) == ["positive"]
+    found = measured(measurer, [root, wrong], Check(expected=str(path), tolerance=1e-4))
+    assert [outcome.error for outcome in found] == [None, "wrong_result"]
+    never = elementwise(tmp_path, "never", "T.sqrt(T.float32(-1) - T.abs(a[vi]))")
+    assert "not numbers" in measurer.reference(never, arguments(never), tmp_path / "never.npz")
+
+
+def test_a_reference_that_is_gone_is_no_fault_of_the_program(measurer, tmp_path):
+    from pruner.tune.measure.measurer import Check
+    from pruner.tune.workloads import arguments
+
+    good, path = doubling(tmp_path), tmp_path / "reference.npz"
+    assert measurer.reference(good, arguments(good), path) is None
+    path.write_bytes(path.read_bytes()[:300])
+    (outcome,) = measured(measurer, [good], Check(expected=str(path), tolerance=1e-6))
+    assert (outcome.error, outcome.checked) == (None, False)
+    assert "not checked" in outcome.message
+
+
+@pytest.mark.parametrize("lie", [[-1e-3], [0.0], [float("nan")], [1e-3, float("inf")], []])
+def test_timings_that_no_clock_gives_are_an_error(measurer, tmp_path, monkeypatch, lie):
+    from pruner.tune.measure.isolation import Reply
+
+    monkeypatch.setattr(measurer, "_run", lambda _job: Reply(value=lie))
+    (outcome,) = measured(measurer, [doubling(tmp_path)])
+    assert (outcome.error, outcome.costs_s) == ("run_error", ())
+    assert outcome.tells_of_program
 
 
 def test_measuring_waits_for_no_builds_on_a_device_of_its_own(tmp_path):

@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from pruner.tune.measure.numerics import inputs, relative_error, tolerance
+from pruner.tune.measure.numerics import (
+    NoReference,
+    inputs,
+    load_reference,
+    relative_error,
+    save_reference,
+    tolerance,
+    worst_error,
+)
 
 
 @pytest.mark.parametrize(
@@ -19,6 +27,72 @@ from pruner.tune.measure.numerics import inputs, relative_error, tolerance
 )
 def test_the_error_by_hand(found, wanted, expected):
     assert relative_error(np.array(found), np.array(wanted)) == expected
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "expected"),
+    [
+        ([1.0, 2.5], [1.0, 2.0], 0.5 / (2 + 8 * 1.5)),  # medians of 1 and 2
+        ([1.0, 0.1], [1.0, 0.0], 0.1 / (0 + 8 * 1.0)),  # zeros are no usual value
+        ([0.5, 0.0], [0.0, 0.0], 0.5),  # nothing to scale by
+        ([1e9, 0.0, 0.0], [1e9, 1.0, 1.0], 1 / (1 + 8)),  # not hidden by the largest
+        ([np.nan, 1.0], [np.nan, 1.0], 0.0),
+        ([np.inf, 1.0], [np.inf, 1.0], 0.0),
+        ([-np.inf, 1.0], [np.inf, 1.0], np.inf),
+        ([np.nan, 1.0], [2.0, 1.0], np.inf),
+        ([2.0, 1.0], [np.nan, 1.0], np.inf),
+        ([1.0], [1.0, 1.0], np.inf),
+        ([], [], 0.0),
+    ],
+)
+def test_the_worst_element_by_hand(found, wanted, expected):
+    assert worst_error(np.array(found), np.array(wanted)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("dtype", "terms"), [("float32", 4096), ("float16", 512)])
+def test_sums_in_another_order_are_right_and_a_lost_term_is_not(dtype, terms):
+    """A matrix product by two orders of summation, in the precision of the type."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.uniform(-1, 1, (64, terms)).astype(dtype) for _ in range(2))
+
+    def summed(order):
+        total = np.zeros((64, 64), dtype)
+        for k in order:
+            total += np.outer(a[:, k], b[:, k]).astype(dtype)
+        return total
+
+    forward, backward = summed(range(terms)), summed(reversed(range(terms)))
+    limit = tolerance([((2,), dtype)])
+    assert 0 < worst_error(backward, forward) < limit
+    if dtype == "float32":
+        assert worst_error(summed(range(terms - 1)), forward) > limit
+
+
+def test_what_is_saved_is_read_and_damage_is_no_reference(tmp_path):
+    path = tmp_path / "reference.npz"
+    with path.open("wb") as file:
+        save_reference(file, {"edges": [np.arange(3.0)], "signed": [np.ones(2), np.zeros(1)]})
+    found = load_reference(str(path))
+    assert {kind: [v.tolist() for v in values] for kind, values in found.items()} == {
+        "signed": [[1, 1], [0]],
+        "edges": [[0, 1, 2]],
+    }
+    whole = path.read_bytes()
+    for cut in (0, 10, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(NoReference):
+            load_reference(str(path))
+
+
+def test_kinds_of_inputs():
+    arguments = [((4000,), "float32"), ((3,), "int8")]
+    positive, edges = (inputs(arguments, kind=kind) for kind in ("positive", "edges"))
+    assert 0 < positive[0].min() < 0.01
+    assert positive[0].max() <= 1
+    assert positive[0].dtype == edges[0].dtype == np.float32
+    for edge in (0.0, 1.0, -1.0):
+        assert 200 < (edges[0] == edge).sum() < 500
+    assert 600 < ((edges[0] != 0) & (np.abs(edges[0]) < 1e-3)).sum() < 1400
 
 
 def test_unsigned_and_half_precision_do_not_wrap_or_overflow():

@@ -5,6 +5,11 @@ without the epilogue (src/auto_scheduler/feature_pam.cc). Along the program ever
 row for each buffer it touches, sources before the destination. The pattern is *initialise a local
 tile, stage two operands through shared memory, accumulate*: locations 2, 0 1, 0 1, 1 1 2. The paper
 adds the epilogue, local tile to result. Programs without the pattern have zero rows.
+
+On tensor cores the same rows are taken: *initialise accumulators, stage two operands, multiply two
+fragments into an accumulator*, then accumulators to shared memory and the result to global memory.
+Fragments and accumulators are registers, so their location is local; the loads from shared memory
+to fragments between have no rows of their own here (they have statement rows).
 """
 
 from __future__ import annotations
@@ -24,7 +29,10 @@ from pruner.program.nests import GLOBAL, LOCAL, SHARED, LoopNests, Scope
 
 DataflowKind = Literal["paper", "official"]
 _PATTERN = (LOCAL, GLOBAL, SHARED, GLOBAL, SHARED, SHARED, SHARED, LOCAL)
-_LOCATIONS = {GLOBAL: "global", SHARED: "shared", LOCAL: "local"}
+_LOCATIONS = {GLOBAL: "global", SHARED: "shared"}  # all others are registers: local
+_A, _B, _ACC = Scope.FRAGMENT_A, Scope.FRAGMENT_B, Scope.ACCUMULATOR
+_ON_CORES = (_ACC, GLOBAL, SHARED, GLOBAL, SHARED, SHARED, _A, SHARED, _B, _B, _A, _ACC)
+_LOADS_OF_FRAGMENTS = slice(5, 9)  # of the pattern above
 _EPILOGUE_ROWS = 2  # see _epilogue
 NUM_ROWS: dict[str, int] = {"paper": len(_PATTERN) + _EPILOGUE_ROWS, "official": len(_PATTERN)}
 
@@ -48,10 +56,14 @@ def dataflow_features(
     # The last buffer touched comes first: the original's hash map lists them that way.
     steps = [(a, access) for a in analyses for access in reversed(a.accesses)]
     places = [access.access.buffer.scope for _, access in steps]
-    start = _find(places)
-    if start < 0:
+    start, on_cores = _find(places, _PATTERN), _find(places, _ON_CORES)
+    if start >= 0:
+        chosen = steps[start : start + len(_PATTERN)]
+    elif on_cores >= 0:
+        chosen = steps[on_cores : on_cores + len(_ON_CORES)]
+        del chosen[_LOADS_OF_FRAGMENTS]
+    else:
         return out
-    chosen = steps[start : start + len(_PATTERN)]
     if kind == "paper":
         chosen = chosen + _epilogue(analyses, chosen[-1])
     for row, (analysis, access) in enumerate(chosen):
@@ -59,11 +71,11 @@ def dataflow_features(
     return out
 
 
-def _find(places: list[Scope]) -> int:
+def _find(places: list[Scope], pattern: tuple[Scope, ...]) -> int:
     """Where the pattern first occurs, or -1."""
-    width = len(_PATTERN)
+    width = len(pattern)
     for start in range(len(places) - width + 1):
-        if tuple(places[start : start + width]) == _PATTERN:
+        if tuple(places[start : start + width]) == pattern:
             return start
     return -1
 
@@ -76,7 +88,8 @@ def _epilogue(
     for later in analyses[analyses.index(analysis) + 1 :]:
         for access in later.accesses[1:]:
             if access.access.buffer is tile.access.buffer:
-                return [(later, access), (later, later.accesses[0])]
+                last = analyses[-1] if tile.access.buffer.scope is _ACC else later
+                return [(later, access), (last, last.accesses[0])]
     return []
 
 
@@ -90,7 +103,7 @@ def _row(
     # weights have learned with; the paper's rows count every operation once.
     power = 2 if kind == "official" else 1
     out["float_ops"] = slog(analysis.float_ops * analysis.frame.iterations**power)
-    out[f"location.{_LOCATIONS[access.access.buffer.scope]}"] = 1.0
+    out[f"location.{_LOCATIONS.get(access.access.buffer.scope, 'local')}"] = 1.0
     out.set_block(ACCESS_COLUMNS[0].name, access.log_columns(kept=True))
     allocation = nests.allocations.get(access.access.buffer.key)
     if allocation is not None:

@@ -96,6 +96,7 @@ class Mark(StrEnum):
 
 
 BLOCKS = (Mark.BLOCK_X, Mark.BLOCK_Y, Mark.BLOCK_Z)
+WARP_LANES = 32  # that run one instruction of a tensor core: thread_warp_size of CUDA's targets
 THREADS = (Mark.THREAD_X, Mark.THREAD_Y, Mark.THREAD_Z)
 _BOUND = {*BLOCKS, *THREADS, Mark.VTHREAD}
 _RANKS: dict[Mark | None, int] = {
@@ -198,6 +199,7 @@ class LoopNests:
 
     ``buffers`` by key; ``stores`` in program order; ``allocations`` of the computed buffers by key;
     ``resolved``: where every buffer has a size that is a number (TVM fails on other programs).
+    ``shared_bytes``: shared memory of a block, where it is not the sum of the allocations.
     """
 
     num_programs: int
@@ -205,3 +207,4 @@ class LoopNests:
     stores: list[BufferStore] = field(default_factory=list)
     allocations: dict[int, Allocation] = field(default_factory=dict)
     resolved: Mask | np.bool_ = field(default_factory=lambda: np.bool_(True))
+    shared_bytes: IntLike | None = None

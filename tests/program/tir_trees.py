@@ -7,7 +7,7 @@ from pruner.program.index import affine as af
 from pruner.program.index.affine import LoopVar
 from pruner.program.nests import Buffer
 from pruner.program.tir import primitives
-from pruner.program.tir.lower import buffer_places
+from pruner.program.tir.places import buffer_places
 from pruner.program.tir.tree import Binding, Block, BlockIter, LoopNode, Tree
 
 

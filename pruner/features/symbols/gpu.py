@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from pruner.features.statement.tensors import column
 from pruner.features.symbols.statement import (
     LoopRoles,
     Moving,
@@ -23,32 +24,42 @@ from pruner.features.symbols.statement import (
 )
 from pruner.features.symbols.table import GPU_COLUMNS, PerProgram, SymbolRow, Symbols, fill
 from pruner.program.index.affine import LoopVar
-from pruner.program.nests import GLOBAL, SHARED, LoopNests, Mark, Scope
+from pruner.program.nests import GLOBAL, SHARED, WARP_LANES, LoopNests, Mark, Scope
 
 _BANKS, _BANK_BYTES = 32, 4
+_OPERANDS = (Scope.FRAGMENT_A, Scope.FRAGMENT_B)
+_HOLDERS = 2  # lanes that hold an element of an operand: wmma.load of the PTX ISA
 
 
 def gpu_symbols(nests: LoopNests) -> Symbols:
     """Symbols of N programs, one row a statement in program order."""
     statements = nest_statements(nests)
     around = {key: {loop.var for loop in a.loops} for key, a in nests.allocations.items()}
-    rows = [_GpuRow(statement, around).columns() for statement in statements]
+    on_cores = any(statement.scope is Scope.ACCUMULATOR for statement in statements)
+    rows = [_GpuRow(statement, around, on_cores).columns() for statement in statements]
     return Symbols(
         values=fill(GPU_COLUMNS, rows, nests.num_programs),
         scopes=tuple(s.scope for s in statements),
         reductions=tuple(s.is_reduction for s in statements),
         columns=GPU_COLUMNS,
+        shared_bytes=None
+        if nests.shared_bytes is None
+        else column(nests.shared_bytes, nests.num_programs),
     )
 
 
 class _GpuRow:
     """Columns of one statement."""
 
-    def __init__(self, statement: NestStatement, around: dict[int, set[LoopVar]]) -> None:
-        self._s, self._around = statement, around
+    def __init__(
+        self, statement: NestStatement, around: dict[int, set[LoopVar]], on_cores: bool
+    ) -> None:
+        self._s, self._around, self._on_cores = statement, around, on_cores
         self._num = statement.num
         self._roles = roles = LoopRoles.of(statement.loops)
-        self._iterations = self._extent(roles.in_thread)
+        # a tensor core's instruction is run by a warp: each of its lanes has a share
+        self._lanes = WARP_LANES if any(x.mark is Mark.TENSORIZE for x in roles.own) else 1
+        self._iterations = self._extent(roles.in_thread) / self._lanes
         self._spatial = moving_of(x for x in roles.in_thread if not x.is_reduce)
         self._block_loops = moving_of(roles.in_thread, roles.threads)
         self._everything = self._block_loops | moving_of(roles.blocks)
@@ -60,7 +71,8 @@ class _GpuRow:
     def columns(self) -> SymbolRow:
         """Values of :data:`~pruner.features.symbols.table.GPU_COLUMNS`."""
         roles, operations = self._roles, count_operations(self._s.value)
-        threads, blocks = self._extent(roles.threads), self._extent(roles.blocks)
+        threads = self._extent(roles.threads) * self._lanes
+        blocks = self._extent(roles.blocks)
         flops = self._iterations * operations.flops
         computes = operations.flops > 0
         traffic = self._traffic() * blocks
@@ -69,6 +81,8 @@ class _GpuRow:
         )
         loads, cycles = self._loads(SHARED)
         registers = self._registers() if computes and not self._stages else 0.0
+        if self._s.scope in _OPERANDS:
+            registers = self._fragment()
         return {
             "l0_mem_alloc": registers,
             "l0_comp_count": flops,
@@ -88,13 +102,12 @@ class _GpuRow:
             "shared_cycles": cycles,
             "global_loads": 0.0 if self._stages else self._loads(GLOBAL)[0],
             "unique": self._total(self._unique(a) for a in self._global),
-            "issued": threads * self._extent([*roles.own, *roles.path]) * blocks
-            if self._stages
-            else traffic,
+            "issued": self._issued(threads) * blocks if self._stages else traffic,
             "lane_step": step,
             "lane_extent": lanes,
+            "lines": self._lines() if self._on_cores else 0.0,
             "inner_tile": self._extent(roles.inner_tile) * self._extent(roles.vthreads),
-            "accumulators": self._s.write.count(self._spatial) if computes else 0.0,
+            "accumulators": self._s.write.count(self._spatial) / self._lanes if computes else 0.0,
             "spatial_body": self._spatial_body(),
             "special": self._iterations * operations.special,
             "own_bytes": float(self._s.bytes_per_element),
@@ -111,7 +124,20 @@ class _GpuRow:
     def _tile(self) -> PerProgram:
         return product_of(self._s.tile, self._num)
 
+    def _issued(self, threads: PerProgram) -> PerProgram:
+        """Elements a block fetches; a stage that keeps results moves none from outside."""
+        if self._lanes > 1 and not self._global:
+            return np.zeros(self._num)
+        return threads * self._extent([*self._roles.own, *self._roles.path])
+
+    def _fragment(self) -> PerProgram:
+        """Elements of operands in a lane's registers; two lanes hold each."""
+        spatial = moving_of(x for x in self._roles.own if not x.is_reduce)
+        return _HOLDERS * self._s.write.count(spatial) / self._lanes
+
     def _registers(self) -> PerProgram:
+        if self._lanes > 1:  # operands are in fragments, with rows of their own
+            return self._s.write.count(self._spatial) / self._lanes
         accesses = [self._s.write, *self._s.reads]
         return self._total(a.count(self._spatial) for a in accesses)
 
@@ -183,6 +209,22 @@ class _GpuRow:
             self._touched(self._global[0], self._block_loops),
         )
         return np.where(touched < box, np.minimum(run, touched), rows)
+
+    def _lines(self) -> PerProgram:
+        """Cache lines of the slowest global access; lanes of a vector that part are added up."""
+        loops = [*self._roles.own]
+        lane = next((x.var for x in self._roles.threads if x.mark is Mark.THREAD_X), None)
+        vector = next((x for x in loops if x.mark is Mark.VECTORIZE), None)
+        found = np.zeros(self._num)
+        for access in self._global:
+            first = access.lines_of_warp(lane, None)
+            if vector is None:
+                found = np.maximum(found, first[0])
+                continue
+            both = access.lines_of_warp(lane, vector.var)
+            apart = 1 + (vector.extent - 1) * both[1]
+            found = np.maximum(found, first[0] * apart)
+        return found
 
     def _spatial_body(self) -> PerProgram:
         inside = self._extent(self._roles.vthreads)

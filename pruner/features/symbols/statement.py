@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Bool
 
-from pruner.arrays import IntLike, dtype_bytes
+from pruner.arrays import IntLike, Ints, dtype_bytes
 from pruner.features.statement.tensors import column
 from pruner.features.symbols.table import PerProgram
 from pruner.program.dag.expr import Binary, Call, Expr, Load, children, loads
@@ -21,6 +21,7 @@ from pruner.program.index.regions import evaluate_index
 from pruner.program.nests import (
     BLOCKS,
     THREADS,
+    WARP_LANES,
     Buffer,
     BufferStore,
     Loop,
@@ -31,6 +32,7 @@ from pruner.program.nests import (
 )
 
 Moving = frozenset[LoopVar]
+_LINE_BYTES = 128
 ProgramMask = Bool[np.ndarray, " program"]
 
 
@@ -233,6 +235,32 @@ class NestAccess:
                     out |= term.scale > 0
         return out
 
+    def lines_of_warp(
+        self, lane: LoopVar | None, vector: LoopVar | None
+    ) -> tuple[PerProgram, PerProgram]:
+        """Cache lines that 32 lanes touch in the first iteration of all loops [N].
+
+        And the share of lanes whose second element of a vector is in another line [N].
+        """
+        at = {} if lane is None else {lane: np.arange(WARP_LANES)[:, None]}
+        start = self._address(at)
+        lines = np.sort(start // _LINE_BYTES, axis=0)
+        count = 1 + (np.diff(lines, axis=0) != 0).sum(axis=0)
+        if vector is None:
+            return count.astype(float), np.zeros(self.num)
+        moved = self._address({**at, vector: np.ones((1, 1), np.int64)})
+        return count.astype(float), (moved // _LINE_BYTES != start // _LINE_BYTES).mean(axis=0)
+
+    def _address(self, values: dict[LoopVar, Ints]) -> Ints:
+        """Bytes from the start of the buffer [32, N], variables that are not named being 0."""
+        out = np.zeros((WARP_LANES, self.num), np.int64)
+        row = np.ones(self.num, np.int64)
+        for terms, size in zip(reversed(self.indices), reversed(self.sizes), strict=True):
+            for term in terms:
+                out = out + term.term.coef * _quotient(term.term, values) * row
+            row = row * size.astype(np.int64)
+        return out * self.bytes_per_element
+
     def stride(self, var: LoopVar) -> PerProgram:
         """Elements between neighbouring iterations of a loop [N]; divided indices count whole."""
         out, row = np.zeros(self.num), np.ones(self.num)
@@ -251,6 +279,19 @@ class NestAccess:
                 if term.variables == {var}:
                     out = out * np.where(term.scale > 0, term.reach(term.variables) + 1, 1)
         return out
+
+
+def _quotient(term: Term, values: dict[LoopVar, Ints]) -> Ints:
+    """``(index mod upper) div lower`` where loop variables have ``values``, the others 0."""
+    if isinstance(term.index, LoopVar):
+        inside = values.get(term.index, np.zeros((1, 1), np.int64))
+    else:
+        inside = np.zeros((1, 1), np.int64) + term.index.base
+        for inner in term.index.terms:
+            inside = inside + inner.coef * _quotient(inner, values)
+    if not af.is_endless(term.upper):
+        inside = np.mod(inside, term.upper)
+    return inside // term.lower
 
 
 def product_of(values: Iterable[PerProgram], num: int) -> PerProgram:

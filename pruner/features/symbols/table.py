@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from pruner.features.column import Column
-from pruner.program.nests import SHARED
+from pruner.program.nests import SHARED, Scope
 
 Columns = tuple[Column, ...]
 PerProgram = Float[np.ndarray, " program"]
@@ -67,6 +67,12 @@ EXTRA_COLUMNS: Columns = _columns(
     ("issued", "elements", "moved with the ragged ends of cooperative fetching"),
     ("lane_step", "elements", "between adjacent threads of a direct global access"),
     ("lane_extent", "threads", "adjacent threads at that step"),
+    (
+        "lines",
+        "cache lines",
+        "of 128 bytes that a warp touches in global memory with one access of its lanes; 0 where "
+        "the kernel uses no tensor cores",
+    ),
     ("inner_tile", "iterations", "of the innermost spatial tile and the virtual threads"),
     ("accumulators", "elements", "of S1 that hold results"),
     (
@@ -161,13 +167,26 @@ class Symbols:
     """Symbols of N programs of one skeleton, one row a statement in program order.
 
     ``scopes``: storage rank of the buffer that a statement writes; ``reductions``: which statements
-    accumulate; ``columns``: :data:`GPU_COLUMNS` or :data:`CPU_COLUMNS`.
+    accumulate; ``columns``: :data:`GPU_COLUMNS` or :data:`CPU_COLUMNS`. ``shared_bytes``: shared
+    memory of a block where it is planned as a whole, else None; see :meth:`block_bytes`.
     """
 
     values: Float[np.ndarray, "statement column program"]
     scopes: tuple[int, ...]
     reductions: tuple[bool, ...]
     columns: Columns
+    shared_bytes: PerProgram | None = None
+
+    def block_bytes(self) -> PerProgram:
+        """Bytes of shared memory of one block: S3 of all statements, or the plan."""
+        if self.shared_bytes is not None:
+            return self.shared_bytes
+        return np.asarray((self["l1_mem_alloc"] * self["own_bytes"]).sum(axis=0))
+
+    @property
+    def on_tensor_cores(self) -> bool:
+        """Some statement accumulates in fragments of a tensor core."""
+        return Scope.ACCUMULATOR in self.scopes
 
     @property
     def num_programs(self) -> int:

@@ -4,6 +4,7 @@
 * `choice`: form, ablation and calibration as a user asks for them
 * `paper`: GPUs, the paper's form
 * `hardware`: GPUs, the form that measured programs ask for
+* `tensor`: GPUs, programs on tensor cores
 * `official`: GPUs, the release's form
 * `cpu`: CPUs
 * `constants`: rates of the hardware form

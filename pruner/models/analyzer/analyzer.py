@@ -118,10 +118,12 @@ class GpuAnalyzer(Analyzer):
         """Threads, virtual threads, shared memory and vectors within the limits of a block."""
         device = self.device
         threads = symbols["l1_para_info"]
-        shared_bytes = (symbols["l1_mem_alloc"] * symbols["own_bytes"]).sum(axis=0)
+        shared_limit = device.shared_bytes_per_block
+        if symbols.shared_bytes is not None:  # dynamic: a kernel may ask for more
+            shared_limit = device.shared_bytes_per_block_opt_in or shared_limit
         element = np.maximum(symbols["own_bytes"], symbols["global_bytes"])
         fits = (threads <= device.max_threads_per_block).all(axis=0)
-        fits &= shared_bytes <= device.shared_bytes_per_block
+        fits &= symbols.block_bytes() <= shared_limit
         fits &= (symbols["vector"] * element <= device.vector_bytes).all(axis=0)
         fits &= (symbols["vthreads"] < _UNROLLED_VTHREADS).all(axis=0)
         return fits

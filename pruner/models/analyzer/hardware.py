@@ -25,6 +25,7 @@ from jaxtyping import Float
 
 from pruner.features.symbols.table import PerProgram, PerStatement, Symbols
 from pruner.models.analyzer.constants import AnalyzerConstants
+from pruner.models.analyzer.tensor import tensor_latency_s
 from pruner.program.device import GpuDevice
 from pruner.program.nests import SHARED
 
@@ -65,6 +66,8 @@ def hardware_latency_s(
 ) -> Float[np.ndarray, " program"]:
     """Predicted seconds of N programs."""
     on = switches or HardwareSwitches()
+    if symbols.on_tensor_cores:
+        return tensor_latency_s(symbols, device)
     if SHARED not in symbols.scopes:
         return _direct_s(symbols, device, constants, on)
     return _Staged(symbols, device, constants, on).seconds()
@@ -126,7 +129,7 @@ class _Staged:
             device.max_blocks_per_sm, np.floor(device.max_threads_per_sm / self._lanes)
         )
         if self._on.occupancy_m:
-            shared = (self._s["l1_mem_alloc"] * self._s["own_bytes"]).sum(axis=0)
+            shared = self._s.block_bytes()
             limit = np.minimum(limit, np.floor(device.shared_bytes_per_sm / shared))
             used = np.clip(self._tile + self._c.base_registers, 32, self._register_limit())
             limit = np.minimum(limit, np.floor(device.registers_per_sm / (used * self._lanes)))

@@ -7,7 +7,7 @@ The mirror image of :mod:`pruner.program.tir`; files of the same name do the sam
 * ``schedule``: the state that steps change, stages and their loops (``tir/tree``)
 * ``apply``: :func:`~apply.apply`, one function a step (``tir/trace.apply``, ``tir/primitives``,
   ``tir/rfactor``)
-* ``bounds``: how large loops and buffers are (``tir/regions``, ``tir/lower.buffer_places``)
+* ``bounds``: how large loops and buffers are (``tir/regions``, ``tir/places``)
 * ``lower``: :func:`~lower.lower`, from the schedule to :class:`~pruner.program.nests.LoopNests`
   (``tir/lower``)
 * ``fusion``: which operators a record has fused, told by its steps

@@ -14,6 +14,7 @@ same job.
 * ``locations``: where a block may be computed (a step of Ansor's names the loop)
 * ``postprocs``, ``parallelize``: MetaSchedule's postprocessors (Ansor writes their effect as steps)
 * ``regions``: what blocks read and write, relaxed over loops (``te/bounds``)
+* ``places``: where buffers live, and how much of them is stored (``te/bounds``)
 * ``lower``: :func:`~lower.lower`, from the tree to :class:`~pruner.program.nests.LoopNests`
   (``te/lower``)
 * ``verify``, ``shared``, ``vectors``: which programs TVM's check of GPU code accepts: threads,

@@ -18,7 +18,7 @@ from pruner.program.dag.expr import Axis, Const, Expr, Load, children, loads, re
 from pruner.program.dag.fold import fold
 from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar
-from pruner.program.index.regions import Region, evaluate_index
+from pruner.program.index.regions import evaluate_index
 from pruner.program.nests import (
     Allocation,
     Buffer,
@@ -29,15 +29,10 @@ from pruner.program.nests import (
     Mark,
     StoreKind,
 )
+from pruner.program.tir.places import buffer_places
 from pruner.program.tir.primitives import reduces_over_threads
-from pruner.program.tir.regions import (
-    clipped,
-    guarded_region_of,
-    loops_between,
-    shared_threads,
-    start_of,
-    union_all,
-)
+from pruner.program.tir.regions import start_of
+from pruner.program.tir.shared import dynamic_bytes
 from pruner.program.tir.tree import Block, LoopNode, Place, Tree, TreeNode, plain, renamed
 
 Lowering = Literal["ansor", "metaschedule"]
@@ -66,7 +61,7 @@ def lower(tree: Tree, form: Lowering = "ansor") -> LoopNests:
     """
     places = buffer_places(tree)
     buffers = [_buffer(buffer, places.get(buffer.key), form) for buffer in tree.buffers]
-    nests = LoopNests(tree.num_programs, buffers)
+    nests = LoopNests(tree.num_programs, buffers, shared_bytes=dynamic_bytes(tree))
     lowering = _Lowering(tree, nests, form, places, _loop_kinds(tree))
     for key, place in places.items():
         lowering.allocated.setdefault(place.loop, []).append(key)
@@ -74,39 +69,6 @@ def lower(tree: Tree, form: Lowering = "ansor") -> LoopNests:
     for node in tree.root.body:
         _emit(lowering, node, (), 0)
     return nests
-
-
-def buffer_places(tree: Tree) -> dict[int, Place]:
-    """Where every written buffer lives, by key, in order of first store; of a finished tree."""
-    if not tree.places:
-        written = dict.fromkeys(block.buffer for block in tree.blocks())
-        tree.places.update((key, _place(tree, key)) for key in written)
-    return tree.places
-
-
-def _place(tree: Tree, key: int) -> Place:
-    """The innermost loop around all accesses, and the box they touch in one iteration of it."""
-    buffer = tree.buffers[key]
-    whole = [Region(Affine(), 0, extent - 1) for extent in buffer.shape]
-    if buffer.is_param:
-        return Place(None, whole)
-    users = [b for b in tree.blocks() if b.buffer == key or b.loads_of(key)]
-    paths = [tree.path(block) for block in users]
-    loop: LoopNode | None = None
-    for level in zip(*paths, strict=False):
-        if any(node is not level[0] for node in level):
-            break
-        loop = level[0]
-    boxes = []
-    for block in users:
-        moving = loops_between(tree, block, loop)
-        if loop is not None:
-            moving |= shared_threads(tree, loop, buffer.scope)
-        indices = [block.indices] if block.buffer == key else []
-        indices += [load.indices for load in block.loads_of(key)]
-        boxes += [guarded_region_of(tree, block, index, moving) for index in dict.fromkeys(indices)]
-    box = zip(union_all(boxes), buffer.shape, strict=True)
-    return Place(loop, [clipped(region, extent) for region, extent in box])
 
 
 def _buffer(buffer: Buffer, place: Place | None, form: Lowering) -> Buffer:

@@ -16,7 +16,7 @@ from pruner.arrays import Ints, dtype_bytes
 from pruner.errors import UnsupportedProgram
 from pruner.program.nests import Buffer, Scope
 from pruner.program.tir.layouts import aligned_elements
-from pruner.program.tir.lower import buffer_places
+from pruner.program.tir.places import buffer_places
 from pruner.program.tir.tree import Block, LoopNode, Place, Tree, TreeNode
 
 STAGES = "software_pipeline_stage"
@@ -51,6 +51,13 @@ def shared_bytes(tree: Tree) -> dict[TreeNode, Ints]:
         static = sum((x.size for x in found if not x.buffer.is_dynamic), np.zeros(1, np.int64))
         out[kernel] = static + _merged(dynamic, tree.num_programs)
     return out
+
+
+def dynamic_bytes(tree: Tree) -> Ints | None:
+    """Bytes of shared memory [N] where a program has dynamic buffers, None where it has none."""
+    if not any(buffer.is_dynamic for buffer in tree.buffers):
+        return None
+    return np.max([*shared_bytes(tree).values()], axis=0)
 
 
 def _staged(tree: Tree, key: int, place: Place, blocks: list[Block]) -> _Staged:

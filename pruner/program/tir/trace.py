@@ -16,7 +16,7 @@ from jaxtyping import Bool, Int64
 
 from pruner.arrays import Decisions, IntLike, Ints, Mask
 from pruner.errors import UnsupportedProgram
-from pruner.program.nests import Scope
+from pruner.program.nests import WARP_LANES, Scope
 from pruner.program.tir import locations as places
 from pruner.program.tir import primitives
 from pruner.program.tir.layouts import Piece, storage_align, transform_layout
@@ -29,7 +29,7 @@ from pruner.program.tir.postprocs import (
 )
 from pruner.program.tir.rfactor import rfactor
 from pruner.program.tir.tree import Block, Diverges, LoopNode, Tree, plain, uniform
-from pruner.program.tir.verify import WARP_EXECUTION, WARP_LANES
+from pruner.program.tir.verify import WARP_EXECUTION
 
 _FIRST_WRITE = (0, 1)  # attributes of TransformLayout: which buffer, BufferIndexType.WRITE
 

@@ -161,7 +161,7 @@ class Tree:
 
     ``layouts``: of the buffers whose layout changed. ``uncertain``: candidates whose regions TVM
     may compute otherwise; they count as refused. ``places``: where its buffers live, once it is
-    finished; see :func:`pruner.program.tir.lower.buffer_places`.
+    finished; see :func:`pruner.program.tir.places.buffer_places`.
     """
 
     buffers: list[Buffer]

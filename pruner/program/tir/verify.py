@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.arrays import IntLike, Mask, Verdicts
-from pruner.program.nests import THREADS, Mark
+from pruner.program.nests import THREADS, WARP_LANES, Mark
 from pruner.program.tir.shared import STAGES, shared_bytes
 from pruner.program.tir.tree import Block, LoopNode, Tree, TreeNode
 from pruner.program.tir.vectors import vectors_fit
@@ -22,7 +22,6 @@ from pruner.program.tir.vectors import vectors_fit
 THREADS_LOW = "meta_schedule.thread_extent_low_inclusive"
 THREADS_HIGH = "meta_schedule.thread_extent_high_inclusive"
 WARP_EXECUTION = "warp_execution"
-WARP_LANES = 32  # threadIdx.x of what a warp executes: thread_warp_size of CUDA's targets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

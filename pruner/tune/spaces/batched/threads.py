@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.arrays import Decisions
+from pruner.program.nests import WARP_LANES
 from pruner.program.tir.trace import Instruction, Ref
-from pruner.program.tir.verify import THREADS_HIGH, THREADS_LOW, WARP_LANES
+from pruner.program.tir.verify import THREADS_HIGH, THREADS_LOW
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,13 @@
 """Tensor-core spaces in batches against the programs that TVM makes of the same decisions."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from pruner.features import DATAFLOW_COLUMNS
+from pruner.features.symbols.gpu import gpu_symbols
+from pruner.program.nests import Scope
 from pruner.program.tir.lower import lower
 from pruner.program.tir.shared import shared_bytes
 from pruner.program.tir.trace import apply, apply_groups
@@ -19,6 +24,7 @@ OPERATORS = {
     "conv": {"operator": "conv2d", **CONV, "kh": 3, "kw": 3, "padding": 1, "epilogue": ["relu"]},
 }
 PROGRAMS = 3
+CONF = Path(__file__).parents[4] / "conf"
 
 
 @pytest.fixture(scope="module")
@@ -97,3 +103,79 @@ def test_mutations_stay_in_the_space(tvm):
         for part, fragments in ((slice(0, 5), 16), (slice(5, 10), 24), (slice(10, 13), 32)):
             assert (children[:, part].prod(axis=1) == fragments).all()
             assert (children[:, part][:, -1] <= 4).all()
+
+
+def pad(width):
+    """The least number from ``width`` on that is 8 modulo 32."""
+    return width + (8 - width) % 32
+
+
+def is_transposed(space):
+    """Whether the second operand's tile has the reduction innermost."""
+    draws = space.sample(8, np.random.default_rng(0))
+    found = lower(apply(space.program, draws)).allocations.values()
+    extents = {a.buffer.name: a.extents for a in found}
+    return bool(np.all(extents["B_reindex_shared.dyn"][-1] == 16 * draws[:, 11] * draws[:, 12]))
+
+
+@pytest.mark.parametrize("operator", ["matmul", "batch"])
+def test_symbols_are_those_of_the_tile_sizes(tvm, operator):
+    """S1 to S6 and S8 in field terms; m = m0 .. m4 fragments of 16, n alike, k = k0 k1 k2."""
+    for _, space in spaces(tvm, OPERATORS[operator]):
+        draws = space.sample(40, np.random.default_rng(4))
+        batch = 4 if operator == "batch" else 1
+        m, n, k = draws[:, 0:5].T, draws[:, 5:10].T, draws[:, 10:13].T
+        fm, fn, warps = m[3] * m[4], n[3] * n[4], m[2] * n[2]
+        rows, columns, depth = (16 * np.prod(x, axis=0) for x in (m, n, k))
+        symbols = gpu_symbols(lower(apply(space.program, draws)))
+        a, b, load_a, load_b, multiply, _, result = range(7)
+        assert symbols.scopes[multiply] is Scope.ACCUMULATOR
+        # operands of 16 bit, held by two lanes each: 8 registers a fragment, and 4 of results
+        operands = (symbols["l0_mem_alloc"] * symbols["own_bytes"])[[load_a, load_b]].sum(axis=0)
+        results = (symbols["accumulators"] * symbols["own_bytes"])[multiply]
+        assert (operands / 4 == 8 * k[2] * (fm + fn)).all()  # S1
+        assert (results / 4 == 4 * fm * fn).all()
+        steps = k.prod(axis=0)
+        assert (symbols["l0_comp_count"][multiply] * 32 == 8192 * fm * fn * steps).all()  # S2
+        tile_m, tile_n, tile_k = 16 * m[2] * fm, 16 * n[2] * fn, 16 * k[1] * k[2]
+        staged = tile_m * pad(tile_k)
+        staged = staged + (tile_n * pad(tile_k) if is_transposed(space) else tile_k * pad(tile_n))
+        kept = 256 * warps * fn
+        assert (symbols.block_bytes() >= 2 * np.maximum(staged, kept)).all()  # S3
+        assert (symbols.block_bytes() <= 2 * (staged + kept)).all()
+        assert (symbols["l1_para_info"] == 32 * warps).all()  # S4
+        found = symbols["l2_mem_footprint"]
+        moved = rows * depth * n[0] * n[1] + columns * depth * m[0] * m[1]
+        assert (found[[a, b]].sum(axis=0) == batch * moved).all()  # S5
+        assert (found[result] == batch * rows * columns).all()
+        assert (symbols["l2_para_info"] == batch * m[0] * n[0] * m[1] * n[1]).all()  # S6
+        assert (symbols["l2_comp_count"][multiply] == 2 * batch * rows * columns * depth).all()
+
+
+def test_the_draft_tells_programs_apart_and_prefers_warps_with_more_fragments(tvm):
+    """A fragment of results a warp loads two operands for a product, 2 x 2 of them one."""
+    from pruner.models.analyzer.analyzer import load_analyzer
+
+    analyzer = load_analyzer(CONF, "a100")
+    spec = {"operator": "matmul", "m": 1024, "n": 1024, "k": 1024}
+    for _, space in spaces(tvm, spec):
+        one = [16, 1, 4, 1, 1, 16, 1, 4, 1, 1, 32, 2, 1, 2, 3, 1, 3]
+        four = [16, 1, 2, 2, 1, 16, 1, 2, 2, 1, 32, 2, 1, 2, 3, 1, 3]
+        scores = space.draft_score(np.array([one, four]), analyzer)
+        assert scores[1] > scores[0]
+        draws = space.sample(200, np.random.default_rng(0))
+        found = space.draft_score(draws, analyzer)
+        assert np.isfinite(found).all()
+        assert len(np.unique(found)) > 150
+
+
+def test_dataflow_rows_are_those_of_fragments(tvm):
+    ((_, space), *_) = spaces(tvm, OPERATORS["matmul"])
+    found = space.features(space.sample(5, np.random.default_rng(0)))
+    assert found.valid.all()
+    places = [c.name for c in DATAFLOW_COLUMNS]
+    where = [places.index(f"location.{name}") for name in ("global", "shared", "local")]
+    names = np.array(["global", "shared", "local"])[found.dataflow[:, :, where].argmax(axis=2)]
+    expected = ["local", *["global", "shared"] * 2, "local", "local", "local", "local", "global"]
+    assert (names == np.array(expected)).all()
+    assert (np.abs(found.dataflow).sum(axis=2) > 0).all()

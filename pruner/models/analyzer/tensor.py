@@ -1,0 +1,165 @@
+"""The analyzer of programs on tensor cores: fragments, warps, and copies that overlap or do not.
+
+A block's time on a multiprocessor is that of its busiest unit: matrix units at their peak, shared
+memory that feeds fragments (``Fm + Fn`` loads for ``Fm Fn`` products, so that large warp tiles are
+worth their registers), the lanes that fetch and store, and the load units, one cache line of a
+request a cycle. A block alone waits besides: for every step of the outer reduction, and for each
+product of a warp. Where the space has no pipeline, copies and products of one block add up; other
+resident blocks hide them. Fragments beyond the registers of a thread spill, and fragments that are
+indexed by loops nobody unrolls live in memory.
+
+The constants are of the hardware (CUDA C++ Programming Guide, white papers) or plain guesses; none
+is fitted to measured programs, for there are none in the released records.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from pruner.features.symbols.table import PerProgram, Symbols
+from pruner.program.device import GpuDevice
+from pruner.program.nests import SHARED, Scope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorRates:
+    """Constants of the model; cycles are of a multiprocessor."""
+
+    shared_bytes_per_cycle: float = 128.0
+    fetch_instructions: float = 14.0  # one vector: address, guard, load, store
+    step_cycles: float = 800.0  # a fetch from global memory and two barriers
+    product_cycles: float = 40.0  # from loading fragments to the product that uses them
+    base_registers: float = 40.0
+    spill: float = 15.0  # slow-down when fragments do not fit the registers
+    rolled: float = 3.0  # slow-down when their indices are not constants
+    unroll_limit: float = 128.0  # products a compiler unrolls by itself
+    cached_bandwidth: float = 2.6  # of the second-level cache, in bandwidths of memory
+    overlap: float = 4.0  # exponent of the norm that joins what runs at the same time
+    overhead_s: float = 2e-6  # launch of a kernel
+
+
+_FRAGMENT = 256  # elements of the results of one instruction
+_SPILL_RAMP = 0.25
+_WORD_BYTES = 4.0
+_DEFAULT_SPEEDUP = 8.0  # of matrix units over lanes, for a device whose peak is not known
+
+
+def tensor_latency_s(
+    symbols: Symbols, device: GpuDevice, rates: TensorRates | None = None
+) -> Float[np.ndarray, " program"]:
+    """Predicted seconds of N programs that accumulate in fragments."""
+    return _OnTensorCores(symbols, device, rates or TensorRates()).seconds()
+
+
+class _OnTensorCores:
+    """One kernel: fetch operands, load fragments, multiply, store results through shared memory."""
+
+    def __init__(self, symbols: Symbols, device: GpuDevice, rates: TensorRates) -> None:
+        self._s, self._device, self._c = symbols, device, rates
+        scopes = symbols.scopes
+        self._main = scopes.index(Scope.ACCUMULATOR)
+        self._fetches = [i for i, s in enumerate(scopes) if s == SHARED and i < self._main]
+        self._results = [i for i in range(len(scopes)) if i > self._main]
+        operands = (Scope.FRAGMENT_A, Scope.FRAGMENT_B)
+        self._operands = [i for i, s in enumerate(scopes) if s in operands]
+        self._threads = symbols["l1_para_info"][self._main]
+        self._warps = np.maximum(self._threads / device.warp_size, 1)
+        self._blocks = symbols["l2_para_info"][self._main]
+        self._bytes = symbols["own_bytes"]
+
+    def seconds(self) -> PerProgram:
+        """The slowest of multiprocessors, cache and memory, most of them at the same time."""
+        c, device = self._c, self._device
+        rounds = np.ceil(self._blocks / device.num_sms)
+        at_once = np.maximum(np.minimum(self._resident(), rounds), 1)
+        cycles = self._norm(self._busy_cycles(), self._alone_cycles() / at_once)
+        on_chip = rounds * cycles * self._slowdown() / device.clock_hz
+        return self._norm(on_chip, *self._memory_s()) + c.overhead_s
+
+    def _norm(self, *parts: PerProgram) -> PerProgram:
+        total = sum((part**self._c.overlap for part in parts), np.zeros_like(self._threads))
+        return np.asarray(total ** (1 / self._c.overlap))
+
+    def _product_cycles(self) -> PerProgram:
+        """Cycles of a multiprocessor's matrix units for one block."""
+        width = {int(b) for b in self._bytes[self._operands].max(axis=1)}
+        kinds = ("int8", "int32") if width == {1} else ("float16", self._accumulator())
+        device = self._device
+        peak = device.tensor_ops_per_s(*kinds) or _DEFAULT_SPEEDUP * device.peak_flops_per_s
+        work = self._s["l2_comp_count"][self._main] / self._blocks
+        return work * device.num_sms * device.clock_hz / peak
+
+    def _accumulator(self) -> str:
+        return f"float{8 * int(self._bytes[self._main].max())}"
+
+    def _busy_cycles(self) -> PerProgram:
+        s, c, device = self._s, self._c, self._device
+        moved = s["shared_loads"] * self._bytes * self._threads
+        feeding = moved[self._operands].sum(axis=0) / c.shared_bytes_per_cycle
+        requests = self._requests()
+        issued = (requests * c.fetch_instructions).sum(axis=0) * self._warps
+        issued = issued / device.schedulers_per_sm
+        lines = (requests * s["lines"]).sum(axis=0) * self._warps
+        return self._norm(self._product_cycles(), feeding, issued, lines)
+
+    def _requests(self) -> Float[np.ndarray, "statement program"]:
+        """Vectors that one thread moves between global and shared memory."""
+        s = self._s
+        elements = s["issued"] / (self._blocks * self._threads)
+        elements[self._main] = 0
+        for row in self._results:
+            on_warps = s["issued"][row] == 0
+            elements[row] = np.where(on_warps, 0, s["thread_iterations"][row])
+        return elements / np.maximum(s["vector"], 1)
+
+    def _alone_cycles(self) -> PerProgram:
+        """What one block waits for, with nothing else on its multiprocessor."""
+        s, c = self._s, self._c
+        passes = s["passes"][self._fetches].max(axis=0)
+        steps = s["passes"][self._operands].max(axis=0)
+        copies = passes * c.step_cycles
+        units = np.minimum(self._warps, self._device.schedulers_per_sm)
+        products = steps * c.product_cycles
+        products = products + self._product_cycles() * self._device.schedulers_per_sm / units
+        return copies + products
+
+    def _registers(self) -> PerProgram:
+        """Of one thread: two lanes hold each element of an operand, one each result."""
+        operands = (self._s["l0_mem_alloc"] * self._bytes)[self._operands].sum(axis=0)
+        results = (self._s["accumulators"] * self._bytes)[self._main]
+        return (operands + results) / _WORD_BYTES + self._c.base_registers
+
+    def _register_limit(self) -> PerProgram:
+        device = self._device
+        return np.minimum(
+            device.max_registers_per_thread, device.registers_per_block / self._threads
+        )
+
+    def _resident(self) -> PerProgram:
+        device = self._device
+        used = np.minimum(self._registers(), self._register_limit()) * self._threads
+        limits = (
+            device.max_threads_per_sm / self._threads,
+            device.shared_bytes_per_sm / np.maximum(self._s.block_bytes(), 1),
+            device.registers_per_sm / used,
+        )
+        found = np.minimum(device.max_blocks_per_sm, np.floor(np.minimum.reduce(limits)))
+        return np.maximum(found, 1)
+
+    def _slowdown(self) -> PerProgram:
+        """What it costs when fragments do not live in registers."""
+        c = self._c
+        over = self._registers() / self._register_limit() - 1
+        out = 1 + c.spill * np.clip(over / _SPILL_RAMP, 0, 1)
+        warp = self._device.warp_size
+        tiles = self._s["accumulators"][self._main] * warp / _FRAGMENT
+        limit = np.maximum(self._s["unroll"][self._main], c.unroll_limit)
+        return out * (1 + c.rolled / (1 + (limit / tiles) ** 8))
+
+    def _memory_s(self) -> tuple[PerProgram, PerProgram]:
+        """Seconds of the cache, which every fetch asks, and of the memory behind it."""
+        s, bandwidth = self._s, self._device.dram_bytes_per_s
+        moved = (s["issued"] * s["global_bytes"]).sum(axis=0)
+        unique = (s["unique"] * s["global_bytes"]).sum(axis=0)
+        return moved / (self._c.cached_bandwidth * bandwidth), unique / bandwidth

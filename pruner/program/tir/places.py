@@ -1,0 +1,47 @@
+"""Where buffers live in a finished tree, and how much of them is stored."""
+
+from __future__ import annotations
+
+from pruner.program.index.affine import Affine
+from pruner.program.index.regions import Region
+from pruner.program.tir.regions import (
+    clipped,
+    guarded_region_of,
+    loops_between,
+    shared_threads,
+    union_all,
+)
+from pruner.program.tir.tree import LoopNode, Place, Tree
+
+
+def buffer_places(tree: Tree) -> dict[int, Place]:
+    """Where every written buffer lives, by key, in order of first store; of a finished tree."""
+    if not tree.places:
+        written = dict.fromkeys(block.buffer for block in tree.blocks())
+        tree.places.update((key, _place(tree, key)) for key in written)
+    return tree.places
+
+
+def _place(tree: Tree, key: int) -> Place:
+    """The innermost loop around all accesses, and the box they touch in one iteration of it."""
+    buffer = tree.buffers[key]
+    whole = [Region(Affine(), 0, extent - 1) for extent in buffer.shape]
+    if buffer.is_param:
+        return Place(None, whole)
+    users = [b for b in tree.blocks() if b.buffer == key or b.loads_of(key)]
+    paths = [tree.path(block) for block in users]
+    loop: LoopNode | None = None
+    for level in zip(*paths, strict=False):
+        if any(node is not level[0] for node in level):
+            break
+        loop = level[0]
+    boxes = []
+    for block in users:
+        moving = loops_between(tree, block, loop)
+        if loop is not None:
+            moving |= shared_threads(tree, loop, buffer.scope)
+        indices = [block.indices] if block.buffer == key else []
+        indices += [load.indices for load in block.loads_of(key)]
+        boxes += [guarded_region_of(tree, block, index, moving) for index in dict.fromkeys(indices)]
+    box = zip(union_all(boxes), buffer.shape, strict=True)
+    return Place(loop, [clipped(region, extent) for region, extent in box])

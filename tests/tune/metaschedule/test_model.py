@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from tests.tune.metaschedule.test_strategy import cpu, module, opened, quiet, said  # noqa: F401
+from tests.tune.metaschedule.tasks import cpu, opened
 
 pytestmark = pytest.mark.tvm
 
 
 @pytest.fixture(scope="module")
-def measured(module):  # noqa: F811
+def measured(module):
     """Space, context, decision vectors and TVM's candidates of them."""
     from tests.tune.metaschedule.fakes import ms
 
@@ -80,7 +80,7 @@ def test_mutations_that_no_vector_holds_get_a_score(measured):
     assert scores[0] == scores[1]
 
 
-def test_tvms_evolutionary_search_tunes_with_it(module, tmp_path):  # noqa: F811
+def test_tvms_evolutionary_search_tunes_with_it(module, tmp_path):
     from pruner.tune.metaschedule import cost_model
     from tests.tune.metaschedule.fakes import measuring, ms
 

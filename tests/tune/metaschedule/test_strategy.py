@@ -1,44 +1,12 @@
 """Our search inside TVM's tuning, whose builder and runner are fakes: no process is started."""
 
-import logging
-
 import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
+from tests.tune.metaschedule.tasks import cpu, opened
 
 pytestmark = pytest.mark.tvm
-
-SIZES = {"operator": "matmul", "m": 64, "n": 64, "k": 64, "epilogue": ["relu"]}
-LOG = "tvm.s_tir.meta_schedule"
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    """TVM's logger as it was: pytest hangs nameless handlers, which TVM cannot take, on loggers
-    that do not propagate."""
-    logger = logging.getLogger(LOG)
-    before = logger.level
-    logger.setLevel(logging.INFO)
-    yield
-    for handler in list(logger.handlers):
-        handler.close()
-        logger.removeHandler(handler)
-    logger.propagate = True
-    logger.setLevel(before)
-
-
-@pytest.fixture(scope="module")
-def module():
-    from pruner.tune.workloads import from_operator
-
-    return from_operator(SIZES).module
-
-
-def cpu(mcpu="haswell"):
-    from pruner.tune.tvm_import import load_tvm
-
-    return load_tvm().tvm.target.Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})
 
 
 def small():
@@ -129,19 +97,6 @@ def test_records_of_another_target_do_not_count(module, tmp_path):
     other, _ = tune(module, tmp_path, 6, seed=1, target=cpu("skylake-avx512"))
     assert "count as measured" not in said(tmp_path)
     assert len(set(first) & set(other)) < 6  # another analyzer drafts other programs
-
-
-def opened(module, target):
-    from pruner.tune.metaschedule.session import Session
-    from pruner.tune.metaschedule.task import Task
-    from tests.tune.metaschedule.fakes import ms
-
-    context = ms.TuneContext(
-        mod=module, target=target, space_generator="post-order-apply", num_threads=1, rand_state=1
-    )
-    session = Session(platform=None, analyzer=None, model=None, seed=0)
-    task = Task.of(context)
-    return session.open(task, task.designs(context.generate_design_space())), context
 
 
 class Listening:

@@ -1,0 +1,30 @@
+"""A small task, and TVM's logger as it was."""
+
+import logging
+
+import pytest
+
+SIZES = {"operator": "matmul", "m": 64, "n": 64, "k": 64, "epilogue": ["relu"]}
+LOG = "tvm.s_tir.meta_schedule"
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    """TVM's logger as it was: pytest hangs nameless handlers, which TVM cannot take, on loggers
+    that do not propagate."""
+    logger = logging.getLogger(LOG)
+    before = logger.level
+    logger.setLevel(logging.INFO)
+    yield
+    for handler in list(logger.handlers):
+        handler.close()
+        logger.removeHandler(handler)
+    logger.propagate = True
+    logger.setLevel(before)
+
+
+@pytest.fixture(scope="module")
+def module():
+    from pruner.tune.workloads import from_operator
+
+    return from_operator(SIZES).module

@@ -1,0 +1,20 @@
+"""Targets and spaces of the tests; TVM is imported when they are asked for."""
+
+
+def cpu(mcpu="haswell"):
+    from pruner.tune.tvm_import import load_tvm
+
+    return load_tvm().tvm.target.Target({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})
+
+
+def opened(module, target):
+    from pruner.tune.metaschedule.session import Session
+    from pruner.tune.metaschedule.task import Task
+    from tests.tune.metaschedule.fakes import ms
+
+    context = ms.TuneContext(
+        mod=module, target=target, space_generator="post-order-apply", num_threads=1, rand_state=1
+    )
+    session = Session(platform=None, analyzer=None, model=None, seed=0)
+    task = Task.of(context)
+    return session.open(task, task.designs(context.generate_design_space())), context

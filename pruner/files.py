@@ -16,14 +16,25 @@ METRICS_FILE = "metrics.json"  # of every finished run: the object of its last l
 def write_whole(path: Path) -> Iterator[Path]:
     """Give a file beside `path` to write to; it takes the place of `path` once all went well.
 
-    A reader sees the old file or the new one, never a part; an error leaves the old one.
+    A reader sees the old file or the new one, never a part; an error leaves the old one, and so
+    does a machine that stops: content and name are on the disk before this returns.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield partial
+        _to_disk(partial)
         partial.replace(path)
+        _to_disk(path.parent)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _to_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def jsonable(value: Any) -> Any:

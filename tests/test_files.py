@@ -25,6 +25,20 @@ def test_an_error_while_writing_leaves_the_old_file_and_nothing_beside_it(tmp_pa
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_content_is_on_the_disk_before_the_name_and_the_name_before_it_returns(
+    tmp_path, monkeypatch
+):
+    done = []
+    replace = Path.replace
+    monkeypatch.setattr(
+        files.os, "fsync", lambda fd: done.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
+    )
+    monkeypatch.setattr(Path, "replace", lambda a, b: (done.append("named"), replace(a, b)))
+    with files.write_whole(tmp_path / "a") as partial:
+        partial.write_text("x")
+    assert done == [str(partial), "named", str(tmp_path)]
+
+
 def test_what_json_does_not_know_becomes_plain(tmp_path):
     value = {
         1: float("nan"), "inf": [math.inf, -math.inf, 1.5], "path": Path("a/b"),

@@ -34,6 +34,7 @@ from pruner.data.root import TaskFile
 from pruner.data.tasks import TaskRecords, read_tasks
 from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.features.batch import ProgramFeatures, padded
+from pruner.files import write_whole
 from pruner.program.dag.task_index import TaskIndex, task_index_of
 
 
@@ -181,15 +182,9 @@ def _symbols(part: _Rows) -> np.ndarray:
 
 
 def _write(target: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Write whole or not at all: a reader never sees half a file, a killed run leaves none."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        with partial.open("wb") as handle:
-            np.savez(handle, **arrays)  # type: ignore[arg-type]  # the stub knows one keyword only
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+    with write_whole(target) as partial, partial.open("wb") as handle:
+        np.savez(handle, **arrays)  # type: ignore[arg-type]  # the stub knows one keyword only
 
 
 def reports(files: Sequence[TaskFile], plan: Plan, num_workers: int) -> Iterator[FileReport]:

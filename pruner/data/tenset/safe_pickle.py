@@ -10,8 +10,8 @@ from __future__ import annotations
 import io
 import pickle
 import pickletools
-from collections.abc import Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
 
 from pruner.errors import DataError
 
@@ -73,8 +73,63 @@ def first_line(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0]
 
 
-class _NamedUnpickler(pickle.Unpickler):
-    """Finds nothing but what the table has."""
+def check_keys(payload: bytes) -> None:
+    """Refuse a pickle whose mappings or sets have other keys than text and numbers.
+
+    A tuple of two references to a tuple of two references, and so on, is looked up in a time that
+    doubles with every level. Every name in the file stands for a thing that does nothing.
+    """
+    try:
+        _DryUnpickler(io.BytesIO(payload), {}).load()
+    except DataError:
+        raise
+    except Exception as error:
+        raise DataError(f"damaged pickle ({type(error).__name__}: {first_line(error)})") from error
+
+
+def plain_keys(keys: Iterable[object]) -> None:
+    """Raise `UnsafePickle` where a key is neither text, a number, bytes, a flag nor None."""
+    for key in keys:
+        if type(key) not in _KEYS:
+            raise UnsafePickle(
+                f"refused: a key or a member of a set that is a {type(key).__name__}"
+            )
+
+
+_KEYS = (str, int, float, bool, bytes, type(None))
+
+
+_PYTHON: dict[int, Any] = pickle._Unpickler.dispatch  # that in C has no place to look from
+
+
+def _looking(opcode: bytes, keys: slice) -> tuple[int, Callable[[Any], None]]:
+    """An opcode of the unpickler that looks at keys on its stack before they are looked up."""
+
+    def load(unpickler: Any) -> None:
+        plain_keys(unpickler.stack[keys])
+        _PYTHON[opcode[0]](unpickler)
+
+    return opcode[0], load
+
+
+_SECOND, _EVERY = slice(None, None, 2), slice(None)  # of what lies since the mark
+
+
+class _NamedUnpickler(pickle._Unpickler):
+    """Finds nothing but what the table has, and refuses keys that are not plain."""
+
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
+        **_PYTHON,
+        **dict(
+            (
+                _looking(pickle.SETITEM, slice(-2, -1)),
+                _looking(pickle.SETITEMS, _SECOND),
+                _looking(pickle.DICT, _SECOND),
+                _looking(pickle.ADDITEMS, _EVERY),
+                _looking(pickle.FROZENSET, _EVERY),
+            )
+        ),
+    }
 
     def __init__(self, stream: io.BytesIO, names: Mapping[tuple[str, str], Any]) -> None:
         super().__init__(stream)
@@ -86,5 +141,31 @@ class _NamedUnpickler(pickle.Unpickler):
         except KeyError:
             raise UnsafePickle(f"refused: it names {module}.{name}") from None
 
-    def persistent_load(self, pid: object) -> NoReturn:
+    def persistent_load(self, pid: object) -> Any:
         raise UnsafePickle(f"refused: persistent identifier {pid!r}")
+
+
+class _Nothing(dict[Any, Any]):
+    """Stands for whatever a file names; takes what it is given and keeps none of it."""
+
+    def __new__(cls, *_: object, **__: object) -> _Nothing:
+        return super().__new__(cls)
+
+    def __init__(self, *arguments: object) -> None:
+        for argument in arguments:
+            if isinstance(argument, list | tuple):  # what a set or a mapping would be made of
+                plain_keys(x[0] if isinstance(x, tuple) and len(x) == 2 else x for x in argument)
+
+    def __setstate__(self, _state: object) -> None:
+        pass
+
+    def __setitem__(self, _key: object, _value: object) -> None:
+        pass
+
+
+class _DryUnpickler(_NamedUnpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        return _Nothing
+
+    def persistent_load(self, pid: object) -> Any:
+        return _Nothing()

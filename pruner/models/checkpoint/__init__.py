@@ -1,6 +1,7 @@
 """Checkpoints of this project and of the official release.
 
 * `checkpoint`: weights, normalisation, and what refuses a wrong use
+* `archive`: PyTorch's files as data, nothing in them runs
 * `official`: the release's checkpoints in our PaCM
 * `module_pickle`: pickled modules as plain data
 """

@@ -15,7 +15,11 @@ from typing import Any
 import torch
 
 from pruner.data.tasks import TaskKey
-from pruner.errors import DataError
+from pruner.data.tenset.safe_pickle import first_line
+from pruner.errors import DataError, PrunerError
+from pruner.features.dataflow import NUM_ROWS
+from pruner.files import write_whole
+from pruner.models.checkpoint.archive import load_archive
 from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker, Ranker
 from pruner.models.registry import MODELS, ModelSpec, Trainable
@@ -60,9 +64,9 @@ def save_checkpoint(path: Path, ranker: Ranker, info: CheckpointInfo) -> None:
         "state": _state(ranker),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".part")
-    torch.save(content, partial)
-    partial.replace(path)
+    # into an open file: given a path, torch writes its name into the archive
+    with write_whole(path) as partial, partial.open("wb") as file:
+        torch.save(content, file)
 
 
 def load_checkpoint(
@@ -78,14 +82,41 @@ def load_checkpoint(
     missing, damaged or mismatching file, or another name.
     """
     content = _read(path)
-    fields = {name: content[name] for name in CheckpointInfo.__dataclass_fields__}
-    info = CheckpointInfo(**fields | {"model": ModelSpec.from_content(content["model"])})
+    try:
+        info = _info(content)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path}: not what a checkpoint says about itself ({error!r})") from error
     if feature_version is not None and info.feature_version != feature_version:
         raise DataError(
             f"{path}: made for feature-set version {info.feature_version!r}, this installation "
             f"computes {feature_version!r}; retrain, or check out commit {info.git_commit[:10]}"
         )
-    return _restored(info.model.build(models), content["state"]), info
+    try:
+        return _restored(info.model, content["state"], models), info
+    except PrunerError as error:
+        raise type(error)(f"{path}: {error}") from error
+    except Exception as error:  # arguments and states of every model fail in ways of their own
+        told = first_line(error)
+        raise DataError(
+            f"{path}: its state does not fit a {info.model.name} ({type(error).__name__}: {told})"
+        ) from error
+
+
+def _info(content: Mapping[str, Any]) -> CheckpointInfo:
+    """What a file says about itself; raises KeyError, TypeError or ValueError."""
+    fields = {name: content[name] for name in CheckpointInfo.__dataclass_fields__}
+    info = CheckpointInfo(**fields | {"model": ModelSpec.from_content(content["model"])})
+    for value in (info.feature_version, info.git_commit):
+        if not isinstance(value, str):
+            raise TypeError(f"{value!r:.40} is no text")
+    for mapping in (info.config, info.seen_tasks, info.metrics):
+        if not isinstance(mapping, dict):
+            raise TypeError(f"{mapping!r:.40} is no mapping")
+    if info.dataflow not in NUM_ROWS:
+        raise ValueError(f"dataflow {info.dataflow!r:.40}")
+    if not all(isinstance(tasks, list) for tasks in info.seen_tasks.values()):
+        raise TypeError("seen tasks that are no lists")
+    return info
 
 
 def _state(ranker: Ranker) -> dict[str, Any]:
@@ -102,25 +133,50 @@ def _state(ranker: Ranker) -> dict[str, Any]:
             raise TypeError(f"cannot store a {type(ranker).__name__}")
 
 
-def _restored(model: Trainable, state: Mapping[str, Any]) -> Ranker:
+def _restored(
+    spec: ModelSpec, state: Mapping[str, Any], models: Mapping[str, type[Trainable]]
+) -> Ranker:
     """The model with what `_state` gave."""
+    with torch.device("meta"):  # costs no memory, whatever size the arguments claim
+        model = spec.build(models)
     if isinstance(model, TreeRanker):
         model.load_state(state["booster"])
         return model
-    model.load_state_dict(state["network"])
+    _check_weights(model.state_dict(), state["network"])
+    network = spec.build(models)
+    assert not isinstance(network, TreeRanker)
+    network.load_state_dict(state["network"])
     scaler = ColumnScaler()
+    _check_numbers(state["scaler"])
     scaler.load_state_dict(state["scaler"])
-    return NeuralRanker(model, scaler, relative=state["relative"]).eval()
+    if not isinstance(state["relative"], bool):
+        raise DataError("inputs.relative is neither true nor false")
+    return NeuralRanker(network, scaler, relative=state["relative"]).eval()
+
+
+def _check_weights(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """Raise DataError where weights are not those of the model."""
+    odd = sorted(wanted.keys() ^ found.keys())
+    odd += [k for k in wanted.keys() & found.keys() if wanted[k].shape != found[k].shape]
+    if odd:
+        raise DataError(f"the weights are not those of the model; they differ in {odd[0]}")
+    _check_numbers(found)
+
+
+def _check_numbers(values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        if bool(torch.isnan(value).any()):
+            raise DataError(f"{name} holds values that are not numbers")
 
 
 def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise DataError(f"checkpoint {path} does not exist; train one with train.py")
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
+        content = load_archive(path)
+    except DataError as error:
         raise DataError(
-            f"{path} is not a Pruner checkpoint, or a damaged one; train.py writes them"
+            f"{path} is not a Pruner checkpoint, or a damaged one; train.py writes them ({error})"
         ) from error
     if not isinstance(content, dict) or content.get("format") not in READABLE:
         raise DataError(f"{path} is not a Pruner checkpoint of format 1 or 2")

@@ -15,7 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pruner.data.tenset.safe_pickle import DATA_OPCODES, UnsafePickle, first_line, load_named
+from pruner.data.tenset.safe_pickle import (
+    DATA_OPCODES,
+    UnsafePickle,
+    first_line,
+    load_named,
+    plain_keys,
+)
 from pruner.errors import DataError
 
 MAX_BYTES = 256 * 2**20
@@ -134,6 +140,21 @@ def _parameter(data: object, *_: object) -> Tensor:
     return data
 
 
+def _ordered(*arguments: object) -> OrderedDict[Any, Any]:
+    """``collections.OrderedDict``, which is pickled empty and filled behind."""
+    if arguments:
+        raise UnsafePickle("refused: a mapping with constructor arguments")
+    return OrderedDict()
+
+
+def _set(members: object = ()) -> set[Any]:
+    """``set`` of text and numbers."""
+    if not isinstance(members, list | tuple):
+        raise UnsafePickle("refused: a set that is not made of a list")
+    plain_keys(members)
+    return set(members)
+
+
 def _names() -> dict[tuple[str, str], Any]:
     """What every allowed name becomes; new for every file, so that none can change another's."""
 
@@ -145,8 +166,8 @@ def _names() -> dict[tuple[str, str], Any]:
         ("torch._utils", "_rebuild_tensor_v2"): callable_only(_tensor),
         ("torch._utils", "_rebuild_parameter"): callable_only(_parameter),
         ("torch.storage", "_load_from_bytes"): callable_only(_storage),
-        ("collections", "OrderedDict"): OrderedDict,
-        ("builtins", "set"): set,
-        ("__builtin__", "set"): set,
+        ("collections", "OrderedDict"): callable_only(_ordered),
+        ("builtins", "set"): callable_only(_set),
+        ("__builtin__", "set"): callable_only(_set),
     }
     return table | {key: type(key[1], (InertModule,), {}) for key in MODULE_NAMES}

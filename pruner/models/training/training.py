@@ -15,6 +15,7 @@ from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.loggers import Logger
 
 from pruner.errors import DataError
+from pruner.models.checkpoint.archive import load_archive
 from pruner.models.programs.batch import LabelledBatch
 from pruner.models.training.datamodule import RankingData
 from pruner.models.training.keep_best import KeepBest
@@ -110,14 +111,17 @@ def quiet_lightning() -> Iterator[None]:
             lightning.setLevel(level)
 
 
-def _check_readable(path: Path) -> None:
-    """Raise a DataError where Lightning would fail in the middle of an archive."""
+def _check_readable(path: Path, module: RankingModule) -> None:
+    """Raise a DataError where Lightning would fail in the middle of an archive, or run it."""
     try:
-        torch.load(path, map_location="cpu", weights_only=False)  # a file of our own
-    except Exception as error:
+        found, wanted = load_archive(path)["state_dict"], module.state_dict()
+        fits = {n: v.shape for n, v in found.items()} == {n: v.shape for n, v in wanted.items()}
+    except (DataError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
-            f"{path} is damaged; delete it and resume again: this fit then starts anew"
+            f"{path} is damaged; delete it and resume again: this fit then starts anew ({error})"
         ) from error
+    if not fits:
+        raise DataError(f"{path} is of another model; delete it, or resume the run it belongs to")
 
 
 def fit_network(
@@ -153,10 +157,11 @@ def fit_network(
     }
     last = folder / LAST
     if last.is_file():
-        _check_readable(last)
+        _check_readable(last, module)
     with quiet_lightning():
         trainer = make_trainer(**options)
-        trainer.fit(module, datamodule=data, ckpt_path=str(last) if last.is_file() else None)
+        resumed = str(last) if last.is_file() else None
+        trainer.fit(module, datamodule=data, ckpt_path=resumed, weights_only=True)
     if keep.best is None or keep.best_epoch is None:
         raise RuntimeError("training ended without one validated epoch")
     return FitResult(

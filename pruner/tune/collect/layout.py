@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pruner.files import write_whole
+
 ORIGINS = ("random", "evolved")
 
 
@@ -111,6 +113,5 @@ def write_checksums(out: Path) -> Path:
 def _replace(path: Path, data: bytes) -> None:
     """Write a whole file or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(data)
-    part.replace(path)
+    with write_whole(path) as partial:
+        partial.write_bytes(data)

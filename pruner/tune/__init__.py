@@ -9,6 +9,8 @@
 * `contenders`: networks in the hands of others, timed beside ours
 * `metaschedule`: our search and model inside TVM's own tuning
 * `collect`: records of random and evolved schedules
+* `deploy`: the way out: a tuned network as one library, checked against torch
+* `child`: a job in a process of its own
 * `phases`: where the seconds go
 * `tvm_import`: TVM, imported once
 """

@@ -56,3 +56,19 @@ class Phases:
         self._settle()
         idle = max(0.0, self.elapsed_s - sum(self._seconds.values()))
         return {**self._seconds, IDLE: idle}
+
+
+class Stopwatch:
+    """Seconds of named steps, one after another."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def time(self, step: str) -> Iterator[None]:
+        """Count what happens inside as `step`."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[step] = self.seconds.get(step, 0.0) + time.perf_counter() - start

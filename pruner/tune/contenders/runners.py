@@ -111,12 +111,14 @@ class TvmLibrary:
         start = time.perf_counter()
         loaded = tvm.runtime.load_module(library)
         self._main = machine(loaded, tvm.cpu())["main"]
+        load_s = time.perf_counter() - start
         self._inputs = [tvm.runtime.tensor(array) for array in _arrays(inputs)]
         self.run()
         self.facts = {
             "tvm": tvm.__version__,
             "threads": threads,
             "megabytes": Path(library).stat().st_size / 1e6,
+            "load_s": load_s,
             "ready_s": time.perf_counter() - start,
         }
 

@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import importlib
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from pruner.errors import PrunerError
 from pruner.files import write_whole
+from pruner.tune.child import run_child, told_in_one_line
 from pruner.tune.networks.request import REQUEST, NetworkRequest, lowered_network
 from pruner.tune.networks.source import NetworkSource
 from pruner.tune.networks.tasks import NetworkTask, network_tasks
 from pruner.tune.tvm_import import load_tvm
 
 TASKS, LOG = "tasks.json", "import.log"
-_MISTAKE = 2  # exit code: the last line of the log is for the user
 
 
 def extract_tasks(source: NetworkSource, target_json: str, folder: Path) -> list[NetworkTask]:
@@ -37,15 +35,7 @@ def extract_tasks(source: NetworkSource, target_json: str, folder: Path) -> list
     folder.mkdir(parents=True, exist_ok=True)
     request = NetworkRequest(source=source, target=json.loads(target_json))
     request.save(folder / REQUEST)
-    with (folder / LOG).open("w", encoding="utf-8") as log:
-        command = [sys.executable, "-m", __spec__.name, str(folder / REQUEST)]
-        done = subprocess.run(
-            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, check=False
-        )
-    if done.returncode:
-        lines = (folder / LOG).read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        what = lines[-1] if lines and done.returncode == _MISTAKE else f"exit {done.returncode}"
-        raise PrunerError(f"{what}; {folder / LOG} has the whole output")
+    run_child(__spec__.name, folder / REQUEST, folder / LOG)
     return read_tasks(folder / TASKS)
 
 
@@ -64,11 +54,8 @@ def _row(task: NetworkTask) -> dict[str, Any]:
 
 def _main(path: Path) -> None:
     request = NetworkRequest.read(path)
-    try:
+    with told_in_one_line():
         tasks = network_tasks(lowered_network(request), request.tvm_target())
-    except PrunerError as error:
-        sys.stderr.write(f"\n{error}\n")
-        sys.exit(_MISTAKE)
     with write_whole(path.parent / TASKS) as partial:
         partial.write_text(json.dumps([_row(task) for task in tasks]), encoding="utf-8")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pruner.tune.networks.constants import fold_constants
 
-_REDUCTION = 2  # IterVar.CommReduce
+REDUCTION = 2  # IterVar.CommReduce
 
 
 def lower(module: Any, target: Any) -> Any:
@@ -62,7 +62,7 @@ def _lost_loops(function: Any) -> bool:
     found: list[bool] = []
 
     def look(realize: Any) -> None:
-        if any(int(axis.iter_type) == _REDUCTION for axis in realize.block.iter_vars):
+        if any(int(axis.iter_type) == REDUCTION for axis in realize.block.iter_vars):
             found.extend(not isinstance(value, tirx.Var) for value in realize.iter_values)
 
     walk = importlib.import_module("tvm_ffi").structural_walk

@@ -41,11 +41,10 @@ class NetworkTask:
 def network_tasks(module: Any, target: Any) -> list[NetworkTask]:
     """Distinct tasks of a lowered module, the largest share of the work first."""
     relax = importlib.import_module("tvm.s_tir.meta_schedule.relax_integration")
-    structural_hash = importlib.import_module("tvm_ffi").structural_hash
     found: dict[str, NetworkTask] = {}
     for extracted in relax.extract_tasks(module, target):
         function = normalised(extracted.dispatched[0])
-        key = f"{structural_hash(function) & (1 << 64) - 1:016x}"
+        key = task_key(function)
         weight = int(extracted.weight)
         if key in found:
             weight += found[key].weight
@@ -60,6 +59,12 @@ def network_tasks(module: Any, target: Any) -> list[NetworkTask]:
     total = sum(task.weight * task.flops for task in found.values()) or 1.0
     shared = [replace(task, share=task.weight * task.flops / total) for task in found.values()]
     return sorted(shared, key=lambda task: (-task.share, task.name))
+
+
+def task_key(module: Any) -> str:
+    """The structural hash by which TVM's database knows a normalised module."""
+    found = importlib.import_module("tvm_ffi").structural_hash(module)
+    return f"{found & (1 << 64) - 1:016x}"
 
 
 def short_name(name: str) -> str:

@@ -21,6 +21,8 @@ from pruner.tune.run.setup import prepare
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import Workload
 
+CANDIDATES = "candidates"  # programs of a run that only compiles
+
 
 def tune(
     workloads: Workload | Sequence[Workload],
@@ -153,7 +155,7 @@ def _compile(tasks: Sequence[LiveTask], options: TuneOptions, context: RunContex
         for position, (candidate, outcome) in enumerate(zip(candidates, outcomes, strict=True)):
             done += 1
             row = _compiled(candidate, outcome, context.phases.elapsed_s)
-            text = context.folder / "candidates" / f"{done}.py"
+            text = context.folder / CANDIDATES / f"{done}.py"
             text.parent.mkdir(exist_ok=True)
             text.write_text(candidate.schedule.mod.script(), encoding="utf-8")
             journal.append(

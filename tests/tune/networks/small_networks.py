@@ -52,5 +52,30 @@ def encoder():
     return Bert(sizes, 6, vocabulary=50).eval(), (torch.randint(0, 50, (1, 6)),)
 
 
+class NoArithmetic(nn.Module):
+    """Gather, softmax, reshape; two outputs, one inside a list."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(20, 6)
+
+    def forward(self, x):
+        rows = self.table(x)
+        return torch.softmax(rows, -1), [rows.reshape(3, 8)]
+
+
+def two_outputs():
+    torch.manual_seed(0)
+    return NoArithmetic().eval(), (torch.randint(0, 20, (1, 4)),)
+
+
+def faint():
+    """Outputs of a billionth."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 8, bias=False))
+    network[2].weight.data *= 1e-9
+    return network.eval(), (torch.randn(4, 16),)
+
+
 def broken():
     return "no network"

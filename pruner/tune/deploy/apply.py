@@ -1,0 +1,173 @@
+"""Records applied to a lowered network: measured ones first, then drafted ones, and counted.
+
+TVM looks a function up by its structural hash and leaves it as it is where it finds none, without a
+word; and it takes records of any target. So what must have been found is counted here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pruner.errors import PrunerError
+from pruner.tune.networks.lowering import REDUCTION
+from pruner.tune.networks.tasks import task_key
+from pruner.tune.run.database import RECORDS, Database
+from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import normalised
+
+_THREADS = 256  # of a block that no rule schedules
+_ALONE = ("global_symbol", "main")  # as TVM extracts a function
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """How many tasks got a schedule from each database, how many from TVM's rules (on GPUs only),
+    and which functions none. A task is a distinct function, however often it is called."""
+
+    by_source: Mapping[str, int]
+    by_rules: int
+    untouched: Sequence[str]
+
+
+def same_target(one: Any, other: Any) -> bool:
+    """Whether two of TVM's targets say the same, in whatever order."""
+    return bool(json.loads(str(one)) == json.loads(str(other)))
+
+
+def recorded_keys(folder: Path, target: Any) -> set[str]:
+    """Keys of the tasks with records in a database; empty where there is none.
+
+    Raises:
+        PrunerError: a record of another target, which TVM would apply all the same.
+    """
+    if not (folder / RECORDS).is_file():
+        return set()
+    records = Database(folder).tvm_database.get_all_tuning_records()
+    others = [str(record.target) for record in records if not same_target(record.target, target)]
+    if others:
+        raise PrunerError(
+            f"{folder}: holds records of another target, {min(others)}; the network is built for "
+            f"{target}; give each target a folder of its own"
+        )
+    return {task_key(record.workload.mod) for record in records}
+
+
+def keys_of(module: Any) -> dict[str, str]:
+    """Every TIR function of a lowered network: the key of its task by its name."""
+    tvm = load_tvm().tvm
+    return {
+        name: task_key(normalised(tvm.IRModule({"main": function.with_attr(*_ALONE)})))
+        for name, function in _functions(module).items()
+    }
+
+
+def check_tasks(found: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+    """Raise unless the keys `found` (by function) are those of the tuned tasks (key by task).
+
+    Raises:
+        PrunerError: they differ, so records would be lost; it says which.
+    """
+    lost = sorted(name for name, key in wanted.items() if key not in found.values())
+    new = sorted(name for name, key in found.items() if key not in wanted.values())
+    if lost or new:
+        what = [f"{len(lost)} tuned tasks are gone ({', '.join(lost[:3])})"] if lost else []
+        what += [f"{len(new)} functions are new ({', '.join(new[:3])})"] if new else []
+        raise PrunerError(
+            f"the network is not the one that was tuned: {'; '.join(what)}; its definition, or the "
+            "versions of torch or TVM, have changed since: tune it again"
+        )
+
+
+def apply_records(
+    module: Any, target: Any, sources: Mapping[str, Path], *, by_rules: bool
+) -> tuple[Any, Applied]:
+    """Schedules from the databases of `sources` in their order; what one gave no other changes.
+
+    ``by_rules``: TVM's own rules for what is left, without which no GPU builds it.
+
+    Raises:
+        PrunerError: a database has a record of a task of the network that was not applied, or
+            records of another target.
+    """
+    keys, counts, done = keys_of(module), dict[str, int](), set[str]()
+    for name, folder in sources.items():
+        recorded = recorded_keys(folder, target) & set(keys.values())
+        if recorded:
+            module = _applied(module, target, folder)
+        scheduled = {keys[function] for function in _scheduled(module)}
+        if recorded - scheduled:
+            lost = sorted(f for f, key in keys.items() if key in recorded - scheduled)
+            raise PrunerError(
+                f"{folder}: TVM did not apply the records of {', '.join(lost[:3])} "
+                f"({len(recorded - scheduled)} of {len(recorded)} tasks); "
+                "the database is damaged or of another version of TVM"
+            )
+        counts[name], done = len(scheduled - done), scheduled
+    if by_rules:
+        module = _by_rules(module, target)
+    now = set(_scheduled(module))
+    others = len({keys[function] for function in now} - done)
+    untouched = sorted(set(keys) - now)
+    return module, Applied(by_source=counts, by_rules=others, untouched=untouched)
+
+
+def _applied(module: Any, target: Any, folder: Path) -> Any:
+    tvm = load_tvm().tvm
+    passes = importlib.import_module("tvm.relax").transform
+    database = Database(folder).tvm_database
+    with target, database, tvm.transform.PassContext(opt_level=3):
+        return passes.MetaScheduleApplyDatabase()(module)
+
+
+def _by_rules(module: Any, target: Any) -> Any:
+    """DLight's schedules for functions without one, threads alone where none of its rules fits."""
+    tvm, dlight = load_tvm().tvm, importlib.import_module("tvm.s_tir.dlight")
+    passes, rules = importlib.import_module("tvm.relax").transform, dlight.gpu
+    kinds = (rules.Matmul, rules.GEMV, rules.Reduction, rules.GeneralReduction, rules.Fallback)
+    steps = [
+        passes.RewriteDataflowReshape(),  # views need no schedule
+        passes.DeadCodeElimination(),
+        dlight.ApplyDefaultSchedule(*[kind() for kind in kinds]),
+    ]
+    with target:
+        module = tvm.transform.Sequential(steps)(module)
+    for name in set(_functions(module)) - set(_scheduled(module)):
+        module[name] = _threaded(module[name])
+    return module
+
+
+def _threaded(function: Any) -> Any:
+    """Every block a kernel of its own, its spatial loops shared among threads.
+
+    TVM's pass for it, ``DefaultGPUSchedule``, fails on any function with a root block in 0.27, and
+    DLight leaves out blocks that simplification bound to constants.
+    """
+    tvm, s_tir, _, _ = load_tvm()
+    schedule = s_tir.Schedule(tvm.IRModule({"main": function}))
+    for block in schedule.get_child_blocks(schedule.get_sblock("root")):
+        kinds = [int(axis.iter_type) for axis in schedule.get(block).iter_vars]
+        spatial = kinds.index(REDUCTION) if REDUCTION in kinds else len(kinds)
+        loops = schedule.get_loops(block)[:spatial] or [schedule.add_unit_loop(block)]
+        outer, inner = schedule.split(schedule.fuse(*loops), [None, _THREADS])
+        schedule.bind(outer, "blockIdx.x")
+        schedule.bind(inner, "threadIdx.x")
+    return schedule.mod["main"].with_attr("tirx.is_scheduled", True)
+
+
+def _functions(module: Any) -> dict[str, Any]:
+    tirx = load_tvm().tirx
+    pairs = module.functions_items()
+    return {var.name_hint: f for var, f in pairs if isinstance(f, tirx.PrimFunc)}
+
+
+def _scheduled(module: Any) -> list[str]:
+    return [
+        name
+        for name, function in _functions(module).items()
+        if function.attrs is not None and "tirx.is_scheduled" in function.attrs
+    ]

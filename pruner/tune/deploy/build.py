@@ -1,0 +1,158 @@
+"""One library out of a network and the records of its tasks, in a child process.
+
+Run as ``python -m pruner.tune.deploy.build REQUEST``, REQUEST being the JSON file of a
+:class:`BuildRequest`. Beside the library it can leave inputs and what torch computes from them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.errors import PrunerError
+from pruner.files import write_json, write_whole
+from pruner.tune.child import run_child, told_in_one_line
+from pruner.tune.contenders.inputs import inputs_of
+from pruner.tune.contenders.runners import Eager, OnnxRuntime
+from pruner.tune.deploy.apply import Applied, apply_records, check_tasks, keys_of
+from pruner.tune.networks.request import NetworkRequest, lowered_network
+from pruner.tune.networks.source import NetworkSource
+from pruner.tune.phases import Stopwatch
+from pruner.tune.tvm_import import load_tvm
+
+INPUTS, EXPECTED = "inputs.npz", "expected.npz"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildRequest:
+    """What is built of which network, from which records.
+
+    ``network`` is the file of a :class:`NetworkRequest`, ``tasks`` names the keys that its
+    functions must have, ``sources`` are databases by name, the first one first. ``reference``:
+    also write inputs and the outputs that torch (onnxruntime for an ONNX file) has for them, into
+    the folder of the library.
+    """
+
+    network: str
+    tasks: Mapping[str, str]
+    sources: Mapping[str, str]
+    library: str
+    reference: bool = True
+    threads: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """The library, what is in it, and the seconds that each step took."""
+
+    library: Path
+    applied: Applied
+    size_bytes: int
+    seconds: Mapping[str, float]
+    notes: Sequence[str] = field(default_factory=list)
+
+
+def build_network(request: BuildRequest, log: Path) -> Built:
+    """Build in a child process whose output goes to `log`.
+
+    Raises:
+        PrunerError: the network is not the one that was tuned, records were not applied, or are of
+            another target; in one line.
+    """
+    asked, library = log.with_suffix(".json"), Path(request.library)
+    write_json(asked, asdict(request), indent=1)
+    run_child(__spec__.name, asked, log)
+    found = json.loads(_result(library).read_text(encoding="utf-8"))
+    _result(library).unlink()
+    asked.unlink()
+    return Built(**{**found, "library": library, "applied": Applied(**found["applied"])})
+
+
+def _result(library: Path) -> Path:
+    return library.with_suffix(".built.json")
+
+
+def build_here(request: BuildRequest) -> Built:
+    """Build in this process. Raises like :func:`build_network`."""
+    library, watch, notes = Path(request.library), Stopwatch(), list[str]()
+    network = NetworkRequest.read(Path(request.network))
+    library.parent.mkdir(parents=True, exist_ok=True)
+    with watch.time("import"):
+        module, target = lowered_network(network), network.tvm_target()
+        check_tasks(keys_of(module), request.tasks)
+    with watch.time("apply"):
+        sources = {name: Path(folder) for name, folder in request.sources.items()}
+        by_rules = target.kind.name != "llvm"
+        module, applied = apply_records(module, target, sources, by_rules=by_rules)
+    with watch.time("build"):
+        executable = compiled(module, target)
+    with watch.time("export"):
+        partial = library.with_name(f".{library.name}")  # whose suffix says the format
+        executable.export_library(str(partial))
+        partial.replace(library)
+    if request.reference:
+        with watch.time("reference"):
+            notes += write_reference(network.source, library.parent, request.threads)
+    return Built(
+        library=library,
+        applied=applied,
+        size_bytes=library.stat().st_size,
+        seconds=watch.seconds,
+        notes=notes,
+    )
+
+
+def _main(path: Path) -> None:
+    request = BuildRequest(**json.loads(path.read_text(encoding="utf-8")))
+    with told_in_one_line():
+        built = build_here(request)
+    write_json(_result(built.library), asdict(built))
+
+
+def compiled(module: Any, target: Any) -> Any:
+    """TVM's executable of a lowered module whose functions are scheduled; lowered no second time.
+
+    Raises:
+        PrunerError: TVM cannot build it, in one line.
+    """
+    tvm, relax = load_tvm().tvm, importlib.import_module("tvm.relax")
+    backend = "cuda" if target.kind.name == "cuda" else "cpu_generic"
+    steps = importlib.import_module(f"tvm.relax.backend.{backend}.pipeline")
+    passes = steps.dataflow_lower_passes(target) + steps.finalize_passes(target)
+    try:
+        with target:
+            return relax.build(module, target, relax_pipeline=tvm.transform.Sequential(passes))
+    except Exception as error:  # compilers raise kinds of their own
+        lines = str(error).strip().splitlines() or [repr(error)]
+        raise PrunerError(f"the network could not be built: {lines[-1]}") from error
+
+
+def write_reference(source: NetworkSource, folder: Path, threads: int) -> list[str]:
+    """Write inputs and expected outputs; lines that say why there are none."""
+    inputs = folder / INPUTS
+    _save(inputs, inputs_of(source))
+    given: dict[str, Any] = {"source": asdict(source), "inputs": str(inputs), "threads": threads}
+    try:
+        onnx = source.path is not None and source.path.suffix == ".onnx"
+        runner = OnnxRuntime(**given) if onnx else Eager(**given)
+    except ImportError as error:
+        return [f"outputs are not checked: {error}"]
+    _save(folder / EXPECTED, runner.outputs(runner.run()))
+    return []
+
+
+def _save(path: Path, arrays: Sequence[NDArray[Any]]) -> None:
+    with write_whole(path) as partial, partial.open("wb") as file:
+        np.savez(file, *arrays)
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]))

@@ -1,0 +1,91 @@
+"""The tuned kernels of single operators: a library each, and its source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pruner.errors import DataError
+from pruner.tune.deploy.apply import recorded_keys
+from pruner.tune.networks.tasks import task_key
+from pruner.tune.run.database import Database
+from pruner.tune.run.journal import JOURNAL_FILE, read_trials
+from pruner.tune.run.tuning import CANDIDATES, kernel_path
+from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import Workload, from_file
+
+_LLVM = {"ll": "ll", "s": "asm"}  # suffix: TVM's word
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """A task's program: ``library`` to load, ``sources`` to read (CUDA, or LLVM and assembly)."""
+
+    task: str
+    library: Path
+    sources: Sequence[Path]
+
+
+def deploy_kernels(
+    folder: Path, workloads: Sequence[Workload], target: Any, database: Path | None = None
+) -> list[Kernel]:
+    """Libraries and sources of every task's best program, in ``kernels/`` of the run folder.
+
+    Of a run that only compiled: of what its search chose first. Tasks without program are left out.
+
+    Raises:
+        PrunerError: no task has a program, or records of another target.
+    """
+    found = _measured(workloads, target, database or folder) or _chosen(folder, workloads)
+    if not found:
+        raise DataError(
+            f"{folder}: no task has a program that ran or was compiled; tune it longer: "
+            f"python tune.py resume={folder} budget.trials=..."
+        )
+    return [_exported(folder, name, module, target) for name, module in found.items()]
+
+
+def _measured(workloads: Sequence[Workload], target: Any, folder: Path) -> Mapping[str, Any]:
+    recorded = recorded_keys(folder, target)
+    if not recorded:
+        return {}
+    database = Database(folder)
+    return {
+        task.name: database.best(task.module, target)
+        for task in workloads
+        if task_key(task.module) in recorded
+    }
+
+
+def _chosen(folder: Path, workloads: Sequence[Workload]) -> Mapping[str, Any]:
+    """The first program of every task that compiled, of a run that measured nothing."""
+    first: dict[str, int] = {}
+    for trial in read_trials(folder / JOURNAL_FILE):
+        if trial.compiled_only and trial.error is None:
+            first.setdefault(trial.task, trial.trial)
+    known = [task.name for task in workloads if task.name in first]
+    return {name: _program(folder / CANDIDATES / f"{first[name]}.py") for name in known}
+
+
+def _program(path: Path) -> Any:
+    (program,) = from_file(path)
+    return program.module
+
+
+def _exported(folder: Path, name: str, module: Any, target: Any) -> Kernel:
+    library = kernel_path(folder, name)
+    library.parent.mkdir(exist_ok=True)
+    compiled = load_tvm().tvm.compile(module, target=target)
+    compiled.export_library(str(library))
+    if target.kind.name == "llvm":
+        texts = {k: compiled.mod.inspect_source(word) for k, word in _LLVM.items()}
+    else:
+        texts = {"cu": "\n".join(part.inspect_source() for part in compiled.mod.imports)}
+    sources = []
+    for suffix, text in texts.items():
+        path = library.with_suffix(f".{suffix}")
+        path.write_text(text, encoding="utf-8")
+        sources.append(path)
+    return Kernel(task=name, library=library, sources=sources)

@@ -1,0 +1,281 @@
+"""The tuned network of a run folder: drafted where nothing was measured, built, checked, timed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pruner.errors import DataError, PrunerError
+from pruner.files import write_json
+from pruner.models.analyzer.analyzer import Analyzer
+from pruner.progress import Tell, silent
+from pruner.tune.contenders.lineup import OURS, line_up
+from pruner.tune.contenders.race import RaceSettings, outputs_error, race
+from pruner.tune.deploy.apply import recorded_keys, same_target
+from pruner.tune.deploy.build import EXPECTED, INPUTS, BuildRequest, Built, build_network
+from pruner.tune.measure.machine import missing_device
+from pruner.tune.measure.measurer import Platform
+from pruner.tune.measure.numerics import TOLERANCE
+from pruner.tune.networks import drafted
+from pruner.tune.networks.extraction import TASKS, read_tasks
+from pruner.tune.networks.request import REQUEST, NetworkRequest
+from pruner.tune.networks.tasks import NetworkTask
+from pruner.tune.phases import Stopwatch
+
+DEPLOY_FILE, LIBRARY, LOADER, LOG = "deploy.json", "network.so", "run_network.py", "deploy.log"
+MEASURED, DRAFTED = "measured", "drafted"
+_WORK = "deploy"  # of a run folder: inputs, expected outputs, logs
+_RACE = RaceSettings(rounds=10, turn_s=0.5, most_s=20.0)
+
+_LOADER = '''"""Run the tuned network with TVM's runtime alone; pip install apache-tvm numpy."""
+import os; os.environ["TVM_USE_RUNTIME_LIB"] = "1"  # noqa: E702
+import numpy, tvm
+from tvm.runtime.vm import VirtualMachine
+folder = os.path.dirname(os.path.abspath(__file__))
+main = VirtualMachine(tvm.runtime.load_module(f"{folder}/network.so"), tvm.{device}())["main"]
+inputs = numpy.load(f"{folder}/deploy/inputs.npz")  # or yours: arrays of these shapes and types
+result = main(*[tvm.runtime.tensor(inputs[name], tvm.{device}()) for name in inputs.files])
+outputs = [result] if hasattr(result, "numpy") else list(result)
+print(*[(output.shape, output.dtype, output.numpy().ravel()[:4]) for output in outputs])
+'''
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployed:
+    """A network as one library with its weights.
+
+    ``applied``: tasks with a measured schedule; ``drafted``: with one that nobody measured;
+    ``by_rules``: with TVM's own, on GPUs; ``untouched`` functions have none (views of the same
+    memory, and on CPUs what has no program). ``relative_error`` against torch and ``latencies_s``
+    are None and empty where it cannot run here, which ``notes`` say.
+    """
+
+    library: Path
+    target: str
+    threads: int
+    tasks: int
+    applied: int
+    drafted: int
+    by_rules: int
+    untouched: Sequence[str]
+    size_bytes: int
+    seconds: Mapping[str, float]
+    relative_error: float | None = None
+    latencies_s: Sequence[float] = ()
+    load_s: float | None = None
+    notes: Sequence[str] = ()
+
+    def row(self) -> dict[str, Any]:
+        """What ``deploy.json`` holds; the spread is from the first to the ninth decile."""
+        latency_s = None
+        if len(self.latencies_s):
+            low_s, median_s, high_s = np.quantile(self.latencies_s, [0.1, 0.5, 0.9])
+            latency_s = {
+                "median": median_s,
+                "min": min(self.latencies_s),
+                "spread": [low_s, high_s],
+                "all": list(self.latencies_s),
+            }
+        return {
+            "library": str(self.library),
+            "target": self.target,
+            "threads": self.threads,
+            "tasks": self.tasks,
+            "applied": self.applied,
+            "drafted": self.drafted,
+            "by_rules": self.by_rules,
+            "untouched": len(self.untouched),
+            "untouched_functions": list(self.untouched),
+            "relative_error": self.relative_error,
+            "latency_s": latency_s,
+            "load_s": self.load_s,
+            "size_bytes": self.size_bytes,
+            "seconds": dict(self.seconds),
+            "notes": list(self.notes),
+        }
+
+
+def deploy_network(
+    folder: Path,
+    platform: Platform,
+    analyzer: Analyzer | None,
+    *,
+    database: Path | None = None,
+    draft: bool = True,
+    seed: int = 0,
+    tell: Tell = silent,
+) -> Deployed:
+    """Build the network of a run folder; all that came of it lies there, ``deploy.json`` too.
+
+    `database`: TVM's records, by default in the folder itself. ``draft=False``: tasks without
+    records get no schedule (TVM's rules on GPUs).
+
+    Raises:
+        PrunerError: not the folder of a network, nothing to apply, records of another target, a
+            network that changed since, or outputs that are wrong.
+    """
+    tasks, request = _opened(folder)
+    database = database or folder
+    target, watch = request.tvm_target(), Stopwatch()
+    _check_platform(platform, target)
+    measured = recorded_keys(database, target) & {task.key for task in tasks}
+    if not measured and not draft:
+        raise PrunerError(
+            f"{folder}: no task of this network has a measured program; tune it longer, or deploy "
+            "drafted ones with draft=true"
+        )
+    tell(f"{len(measured)} of {len(tasks)} tasks have measured programs")
+    sources = {MEASURED: str(database)} if measured else {}
+    if draft:
+        with watch.time("draft"):
+            sources[DRAFTED] = str(
+                _draft_rest(folder, tasks, measured, platform, analyzer, seed, tell)
+            )
+    work = folder / _WORK
+    asked = BuildRequest(
+        network=str(folder / REQUEST),
+        tasks={task.name: task.key for task in tasks},
+        sources=sources,
+        library=str(work / LIBRARY),
+        threads=platform.cores,
+    )
+    tell("importing and building the network")
+    built = build_network(asked, folder / LOG)
+    deployed = _summary(folder, request, tasks, measured, built, platform, watch)
+    return _checked(folder, deployed, platform, watch, tell)
+
+
+def _opened(folder: Path) -> tuple[list[NetworkTask], NetworkRequest]:
+    if not (folder / REQUEST).is_file():
+        raise DataError(f"{folder}: no {REQUEST} there; name the run folder of a network")
+    if not (folder / TASKS).is_file():
+        raise DataError(f"{folder}: no {TASKS}, its import did not end; start a new run")
+    return read_tasks(folder / TASKS), NetworkRequest.read(folder / REQUEST)
+
+
+def _check_platform(platform: Platform, target: Any) -> None:
+    if not same_target(platform.target, target):
+        raise PrunerError(
+            f"this network was tuned for {target}, not for {platform.target}; leave platform= and "
+            "target= out"
+        )
+
+
+def _draft_rest(
+    folder: Path,
+    tasks: Sequence[NetworkTask],
+    measured: set[str],
+    platform: Platform,
+    analyzer: Analyzer | None,
+    seed: int,
+    tell: Tell,
+) -> Path:
+    """The database of drafted schedules, made now for tasks that are in none."""
+    place = folder / drafted.FOLDER
+    known = recorded_keys(place, platform.target) | measured
+    rest = [t.workload for t in tasks if t.key not in known and not drafted.is_view(t.module)]
+    if rest:
+        drafted.draft_tasks(rest, platform, analyzer, place, seed=seed, tell=tell)
+    return place
+
+
+def _summary(
+    folder: Path,
+    request: NetworkRequest,
+    tasks: Sequence[NetworkTask],
+    measured: set[str],
+    built: Built,
+    platform: Platform,
+    watch: Stopwatch,
+) -> Deployed:
+    """Counted and put in its place. Raises `PrunerError` where records were lost."""
+    applied = built.applied.by_source.get(MEASURED, 0)
+    if applied != len(measured):
+        raise PrunerError(
+            f"{folder}: {applied} tasks got their records, {len(measured)} have some; the network "
+            "was lowered differently than when it was tuned"
+        )
+    library = folder / LIBRARY
+    built.library.replace(library)
+    device = "cpu" if platform.device == "cpu" else "cuda"
+    (folder / LOADER).write_text(_LOADER.replace("{device}", device), encoding="utf-8")
+    return Deployed(
+        library=library,
+        target=str(request.tvm_target()),
+        threads=platform.cores,
+        tasks=len(tasks),
+        applied=applied,
+        drafted=built.applied.by_source.get(DRAFTED, 0),
+        by_rules=built.applied.by_rules,
+        untouched=built.applied.untouched,
+        size_bytes=built.size_bytes,
+        seconds={**watch.seconds, **built.seconds},
+        notes=built.notes,
+    )
+
+
+def _checked(
+    folder: Path, deployed: Deployed, platform: Platform, watch: Stopwatch, tell: Tell
+) -> Deployed:
+    """Run in a process of its own where it can run; compared with torch; ``deploy.json`` written.
+
+    Raises:
+        PrunerError: it does not run, or its outputs are wrong.
+    """
+    notes = list(deployed.notes)
+    reason = missing_device(platform)
+    if reason is None and platform.device != "cpu":
+        reason = "networks are run on CPUs so far"
+    if platform.address is not None:
+        reason = "the device is behind a tracker"
+    changes: dict[str, Any] = {}
+    if reason is None:
+        tell("running it with TVM's runtime")
+        with watch.time("run"):
+            changes = _run(folder, deployed)
+    else:
+        notes.append(f"compiled but not run: {reason}")
+    seconds = {**deployed.seconds, **watch.seconds}
+    deployed = replace(deployed, **changes, notes=notes, seconds=seconds)
+    write_json(folder / DEPLOY_FILE, deployed.row(), indent=1)
+    error = deployed.relative_error
+    if error is not None and not error <= TOLERANCE["float32"]:
+        raise PrunerError(
+            f"{deployed.library}: its outputs differ from torch's by {error:.3g} of the largest; "
+            "do not use it"
+        )
+    return deployed
+
+
+def _run(folder: Path, deployed: Deployed) -> dict[str, Any]:
+    """Error, seconds of every run and of loading, from a fresh process."""
+    work = folder / _WORK
+    contenders = line_up(
+        NetworkRequest.read(folder / REQUEST).source,
+        [],
+        {OURS: deployed.library},
+        inputs=work / INPUTS,
+        threads=deployed.threads,
+    )
+    (ours,) = race(contenders, work, _RACE)
+    if ours.error is not None:
+        raise PrunerError(f"{deployed.library}: it was built but does not run: {ours.error}")
+    found: dict[str, Any] = {"latencies_s": ours.latencies_s, "load_s": ours.facts["load_s"]}
+    expected = work / EXPECTED
+    if expected.is_file():
+        found["relative_error"] = outputs_error(work / f"{OURS}-outputs.npz", expected)
+    return found
+
+
+def read_deployed(folder: Path) -> dict[str, Any]:
+    """The content of ``deploy.json``. Raises `DataError` where there is none."""
+    path = folder / DEPLOY_FILE
+    if not path.is_file():
+        raise DataError(f"{folder}: not deployed yet; run: python deploy.py run={folder}")
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found

@@ -1,0 +1,149 @@
+"""A network as one library computes what torch does, in this process and in a fresh one."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pruner.errors import PrunerError
+from pruner.places import conf_folder
+from pruner.program.device import load_device
+
+pytestmark = pytest.mark.tvm
+HERE = "tests.tune.networks.small_networks"
+
+
+@pytest.fixture(scope="module")
+def platform():
+    from pruner.tune.measure.machine import make_platform
+
+    return make_platform(load_device(conf_folder() / "platform" / "cpu-sse4.yaml"))
+
+
+def prepared(name, platform, folder):
+    """A run folder as extraction leaves it, made in this process."""
+    import json
+
+    from pruner.tune.networks.extraction import TASKS, _row
+    from pruner.tune.networks.request import REQUEST, NetworkRequest, lowered_network
+    from pruner.tune.networks.source import NetworkSource
+    from pruner.tune.networks.tasks import network_tasks
+
+    source = NetworkSource(name=f"{HERE}:{name}")
+    request = NetworkRequest(source=source, target=json.loads(platform.target_json))
+    request.save(folder / REQUEST)
+    tasks = network_tasks(lowered_network(request), request.tvm_target())
+    rows = json.dumps([_row(task) for task in tasks])
+    (folder / TASKS).write_text(rows, encoding="utf-8")
+    return tasks
+
+
+@pytest.fixture
+def in_process(monkeypatch):
+    """No child process for the build: what is tested is what happens in it."""
+    from pruner.tune.deploy import build, network
+
+    monkeypatch.setattr(network, "build_network", lambda request, _: build.build_here(request))
+
+
+BLOCKED = """
+import sys, runpy
+sys.modules["torch"] = sys.modules["pruner"] = None
+found = runpy.run_path(sys.argv[1])
+import numpy
+numpy.savez(sys.argv[2], *[output.numpy() for output in found["outputs"]])
+"""
+
+
+@pytest.mark.parametrize("name", ["one_image", "two_outputs", "faint"])
+def test_a_deployed_network_runs_without_torch(name, platform, tmp_path, in_process):
+    """Folded norms, several outputs, reshapes alone, outputs of a billionth; measured and drafted
+    records, and the loader of the run folder with torch and this package out of reach."""
+    from pruner.tune.contenders.race import outputs_error
+    from pruner.tune.deploy import network
+    from pruner.tune.run.database import Database
+    from pruner.tune.tvm_import import load_tvm
+
+    tasks = prepared(name, platform, tmp_path)
+    measured = [task for task in tasks if task.tuned][:2]
+    for task in measured:
+        schedule = load_tvm().s_tir.Schedule(task.module)
+        block = schedule.get_child_blocks(schedule.get_sblock("root"))[0]
+        schedule.annotate(block, "mark", "a trace must not be empty")
+        Database(tmp_path).commit(task.module, schedule, (1.0,), platform.target)
+    deployed = network.deploy_network(tmp_path, platform, None)
+    assert (deployed.applied, deployed.tasks) == (len(measured), len(tasks))
+    assert deployed.applied + deployed.drafted + len(deployed.untouched) == len(tasks)
+    assert deployed.relative_error < 1e-5
+    assert min(deployed.latencies_s) > 0
+    assert network.read_deployed(tmp_path)["latency_s"]["median"] > 0
+
+    found = tmp_path / "found.npz"
+    command = [sys.executable, "-c", BLOCKED, str(tmp_path / network.LOADER), str(found)]
+    done = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    expected = tmp_path / "deploy" / "expected.npz"
+    assert outputs_error(found, expected) < 1e-5
+    with np.load(expected) as arrays:
+        scale = max(np.abs(arrays[n]).max() for n in arrays.files)
+        assert (scale < 1e-7) == (name == "faint")
+        assert len(arrays.files) == (2 if name == "two_outputs" else 1)
+
+
+def test_wrong_outputs_are_an_error(platform, tmp_path, in_process, monkeypatch):
+    from pruner.tune.deploy import network
+
+    prepared("faint", platform, tmp_path)
+    monkeypatch.setattr(
+        network, "_run", lambda *_: {"relative_error": 0.5, "latencies_s": [1.0], "load_s": 1.0}
+    )
+    with pytest.raises(PrunerError, match=r"differ from torch's by 0.5"):
+        network.deploy_network(tmp_path, platform, None)
+    assert network.read_deployed(tmp_path)["relative_error"] == 0.5
+
+
+def test_what_is_not_as_it_was_is_told_in_one_line(platform, tmp_path, in_process):
+    import json
+
+    from pruner.tune.deploy.network import deploy_network
+    from pruner.tune.networks.extraction import TASKS
+
+    with pytest.raises(PrunerError, match=r"no network\.json there"):
+        deploy_network(tmp_path, platform, None)
+    prepared("faint", platform, tmp_path)
+    with pytest.raises(PrunerError, match="no task of this network has a measured program"):
+        deploy_network(tmp_path, platform, None, draft=False)
+    from pruner.tune.tvm_import import load_tvm
+
+    target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 7})
+    with pytest.raises(PrunerError, match="was tuned for"):
+        deploy_network(tmp_path, replace(platform, target=target), None)
+    rows = json.loads((tmp_path / TASKS).read_text(encoding="utf-8"))
+    rows[0]["key"] = "0" * 16
+    (tmp_path / TASKS).write_text(json.dumps(rows), encoding="utf-8")
+    with pytest.raises(PrunerError, match="not the one that was tuned: 1 tuned tasks are gone"):
+        deploy_network(tmp_path, platform, None)
+    (tmp_path / TASKS).unlink()
+    with pytest.raises(PrunerError, match="its import did not end"):
+        deploy_network(tmp_path, platform, None)
+
+
+@pytest.mark.slow
+def test_the_build_is_a_child_whose_mistakes_are_one_line(platform, tmp_path):
+    from pruner.tune.deploy.build import BuildRequest, build_network
+
+    tasks = prepared("faint", platform, tmp_path)
+    request = BuildRequest(
+        network=str(tmp_path / "network.json"),
+        tasks={task.name: task.key for task in tasks},
+        sources={},
+        library=str(tmp_path / "work" / "network.so"),
+    )
+    built = build_network(request, tmp_path / "deploy.log")
+    assert built.library.is_file()
+    assert built.size_bytes == built.library.stat().st_size
+    assert set(built.seconds) == {"import", "apply", "build", "export", "reference"}
+    with pytest.raises(PrunerError, match=r"1 tuned tasks are gone.*deploy.log has the whole"):
+        build_network(replace(request, tasks={**request.tasks, "x": "0"}), tmp_path / "deploy.log")

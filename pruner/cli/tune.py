@@ -2,6 +2,8 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,10 @@ from omegaconf import DictConfig
 from pruner.cli.shared import loggers
 from pruner.cli.shared.door import run_door
 from pruner.cli.shared.options import build, choice, own_models, plain
-from pruner.cli.shared.output import say
+from pruner.cli.shared.output import print_result, say
 from pruner.cli.shared.runs import new_run_folder, resumed_config, save_config
+from pruner.cli.tuning.interrupts import Interrupts
+from pruner.cli.tuning.live import Show, network_display
 from pruner.errors import PrunerError
 from pruner.files import load_metrics, save_metrics
 from pruner.models.adaptation.warm import Scratch
@@ -27,6 +31,8 @@ from pruner.tune.measure.machine import local_platform, make_platform, missing_d
 from pruner.tune.measure.measurer import MeasureSettings, Platform
 from pruner.tune.measure.remote import check_health
 from pruner.tune.networks.catalog import NetworkOptions
+from pruner.tune.networks.drafted import FOLDER as DRAFTS
+from pruner.tune.networks.drafted import draft_tasks
 from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks
 from pruner.tune.networks.source import NetworkSource
 from pruner.tune.networks.tasks import NetworkTask
@@ -37,6 +43,8 @@ from pruner.tune.run.result import Tuned
 from pruner.tune.run.tuning import tune as tune_workloads
 from pruner.tune.workloads import Workload, load_workloads
 
+MORE = ("trials", "seconds", "patience")  # of the budget: what a resumed run may be given anew
+_NEARLY = 0.9  # of its seconds: then a run has used up its time
 LOCAL = "cpu"  # platform=cpu: the described CPU that fits this machine
 TIMING = ("number", "repeats", "cv_limit", "min_repeat_ms", "flush_cache")
 
@@ -47,29 +55,38 @@ def tune(config: DictConfig) -> dict[str, Any]:
         return plot(config)
     earlier = Path(config.resume) if config.resume is not None else None
     if earlier is not None:
-        config = resumed_config(earlier, config, more=["budget.trials"])
-        _check_unfinished(earlier, config)
+        config = resumed_config(earlier, config, more=[f"budget.{name}" for name in MORE])
     if config.num_threads:
         torch.set_num_threads(config.num_threads)
     if config.network is None and config.list:
         raise PrunerError("list=true lists the tasks of a network: say which with network=")
     workloads = [] if config.network is not None else load_workloads(plain(config.workload))
-    options = tune_options(config)
-    if earlier is not None:
-        save_config(earlier, config)  # a later start goes on with the trials given now
+    options, effort = tune_options(config), build(config.effort)
+    if not effort.measures and config.network is None:
+        raise PrunerError("effort=draft drafts the tasks of a network; say which with network=")
     folder = earlier or _open_run(config, workloads)
     if config.network is not None:
         network = _network_tasks(config, options, folder)
         if config.list:
             return _listed(config, network, folder)
+        if not effort.measures:
+            return _drafted(network, options, folder)
         workloads = [task.workload for task in network if task.tuned]
+        options = replace(options, budget=effort.budget(plain(config.budget), len(workloads)))
+    if earlier is not None:
+        _check_unfinished(earlier, options)
+        save_config(earlier, config)  # a later start goes on with the budget given now
     tags = [config.platform.name, choice("policy")]
     about = loggers.About(config=plain(config), tags=tags)
     logger = build(config.logger)(folder=folder, name=folder.name, about=about)
+    interrupts = Interrupts(say)
     try:
-        report = partial(_report, logger, options.budget)
-        tuned = tune_workloads(workloads, options, folder, tell=say, report=report)
-        result = tuned.metrics()
+        with interrupts as asked, _display(config, options.budget) as show:
+            report = partial(_report, logger, show)
+            tuned = tune_workloads(
+                workloads, options, folder, tell=say, report=report, interrupted=asked
+            )
+        result = tuned.metrics() | _of_network(config, tuned)
         tasks = [{"task": name, **task} for name, task in result["tasks"].items()]
         loggers.report(logger, result, tasks, under="tuned")
     finally:
@@ -79,6 +96,49 @@ def tune(config: DictConfig) -> dict[str, Any]:
     if result["trials"]:
         draw([load_run(folder)], folder)
         _tell_verdicts(tuned)
+    if interrupts.caught is not None:
+        say(f"ended early; python tune.py resume={folder} goes on")
+        print_result(result)
+        sys.exit(interrupts.exit_code)
+    return result
+
+
+def _of_network(config: DictConfig, tuned: Tuned) -> dict[str, Any]:
+    """What is known of a network as a whole; nothing for operators."""
+    if config.network is None:
+        return {}
+    found = tuned.estimate
+    say(
+        f"{config.network}: {1e3 * found.latency_s:.4g} ms estimated; "
+        f"{found.measured_share:.1%} of the tuned arithmetic has a measured program"
+    )
+    return {
+        "network": str(config.network),
+        "network_latency_s": found.latency_s,
+        "measured_share": found.measured_share,
+    }
+
+
+def _drafted(tasks: Sequence[NetworkTask], options: TuneOptions, folder: Path) -> dict[str, Any]:
+    """Draft every task and measure nothing; the object of the last line."""
+    workloads = [task.workload for task in tasks]
+    drafts = draft_tasks(
+        workloads,
+        options.platform,
+        options.analyzer,
+        folder / DRAFTS,
+        seed=options.seed,
+        tell=say,
+    )
+    result = {
+        "run_dir": str(folder),
+        "work_dir": str(drafts.folder),
+        "drafted": dict(drafts.counts),
+        "analyzer_estimate_s": drafts.estimate_s(workloads),
+        "trials": 0,
+        "total_seconds": drafts.seconds,
+    }
+    save_metrics(folder, result)
     return result
 
 
@@ -97,13 +157,18 @@ def _tell_verdicts(tuned: Tuned) -> None:
         raise PrunerError(f"nothing was tuned: {failed}; see {tuned.folder / JOURNAL_FILE}")
 
 
-def _check_unfinished(folder: Path, config: DictConfig) -> None:
-    """A finished run goes on only where it is given more trials."""
-    done = load_metrics(folder)
-    if done is not None and (config.compile_only or done["trials"] >= config.budget.trials):
+def _check_unfinished(folder: Path, options: TuneOptions) -> None:
+    """A finished run goes on only where it is given more trials, or more time."""
+    done, budget = load_metrics(folder), options.budget
+    if done is None or "seconds" not in done:
+        return
+    more = "trials" if options.compile_only or done["trials"] >= budget.trials else None
+    if budget.seconds is not None and done["total_seconds"] >= _NEARLY * budget.seconds:
+        more = more or "seconds"
+    if more is not None:
         raise PrunerError(
-            f"resume={folder}: this run is finished ({done['trials']} trials); "
-            "give more with budget.trials="
+            f"resume={folder}: this run is finished ({done['trials']} trials, "
+            f"{done['total_seconds']:.0f} s); give more with budget.{more}="
         )
 
 
@@ -123,12 +188,18 @@ def tune_options(config: DictConfig) -> TuneOptions:
             f"checkpoint={config.checkpoint}: nothing would use it; it needs verify=true and a "
             "policy such as pruner_live"
         )
-    options = plain(config.measure)
+    options, network = plain(config.measure), config.network is not None
     timing = Timing(**{k: options.pop(k) for k in TIMING})
+    if network and options["lag"] is None:
+        options["lag"] = 1  # while one task's programs are built, another's are chosen
+    if options["baseline"] is None:
+        options["baseline"] = not network  # a minute of loops without schedule, and no news
     return TuneOptions(
         platform=platform,
         policy=policy,
-        budget=TuneBudget(**plain(config.budget)),
+        budget=build(config.effort).budget(plain(config.budget), None),
+        meet=16 if network else 64,
+        kernels=not network,
         measure=MeasureSettings(timing=timing, **options),
         analyzer=load_draft(platform),
         make_model=make_model,
@@ -259,12 +330,21 @@ def _open_run(config: DictConfig, workloads: list[Workload]) -> Path:
     return folder
 
 
-def _report(logger: Any, budget: TuneBudget, row: Mapping[str, Any]) -> None:
+def _display(config: DictConfig, budget: TuneBudget) -> AbstractContextManager[Show]:
+    """How rows of the loop are shown: of a network all together, of operators each."""
+    return nullcontext(partial(_say, budget)) if config.network is None else network_display(budget)
+
+
+def _say(budget: TuneBudget, row: Mapping[str, Any]) -> None:
     best_ms = 1e3 * row["best_latency_s"]
     say(
         f"[{row['trials']}/{budget.trials}] {row['task']}: best {best_ms:.4g} ms"
         f"  failed {row['failed']}  {row['seconds']:.1f} s"
     )
+
+
+def _report(logger: Any, show: Show, row: Mapping[str, Any]) -> None:
+    show(row)
     logger.log_metrics(
         {k: v for k, v in row.items() if k not in ("task", "trials")}, step=row["trials"]
     )

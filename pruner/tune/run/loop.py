@@ -309,6 +309,7 @@ class TuningRun:
             "best_latency_s": task.current_best_s,
             "estimate_s": self.estimate.latency_s,
             "measured_share": self.estimate.measured_share,
+            "failures": sum(other.failures.total() for other in self.tasks),
             "failed": sum(outcome.error is not None for outcome in outcomes),
             "seconds": self._phases.elapsed_s,
             **{f"seconds/{name}": s for name, s in self._phases.seconds().items()},

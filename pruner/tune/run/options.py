@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,39 @@ class TuneBudget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How much is spent where a budget does not say: ``conf/effort`` has the presets.
+
+    A network gets ``trials_per_task`` and ends after ``seconds`` or ``patience`` standing rounds;
+    single operators get ``trials`` in all.
+    """
+
+    trials_per_task: int = 20
+    seconds: float | None = None
+    patience: int | None = 20
+    trials: int = 64
+
+    @property
+    def measures(self) -> bool:
+        """Whether anything is measured; else networks are drafted only."""
+        return self.trials_per_task > 0
+
+    def budget(self, given: Mapping[str, Any], num_tasks: int | None) -> TuneBudget:
+        """The budget of a network's `num_tasks`, or of operators (None); what is given wins.
+
+        `given` are fields of :class:`TuneBudget`, None where they are left to the effort.
+        """
+        own: dict[str, Any] = {"trials": self.trials}
+        if num_tasks is not None:
+            own = {
+                "trials": self.trials_per_task * num_tasks,
+                "seconds": self.seconds,
+                "patience": self.patience,
+            }
+        return TuneBudget(**own | {k: v for k, v in given.items() if v is not None})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TuneOptions:
     """How to tune.
 
@@ -64,7 +97,8 @@ class TuneOptions:
     nothing is learned, or the policy brings its own. ``meet``: random programs that the learned
     model sees of a task before it scores. ``replay_only``: every space through TVM's
     replay, slowly. ``compile_only``: build what every search proposes first, run nothing.
-    ``work_dir`` holds TVM's database, by default the run's folder.
+    ``kernels``: keep every task's best program as a library. ``work_dir`` holds TVM's database, by
+    default the run's folder.
     """
 
     platform: Platform
@@ -77,6 +111,7 @@ class TuneOptions:
     meet: int = 64
     replay_only: bool = False
     compile_only: bool = False
+    kernels: bool = True
     work_dir: Path | None = None
     seed: int = 0
 

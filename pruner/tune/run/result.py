@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pruner.tune.run.estimate import Estimate
 from pruner.tune.run.journal import Trial
 from pruner.tune.workloads import Workload, flops
 
@@ -66,6 +67,11 @@ class TaskOutcome:
         )
 
     @property
+    def latest_s(self) -> float:
+        """Seconds of its best program."""
+        return self.best_s
+
+    @property
     def all_failed(self) -> bool:
         """Not one of its programs ran and was right."""
         return self.trials > 0 and self.best_s == float("inf")
@@ -122,6 +128,11 @@ class Tuned:
     def best_latency_s(self) -> float:
         """Weighted sum over tasks; infinite where a task has no program that runs and is right."""
         return sum(task.weight * task.best_s for task in self.tasks)
+
+    @property
+    def estimate(self) -> Estimate:
+        """Of all tasks together, those without a program too."""
+        return Estimate.of(self.tasks)
 
     def metrics(self) -> dict[str, Any]:
         """The last line of ``tune.py``."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pruner.errors import PrunerError
 from pruner.progress import Tell, silent
-from pruner.tune.measure.measurer import Candidate, Measurer, Outcome
+from pruner.tune.measure.measurer import Candidate, Measurer, Outcome, never
 from pruner.tune.phases import Phases
 from pruner.tune.rivals.rival import RivalProcess
 from pruner.tune.run.database import Database
@@ -31,11 +31,13 @@ def tune(
     *,
     tell: Tell = silent,
     report: OnBatch = silent,
+    interrupted: Callable[[], bool] = never,
 ) -> Tuned:
     """Spend the budget on the workloads; all that came of it lies in `folder`.
 
     A folder with an earlier run of the same options is gone on with. `tell` gets lines for people,
-    `report` a row of numbers after every batch.
+    `report` a row of numbers after every batch. Once `interrupted` says so the run ends with what
+    it has, and can be gone on with.
 
     Raises:
         PrunerError: a workload that cannot be tuned on this platform, or no device that answers.
@@ -56,6 +58,7 @@ def tune(
             database=database,
             folder=folder,
             tell=tell,
+            interrupted=interrupted,
         )
         prepared = prepare(tasks, options, context)
         if options.compile_only:
@@ -67,7 +70,8 @@ def tune(
             )
             run.run()
             found = run.tasks
-        kernels = {} if options.compile_only else _export(found, context)
+        keep = options.kernels and not options.compile_only
+        kernels = _export(found, context) if keep else {}
     return _result(found, options, context, work_dir, kernels)
 
 

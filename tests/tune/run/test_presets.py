@@ -73,3 +73,34 @@ def test_the_sizes_of_the_presets_are_those_of_their_sources():
     assert preset("pruner_official") == RoundSettings()
     paper = preset("pruner_paper")
     assert (paper.draft.keep, paper.redraft_period, paper.verify_only_draft) == (512, 1, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "network", "alone"),
+    [
+        ("quick", (120, 180.0, 8), 32),
+        ("normal", (300, None, 20), 64),
+        ("thorough", (900, None, 40), 256),
+    ],
+)
+def test_an_effort_says_what_a_budget_leaves_open(name, network, alone):
+    from hydra.utils import instantiate
+    from omegaconf import OmegaConf
+
+    effort = instantiate(OmegaConf.load(conf_folder() / "effort" / f"{name}.yaml"))
+    open_ = {"trials": None, "seconds": None, "patience": None, "batch": 16, "tolerance": 0.01}
+    whole = effort.budget(open_, 15)
+    assert (whole.trials, whole.seconds, whole.patience) == network
+    single = effort.budget(open_, None)
+    assert (single.trials, single.seconds, single.patience) == (alone, None, None)
+    given = effort.budget({**open_, "trials": 7, "seconds": 3.0, "patience": 2}, 15)
+    assert (given.trials, given.seconds, given.patience) == (7, 3.0, 2)
+
+
+def test_only_the_draft_measures_nothing():
+    from hydra.utils import instantiate
+    from omegaconf import OmegaConf
+
+    files = sorted((conf_folder() / "effort").glob("*.yaml"))
+    silent = [f.stem for f in files if not instantiate(OmegaConf.load(f)).measures]
+    assert silent == ["draft"]

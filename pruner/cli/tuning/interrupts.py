@@ -1,0 +1,49 @@
+"""Ctrl-C and SIGTERM: the first asks a run to end, the second ends the process."""
+
+import os
+import signal
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any
+
+from pruner.progress import Tell
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupts:
+    """Asked whether it was interrupted, inside ``with``; the handlers before come back after it."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._before: dict[signal.Signals, Any] = {}
+        self.caught: signal.Signals | None = None
+
+    def __enter__(self) -> Callable[[], bool]:
+        """Listen."""
+        for number in SIGNALS:
+            self._before[number] = signal.signal(number, self._asked)
+        return lambda: self.caught is not None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop listening."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @property
+    def exit_code(self) -> int:
+        """What a shell expects of a process that a signal ended: 130 after Ctrl-C."""
+        return 0 if self.caught is None else 128 + self.caught
+
+    def _asked(self, number: int, _: FrameType | None) -> None:
+        if self.caught is not None:  # not twice: whoever insists is obeyed
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        self.caught = signal.Signals(number)
+        self._tell(f"{self.caught.name}: ending with what is known; once more ends at once")

@@ -1,0 +1,86 @@
+"""The state of a run while it tunes: redrawn on a terminal, a line a round in a log."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from pruner.cli.shared.output import say
+from pruner.tune.run.options import TuneBudget
+
+Show = Callable[[Mapping[str, Any]], None]
+
+
+class Pace:
+    """Seconds left of a run, at the pace since the first row that was seen of it."""
+
+    def __init__(self, budget: TuneBudget) -> None:
+        self._budget = budget
+        self._first: tuple[int, float] | None = None
+
+    def left_s(self, trials: int, seconds: float) -> float | None:
+        """None while it is not known."""
+        limits = [] if self._budget.seconds is None else [self._budget.seconds - seconds]
+        if self._first is None:
+            self._first = trials, seconds
+        elif trials > self._first[0]:
+            pace_s = (seconds - self._first[1]) / (trials - self._first[0])
+            limits.append(pace_s * (self._budget.trials - trials))
+        return max(0.0, min(limits)) if limits else None
+
+
+def network_cells(row: Mapping[str, Any], budget: TuneBudget, left_s: float | None) -> list[str]:
+    """What is known of a network after a round, in the order of :data:`HEADINGS`."""
+    share = row["measured_share"]
+    return [
+        f"{1e3 * row['estimate_s']:.4g} ms",
+        f"{share:.0%}",
+        f"{row['trials']}/{budget.trials}",
+        str(row["failures"]),
+        clock(row["seconds"]),
+        "?" if left_s is None else clock(left_s),
+        f"{row['task']} {1e3 * row['best_latency_s']:.4g} ms",
+    ]
+
+
+HEADINGS = ("network", "measured", "trials", "failed", "spent", "left", "task")
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds: 205 is 3:25."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d}"
+
+
+def line(cells: list[str]) -> str:
+    """The same as one line of a log."""
+    pairs = zip(HEADINGS, cells, strict=True)
+    return "  ".join(f"{name} {cell}" for name, cell in pairs)
+
+
+@contextmanager
+def network_display(budget: TuneBudget, console: Console | None = None) -> Iterator[Show]:
+    """Show rows of the loop: one table that is redrawn on a terminal, else a line each.
+
+    ``measured`` is the share of the arithmetic whose tasks have a program that ran; the others
+    count in ``network`` as if they were as fast.
+    """
+    console, pace = console or Console(stderr=True), Pace(budget)
+
+    def cells(row: Mapping[str, Any]) -> list[str]:
+        return network_cells(row, budget, pace.left_s(row["trials"], row["seconds"]))
+
+    if not console.is_terminal:
+        yield lambda row: say(line(cells(row)))
+        return
+    with Live(console=console, auto_refresh=False) as live:
+
+        def draw(row: Mapping[str, Any]) -> None:
+            table = Table(*HEADINGS)
+            table.add_row(*cells(row))
+            live.update(table, refresh=True)
+
+        yield draw

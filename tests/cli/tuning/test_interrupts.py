@@ -1,0 +1,40 @@
+"""Signals that a process sends itself: the first is kept, the handlers before come back."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from pruner.cli.tuning.interrupts import Interrupts
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_the_first_signal_asks(number, code):
+    before, told = signal.getsignal(number), []
+    interrupts = Interrupts(told.append)
+    with interrupts as asked:
+        assert not asked()
+        assert interrupts.exit_code == 0
+        os.kill(os.getpid(), number)
+        assert asked()
+    assert interrupts.exit_code == code
+    assert len(told) == 1
+    assert signal.getsignal(number) is before
+
+
+def test_the_second_ends_the_process():
+    program = (
+        "import os, signal\n"
+        "from pruner.cli.tuning.interrupts import Interrupts\n"
+        "with Interrupts(print):\n"
+        "    for _ in range(2):\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "    print('not reached')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -signal.SIGINT
+    assert "not reached" not in done.stdout

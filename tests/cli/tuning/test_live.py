@@ -1,0 +1,44 @@
+"""What is shown of a network's run, by hand."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from pruner.cli.tuning.live import HEADINGS, Pace, line, network_cells, network_display
+from pruner.tune.run.options import TuneBudget
+
+ROW = {
+    "task": "conv2d_1a", "trials": 60, "failures": 3, "best_latency_s": 1.25e-3,
+    "estimate_s": 0.0243, "measured_share": 0.974, "seconds": 125.4,
+}  # fmt: skip
+BUDGET = TuneBudget(trials=300)
+
+
+def test_the_cells_of_a_row():
+    cells = network_cells(ROW, BUDGET, 65.0)
+    assert cells == ["24.3 ms", "97%", "60/300", "3", "2:05", "1:05", "conv2d_1a 1.25 ms"]
+    assert line(cells).startswith("network 24.3 ms  measured 97%  trials 60/300")
+    assert len(cells) == len(HEADINGS)
+
+
+def test_time_left_is_the_pace_or_the_budget_of_seconds():
+    pace = Pace(BUDGET)
+    assert pace.left_s(10, 50.0) is None
+    assert pace.left_s(60, 150.0) == pytest.approx(240 * 100 / 50)  # 2 s a trial
+    timed = Pace(TuneBudget(trials=300, seconds=200.0))
+    assert timed.left_s(10, 50.0) == 150.0
+    assert timed.left_s(60, 150.0) == 50.0
+    assert timed.left_s(70, 230.0) == 0.0
+
+
+def test_a_log_gets_a_line_a_round_and_a_terminal_one_table(capsys):
+    with network_display(BUDGET, Console(file=io.StringIO(), force_terminal=False)) as show:
+        show(ROW)
+        show(ROW)
+    assert capsys.readouterr().err.count("network 24.3 ms") == 2
+    out = io.StringIO()
+    with network_display(BUDGET, Console(file=out, force_terminal=True, width=120)) as show:
+        show(ROW)
+    assert "24.3 ms" in out.getvalue()
+    assert "conv2d_1a 1.25 ms" in out.getvalue()

@@ -207,8 +207,15 @@ def tune_options(config: DictConfig) -> TuneOptions:
         replay_only=config.spaces == "replay",
         compile_only=config.compile_only,
         work_dir=None if config.work_dir is None else Path(config.work_dir),
+        warm_start=[Path(name) for name in _several(config.warm_start)],
         seed=config.seed,
     )
+
+
+def _several(given: Any) -> list[str]:
+    """Nothing, one name or a list of names."""
+    named = plain(given)
+    return [] if named is None else [named] if isinstance(named, str) else list(named)
 
 
 def _check_adaptation(config: DictConfig, *, learns: bool) -> None:
@@ -267,8 +274,7 @@ def _platform(config: DictConfig) -> Platform:
 
 def plot(config: DictConfig) -> dict[str, Any]:
     """Draw the curves and the time of earlier runs into a new folder."""
-    named = plain(config.plot)
-    runs = [load_run(Path(name)) for name in ([named] if isinstance(named, str) else named)]
+    runs = [load_run(Path(name)) for name in _several(config.plot)]
     if not runs:
         raise PrunerError("plot=[]: name at least one run folder")
     folder = new_run_folder(Path(config.outputs), "tune", config.run_id, "plot")

@@ -6,7 +6,6 @@
 * `model`: `cost_model`, the learned model behind TVM's evolutionary search
 * `session`: what all tasks of one tuning share
 * `task`: one task as TVM's context describes it
-* `traces`: from TVM's traces to decision vectors
 * `results`: from TVM's results and records to outcomes
 * `target`: which described device a target stands for
 """

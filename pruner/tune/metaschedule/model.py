@@ -15,9 +15,9 @@ from pruner.search.policy import guard, standard
 from pruner.tune.metaschedule.results import outcomes
 from pruner.tune.metaschedule.session import Session
 from pruner.tune.metaschedule.task import Task, identity
-from pruner.tune.metaschedule.traces import Traces
 from pruner.tune.run.learning import OnlineModel
 from pruner.tune.run.options import LIVE
+from pruner.tune.spaces.traces import Traces
 from pruner.tune.tvm_import import load_tvm
 
 _ms = load_tvm().meta_schedule

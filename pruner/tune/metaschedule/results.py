@@ -10,7 +10,7 @@ from typing import Any
 from pruner.progress import Tell
 from pruner.tune.measure.measurer import Candidate, Outcome
 from pruner.tune.metaschedule.task import Task
-from pruner.tune.metaschedule.traces import Traces
+from pruner.tune.spaces.traces import Traces
 
 _FAILED_S = 1e9  # TVM's databases keep 1e10 s for a program that failed
 

@@ -17,11 +17,11 @@ from pruner.tune.measure.measurer import Candidate
 from pruner.tune.metaschedule.results import earlier, outcomes
 from pruner.tune.metaschedule.session import Session
 from pruner.tune.metaschedule.task import Task
-from pruner.tune.metaschedule.traces import Traces
 from pruner.tune.run.learning import OnlineModel
 from pruner.tune.run.live_search import DecisionSearch
 from pruner.tune.run.options import LIVE
 from pruner.tune.run.setup import decision_search
+from pruner.tune.spaces.traces import Traces
 from pruner.tune.tvm_import import load_tvm
 
 _ms = load_tvm().meta_schedule

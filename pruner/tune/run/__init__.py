@@ -10,6 +10,7 @@
 * `learning`: the learned model
 * `journal`: a row a trial
 * `database`: MetaSchedule's database
+* `warm`: what earlier runs measured
 * `snapshot`: what a resume needs
 * `result`: what came of it
 """

@@ -36,6 +36,15 @@ class Database:
         )
         self.tvm_database.commit_tuning_record(record)
 
+    def adopt(self, module: Any, record: Any) -> None:
+        """Append a record of another database of the same program."""
+        workload = self.tvm_database.commit_workload(module)
+        self.tvm_database.commit_tuning_record(
+            self._ms.database.TuningRecord(
+                record.trace, workload, record.run_secs, record.target, record.args_info
+            )
+        )
+
     def best(self, module: Any, target: Any) -> Any | None:
         """The module of a task with its best schedule applied; None where nothing ran."""
         if not self.tvm_database.has_workload(module):

@@ -88,6 +88,10 @@ class DecisionSearch:
             self._waiting = [key for key in self._waiting if key not in done]
             self._tell(rows, outcomes)
 
+    def know(self, rows: NDArray[np.int64], latency_s: NDArray[np.float64]) -> None:
+        """Take in programs that another run measured; they are not proposed again."""
+        self._tell(rows, [Outcome(costs_s=(float(value),)) for value in latency_s])
+
     def restore(self, space: int, decisions: NDArray[np.int64]) -> Candidate:
         """See :class:`LiveSearch`."""
         row = np.zeros(self._space.num_slots, np.int64)

@@ -58,12 +58,17 @@ class LiveTask:
         return self.made
 
     @property
+    def _known_s(self) -> list[float]:
+        """What earlier runs know of a task that this one has not tried."""
+        return [self.current_best_s] if self.current_best_s != float("inf") else []
+
+    @property
     def progress(self) -> TaskProgress:
         """For the task order."""
         return TaskProgress(
             weight=self.workload.weight,
             flops=self.flops,
-            best_s=self.best_s,
+            best_s=self.best_s or self._known_s,
             operator=self.workload.operator,
             alone=self.alone,
             exhausted=self.exhausted,
@@ -256,7 +261,7 @@ class TuningRun:
         task.best_s.append(task.current_best_s)
         task.alone = task.alone or stays_behind(self._progress(None), current.task)
         task.search.observe(current.candidates, ordered)
-        if all(other.best_s or other.exhausted for other in self.tasks):
+        if all(other.best_s or other.exhausted for other in self._progress(None)):
             self._estimates_s.append(self.estimate.latency_s)
         self._report(self._line(current, ordered))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,8 @@ class TuneOptions:
     model sees of a task before it scores. ``replay_only``: every space through TVM's
     replay, slowly. ``compile_only``: build what every search proposes first, run nothing.
     ``kernels``: keep every task's best program as a library. ``work_dir`` holds TVM's database, by
-    default the run's folder.
+    default the run's folder. ``warm_start``: folders of earlier runs on the same target, whose
+    measurements of equal tasks are known from the start.
     """
 
     platform: Platform
@@ -113,6 +114,7 @@ class TuneOptions:
     compile_only: bool = False
     kernels: bool = True
     work_dir: Path | None = None
+    warm_start: Sequence[Path] = ()
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -45,12 +45,14 @@ class TaskOutcome:
         trials: Sequence[Trial],
         *,
         peak_flops_per_s: float | None = None,
+        known_s: float = float("inf"),
         **known: Any,
     ) -> TaskOutcome:
-        """Count the journal's rows of one task; `known` are the fields that rows do not say."""
+        """Count the journal's rows of one task; `known` are the fields that rows do not say,
+        `known_s` the best latency of earlier runs."""
         mine = [trial for trial in trials if trial.task == workload.name]
         best_s, work = (
-            min((t.latency_s for t in mine), default=float("inf")),
+            min([known_s, *(t.latency_s for t in mine)]),
             flops(workload.module),
         )
         share = None if peak_flops_per_s is None else work / best_s / peak_flops_per_s
@@ -83,7 +85,7 @@ class TaskOutcome:
 
     def verdict(self) -> str:
         """One line for people: how fast, against what; or that nothing came of it."""
-        if not self.trials:
+        if not self.trials and self.best_s == float("inf"):
             return f"{self.name}: not tuned, the budget was spent on other tasks"
         if self.all_failed:
             kinds = ", ".join(f"{num} {kind}" for kind, num in self.failures.most_common())

@@ -29,6 +29,7 @@ from pruner.tune.run.learning import LiveLearner, SharedModel
 from pruner.tune.run.live_search import DecisionSearch, LiveSearch
 from pruner.tune.run.loop import LiveTask
 from pruner.tune.run.options import RunContext, TuneOptions
+from pruner.tune.run.warm import keep, read_known
 from pruner.tune.spaces.base import LiveSpace
 from pruner.tune.spaces.batched.space import BatchedSpace
 from pruner.tune.spaces.design import DesignSpace, design_spaces
@@ -51,7 +52,7 @@ class Prepared:
     def __init__(
         self, workloads: Sequence[Workload], options: TuneOptions, context: RunContext
     ) -> None:
-        """Raises `PrunerError` for a workload with symbolic shapes."""
+        """Raises `PrunerError` for symbolic shapes, or earlier runs of another target."""
         self._options, self._context = options, context
         self.savable = not isinstance(options.policy, RivalSearch)
         self.shared = None if options.make_model is None else SharedModel(options.make_model())
@@ -72,6 +73,10 @@ class Prepared:
             )
             for number, workload in enumerate(workloads)
         ]
+        self._known = read_known(options.warm_start, workloads, context.platform.target)
+        keep(self._known, workloads, context.database)
+        for task in self.tasks:
+            task.current_best_s = self._known[task.workload.name].best_s
 
     def find(self, name: str) -> object | None:
         """The object that a snapshot calls so, made where it is not there yet."""
@@ -123,7 +128,15 @@ class Prepared:
         learner = None
         if self.shared is not None and space.has_features:
             learner = self._learner(workload, space, self.shared)
-        return decision_search(space, policy, learner, rng)
+        search = decision_search(space, policy, learner, rng)
+        known = self._known[workload.name]
+        if known.records:
+            taught = known.teach(search, space)
+            self._context.tell(
+                f"{workload.name}: {taught} programs of earlier runs are known, the best takes "
+                f"{1e3 * known.best_s:.4g} ms"
+            )
+        return search
 
     def _space(self, workload: Workload) -> UnionSpace:
         space = _spaces(workload, self._options, self._context)

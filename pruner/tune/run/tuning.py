@@ -130,6 +130,7 @@ def _result(
             task.workload,
             rows,
             peak_flops_per_s=context.platform.peak_flops_per_s,
+            known_s=task.current_best_s,
             refused=0 if task.made is None else task.made.refused,
             exhausted=task.exhausted,
             untuned_s=task.untuned_s,

@@ -5,5 +5,6 @@
 * `batched`: spaces whose programs our engine computes
 * `tvm`: spaces that TVM replays
 * `union`: all spaces of a task as one
+* `traces`: from TVM's traces to decision vectors
 * `text`: workload flags of a TIR function
 """

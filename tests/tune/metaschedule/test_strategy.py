@@ -82,7 +82,7 @@ def test_what_a_database_has_counts_as_measured(module, tmp_path):
     # the latencies, too: the best of before is where evolution starts from
     from pruner.tune.metaschedule.results import earlier
     from pruner.tune.metaschedule.task import Task
-    from pruner.tune.metaschedule.traces import Traces
+    from pruner.tune.spaces.traces import Traces
 
     space, context = opened(module, cpu())
     found, outcomes = earlier(database, Task.of(context), Traces(space))

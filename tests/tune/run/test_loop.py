@@ -51,7 +51,7 @@ def platform():
 
 def run(
     folder, platform, measurer, *, specs=(SIZES,), trials=24, model="trees", draft=True, prior=0.0,
-    interrupted=lambda: False, rows=None, **budget,
+    interrupted=lambda: False, rows=None, warm_start=(), **budget,
 ):  # fmt: skip
 
     from pruner.models.analyzer.analyzer import load_analyzer
@@ -76,6 +76,7 @@ def run(
         ),
         analyzer=load_analyzer(CONF, "cpu-avx2") if draft else None,
         make_model=lambda: made_model(model),
+        warm_start=warm_start,
         seed=3,
     )
     context = RunContext(

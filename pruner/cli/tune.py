@@ -34,6 +34,9 @@ from pruner.tune.networks.catalog import NetworkOptions
 from pruner.tune.networks.drafted import FOLDER as DRAFTS
 from pruner.tune.networks.drafted import draft_tasks
 from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks
+from pruner.tune.networks.lowering import NetworkForm
+from pruner.tune.networks.rewrites.layout import chosen_layout
+from pruner.tune.networks.rewrites.precision import chosen_precision
 from pruner.tune.networks.source import NetworkSource
 from pruner.tune.networks.tasks import NetworkTask
 from pruner.tune.run.journal import JOURNAL_FILE
@@ -298,8 +301,16 @@ def _network_tasks(config: DictConfig, options: TuneOptions, folder: Path) -> li
         return read_tasks(folder / TASKS)
     sizes = NetworkOptions(**plain(config.sizes))
     source = NetworkSource(name=str(config.network), options=sizes, seed=config.seed)
-    say(f"importing {source.label} ...")
-    return extract_tasks(source, options.platform.target_json, folder)
+    form = network_form(config, options.platform.device)
+    say(f"importing {source.label}, {form} ...")
+    return extract_tasks(source, options.platform.target_json, folder, form)
+
+
+def network_form(config: DictConfig, device: str) -> NetworkForm:
+    """What ``layout=`` and ``precision=`` mean on a device. Raises `PrunerError` if nothing."""
+    precision = chosen_precision(config.precision)
+    layout = chosen_layout(config.layout, device=device, precision=precision)
+    return NetworkForm(layout=layout, precision=precision)
 
 
 def _listed(config: DictConfig, tasks: Sequence[NetworkTask], folder: Path) -> dict[str, Any]:

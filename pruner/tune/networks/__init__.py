@@ -3,7 +3,7 @@
 * `convolutional`, `transformer`, `detection`: networks of the paper's Tables 3 and 4 in plain torch
 * `catalog`: their names
 * `source`: one of them, a user's factory or a file, as a Relax module
-* `constants`: arithmetic on weights, done once
+* `rewrites`: constants, layout, precision and packed weights
 * `lowering`: from Relax to functions that can be tuned
 * `request`: what is asked for, and the lowered module that it gives
 * `tasks`: which functions differ, how often each is called, its share of the work

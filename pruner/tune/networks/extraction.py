@@ -16,6 +16,7 @@ from typing import Any
 
 from pruner.files import write_whole
 from pruner.tune.child import run_child, told_in_one_line
+from pruner.tune.networks.lowering import NetworkForm
 from pruner.tune.networks.request import REQUEST, NetworkRequest, lowered_network
 from pruner.tune.networks.source import NetworkSource
 from pruner.tune.networks.tasks import NetworkTask, network_tasks
@@ -24,7 +25,9 @@ from pruner.tune.tvm_import import load_tvm
 TASKS, LOG = "tasks.json", "import.log"
 
 
-def extract_tasks(source: NetworkSource, target_json: str, folder: Path) -> list[NetworkTask]:
+def extract_tasks(
+    source: NetworkSource, target_json: str, folder: Path, form: NetworkForm | None = None
+) -> list[NetworkTask]:
     """The tasks of a network on a target, the largest share of the arithmetic first.
 
     ``folder`` keeps what was asked for, the tasks, and the log of the child.
@@ -33,7 +36,9 @@ def extract_tasks(source: NetworkSource, target_json: str, folder: Path) -> list
         PrunerError: the network cannot be imported, in one line.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    request = NetworkRequest(source=source, target=json.loads(target_json))
+    request = NetworkRequest(
+        source=source, target=json.loads(target_json), form=form or NetworkForm()
+    )
     request.save(folder / REQUEST)
     run_child(__spec__.name, folder / REQUEST, folder / LOG)
     return read_tasks(folder / TASKS)

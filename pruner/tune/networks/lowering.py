@@ -2,21 +2,40 @@
 
 Records are looked up by the structural hash of a function. So what is tuned and what is built must
 come from the same passes in the same order, each run once: lowering a lowered module changes
-hashes, and every record is silently lost.
+hashes, and every record is silently lost. :class:`NetworkForm` says what may differ between runs.
 """
 
 from __future__ import annotations
 
 import importlib
+from dataclasses import dataclass
 from typing import Any
 
-from pruner.tune.networks.constants import fold_constants
+from pruner.tune.networks.rewrites.constants import fold_constants
+from pruner.tune.networks.rewrites.layout import Layout, channels_last
+from pruner.tune.networks.rewrites.packing import pack_weights
+from pruner.tune.networks.rewrites.precision import Precision, mixed
+from pruner.tune.networks.rewrites.transposed import subpixel_convolutions
 
 REDUCTION = 2  # IterVar.CommReduce
 
 
-def lower(module: Any, target: Any) -> Any:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkForm:
+    """How a network is computed: the order of its axes, and the type of its products."""
+
+    layout: Layout = "NCHW"
+    precision: Precision = "float32"
+
+    def __str__(self) -> str:
+        """Both words."""
+        return f"{self.layout} {self.precision}"
+
+
+def lower(module: Any, target: Any, form: NetworkForm | None = None) -> Any:
     """A Relax module with bound parameters as fused, unscheduled TIR functions that ``main`` calls.
+
+    On CPUs constant weights are packed (:mod:`pruner.tune.networks.rewrites.packing`).
 
     Raises:
         ValueError: the module is lowered already.
@@ -39,7 +58,18 @@ def lower(module: Any, target: Any) -> Any:
         passes.DeadCodeElimination(),
     ]
     with target:
-        return _simplified(tvm.transform.Sequential(steps)(fold_constants(module)))
+        lowered = tvm.transform.Sequential(steps)(_formed(module, form or NetworkForm()))
+        if target.kind.name == "llvm":
+            lowered = pack_weights(lowered)
+        return _simplified(lowered)
+
+
+def _formed(module: Any, form: NetworkForm) -> Any:
+    """The network in its form, with constants folded, still in Relax's operators."""
+    module = fold_constants(module)
+    if form.layout == "NHWC":
+        module = channels_last(module)
+    return mixed(subpixel_convolutions(module), form.precision)
 
 
 def _simplified(module: Any) -> Any:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pruner.files import write_json
 from pruner.tune.networks.catalog import NetworkOptions
-from pruner.tune.networks.lowering import lower
+from pruner.tune.networks.lowering import NetworkForm, lower
 from pruner.tune.networks.source import NetworkSource, import_network
 from pruner.tune.tvm_import import load_tvm
 
@@ -23,10 +23,11 @@ REQUEST = "network.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkRequest:
-    """A network and what it is lowered for; ``target`` in TVM's words."""
+    """A network, what it is lowered for, and how; ``target`` in TVM's words."""
 
     source: NetworkSource
     target: Mapping[str, Any]
+    form: NetworkForm = field(default_factory=NetworkForm)
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
@@ -38,7 +39,9 @@ class NetworkRequest:
         asked = json.loads(path.read_text(encoding="utf-8"))
         options = NetworkOptions(**asked["source"].pop("options"))
         return NetworkRequest(
-            source=NetworkSource(**asked["source"], options=options), target=asked["target"]
+            source=NetworkSource(**asked["source"], options=options),
+            target=asked["target"],
+            form=NetworkForm(**asked["form"]),
         )
 
     def tvm_target(self) -> Any:
@@ -52,4 +55,4 @@ def lowered_network(request: NetworkRequest) -> Any:
     Raises:
         PrunerError: it cannot be imported, in one line.
     """
-    return lower(import_network(request.source), request.tvm_target())
+    return lower(import_network(request.source), request.tvm_target(), request.form)

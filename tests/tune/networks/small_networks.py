@@ -79,3 +79,28 @@ def faint():
 
 def broken():
     return "no network"
+
+
+class Channels(nn.Module):
+    """What a layout must pass: pools, a clip, depthwise, a concatenation, shortcuts, a shuffle."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = conv_norm(3, 32, 3, 2, activation=nn.ReLU())
+        self.one, self.two = conv_norm(32, 32, 3, activation=nn.ReLU6()), conv_norm(32, 32, 3)
+        self.depthwise = nn.Conv2d(32, 32, 3, padding=1, groups=32)
+        self.joined = nn.Conv2d(64, 48, 1)
+        self.up = nn.ConvTranspose2d(48, 16, 4, 2, 1, output_padding=1)
+        self.head = nn.Linear(16, 32)
+
+    def forward(self, x):
+        x = torch.max_pool2d(self.stem(x), 3, 2, 1)
+        x = torch.relu(x + self.two(self.one(x)))
+        x = torch.relu(self.joined(torch.cat([x, self.depthwise(x)], 1)))
+        x = nn.functional.adaptive_avg_pool2d(torch.tanh(self.up(x)), 1)
+        return self.head(x.flatten(1))
+
+
+def channels():
+    torch.manual_seed(0)
+    return shaken(Channels()), (torch.randn(1, 3, 33, 33),)

@@ -52,7 +52,7 @@ def test_a_lowered_network_computes_what_torch_computes(name, target):
 
 def test_nothing_of_a_norm_is_left(target):
     """Convolutions hold their norms, one that stands alone is a product and a sum."""
-    from pruner.tune.networks.constants import fold_constants
+    from pruner.tune.networks.rewrites.constants import fold_constants
 
     text = fold_constants(import_network(source("residual"))).script()
     assert "batch_norm" not in text

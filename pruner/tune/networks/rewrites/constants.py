@@ -13,6 +13,7 @@ Three rewrites, each of an inference-time expression of constants:
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,17 @@ from pruner.arrays import Floats
 def fold_constants(module: Any) -> Any:
     """The Relax module with constants folded into ``main``; its parameters must be bound."""
     relax = importlib.import_module("tvm.relax")
+    return _rewritten(relax, module, (_fold_into_convolutions, _fold_norms, _fold_transposes))
+
+
+def fold_transposes(module: Any) -> Any:
+    """The Relax module with transposes of constants done."""
+    return _rewritten(importlib.import_module("tvm.relax"), module, (_fold_transposes,))
+
+
+def _rewritten(relax: Any, module: Any, folds: Sequence[Callable[[Any, Any], Any]]) -> Any:
     main = module["main"]
-    for fold in (_fold_into_convolutions, _fold_norms, _fold_transposes):
+    for fold in folds:
         main = fold(relax, main)
     module = module.clone()
     module["main"] = main

@@ -1,0 +1,68 @@
+"""The order of a network's axes: channels last, where that is asked for.
+
+Front ends give images as NCHW, whose innermost axis is the width: 14 or 7 pixels fill no vector
+register. With channels last a vector is neighbouring output channels of one pixel.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Literal, get_args
+
+from pruner.errors import PrunerError
+from pruner.tune.networks.rewrites.constants import fold_transposes
+from pruner.tune.networks.rewrites.precision import Precision
+
+Layout = Literal["NCHW", "NHWC"]
+AUTO = "auto"
+
+_CHANNELS_LAST = {
+    "relax.nn.conv2d": ["NHWC", "HWIO"],
+    "relax.nn.conv2d_transpose": ["NHWC", "IOHW"],
+}
+
+
+def chosen_layout(asked: str, *, device: str, precision: Precision) -> Layout:
+    """The layout that ``asked`` means, ``auto`` included, on a "cpu" or a "cuda" device.
+
+    ``auto``: channels last on CPUs, and on GPUs for half precision, whose matrix units multiply
+    tiles of neighbouring channels; else that of the front end, which needs no transposes.
+
+    Raises:
+        PrunerError: it is none.
+    """
+    for layout in get_args(Layout):
+        if layout == asked:
+            return layout
+    if asked != AUTO:
+        raise PrunerError(f"layout={asked}: choose {AUTO}, {' or '.join(get_args(Layout))}")
+    return "NHWC" if device == "cpu" or precision == "float16" else "NCHW"
+
+
+def channels_last(module: Any) -> Any:
+    """The Relax module with its convolutions, and what stands between them, as NHWC and HWIO.
+
+    Constants must be folded: scales behind a convolution are looked for in the order of a front
+    end. Images are transposed where they come in and go out; constants are, once, here.
+    """
+    passes = importlib.import_module("tvm.relax").transform
+    sequential = importlib.import_module("tvm").transform.Sequential
+    steps = [passes.CanonicalizeBindings(), passes.ConvertLayout(_CHANNELS_LAST)]
+    return fold_transposes(sequential(steps)(_without_clips(module)))
+
+
+def _without_clips(module: Any) -> Any:
+    """``clip`` as a minimum and a maximum, which layout conversion knows how to pass."""
+    relax = importlib.import_module("tvm.relax")
+    dpl = relax.dpl
+    data, low, high = dpl.wildcard(), dpl.wildcard(), dpl.wildcard()
+    clip = dpl.is_op("relax.clip")(data, low, high)
+
+    def rewrite(_: Any, found: Any) -> Any:
+        dtype = found[data].ty.dtype
+        least, most = (relax.const(float(found[end].value), str(dtype)) for end in (low, high))
+        return relax.op.minimum(relax.op.maximum(found[data], least), most)
+
+    module = module.clone()
+    module["main"] = dpl.rewrite_call(clip, rewrite, module["main"])
+    return relax.transform.Normalize()(module)

@@ -1,0 +1,325 @@
+"""Weights in the order in which they are read, packed while the network is built.
+
+A matrix of weights [..., inputs, outputs] is read in rows of a few neighbouring outputs, one row an
+input, so that every row comes from another page. Packed as [outputs / b, ..., inputs, b] it is one
+stream: what BLAS libraries do before every product (Goto and van de Geijn, 2008), done once here.
+
+The output axis of the block that multiplies, of the blocks behind it and of the tensors that they
+take and give becomes the two axes [outputs / b, b]. That moves no element: the functions around see
+the tensors as before, a call of a packed function is between views.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+WIDTHS = (32, 16)  # outputs of a row; the first that divides them
+
+_Weights = NDArray[Any]
+_IndexMap = Callable[..., list[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """Argument ``place`` of a function is weights whose dimension ``axis`` is packed by ``width``.
+
+    ``block`` multiplies with them; its iterator ``slot`` runs over that dimension, the last one of
+    its result. ``behind``: the elementwise blocks that take the result, in program order.
+    ``views``: arguments of the function that are seen otherwise, with the dimension that is split.
+    """
+
+    place: int
+    axis: int
+    width: int
+    block: str
+    slot: int
+    behind: tuple[str, ...]
+    views: Mapping[int, int]
+
+    def packed(self, weights: _Weights) -> _Weights:
+        """The constant in its new order."""
+        shape = _split_shape(list(weights.shape), self.axis, self.width)
+        moved = np.moveaxis(weights.reshape(shape), (self.axis, self.axis + 1), (0, -1))
+        return np.ascontiguousarray(moved)
+
+    def view(self, place: int, shape: Sequence[int]) -> list[int]:
+        """The shape in which an argument is given."""
+        return _split_shape(list(shape), self.views[place], self.width)
+
+
+def pack_weights(module: Any) -> Any:
+    """A lowered module with its constant weights packed, in every function whose form allows it."""
+    tvm, relax = importlib.import_module("tvm"), importlib.import_module("tvm.relax")
+    constant = _constant_arguments(relax, module["main"])
+    found = {
+        name: find_packing(function, constant[name])
+        for name, function in module.functions_items()
+        if name in constant
+    }
+    packings = {name: packing for name, packing in found.items() if packing is not None}
+    kept = {name: f for name, f in module.functions_items() if name not in packings}
+    # Another signature needs another global variable: its type is that of the function.
+    builder = relax.BlockBuilder(tvm.IRModule(kept, attrs=module.attrs))
+    renamed = {
+        name: builder.add_func(packed_function(module[name], packing), name.name_hint)
+        for name, packing in packings.items()
+    }
+    packed = builder.get()
+    packed["main"] = _with_packed_constants(relax, module["main"], packings, renamed)
+    return relax.transform.Normalize()(packed)
+
+
+def find_packing(function: Any, constant: frozenset[int]) -> Packing | None:
+    """How the weights among a function's ``constant`` arguments are packed; None: they are not."""
+    blocks = _blocks(function)
+    for number, block in enumerate(blocks):
+        behind = _elementwise_behind(block, blocks[number + 1 :])
+        if block.init is None or behind is None:
+            continue
+        slot = _place(block, block.body.indices[-1])
+        for place in sorted(constant):
+            weights = _arguments(function)[place]
+            axis = _packed_axis(blocks, block, weights, slot)
+            width = None if axis is None else _width(int(weights.shape[axis]))
+            if axis is not None and width is not None:
+                return Packing(
+                    place=place,
+                    axis=axis,
+                    width=width,
+                    block=str(block.name_hint),
+                    slot=slot,
+                    behind=tuple(str(other.name_hint) for other in behind),
+                    views=_views(_arguments(function), place, slot, blocks, (block, *behind)),
+                )
+    return None
+
+
+def packed_function(function: Any, packing: Packing) -> Any:
+    """The function that takes packed weights."""
+    s_tir = importlib.import_module("tvm.s_tir")
+    weights = _arguments(function)[packing.place]
+    schedule = s_tir.Schedule(function)
+    block = schedule.get(schedule.get_sblock(packing.block))
+    read = next(i for i, region in enumerate(block.reads) if region.source.same_as(weights))
+    last = len(block.body.indices) - 1
+    _split_iterator(schedule, packing.block, packing.slot, packing.width)
+    order = _split_and_first(packing.axis, packing.width)
+    schedule.transform_layout(packing.block, ("read", read), order)
+    split = _split_in_place(last, packing.width)
+    for name in packing.behind:
+        _split_iterator(schedule, name, last, packing.width)
+    for name in (packing.block, *packing.behind):
+        written = schedule.get(schedule.get_sblock(name)).writes[0].source
+        if not any(written.same_as(buffer) for buffer in _arguments(schedule.mod["main"])):
+            schedule.transform_layout(name, ("write", 0), split)
+    for place, axis in packing.views.items():
+        _split_argument(schedule, packing, place, axis)
+    return schedule.mod["main"]
+
+
+def _split_argument(schedule: Any, packing: Packing, place: int, axis: int) -> None:
+    buffer = _arguments(schedule.mod["main"])[place]
+    split = _split_in_place(axis, packing.width)
+    for name in (packing.block, *packing.behind):
+        block = schedule.get(schedule.get_sblock(name))
+        for kind, regions in (("read", block.reads), ("write", block.writes)):
+            for number, region in enumerate(regions):
+                if region.source.same_as(buffer):
+                    schedule.transform_layout(name, (kind, number), split)
+                    return
+
+
+def _split_iterator(schedule: Any, name: str, slot: int, width: int) -> None:
+    axes = schedule.get(schedule.get_sblock(name)).iter_vars
+    index_map = importlib.import_module("tvm.tirx").IndexMap.from_func(
+        _split_in_place(slot, width), ndim=len(axes), index_dtype=str(axes[slot].var.ty)
+    )
+    schedule.transform_block_layout(name, index_map)
+
+
+def _split_in_place(axis: int, width: int) -> _IndexMap:
+    return lambda *i: [*i[:axis], i[axis] // width, i[axis] % width, *i[axis + 1 :]]
+
+
+def _split_and_first(axis: int, width: int) -> _IndexMap:
+    return lambda *i: [i[axis] // width, *i[:axis], *i[axis + 1 :], i[axis] % width]
+
+
+def _arguments(function: Any) -> list[Any]:
+    """The tensors that a function takes and gives, in order."""
+    return [p if hasattr(p, "shape") else function.buffer_map[p] for p in function.params]
+
+
+def _blocks(function: Any) -> list[Any]:
+    """Blocks whose body is one store, in program order."""
+    found: list[Any] = []
+    kind = importlib.import_module("tvm.s_tir").SBlock
+    walk = importlib.import_module("tvm_ffi").structural_walk
+    walk(function.body, (kind, found.append))
+    return [block for block in found if type(block.body).__name__ == "BufferStore"]
+
+
+def _place(block: Any, index: Any) -> int:
+    """Which iterator of the block an index is, -1 where it is an expression."""
+    found = [slot for slot, it in enumerate(block.iter_vars) if index.same_as(it.var)]
+    return found[0] if found else -1
+
+
+def _loads(block: Any, buffer: Any) -> list[Any]:
+    found: list[Any] = []
+    kind = importlib.import_module("tvm.ir").TensorLoad
+    walk = importlib.import_module("tvm_ffi").structural_walk
+    walk(block.body.value, (kind, found.append))
+    return [load for load in found if load.source.same_as(buffer)]
+
+
+def _elementwise_behind(block: Any, later: Sequence[Any]) -> list[Any] | None:
+    """The blocks that take the result of a block, None where one is not elementwise."""
+    results, behind = [block.body.buffer], []
+    stored = [_place(block, index) for index in block.body.indices]
+    if -1 in stored or not stored:
+        return None
+    for other in later:
+        taken = [load for buffer in results for load in _loads(other, buffer)]
+        if not taken:
+            continue
+        every = list(range(len(other.iter_vars)))
+        touched = [other.body.indices, *(load.indices for load in taken)]
+        if len(every) != len(stored) or other.init is not None:
+            return None
+        if any([_place(other, index) for index in indices] != every for indices in touched):
+            return None
+        results.append(other.body.buffer)
+        behind.append(other)
+    return behind
+
+
+def _packed_axis(blocks: Sequence[Any], block: Any, weights: Any, slot: int) -> int | None:
+    """The dimension of the weights that the block's iterator ``slot`` runs over, if it alone is
+    moved by it in what the block reads, and no other block reads the weights."""
+    if any(_loads(other, weights) for other in blocks if not other.same_as(block)):
+        return None
+    loads = _loads(block, weights)
+    if len(loads) != 1 or slot < 0:
+        return None
+    places = [_place(block, index) for index in loads[0].indices]
+    others = [region for region in block.reads if not region.source.same_as(weights)]
+    variable = block.iter_vars[slot].var
+    if any(_uses(index.min, variable) for region in others for index in region.region):
+        return None
+    return places.index(slot) if -1 not in places and places.count(slot) == 1 else None
+
+
+def _views(
+    arguments: Sequence[Any], weights: int, slot: int, blocks: Sequence[Any], split: Sequence[Any]
+) -> dict[int, int]:
+    """Arguments by place whose one dimension runs over the outputs wherever they are accessed.
+
+    ``split``: the block that multiplies, whose iterator ``slot`` that is, and those behind it.
+    """
+    last = len(split[0].body.indices) - 1
+    out: dict[int, int] = {}
+    for place, buffer in enumerate(arguments):
+        axes: set[int] = set()
+        for block in blocks:
+            number = next((i for i, other in enumerate(split) if other.same_as(block)), -1)
+            runs = (slot if number == 0 else last) if number >= 0 else None
+            stores = [block.body.indices] if block.body.buffer.same_as(buffer) else []
+            for indices in [*stores, *(load.indices for load in _loads(block, buffer))]:
+                at = [axis for axis, index in enumerate(indices) if _place(block, index) == runs]
+                axes.add(at[0] if len(at) == 1 else -1)
+        if place != weights and len(axes) == 1 and -1 not in axes:
+            out[place] = axes.pop()
+    return out
+
+
+def _split_shape(shape: list[int], axis: int, width: int) -> list[int]:
+    return [*shape[:axis], shape[axis] // width, width, *shape[axis + 1 :]]
+
+
+def _uses(expr: Any, variable: Any) -> bool:
+    found: list[bool] = []
+    kind = type(variable)
+    walk = importlib.import_module("tvm_ffi").structural_walk
+    walk(expr, (kind, lambda var: found.append(bool(var.same_as(variable)))))
+    return any(found)
+
+
+def _width(outputs: int) -> int | None:
+    return next((width for width in WIDTHS if outputs % width == 0), None)
+
+
+def _constant_arguments(relax: Any, main: Any) -> dict[Any, frozenset[int]]:
+    """Which arguments of every function are constants wherever it is called."""
+    out: dict[Any, frozenset[int]] = {}
+    for block in main.body.blocks:
+        for binding in block.bindings:
+            call = binding.value
+            if not _is_call_tir(relax, call):
+                continue
+            places = [i for i, x in enumerate(call.args[1]) if _is_constant(x)]
+            out[call.args[0]] = out.get(call.args[0], frozenset(places)) & frozenset(places)
+    return out
+
+
+def _with_packed_constants(
+    relax: Any, main: Any, packings: Mapping[Any, Packing], renamed: Mapping[Any, Any]
+) -> Any:
+    """``main`` whose calls of the packed functions give them packed constants, and views."""
+    blocks = []
+    for block in main.body.blocks:
+        bindings = []
+        for binding in block.bindings:
+            call = binding.value
+            packing = packings.get(call.args[0]) if _is_call_tir(relax, call) else None
+            if packing is None:
+                bindings.append(binding)
+            else:
+                bindings += _packed_call(relax, binding, packing, renamed[call.args[0]])
+        dataflow = isinstance(block, relax.DataflowBlock)
+        blocks.append((relax.DataflowBlock if dataflow else relax.BindingBlock)(bindings))
+    body = relax.SeqExpr(blocks, main.body.body)
+    return relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+
+
+def _packed_call(relax: Any, binding: Any, packing: Packing, function: Any) -> list[Any]:
+    """The bindings that take the place of a call."""
+    call, out = binding.value, []
+    arguments: list[Any] = []
+    for place, argument in enumerate(call.args[1]):
+        if place == packing.place:
+            weights = packing.packed(argument.value.numpy())
+            argument = relax.const(weights, str(weights.dtype))
+        elif place in packing.views:
+            shape = packing.view(place, [int(extent) for extent in argument.ty.shape])
+            if _is_constant(argument):
+                values = argument.value.numpy().reshape(shape)
+                argument = relax.const(values, str(values.dtype))
+            else:
+                view = relax.DataflowVar("view", relax.TensorType(shape, argument.ty.dtype))
+                out.append(relax.VarBinding(view, relax.op.reshape(argument, shape)))
+                argument = view
+        arguments.append(argument)
+    (given,) = call.ty_args
+    shape = [int(extent) for extent in given.shape]
+    if len(arguments) in packing.views:
+        given = relax.TensorType(packing.view(len(arguments), shape), given.dtype)
+    result = relax.DataflowVar("packed", given)
+    changed = [function, relax.Tuple(arguments), *call.args[2:]]
+    value = relax.Call(call.op, changed, call.attrs, [given], call.span)
+    out.append(relax.VarBinding(result, value))
+    return [*out, relax.VarBinding(binding.var, relax.op.reshape(result, shape))]
+
+
+def _is_constant(value: Any) -> bool:
+    return isinstance(value, importlib.import_module("tvm.ir").GenericConst)
+
+
+def _is_call_tir(relax: Any, value: Any) -> bool:
+    return isinstance(value, relax.Call) and getattr(value.op, "name", "") == "relax.call_tir"

@@ -1,0 +1,30 @@
+"""Half precision: products of float16 numbers with float32 sums."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Literal, get_args
+
+from pruner.errors import PrunerError
+
+Precision = Literal["float32", "float16"]
+
+
+def chosen_precision(asked: str) -> Precision:
+    """What ``asked`` says. Raises `PrunerError` where it is no precision."""
+    for precision in get_args(Precision):
+        if precision == asked:
+            return precision
+    raise PrunerError(f"precision={asked}: choose {' or '.join(get_args(Precision))}")
+
+
+def mixed(module: Any, precision: Precision) -> Any:
+    """The Relax module whose convolutions and products take numbers of that type.
+
+    Sums are of float32 whatever the type; inputs and outputs of the network stay float32.
+    """
+    if precision == "float32":
+        return module
+    passes = importlib.import_module("tvm.relax").transform
+    steps = [passes.CanonicalizeBindings(), passes.ToMixedPrecision(out_dtype="float32")]
+    return importlib.import_module("tvm").transform.Sequential(steps)(module)

@@ -1,0 +1,100 @@
+"""Transposed convolutions as plain ones, without the products by zero.
+
+A transposed convolution of stride ``s`` puts ``s - 1`` zeros between neighbouring pixels, and most
+of its products are by them. The outputs whose coordinates are equal modulo ``s`` see the same
+weights, every ``s``-th; so one convolution of the given pixels with ``s s`` times as many channels
+computes all of them, and a shuffle puts them into place (Shi et al., 2016, section 3.2).
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_LAYOUTS = {"NCHW": "OIHW", "NHWC": "HWIO"}
+
+
+def subpixel_convolutions(module: Any) -> Any:
+    """The Relax module with ``conv2d_transpose(x, w)`` of constant weights rewritten."""
+    relax = importlib.import_module("tvm.relax")
+    dpl = relax.dpl
+    data, weight = dpl.wildcard(), dpl.is_const()
+    pattern = dpl.is_op("relax.nn.conv2d_transpose")(data, weight)
+
+    def rewrite(call: Any, found: Any) -> Any:
+        attrs = call.attrs
+        known = attrs.data_layout in _LAYOUTS and attrs.kernel_layout == "IOHW"
+        if not known or int(attrs.groups) != 1 or any(int(d) != 1 for d in attrs.dilation):
+            return call
+        replaced = _subpixel(relax, call, found[data], found[weight].value.numpy())
+        return call if replaced is None else replaced
+
+    module = module.clone()
+    module["main"] = dpl.rewrite_call(pattern, rewrite, module["main"])
+    return relax.transform.DeadCodeElimination()(relax.transform.Normalize()(module))
+
+
+def phase_weights(
+    weights: NDArray[Any], strides: tuple[int, int], *, channels_last: bool
+) -> NDArray[Any]:
+    """Weights [i, o, kh, kw] of a transposed convolution as those of the plain one.
+
+    Output channels are (phase of y, phase of x, o) in HWIO and (o, phase of y, phase of x) in OIHW.
+    """
+    inputs, outputs, *sizes = weights.shape
+    taps = [-(-size // stride) for size, stride in zip(sizes, strides, strict=True)]
+    whole = [tap * stride - size for tap, stride, size in zip(taps, strides, sizes, strict=True)]
+    padded = np.pad(weights, ((0, 0), (0, 0), (0, whole[0]), (0, whole[1])))
+    split = padded.reshape(inputs, outputs, taps[0], strides[0], taps[1], strides[1])
+    split = split[:, :, ::-1, :, ::-1, :]
+    if channels_last:
+        moved = split.transpose(2, 4, 0, 3, 5, 1)
+        return np.ascontiguousarray(moved.reshape(*taps, inputs, -1))
+    return np.ascontiguousarray(split.transpose(1, 3, 5, 0, 2, 4).reshape(-1, inputs, *taps))
+
+
+def _subpixel(relax: Any, call: Any, data: Any, weights: NDArray[Any]) -> Any | None:
+    """The calls that compute what ``call`` does; None where the shuffle has too few outputs."""
+    attrs, last = call.attrs, str(call.attrs.data_layout) == "NHWC"
+    strides = (int(attrs.strides[0]), int(attrs.strides[1]))
+    top, left, bottom, right = map(int, attrs.padding)
+    batch, *_ = (int(extent) for extent in data.ty.shape)
+    first = 1 if last else 2  # the dimension of the rows
+    size = [int(data.ty.shape[first]), int(data.ty.shape[first + 1])]
+    outputs, *kernel = weights.shape[1:]
+    taps = [-(-k // s) for k, s in zip(kernel, strides, strict=True)]
+    rows, columns = (n + tap - 1 for n, tap in zip(size, taps, strict=True))
+    begin = [top, left]
+    end = [
+        (n - 1) * s + k - after + int(more)
+        for n, s, k, after, more in zip(
+            size, strides, kernel, (bottom, right), attrs.output_padding, strict=True
+        )
+    ]
+    if end[0] > rows * strides[0] or end[1] > columns * strides[1]:
+        return None
+    layout = str(attrs.data_layout)
+    constant = phase_weights(weights, strides, channels_last=last)
+    out = relax.op.nn.conv2d(
+        data,
+        relax.const(constant, str(constant.dtype)),
+        padding=[taps[0] - 1, taps[1] - 1] * 2,
+        data_layout=layout,
+        kernel_layout=_LAYOUTS[layout],
+        out_dtype=attrs.out_dtype,
+    )
+    if last:
+        phases, order = [rows, columns, *strides, outputs], (0, 1, 3, 2, 4, 5)
+        shape = [batch, rows * strides[0], columns * strides[1], outputs]
+    else:
+        phases, order = [outputs, *strides, rows, columns], (0, 1, 4, 2, 5, 3)
+        shape = [batch, outputs, rows * strides[0], columns * strides[1]]
+    if strides != (1, 1):
+        out = relax.op.permute_dims(relax.op.reshape(out, [batch, *phases]), order)
+        out = relax.op.reshape(out, shape)
+    if begin == [0, 0] and end == [rows * strides[0], columns * strides[1]]:
+        return out
+    return relax.op.strided_slice(out, [first, first + 1], begin, end)

@@ -31,10 +31,12 @@ from pruner.tune.measure.machine import local_platform, make_platform, missing_d
 from pruner.tune.measure.measurer import MeasureSettings, Platform
 from pruner.tune.measure.remote import check_health
 from pruner.tune.networks.catalog import NetworkOptions
+from pruner.tune.networks.coverage import coverage
 from pruner.tune.networks.drafted import FOLDER as DRAFTS
 from pruner.tune.networks.drafted import draft_tasks
 from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks
 from pruner.tune.networks.lowering import NetworkForm
+from pruner.tune.networks.request import REQUEST, NetworkRequest
 from pruner.tune.networks.rewrites.layout import chosen_layout
 from pruner.tune.networks.rewrites.precision import chosen_precision
 from pruner.tune.networks.source import NetworkSource
@@ -71,7 +73,7 @@ def tune(config: DictConfig) -> dict[str, Any]:
     if config.network is not None:
         network = _network_tasks(config, options, folder)
         if config.list:
-            return _listed(config, network, folder)
+            return _listed(config, options.platform, network, folder)
         if not effort.measures:
             return _drafted(network, options, folder)
         workloads = [task.workload for task in network if task.tuned]
@@ -313,25 +315,41 @@ def network_form(config: DictConfig, device: str) -> NetworkForm:
     return NetworkForm(layout=layout, precision=precision)
 
 
-def _listed(config: DictConfig, tasks: Sequence[NetworkTask], folder: Path) -> dict[str, Any]:
+def _listed(
+    config: DictConfig, platform: Platform, tasks: Sequence[NetworkTask], folder: Path
+) -> dict[str, Any]:
     """Show the tasks; the object of the last line."""
-    say(f"{'task':52s} {'calls':>5s} {'MFLOP a call':>13s} {'share':>7s}  buffers")
+    form = NetworkRequest.read(folder / REQUEST).form
+    say(f"{config.network}, {form}")
+    say(f"{'task':52s} {'calls':>5s} {'MFLOP a call':>13s} {'share':>7s} {'spaces':>8s}  buffers")
+    rows: dict[str, Any] = {}
     for task in tasks:
         shapes = " ".join("x".join(map(str, shape)) for shape, _ in task.shapes)
         share = f"{task.share:7.2%}" if task.tuned else f"{'-':>7s}"
-        say(f"{task.name:52s} {task.weight:5d} {task.flops / 1e6:13.2f} {share}  {shapes}")
-    tuned = [task for task in tasks if task.tuned]
-    say(f"{len(tasks)} tasks; {len(tuned)} with a thousandth of the arithmetic or more are tuned")
+        found = coverage(task, platform.target) if task.tuned else None
+        spaces = "-" if found is None else str(found)
+        call = f"{task.weight:5d} {task.flops / 1e6:13.2f}"
+        say(f"{task.name:52s} {call} {share} {spaces:>8s}  {shapes}")
+        rows[task.name] = {"weight": task.weight, "flops": task.flops, "share": task.share}
+        if found is not None:
+            rows[task.name] |= {"spaces": found.spaces, "batched": found.batched}
+            rows[task.name] |= {"reasons": list(found.reasons)} if found.reasons else {}
+    tuned = [row for row in rows.values() if "spaces" in row]
+    batched = sum(row["share"] for row in tuned if row["batched"] == row["spaces"])
+    say(
+        f"{len(tasks)} tasks; {len(tuned)} with a thousandth of the arithmetic or more are tuned; "
+        f"{batched:.1%} of the arithmetic is in tasks whose spaces are all batched"
+    )
     result = {
         "network": str(config.network),
+        "layout": form.layout,
+        "precision": form.precision,
         "run_dir": str(folder),
         "num_tasks": len(tasks),
         "num_tuned": len(tuned),
         "gflop": sum(task.weight * task.flops for task in tasks) / 1e9,
-        "tasks": {
-            task.name: {"weight": task.weight, "flops": task.flops, "share": task.share}
-            for task in tasks
-        },
+        "batched_share": batched,
+        "tasks": rows,
     }
     save_metrics(folder, result)
     return result

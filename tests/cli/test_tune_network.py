@@ -29,6 +29,11 @@ def test_tasks_are_listed(repository, tmp_path):
     assert list(found["tasks"]) == [task.name for task in kept]
     assert found["num_tuned"] == sum(task.tuned for task in kept)
     assert kept[0].name in done.stderr
+    assert "NHWC float32" in done.stderr  # what layout=auto means on a CPU
+    assert found["batched_share"] > 0.99
+    assert all(
+        task["batched"] == task["spaces"] for task in found["tasks"].values() if "spaces" in task
+    )
 
 
 def test_its_tasks_are_tuned_together(repository, tmp_path):

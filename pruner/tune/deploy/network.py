@@ -147,7 +147,7 @@ def deploy_network(
     tell("importing and building the network")
     built = build_network(asked, folder / LOG)
     deployed = _summary(folder, request, tasks, measured, built, platform, watch)
-    return _checked(folder, deployed, platform, watch, tell)
+    return _checked(folder, deployed, platform, watch, tell, TOLERANCE[request.form.precision])
 
 
 def _opened(folder: Path) -> tuple[list[NetworkTask], NetworkRequest]:
@@ -220,9 +220,16 @@ def _summary(
 
 
 def _checked(
-    folder: Path, deployed: Deployed, platform: Platform, watch: Stopwatch, tell: Tell
+    folder: Path,
+    deployed: Deployed,
+    platform: Platform,
+    watch: Stopwatch,
+    tell: Tell,
+    most: float,
 ) -> Deployed:
     """Run in a process of its own where it can run; compared with torch; ``deploy.json`` written.
+
+    ``most``: the largest relative error.
 
     Raises:
         PrunerError: it does not run, or its outputs are wrong.
@@ -244,7 +251,7 @@ def _checked(
     deployed = replace(deployed, **changes, notes=notes, seconds=seconds)
     write_json(folder / DEPLOY_FILE, deployed.row(), indent=1)
     error = deployed.relative_error
-    if error is not None and not error <= TOLERANCE["float32"]:
+    if error is not None and not error <= most:
         raise PrunerError(
             f"{deployed.library}: its outputs differ from torch's by {error:.3g} of the largest; "
             "do not use it"

@@ -7,6 +7,7 @@
 * `lowering`: from Relax to functions that can be tuned
 * `request`: what is asked for, and the lowered module that it gives
 * `tasks`: which functions differ, how often each is called, its share of the work
+* `coverage`: whether the engine computes a task's programs in batches
 * `extraction`: all that in a child process
 * `drafted`: a schedule for every task that nobody measured
 """

@@ -43,8 +43,10 @@ class BatchedSpace:
     has_features = True
     affordable: int | None = None
 
-    def __init__(self, design: DesignSpace, *, lowering: Lowering = "ansor") -> None:
-        """``lowering``: see :mod:`pruner.program.tir.lower`.
+    def __init__(
+        self, design: DesignSpace, *, lowering: Lowering = "ansor", probes: int = _PROBES
+    ) -> None:
+        """``lowering``: see :mod:`pruner.program.tir.lower`; ``probes`` programs are tried.
 
         Raises:
             UnsupportedProgram: the function or the trace has no batched form.
@@ -65,19 +67,17 @@ class BatchedSpace:
         shares = mutators.GPU if kind == "cuda" else mutators.CPU
         self._threads = thread_ranges(instructions)
         self._mutators = mutators.Mutators(instructions, self._decisions, shares)
-        self._legal_share = self._probe()
+        self._legal_share: float | None = None  # of random programs, once it is asked for
+        self._probe(probes)
 
-    def _probe(self) -> float:
-        """Try some programs: which share of random ones is legal.
-
-        A space with refusals is refused as a whole.
-        """
-        draws = self.sample_any(_PROBES, np.random.default_rng(0))
+    def _probe(self, num: int) -> None:
+        """Try some programs; a space with refusals is refused as a whole."""
+        draws = self.sample_any(num, np.random.default_rng(0))
         reasons = set(self.features(draws).failures.values()) - {_UNCERTAIN}
         if reasons:
             raise UnsupportedProgram(sorted(reasons)[0], "a random program of this space")
-        if self._limits is None:
-            return 1.0
+
+    def _share(self) -> float:
         plausible = self._plausible(_SHARE_PROBES, np.random.default_rng(0))
         return max(1, self.legal(plausible).sum()) / _SHARE_PROBES
 
@@ -127,6 +127,8 @@ class BatchedSpace:
         """
         if self._limits is None:
             return self.sample_any(num, rng)
+        if self._legal_share is None:
+            self._legal_share = self._share()
         found: list[Decisions] = []
         count = drawn = 0
         while count < num and drawn < max(num * _TRIES, 16 * _BATCH):

@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from pruner.cli.shared.help import commands, help_text, list_of_commands
-from pruner.cli.shared.known import nearest, read_words
+from pruner.cli.shared.known import Asked, nearest, read_words
 from pruner.cli.shared.options import check_options
 from pruner.cli.shared.output import print_result, print_text, say
 from pruner.cli.shared.runs import last_checkpoint
@@ -81,7 +81,7 @@ def run_door(command: str, task: Task) -> None:
     try:
         asked = read_words(command, sys.argv[1:])
         sys.argv[1:] = asked.words
-        _entry(command, task, asked.own)()
+        _entry(command, task, asked)()
     except PrunerError as error:
         fail(str(error))
     except (HydraException, OmegaConfBaseException) as error:
@@ -91,11 +91,11 @@ def run_door(command: str, task: Task) -> None:
         sys.exit(130)
 
 
-def _entry(command: str, task: Task, own: Mapping[str, Any]) -> Callable[[], None]:
-    """What Hydra calls, once or for every cell; `own` are options that it must not see."""
+def _entry(command: str, task: Task, asked: Asked) -> Callable[[], None]:
+    """What Hydra calls, once or for every cell, of options that are all known."""
 
     def checked(config: DictConfig) -> Mapping[str, Any]:
-        check_options(config)
+        check_options(config, asked.defaults)
         if config.get("checkpoint") == LAST:
             config.checkpoint = str(last_checkpoint(Path(config.outputs)))
             say(f"checkpoint={config.checkpoint}")
@@ -109,7 +109,7 @@ def _entry(command: str, task: Task, own: Mapping[str, Any]) -> Callable[[], Non
     @hydra.main(version_base="1.3", config_path=str(conf_folder()), config_name=command)
     def entry(config: DictConfig) -> None:
         logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
-        for name, value in own.items():
+        for name, value in asked.own.items():
             config[name] = value
         try:
             if sweep_name() is not None:

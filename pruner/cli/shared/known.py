@@ -39,11 +39,13 @@ class Asked:
     """A command line whose options are all known.
 
     ``words`` are for Hydra. ``own`` are options that it would take for the choice of a group:
-    ``platform=v100`` of a command that has no devices to choose from.
+    ``platform=v100`` of a command that has no devices to choose from. ``defaults`` is what the
+    chosen files hold, one for each choice of a sweep; empty where nothing but choices is given.
     """
 
     words: Sequence[str]
     own: Mapping[str, Any]
+    defaults: Sequence[Mapping[str, Any]] = ()
 
 
 def command_file(command: str) -> dict[str, Any]:
@@ -92,7 +94,7 @@ def read_words(command: str, given: Sequence[str]) -> Asked:
     values = any(isinstance(item, Override) for item in found)
     references = list(_references(command, chosen)) if values else []
     words = [x if isinstance(x, str) else _known(x, groups, references) for x in found]
-    return Asked(words=words, own=own)
+    return Asked(words=words, own=own, defaults=references)
 
 
 def composed(command: str, words: Sequence[str]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Reading options: plain values, objects from a `_target_`, and what a command would misread."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +22,15 @@ class Rule:
     wanted: str
 
 
-def _whole(least: int) -> Callable[[Any], bool]:
-    return lambda value: type(value) is int and value >= least
+MAX_WHOLE = 2**53  # numbers beyond it are not exact as floats
+MAX_SEED = 2**63 - 1
+MAX_THREADS = 1024  # so many crash no allocator
+MAX_WIDTH = 1 << 16  # of a layer: its square is a matrix of 16 GB
+MAX_EXTENT = 2**31  # of a loop: TVM counts in 32 bits
+
+
+def _whole(least: int, most: int = MAX_WHOLE) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and least <= value <= most
 
 
 def _optional(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -35,7 +42,7 @@ def _one_of(*known: str) -> Rule:
 
 
 def _seeds(value: Any) -> bool:
-    if not isinstance(value, list) or not value or not all(map(_whole(0), value)):
+    if not isinstance(value, list) or not value or not all(map(_whole(0, MAX_SEED), value)):
         return False
     return len(set(value)) == len(value)
 
@@ -48,12 +55,16 @@ def _between_0_and_1(value: Any) -> bool:
     return type(value) in (int, float) and 0 < value <= 1
 
 
+def _number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < math.inf
+
+
 def _positive(value: Any) -> bool:
-    return type(value) in (int, float) and value > 0
+    return _number(value) and value > 0
 
 
 def _not_negative(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= value < math.inf
+    return _number(value) and value >= 0
 
 
 def _name(value: Any) -> bool:
@@ -65,6 +76,10 @@ POSITIVE = Rule(_whole(1), "a whole number, 1 or more")
 POSITIVE_OR_NULL = Rule(_optional(_whole(1)), "a whole number, 1 or more, or null")
 POSITIVE_NUMBER = Rule(_positive, "a number above 0")
 POSITIVE_NUMBER_OR_NULL = Rule(_optional(_positive), "a number above 0, or null")
+NOT_NEGATIVE = Rule(_not_negative, "a number, 0 or more")
+SEED = Rule(_whole(0, MAX_SEED), f"a whole number from 0 to {MAX_SEED}")
+WIDTH = Rule(_whole(1, MAX_WIDTH), f"a whole number from 1 to {MAX_WIDTH}")
+EXTENT = Rule(_whole(0, MAX_EXTENT), f"a whole number from 0 to {MAX_EXTENT}")
 TRUE_OR_FALSE = Rule(lambda value: isinstance(value, bool), "true or false")
 
 TEXT = Rule(lambda v: v is None or isinstance(v, str), "a path (a number in quotes: \"'3'\")")
@@ -73,12 +88,12 @@ NAMES = Rule(lambda v: isinstance(v, list) and all(isinstance(x, str) for x in v
 # What an argument of one of our classes must be, by the types in its signature.
 KINDS: dict[frozenset[str], Rule] = {
     frozenset({"int"}): COUNT,
-    frozenset({"float"}): Rule(lambda value: type(value) in (int, float), "a number"),
+    frozenset({"float"}): Rule(_number, "a number"),
     frozenset({"bool"}): TRUE_OR_FALSE,
 }
 
 RULES: dict[str, Rule] = {
-    "data.root": TEXT,
+    "data.root": Rule(lambda v: isinstance(v, str), "a folder (a number in quotes: \"'3'\")"),
     "outputs": TEXT,
     "checkpoint": TEXT,
     "resume": TEXT,
@@ -90,25 +105,34 @@ RULES: dict[str, Rule] = {
         lambda value: value in (None, "all", "none") or NAMES.accepts(value),
         "all, none, null or a list [...] of names",
     ),
-    "seed": COUNT,
+    "seed": SEED,
     "seeds": Rule(_optional(_seeds), "a list with at least one seed, each once, or null"),
-    "split.seed": COUNT,
-    "num_threads": POSITIVE_OR_NULL,
-    "num_workers": POSITIVE_OR_NULL,
+    "split.seed": SEED,
+    "num_threads": Rule(
+        _optional(_whole(1, MAX_THREADS)), f"a whole number from 1 to {MAX_THREADS}, or null"
+    ),
+    "num_workers": Rule(
+        _optional(_whole(1, MAX_THREADS)), f"a whole number from 1 to {MAX_THREADS}, or null"
+    ),
     "stop_after": POSITIVE_OR_NULL,
     "min_programs": POSITIVE,
     "train_share": Rule(_between_0_and_1, "a number above 0, at most 1"),
     "train_pick": _one_of("random", "spread", "tasks"),
     "trainer.max_epochs": POSITIVE,
+    "trainer.devices": Rule(
+        lambda v: isinstance(v, str | list) or _whole(-1, MAX_THREADS)(v), "a number of devices"
+    ),
+    "trainer.gradient_clip_val": Rule(_optional(_not_negative), "a number, 0 or more, or null"),
     "optimizer.lr": POSITIVE_NUMBER,
-    "model.width": POSITIVE,
-    "model.num_heads": POSITIVE,
-    "model.num_dataflow_rows": POSITIVE,
-    "model.dataflow_hidden": POSITIVE,
-    "model.dataflow_width": POSITIVE,
+    "optimizer.weight_decay": NOT_NEGATIVE,
+    "model.width": WIDTH,
+    "model.num_heads": WIDTH,
+    "model.num_dataflow_rows": WIDTH,
+    "model.dataflow_hidden": WIDTH,
+    "model.dataflow_width": WIDTH,
     "budget.trials": POSITIVE_OR_NULL,
     "budget.patience": POSITIVE_OR_NULL,
-    "budget.tolerance": Rule(_not_negative, "a number, 0 or more"),
+    "budget.tolerance": NOT_NEGATIVE,
     "budget.batch": POSITIVE,
     "budget.seconds": POSITIVE_NUMBER_OR_NULL,
     "budget.tasks": POSITIVE,
@@ -119,7 +143,7 @@ RULES: dict[str, Rule] = {
     "budget.labels": Rule(_labels, "a list of whole numbers, 0 or more, and all"),
     "budget.max_steps": POSITIVE,
     "budget.source_programs": POSITIVE,
-    "policy.prior": Rule(_not_negative, "a number, 0 or more"),
+    "policy.prior": NOT_NEGATIVE,
     "policy.draft_leads": TRUE_OR_FALSE,
     "policy.verify_only_draft": TRUE_OR_FALSE,
     "verify": TRUE_OR_FALSE,
@@ -153,25 +177,66 @@ RULES: dict[str, Rule] = {
 }
 
 
-def check_options(config: DictConfig) -> None:
+def check_options(config: DictConfig, defaults: Sequence[Mapping[str, Any]] = ()) -> None:
     """Refuse values that break a rule; options that a command does not have are skipped.
+
+    An option without a rule of its own is judged by its value in `defaults` (what the chosen files
+    hold): true or false stays that, a number stays a finite number, and whole or not negative
+    where the default is.
 
     Raises:
         PrunerError: names the option, the value and what is wanted.
     """
     values: dict[str, Any] = plain(config)
+    judged = set()
     for name, rule in RULES.items():
-        value: Any = values
-        for part in name.split("."):
-            if not isinstance(value, dict) or part not in value:
-                break
-            value = value[part]
-        else:
+        found, value = _at(values, name)
+        if found:
+            judged.add(name)
             _check(name, value, rule)
     for name, value, kind in kinds(values):
         rest = kind - {"None"}
+        judged |= {name} if rest in KINDS else set()
         if rest in KINDS and not (value is None and "None" in kind):
             _check(name, value, KINDS[rest])
+    for given in defaults:
+        for name, default in _leaves(given):
+            found, value = _at(values, name)
+            like = _like(name, default)
+            if found and value is not None and name not in judged and like is not None:
+                _check(name, value, like)
+
+
+def _at(values: Mapping[str, Any], name: str) -> tuple[bool, Any]:
+    """Whether there is an option of that dotted name, and its value."""
+    value: Any = values
+    for part in name.split("."):
+        if not isinstance(value, dict) or part not in value:
+            return False, None
+        value = value[part]
+    return True, value
+
+
+def _leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        name = f"{path}.{key}" if path else str(key)
+        if isinstance(value, Mapping):
+            yield from _leaves(value, name)
+        else:
+            yield name, value
+
+
+def _like(name: str, default: Any) -> Rule | None:
+    """What stands in the place of a default; None where that tells nothing."""
+    if isinstance(default, bool):
+        return TRUE_OR_FALSE
+    if name.startswith("workload.") and isinstance(default, int):
+        return EXTENT
+    if isinstance(default, int) and default >= 0 and not name.startswith("platform."):
+        return COUNT
+    if isinstance(default, int | float):  # rates and sizes of devices are numbers of any kind
+        return NOT_NEGATIVE if default >= 0 else Rule(_number, "a number")
+    return None
 
 
 def _check(name: str, value: Any, rule: Rule) -> None:

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pruner.errors import PrunerError
 from pruner.models.model import Network
 from pruner.models.networks.layers import (
     NormStatistics,
@@ -72,7 +73,7 @@ class PaCM(Network):
     def forward(self, batch: ProgramBatch) -> Float[Tensor, " program"]:
         """Score normalised features.
 
-        Raises ValueError when the dataflow block has another number of rows than the model.
+        Raises PrunerError when the dataflow block has another number of rows than the model.
         """
         joined = torch.cat(self._branches(batch), dim=1)
         hidden = self.norm(functional.relu(self.fuse(joined)))
@@ -86,7 +87,7 @@ class PaCM(Network):
         if self.dataflow_encoder is not None and self.attention is not None:
             num_rows = batch.dataflow.shape[1]
             if num_rows != self.num_dataflow_rows:
-                raise ValueError(
+                raise PrunerError(
                     f"PaCM: the features have {num_rows} dataflow rows, the model was made for "
                     f"{self.num_dataflow_rows}; set features.dataflow to match"
                 )

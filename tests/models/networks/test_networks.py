@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from pruner.errors import DataError
+from pruner.errors import DataError, PrunerError
 from pruner.models.networks.layers import MaskedSelfAttention, PooledSelfAttention, ProgramNorm
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.pacm import PaCM
@@ -190,7 +190,7 @@ def test_pooled_attention_equals_torch_attention_plus_residual_summed():
 
 def test_wrong_number_of_dataflow_rows_names_the_setting():
     batch = normalised()
-    with pytest.raises(ValueError, match=r"10 dataflow rows.*made for 8.*features\.dataflow"):
+    with pytest.raises(PrunerError, match=r"10 dataflow rows.*made for 8.*features\.dataflow"):
         PaCM(num_dataflow_rows=8)(batch)
 
 

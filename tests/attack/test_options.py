@@ -1,0 +1,96 @@
+"""Wrong options, generated from the configuration tree: each is one line, before any work."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from pruner.cli.shared.known import composed, groups_of
+from pruner.cli.shared.options import MAX_THREADS, check_options
+from pruner.errors import PrunerError
+from pruner.places import conf_folder
+
+COMMANDS = sorted(path.stem for path in conf_folder().glob("*.yaml"))
+CHOICES = sorted(
+    {
+        (command, group, path.stem)
+        for command in COMMANDS
+        for group in groups_of(command)
+        for path in (conf_folder() / group).glob("*.yaml")
+    }
+)
+NO_NUMBERS = (float("nan"), float("inf"), -float("inf"), "maybe", [1], True)
+WRONG: Mapping[type, tuple[Any, ...]] = {
+    bool: ("maybe", 7, 0.5, [True]),
+    int: (*NO_NUMBERS, -7),
+    float: (*NO_NUMBERS, -7.5),
+}
+JUDGED_ELSEWHERE = {"trainer.devices"}  # by Lightning, which also takes words and lists
+
+
+def leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        name = f"{path}.{key}" if path else str(key)
+        if isinstance(value, dict):
+            yield from leaves(value, name)
+        elif not key.startswith("_"):
+            yield name, value
+
+
+def accepted(values: dict[str, Any]) -> tuple[int, list[tuple[str, Any]]]:
+    """How many wrong values were tried, and those that were taken."""
+    tried, taken = 0, []
+    config = OmegaConf.create(values)
+    for name, default in leaves(values):
+        for wrong in WRONG.get(type(default), ()) if name not in JUDGED_ELSEWHERE else ():
+            OmegaConf.update(config, name, wrong)
+            tried += 1
+            try:
+                check_options(config, [values])
+            except PrunerError as error:
+                told = str(error)
+                if "\n" not in told and name in told:
+                    continue
+            taken.append((name, wrong))
+        OmegaConf.update(config, name, default)
+    return tried, taken
+
+
+def test_wrong_values_of_every_command_are_refused():
+    found = {command: accepted(composed(command, [])) for command in COMMANDS}
+    assert not {command: taken for command, (_, taken) in found.items() if taken}
+    assert sum(tried for tried, _ in found.values()) > 300
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "group", "choice"), CHOICES, ids=str)
+def test_wrong_values_of_every_choice_are_refused(command, group, choice):
+    assert not accepted(composed(command, [f"{group}={choice}"]))[1]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_the_files_hold_is_accepted(command):
+    values = composed(command, [])
+    check_options(OmegaConf.create(values), [values])
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "wrong"),
+    [
+        ("train", "num_threads", MAX_THREADS + 1),  # 100,000 of them ended in a crash of torch
+        ("train", "trainer.max_epochs", 10**20),
+        ("train", "seed", 2**63),
+        ("train", "model.width", 10**7),
+        ("train", "optimizer.weight_decay", -1),
+        ("tune", "workload.m", 99999999999),
+        ("tune", "policy.random_sample", -5),
+        ("evaluate", "platform.num_cores", -1),
+    ],
+)
+def test_values_beyond_what_can_work_are_refused(command, name, wrong):
+    values = composed(command, [])
+    config = OmegaConf.create(values)
+    OmegaConf.update(config, name, wrong)
+    with pytest.raises(PrunerError, match=f"^{name}={wrong}: it must be"):
+        check_options(config, [values])

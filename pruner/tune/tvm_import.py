@@ -7,6 +7,7 @@ use is file, line and function, which a plain walk over the frames gives at once
 
 from __future__ import annotations
 
+import gc
 import importlib
 import inspect
 import sys
@@ -27,17 +28,21 @@ class Tvm(NamedTuple):
 
 def load_tvm() -> Tvm:
     """Return TVM's modules, imported on the first call. Raises `MissingExtra` without TVM."""
+    first = "tvm" not in sys.modules
     original = inspect.stack
     inspect.stack = _quick_stack  # type: ignore[assignment]
     try:
         tvm = importlib.import_module("tvm")
         importlib.import_module("tvm.s_tir.tensor_intrin")
-        return Tvm(
+        found = Tvm(
             tvm,
             importlib.import_module("tvm.s_tir"),
             importlib.import_module("tvm.tirx"),
             importlib.import_module("tvm.s_tir.meta_schedule"),
         )
+        if first:  # what was imported stays: the collector need not walk it again and again
+            gc.freeze()
+        return found
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("tvm", "tvm_ffi"):
             raise

@@ -264,9 +264,13 @@ class _CpuRow:
         accesses: Sequence[NestAccess] = [self._s.write, *self._s.reads]
         out = np.empty((len(accesses), len(self._loops) + 1, self._num))
         for place, access in enumerate(accesses):
+            used = access.variables - access.around
+            known: dict[Moving, PerProgram] = {}  # most depths move the same variables of it
             for depth in range(len(self._loops) + 1):
-                moving = frozenset(x.var for x in self._loops[depth:]) - access.around
-                out[place, depth] = self._line_bytes(access, moving)
+                moving = used & {x.var for x in self._loops[depth:]}
+                if moving not in known:
+                    known[moving] = self._line_bytes(access, moving)
+                out[place, depth] = known[moving]
         return out
 
     def _line_bytes(self, access: NestAccess, moving: Moving) -> PerProgram:

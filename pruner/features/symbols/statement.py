@@ -142,10 +142,7 @@ class LoopRoles:
 
 def extent_of(loops: Iterable[StatementLoop], num: int) -> PerProgram:
     """Iterations of nested loops [N]."""
-    out = np.ones(num)
-    for loop in loops:
-        out = out * loop.extent
-    return out
+    return product_of((loop.extent for loop in loops), num)
 
 
 def moving_of(*groups: Iterable[StatementLoop]) -> Moving:
@@ -213,6 +210,11 @@ class NestAccess:
     def bytes_per_element(self) -> int:
         """Size of one element."""
         return dtype_bytes(self.buffer.dtype)
+
+    @property
+    def variables(self) -> Moving:
+        """Variables in any index."""
+        return frozenset().union(*(t.variables for terms in self.indices for t in terms))
 
     def widths(self, moving: Moving) -> list[PerProgram]:
         """Values a dimension's index spans, per dimension [N] (box rule)."""
@@ -296,10 +298,10 @@ def _quotient(term: Term, values: dict[LoopVar, Ints]) -> Ints:
 
 def product_of(values: Iterable[PerProgram], num: int) -> PerProgram:
     """Product of per-program values [N]."""
-    out = np.ones(num)
+    out: PerProgram | None = None
     for value in values:
-        out = out * value
-    return out
+        out = value if out is None else out * value
+    return np.ones(num) if out is None else out
 
 
 def _width(terms: list[IndexTerm], moving: Moving, num: int) -> PerProgram:

@@ -194,6 +194,8 @@ def evaluate_index(index: Expr, roots: Mapping[int, Affine]) -> Affine:
 
     What is no sum of loop variables is replaced by one that moves like it.
     """
+    if isinstance(index, Axis):
+        return roots[index.slot]
     points = [Region(roots[s], 0, 0) for s in range(len(roots))]
     region = evaluate_region(index, points)
     if not _is_point(region):

@@ -6,7 +6,7 @@ from pruner.program.index.affine import Affine
 from pruner.program.index.regions import Region
 from pruner.program.tir.regions import (
     clipped,
-    guarded_region_of,
+    guarded_regions_of,
     loops_between,
     shared_threads,
     union_all,
@@ -42,6 +42,6 @@ def _place(tree: Tree, key: int) -> Place:
             moving |= shared_threads(tree, loop, buffer.scope)
         indices = [block.indices] if block.buffer == key else []
         indices += [load.indices for load in block.loads_of(key)]
-        boxes += [guarded_region_of(tree, block, index, moving) for index in dict.fromkeys(indices)]
+        boxes += guarded_regions_of(tree, block, dict.fromkeys(indices), moving)
     box = zip(union_all(boxes), buffer.shape, strict=True)
     return Place(loop, [clipped(region, extent) for region, extent in box])

@@ -37,16 +37,16 @@ def region_of(tree: Tree, block: Block, indices: Sequence[Expr], moving: set[int
     return [evaluate_region(index, domains) for index in indices]
 
 
-def guarded_region_of(
-    tree: Tree, block: Block, indices: Sequence[Expr], moving: set[int]
-) -> list[Region]:
-    """As :func:`region_of`, but a loop all of whose parts run stays inside its own range.
+def guarded_regions_of(
+    tree: Tree, block: Block, accesses: Iterable[Sequence[Expr]], moving: set[int]
+) -> list[list[Region]]:
+    """As :func:`region_of` of several accesses, but a loop all of whose parts run stays in range.
 
     Parts that do not divide a loop overrun it, and a guard cuts the rest off.
     """
     values, whole = tree.values_above(block, moving)
     domains = [relax(Region(value, 0, 0), moving | whole) for value in values]
-    return [evaluate_region(index, domains) for index in indices]
+    return [[evaluate_region(index, domains) for index in indices] for indices in accesses]
 
 
 def union_all(boxes: Iterable[list[Region]]) -> list[Region]:

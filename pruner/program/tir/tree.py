@@ -113,6 +113,7 @@ class Block:
     stands_for: dict[LoopVar, int] = field(default_factory=dict)
     inner: tuple[LoopVar, ...] = ()
     guards: tuple[tuple[Expr, IntLike], ...] = ()
+    known_loads: tuple[Expr, dict[int, list[Load]]] | None = None  # of a value, by buffer
 
     @property
     def reduces(self) -> bool:
@@ -121,14 +122,24 @@ class Block:
 
     def list_reads(self) -> None:
         """Recompute :attr:`reads` as TVM's detector lists them after a rewrite."""
-        found = dict.fromkeys(load.stage for load in loads(self.value))
+        found = dict.fromkeys(self.loads)
         if self.init is not None:
             found.pop(self.buffer, None)
         self.reads = list(found)
 
+    @property
+    def loads(self) -> dict[int, list[Load]]:
+        """Every load of the value, by buffer in order of the first; found once a value."""
+        if self.known_loads is None or self.known_loads[0] is not self.value:
+            table: dict[int, list[Load]] = {}
+            for load in loads(self.value):
+                table.setdefault(load.stage, []).append(load)
+            self.known_loads = (self.value, table)
+        return self.known_loads[1]
+
     def loads_of(self, buffer: int) -> list[Load]:
         """Every load of a buffer."""
-        return [load for load in loads(self.value) if load.stage == buffer]
+        return self.loads.get(buffer, [])
 
 
 TreeNode = LoopNode | Block
@@ -203,12 +214,13 @@ class Tree:
 
     def blocks(self, below: TreeNode | None = None) -> Iterator[Block]:
         """Blocks in program order, of the whole tree or below a node."""
-        node = self.root if below is None else below
-        if isinstance(node, Block):
-            yield node
-            return
-        for child in node.body:
-            yield from self.blocks(child)
+        pending: list[TreeNode] = [self.root if below is None else below]
+        while pending:
+            node = pending.pop()
+            if isinstance(node, Block):
+                yield node
+            else:
+                pending.extend(reversed(node.body))
 
     def nodes(self) -> Iterator[TreeNode]:
         """Loops and blocks in program order, a loop before what is inside it; the root first."""
@@ -237,7 +249,7 @@ class Tree:
 
     def producers(self, block: Block) -> list[Block]:
         """Other blocks that write what ``block`` reads."""
-        read = {load.stage for load in loads(block.value)} - {block.buffer}
+        read = block.loads.keys() - {block.buffer}
         return [other for other in self.blocks() if other is not block and other.buffer in read]
 
     def consumers(self, block: Block) -> list[Block]:

@@ -31,6 +31,9 @@ from pruner.cli.shared.output import as_table, say
 from pruner.cli.shared.script import run_script
 from pruner.errors import DataError
 from pruner.files import load_metrics, write_json, write_table
+from pruner.study.book.items import Plot
+from pruner.study.book.plots import svg
+from pruner.study.book.results import plot_series
 from pruner.study.network.campaign import (
     RIVAL,
     Cell,
@@ -45,6 +48,8 @@ from pruner.tune.contenders.lineup import OURS
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+PICTURE = ROOT / "docs" / "images" / "networks.svg"
+UNSCHEDULED = "TVM untuned"
 NETWORKS = ["resnet18", "mobilenet_v2", "bert_tiny", "squeezenet1_1", "dcgan"]
 POLICIES = {
     OURS: ["policy=pruner_live"],
@@ -292,7 +297,27 @@ def run(options: Options) -> dict[str, Any]:
     for name, content in tables.items():
         write_table(options.folder / f"{name}.csv", content, floats=".6g")
     (options.folder / "tables.md").write_text(markdown(summary, contenders), encoding="utf-8")
+    if contenders:
+        place = PICTURE if options.folder == HERE else options.folder / PICTURE.name
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(picture(contenders), encoding="utf-8")
     return {"cells": len(cells), "summary": str(options.folder / "summary.csv")}
+
+
+def picture(contenders: list[dict[str, Any]]) -> str:
+    """Median latencies as SVG, without those that have no schedules at all."""
+    rows = pd.DataFrame([row for row in contenders if row["contender"] != UNSCHEDULED])
+    rows["median_ms"] = 1e3 * rows["median_s"]
+    plot = Plot(
+        title="Built networks on a CPU",
+        kind="bar",
+        x="network",
+        y="median_ms",
+        series="contender",
+        log="y",
+        ylabel="latency (ms), log",
+    )
+    return svg(plot, plot_series(plot, rows.dropna(subset=["median_ms"])))
 
 
 def markdown(summary: pd.DataFrame, contenders: list[dict[str, Any]]) -> str:

@@ -14,6 +14,9 @@ from pruner.errors import DataError, PrunerError
 from pruner.files import load_metrics
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.program.device import device_from_mapping
+from pruner.study.network.page import write_report
+from pruner.tune.contenders.beside import set_run_beside
+from pruner.tune.contenders.lineup import installed
 from pruner.tune.deploy.kernels import deploy_kernels
 from pruner.tune.deploy.network import LOADER, deploy_network
 from pruner.tune.measure.jobs import RpcAddress
@@ -31,7 +34,8 @@ def deploy(config: DictConfig) -> dict[str, Any]:
     if load_metrics(folder) is None:
         say(f"{folder}: this run is not finished; its best so far are taken")
     if asked.get("network") is not None:
-        return deploy_run(folder, asked, draft=config.draft)
+        row = deploy_run(folder, asked, draft=config.draft)
+        return {**row, **_beside(config, folder, asked)}
     platform = _platform(asked, plain(asked.target))
     workloads = load_workloads(plain(asked.workload))
     kernels = deploy_kernels(folder, workloads, platform.target, _database(asked))
@@ -57,7 +61,7 @@ def deploy_run(folder: Path, asked: DictConfig, *, draft: bool) -> dict[str, Any
     request = folder / REQUEST
     if not request.is_file():
         raise DataError(f"{folder}: no {REQUEST}, its import did not begin; start a new run")
-    platform = _platform(asked, json.dumps(dict(NetworkRequest.read(request).target)))
+    platform = network_platform(folder, asked)
     deployed = deploy_network(
         folder,
         platform,
@@ -79,6 +83,32 @@ def deploy_run(folder: Path, asked: DictConfig, *, draft: bool) -> dict[str, Any
         say(note)
     say(f"load it as {folder / LOADER} does")
     return row
+
+
+def _beside(config: DictConfig, folder: Path, asked: DictConfig) -> dict[str, Any]:
+    """Time the contenders beside it and write the report; what the last line gets of both."""
+    platform = network_platform(folder, asked)
+    names = plain(config.beside)
+    if names is None:
+        names = installed() if platform.device == "cpu" else []
+    others = [Path(other) for other in plain(config.compare)]
+    found = {}
+    if names or others:
+        analyzer = _analyzer(platform)
+        rows = set_run_beside(folder, names, others, platform=platform, analyzer=analyzer, tell=say)
+        found = {row.name: row.row() for row in rows}
+        for row in sorted(rows, key=lambda row: row.median_s or float("inf")):
+            if row.median_s is not None:
+                say(f"{row.label:40s} {1e3 * row.median_s:10.4g} ms")
+    report = write_report(folder, others)
+    say(f"report: {report}")
+    return {"beside": found, "report": str(report)}
+
+
+def network_platform(folder: Path, asked: DictConfig) -> Platform:
+    """The platform that a network's tasks were found for."""
+    target = json.dumps(dict(NetworkRequest.read(folder / REQUEST).target))
+    return _platform(asked, target)
 
 
 def _asked(folder: Path) -> DictConfig:

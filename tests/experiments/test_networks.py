@@ -79,6 +79,8 @@ def test_the_tables_and_the_book_come_from_the_cells_there_are(item, options, tm
     text = (tmp_path / "networks" / "tables.md").read_text()
     assert "| tiny | ours | 1 | 2 | 0.7 | 3000.00 | 2000.00 | 2 | 10.00 | 0.25 |" in text
     assert "| tiny | 2000.00 | 5000.00 | 8000.00 |" in text
+    drawn = (tmp_path / "networks" / "networks.svg").read_text()
+    assert all(name in drawn for name in ("tiny", "eager", "MetaSchedule"))
     book = load_item(repository / "experiments" / "networks")
     page = build_page([book], results=tmp_path)
     numbers = {one.number.name: one.value for _, one in page.numbers}

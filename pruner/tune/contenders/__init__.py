@@ -7,5 +7,6 @@
 * `process`: such a process, from outside
 * `race`: turns one after another, medians, spread, relative errors
 * `lineup`: which contenders a network has
+* `libraries`: what TVM makes of a network without tuning
 * `beside`: one call: all of them beside ours, and the file that says what came of it
 """

@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from pruner.files import write_json
+from pruner.models.analyzer.analyzer import Analyzer
 from pruner.progress import Tell, silent
 from pruner.tune.contenders.inputs import write_inputs
-from pruner.tune.contenders.lineup import EAGER, ONNXRUNTIME, line_up
+from pruner.tune.contenders.libraries import run_libraries
+from pruner.tune.contenders.lineup import EAGER, ONNXRUNTIME, Library, check_names, line_up
 from pruner.tune.contenders.race import RaceSettings, Timed, race
+from pruner.tune.measure.measurer import Platform
+from pruner.tune.networks.request import REQUEST, NetworkRequest
 from pruner.tune.networks.source import NetworkSource
 
 BESIDE_FILE = "beside.json"  # of a run folder
@@ -40,7 +44,7 @@ class SideBySide:
 def set_beside(
     source: NetworkSource,
     names: Sequence[str],
-    libraries: Mapping[str, Path | str],
+    libraries: Mapping[str, Library],
     folder: Path,
     *,
     threads: int,
@@ -49,8 +53,8 @@ def set_beside(
 ) -> list[Timed]:
     """Time a network's libraries and the named contenders; ``beside.json`` in `folder` keeps it.
 
-    `libraries`: see :func:`~pruner.tune.contenders.lineup.line_up`. Outputs are compared with those
-    of torch, of a network that is an ONNX file with those of onnxruntime.
+    `libraries`: see :func:`~pruner.tune.contenders.libraries.run_libraries`. Outputs are compared
+    with those of torch, of a network that is an ONNX file with those of onnxruntime.
 
     Raises:
         PrunerError: an unknown name, or a network that cannot be made.
@@ -64,6 +68,32 @@ def set_beside(
     content = {"threads": threads, "reference": reference, "contenders": rows}
     write_json(folder / BESIDE_FILE, content, indent=1)
     return found
+
+
+def set_run_beside(
+    folder: Path,
+    names: Sequence[str],
+    others: Sequence[Path],
+    *,
+    platform: Platform,
+    analyzer: Analyzer | None,
+    settings: RaceSettings = RaceSettings(),  # noqa: B008  # frozen
+    tell: Tell = silent,
+) -> list[Timed]:
+    """The deployed network of a run folder beside the named contenders and those of other runs.
+
+    Raises:
+        PrunerError: see :func:`set_beside`.
+    """
+    check_names(names)
+    libraries = run_libraries(
+        folder, names, others, folder / _WORK, platform=platform, analyzer=analyzer, tell=tell
+    )
+    source = NetworkRequest.read(folder / REQUEST).source
+    threads = platform.cores
+    return set_beside(
+        source, names, libraries, folder, threads=threads, settings=settings, tell=tell
+    )
 
 
 def read_beside(folder: Path) -> SideBySide | None:

@@ -62,8 +62,20 @@ _KINDS = {
         from_onnx=True,
     ),
 }
-_LIBRARIES = {OURS: "ours", UNTUNED: "TVM untuned", DRAFT: "TVM, drafted only"}
 BESIDE = (*_KINDS, UNTUNED, DRAFT)  # whom `deploy.py` sets beside the tuned network
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Library:
+    """A network that TVM compiled; ``missing`` says why there is none.
+
+    ``facts`` are what it took to make it.
+    """
+
+    label: str
+    path: Path | None = None
+    missing: str | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -81,15 +93,14 @@ def installed() -> list[str]:
 def line_up(
     source: NetworkSource,
     names: Sequence[str],
-    libraries: Mapping[str, Path | str],
+    libraries: Mapping[str, Library],
     *,
     inputs: Path,
     threads: int,
 ) -> list[Contender]:
     """The contenders, all on the same inputs and with as many threads.
 
-    `libraries` says where the network's libraries are, by name (``ours``, ``untuned``, ``draft``,
-    or the name of another run); a text instead of a path says why there is none.
+    `libraries` are the network's by name: ``ours``, ``untuned``, ``draft``, or that of another run.
 
     Raises:
         PrunerError: a name that is unknown.
@@ -107,14 +118,12 @@ def line_up(
         request = Request(runner=kind.runner, arguments=arguments, threads=threads)
         out.append(_contender(name, kind.label, request, missing))
     for name, library in libraries.items():
-        found = isinstance(library, Path)
-        arguments = {"library": str(library), "inputs": str(inputs)}
+        arguments = {"library": str(library.path), "inputs": str(inputs)}
         request = Request(runner="TvmLibrary", arguments=arguments, threads=threads)
-        contender = _contender(
-            name, _LIBRARIES.get(name, name), request, None if found else str(library)
-        )
+        contender = _contender(name, library.label, request, library.missing)
         alone = {"TVM_USE_RUNTIME_LIB": "1"}  # as it is deployed, without the compiler
-        out.append(replace(contender, environment={**contender.environment, **alone}))
+        environment = {**contender.environment, **alone}
+        out.append(replace(contender, environment=environment, facts=library.facts))
     return out
 
 

@@ -21,7 +21,7 @@ class Contender:
     """A process that follows :mod:`pruner.tune.contenders.protocol`.
 
     ``name`` is for options and files, ``label`` for people. ``missing``: why it cannot run here,
-    known before it is started.
+    known before it is started. ``facts`` stand beside those that it tells itself.
     """
 
     name: str
@@ -29,6 +29,7 @@ class Contender:
     command: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     missing: str | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Fallen(PrunerError):

@@ -97,7 +97,7 @@ def race(
                 stack.callback(process.close)
                 facts = process.answer(settings.prepare_s)[READY]
                 process.ask({SAVE: str(_outputs(folder, one.name))}, settings.prepare_s)
-                found[one.name] = replace(found[one.name], facts=facts)
+                found[one.name] = replace(found[one.name], facts={**one.facts, **facts})
                 running[one.name] = process
             except Fallen as error:
                 _drop(found, one.name, error, tell)

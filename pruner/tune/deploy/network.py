@@ -14,7 +14,7 @@ from pruner.errors import DataError, PrunerError
 from pruner.files import write_json
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.progress import Tell, silent
-from pruner.tune.contenders.lineup import OURS, line_up
+from pruner.tune.contenders.lineup import OURS, Library, line_up
 from pruner.tune.contenders.race import RaceSettings, outputs_error, race
 from pruner.tune.deploy.apply import recorded_keys, same_target
 from pruner.tune.deploy.build import EXPECTED, INPUTS, BuildRequest, Built, build_network
@@ -265,7 +265,7 @@ def _run(folder: Path, deployed: Deployed) -> dict[str, Any]:
     contenders = line_up(
         NetworkRequest.read(folder / REQUEST).source,
         [],
-        {OURS: deployed.library},
+        {OURS: Library(label="ours", path=deployed.library)},
         inputs=work / INPUTS,
         threads=deployed.threads,
     )

@@ -8,7 +8,7 @@ import pytest
 from pruner.errors import PrunerError
 from pruner.tune.contenders import lineup
 from pruner.tune.contenders.inputs import write_inputs
-from pruner.tune.contenders.lineup import BESIDE, line_up
+from pruner.tune.contenders.lineup import BESIDE, Library, line_up
 from pruner.tune.contenders.race import RaceSettings, race
 from pruner.tune.networks.source import NetworkSource
 from tests.tune.networks.small_networks import residual
@@ -22,7 +22,7 @@ def lined_up(names, libraries=None, source=SOURCE):
 
 
 def test_all_get_as_many_threads_and_the_same_inputs():
-    found = lined_up(["eager", "onnxruntime"], {"ours": Path("a.so")})
+    found = lined_up(["eager", "onnxruntime"], {"ours": Library(label="ours", path=Path("a.so"))})
     assert list(found) == ["eager", "onnxruntime", "ours"]
     for one in found.values():
         assert {one.environment[k] for k in ("OMP_NUM_THREADS", "TVM_NUM_THREADS")} == {"2"}
@@ -33,11 +33,11 @@ def test_all_get_as_many_threads_and_the_same_inputs():
 
 def test_what_cannot_run_says_why(monkeypatch):
     monkeypatch.setattr(lineup, "find_spec", lambda name: None if name == "onnxruntime" else name)
-    found = lined_up(["onnxruntime"], {"draft": "no draft for this target"})
+    found = lined_up(["onnxruntime"], {"draft": Library(label="d", missing="no draft here")})
     assert found["onnxruntime"].missing == (
         "onnxruntime not installed; run: pip install 'pruner[network]'"
     )
-    assert found["draft"].missing == "no draft for this target"
+    assert found["draft"].missing == "no draft here"
     assert lineup.installed() == [name for name in BESIDE if name != "onnxruntime"]
     onnx = lined_up(["eager"], source=NetworkSource(name="x.onnx"))
     assert onnx["eager"].missing == "an ONNX file holds no torch module"

@@ -1,0 +1,84 @@
+"""What TVM makes of a network without tuning: as it comes, and with drafted schedules only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pruner.errors import PrunerError
+from pruner.models.analyzer.analyzer import Analyzer
+from pruner.progress import Tell, silent
+from pruner.tune.contenders.lineup import DRAFT, OURS, UNTUNED, Library
+from pruner.tune.deploy.build import BuildRequest, build_network
+from pruner.tune.deploy.network import DRAFTED, LIBRARY
+from pruner.tune.measure.measurer import Platform
+from pruner.tune.networks import drafted
+from pruner.tune.networks.extraction import TASKS, read_tasks
+from pruner.tune.networks.request import REQUEST
+from pruner.tune.networks.tasks import NetworkTask
+
+
+def run_libraries(
+    folder: Path,
+    names: Sequence[str],
+    others: Sequence[Path],
+    place: Path,
+    *,
+    platform: Platform,
+    analyzer: Analyzer | None,
+    seed: int = 0,
+    tell: Tell = silent,
+) -> dict[str, Library]:
+    """The library of a deployed run, those of `others`, and those of TVM that `names` ask for.
+
+    The latter are built into `place`. What cannot be had says why.
+    """
+    found = {OURS: _deployed(folder, "ours")}
+    for other in others:
+        found[other.name] = _deployed(other, other.name)
+    tasks = read_tasks(folder / TASKS) if {UNTUNED, DRAFT} & set(names) else []
+    if UNTUNED in names:
+        found[UNTUNED] = _built(folder, tasks, {}, place / UNTUNED, "TVM untuned", {})
+    if DRAFT in names:
+        start, database = time.perf_counter(), place / "drafts"
+        rest = [task.workload for task in tasks if not drafted.is_view(task.module)]
+        if not (database / drafted.SUMMARY).is_file():
+            tell(f"drafting {len(rest)} tasks")
+            drafted.draft_tasks(rest, platform, analyzer, database, seed=seed)
+        facts = {"draft_s": time.perf_counter() - start}
+        sources = {DRAFTED: str(database)}
+        found[DRAFT] = _built(folder, tasks, sources, place / DRAFT, "TVM, drafted only", facts)
+    return found
+
+
+def _deployed(folder: Path, label: str) -> Library:
+    path = folder / LIBRARY
+    if not path.is_file():
+        return Library(label=label, missing=f"no {LIBRARY}; run: python deploy.py run={folder}")
+    return Library(label=label, path=path)
+
+
+def _built(
+    folder: Path,
+    tasks: Sequence[NetworkTask],
+    sources: Mapping[str, str],
+    place: Path,
+    label: str,
+    facts: Mapping[str, Any],
+) -> Library:
+    request = BuildRequest(
+        network=str(folder / REQUEST),
+        tasks={task.name: task.key for task in tasks},
+        sources=sources,
+        library=str(place / LIBRARY),
+        reference=False,
+    )
+    start = time.perf_counter()
+    try:
+        built = build_network(request, place.with_suffix(".log"))
+    except PrunerError as error:
+        return Library(label=label, missing=str(error))
+    facts = {**facts, "build_s": time.perf_counter() - start}
+    return Library(label=label, path=built.library, facts=facts)

@@ -7,7 +7,7 @@ EXTRAS := tvm,network,wandb,tensorboard,gbdt,sweep,dev
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint book ansor-env shapes slow clean
+.PHONY: help setup demo test lint book ansor-env shapes slow attack clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -50,6 +50,9 @@ shapes: setup ## the tests of the densest arrays with every shape in an annotati
 
 slow: setup ## the slow tests
 	$(BIN)/python -m pytest -m slow
+
+attack: setup ## damaged records, hostile checkpoints, wrong options: a table of what was tried, held and failed
+	$(BIN)/python -m tests.attack.report
 
 clean: ## remove caches; the environment and the runs stay
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info

@@ -52,11 +52,12 @@ def verdicts(path: Path) -> tuple[int, int, Counter[str]]:
 
 
 @pytest.mark.parametrize("task", ["matmul_128_128_128", "conv2d_1_64_28_28_64_3_3_1_SAME"])
-def test_every_damaged_line_of_a_file_is_counted_once(task, tmp_path):
+def test_every_damaged_line_of_a_file_is_counted_once(task, tmp_path, record_property):
     good = good_lines(BUNDLED / f"cpu-avx2/{task}.json.gz", 10)
     bad = [line for _, line in damaged(good, 8 * len(MUTATIONS), seed=1)]
     path = tmp_path / f"{task}.json"
     path.write_bytes(b"".join(line + b"\n" for line in [*good, *bad]))
+    record_property("tried", len(bad))
     valid, failed, aside = verdicts(path)
     assert valid + failed + aside.total() == len(good) + len(bad)
     assert valid >= len(good)
@@ -88,11 +89,12 @@ def test_lines_that_are_slow_by_their_size_are_refused_at_once():
 
 
 @pytest.mark.slow
-def test_fifty_thousand_damaged_lines(tmp_path):
+def test_fifty_thousand_damaged_lines(tmp_path, record_property):
     """No traceback, exact counts, no line over 0.2 s of this process, bounded memory."""
     files = sorted(BUNDLED.rglob("*.json.gz"))
     slowest, wrong = 0.0, Counter[str]()
     each = -(-TRIED // len(files))
+    record_property("tried", each * len(files))
     for number, file in enumerate(files):
         path = tmp_path / file.name.removesuffix(".gz")
         alone = Counter[str]()
@@ -108,6 +110,8 @@ def test_fifty_thousand_damaged_lines(tmp_path):
         path.write_bytes(b"".join(line + b"\n" for line in lines))
         valid, failed, aside = verdicts(path)
         wrong["together"] += Counter(valid=valid, failed=failed, aside=aside.total()) != alone
+    record_property("failed", wrong.total())
+    record_property("slowest_s", round(slowest, 3))
     assert not +wrong
     assert slowest < MAX_LINE_S
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 < MAX_BYTES

@@ -50,6 +50,7 @@ from pruner.tune.workloads import Workload, load_workloads
 
 MORE = ("trials", "seconds", "patience")  # of the budget: what a resumed run may be given anew
 _NEARLY = 0.9  # of its seconds: then a run has used up its time
+NETWORK_POLICY = "pruner_network"  # unless policy= says otherwise
 LOCAL = "cpu"  # platform=cpu: the described CPU that fits this machine
 TIMING = ("number", "repeats", "cv_limit", "min_repeat_ms", "flush_cache")
 
@@ -98,7 +99,7 @@ def tune(config: DictConfig) -> dict[str, Any]:
         loggers.close(logger)
     save_metrics(folder, result)
     say(time_table(result["seconds"]))
-    if result["trials"]:
+    if result["trials"] and interrupts.caught is None:
         draw([load_run(folder)], folder)
         _tell_verdicts(tuned)
     if interrupts.caught is not None:
@@ -398,6 +399,10 @@ def main() -> None:
         except PrunerError as error:
             say(f"error: {error}")
             sys.exit(2)
+    if any(word.startswith("network=") for word in words) and not any(
+        word.startswith("policy=") for word in words
+    ):
+        sys.argv.append(f"policy={NETWORK_POLICY}")
     run_door("tune", tune)
 
 

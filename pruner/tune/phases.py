@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 PHASES = ("sample", "draft", "verify", "instantiate", "build", "run", "train")
@@ -14,7 +14,8 @@ class Phases:
     """A stopwatch with phases that nest: the inner one counts, the outer one pauses.
 
     Build and run are the seconds that the loop waited for workers; what workers do while the loop
-    explores costs no time here.
+    explores costs no time here. ``check`` is called before every phase: what it raises ends the
+    work between two phases.
     """
 
     def __init__(self) -> None:
@@ -22,6 +23,7 @@ class Phases:
         self._before_s = 0.0
         self._started = self._since = time.perf_counter()
         self._open: list[str] = []
+        self.check: Callable[[], None] = lambda: None
 
     def add(self, seconds: Mapping[str, float]) -> None:
         """Take in the seconds of an earlier start of the run."""
@@ -32,6 +34,7 @@ class Phases:
     @contextmanager
     def time(self, phase: str) -> Iterator[None]:
         """Count what happens inside as `phase`."""
+        self.check()
         self._settle()
         self._open.append(phase)
         try:

@@ -87,6 +87,10 @@ class Prepared(Protocol):
         """The object that a snapshot calls so, made where it is not there yet."""
 
 
+class _Stopped(Exception):
+    """The run was asked to end, or its time is over."""
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Round:
     number: int
@@ -133,10 +137,14 @@ class TuningRun:
                 no task has a program to try.
         """
         lag = self._measurer.lag if self._prepared.savable else 0
+        self._phases.check = self._raise_if_stopped
         try:
-            while not self._stopped() and (self._waiting or self._propose()):
+            while self._waiting or self._propose():
                 self._measure(self._waiting.pop(0), lag)
+        except _Stopped:
+            pass  # what was begun is lost as by a kill: the last snapshot does not know of it
         finally:
+            self._phases.check = lambda: None
             self._journal.close()
         if not self.trials and not self._stopped():
             raise PrunerError("no task has a program that could be tried; the lines above say why")
@@ -152,6 +160,10 @@ class TuningRun:
         return self._context.interrupted() or (
             limit_s is not None and self._phases.elapsed_s >= limit_s
         )
+
+    def _raise_if_stopped(self) -> None:
+        if self._stopped():
+            raise _Stopped
 
     def _measure(self, current: _Round, lag: int) -> None:
         """One batch, with the next one proposed while it is built where `lag` says so."""
@@ -252,8 +264,8 @@ class TuningRun:
             if outcome.tells_of_program:
                 self._record_all(current, held, outcomes)
                 held = []
-        if len(outcomes) < len(current.candidates):  # stopped: a resumed run measures the others
-            return
+        if len(outcomes) < len(current.candidates):  # a resumed run measures the others
+            raise _Stopped
         if held and len(held) == len(places):
             raise self._no_turn(outcomes[held[-1]])
         self._record_all(current, held, outcomes)

@@ -31,4 +31,4 @@ def test_no_path_of_a_machine_is_in_a_notebook_or_its_records(repository):
 
 def test_nbmake_is_asked_to_execute_them(pytestconfig):
     assert pytestconfig.getoption("nbmake")
-    assert len(NOTEBOOKS) == 3
+    assert len(NOTEBOOKS) == 2

@@ -5,12 +5,13 @@ convolutions, padded shapes among them, for an A100 target. Every program is rep
 nothing needs a GPU. Writes ``results/tensor_cores.json``; its content is the last line. Programs of
 which TVM raises an error are counted apart: it makes no program there.
 
-    python benchmarks/tensor_cores.py [programs a space]
+    python benchmarks/tensor_cores.py [case ...]
+
+Cases that are not named keep what the file of results has of them.
 """
 
 import json
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -84,21 +85,21 @@ def main() -> None:
     sys.path.insert(0, str(ROOT))
     from tests.tune import tir_truth as truth
 
-    programs = int(sys.argv[1]) if len(sys.argv) > 1 else PROGRAMS
     target = load_tvm().tvm.target.Target("nvidia/nvidia-a100")
-    start, total, cases = time.process_time(), Counter[str](), {}
-    for name, spec in CASES.items():
-        found = Counter[str]()
-        for design in design_spaces(from_operator({**spec, "dtype": "float16"}).module, target):
-            found += compare(design, programs, truth)
-            found["spaces"] += 1
-        cases[name] = dict(found)
-        total += found
-        print(name, dict(found), file=sys.stderr)
-    line = {"cases": cases, "total": dict(total), "cpu_s": round(time.process_time() - start, 1)}
     kept = Path(__file__).parent / "results" / "tensor_cores.json"
     kept.parent.mkdir(exist_ok=True)
-    write_json(kept, line, indent=1)
+    cases = json.loads(kept.read_text(encoding="utf-8"))["cases"] if kept.is_file() else {}
+    for name in sys.argv[1:] or CASES:
+        found = Counter[str]()
+        module = from_operator({**CASES[name], "dtype": "float16"}).module
+        for design in design_spaces(module, target):
+            found += compare(design, PROGRAMS, truth)
+            found["spaces"] += 1
+        cases[name] = {key: int(value) for key, value in found.items()}
+        print(name, cases[name], file=sys.stderr)
+        total = sum((Counter(case) for case in cases.values()), Counter[str]())
+        line = {"cases": cases, "total": dict(total)}
+        write_json(kept, line, indent=1)
     print(json.dumps(line))
 
 

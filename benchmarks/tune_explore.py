@@ -6,7 +6,7 @@ XGBoost model; ours drafts with the analyzer and verifies with PaCM. Fitting is 
 CPU seconds on one core, so other work on the machine counts for neither; no GPU is needed. The last
 line is a JSON object; ``ratio_min`` is the smallest ratio of TVM's seconds to ours.
 
-    python benchmarks/tune_explore.py [matmul] [conv2d]
+    python benchmarks/tune_explore.py [matmul] [conv2d] [matmul_half]
 """
 
 import json
@@ -46,6 +46,10 @@ CASES = {
     "conv2d": {
         "operator": "conv2d", "n": 1, "ci": 64, "h": 56, "w": 56, "co": 64, "kh": 3, "kw": 3,
         "stride": 1, "padding": 1,
+    },
+    "matmul_half": {
+        "operator": "matmul", "m": 1024, "n": 1024, "k": 1024, "epilogue": ["relu"],
+        "dtype": "float16",
     },
 }  # fmt: skip
 POPULATION, GENERATIONS, CHOSEN = 512, 4, 64
@@ -111,7 +115,7 @@ def theirs(workload: Workload, target: Any) -> dict[str, float]:
 
 
 def main() -> None:
-    """Run the cases that are named, or both."""
+    """Run the cases that are named, or all; in half precision on tensor cores."""
     torch.set_num_threads(1)
     target = make_platform(load_device(CONF / "platform" / "a100.yaml")).target
     results = {}

@@ -33,8 +33,21 @@ class _Staged:
     last: int
 
 
-def shared_bytes(tree: Tree) -> dict[TreeNode, Ints]:
-    """Bytes of shared memory [N] of every kernel (a child of the root) that has some.
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedBytes:
+    """Shared memory of a kernel's blocks [N]: ``static`` buffers and the ``dynamic`` allocation."""
+
+    static: Ints
+    dynamic: Ints
+
+    @property
+    def total(self) -> Ints:
+        """Both."""
+        return self.static + self.dynamic
+
+
+def shared_bytes(tree: Tree) -> dict[TreeNode, SharedBytes]:
+    """Shared memory of every kernel (a child of the root) that has some.
 
     Raises:
         UnsupportedProgram: dynamic buffers whose lifetimes are not understood.
@@ -45,11 +58,12 @@ def shared_bytes(tree: Tree) -> dict[TreeNode, Ints]:
         if tree.buffers[key].scope is Scope.SHARED and place.loop is not None:
             kernel = (*tree.path(place.loop), place.loop)[0]
             kernels.setdefault(kernel, []).append(_staged(tree, key, place, blocks))
-    out: dict[TreeNode, Ints] = {}
+    out: dict[TreeNode, SharedBytes] = {}
     for kernel, found in kernels.items():
-        dynamic = [x for x in found if x.buffer.is_dynamic]
-        static = sum((x.size for x in found if not x.buffer.is_dynamic), np.zeros(1, np.int64))
-        out[kernel] = static + _merged(dynamic, tree.num_programs)
+        nothing = np.zeros(tree.num_programs, np.int64)
+        static = sum((x.size for x in found if not x.buffer.is_dynamic), nothing)
+        dynamic = _merged([x for x in found if x.buffer.is_dynamic], tree.num_programs)
+        out[kernel] = SharedBytes(static, dynamic)
     return out
 
 
@@ -57,7 +71,7 @@ def dynamic_bytes(tree: Tree) -> Ints | None:
     """Bytes of shared memory [N] where a program has dynamic buffers, None where it has none."""
     if not any(buffer.is_dynamic for buffer in tree.buffers):
         return None
-    return np.max([*shared_bytes(tree).values()], axis=0)
+    return np.max([found.total for found in shared_bytes(tree).values()], axis=0)
 
 
 def _staged(tree: Tree, key: int, place: Place, blocks: list[Block]) -> _Staged:

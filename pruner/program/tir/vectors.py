@@ -25,6 +25,7 @@ from pruner.program.tir.tree import Block, Tree
 
 VECTOR_BYTES = 16
 _INDEX_BYTES = 4
+_MOST_TERMS = 3
 
 
 def vectors_fit(tree: Tree, block: Block) -> Mask | np.bool_:
@@ -89,7 +90,7 @@ class _LaneForm:
 
         Terms that a divisor divides come out. Of the others ``x * c + rest`` with ``rest < c`` is
         understood where ``c`` divides the divisor (src/arith/rewrite_simplify.cc): the rest stays
-        after ``mod``, and goes with ``div``.
+        after ``mod``, and goes with ``div``; the rules know sums of two and of three terms.
         """
         inner = _lane_form(index, lane)
         present = inner.even & np.not_equal(inner.stride, 0)
@@ -104,7 +105,10 @@ class _LaneForm:
         outside = np.equal(np.mod(inner.stride, t.lower), 0)
         left = [np.not_equal(np.mod(c, t.lower), 0) for c in coefs]
         alike = _understood(coefs, reaches, t.lower, left) & np.less(coefs[-1], t.lower)
-        good = inner.even & kept & np.equal(index.base, 0) & (outside | alike)
+        # divisible terms are left only in quotients that were joined, which TVM leaves as they are
+        whole_parts = [np.not_equal(c, 0) & ~x for c, x in zip(coefs, left, strict=True)]
+        joined = endless & np.not_equal(t.lower, 1) & np.any(np.broadcast_arrays(*whole_parts), 0)
+        good = inner.even & kept & np.equal(index.base, 0) & (outside | alike) & ~joined
         self.stride = self.stride + np.where(present & outside, t.coef * inner.stride // t.lower, 0)
         whole = np.equal(np.mod(inner.step, t.lower), 0) & outside
         step = np.where(whole, t.coef * (inner.step // t.lower), t.coef)
@@ -123,6 +127,7 @@ def _understood(
     largest = np.take_along_axis(used, first[None], 0)[0]
     rest = spans.sum(axis=0) - np.take_along_axis(spans, first[None], 0)[0]
     divides = np.equal(np.mod(divisor, np.maximum(largest, 1)), 0) & (rest < largest)
+    divides = divides & ((used != 0).sum(axis=0) <= _MOST_TERMS)
     return np.less(spans.sum(axis=0), divisor) | divides
 
 

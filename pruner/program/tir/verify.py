@@ -21,15 +21,20 @@ from pruner.program.tir.vectors import vectors_fit
 
 THREADS_LOW = "meta_schedule.thread_extent_low_inclusive"
 THREADS_HIGH = "meta_schedule.thread_extent_high_inclusive"
+STATIC_BYTES = 49152  # on every CUDA device: CUDA C++ Programming Guide, compute capabilities
 WARP_EXECUTION = "warp_execution"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TirLimits:
-    """Limits of one thread block: bytes of shared memory, threads."""
+    """Limits of one thread block: bytes of shared memory, threads.
+
+    A target may have all the memory that a kernel can ask for; static buffers have less.
+    """
 
     shared_bytes: int
     threads: int
+    static_bytes: int = STATIC_BYTES
 
     @staticmethod
     def of_target(target: Any) -> TirLimits:
@@ -47,7 +52,9 @@ def verify_gpu_code(tree: Tree, limits: TirLimits) -> Verdicts:
     shared = shared_bytes(tree)
     for kernel in tree.root.body:
         out &= _threads_fit(tree, kernel, num, limits.threads)
-        out &= shared.get(kernel, np.zeros(num)) <= limits.shared_bytes
+        if kernel in shared:
+            out &= shared[kernel].total <= limits.shared_bytes
+            out &= shared[kernel].static <= limits.static_bytes
         out &= all(_pipeline_fits(loop) for loop in _loops(kernel))
         for block in tree.blocks(kernel):
             out &= vectors_fit(tree, block)

@@ -90,7 +90,7 @@ def test_the_program_of_tvms_own_test(tvm):
     assert buffers["C_reindex_shared.dyn"] == (1, 2, 1, 1, 16, 16)
     # rows of 128 elements are 136 apart; the 512 results lie where the operands were
     (found,) = shared_bytes(tree).values()
-    assert found.tolist() == [2 * 2 * 32 * 136]
+    assert found.total.tolist() == [2 * 2 * 32 * 136]
     assert space.legal(decision).tolist() == [design.replay(decision[0], 1) is not None] == [True]
 
 

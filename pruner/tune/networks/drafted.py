@@ -30,6 +30,7 @@ from pruner.tune.run.database import Database
 from pruner.tune.run.setup import open_spaces
 from pruner.tune.spaces.design import design_spaces
 from pruner.tune.spaces.union import UnionSpace
+from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import Workload
 
 FOLDER, SUMMARY = "drafted", "drafted.json"
@@ -130,16 +131,31 @@ def _drafted(
     if not batched or analyzer is None:
         for row in found.sample(_REPLAYED, rng):
             (schedule,) = found.instantiate(row[None])
-            if schedule is not None:
+            if schedule is not None and _builds(schedule, platform.target):
                 return Draft(task=task.name, how=REPLAYED), schedule
-        return Draft(task=task.name, how=NONE, reason="TVM refuses random programs"), None
+        return Draft(task=task.name, how=NONE, reason="TVM builds no random program"), None
     space = UnionSpace(batched, Phases(), analyzer)
     rows, estimates_s = _best(space, rng)
     for row, estimate_s in zip(rows, estimates_s, strict=True):
         (schedule,) = space.instantiate(row[None])
-        if schedule is not None:
+        if schedule is not None and _builds(schedule, platform.target):
             return Draft(task=task.name, how=DRAWN, estimate_s=estimate_s), schedule
-    return Draft(task=task.name, how=NONE, reason="TVM refuses what the draft chose"), None
+    return Draft(task=task.name, how=NONE, reason="TVM builds nothing that the draft chose"), None
+
+
+def _builds(schedule: Any, target: Any) -> bool:
+    """Whether TVM can compile it, asked for GPUs only.
+
+    There it fails on some sums over threads that its own rules propose, and one such function would
+    cost the whole network.
+    """
+    if target.kind.name == "llvm":
+        return True
+    try:
+        load_tvm().tvm.compile(schedule.mod, target=target)
+    except Exception:  # compilers raise kinds of their own
+        return False
+    return True
 
 
 def _best(space: UnionSpace, rng: np.random.Generator) -> tuple[Decisions, list[float]]:

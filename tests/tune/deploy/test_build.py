@@ -1,5 +1,6 @@
 """A network as one library computes what torch does, in this process and in a fresh one."""
 
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -147,3 +148,20 @@ def test_the_build_is_a_child_whose_mistakes_are_one_line(platform, tmp_path):
     assert set(built.seconds) == {"import", "apply", "build", "export", "reference"}
     with pytest.raises(PrunerError, match=r"1 tuned tasks are gone.*deploy.log has the whole"):
         build_network(replace(request, tasks={**request.tasks, "x": "0"}), tmp_path / "deploy.log")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+def test_a_network_is_compiled_for_a_gpu_without_one(tmp_path, in_process):
+    """Drafted and by TVM's rules; that it was not run is said."""
+    from pruner.tune.deploy.network import deploy_network
+    from pruner.tune.measure.machine import make_platform
+    from pruner.tune.run.options import platform_analyzer
+
+    a100 = make_platform(load_device(conf_folder() / "platform" / "a100.yaml"))
+    tasks = prepared("one_image", a100, tmp_path)
+    deployed = deploy_network(tmp_path, a100, platform_analyzer(a100))
+    assert deployed.drafted + deployed.by_rules == len(tasks)
+    assert deployed.drafted >= len(tasks) - 1
+    assert deployed.relative_error is None
+    assert "compiled but not run" in deployed.notes[0]

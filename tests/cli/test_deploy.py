@@ -1,0 +1,56 @@
+"""``deploy.py``: kernels of operators with their sources, and what it refuses in one line."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def run(repository, script, *words):
+    env = os.environ | {"PYTHONPATH": str(repository)}
+    command = [sys.executable, script, *words]
+    return subprocess.run(
+        command, cwd=repository, env=env, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.tvm
+@pytest.mark.slow
+@pytest.mark.parametrize("compile_only", [False, True])
+def test_operators_become_libraries_and_sources(repository, tmp_path, compile_only):
+    words = ["workload.m=32", "workload.n=32", "workload.k=32", "budget.trials=2", "verify=false"]
+    words += [f"outputs={tmp_path}", "run_id=one", "measure.repeats=1", "measure.min_repeat_ms=1"]
+    done = run(repository, "tune.py", *words, f"compile_only={str(compile_only).lower()}")
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "tune" / "one"
+    done = run(repository, "deploy.py", f"run={folder}")
+    assert done.returncode == 0, done.stderr
+    ((name, kernel),) = json.loads(done.stdout.splitlines()[-1])["kernels"].items()
+    ir, assembly = [Path(path).read_text(encoding="utf-8") for path in kernel["sources"]]
+    assert "define" in ir
+    assert ".text" in assembly
+
+    import numpy as np
+
+    from pruner.tune.run.tuning import tuned_module
+    from pruner.tune.tvm_import import load_tvm
+
+    a, b = np.random.default_rng(0).random((2, 32, 32), dtype=np.float32)
+    tensor = load_tvm().tvm.runtime.tensor
+    c = tensor(np.zeros((32, 32), np.float32))
+    tuned_module(folder, name)["main"](tensor(a), tensor(b), c)
+    np.testing.assert_allclose(c.numpy(), a @ b, rtol=1e-5)
+
+
+@pytest.mark.tvm
+@pytest.mark.slow
+def test_what_is_no_run_of_tune_is_told_in_one_line(repository, tmp_path):
+    done = run(repository, "deploy.py", f"run={tmp_path}")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith(f"error: run={tmp_path}: no config.yaml there")
+    (tmp_path / "config.yaml").write_text("model: pacm\n", encoding="utf-8")
+    done = run(repository, "deploy.py", f"run={tmp_path}")
+    assert done.stderr.splitlines()[-1].endswith("a run of another command, it has no network=")

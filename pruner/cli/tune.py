@@ -12,6 +12,7 @@ import torch
 from hydra.utils import get_class
 from omegaconf import DictConfig
 
+from pruner.cli.deploy import deploy_run
 from pruner.cli.shared import loggers
 from pruner.cli.shared.door import run_door
 from pruner.cli.shared.options import build, choice, own_models, plain
@@ -76,7 +77,8 @@ def tune(config: DictConfig) -> dict[str, Any]:
         if config.list:
             return _listed(config, options.platform, network, folder)
         if not effort.measures:
-            return _drafted(network, options, folder)
+            result = _drafted(network, options, folder)
+            return _deployed(config, folder, result) if config.deploy else result
         workloads = [task.workload for task in network if task.tuned]
         options = replace(options, budget=effort.budget(plain(config.budget), len(workloads)))
     if earlier is not None:
@@ -106,6 +108,16 @@ def tune(config: DictConfig) -> dict[str, Any]:
         say(f"ended early; python tune.py resume={folder} goes on")
         print_result(result)
         sys.exit(interrupts.exit_code)
+    if config.network is not None and config.deploy and not config.compile_only:
+        result = _deployed(config, folder, result)
+    return result
+
+
+def _deployed(config: DictConfig, folder: Path, result: dict[str, Any]) -> dict[str, Any]:
+    """Build the network of a run that is over, as ``deploy.py`` does; its result with that."""
+    row = deploy_run(folder, config, draft=True)
+    result = {**result, "deployed": {name: value for name, value in row.items() if value != []}}
+    save_metrics(folder, result)
     return result
 
 

@@ -43,6 +43,10 @@ def test_its_tasks_are_tuned_together(repository, tmp_path):
     found = json.loads(done.stdout.splitlines()[-1])
     kept = read_tasks(tmp_path / "tune" / "net" / TASKS)
     assert set(found["tasks"]) == {task.name for task in kept if task.tuned}
+    deployed = found["deployed"]
+    assert 0 < deployed["applied"] <= deployed["tasks"] == len(kept)
+    assert deployed["relative_error"] < 1e-5
+    assert (tmp_path / "tune" / "net" / "network.so").is_file()
 
 
 def test_a_list_needs_a_network(repository, tmp_path):

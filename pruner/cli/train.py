@@ -16,6 +16,7 @@ from pruner.cli.shared.options import choice, plain
 from pruner.cli.shared.output import say, show_tasks
 from pruner.cli.shared.records import chosen_platforms, record_root
 from pruner.cli.shared.runs import new_run_folder, resumed_config, save_config
+from pruner.cli.shared.start import start_from, tell_blind, tell_start
 from pruner.cli.shared.training import recipe_of, watching
 from pruner.data.root import RecordRoot
 from pruner.data.splits import make_split
@@ -30,12 +31,13 @@ from pruner.study.training import TASKS_FILE, judging_parts, plan, run_part, sum
 
 def train(config: DictConfig) -> dict[str, Any]:
     """Run the command; returns the object of the last line."""
-    start = time.perf_counter()
+    began = time.perf_counter()
     earlier = Path(config.resume) if config.resume is not None else None
     if earlier is not None:
         config = resumed_config(earlier, config)
+    start = start_from(config)
     recipe = recipe_of(config)
-    model = check_recipe(recipe)
+    model = check_recipe(recipe, goes_on=start is not None)
     root = record_root(config.data)
     own = chosen_platforms(config.data, config.platform.name, root)
     platforms = own or _teachers(config, root)
@@ -65,13 +67,19 @@ def train(config: DictConfig) -> dict[str, Any]:
             config=plain(config),
             watching=watching(config),
             stop_after=config.stop_after,
+            start=start,
         )
+        if start is not None:
+            tell_start(start, parts)
         results = {part.name: fit_part(part) for part in parts}
+        if start is not None:
+            tell_blind(start, list(results.values()))
     result = {
         "run_dir": str(folder),
+        "went_on_from": None if start is None else start.inherited["lineage"],
         "data": dataset.report(),
         **summarise(parts, results, transfer=not own),
-        "seconds": round(time.perf_counter() - start, 2),
+        "seconds": round(time.perf_counter() - began, 2),
     }
     if result["finished"]:
         save_metrics(folder, result)
@@ -85,7 +93,10 @@ def _open_run(config: DictConfig, earlier: Path | None, platforms: Sequence[str]
         return earlier
     given = config.data.platform
     names = given if isinstance(given, str) else "+".join(platforms)
-    label = f"{config.platform.name if given is None else names}-{choice('model')}"
+    model = choice("model")
+    if config.checkpoint is not None:
+        model = f"{config.model._target_.rpartition('.')[2].lower()}-goes-on"
+    label = f"{config.platform.name if given is None else names}-{model}"
     folder = new_run_folder(Path(config.outputs), "train", config.run_id, label)
     save_config(folder, config)
     return folder

@@ -17,12 +17,13 @@ from pytorch_lightning.loggers import Logger
 
 from pruner.data.splits import Split, make_split
 from pruner.data.tasks import TaskKey
-from pruner.errors import PrunerError
+from pruner.errors import DataError, PrunerError
 from pruner.files import load_metrics, save_metrics, write_table
 from pruner.models.judging.judge import Report, judge
 from pruner.models.programs.store import ProgramStore
 from pruner.models.training.fit import BEST, cpu_threads, fit
 from pruner.models.training.recipe import Recipe
+from pruner.models.training.start import Start
 from pruner.models.trees.xgboost import Grown
 
 TASKS_FILE = "tasks.csv"
@@ -128,10 +129,12 @@ def run_part(
     config: Mapping[str, Any] | None = None,
     watching: Watching = unwatched,
     stop_after: int | None = None,
+    start: Start | None = None,
 ) -> dict[str, Any] | None:
     """Fit and judge, or take up what an earlier start already finished.
 
-    None when `stop_after` ended the fit early. The folder of the part gets the checkpoint and
+    None when `stop_after` ended the fit early. `start` is a trained model to go on from; test tasks
+    whose work it has seen do not judge. The folder of the part gets the checkpoint and
     ``tasks.csv``, one row a test task.
     """
     finished = load_metrics(part.folder) if part.name else None
@@ -139,6 +142,8 @@ def run_part(
         return finished
     part.folder.mkdir(parents=True, exist_ok=True)
     recipe = replace(recipe, seed=part.seed)
+    if start is not None:
+        part = replace(part, split=unseen_part(part.split, start))
     with watching(part) as watch, cpu_threads(recipe.num_threads):
         fitted = fit(
             recipe,
@@ -150,6 +155,7 @@ def run_part(
             loggers=watch.loggers,
             grown=watch.grown,
             stop_after=stop_after,
+            start=start,
         )
         if not fitted.finished:
             return None
@@ -169,6 +175,20 @@ def run_part(
     if part.name:
         save_metrics(part.folder, metrics)
     return metrics
+
+
+def unseen_part(split: Split, start: Start) -> Split:
+    """The split without test tasks that `start` has seen.
+
+    Raises DataError where none is left to judge on.
+    """
+    left = start.unseen(split)
+    if split.test and not left.test:
+        raise DataError(
+            f"split={split.name}: the checkpoint has seen the work of all {len(split.test)} test "
+            "tasks; give it other records, or the split and split.seed that it was trained with"
+        )
+    return left
 
 
 Results = Mapping[str, Mapping[str, Any] | None]

@@ -112,6 +112,8 @@ MALFORMED = [
     ("state/scaler", {}), ("state/relative", "yes"), ("state", {"booster": b"x"}),
     ("feature_version", 3), ("dataflow", "none"), ("dataflow", ["paper"]), ("config", 7),
     ("seen_tasks", 7), ("seen_tasks", {"v100": 7}), ("metrics", []), ("format", 3),
+    ("seen_workloads", 7), ("seen_workloads", {"v100": []}), ("seen_workloads", {"a": {"b": []}}),
+    ("lineage", {}), ("lineage", [7]), ("lineage", [{"says_seen": "yes"}]),
 ]  # fmt: skip
 
 

@@ -8,6 +8,7 @@
 * `records`: which record folders a command reads
 * `dataset`: those folders as programs in memory
 * `training`: training options as a typed recipe; loggers and progress of its fits
+* `start`: ``train.py checkpoint=``: the model that a training goes on from
 * `loggers`: CSV, TensorBoard and W&B, as ``conf/logger`` names them
 * `runs`: run folders and resuming
 * `sweep`: the cells of ``-m`` and their table

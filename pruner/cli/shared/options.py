@@ -118,7 +118,8 @@ RULES: dict[str, Rule] = {
     "min_programs": POSITIVE,
     "train_share": Rule(_between_0_and_1, "a number above 0, at most 1"),
     "train_pick": _one_of("random", "spread", "tasks"),
-    "trainer.max_epochs": POSITIVE,
+    "trainer.max_epochs": COUNT,
+    "scaler": _one_of("keep", "renew"),
     "trainer.devices": Rule(
         lambda v: isinstance(v, str | list) or _whole(-1, MAX_THREADS)(v), "a number of devices"
     ),

@@ -2,13 +2,15 @@
 
 One file, readable without running code in it (`torch.load(weights_only=True)`): format number, name
 and arguments of the model (:mod:`pruner.models.registry`), state, feature-set version, the full
-configuration, git commit, the tasks it was fitted and validated on, and the metrics of its run.
+configuration, git commit, the tasks it was fitted and validated on, the models that it goes on
+from, and the metrics of its run.
 """
 
 import os
 import subprocess
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from pruner.models.trees.xgboost import TreeRanker
 
 FORMAT = 2  # 1 had the dotted path of the class; it is still read
 READABLE = (1, 2)
+ADDED = ("seen_workloads", "lineage")  # fields that older files of format 2 do not have
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +37,11 @@ class CheckpointInfo:
     """What a checkpoint says about itself.
 
     `model` names the class and its arguments; `dataflow` is "paper" or
-    "official"; `seen_tasks` maps a platform to the tasks used for fitting or validation.
+    "official"; `seen_tasks` maps a platform to the tasks used for fitting or validation, by this
+    model or one that it goes on from; `seen_workloads` their identities (`TaskKey.identity`),
+    platform to task to identity, as far as they are known. `lineage`: the models that it goes on
+    from, the oldest first, each a mapping of ``checkpoint`` (a name for people), ``sha256`` of the
+    file and ``says_seen``, whether that file says what it has seen.
     """
 
     model: ModelSpec
@@ -44,10 +51,54 @@ class CheckpointInfo:
     git_commit: str = "unknown"
     seen_tasks: Mapping[str, list[str]] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
+    seen_workloads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    lineage: Sequence[Mapping[str, Any]] = field(default_factory=list)
 
     def has_seen(self, key: TaskKey) -> bool:
         """Whether the task was used for fitting or validation."""
         return key.task in self.seen_tasks.get(key.platform, ())
+
+    @property
+    def identities(self) -> frozenset[str]:
+        """Identities of the workloads it has seen, on whatever platform, as far as it says."""
+        return frozenset(one for tasks in self.seen_workloads.values() for one in tasks.values())
+
+    def has_seen_work(self, key: TaskKey) -> bool:
+        """Whether the task, or the same work on another platform, was used."""
+        return self.has_seen(key) or key.identity in self.identities
+
+    @property
+    def says_seen(self) -> bool:
+        """Whether all that it has seen is listed, also by the models that it goes on from."""
+        return bool(self.seen_tasks) and all(one["says_seen"] for one in self.lineage)
+
+    def with_seen(self, keys: Iterable[TaskKey]) -> "CheckpointInfo":
+        """The same with these tasks added to what it has seen."""
+        tasks = {platform: set(names) for platform, names in self.seen_tasks.items()}
+        work = {platform: dict(known) for platform, known in self.seen_workloads.items()}
+        for key in keys:
+            tasks.setdefault(key.platform, set()).add(key.task)
+            work.setdefault(key.platform, {})[key.task] = key.identity
+        return replace(
+            self,
+            seen_tasks={platform: sorted(names) for platform, names in sorted(tasks.items())},
+            seen_workloads={
+                name: dict(sorted(known.items())) for name, known in sorted(work.items())
+            },
+        )
+
+    def inherited(self, path: Path) -> dict[str, Any]:
+        """Fields of a model that goes on from this one, read from `path`: lineage and seen."""
+        own = {
+            "checkpoint": "/".join(path.parts[-2:]),
+            "sha256": sha256(path.read_bytes()).hexdigest(),
+            "says_seen": self.says_seen,
+        }
+        return {
+            "seen_tasks": self.seen_tasks,
+            "seen_workloads": self.seen_workloads,
+            "lineage": [*self.lineage, own],
+        }
 
 
 def save_checkpoint(path: Path, ranker: Ranker, info: CheckpointInfo) -> None:
@@ -61,6 +112,8 @@ def save_checkpoint(path: Path, ranker: Ranker, info: CheckpointInfo) -> None:
         "git_commit": info.git_commit,
         "seen_tasks": _plain(info.seen_tasks),
         "metrics": _plain(info.metrics),
+        "seen_workloads": _plain(info.seen_workloads),
+        "lineage": _plain(info.lineage),
         "state": _state(ranker),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,18 +157,26 @@ def load_checkpoint(
 
 def _info(content: Mapping[str, Any]) -> CheckpointInfo:
     """What a file says about itself; raises KeyError, TypeError or ValueError."""
-    fields = {name: content[name] for name in CheckpointInfo.__dataclass_fields__}
+    names = [n for n in CheckpointInfo.__dataclass_fields__ if n in content or n not in ADDED]
+    fields = {name: content[name] for name in names}
     info = CheckpointInfo(**fields | {"model": ModelSpec.from_content(content["model"])})
     for value in (info.feature_version, info.git_commit):
         if not isinstance(value, str):
             raise TypeError(f"{value!r:.40} is no text")
-    for mapping in (info.config, info.seen_tasks, info.metrics):
+    for mapping in (info.config, info.seen_tasks, info.metrics, info.seen_workloads):
         if not isinstance(mapping, dict):
             raise TypeError(f"{mapping!r:.40} is no mapping")
     if info.dataflow not in NUM_ROWS:
         raise ValueError(f"dataflow {info.dataflow!r:.40}")
     if not all(isinstance(tasks, list) for tasks in info.seen_tasks.values()):
         raise TypeError("seen tasks that are no lists")
+    for known in info.seen_workloads.values():
+        if not isinstance(known, dict) or not all(isinstance(one, str) for one in known.values()):
+            raise TypeError("seen workloads that are no mappings of texts")
+    if not isinstance(info.lineage, list) or not all(
+        isinstance(one, dict) and isinstance(one.get("says_seen"), bool) for one in info.lineage
+    ):
+        raise TypeError("a lineage that is no list of checkpoints")
     return info
 
 

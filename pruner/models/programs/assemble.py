@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pruner.data.frozen import SIDES, Side
 from pruner.data.splits import Split
+from pruner.data.tasks import TaskKey
 from pruner.models.programs.store import ProgramStore
 
 _RANGES = 20  # of label, see spread
@@ -64,13 +65,10 @@ def sampled_tasks(
     return torch.cat([tasks[number] for number in chosen]) if tasks else index
 
 
-def seen_tasks(store: ProgramStore, parts: Iterable[Tensor]) -> dict[str, list[str]]:
-    """Platform to sorted task names of all programs in `parts`."""
-    seen: dict[str, set[str]] = {}
-    for number in torch.unique(torch.cat([store.task[part] for part in parts])).tolist():
-        key = store.keys[number]
-        seen.setdefault(key.platform, set()).add(key.task)
-    return {platform: sorted(tasks) for platform, tasks in sorted(seen.items())}
+def keys_of(store: ProgramStore, parts: Iterable[Tensor]) -> list[TaskKey]:
+    """The tasks of all programs in `parts`."""
+    numbers = torch.unique(torch.cat([store.task[part] for part in parts])).tolist()
+    return [store.keys[number] for number in numbers]
 
 
 def spread(

@@ -75,6 +75,17 @@ class ColumnScaler(nn.Module):
         scales = torch.cat([self.statement_scale, self.dataflow_scale])
         return not self.is_standard and bool((scales == 1).all())
 
+    def num_blind(self, other: "ColumnScaler") -> int:
+        """How many columns vary for `other` that never did for the programs of this one.
+
+        They were no input of a network that learned with this normalisation.
+        """
+        pairs = (
+            (self.statement_scale, other.statement_scale),
+            (self.dataflow_scale, other.dataflow_scale),
+        )
+        return sum(int(((ours == 1) & (theirs != 1)).sum()) for ours, theirs in pairs)
+
     def forward(self, batch: ProgramBatch) -> ProgramBatch:
         """Return the batch with normalised columns."""
         statement = (batch.statement - self.statement_center) / self.statement_scale

@@ -1,6 +1,7 @@
 """Fitting a model.
 
 * `recipe`: everything that decides what a training computes
+* `start`: a trained model that a fit goes on from
 * `fit`: from recipe, programs and split to the best epoch
 * `training`: the fit of a network
 * `lit`: the LightningModule

@@ -30,13 +30,14 @@ from pruner.models.checkpoint.checkpoint import (
     save_checkpoint,
 )
 from pruner.models.model import Model, Network
-from pruner.models.programs.assemble import divide, sampled, sampled_tasks, seen_tasks, spread
+from pruner.models.programs.assemble import divide, keys_of, sampled, sampled_tasks, spread
 from pruner.models.programs.store import ProgramStore
 from pruner.models.ranker import NeuralRanker, Ranker
 from pruner.models.registry import ModelSpec, Trainable, models_with
 from pruner.models.training.datamodule import RankingData
 from pruner.models.training.lit import RankingModule
 from pruner.models.training.recipe import Pick, Recipe
+from pruner.models.training.start import Scaling, Start
 from pruner.models.training.training import (
     Throughput,
     build_network,
@@ -64,7 +65,8 @@ class Fitted:
     """A fit and what it reached: `ranker` is that of the best epoch, in `checkpoint` too.
 
     `numbers` are those of a run's ``metrics.json``: best_valid, best_epoch, epochs (networks),
-    num_rounds (trees), num_train_programs, train_programs_per_second. `finished` is False where
+    num_rounds (trees), num_train_programs, train_programs_per_second, and, where the fit goes on
+    from a model, num_blind_columns (`ColumnScaler.num_blind`). `finished` is False where
     `stop_after` ended the fit early; the same call without it goes on.
     """
 
@@ -86,12 +88,15 @@ def cpu_threads(number: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def check_recipe(recipe: Recipe) -> Model:
+def check_recipe(recipe: Recipe, *, goes_on: bool = False) -> Model:
     """Build once what a fit builds, before any work; returns the untrained model.
 
-    Raises PrunerError for a model that learns nothing, and for a trainer that cannot work here,
-    such as one for a device that this machine does not have.
+    With `goes_on` the fit is of a trained model, which may stay as it is. Raises PrunerError for a
+    model that learns nothing, and for a trainer that cannot work here, such as one for a device
+    that this machine does not have.
     """
+    if recipe.epochs < 1 and not goes_on:
+        raise PrunerError("trainer.max_epochs=0: a new model learns nothing; give 1 or more")
     model: Any = build_network(recipe.model, seed=0)
     ModelSpec.of(recipe.model)
     if not isinstance(model, Model):
@@ -149,6 +154,21 @@ def ranker_of(path: Path, own: Sequence[type[Trainable]] = ()) -> tuple[Ranker, 
     )
 
 
+def start_of(path: Path, own: Sequence[type[Trainable]] = (), scaling: Scaling = "keep") -> Start:
+    """What a fit goes on from: a checkpoint, or that of a run folder.
+
+    Raises DataError or PrunerError like `ranker_of`, and for trees, which are grown anew.
+    """
+    file = checkpoint_file(path)
+    ranker, info = ranker_of(file, own)
+    if not isinstance(ranker, NeuralRanker):
+        raise PrunerError(
+            f"checkpoint={path}: {info.model.name} is grown anew from all records; only networks "
+            "go on: leave checkpoint= out, or name a network's"
+        )
+    return Start(ranker=ranker, info=info, inherited=info.inherited(file), scaling=scaling)
+
+
 def chosen_programs(
     programs: ProgramStore, index: Tensor, *, pick: Pick, share: float, seed: int
 ) -> Tensor:
@@ -167,6 +187,7 @@ def fit(
     loggers: Sequence[Logger] = (),
     grown: Grown | None = None,
     stop_after: int | None = None,
+    start: Start | None = None,
 ) -> Fitted:
     """Learn from the training side of `split`; the best epoch on its validation side is kept.
 
@@ -176,23 +197,24 @@ def fit(
     fit after so many epochs, as an interruption would. The same recipe, programs and split give the
     same model.
 
+    `start` is a trained model to go on from, in place of the recipe's model and inputs; as it is
+    given it counts as an epoch, which is the best one where no other is better. The new checkpoint
+    has seen what `start` has and the programs here.
+
     Raises:
-        DataError: a side of the split is empty, or ``last.ckpt`` is damaged.
+        DataError: a side of the split is empty, ``last.ckpt`` is damaged, or the programs have
+            other dataflow rows than `start` learned with.
         PrunerError: a recipe that cannot work: `monitor`, `trainer` or `model`.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    if start is not None:
+        start.check(programs)
+        recipe = start.recipe(recipe)
     with cpu_threads(recipe.num_threads):
-        sides = divide(programs, split)
-        sides["train"] = chosen_programs(
-            programs,
-            sides["train"],
-            pick=recipe.train_pick,
-            share=recipe.train_share,
-            seed=recipe.seed,
-        )
-        start = time.perf_counter()
-        model = build_network(recipe.model, recipe.seed)
-        info = _info(recipe, programs, sides, config or {})
+        sides = _sides(recipe, programs, split)
+        began = time.perf_counter()
+        model = build_network(recipe.model, recipe.seed) if start is None else start.network()
+        info = _info(recipe, programs, sides, config or {}, start)
         if isinstance(model, TreeRanker):
             fitted = _fit_trees(recipe, programs, sides, model, info, folder, grown)
         else:
@@ -206,9 +228,23 @@ def fit(
                 callbacks=callbacks,
                 loggers=loggers,
                 stop_after=stop_after,
+                start=start,
             )
-        seconds = round(time.perf_counter() - start, 2)
+        seconds = round(time.perf_counter() - began, 2)
     return replace(fitted, numbers={**fitted.numbers, "fit_seconds": seconds})
+
+
+def _sides(recipe: Recipe, programs: ProgramStore, split: Split) -> dict[Side, Tensor]:
+    """Programs of every side, of the training side those that the recipe picks."""
+    sides = divide(programs, split)
+    sides["train"] = chosen_programs(
+        programs,
+        sides["train"],
+        pick=recipe.train_pick,
+        share=recipe.train_share,
+        seed=recipe.seed,
+    )
+    return sides
 
 
 def _info(
@@ -216,16 +252,18 @@ def _info(
     programs: ProgramStore,
     sides: Mapping[Side, Tensor],
     config: Mapping[str, Any],
+    start: Start | None,
 ) -> CheckpointInfo:
     kinds = {rows: name for name, rows in NUM_ROWS.items()}
-    return CheckpointInfo(
+    fresh = CheckpointInfo(
         model=ModelSpec.of(recipe.model),
         feature_version=features.FEATURE_SET_VERSION,
         dataflow=kinds[programs.num_dataflow_rows],
         config=config,
         git_commit=git_commit(),
-        seen_tasks=seen_tasks(programs, (sides["train"], sides["valid"])),
+        **({} if start is None else start.inherited),
     )
+    return fresh.with_seen(keys_of(programs, (sides["train"], sides["valid"])))
 
 
 def _fit_trees(
@@ -261,9 +299,11 @@ def _fit_network(
     callbacks: Sequence[Callback],
     loggers: Sequence[Logger],
     stop_after: int | None,
+    start: Start | None,
 ) -> Fitted:
     store = programs.relative() if recipe.relative else programs
-    scaler = store.fit_scaler(sides["train"], recipe.scale)
+    fresh = store.fit_scaler(sides["train"], recipe.scale)
+    scaler = fresh if start is None else start.scaler(fresh)
     ranker = NeuralRanker(network, scaler, relative=recipe.relative)
     data = RankingData(
         store,
@@ -289,9 +329,10 @@ def _fit_network(
         callbacks=[throughput, *callbacks],
         loggers=loggers,
         stop_after=stop_after,
+        goes_on=start is not None,
     )
     best, best_info = load_checkpoint(folder / BEST, models=models_with([type(network)]))
-    numbers = {
+    numbers: dict[str, Any] = {
         "monitor": recipe.monitor,
         "best_valid": result.best_value,
         "best_epoch": result.best_epoch,
@@ -299,6 +340,7 @@ def _fit_network(
         "num_train_programs": len(sides["train"]),
         "train_programs_per_second": round(throughput.programs_per_second),
     }
+    numbers |= {} if start is None else {"num_blind_columns": scaler.num_blind(fresh)}
     return Fitted(
         ranker=best,
         info=best_info,

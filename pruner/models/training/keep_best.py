@@ -32,15 +32,19 @@ class KeepBest(Callback):
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Compare, and save on the first process."""
         values = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        self.consider(values, trainer.current_epoch, saving=trainer.is_global_zero)
+
+    def consider(self, values: dict[str, float], epoch: int, *, saving: bool = True) -> None:
+        """Keep the model of an epoch with these metrics where it is the best so far."""
         if self.monitor not in values:
             known = ", ".join(sorted(name for name in values if name.startswith("valid/")))
             raise PrunerError(f"monitor={self.monitor}: no such metric; validation logs {known}")
         value = values[self.monitor]
         if self.best is not None and self._sign * value <= self._sign * self.best:
             return
-        self.best, self.best_epoch = value, trainer.current_epoch
-        if trainer.is_global_zero:
-            self._save({**values, "epoch": float(trainer.current_epoch)})
+        self.best, self.best_epoch = value, epoch
+        if saving:
+            self._save({**values, "epoch": float(epoch)})
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs."""

@@ -16,11 +16,13 @@ from pytorch_lightning.loggers import Logger
 
 from pruner.errors import DataError
 from pruner.models.checkpoint.archive import load_archive
+from pruner.models.judging.summary import ranking_metrics
 from pruner.models.programs.batch import LabelledBatch
 from pruner.models.training.datamodule import RankingData
 from pruner.models.training.keep_best import KeepBest
 from pruner.models.training.lit import RankingModule
 
+GIVEN = -1  # the number of the epoch before the first
 LAST = "last.ckpt"  # Lightning's full state after the last finished epoch
 MakeTrainer = Callable[..., pl.Trainer]
 _Made = TypeVar("_Made")
@@ -135,12 +137,15 @@ def fit_network(
     callbacks: Sequence[Callback] = (),
     loggers: Sequence[Logger] = (),
     stop_after: int | None = None,
+    goes_on: bool = False,
 ) -> FitResult:
     """Train until the trainer's last epoch, from ``folder/last.ckpt`` if it exists.
 
     `make_trainer` takes callbacks and loggers besides its own settings. `save_best` gets the
     metrics of each new best epoch while `module` holds its weights. Every epoch's batches depend on
     the seed and the epoch number alone, so a resumed fit equals an uninterrupted one exactly.
+    With `goes_on` the model has learned before: as it is given it counts as epoch `GIVEN`, which
+    may be the best one, and there may be no other.
     Raises DataError for a damaged `last.ckpt`.
     """
     keep = KeepBest(save_best, monitor=monitor)
@@ -161,7 +166,12 @@ def fit_network(
     with quiet_lightning():
         trainer = make_trainer(**options)
         resumed = str(last) if last.is_file() else None
-        trainer.fit(module, datamodule=data, ckpt_path=resumed, weights_only=True)
+        if goes_on and resumed is None:
+            scored = module.ranker.score_tasks(data.store, data.valid)
+            found = ranking_metrics(scored).items()
+            keep.consider({f"valid/{name}": float(value) for name, value in found}, GIVEN)
+        if trainer.max_epochs != 0:
+            trainer.fit(module, datamodule=data, ckpt_path=resumed, weights_only=True)
     if keep.best is None or keep.best_epoch is None:
         raise RuntimeError("training ended without one validated epoch")
     return FitResult(

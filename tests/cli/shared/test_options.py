@@ -98,7 +98,8 @@ def test_mistakes_end_in_one_line(command, toy_root, tmp_path):
     blocked = tmp_path / "file"
     blocked.touch()
     for arguments, message in (
-        (["trainer.max_epochs=0"], "trainer.max_epochs=0: it must be"),
+        (["trainer.max_epochs=-1"], "trainer.max_epochs=-1: it must be"),
+        (["trainer.max_epochs=0"], "a new model learns nothing"),
         (["model=random"], "nothing to train"),
         (["model=null"], "model=null: choose one of attention,"),
         (["optimizer.weight_decay=-1"], "optimizer.weight_decay=-1: it must be a number, 0"),

@@ -1,0 +1,79 @@
+"""``train.py checkpoint=``: a trained model whose options take the place of those given."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from pruner.cli.shared.options import own_models, plain
+from pruner.cli.shared.output import say
+from pruner.errors import PrunerError
+from pruner.models.training.fit import start_of
+from pruner.models.training.start import Start
+from pruner.study.training import Part
+
+KEPT = ("model", "inputs", "features")  # options that the weights decide
+
+
+def start_from(config: DictConfig) -> Start | None:
+    """The model that the options name; its own model, inputs and features are set in `config`.
+
+    Raises:
+        PrunerError: trees, or an option on the command line that the weights contradict.
+        DataError: no such checkpoint.
+    """
+    if config.checkpoint is None:
+        return None
+    start = start_of(Path(config.checkpoint), own_models(config.models.own), config.scaler)
+    given = plain(config)
+    model = type(start.ranker.network)
+    values = {
+        "model": {
+            "_target_": f"{model.__module__}.{model.__qualname__}",
+            **start.info.model.arguments,
+        },
+        "inputs": {"relative": start.ranker.relative, "scale": start.scale},
+        "features": {**given["features"], "dataflow": start.info.dataflow},
+    }
+    for name, value in values.items():
+        OmegaConf.update(config, name, value, merge=False, force_add=True)
+    refused = []
+    for override in HydraConfig.get().overrides.task:
+        name = override.lstrip("+~").split("=")[0]
+        if name.split(".")[0] in KEPT:
+            before = OmegaConf.select(OmegaConf.create(given), name)
+            if plain(before) != plain(OmegaConf.select(config, name)):
+                refused.append(override)
+    if refused:
+        raise PrunerError(
+            f"checkpoint={config.checkpoint} keeps the model, inputs and features that its weights "
+            f"learned with; leave out {' '.join(refused)}"
+        )
+    return start
+
+
+def tell_start(start: Start, parts: Sequence[Part]) -> None:
+    """What a user would otherwise take for granted about the model that goes on."""
+    info = start.info
+    seen = ", ".join(f"{len(tasks)} of {name}" for name, tasks in info.seen_tasks.items())
+    say(
+        f"going on from a {info.model.name} that has seen "
+        + (f"tasks: {seen}" if info.says_seen else f"more than it says ({seen or 'nothing'})")
+    )
+    for part in parts:
+        left_out = len(part.split.test) - len(start.unseen(part.split).test)
+        if left_out:
+            say(f"{part.name or 'test'}: {left_out} tasks do not judge, it has seen their work")
+
+
+def tell_blind(start: Start, results: Sequence[dict[str, Any] | None]) -> None:
+    """Say where the kept normalisation does not fit the new records."""
+    blind = max((result["num_blind_columns"] for result in results if result), default=0)
+    if blind and start.scaling == "keep":
+        say(
+            f"{blind} columns vary in these records and never did in what the model learned from: "
+            "its weights for them are random and their scale is not theirs; scaler=renew takes the "
+            "statistics of these records"
+        )

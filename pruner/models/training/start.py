@@ -1,0 +1,70 @@
+"""What a fit goes on from: a trained model, its normalisation and what it has seen."""
+
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal
+
+from pruner.data.splits import Split
+from pruner.errors import DataError
+from pruner.features.dataflow import NUM_ROWS
+from pruner.models.checkpoint.checkpoint import CheckpointInfo
+from pruner.models.model import Network
+from pruner.models.programs.scaler import ColumnScaler
+from pruner.models.programs.store import ProgramStore
+from pruner.models.ranker import NeuralRanker
+from pruner.models.training.recipe import Recipe
+
+Scaling = Literal["keep", "renew"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """A trained network that a fit goes on from; it is copied, never changed.
+
+    `inherited` has the fields of a :class:`CheckpointInfo` that it leaves to its successor.
+    `scaling`: "keep" the column statistics that its weights learned with (as the release does when
+    it fine-tunes), or "renew" them from the new training programs.
+    """
+
+    ranker: NeuralRanker
+    info: CheckpointInfo
+    inherited: dict[str, Any] = field(default_factory=dict)
+    scaling: Scaling = "keep"
+
+    @property
+    def scale(self) -> Literal["standard", "max"]:
+        """The kind of its normalisation."""
+        return "standard" if self.ranker.scaler.is_standard else "max"
+
+    def recipe(self, recipe: Recipe) -> Recipe:
+        """The recipe with the model and the inputs that the weights need."""
+        model = partial(type(self.ranker.network), **self.info.model.arguments)
+        return replace(recipe, model=model, relative=self.ranker.relative, scale=self.scale)
+
+    def check(self, programs: ProgramStore) -> None:
+        """Raise DataError for programs with other dataflow rows than it learned with."""
+        wanted = NUM_ROWS[self.info.dataflow]
+        if programs.num_dataflow_rows != wanted:
+            raise DataError(
+                f"the checkpoint learned with {wanted} dataflow rows, these programs have "
+                f"{programs.num_dataflow_rows}; features.dataflow={self.info.dataflow} makes them"
+            )
+
+    def network(self) -> Network:
+        """A copy of the network, in training mode: Lightning leaves the mode as it finds it."""
+        return deepcopy(self.ranker.network).train()
+
+    def scaler(self, fresh: ColumnScaler) -> ColumnScaler:
+        """What normalises from now on; `fresh` has the statistics of the new programs."""
+        return deepcopy(self.ranker.scaler).train() if self.scaling == "keep" else fresh
+
+    def unseen(self, split: Split) -> Split:
+        """The split without the test tasks whose work it has seen on any platform.
+
+        A split by rows stays as it is: it has every task on every side.
+        """
+        if split.by_rows:
+            return split
+        test = tuple(key for key in split.test if not self.info.has_seen_work(key))
+        return replace(split, test=test)

@@ -1,0 +1,133 @@
+"""``train.py checkpoint=``: a trained model goes on with other records."""
+
+import numpy as np
+import pytest
+import torch
+
+from pruner import features
+from pruner.models.checkpoint.checkpoint import CheckpointInfo, load_checkpoint, save_checkpoint
+from pruner.models.networks.pacm import PaCM
+from pruner.models.programs.scaler import ColumnScaler
+from pruner.models.ranker import NeuralRanker
+from pruner.models.registry import ModelSpec
+from tests.cli import toy_records
+
+SMALL = (
+    "trainer.max_epochs=1",
+    "batches.programs=8",
+    "trainer.accelerator=cpu",
+    "model=pacm_narrow",
+    "split=by_task",
+)
+
+
+@pytest.fixture
+def train(command, toy_root):
+    def run(platform, *arguments):
+        small = [word for word in SMALL if not any("checkpoint=" in a for a in arguments)]
+        small = small or ["trainer.max_epochs=1", "batches.programs=8", "trainer.accelerator=cpu"]
+        given = (f"data.root={toy_root}", f"platform={platform}", *small, *arguments)
+        return command("train", *given)
+
+    return run
+
+
+def test_a_chain_of_runs_adds_up_what_was_seen(train, command, toy_root):
+    _, first, _ = train("v100")
+    code, second, err = train("k80", f"checkpoint={first['run_dir']}")
+    assert code == 0, err
+    seen = {name: len(tasks) for name, tasks in _info(first).seen_tasks.items()}
+    assert f"going on from a PaCM that has seen tasks: {seen['v100']} of v100" in err
+    info = _info(second)
+    assert set(info.seen_tasks) == {"k80", "v100"}
+    assert info.model.arguments["width"] == 64  # the checkpoint's, not model=pacm's
+    assert [one["says_seen"] for one in second["went_on_from"]] == [True]
+    assert second["run_dir"].endswith("k80-pacm-goes-on")
+    # frozen splits hold the same work out everywhere: what judges was never seen
+    assert second["num_tasks"] == first["num_tasks"]
+    again = command(
+        "evaluate", f"checkpoint={second['checkpoint']}", f"data.root={toy_root}", "platform=v100"
+    )
+    assert again[1]["num_tasks"] == first["num_tasks"]
+
+
+def test_without_an_epoch_a_model_judges_as_before(train):
+    _, first, _ = train("v100")
+    code, same, err = train("v100", f"checkpoint={first['run_dir']}", "trainer.max_epochs=0")
+    assert code == 0, err
+    for name in ("top1", "pairwise_accuracy", "ndcg"):
+        assert same[name] == first[name]
+    old, new = (load_checkpoint(_path(run))[0].state_dict() for run in (first, same))
+    assert all(torch.equal(old[name], new[name]) for name in old)
+
+
+def test_a_run_that_went_on_is_resumed(train, command):
+    _, first, _ = train("v100")
+    options = (f"checkpoint={first['run_dir']}", "trainer.max_epochs=2")
+    _, whole, _ = train("k80", *options)
+    _, stopped, _ = train("k80", *options, "stop_after=1")
+    code, resumed, err = command("train", f"resume={stopped['run_dir']}")
+    assert code == 0, err
+    one, two = (load_checkpoint(_path(run))[0].state_dict() for run in (whole, resumed))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_an_imported_model_keeps_its_rows_and_maxima(train, tmp_path):
+    torch.manual_seed(0)
+    arguments = {"num_dataflow_rows": 8, "width": 16}
+    scaler = ColumnScaler()
+    scaler.statement_scale.fill_(3.0)
+    info = CheckpointInfo(
+        model=ModelSpec(name="PaCM", arguments=arguments),
+        feature_version="toy-1",
+        dataflow="official",
+    )
+    save_checkpoint(tmp_path / "given" / "best.pt", NeuralRanker(PaCM(**arguments), scaler), info)
+    code, result, err = train("v100", f"checkpoint={tmp_path / 'given'}")
+    assert code == 0, err
+    assert "has seen more than it says (nothing)" in err
+    ranker, found = load_checkpoint(_path(result))
+    assert (found.dataflow, found.model.arguments) == ("official", arguments)
+    assert not found.says_seen
+    assert not ranker.relative
+    np.testing.assert_array_equal(ranker.scaler.statement_scale, scaler.statement_scale)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["model=tensetmlp"], "leave out model=tensetmlp"),
+        (["inputs=official"], "leave out inputs=official"),
+        (["features=official"], "leave out features=official"),
+        (["split.seed=3"], "has seen the work of all"),
+        (["scaler=new"], "scaler=new: it must be one of keep, renew"),
+    ],
+)
+def test_what_the_weights_decide_cannot_be_chosen(train, arguments, told):
+    _, first, _ = train("v100")
+    code, _, err = train("k80", f"checkpoint={first['run_dir']}", *arguments)
+    assert code == 2, err
+    assert told in err.splitlines()[-1]
+
+
+def test_records_whose_work_was_seen_do_not_judge(train, command, tmp_path):
+    """The same workloads as a training of all but one, under another split."""
+    _, first, _ = train("v100", "split=within_task")
+    code, _, err = train("k80", f"checkpoint={first['run_dir']}")
+    assert code == 2
+    assert "the checkpoint has seen the work of all" in err.splitlines()[-1]
+    other = toy_records.write(tmp_path / "other", shapes=[(48, 48, n) for n in (3, 5, 7, 9, 11)])
+    code, result, err = train("k80", f"checkpoint={first['run_dir']}", f"data.root={other}")
+    assert code == 0, err
+    assert "do not judge" not in err
+    assert result["num_tasks"] >= 1
+
+
+def _path(result):
+    from pathlib import Path
+
+    return Path(result["checkpoint"])
+
+
+def _info(result):
+    return load_checkpoint(_path(result), feature_version=features.FEATURE_SET_VERSION)[1]

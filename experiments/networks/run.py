@@ -52,7 +52,7 @@ PICTURE = ROOT / "docs" / "images" / "networks.svg"
 UNSCHEDULED = "TVM untuned"
 NETWORKS = ["resnet18", "mobilenet_v2", "bert_tiny", "squeezenet1_1", "dcgan"]
 POLICIES = {
-    OURS: ["policy=pruner_live"],
+    OURS: [],  # what tune.py does with network= unless it is told otherwise
     # its model counts from 32 programs on (100 by default, which is all that dcgan gets)
     RIVAL: ["policy=metaschedule", "+policy.num_warmup_samples=32", "layout=NCHW"],
 }

@@ -280,11 +280,12 @@ def _platform(config: DictConfig) -> Platform:
     if address is not None:
         found = check_health(address, config.runner.health_timeout_s)
         say(f"{found['servers']} device(s) {address.key}, answer in {found['seconds']:.2f} s")
-    reason = None if config.compile_only else missing_device(platform)
+    measures = build(config.effort).measures and not (config.compile_only or config.list)
+    reason = missing_device(platform) if measures else None
     if reason is not None:
         raise PrunerError(
-            f"platform={config.platform.name}: {reason}; "
-            "use runner=rpc, compile_only=true or platform=cpu"
+            f"platform={config.platform.name}: {reason}; use runner=rpc, compile_only=true, "
+            "platform=cpu or, for a network, effort=draft"
         )
     say(f"target {platform.target_json}")
     return platform

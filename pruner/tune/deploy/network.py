@@ -71,7 +71,7 @@ class Deployed:
     notes: Sequence[str] = ()
 
     def row(self) -> dict[str, Any]:
-        """What ``deploy.json`` holds; the spread is from the first to the ninth decile."""
+        """For a last line; the spread is from the first to the ninth decile."""
         latency_s = None
         if len(self.latencies_s):
             low_s, median_s, high_s = np.quantile(self.latencies_s, [0.1, 0.5, 0.9])
@@ -79,7 +79,6 @@ class Deployed:
                 "median": median_s,
                 "min": min(self.latencies_s),
                 "spread": [low_s, high_s],
-                "all": list(self.latencies_s),
             }
         return {
             "library": str(self.library),
@@ -249,7 +248,8 @@ def _checked(
         notes.append(f"compiled but not run: {reason}")
     seconds = {**deployed.seconds, **watch.seconds}
     deployed = replace(deployed, **changes, notes=notes, seconds=seconds)
-    write_json(folder / DEPLOY_FILE, deployed.row(), indent=1)
+    everything = {**deployed.row(), "latencies_s": list(deployed.latencies_s)}
+    write_json(folder / DEPLOY_FILE, everything, indent=1)
     error = deployed.relative_error
     if error is not None and not error <= most:
         raise PrunerError(

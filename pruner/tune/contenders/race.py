@@ -20,11 +20,14 @@ from pruner.tune.measure.numerics import relative_error
 class RaceSettings:
     """How long each contender runs.
 
-    A turn lasts ``turn_s``; each has ``rounds`` of them, or, where its runs are longer than a turn,
+    Before the first turn each runs for ``warm_up_s`` without being counted: for some seconds after
+    a process has started its runs were seen to take up to 1.7 times as long, whoever it was. A turn
+    lasts ``turn_s``; each has ``rounds`` of them, or, where its runs are longer than a turn,
     as many as start within ``most_s`` (three at least). ``prepare_s`` is the limit for loading,
     exporting and compiling.
     """
 
+    warm_up_s: float = 4.0
     rounds: int = 20
     turn_s: float = 0.3
     most_s: float = 60.0
@@ -112,17 +115,21 @@ def _take_turns(
     settings: RaceSettings,
     tell: Tell,
 ) -> None:
-    for turns in range(settings.rounds):
+    for turns in range(-1, settings.rounds):
+        warms_up = turns < 0
+        turn_s = settings.warm_up_s if warms_up else settings.turn_s
         for name, process in list(running.items()):
             known = list(found[name].latencies_s)
-            if not settings.has_turn(sum(known), turns):
+            if not (warms_up or settings.has_turn(sum(known), turns)):
                 continue
             try:
-                answer = process.ask({RUN_FOR_S: settings.turn_s}, settings.prepare_s)
-                found[name] = replace(found[name], latencies_s=known + answer[LATENCIES])
+                latencies_s = process.ask({RUN_FOR_S: turn_s}, settings.prepare_s)[LATENCIES]
             except Fallen as error:
                 running.pop(name)
                 _drop(found, name, error, tell)
+                continue
+            if not warms_up:
+                found[name] = replace(found[name], latencies_s=known + latencies_s)
 
 
 def _drop(found: dict[str, Timed], name: str, error: Fallen, tell: Tell) -> None:

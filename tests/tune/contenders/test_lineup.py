@@ -56,7 +56,7 @@ def test_torch_and_onnxruntime_agree(tmp_path):
         np.testing.assert_array_equal(arrays["arr_0"], residual()[1][0].numpy())
     names = ("eager", "compile", "autotune", "onnxruntime")
     entries = line_up(SOURCE, names, {}, inputs=inputs, threads=2)
-    settings = RaceSettings(rounds=2, turn_s=0.01)
+    settings = RaceSettings(warm_up_s=0.01, rounds=2, turn_s=0.01)
     found = race(entries, tmp_path, settings, reference="eager")
     assert [row.error for row in found] == [None] * 4
     assert all(row.relative_error < 1e-5 for row in found[1:])

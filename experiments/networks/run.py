@@ -1,27 +1,29 @@
 """Whole networks on this machine's CPU: ours, MetaSchedule, and what a user would run instead.
 
 A cell is one network, policy and seed: one call of ``tune.py`` and one of ``deploy.py``. Both
-policies tune the same tasks with the same number of trials (20 a task) in batches of 16, from the
-same measurer. Then the built networks of both are timed in turns with torch, onnxruntime and TVM's
-other offers. What is finished is skipped and what is broken goes on, so the script can be stopped
-and started at will; the most telling comes first:
+policies get the same number of trials (20 a task of ours) in batches of 16, from the same measurer.
+Then networks from the records of each run's first seconds are built and timed beside the final one
+of MetaSchedule, and the built networks of both with torch, onnxruntime and TVM's other offers. What
+is finished is skipped and what is broken goes on, so the script can be stopped and started at will;
+the most telling comes first:
 
     python experiments/networks/run.py plan=true              what there is to do, and how long
     python experiments/networks/run.py                        all of it, then the tables
     python experiments/networks/run.py summary=true           the tables from the cells there are
-    python experiments/networks/run.py networks=[dcgan] many_seeds=[] long=[] out=DIR
+    python experiments/networks/run.py networks=[dcgan] many_seeds=[] long=[] out=DIR results=DIR2
 
-With out=DIR cells and tables go there instead of outputs/ and this folder. MetaSchedule tunes the
-layout in which TVM imports a network (NCHW); ours may choose another. Both count in the end by the
-latency of the built network.
+Cells go to out= (outputs/experiments-networks), tables and the picture to results= (this folder).
+MetaSchedule tunes the layout in which TVM imports a network (NCHW, or rival_layout=NHWC); ours
+chooses its own, so their tasks differ and only built networks are compared.
 """
 
 import json
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +40,16 @@ from pruner.study.network.campaign import (
     RIVAL,
     Cell,
     contender_rows,
-    curve_rows,
+    prefix_rows,
+    prefixes_of,
     result_rows,
     summarise,
 )
 from pruner.study.network.run import DEPLOY_FILE, NetworkRun, read_network_run
 from pruner.tune.contenders.beside import BESIDE_FILE
 from pruner.tune.contenders.lineup import OURS
+from pruner.tune.contenders.prefixes import PREFIXES_FILE
+from pruner.tune.run.snapshot import SNAPSHOT_FILE
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -54,13 +59,15 @@ NETWORKS = ["resnet18", "mobilenet_v2", "bert_tiny", "squeezenet1_1", "dcgan"]
 POLICIES = {
     OURS: [],  # what tune.py does with network= unless it is told otherwise
     # its model counts from 32 programs on (100 by default, which is all that dcgan gets)
-    RIVAL: ["policy=metaschedule", "+policy.num_warmup_samples=32", "layout=NCHW"],
+    RIVAL: ["policy=metaschedule", "+policy.num_warmup_samples=32"],
 }
 SETTINGS = ["budget.batch=16", "measure.min_repeat_ms=30", "measure.repeats=3", "num_threads=1"]
 SETTINGS += ["budget.patience=1000000"]  # equal trials: nothing ends early
+SETTINGS += ["deploy=false"]  # a step of its own
 # Seconds on two idle cores, where no cell of the kind has been run yet.
 GUESSED_TRIAL_S = {OURS: 1.0, RIVAL: 2.3}
-GUESSED_S = {"list": 20.0, "deploy": 60.0, "beside": 420.0}
+GUESSED_S = {"list": 20.0, "draft": 60.0, "deploy": 60.0, "prefixes": 600.0, "beside": 420.0}
+IMPORTED = "NCHW"  # how TVM imports a network
 
 
 @dataclass(kw_only=True)
@@ -79,33 +86,46 @@ class Options:
     more: list[str] = field(default_factory=list)
     plan: bool = False
     summary: bool = False
-    out: str = str(HERE)
+    rival_layout: str = IMPORTED
+    out: str = str(ROOT / "outputs" / "experiments-networks")
+    results: str = str(HERE)
 
     @property
     def folder(self) -> Path:
         """Where tables go."""
-        return Path(self.out).resolve()
+        return Path(self.results).resolve()
 
     @property
     def runs(self) -> Path:
         """Where cells go."""
-        return ROOT / "outputs" / "experiments-networks" if self.folder == HERE else self.folder
+        return Path(self.out).resolve()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One command: done once ``leaves`` is there. ``kind`` and ``size`` say what it may take."""
+    """One command: done once ``leaves``, a JSON object, is there; begun once all it needs is done.
+
+    ``kind`` and ``size`` say what it may take.
+    """
 
     name: str
     words: list[str]
     leaves: Path
     kind: str
     size: float = 1.0
+    needs: tuple["Step", ...] = ()
 
     @property
     def done(self) -> bool:
-        """Whether it has ended well."""
-        return self.leaves.is_file()
+        """Whether it has ended well; an interrupted run leaves its numbers too, and says so."""
+        if not self.leaves.is_file():
+            return False
+        return not json.loads(self.leaves.read_text(encoding="utf-8")).get("interrupted", False)
+
+    @property
+    def ready(self) -> bool:
+        """Whether all that it needs is done."""
+        return all(step.done for step in self.needs)
 
 
 class Campaign:
@@ -117,68 +137,125 @@ class Campaign:
 
     def folder(self, network: str, policy: str, seed: int) -> Path:
         """The run folder of a cell."""
-        name = f"{network}-{policy}-{self.options.trials_a_task}-{seed}"
+        layout = self.options.rival_layout
+        if policy == RIVAL and layout != IMPORTED:
+            policy = f"{policy}-{layout}"
+        name = f"{plain_name(network)}-{policy}-{self.options.trials_a_task}-{seed}"
         return self.options.runs / "tune" / name
 
     def long_folder(self, network: str) -> Path:
         """The run folder of a network with a budget of seconds."""
-        name = f"{network}-{OURS}-{self.options.long_seconds}s-0"
+        name = f"{plain_name(network)}-{OURS}-{self.options.long_seconds}s-0"
         return self.options.runs / "tune" / name
 
     def steps(self) -> Iterator[Step]:
         """Ours, MetaSchedule and the contenders on each network; then seeds; then large ones."""
         for network in self.options.networks:
-            yield self._listing(network)
-            for policy in POLICIES:
-                yield from self._cell(network, policy, 0)
+            listing = self._listing(network)
+            yield listing
+            built = yield from self._pair(network, 0, listing)
             rival = self.folder(network, RIVAL, 0)
-            yield self._beside(self.folder(network, OURS, 0), [f"compare=[{rival}]"])
+            yield self._beside(self.folder(network, OURS, 0), [f"compare=[{rival}]"], built)
         for seed in range(1, self.options.seeds):
             for network in self.options.many_seeds:
-                yield self._listing(network)
-                for policy in POLICIES:
-                    yield from self._cell(network, policy, seed)
+                listing = self._listing(network)
+                yield listing
+                yield from self._pair(network, seed, listing)
         for network in self.options.long:
             seconds, folder = self.options.long_seconds, self.long_folder(network)
             budget = [f"budget.seconds={seconds}", "budget.trials=100000"]
             words = [*POLICIES[OURS], *budget]
-            yield self._tune(network, folder, 0, words, kind="long", size=seconds)
-            yield self._deploy(folder)
-            yield self._beside(folder, [])
+            tuned = self._tune(network, folder, 0, words, kind="long", size=seconds)
+            built_long = self._deploy(folder, tuned)
+            yield from (tuned, built_long, self._beside(folder, [], (built_long,)))
 
-    def _cell(self, network: str, policy: str, seed: int) -> Iterator[Step]:
-        folder, trials = self.folder(network, policy, seed), self.trials(network)
-        words = [*POLICIES[policy], f"budget.trials={trials}"]
-        yield self._tune(network, folder, seed, words, kind=policy, size=trials)
-        yield self._deploy(folder)
+    def _pair(
+        self, network: str, seed: int, listing: Step
+    ) -> Generator[Step, None, tuple[Step, ...]]:
+        """Draft, both policies, and their prefixes; returns the steps that leave both libraries."""
+        draft = self.draft(network, seed)
+        yield draft
+        built = []
+        for policy in POLICIES:
+            folder, trials = self.folder(network, policy, seed), self.trials(network)
+            words = [*POLICIES[policy], f"budget.trials={trials}"]
+            if policy == RIVAL:
+                words.append(f"layout={self.options.rival_layout}")
+            tuned = self._tune(
+                network, folder, seed, words, kind=policy, size=trials, needs=(listing,)
+            )
+            yield tuned
+            built.append(self._deploy(folder, tuned))
+            yield built[-1]
+        yield self._prefixes(network, seed, (draft, *built))
+        return tuple(built)
 
     def _tune(
-        self, network: str, folder: Path, seed: int, words: list[str], *, kind: str, size: float
+        self,
+        network: str,
+        folder: Path,
+        seed: int,
+        words: list[str],
+        *,
+        kind: str,
+        size: float,
+        needs: tuple[Step, ...] = (),
     ) -> Step:
-        resume = (folder / "state.pkl").is_file() and not (folder / "metrics.json").is_file()
         new = [f"outputs={self.options.runs}", f"run_id={folder.name}", f"network={network}"]
         new += [*words, *SETTINGS, f"seed={seed}", *self.options.more]
-        asked = [f"resume={folder}"] if resume else new
-        leaves = folder / "metrics.json"
-        words = ["tune.py", *asked]
-        return Step(name=folder.name, words=words, leaves=leaves, kind=kind, size=size)
+        step = Step(
+            name=folder.name,
+            words=["tune.py", *new],
+            leaves=folder / "metrics.json",
+            kind=kind,
+            size=size,
+            needs=needs,
+        )
+        if (folder / SNAPSHOT_FILE).is_file() and not step.done:
+            return replace(step, words=["tune.py", f"resume={folder}"])
+        return step
 
     def _listing(self, network: str) -> Step:
-        name = f"{network}-tasks"
+        name = f"{plain_name(network)}-tasks"
         words = ["tune.py", f"network={network}", "list=true", f"outputs={self.options.runs}"]
         leaves = self.options.runs / "tune" / name / "metrics.json"
         return Step(name=name, words=[*words, f"run_id={name}"], leaves=leaves, kind="list")
 
-    def _deploy(self, folder: Path) -> Step:
-        words = ["deploy.py", f"run={folder}", "beside=[]"]
-        leaves = folder / DEPLOY_FILE
-        return Step(name=f"{folder.name}, built", words=words, leaves=leaves, kind="deploy")
+    def draft(self, network: str, seed: int) -> Step:
+        """What a user has after a minute: import and draft, nothing measured."""
+        name = f"{plain_name(network)}-draft-{seed}"
+        words = ["tune.py", f"network={network}", "effort=draft", "deploy=false", f"seed={seed}"]
+        words += [f"outputs={self.options.runs}", f"run_id={name}"]
+        leaves = self.options.runs / "tune" / name / "metrics.json"
+        return Step(name=name, words=words, leaves=leaves, kind="draft")
 
-    def _beside(self, folder: Path, words: list[str]) -> Step:
+    def _deploy(self, folder: Path, tuned: Step) -> Step:
+        words = ["deploy.py", f"run={folder}", "beside=[]"]
+        name, leaves = f"{folder.name}, built", folder / DEPLOY_FILE
+        return Step(name=name, words=words, leaves=leaves, kind="deploy", needs=(tuned,))
+
+    def _prefixes(self, network: str, seed: int, needs: tuple[Step, ...]) -> Step:
+        folder, rival = (self.folder(network, policy, seed) for policy in (OURS, RIVAL))
+        drafts = self.draft(network, seed).leaves.parent
+        script = "experiments/networks/prefixes.py"
+        words = [script, f"run={folder}", f"rival={rival}", f"drafts={drafts}"]
+        name, leaves = f"{folder.name}, prefixes", folder / PREFIXES_FILE
+        return Step(name=name, words=words, leaves=leaves, kind="prefixes", needs=needs)
+
+    def _beside(self, folder: Path, words: list[str], needs: tuple[Step, ...]) -> Step:
         leaves = folder / BESIDE_FILE
         name = f"{folder.name}, beside others"
         words = ["deploy.py", f"run={folder}", *words]
-        return Step(name=name, words=words, leaves=leaves, kind="beside")
+        return Step(name=name, words=words, leaves=leaves, kind="beside", needs=needs)
+
+    def starts(self, network: str, seed: int) -> dict[str, float]:
+        """Seconds before the first trial: of ours to the end of the draft, of others without it."""
+        step = self.draft(network, seed)
+        took = [row["seconds"] for row in self._ended() if row["name"] == step.name]
+        metrics = load_metrics(step.leaves.parent)
+        if not took or metrics is None:
+            return {}
+        return {OURS: took[-1], RIVAL: took[-1] - metrics["total_seconds"]}
 
     def trials(self, network: str) -> int:
         """Trials of a network, a guess of 25 tasks before they are listed."""
@@ -218,6 +295,11 @@ class Campaign:
             write_json(self._times, [*self._ended(), row], indent=1)
 
 
+def plain_name(network: str) -> str:
+    """A network's name as a folder may have it."""
+    return re.sub(r"[^\w.-]", "-", network)
+
+
 def plan(campaign: Campaign) -> dict[str, Any]:
     """What there is to do, how long it takes."""
     rows, left_s = [], 0.0
@@ -232,21 +314,30 @@ def plan(campaign: Campaign) -> dict[str, Any]:
 
 
 def cells_of(campaign: Campaign) -> list[Cell]:
-    """Finished cells; one without a program of every task is told and left out."""
+    """Finished cells; unfinished ones are left out."""
     options, cells = campaign.options, []
     networks = list(dict.fromkeys([*options.networks, *options.many_seeds]))
+    done = {step.leaves.parent for step in campaign.steps() if step.kind in POLICIES and step.done}
     for network in networks:
         for seed in range(options.seeds):
+            starts, ours = campaign.starts(network, seed), campaign.folder(network, OURS, seed)
+            points = prefixes_of(ours)
             for policy in POLICIES:
                 folder = campaign.folder(network, policy, seed)
-                if (folder / "metrics.json").is_file():
-                    run = read_network_run(folder)
-                    if run.curve is None:
-                        say(f"{folder.name}: left out, some task has no measured program")
-                        continue
-                    network_s = median_of(run)
-                    about = {"network": network, "policy": policy, "seed": seed}
-                    cells.append(Cell(**about, run=run, network_s=network_s))
+                if folder not in done:
+                    continue
+                run = read_network_run(folder)
+                cell = Cell(
+                    network=network,
+                    policy=policy,
+                    seed=seed,
+                    run=run,
+                    network_s=median_of(run),
+                    start_s=starts.get(policy),
+                    points=points.of(policy),
+                    settled_s=points.settled_s if policy == RIVAL else None,
+                )
+                cells.append(cell)
     return cells
 
 
@@ -281,7 +372,11 @@ def run(options: Options) -> dict[str, Any]:
         tried: set[str] = set()
         for step in campaign.steps():
             if not step.done and step.name not in tried:
-                campaign.run(step)
+                if step.ready:
+                    campaign.run(step)
+                else:
+                    lacking = ", ".join(one.name for one in step.needs if not one.done)
+                    say(f"{step.name}: left out, not done: {lacking}")
             tried.add(step.name)
     cells = cells_of(campaign)
     if not cells:
@@ -292,13 +387,13 @@ def run(options: Options) -> dict[str, Any]:
     tables = {
         "results": rows,
         "summary": records,
-        "curves": curve_rows(cells),
+        "prefixes": prefix_rows(cells),
         "contenders": contenders,
     }
     for name, content in tables.items():
         write_table(options.folder / f"{name}.csv", content, floats=".6g")
     (options.folder / "tables.md").write_text(markdown(summary, contenders), encoding="utf-8")
-    if contenders:
+    if any(row["error"] is None for row in contenders):
         place = PICTURE if options.folder == HERE else options.folder / PICTURE.name
         place.parent.mkdir(exist_ok=True)
         place.write_text(picture(contenders), encoding="utf-8")
@@ -307,7 +402,8 @@ def run(options: Options) -> dict[str, Any]:
 
 def picture(contenders: list[dict[str, Any]]) -> str:
     """Median latencies as SVG, without those that have no schedules at all."""
-    rows = pd.DataFrame([row for row in contenders if row["contender"] != UNSCHEDULED])
+    ran = [row for row in contenders if row["error"] is None]
+    rows = pd.DataFrame([row for row in ran if row["contender"] != UNSCHEDULED] or ran)
     rows["median_ms"] = 1e3 * rows["median_s"]
     plot = Plot(
         title="Built networks on a CPU",
@@ -318,20 +414,22 @@ def picture(contenders: list[dict[str, Any]]) -> str:
         log="y",
         ylabel="latency (ms), log",
     )
-    return svg(plot, plot_series(plot, rows.dropna(subset=["median_ms"])))
+    return svg(plot, plot_series(plot, rows))
 
 
 def markdown(summary: pd.DataFrame, contenders: list[dict[str, Any]]) -> str:
     """Both tables for people: searches compared, and built networks beside contenders."""
-    head = ["network", "policy", "seeds", "trials", "minutes", "estimate, ms", "built, ms",
-            "to MetaSchedule's estimate, s", "times less", "built over MetaSchedule's"]  # fmt: skip
+    head = ["network", "policy", "seeds", "trials", "minutes", "drafted, ms", "after, s",
+            "built, ms", "to MetaSchedule's latency, s", "times less",
+            "built over MetaSchedule's"]  # fmt: skip
     lines = [head, ["---"] * len(head)]
     for row in summary.to_dict("records"):
         cells = [row["network"], row["policy"], f"{row['seeds']:g}", f"{row['trials']:g}"]
-        cells += [f"{row['total_s'] / 60:.1f}", f"{1e3 * row['estimate_s']:.2f}"]
-        cells += [f"{1e3 * row['network_s']:.2f}", f"{row['seconds_to_rival']:.0f}"]
+        cells += [f"{row['total_s'] / 60:.1f}", f"{1e3 * row['drafted_network_s']:.2f}"]
+        cells += [f"{row['drafted_s']:.0f}", f"{1e3 * row['network_s']:.2f}"]
+        cells.append(f"{row['seconds_to_rival']:.0f}")
         cells += [f"{row['speedup']:.2f}", f"{row['network_over_rival']:.2f}"]
-        lines.append(cells)
+        lines.append(["" if cell == "nan" else cell for cell in cells])
     names = list(dict.fromkeys(row["contender"] for row in contenders))
     networks = list(dict.fromkeys(row["network"] for row in contenders))
     found = {(row["network"], row["contender"]): row for row in contenders}

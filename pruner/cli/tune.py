@@ -99,6 +99,8 @@ def tune(config: DictConfig) -> dict[str, Any]:
         loggers.report(logger, result, tasks, under="tuned")
     finally:
         loggers.close(logger)
+    if interrupts.caught is not None:
+        result["interrupted"] = True
     save_metrics(folder, result)
     say(time_table(result["seconds"]))
     if result["trials"] and interrupts.caught is None:
@@ -178,7 +180,7 @@ def _tell_verdicts(tuned: Tuned) -> None:
 def _check_unfinished(folder: Path, options: TuneOptions) -> None:
     """A finished run goes on only where it is given more trials, or more time."""
     done, budget = load_metrics(folder), options.budget
-    if done is None or "seconds" not in done:
+    if done is None or "seconds" not in done or done.get("interrupted"):
         return
     more = "trials" if options.compile_only or done["trials"] >= budget.trials else None
     if budget.seconds is not None and done["total_seconds"] >= _NEARLY * budget.seconds:

@@ -5,14 +5,14 @@ import pytest
 
 from pruner.cli.shared.script import options_of
 from pruner.errors import DataError
-from pruner.files import write_json
+from pruner.files import load_metrics, write_json
 from pruner.study.book.items import load_item
 from pruner.study.book.page import build_page
 from tests.study.network.fabricated import contender, fabricate
 
 ONE = ("networks=[tiny]", "many_seeds=[]", "long=[]", "seeds=1")
-OURS = [("conv_a", 1.0, 1.0), ("dense_b", 1.0, 2.0)]  # 3 s after 2 s
-RIVAL = [("conv_a", 2.0, 10.0), ("dense_b", 2.0, 20.0)]  # 6 s after 20 s
+OURS = [("conv_a", 1.0, 1.0), ("dense_b", 1.0, 2.0)]
+RIVAL = [("conv_a", 2.0, 10.0), ("dense_b", 2.0, 20.0)]
 
 
 @pytest.fixture
@@ -23,7 +23,8 @@ def item(script):
 @pytest.fixture
 def options(item, tmp_path):
     return lambda *words: options_of(
-        item["Options"], [*ONE, f"out={tmp_path / 'networks'}", *words]
+        item["Options"],
+        [*ONE, f"out={tmp_path / 'networks'}", f"results={tmp_path / 'networks'}", *words],
     )
 
 
@@ -40,14 +41,31 @@ def finished(item, options, policy, trials, network_s, **more):
     return folder
 
 
+def prefixes(item, options, folder):
+    """Ours takes 9 s a run from the draft and 8 s, as the rival in the end, after 1 s of tuning."""
+    campaign = item["Campaign"](options)
+    draft = campaign.draft("tiny", 0)
+    draft.leaves.parent.mkdir(parents=True)
+    write_json(draft.leaves, {"total_seconds": 8.0})
+    took = {"name": draft.name, "kind": "draft", "size": 1.0, "seconds": 10.0}
+    write_json(options.runs / "seconds.json", [took])
+    points = [
+        {"whose": "ours", "t_s": t, "measured": n, "median_s": m, "rival_s": 8.0, "error": None}
+        for t, n, m in ((0.0, 0, 9.0), (1.0, 1, 8.0))
+    ]
+    write_json(folder / "prefixes.json", {"rival": "x", "settled_s": 108.0, "points": points})
+
+
 def test_both_policies_get_as_many_trials_as_there_are_tasks(item, options, tmp_path):
     listed(tmp_path)
     steps = {step.name: step for step in item["Campaign"](options()).steps()}
-    assert len(steps) == 6  # the tasks; tuned and built by both; beside others
+    # the tasks; the draft; tuned and built by both; prefixes; beside others
+    assert len(steps) == 8
     for policy in ("ours", "metaschedule"):
         words = steps[f"tiny-{policy}-20-0"].words
         assert "budget.trials=140" in words
         assert "budget.batch=16" in words
+        assert "deploy=false" in words
     beside = steps["tiny-ours-20-0, beside others"].words
     assert beside[-1].endswith("tiny-metaschedule-20-0]")
 
@@ -59,8 +77,59 @@ def test_the_plan_counts_what_is_missing_at_the_speed_of_what_is_there(item, opt
     times = [{"name": "x", "kind": "metaschedule", "size": 70, "seconds": 1800.0}]
     write_json(tmp_path / "networks" / "seconds.json", times)
     found = item["run"](given)
-    # 140 trials of MetaSchedule at the speed of those 70: an hour; building and comparing: guesses
-    assert found == {"steps": 3, "hours": round(1 + 60 / 3600 + 420 / 3600, 2)}
+    # 140 trials of MetaSchedule at the speed of those 70: an hour; the rest are guesses: to draft
+    # and to build a minute each, prefixes ten, the comparison seven
+    assert found == {"steps": 5, "hours": round(1 + (2 + 10 + 7) / 60, 2)}
+
+
+def test_an_interrupted_run_is_not_done_and_goes_on(item, options, tmp_path):
+    listed(tmp_path)
+    folder = finished(item, options(), "ours", OURS, 1.0)
+    (folder / "state.pkl").touch()
+    name = folder.name
+
+    def step():
+        return next(s for s in item["Campaign"](options()).steps() if s.name == name)
+
+    assert step().done
+    metrics = load_metrics(folder)
+    write_json(folder / "metrics.json", {**metrics, "interrupted": True})
+    assert not step().done
+    assert step().words == ["tune.py", f"resume={folder}"]
+
+
+def test_steps_wait_for_what_they_need(item, options, tmp_path, monkeypatch, capsys):
+    """MetaSchedule's run fails: it is not built, no prefixes, nothing beside it."""
+    began = []
+
+    def run(campaign, step):
+        began.append(step.name)
+        if step.kind != "metaschedule":
+            step.leaves.parent.mkdir(parents=True, exist_ok=True)
+            write_json(step.leaves, {"num_tuned": 7})
+
+    monkeypatch.setattr(item["Campaign"], "run", run)
+    with pytest.raises(DataError):  # these cells hold no tasks
+        item["run"](options())
+    ours, rival = "tiny-ours-20-0", "tiny-metaschedule-20-0"
+    assert began == ["tiny-tasks", "tiny-draft-0", ours, f"{ours}, built", rival]
+    told = capsys.readouterr().err
+    assert f"{rival}, built: left out, not done: {rival}" in told
+    assert f"{ours}, prefixes: left out, not done: {rival}, built" in told
+
+
+def test_the_rival_in_our_layout_has_cells_of_its_own(item, options, tmp_path):
+    steps = {step.kind: step for step in item["Campaign"](options("rival_layout=NHWC")).steps()}
+    assert steps["metaschedule"].name == "tiny-metaschedule-NHWC-20-0"
+    assert "layout=NHWC" in steps["metaschedule"].words
+
+
+def test_no_picture_where_everybody_failed(item, options, tmp_path):
+    given = options("summary=true")
+    failed = [{"name": "eager", "label": "eager", "error": "no torch"}]
+    finished(item, given, "ours", OURS, 2.0, contenders=failed)
+    assert item["run"](given)["cells"] == 1
+    assert not (tmp_path / "networks" / "networks.svg").is_file()
 
 
 def test_the_tables_and_the_book_come_from_the_cells_there_are(item, options, tmp_path, repository):
@@ -69,15 +138,19 @@ def test_the_tables_and_the_book_come_from_the_cells_there_are(item, options, tm
         item["run"](given)
     rival = finished(item, given, "metaschedule", RIVAL, 8.0)
     rows = [contender("ours", 2.0), contender("eager", 5.0), contender(rival.name, 8.0)]
-    finished(item, given, "ours", OURS, 2.0, contenders=rows)
+    ours = finished(item, given, "ours", OURS, 2.0, contenders=rows)
+    prefixes(item, given, ours)
     assert item["run"](given)["cells"] == 2
     table = pd.read_csv(tmp_path / "networks" / "summary.csv").set_index("policy")
-    assert table.speedup["ours"] == 10.0  # 20 s over 2 s
+    # an empty folder, import 2 s, draft 8 s; ours 1 s of tuning; the rival 2 + 108 s
+    assert table.speedup["ours"] == 10.0
     assert table.network_over_rival["ours"] == 0.25
     others = pd.read_csv(tmp_path / "networks" / "contenders.csv").set_index("contender")
     assert others.over_ours.to_dict() == {"ours": 1.0, "eager": 2.5, "MetaSchedule": 4.0}
     text = (tmp_path / "networks" / "tables.md").read_text()
-    assert "| tiny | ours | 1 | 2 | 0.7 | 3000.00 | 2000.00 | 2 | 10.00 | 0.25 |" in text
+    assert "| tiny | ours | 1 | 2 | 0.7 | 9000.00 | 10 | 2000.00 | 11 | 10.00 | 0.25 |" in text
+    curve = pd.read_csv(tmp_path / "networks" / "prefixes.csv")
+    assert curve.over_rival.tolist() == [9 / 8, 1.0]
     assert "| tiny | 2000.00 | 5000.00 | 8000.00 |" in text
     drawn = (tmp_path / "networks" / "networks.svg").read_text()
     assert all(name in drawn for name in ("tiny", "eager", "MetaSchedule"))
@@ -85,4 +158,4 @@ def test_the_tables_and_the_book_come_from_the_cells_there_are(item, options, tm
     page = build_page([book], results=tmp_path)
     numbers = {one.number.name: one.value for _, one in page.numbers}
     assert [value for name, value in numbers.items() if "time to its final" in name] == [10.0]
-    assert len(page.drawings) == 3
+    assert len(page.drawings) == 2

@@ -1,143 +1,143 @@
-"""Many networks, tuned by ours and by a rival: what it took to reach the rival's final latency.
+"""Many networks, tuned by ours and by a rival: what it took to be as fast as the rival in the end.
 
-A cell is a network, a policy and a seed. Latencies are estimates while a run tunes (calls x best of
-every task) and measurements of the built network after it.
+A cell is a network, a policy and a seed. Layouts are part of ours, so ours and the rival tune
+different tasks, whose estimates cannot be compared; what is compared are built networks, also those
+from the records of a run's first seconds (`pruner.tune.contenders.prefixes`).
 """
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from pruner.study.network.run import NetworkRun
-from pruner.study.tuning import RunCurve
+from pruner.tune.contenders.prefixes import OURS, PREFIXES_FILE, Point
 
 RIVAL = "metaschedule"
-TRIAL_SHARES = (0.25, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)  # of a run's trials, for curves
-TIME_SHARES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)  # of the rival's seconds
+_MEDIANS = ["tasks", "trials", "estimate_s", "network_s", "total_s", "drafted_s",
+            "drafted_network_s", "seconds_to_rival"]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One finished run. ``network_s``: the built network's median latency, None if not built."""
+    """One finished run.
+
+    ``network_s``: the built network's median latency, None if not built. ``start_s``: seconds
+    before the first trial, from an empty folder: the import and, of ours, the draft; None where
+    that was not timed. ``points``: its built prefixes; ``settled_s``: seconds of tuning until its
+    network was the final one, None where nobody asked.
+    """
 
     network: str
     policy: str
     seed: int
     run: NetworkRun
     network_s: float | None = None
+    start_s: float | None = None
+    points: Sequence[Point] = field(default_factory=list)
+    settled_s: float | None = None
+
+    def seconds(self, t_s: float | None) -> float | None:
+        """From an empty folder to `t_s` seconds of tuning; None while one of both is unknown."""
+        return None if t_s is None or self.start_s is None else self.start_s + t_s
 
     @property
-    def curve(self) -> RunCurve:
-        """Estimates after every trial; finished runs with too few trials for all tasks have none.
-
-        Raises `ValueError` there.
-        """
-        if self.run.curve is None:
-            raise ValueError(f"{self.run.folder}: some task has no measured program")
-        return self.run.curve
-
-    @property
-    def final_s(self) -> float:
-        """The last estimate."""
-        return float(self.curve.best_s[-1])
+    def to_rival_s(self) -> float | None:
+        """Seconds from an empty folder to the rival's final latency; infinite: never reached."""
+        if self.settled_s is not None:
+            return self.seconds(self.settled_s)
+        times = [point.t_s for point in self.points if point.reached]
+        return self.seconds(min(times, default=np.inf)) if self.points else None
 
 
-def reached(curve: RunCurve, target_s: float) -> tuple[float, float]:
-    """Trials and seconds until an estimate was reached; infinite where it never was."""
-    hits = np.flatnonzero(curve.best_s <= target_s)
-    if not len(hits):
-        return np.inf, np.inf
-    return float(curve.trial[hits[0]]), float(curve.elapsed_s[hits[0]])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefixes:
+    """What `prefixes.json` of a run says; ``settled_s``: when the rival's network was final."""
+
+    points: Sequence[Point] = field(default_factory=list)
+    settled_s: float | None = None
+
+    def of(self, policy: str) -> list[Point]:
+        """Those of one policy."""
+        return [point for point in self.points if (point.whose == OURS) == (policy == OURS)]
+
+
+def prefixes_of(folder: Path) -> Prefixes:
+    """Of a run of ours; empty where it has none."""
+    path = folder / PREFIXES_FILE
+    if not path.is_file():
+        return Prefixes()
+    found = json.loads(path.read_text(encoding="utf-8"))
+    points = [Point(**row) for row in found["points"]]
+    return Prefixes(points=points, settled_s=found["settled_s"])
 
 
 def result_rows(cells: Sequence[Cell]) -> list[dict[str, Any]]:
-    """One row a cell; the rival's final latency is the median of its seeds on that network."""
-    finals = _rival_finals(cells)
+    """One row a cell; ``drafted_network_s`` after ``drafted_s``: the network before any trial."""
     rows = []
     for cell in cells:
-        trials, seconds = reached(cell.curve, finals.get(cell.network, 0.0))
         phases = {f"{name}_s": value for name, value in sorted(cell.run.seconds.items())}
+        drafted = [point for point in cell.points if not point.measured]
         rows.append(
             {
                 "network": cell.network,
                 "policy": cell.policy,
                 "seed": cell.seed,
-                "tasks": len(cell.curve.tasks),
+                "tasks": sum(task.tuned for task in cell.run.tasks),
                 "trials": cell.run.metrics.get("trials"),
                 "failed": cell.run.metrics.get("failed"),
-                "estimate_s": cell.final_s,
+                "estimate_s": None if cell.run.curve is None else cell.run.curve.best_s[-1],
                 "network_s": cell.network_s,
                 "total_s": cell.run.metrics.get("total_seconds"),
-                "trials_to_rival": trials,
-                "seconds_to_rival": seconds,
+                "drafted_s": cell.start_s if drafted else None,
+                "drafted_network_s": drafted[0].median_s if drafted else None,
+                "seconds_to_rival": cell.to_rival_s,
                 **phases,
             }
         )
     return rows
 
 
-def _rival_finals(cells: Sequence[Cell]) -> dict[str, float]:
-    return {
-        network: float(np.median([c.final_s for c in cells if _is(c, network, RIVAL)]))
-        for network in {cell.network for cell in cells if cell.policy == RIVAL}
-    }
-
-
-def _is(cell: Cell, network: str, policy: str) -> bool:
-    return (cell.network, cell.policy) == (network, policy)
-
-
 def summarise(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Medians over seeds, one row a network and policy.
 
-    ``speedup``: the rival's median seconds to its own final estimate over these; 0 where that is
-    never reached. ``estimate_over_rival`` and ``network_over_rival`` are ratios of latencies.
+    ``speedup``: the rival's median seconds to its own final network over these; 0 where its latency
+    is never reached. ``spread`` of the built networks' latencies over seeds.
     """
     table = pd.DataFrame(rows)
+    table[_MEDIANS] = table[_MEDIANS].astype(float)
     grouped = table.groupby(["network", "policy"], sort=False)
-    columns = ["tasks", "trials", "estimate_s", "network_s", "total_s", "trials_to_rival",
-               "seconds_to_rival"]  # fmt: skip
-    table[columns] = table[columns].astype(float)
-    out = grouped[columns].median()
-    final = grouped["estimate_s"]
-    out["spread"] = (final.max() - final.min()) / final.median()
+    out = grouped[_MEDIANS].median()
+    built = grouped["network_s"]
+    out["spread"] = (built.max() - built.min()) / built.median()
     out["seeds"] = grouped.size()
     out = out.reset_index()
     rival = out[out.policy == RIVAL].set_index("network")
     out["speedup"] = out.network.map(rival.seconds_to_rival) / out.seconds_to_rival
-    for name in ("estimate", "network"):
-        theirs = out.network.map(rival[f"{name}_s"])
-        out[f"{name}_over_rival"] = out[f"{name}_s"] / theirs
+    out["network_over_rival"] = out.network_s / out.network.map(rival.network_s)
     return out
 
 
-def curve_rows(cells: Sequence[Cell]) -> list[dict[str, Any]]:
-    """Estimates over the rival's final one, after shares of the trials and of its seconds.
+def prefix_rows(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """One row a built prefix: seconds with import and draft, median, both relative to the rival's.
 
-    A share before every task had a program has no row.
+    ``share`` of the rival's seconds to its final network, ``over_rival``: latency over its final.
     """
-    finals, seconds = _rival_finals(cells), {}
-    for cell in cells:
-        if cell.policy == RIVAL:
-            seconds[cell.network] = float(cell.curve.elapsed_s[-1])
+    ends = {(c.network, c.seed): c.to_rival_s for c in cells if c.policy == RIVAL}
     rows = []
     for cell in cells:
-        if cell.network not in finals:
-            continue
-        curve, about = cell.curve, {"network": cell.network, "policy": cell.policy}
-        for axis, shares, x, end in (
-            ("trials", TRIAL_SHARES, curve.trial, curve.trial[-1]),
-            ("time", TIME_SHARES, curve.elapsed_s, seconds[cell.network]),
-        ):
-            for share in shares:
-                last = int(np.searchsorted(x, share * end, side="right")) - 1
-                if last >= 0:
-                    ratio = float(curve.best_s[last]) / finals[cell.network]
-                    row = {**about, "seed": cell.seed, "share_of": axis, "share": share}
-                    rows.append({**row, "relative_latency": ratio})
+        end_s = ends.get((cell.network, cell.seed))
+        for point in cell.points:
+            seconds = cell.seconds(point.t_s)
+            row = {"network": cell.network, "policy": cell.policy, "seed": cell.seed}
+            row |= {"t_s": point.t_s, "seconds": seconds, "measured": point.measured}
+            row |= {"median_s": point.median_s, "rival_s": point.rival_s, "error": point.error}
+            row["share"] = seconds / end_s if seconds is not None and end_s else None
+            rows.append({**row, "over_rival": point.over_rival})
     return rows
 
 

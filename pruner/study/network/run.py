@@ -13,6 +13,7 @@ from pruner.files import load_metrics
 from pruner.study.tuning import RunCurve, best_curve
 from pruner.tune.contenders.beside import SideBySide, read_beside
 from pruner.tune.networks.extraction import TASKS
+from pruner.tune.networks.tasks import MIN_SHARE
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 
 CONFIG_FILE, DEPLOY_FILE = "config.yaml", "deploy.json"
@@ -36,6 +37,11 @@ class TaskLine:
     failures: int = 0
 
     @property
+    def tuned(self) -> bool:
+        """Whether trials are spent on it."""
+        return self.share >= MIN_SHARE
+
+    @property
     def total_s(self) -> float:
         """Of all its calls; 0 while unknown."""
         return self.weight * (self.best_s or 0.0)
@@ -48,7 +54,7 @@ class TaskLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkRun:
-    """One run folder. ``curve`` is None while some task has no measured program."""
+    """One run folder. ``curve`` is None while some tuned task has no measured program."""
 
     name: str
     folder: Path
@@ -97,10 +103,7 @@ def network_curve(
 ) -> RunCurve | None:
     """Estimated latency of the network after every trial from where all tuned tasks have one."""
     trials = read_trials(folder / JOURNAL_FILE)
-    tried = {trial.task for trial in trials}
-    weights = {task.name: task.weight for task in tasks if task.name in tried}
-    if not weights:
-        return None
+    weights = {task.name: task.weight for task in tasks if task.tuned}
     number, elapsed_s, best_s = best_curve([t for t in trials if t.task in weights], weights)
     if not len(best_s):
         return None

@@ -8,5 +8,6 @@
 * `race`: turns one after another, medians, spread, relative errors
 * `lineup`: which contenders a network has
 * `libraries`: what TVM makes of a network without tuning
+* `prefixes`: networks from the first records of two runs: when one was as fast as the other
 * `beside`: one call: all of them beside ours, and the file that says what came of it
 """

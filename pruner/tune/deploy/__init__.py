@@ -2,6 +2,7 @@
 
 * `apply`: records of the tasks put into the lowered network, and counted
 * `build`: from records to one library, in a child process
+* `prefix`: the network as it was so many seconds into tuning
 * `network`: all of it for a run folder: draft the rest, build, check against torch, time
 * `kernels`: of single operators: libraries and sources
 """

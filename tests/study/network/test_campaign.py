@@ -1,70 +1,100 @@
 """Tables of a campaign, with numbers that can be checked by hand."""
 
+from dataclasses import asdict
+
 import pytest
 
+from pruner.files import write_json
 from pruner.study.network.campaign import (
     Cell,
     contender_rows,
-    curve_rows,
-    reached,
+    prefix_rows,
+    prefixes_of,
     result_rows,
     summarise,
 )
 from pruner.study.network.run import read_network_run
+from pruner.tune.contenders.prefixes import Point
 from tests.study.network.fabricated import contender, fabricate
 
-# The network calls conv_a twice and dense_b once: estimates 3, 2 and 1.5 s, after 2, 4, 8 s.
-OURS = [("conv_a", 1.0, 1.0), ("dense_b", 1.0, 2.0), ("conv_a", 0.5, 4.0), ("dense_b", 0.5, 8.0)]
-# The same at a tenth of the speed, ending at 2 s after 40 s (reached with the third trial).
-RIVAL = [("conv_a", 1.0, 10.0), ("dense_b", 2.0, 20.0), ("conv_a", 0.5, 30.0),
-         ("dense_b", 1.0, 40.0)]  # fmt: skip
+OURS = [("conv_a", 1.0, 1.0), ("dense_b", 1.0, 2.0)]  # conv_a is called twice: 3 s
+RIVAL = [("conv_a", 2.0, 10.0), ("dense_b", 2.0, 20.0)]
+
+
+def point(whose, t_s, measured, median_s):
+    return Point(whose=whose, t_s=t_s, measured=measured, median_s=median_s, rival_s=4.0)
+
+
+# From an empty folder ours starts after 3 s (the draft takes 2 s of them), the rival after 1 s.
+POINTS = [point("ours", 0.0, 0, 5.0), point("ours", 1.0, 1, 4.0), point("ours", 2.0, 2, 1.0)]
+RIVALS = [point("rival", 19.0, 2, 4.0)]
 
 
 @pytest.fixture
 def cells(tmp_path):
-    def cell(policy, trials, network_s):
+    def cell(policy, trials, **more):
         run = read_network_run(fabricate(tmp_path / policy, trials))
-        return Cell(network="tiny", policy=policy, seed=0, run=run, network_s=network_s)
+        return Cell(network="tiny", policy=policy, seed=0, run=run, **more)
 
-    return [cell("ours", OURS, 1.0), cell("metaschedule", RIVAL, 4.0)]
+    return [
+        cell("ours", OURS, network_s=1.0, start_s=3.0, points=POINTS),
+        cell("metaschedule", RIVAL, network_s=4.0, start_s=1.0, points=RIVALS, settled_s=39.0),
+    ]
 
 
-def test_the_time_to_the_rivals_final_latency(cells):
+def test_the_time_to_the_rivals_latency_counts_import_and_draft(cells):
     ours, rival = result_rows(cells)
-    assert (ours["estimate_s"], rival["estimate_s"]) == (1.5, 2.0)
-    assert (ours["trials_to_rival"], ours["seconds_to_rival"]) == (3.0, 4.0)
-    assert (rival["trials_to_rival"], rival["seconds_to_rival"]) == (4.0, 40.0)
-    assert (ours["tasks"], ours["build_s"]) == (2, 30.0)
+    assert ours["seconds_to_rival"] == 4.0  # 1 s of tuning after 3 s
+    assert rival["seconds_to_rival"] == 40.0  # its network was final after 39 s of tuning
+    assert (ours["drafted_s"], ours["drafted_network_s"]) == (3.0, 5.0)
+    assert (rival["drafted_s"], rival["drafted_network_s"]) == (None, None)
+    assert (ours["tasks"], ours["estimate_s"], ours["build_s"]) == (2, 3.0, 30.0)
 
 
 def test_the_summary_sets_them_in_proportion(cells):
     table = summarise(result_rows(cells)).set_index("policy")
     assert table.speedup.to_dict() == {"ours": 10.0, "metaschedule": 1.0}
-    assert table.estimate_over_rival["ours"] == 0.75
     assert table.network_over_rival["ours"] == 0.25
+    assert table.drafted_network_s["ours"] == 5.0
     assert table.seeds.tolist() == [1, 1]
 
 
 def test_a_latency_that_is_never_reached_takes_for_ever(cells):
-    slow = Cell(network="tiny", policy="ours", seed=0, run=cells[1].run)
-    fast = Cell(network="tiny", policy="metaschedule", seed=0, run=cells[0].run)
-    assert reached(slow.curve, fast.final_s) == (float("inf"), float("inf"))
-    table = summarise(result_rows([slow, fast])).set_index("policy")
+    slow = [point("ours", 2.0, 2, 4.1)]
+    never = Cell(network="tiny", policy="ours", seed=0, run=cells[0].run, start_s=3.0, points=slow)
+    table = summarise(result_rows([never, cells[1]])).set_index("policy")
+    assert table.seconds_to_rival["ours"] == float("inf")
     assert table.speedup["ours"] == 0.0
-    assert table.estimate_over_rival["ours"] == pytest.approx(4 / 3)
 
 
-def test_curves_are_relative_to_the_rivals_final_latency_and_seconds(cells):
-    rows = {
-        (row["policy"], row["share_of"], row["share"]): row["relative_latency"]
-        for row in curve_rows(cells)
-    }
-    assert rows["ours", "trials", 0.5] == 1.5  # 3 s of 2 s after two of four trials
-    assert rows["ours", "trials", 1.0] == 0.75
-    assert rows["ours", "time", 0.1] == 1.0  # after 4 s of 40
-    assert rows["ours", "time", 0.2] == 0.75
-    assert ("metaschedule", "time", 0.4) not in rows  # 16 s: one of its tasks has no program
-    assert rows["metaschedule", "time", 1.0] == 1.0
+def test_what_was_not_timed_is_not_known(cells):
+    alone = Cell(network="tiny", policy="ours", seed=0, run=cells[0].run)
+    assert result_rows([alone])[0]["seconds_to_rival"] is None
+    assert prefix_rows([alone]) == []
+
+
+def test_prefixes_are_relative_to_the_rivals_latency_and_seconds(cells):
+    first, second, third, theirs = prefix_rows(cells)
+    assert (first["seconds"], first["share"], first["over_rival"]) == (3.0, 3 / 40, 1.25)
+    assert (second["seconds"], second["over_rival"]) == (4.0, 1.0)
+    assert (third["share"], third["over_rival"]) == (5 / 40, 0.25)
+    assert (theirs["policy"], theirs["seconds"], theirs["share"]) == ("metaschedule", 20.0, 0.5)
+
+
+def test_prefixes_are_read_back(tmp_path):
+    assert prefixes_of(tmp_path).points == []
+    rows = [asdict(one) for one in [*POINTS, *RIVALS]]
+    write_json(tmp_path / "prefixes.json", {"rival": "x", "settled_s": 39.0, "points": rows})
+    found = prefixes_of(tmp_path)
+    assert (found.of("ours"), found.of("metaschedule")) == (POINTS, RIVALS)
+    assert found.settled_s == 39.0
+
+
+def test_a_curve_begins_when_all_tuned_tasks_have_a_program(tmp_path):
+    """dense_b is tuned but was not tried; copy_c has no arithmetic and is not waited for."""
+    assert read_network_run(fabricate(tmp_path / "part", OURS[:1])).curve is None
+    curve = read_network_run(fabricate(tmp_path / "all", OURS)).curve
+    assert (curve.trial.tolist(), curve.best_s.tolist()) == ([2], [3.0])
 
 
 def test_contenders_are_relative_to_ours(tmp_path):

@@ -45,10 +45,11 @@ from pruner.study.network.campaign import (
     result_rows,
     summarise,
 )
-from pruner.study.network.run import DEPLOY_FILE, NetworkRun, read_network_run
+from pruner.study.network.run import NetworkRun, read_network_run
 from pruner.tune.contenders.beside import BESIDE_FILE
 from pruner.tune.contenders.lineup import OURS
 from pruner.tune.contenders.prefixes import PREFIXES_FILE
+from pruner.tune.deploy.network import DEPLOY_FILE
 from pruner.tune.run.snapshot import SNAPSHOT_FILE
 
 HERE = Path(__file__).resolve().parent

@@ -1,25 +1,28 @@
 """Options of ``tune.py`` that contradict each other are refused before a folder or a worker is."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 from hydra import compose, initialize_config_dir
 
 from pruner.errors import DataError, PrunerError
 from pruner.features import FEATURE_SET_VERSION
+from pruner.files import save_metrics
 from pruner.models.checkpoint.checkpoint import CheckpointInfo, save_checkpoint
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import ModelSpec
 from pruner.places import conf_folder
+from pruner.tune.run.options import TuneBudget
 
 pytestmark = pytest.mark.tvm
 FINETUNE = "adaptation=finetune"
 
 
 def plan(*options):
-    from pruner.cli.tune import tune_options
+    from pruner.cli.tuning.asked import tune_options
 
     with initialize_config_dir(str(conf_folder()), version_base="1.3"):
         return tune_options(compose("tune", list(options)))
@@ -133,3 +136,17 @@ def test_mistakes_end_in_one_line(monkeypatch, capsys, tmp_path, options, told):
     lines = capsys.readouterr().err.splitlines()
     assert told in lines[-1]
     assert not list(tmp_path.iterdir())
+
+
+def test_a_finished_run_says_how_to_get_its_missing_library(tmp_path):
+    from pruner.cli.tune import _check_unfinished
+
+    config = SimpleNamespace(network="resnet18")
+    options = SimpleNamespace(budget=TuneBudget(trials=4), compile_only=False)
+    save_metrics(tmp_path, {"trials": 4, "seconds": {"run": 9.0}, "total_seconds": 9.0})
+    build = f"budget.trials=, or build its network with python deploy.py run={tmp_path}"
+    with pytest.raises(PrunerError, match=f"{build}$"):
+        _check_unfinished(tmp_path, config, options)
+    (tmp_path / "deploy.json").touch()
+    with pytest.raises(PrunerError, match=r"budget\.trials=$"):
+        _check_unfinished(tmp_path, config, options)

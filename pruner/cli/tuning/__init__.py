@@ -1,5 +1,8 @@
-"""What ``tune.py`` shows and hears while it tunes.
+"""Tuning at the doors: what is asked for, what is shown and heard meanwhile.
 
+* `asked`: options as typed values
+* `platform`: the platform that they name, and what drafts for it
+* `network`: tasks of a network: listed, drafted, estimated, built into a library
 * `interrupts`: Ctrl-C and SIGTERM
 * `live`: the state of a run, as a display or as lines
 """

@@ -36,17 +36,22 @@ def network_cells(row: Mapping[str, Any], budget: TuneBudget, left_s: float | No
     """What is known of a network after a round, in the order of :data:`HEADINGS`."""
     share = row["measured_share"]
     return [
-        f"{1e3 * row['estimate_s']:.4g} ms",
+        milliseconds(row["estimate_s"]),
         f"{share:.0%}",
         f"{row['trials']}/{budget.trials}",
         str(row["failures"]),
         clock(row["seconds"]),
         "?" if left_s is None else clock(left_s),
-        f"{row['task']} {1e3 * row['best_latency_s']:.4g} ms",
+        f"{row['task']} {milliseconds(row['best_latency_s'])}",
     ]
 
 
 HEADINGS = ("network", "measured", "trials", "failed", "spent", "left", "task")
+
+
+def milliseconds(seconds: float) -> str:
+    """0.0243 is 24.3 ms; a dash before anything ran."""
+    return "-" if seconds == float("inf") else f"{1e3 * seconds:.4g} ms"
 
 
 def clock(seconds: float) -> str:

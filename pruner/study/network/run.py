@@ -12,11 +12,12 @@ from pruner.errors import DataError
 from pruner.files import load_metrics
 from pruner.study.tuning import RunCurve, best_curve
 from pruner.tune.contenders.beside import SideBySide, read_beside
+from pruner.tune.deploy.network import DEPLOY_FILE
 from pruner.tune.networks.extraction import TASKS
 from pruner.tune.networks.tasks import MIN_SHARE
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 
-CONFIG_FILE, DEPLOY_FILE = "config.yaml", "deploy.json"
+CONFIG_FILE = "config.yaml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

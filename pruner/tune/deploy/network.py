@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -276,13 +275,4 @@ def _run(folder: Path, deployed: Deployed) -> dict[str, Any]:
     expected = work / EXPECTED
     if expected.is_file():
         found["relative_error"] = outputs_error(work / f"{OURS}-outputs.npz", expected)
-    return found
-
-
-def read_deployed(folder: Path) -> dict[str, Any]:
-    """The content of ``deploy.json``. Raises `DataError` where there is none."""
-    path = folder / DEPLOY_FILE
-    if not path.is_file():
-        raise DataError(f"{folder}: not deployed yet; run: python deploy.py run={folder}")
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found

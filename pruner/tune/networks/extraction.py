@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pruner.files import write_whole
+from pruner.files import write_json
 from pruner.tune.child import run_child, told_in_one_line
 from pruner.tune.networks.lowering import NetworkForm
 from pruner.tune.networks.request import REQUEST, NetworkRequest, lowered_network
@@ -61,8 +61,7 @@ def _main(path: Path) -> None:
     request = NetworkRequest.read(path)
     with told_in_one_line():
         tasks = network_tasks(lowered_network(request), request.tvm_target())
-    with write_whole(path.parent / TASKS) as partial:
-        partial.write_text(json.dumps([_row(task) for task in tasks]), encoding="utf-8")
+    write_json(path.parent / TASKS, [_row(task) for task in tasks])
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import numpy as np
 
 from pruner.data.tasks import TaskKey
 from pruner.errors import PrunerError, UnsupportedProgram
-from pruner.files import write_whole
+from pruner.files import write_json
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.progress import Tell
 from pruner.search.failures import AvoidFailures, FailureModel
@@ -284,8 +284,7 @@ def _untuned_s(task: LiveTask, context: RunContext) -> float | None:
     name, known = task.workload.name, dict(_untuned(context.folder))
     if name not in known:
         known[name] = context.measurer.untuned_s(task.workload.module, task.arguments)
-        with write_whole(context.folder / UNTUNED_FILE) as partial:
-            partial.write_text(json.dumps(known), encoding="utf-8")
+        write_json(context.folder / UNTUNED_FILE, known)
     seconds = known[name]
     if seconds is not None:
         context.tell(f"{name}: untuned {1e3 * seconds:.4g} ms")

@@ -22,6 +22,12 @@ def test_the_cells_of_a_row():
     assert len(cells) == len(HEADINGS)
 
 
+def test_before_the_first_program_there_is_a_dash():
+    nothing = {"best_latency_s": float("inf"), "estimate_s": float("inf"), "measured_share": 0.0}
+    cells = network_cells(ROW | nothing, BUDGET, None)
+    assert [cells[0], *cells[-2:]] == ["-", "?", "conv2d_1a -"]
+
+
 def test_time_left_is_the_pace_or_the_budget_of_seconds():
     pace = Pace(BUDGET)
     assert pace.left_s(10, 50.0) is None

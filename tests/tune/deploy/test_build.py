@@ -1,5 +1,6 @@
 """A network as one library computes what torch does, in this process and in a fresh one."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -25,8 +26,6 @@ def platform():
 
 def prepared(name, platform, folder):
     """A run folder as extraction leaves it, made in this process."""
-    import json
-
     from pruner.tune.networks.extraction import TASKS, _row
     from pruner.tune.networks.request import REQUEST, NetworkRequest, lowered_network
     from pruner.tune.networks.source import NetworkSource
@@ -79,7 +78,8 @@ def test_a_deployed_network_runs_without_torch(name, platform, tmp_path, in_proc
     assert deployed.applied + deployed.drafted + len(deployed.untouched) == len(tasks)
     assert deployed.relative_error < 1e-5
     assert min(deployed.latencies_s) > 0
-    assert network.read_deployed(tmp_path)["latency_s"]["median"] > 0
+    kept = json.loads((tmp_path / network.DEPLOY_FILE).read_text())
+    assert kept["latency_s"]["median"] > 0
 
     found = tmp_path / "found.npz"
     command = [sys.executable, "-c", BLOCKED, str(tmp_path / network.LOADER), str(found)]
@@ -102,12 +102,11 @@ def test_wrong_outputs_are_an_error(platform, tmp_path, in_process, monkeypatch)
     )
     with pytest.raises(PrunerError, match=r"differ from torch's by 0.5"):
         network.deploy_network(tmp_path, platform, None)
-    assert network.read_deployed(tmp_path)["relative_error"] == 0.5
+    kept = json.loads((tmp_path / network.DEPLOY_FILE).read_text())
+    assert kept["relative_error"] == 0.5
 
 
 def test_what_is_not_as_it_was_is_told_in_one_line(platform, tmp_path, in_process):
-    import json
-
     from pruner.tune.deploy.network import deploy_network
     from pruner.tune.networks.extraction import TASKS
 

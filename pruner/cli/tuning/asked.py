@@ -1,0 +1,113 @@
+"""The options of a tuning run as typed values; what contradicts itself is refused."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hydra.utils import get_class
+from omegaconf import DictConfig
+
+from pruner.cli.shared.options import build, own_models, plain
+from pruner.cli.shared.output import say
+from pruner.cli.tuning.platform import load_draft, platform_of
+from pruner.errors import PrunerError
+from pruner.models.adaptation.warm import Scratch
+from pruner.models.training.fit import checkpoint_file
+from pruner.tune.measure.jobs import Timing
+from pruner.tune.measure.machine import missing_device
+from pruner.tune.measure.measurer import MeasureSettings, Platform
+from pruner.tune.measure.remote import check_health
+from pruner.tune.run.learning import OnlineModel, verifier
+from pruner.tune.run.options import TuneOptions
+
+TIMING = ("number", "repeats", "cv_limit", "min_repeat_ms", "flush_cache")
+
+
+def tune_options(config: DictConfig) -> TuneOptions:
+    """What the options name.
+
+    Raises:
+        PrunerError: a value that cannot work, or options that contradict each other.
+    """
+    policy, platform = build(config.policy), _platform(config)
+    make_model = None
+    _check_adaptation(config, learns=policy.takes_model and config.verify)
+    if policy.takes_model and config.verify:
+        make_model = _verifier(config)
+    elif config.checkpoint is not None:
+        raise PrunerError(
+            f"checkpoint={config.checkpoint}: nothing would use it; it needs verify=true and a "
+            "policy such as pruner_live"
+        )
+    options, network = plain(config.measure), config.network is not None
+    timing = Timing(**{k: options.pop(k) for k in TIMING})
+    if network and options["lag"] is None:
+        options["lag"] = 1  # while one task's programs are built, another's are chosen
+    if options["baseline"] is None:
+        options["baseline"] = not network  # a minute of loops without schedule, and no news
+    return TuneOptions(
+        platform=platform,
+        policy=policy,
+        budget=build(config.effort).budget(plain(config.budget), None),
+        meet=16 if network else 64,
+        kernels=not network,
+        measure=MeasureSettings(timing=timing, **options),
+        analyzer=load_draft(platform),
+        make_model=make_model,
+        order=config.task_order,
+        replay_only=config.spaces == "replay",
+        compile_only=config.compile_only,
+        work_dir=None if config.work_dir is None else Path(config.work_dir),
+        warm_start=[Path(name) for name in several(config.warm_start)],
+        seed=config.seed,
+    )
+
+
+def several(given: Any) -> list[str]:
+    """Nothing, one name or a list of names."""
+    named = plain(given)
+    return [] if named is None else [named] if isinstance(named, str) else list(named)
+
+
+def _check_adaptation(config: DictConfig, *, learns: bool) -> None:
+    """Refuse a way to adapt where no network learns."""
+    model, way = (config[name]._target_ for name in ("model", "adaptation"))
+    if get_class(way) is Scratch or (learns and getattr(get_class(model), "is_network", False)):
+        return
+    reason = f"{model.rpartition('.')[2]} is grown anew" if learns else "no model learns"
+    raise PrunerError(
+        f"adaptation: {way.rpartition('.')[2]} would not be used, {reason}; it needs a network, "
+        "verify=true and a policy such as pruner_live"
+    )
+
+
+def _verifier(config: DictConfig) -> Callable[[], OnlineModel]:
+    given = config.checkpoint
+    return verifier(
+        partial(build, config.model),
+        partial(build, config.adaptation),
+        checkpoint=None if given is None else checkpoint_file(Path(given)),
+        platform=config.platform.name,
+        seed=config.seed,
+        tell=say,
+        own=own_models(config.models.own),
+    )
+
+
+def _platform(config: DictConfig) -> Platform:
+    """The platform, told; a device is there where one is needed."""
+    platform = platform_of(config, plain(config.target))
+    if platform.address is not None:
+        found = check_health(platform.address, config.runner.health_timeout_s)
+        key, seconds = platform.address.key, found["seconds"]
+        say(f"{found['servers']} device(s) {key}, answer in {seconds:.2f} s")
+    measures = build(config.effort).measures and not (config.compile_only or config.list)
+    reason = missing_device(platform) if measures else None
+    if reason is not None:
+        raise PrunerError(
+            f"platform={config.platform.name}: {reason}; use runner=rpc, compile_only=true, "
+            "platform=cpu or, for a network, effort=draft"
+        )
+    say(f"target {platform.target_json}")
+    return platform

@@ -1,0 +1,171 @@
+"""``network=``: its tasks, as a list, drafted only, or to be tuned; its library at the end."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from pruner.cli.shared.options import plain
+from pruner.cli.shared.output import say
+from pruner.cli.tuning.live import milliseconds
+from pruner.cli.tuning.platform import load_draft, platform_of
+from pruner.errors import DataError
+from pruner.files import save_metrics
+from pruner.tune.deploy.network import LOADER, deploy_network
+from pruner.tune.measure.measurer import Platform
+from pruner.tune.networks.catalog import NetworkOptions
+from pruner.tune.networks.coverage import coverage
+from pruner.tune.networks.drafted import FOLDER as DRAFTS
+from pruner.tune.networks.drafted import draft_tasks
+from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks
+from pruner.tune.networks.lowering import NetworkForm
+from pruner.tune.networks.request import REQUEST, NetworkRequest
+from pruner.tune.networks.rewrites.layout import chosen_layout
+from pruner.tune.networks.rewrites.precision import chosen_precision
+from pruner.tune.networks.source import NetworkSource
+from pruner.tune.networks.tasks import NetworkTask
+from pruner.tune.run.options import TuneOptions
+from pruner.tune.run.result import Tuned
+
+
+def network_tasks(config: DictConfig, options: TuneOptions, folder: Path) -> list[NetworkTask]:
+    """The tasks of ``network=``, taken up from the folder where an earlier start found them."""
+    if (folder / TASKS).is_file():
+        return read_tasks(folder / TASKS)
+    sizes = NetworkOptions(**plain(config.sizes))
+    source = NetworkSource(name=str(config.network), options=sizes, seed=config.seed)
+    form = network_form(config, options.platform.device)
+    say(f"importing {source.label}, {form} ...")
+    return extract_tasks(source, options.platform.target_json, folder, form)
+
+
+def network_form(config: DictConfig, device: str) -> NetworkForm:
+    """What ``layout=`` and ``precision=`` mean on a device. Raises `PrunerError` if nothing."""
+    precision = chosen_precision(config.precision)
+    layout = chosen_layout(config.layout, device=device, precision=precision)
+    return NetworkForm(layout=layout, precision=precision)
+
+
+def listed(
+    config: DictConfig, platform: Platform, tasks: Sequence[NetworkTask], folder: Path
+) -> dict[str, Any]:
+    """Show the tasks; the object of the last line."""
+    form = NetworkRequest.read(folder / REQUEST).form
+    say(f"{config.network}, {form}")
+    say(f"{'task':52s} {'calls':>5s} {'MFLOP a call':>13s} {'share':>7s} {'spaces':>8s}  buffers")
+    rows: dict[str, Any] = {}
+    for task in tasks:
+        shapes = " ".join("x".join(map(str, shape)) for shape, _ in task.shapes)
+        share = f"{task.share:7.2%}" if task.tuned else f"{'-':>7s}"
+        found = coverage(task, platform.target) if task.tuned else None
+        spaces = "-" if found is None else str(found)
+        call = f"{task.weight:5d} {task.flops / 1e6:13.2f}"
+        say(f"{task.name:52s} {call} {share} {spaces:>8s}  {shapes}")
+        rows[task.name] = {"weight": task.weight, "flops": task.flops, "share": task.share}
+        if found is not None:
+            rows[task.name] |= {"spaces": found.spaces, "batched": found.batched}
+            rows[task.name] |= {"reasons": list(found.reasons)} if found.reasons else {}
+    tuned = [row for row in rows.values() if "spaces" in row]
+    batched = sum(row["share"] for row in tuned if row["batched"] == row["spaces"])
+    say(
+        f"{len(tasks)} tasks; {len(tuned)} with a thousandth of the arithmetic or more are tuned; "
+        f"{batched:.1%} of the arithmetic is in tasks whose spaces are all batched"
+    )
+    result = {
+        "network": str(config.network),
+        "layout": form.layout,
+        "precision": form.precision,
+        "run_dir": str(folder),
+        "num_tasks": len(tasks),
+        "num_tuned": len(tuned),
+        "gflop": sum(task.weight * task.flops for task in tasks) / 1e9,
+        "batched_share": batched,
+        "tasks": rows,
+    }
+    save_metrics(folder, result)
+    return result
+
+
+def drafted(tasks: Sequence[NetworkTask], options: TuneOptions, folder: Path) -> dict[str, Any]:
+    """Draft every task and measure nothing; the object of the last line."""
+    workloads = [task.workload for task in tasks]
+    drafts = draft_tasks(
+        workloads,
+        options.platform,
+        options.analyzer,
+        folder / DRAFTS,
+        seed=options.seed,
+        tell=say,
+    )
+    result = {
+        "run_dir": str(folder),
+        "work_dir": str(drafts.folder),
+        "drafted": dict(drafts.counts),
+        "analyzer_estimate_s": drafts.estimate_s(workloads),
+        "trials": 0,
+        "total_seconds": drafts.seconds,
+    }
+    save_metrics(folder, result)
+    return result
+
+
+def estimated(config: DictConfig, tuned: Tuned) -> dict[str, Any]:
+    """What is known of a network as a whole; nothing for operators."""
+    if config.network is None:
+        return {}
+    found = tuned.estimate
+    say(
+        f"{config.network}: {milliseconds(found.latency_s)} estimated; "
+        f"{found.measured_share:.1%} of the tuned arithmetic has a measured program"
+    )
+    return {
+        "network": str(config.network),
+        "estimated_latency_s": found.latency_s,
+        "measured_share": found.measured_share,
+    }
+
+
+def deploy_run(folder: Path, config: DictConfig, *, draft: bool) -> dict[str, Any]:
+    """The network of a run folder with its configuration; the content of ``deploy.json``.
+
+    Raises:
+        PrunerError: see :func:`pruner.tune.deploy.network.deploy_network`.
+    """
+    request = folder / REQUEST
+    if not request.is_file():
+        raise DataError(f"{folder}: no {REQUEST}, its import did not begin; start a new run")
+    platform = network_platform(folder, config)
+    deployed = deploy_network(
+        folder,
+        platform,
+        load_draft(platform),
+        database=database_of(config),
+        draft=draft,
+        seed=config.seed,
+        tell=say,
+    )
+    row = deployed.row()
+    counts = f"{deployed.applied} measured, {deployed.drafted} drafted schedules"
+    say(f"{deployed.library}: {deployed.size_bytes / 1e6:.1f} MB, {counts}")
+    if row["latency_s"] is not None:
+        say(
+            f"{1e3 * row['latency_s']['median']:.4g} ms (median, {deployed.threads} threads), "
+            f"relative error {deployed.relative_error:.2g}"
+        )
+    for note in deployed.notes:
+        say(note)
+    say(f"load it as {folder / LOADER} does")
+    return row
+
+
+def network_platform(folder: Path, config: DictConfig) -> Platform:
+    """The platform that a network's tasks were found for."""
+    target = json.dumps(dict(NetworkRequest.read(folder / REQUEST).target))
+    return platform_of(config, target)
+
+
+def database_of(config: DictConfig) -> Path | None:
+    """Where TVM's database of a run is, None: in its folder."""
+    return None if config.work_dir is None else Path(config.work_dir)

@@ -7,7 +7,6 @@ word; and it takes records of any target. So what must have been found is counte
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 from pruner.errors import PrunerError
 from pruner.tune.networks.lowering import REDUCTION
 from pruner.tune.networks.tasks import task_key
-from pruner.tune.run.database import RECORDS, Database
+from pruner.tune.run.database import RECORDS, Database, foreign_target
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import normalised
 
@@ -34,11 +33,6 @@ class Applied:
     untouched: Sequence[str]
 
 
-def same_target(one: Any, other: Any) -> bool:
-    """Whether two of TVM's targets say the same, in whatever order."""
-    return bool(json.loads(str(one)) == json.loads(str(other)))
-
-
 def recorded_keys(folder: Path, target: Any) -> set[str]:
     """Keys of the tasks with records in a database; empty where there is none.
 
@@ -47,11 +41,11 @@ def recorded_keys(folder: Path, target: Any) -> set[str]:
     """
     if not (folder / RECORDS).is_file():
         return set()
-    records = Database(folder).tvm_database.get_all_tuning_records()
-    others = [str(record.target) for record in records if not same_target(record.target, target)]
-    if others:
+    records = Database.read(folder).tvm_database.get_all_tuning_records()
+    other = foreign_target(records, target)
+    if other is not None:
         raise PrunerError(
-            f"{folder}: holds records of another target, {min(others)}; the network is built for "
+            f"{folder}: holds records of another target, {other}; the network is built for "
             f"{target}; give each target a folder of its own"
         )
     return {task_key(record.workload.mod) for record in records}
@@ -119,7 +113,7 @@ def apply_records(
 def _applied(module: Any, target: Any, folder: Path) -> Any:
     tvm = load_tvm().tvm
     passes = importlib.import_module("tvm.relax").transform
-    database = Database(folder).tvm_database
+    database = Database.read(folder).tvm_database
     with target, database, tvm.transform.PassContext(opt_level=3):
         return passes.MetaScheduleApplyDatabase()(module)
 

@@ -51,7 +51,7 @@ def _measured(workloads: Sequence[Workload], target: Any, folder: Path) -> Mappi
     recorded = recorded_keys(folder, target)
     if not recorded:
         return {}
-    database = Database(folder)
+    database = Database.read(folder)
     return {
         task.name: database.best(task.module, target)
         for task in workloads

@@ -15,7 +15,7 @@ from pruner.models.analyzer.analyzer import Analyzer
 from pruner.progress import Tell, silent
 from pruner.tune.contenders.lineup import OURS, Library, line_up
 from pruner.tune.contenders.race import RaceSettings, outputs_error, race
-from pruner.tune.deploy.apply import recorded_keys, same_target
+from pruner.tune.deploy.apply import recorded_keys
 from pruner.tune.deploy.build import EXPECTED, INPUTS, BuildRequest, Built, build_network
 from pruner.tune.measure.machine import missing_device
 from pruner.tune.measure.measurer import Platform
@@ -25,6 +25,7 @@ from pruner.tune.networks.extraction import TASKS, read_tasks
 from pruner.tune.networks.request import REQUEST, NetworkRequest
 from pruner.tune.networks.tasks import NetworkTask
 from pruner.tune.phases import Stopwatch
+from pruner.tune.run.database import same_target
 
 DEPLOY_FILE, LIBRARY, LOADER, LOG = "deploy.json", "network.so", "run_network.py", "deploy.log"
 MEASURED, DRAFTED = "measured", "drafted"

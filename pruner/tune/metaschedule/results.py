@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,9 +9,8 @@ from typing import Any
 from pruner.progress import Tell
 from pruner.tune.measure.measurer import Candidate, Outcome
 from pruner.tune.metaschedule.task import Task
+from pruner.tune.run.database import measured_s, records_of
 from pruner.tune.spaces.traces import Traces
-
-_FAILED_S = 1e9  # TVM's databases keep 1e10 s for a program that failed
 
 
 def outcomes(results: Sequence[Any], tell: Tell) -> list[Outcome]:
@@ -47,23 +45,13 @@ def earlier(database: Any, task: Task, traces: Traces) -> tuple[list[Candidate],
     Failures count where something ran; a database of failures alone (workers that never started)
     tells nothing. Records of other spaces are counted in one line.
     """
-    if database is None or not database.has_workload(task.module):
+    if database is None:
         return [], []
-    workload = database.commit_workload(task.module)  # the one it has
-    equal = importlib.import_module("tvm_ffi").structural_equal
-    records = [
-        record
-        for record in database.get_all_tuning_records()
-        if record.workload.same_as(workload)
-        and record.run_secs
-        and equal(record.target, task.target)
-    ]
+    records = [r for r in records_of(database, task.module, task.target) if r.run_secs]
+    if not records:
+        return [], []
     rows, known = traces.rows([record.trace for record in records])
-    found = [
-        _recorded([float(seconds) for seconds in record.run_secs])
-        for record, mine in zip(records, known, strict=True)
-        if mine
-    ]
+    found = [_recorded(record) for record, mine in zip(records, known, strict=True) if mine]
     if not known.all():
         task.tell(
             f"{task.name}: {int((~known).sum())} of {len(records)} records of the database are of "
@@ -75,7 +63,7 @@ def earlier(database: Any, task: Task, traces: Traces) -> tuple[list[Candidate],
     return [Candidate(space=int(r[0]), decisions=r[1:], schedule=None) for r in rows[known]], found
 
 
-def _recorded(costs_s: Sequence[float]) -> Outcome:
-    if max(costs_s) >= _FAILED_S:
+def _recorded(record: Any) -> Outcome:
+    if measured_s(record) == float("inf"):
         return Outcome(error="run_error", message="failed in an earlier run")
-    return Outcome(costs_s=tuple(costs_s))
+    return Outcome(costs_s=tuple(float(seconds) for seconds in record.run_secs))

@@ -26,7 +26,7 @@ from pruner.progress import Tell, silent
 from pruner.search.explorer import ExplorerSettings, explore
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.phases import Phases
-from pruner.tune.run.database import Database
+from pruner.tune.run.database import NEVER_MEASURED_S, Database
 from pruner.tune.run.setup import open_spaces
 from pruner.tune.spaces.design import design_spaces
 from pruner.tune.spaces.union import UnionSpace
@@ -34,7 +34,6 @@ from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import Workload
 
 FOLDER, SUMMARY = "drafted", "drafted.json"
-NEVER_MEASURED_S = 1e9  # thirty years
 DRAWN, REPLAYED, NONE, VIEW = "drafted", "by chance", "none", "view"
 
 _SAMPLE = ExplorerSettings(population=768, generations=0, keep=32)

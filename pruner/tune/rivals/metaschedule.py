@@ -6,7 +6,6 @@ uses up its 30 s; here its proposals are built and run by the same warm workers 
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from pruner.tune.measure.measurer import Candidate, Outcome, Platform
 from pruner.tune.phases import Phases
 from pruner.tune.rivals.rival import RivalSearch
+from pruner.tune.run.database import records_of
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import Workload
 
@@ -109,7 +109,7 @@ class MetaScheduleSearch:
         self._strategy = self._context.search_strategy
         self._strategy.pre_tuning(*budget, designs, database, self._model)
         self._candidates: dict[int, Any] = {}
-        self._learn_from(database, module)
+        self._learn_from(records_of(database, module, platform.target))
 
     def propose(self, num: int) -> list[Candidate]:
         """See :class:`pruner.tune.run.live_search.LiveSearch`; TVM fixes the size of a batch."""
@@ -140,13 +140,7 @@ class MetaScheduleSearch:
         """Not possible: see the class."""
         raise NotImplementedError("MetaSchedule's search keeps its state inside TVM")
 
-    def _learn_from(self, database: Any, module: Any) -> None:
-        equal = importlib.import_module("tvm_ffi").structural_equal
-        records = [
-            record
-            for record in database.get_all_tuning_records()
-            if equal(record.workload.mod, module)
-        ]
+    def _learn_from(self, records: Sequence[Any]) -> None:
         if records:
             theirs = [record.as_measure_candidate() for record in records]
             runner = load_tvm().meta_schedule.runner

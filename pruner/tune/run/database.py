@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from pruner.tune.measure.measurer import are_timings
 from pruner.tune.run.journal import cut_incomplete_line
 from pruner.tune.tvm_import import load_tvm
 
 WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
+NEVER_MEASURED_S = 1e9  # thirty years: a drafted program's cost; TVM gives failures ten times it
 
 
 class Database:
@@ -18,7 +26,7 @@ class Database:
     """
 
     def __init__(self, folder: Path | None) -> None:
-        """`folder` None: in memory, for a run that measures nothing."""
+        """To read and write; `folder` None: in memory, for a run that measures nothing."""
         self._ms = load_tvm().meta_schedule
         if folder is None:
             self.tvm_database = self._ms.database.MemoryDatabase()
@@ -26,6 +34,16 @@ class Database:
         for name in (WORKLOADS, RECORDS):
             cut_incomplete_line(folder / name)  # TVM refuses a database with a torn line
         self.tvm_database = self._ms.database.JSONDatabase(work_dir=str(folder))
+
+    @classmethod
+    def read(cls, folder: Path) -> Database:
+        """What is there now of a database that another run may be writing: a copy in memory,
+        without a line that is not complete yet."""
+        with tempfile.TemporaryDirectory() as copy:
+            for name in (RECORDS, WORKLOADS):  # the workload of a record is there before it
+                if (folder / name).is_file():
+                    shutil.copy(folder / name, copy)
+            return cls(Path(copy))
 
     def commit(self, module: Any, schedule: Any, costs_s: tuple[float, ...], target: Any) -> None:
         """Append one measured schedule of a task."""
@@ -51,3 +69,35 @@ class Database:
             return None
         schedule = self.tvm_database.query_schedule(module, target, "main")
         return None if schedule is None else schedule.mod
+
+
+def measured_s(record: Any) -> float:
+    """Mean seconds of a record; infinite for drafted programs, failures and empty ones."""
+    costs_s = [float(cost) for cost in record.run_secs or ()]
+    ran = are_timings(costs_s) and max(costs_s) < NEVER_MEASURED_S
+    return float(np.mean(costs_s)) if ran else float("inf")
+
+
+def records_of(database: Any, module: Any, target: Any) -> list[Any]:
+    """Records that one of TVM's databases has of a program on a target, failures too."""
+    if not database.has_workload(module):
+        return []
+    workload = database.commit_workload(module)  # the one it has
+    return [
+        record
+        for record in database.get_all_tuning_records()
+        if record.workload.same_as(workload) and same_target(record.target, target)
+    ]
+
+
+def same_target(one: Any, other: Any) -> bool:
+    """Whether two of TVM's targets say the same, in whatever order; none is like no other."""
+    if one is None or other is None:
+        return False
+    return bool(json.loads(str(one)) == json.loads(str(other)))
+
+
+def foreign_target(records: Iterable[Any], target: Any) -> str | None:
+    """A target of records that are not for `target`, where there are any."""
+    others = (str(r.target) for r in records if not same_target(r.target, target))
+    return min(others, default=None)

@@ -1,7 +1,7 @@
 """The table of a run: one JSON line for every measured candidate, written at once.
 
-A kill loses at most the candidate in flight: an incomplete last line is cut off when the file is
-opened again. ``pandas.read_json(path, lines=True)`` reads it.
+A kill loses at most the candidate in flight: an incomplete last line is cut off when the run goes
+on; readers pass over it. ``pandas.read_json(path, lines=True)`` reads it.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class Journal:
     """Appends trials; ``rows`` are those of earlier starts of the run."""
 
     def __init__(self, path: Path) -> None:
+        cut_incomplete_line(path)
         self.rows = read_trials(path)
         self._file = path.open("ab", buffering=0)
 
@@ -81,5 +82,5 @@ def read_trials(path: Path) -> list[Trial]:
     """All complete lines of a journal; none where there is no file."""
     if not path.is_file():
         return []
-    cut_incomplete_line(path)
-    return [Trial(**orjson.loads(line)) for line in path.read_bytes().splitlines()]
+    data = path.read_bytes()
+    return [Trial(**orjson.loads(line)) for line in data[: data.rfind(b"\n") + 1].splitlines()]

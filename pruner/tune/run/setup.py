@@ -74,7 +74,7 @@ class Prepared:
             for number, workload in enumerate(workloads)
         ]
         self._known = read_known(options.warm_start, workloads, context.platform.target)
-        keep(self._known, workloads, context.database)
+        keep(self._known, workloads, context.database, context.platform.target)
         for task in self.tasks:
             task.current_best_s = self._known[task.workload.name].best_s
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pruner.errors import PrunerError
-from pruner.tune.run.database import RECORDS, Database
+from pruner.tune.run.database import RECORDS, Database, foreign_target, measured_s, records_of
 from pruner.tune.run.live_search import DecisionSearch
 from pruner.tune.spaces.traces import Traces
 from pruner.tune.spaces.union import UnionSpace
@@ -21,19 +19,19 @@ from pruner.tune.workloads import Workload
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Known:
-    """Records of one task: TVM's traces and the seconds of their repeats."""
+    """Records of one task's programs that ran: TVM's traces and the seconds of their repeats."""
 
     records: list[Any] = field(default_factory=list)
 
     @property
     def best_s(self) -> float:
         """Of the best of them; infinite where there are none."""
-        return min((_latency_s(record) for record in self.records), default=float("inf"))
+        return min(map(measured_s, self.records), default=float("inf"))
 
     def teach(self, search: DecisionSearch, space: UnionSpace) -> int:
         """Tell a search what was measured of programs of its spaces; how many those are."""
         rows, ours = Traces(space).rows([record.trace for record in self.records])
-        latency_s = np.array([_latency_s(record) for record in self.records])
+        latency_s = np.array([measured_s(record) for record in self.records])
         _, first = np.unique(space.keys(rows[ours]), return_index=True)
         first.sort()
         if len(first):
@@ -46,37 +44,36 @@ def read_known(
 ) -> Mapping[str, Known]:
     """Records of equal programs in the databases of earlier runs, by the name of the task.
 
+    Drafted programs and failures, which TVM records too, tell nothing.
+
     Raises:
         PrunerError: a folder without records, or with records of another target.
     """
-    equal = importlib.import_module("tvm_ffi").structural_equal
     known = {workload.name: Known() for workload in workloads}
     for folder in folders:
         if not (folder / RECORDS).is_file():
             raise PrunerError(f"warm_start={folder}: no {RECORDS} there; name a run of tune.py")
-        for record in Database(folder).tvm_database.get_all_tuning_records():
-            _check_target(folder, record.target, target)
-            for workload in workloads:
-                if equal(record.workload.mod, workload.module):
-                    known[workload.name].records.append(record)
+        database = Database.read(folder).tvm_database
+        theirs = foreign_target(database.get_all_tuning_records(), target)
+        if theirs is not None:
+            raise PrunerError(
+                f"warm_start={folder}: measured on {theirs}, this run is for {target}; latencies "
+                "of another target say nothing here"
+            )
+        for workload in workloads:
+            records = records_of(database, workload.module, target)
+            ran = [record for record in records if measured_s(record) < float("inf")]
+            known[workload.name].records.extend(ran)
     return known
 
 
-def keep(known: Mapping[str, Known], workloads: Sequence[Workload], database: Database) -> None:
-    """Put the best record of every task into a run's own database, unless it has some."""
+def keep(
+    known: Mapping[str, Known], workloads: Sequence[Workload], database: Database, target: Any
+) -> None:
+    """Put the best record of every task into a run's own database, unless that has as good a one,
+    of an earlier start or of other runs in the same ``work_dir``."""
     for workload in workloads:
-        records = known[workload.name].records
-        if records and not database.tvm_database.has_workload(workload.module):
-            database.adopt(workload.module, min(records, key=_latency_s))
-
-
-def _latency_s(record: Any) -> float:
-    return float(np.mean([float(cost) for cost in record.run_secs]))
-
-
-def _check_target(folder: Path, theirs: Any, ours: Any) -> None:
-    if theirs is None or json.loads(str(theirs)) != json.loads(str(ours)):
-        raise PrunerError(
-            f"warm_start={folder}: measured on {theirs}, this run is for {ours}; latencies of "
-            "another target say nothing here"
-        )
+        found = known[workload.name]
+        own = records_of(database.tvm_database, workload.module, target)
+        if found.best_s < min(map(measured_s, own), default=float("inf")):
+            database.adopt(workload.module, min(found.records, key=measured_s))

@@ -47,8 +47,8 @@ def drafted(tasks, platform, tmp_path_factory):
 
 
 def test_every_task_has_a_schedule_that_says_it_was_not_measured(tasks, platform, drafted):
-    from pruner.tune.networks.drafted import NEVER_MEASURED_S, SUMMARY
-    from pruner.tune.run.database import Database
+    from pruner.tune.networks.drafted import SUMMARY
+    from pruner.tune.run.database import NEVER_MEASURED_S, Database
 
     how = {draft.task: draft.how for draft in drafted.drafts}
     database = Database(drafted.folder)

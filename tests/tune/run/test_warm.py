@@ -54,6 +54,54 @@ def test_what_is_known_is_in_the_new_database_and_is_not_a_trial(tmp_path, platf
     assert len(records) == 1 + ran
 
 
+def with_costs(database, record, *costs_s):
+    """The record's program with other costs, in a database."""
+    from pruner.tune.tvm_import import load_tvm
+
+    made = load_tvm().meta_schedule.database.TuningRecord(
+        record.trace, record.workload, list(costs_s), record.target, record.args_info
+    )
+    database.adopt(record.workload.mod, made)
+
+
+def test_drafted_programs_and_failures_are_not_known(tmp_path, platform):
+    from pruner.tune.run.database import NEVER_MEASURED_S, Database
+    from pruner.tune.run.warm import read_known
+    from pruner.tune.workloads import from_operator
+
+    run(tmp_path, platform, FakeMeasurer(), trials=12)
+    rows = [row.latency_s for row in read_trials(tmp_path / JOURNAL_FILE) if row.error is None]
+    database, workload = Database(tmp_path), from_operator(SIZES)
+    record = database.tvm_database.get_all_tuning_records()[0]
+    with_costs(database, record, NEVER_MEASURED_S)
+    with_costs(database, record, 1e10)  # as TVM records a failure
+    with_costs(database, record)
+    assert len(database.tvm_database) == len(rows) + 3
+    known = read_known([tmp_path], [workload], platform.target)[workload.name]
+    assert len(known.records) == len(rows)
+    assert known.best_s == min(rows)
+
+
+def test_a_better_program_is_taken_into_a_database_that_knows_the_task(tmp_path, platform):
+    from pruner.tune.run.database import Database, measured_s
+    from pruner.tune.run.warm import keep, read_known
+    from pruner.tune.workloads import from_operator
+
+    run(tmp_path, platform, FakeMeasurer(), trials=6)
+    workload = from_operator(SIZES)
+    known = read_known([tmp_path], [workload], platform.target)
+    best_s, records = known[workload.name].best_s, known[workload.name].records
+    for name, factor, added in (("worse", 2, 1), ("better", 0.5, 0)):
+        (tmp_path / name).mkdir()
+        own = Database(tmp_path / name)
+        with_costs(own, records[0], best_s * factor)
+        keep(known, [workload], own, platform.target)
+        keep(known, [workload], own, platform.target)
+        costs_s = {measured_s(record) for record in own.tvm_database.get_all_tuning_records()}
+        assert costs_s == {best_s * factor, *[best_s] * added}
+        assert len(own.tvm_database) == 1 + added
+
+
 def test_another_target_is_refused_with_the_reason(tmp_path, platform):
     run(tmp_path / "first", platform, FakeMeasurer(), trials=6)
     path = tmp_path / "first" / RECORDS

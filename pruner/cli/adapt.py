@@ -23,13 +23,13 @@ from pruner.files import load_metrics, read_table, save_metrics
 from pruner.models.adaptation.base import Adaptation, Setting
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.programs.store import ProgramStore
-from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import models_with
-from pruner.models.training.fit import check_recipe, checkpoint_file, ranker_of
+from pruner.models.training.fit import check_recipe, checkpoint_file, start_of
+from pruner.models.training.start import Start
 from pruner.places import conf_folder
 from pruner.progress import Progress
 from pruner.search.policy import RoundSettings
-from pruner.study.adaptation.bench import Bench, Budget, SourceModel, prepare
+from pruner.study.adaptation.bench import Bench, Budget, prepare
 from pruner.study.adaptation.cells import REFERENCES, Cells, Work, run_cells
 from pruner.study.adaptation.results import compare, summary_lines
 from pruner.study.training import Part, run_part
@@ -137,11 +137,10 @@ def _work(config: DictConfig, folder: Path, known: Methods) -> Work:
     )
 
 
-def _given_source(config: DictConfig) -> SourceModel | None:
+def _given_source(config: DictConfig) -> Start | None:
     if config.checkpoint is None:
         return None
-    path = checkpoint_file(Path(config.checkpoint))
-    return _neural(path, f"checkpoint={config.checkpoint}", _classes(config))
+    return start_of(checkpoint_file(Path(config.checkpoint)), _classes(config))
 
 
 def _classes(config: DictConfig) -> list[type[Any]]:
@@ -158,19 +157,13 @@ def _judge_source(bench: Bench, folder: Path) -> None:
 
 def _train_source(
     config: DictConfig, folder: Path, programs: ProgramStore, split: Split
-) -> SourceModel:
+) -> Start:
     part = Part(name="source", folder=folder / "source", split=split, seed=config.seed)
     recipe = recipe_of(config)
-    check_recipe(recipe)
+    if not check_recipe(recipe).is_network:
+        raise PrunerError("model: adaptation needs a neural model, such as model=pacm_narrow")
     run_part(recipe, programs, part, config=plain(config), watching=watching(config))
-    return _neural(part.checkpoint, "model", _classes(config))
-
-
-def _neural(checkpoint: Path, option: str, own: Sequence[type[Any]]) -> SourceModel:
-    ranker, info = ranker_of(checkpoint, own)
-    if not isinstance(ranker, NeuralRanker):
-        raise PrunerError(f"{option}: adaptation needs a neural model, such as model=pacm_narrow")
-    return ranker, info
+    return start_of(part.checkpoint, _classes(config))
 
 
 def _report(config: DictConfig, folder: Path, cells: Sequence[Any]) -> dict[str, Any]:

@@ -61,9 +61,16 @@ def test_methods_are_compared_and_a_run_goes_on_where_it_stopped(monkeypatch, ca
     adapted, info = load_checkpoint(Path(moa["checkpoint"]))
     assert info.seen_tasks.keys() == {"cpu-sse4", "cpu-avx2"}
     assert len(info.seen_tasks["cpu-avx2"]) == 2  # the tuned tasks
+    assert len(info.seen_workloads["cpu-avx2"]) == 2
+    assert [one["checkpoint"] for one in info.lineage] == ["source/best.pt"]
+    forgot = load_checkpoint(run / "models" / "scratch-seed-0.pt")[1]
+    assert set(forgot.seen_tasks) == {"cpu-avx2"}  # nothing of the source is in its weights
+    siamese, about = load_checkpoint(Path(moa["siamese"]))
+    assert about.seen_tasks == info.seen_tasks
     given, _ = load_checkpoint(run / "source" / "best.pt")
-    parts = [ranker.network.state_dict().values() for ranker in (adapted, given)]
-    assert any(not torch.equal(a, b) for a, b in zip(*parts, strict=True))
+    for changed in (adapted, siamese):
+        parts = [ranker.network.state_dict().values() for ranker in (changed, given)]
+        assert any(not torch.equal(a, b) for a, b in zip(*parts, strict=True))
 
     # Lose one cell and the results; what comes back is the same search.
     (run / "cells" / "moa-seed-1.json").rename(tmp_path / "lost.json")

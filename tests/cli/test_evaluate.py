@@ -57,5 +57,5 @@ def test_a_folder_of_several_fits_asks_for_one(command, toy_root, tmp_path):
         (tmp_path / "run" / f"seed-{seed}" / "best.pt").touch()
     code, _, err = command("evaluate", f"data.root={toy_root}", f"checkpoint={tmp_path / 'run'}")
     assert code == 2
-    assert "holds 2 fits" in err
+    assert "holds 2 models" in err
     assert "seed-0" in err

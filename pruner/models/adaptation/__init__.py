@@ -1,6 +1,7 @@
 """Ways to carry a cost model to another platform while that platform is being measured.
 
 * `base`: what every method is, and what it starts from
+* `keeping`: its models as checkpoints, with what they have seen
 * `fitting`: the fit of one online round
 * `warm`: no adaptation, and the plain fits
 * `moa`: Pruner's momentum

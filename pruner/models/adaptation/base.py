@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import asdict
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from pruner.data.tasks import TaskKey
 from pruner.errors import PrunerError
 from pruner.features.batch import ProgramFeatures
 from pruner.models.adaptation.fitting import Example, OnlineFit, normalised
+from pruner.models.checkpoint.checkpoint import ADAPTED
 from pruner.models.model import Network
 from pruner.models.programs.relative import Center
 from pruner.models.programs.scaler import ColumnScaler
@@ -90,7 +91,13 @@ class Adaptation(ABC):
     V100, fine-tuning on 40 programs a task: Top-1 0.87 over tasks instead of 0.95 with either
     centre in both places.) So a task gets its centre once: the mean of its first population where
     `meet` told it, else the mean of its first measured programs.
+
+    `keeps_source`: what the source learned is still in its weights. `learns`: so is what the target
+    taught.
     """
+
+    keeps_source: ClassVar[bool] = True
+    learns: ClassVar[bool] = True
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -128,6 +135,14 @@ class Adaptation(ABC):
     @abstractmethod
     def _update(self, store: ProgramStore) -> None:
         """The method itself; `round` counts the updates before this one."""
+
+    @property
+    def models(self) -> dict[str, NeuralRanker]:
+        """What it leaves for others to go on from, by name; of the class of its source.
+
+        `ADAPTED` is what scores now.
+        """
+        return {ADAPTED: self.ranker}
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a restored adaptation needs to go on exactly; `torch.save` can write it."""

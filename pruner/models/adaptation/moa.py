@@ -1,6 +1,7 @@
 """Momentum online adaptation, Pruner's own."""
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any, Literal
 
 import torch
@@ -8,7 +9,9 @@ from torch import nn
 
 from pruner.models.adaptation.base import FittedAdaptation, Setting
 from pruner.models.adaptation.fitting import OnlineFit
+from pruner.models.checkpoint.checkpoint import SIAMESE
 from pruner.models.programs.store import ProgramStore
+from pruner.models.ranker import NeuralRanker
 
 Normalisation = Literal["source", "online"]
 
@@ -61,6 +64,17 @@ class MomentumAdaptation(FittedAdaptation):
         follow(
             self.siamese, self.ranker.network, self.momentum, average_buffers=self.average_buffers
         )
+
+    @property
+    def models(self) -> dict[str, NeuralRanker]:
+        """The Siamese model beside the adapted one: what the next platform should start from.
+
+        With the source's normalisation, whatever the fits were normalised by: most of its weight
+        is the source's (after k fits at least ``momentum ** k``).
+        """
+        siamese = deepcopy(self.setting.needed_source("moa"))
+        siamese.network.load_state_dict(self.siamese)
+        return {**super().models, SIAMESE: siamese.eval()}
 
     def state_dict(self) -> dict[str, Any]:
         """The Siamese weights besides the rest."""

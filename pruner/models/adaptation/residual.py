@@ -12,6 +12,7 @@ from pruner.models.model import Network
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.programs.batch import ProgramBatch
 from pruner.models.programs.store import ProgramStore
+from pruner.models.ranker import NeuralRanker
 from pruner.models.training.training import build_network
 
 
@@ -59,6 +60,11 @@ class Residual(FittedAdaptation):
         super().__init__(setting, fit=fit)
         self.make_correction = make_correction
         self.ranker.network = CorrectedNetwork(self.ranker.network, self._fresh()).eval()
+
+    @property
+    def models(self) -> dict[str, NeuralRanker]:
+        """None: a sum of two networks is no model that a checkpoint can name."""
+        return {}
 
     def _fresh(self) -> nn.Module:
         correction = build_network(self.make_correction, self.stream())

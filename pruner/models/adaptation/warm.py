@@ -16,6 +16,8 @@ class Unchanged(Adaptation):
     a source model its scores mean nothing.
     """
 
+    learns = False
+
     def _update(self, store: ProgramStore) -> None:
         pass
 
@@ -26,6 +28,8 @@ class Scratch(FittedAdaptation):
     Online Pruner and online Ansor of the release (``PAMModelInternal.fit_base`` without a loaded
     model). Of a source only its kind of inputs is used.
     """
+
+    keeps_source = False
 
     def __init__(self, setting: Setting, *, fit: OnlineFit | None = None) -> None:
         super().__init__(setting, fit=fit or official_fit(max_steps=100))

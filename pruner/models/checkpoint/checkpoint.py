@@ -29,6 +29,8 @@ from pruner.models.trees.xgboost import TreeRanker
 
 FORMAT = 2  # 1 had the dotted path of the class; it is still read
 READABLE = (1, 2)
+MODELS_FOLDER = "models"  # of a run that adapts
+ADAPTED, SIAMESE = "adapted", "siamese"  # what it leaves there
 ADDED = ("seen_workloads", "lineage")  # fields that older files of format 2 do not have
 
 

@@ -24,6 +24,8 @@ from pruner.data.splits import Split
 from pruner.errors import PrunerError
 from pruner.features.dataflow import NUM_ROWS
 from pruner.models.checkpoint.checkpoint import (
+    ADAPTED,
+    MODELS_FOLDER,
     CheckpointInfo,
     git_commit,
     load_checkpoint,
@@ -128,16 +130,19 @@ def make_trainer(recipe: Recipe, **options: Any) -> pl.Trainer:
 
 
 def checkpoint_file(path: Path) -> Path:
-    """The file itself, or the checkpoint of a run folder with one fit.
+    """The file itself, or the checkpoint of a run folder with one fit or one adapted model.
 
     Raises PrunerError for a run folder with several.
     """
     if not path.is_dir():
         return path
-    parts = sorted(path.glob(f"*/{BEST}"))
-    if parts and not (path / BEST).exists():
+    for file in (path / BEST, path / MODELS_FOLDER / f"{ADAPTED}.pt"):
+        if file.exists():
+            return file
+    parts = [*sorted(path.glob(f"{MODELS_FOLDER}/*.pt")), *sorted(path.glob(f"*/{BEST}"))]
+    if parts:
         raise PrunerError(
-            f"{path} holds {len(parts)} fits; give one of them, such as checkpoint={parts[0]}"
+            f"{path} holds {len(parts)} models; give one of them, such as checkpoint={parts[0]}"
         )
     return path / BEST
 

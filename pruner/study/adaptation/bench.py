@@ -20,8 +20,8 @@ from pruner.models.model import Network
 from pruner.models.programs.dataset import ProgramReader
 from pruner.models.programs.reading import Dataflow, FilePrograms
 from pruner.models.programs.store import ProgramStore, TaskPrograms
-from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import MODELS, Trainable
+from pruner.models.training.start import Start
 from pruner.program.dag.task_index import task_index_of
 from pruner.progress import Progress
 from pruner.search.offline.recorded import RecordedPool, recorded_pool
@@ -29,8 +29,7 @@ from pruner.search.offline.tuning import Quality
 
 _VALIDATED = 10  # one source task in so many chooses the source model's epoch
 
-SourceModel = tuple[NeuralRanker, CheckpointInfo]
-TrainSource = Callable[[ProgramStore, Split], SourceModel]
+TrainSource = Callable[[ProgramStore, Split], Start]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,15 +60,14 @@ class Bench:
     """Everything the cells of one source and target share.
 
     ``held_out`` and ``labelled``: tasks of the target that are not tuned; ``source_held_out``: the
-    tuned and held-out workloads on the source platform, None where it has none of them; ``info``
-    describes the source model, whose class is one of ``models``.
+    tuned and held-out workloads on the source platform, None where it has none of them; ``start``
+    is the source model, whose class is one of ``models``.
     """
 
     pools: Sequence[RecordedPool]
     held_out: ProgramStore
     labelled: ProgramStore
-    source: NeuralRanker
-    info: CheckpointInfo
+    start: Start
     source_store: ProgramStore | None
     source_held_out: ProgramStore | None
     models: Mapping[str, type[Trainable]] = field(default_factory=lambda: MODELS)
@@ -78,7 +76,7 @@ class Bench:
         """What a method starts from."""
         return Setting(
             make_network=self._network,
-            source=self.source,
+            source=self.start.ranker,
             source_store=self.source_store,
             seed=seed,
         )
@@ -86,10 +84,10 @@ class Bench:
     def source_quality(self) -> Quality | None:
         """How good the source model is on its own platform before it is adapted."""
         store = self.source_held_out
-        return None if store is None else Quality.of(self.source, store)
+        return None if store is None else Quality.of(self.start.ranker, store)
 
     def _network(self) -> Network:
-        network = self.info.model.build(self.models)
+        network = self.start.info.model.build(self.models)
         assert isinstance(network, Network), type(network)
         return network
 
@@ -141,7 +139,7 @@ def prepare(
     *,
     analyzer: Analyzer,
     train: TrainSource,
-    given: SourceModel | None = None,
+    given: Start | None = None,
     dataflow: Dataflow = "paper",
     cache: Path | None = None,
     models: Mapping[str, type[Trainable]] = MODELS,
@@ -161,10 +159,10 @@ def prepare(
     """
     progress = progress or Progress()
     if given:
-        dataflow = given[1].dataflow  # type: ignore[assignment]
+        dataflow = given.info.dataflow  # type: ignore[assignment]
     reader = ProgramReader(root, dataflow=dataflow, cache=cache)
     ours, theirs = (_read(reader, name, progress) for name in (source, target))
-    seen = seen_workloads(given[1], root, {**ours, **theirs}, progress) if given else frozenset()
+    seen = seen_workloads(given.info, root, {**ours, **theirs}, progress) if given else frozenset()
     usable = {
         key: float(np.median(task.latency_s) / task.latency_s.min())
         for key, task in theirs.items()
@@ -172,15 +170,14 @@ def prepare(
     }
     chosen = choose_tasks(usable, budget)
     programs = ProgramStore.build(ours.values())
-    ranker, info = given or train(programs, _split(programs, chosen, seed))
+    start = given or train(programs, _split(programs, chosen, seed))
     pools = _pools(root, target, [theirs[key] for key in chosen.tuned], analyzer)
-    progress.tell(_summary(target, chosen, info))
+    progress.tell(_summary(target, chosen, start.info))
     return Bench(
         pools=pools,
         held_out=ProgramStore.build(theirs[key] for key in chosen.held_out),
         labelled=ProgramStore.build(theirs[key] for key in chosen.labelled),
-        source=ranker,
-        info=info,
+        start=start,
         source_store=_thinned(programs, chosen, budget.source_programs),
         source_held_out=_of_workloads(programs, chosen.unseen),
         models=models,
@@ -215,11 +212,17 @@ def seen_workloads(
 ) -> frozenset[str]:
     """Workloads that a given checkpoint was fitted on, whatever the platform.
 
-    `known` are the tasks read already. Raises PrunerError where it was fitted on records of a
-    platform that are not here: what it has seen of them cannot be told apart.
+    A checkpoint says them itself; for one that was written before they did, `known` are the tasks
+    read already, and those of other platforms are read. Raises PrunerError where the records of
+    such a platform are not here: what it has seen of them cannot be told apart.
     """
     keys = set(known)
-    others = set(info.seen_tasks) - {key.platform for key in keys}
+    untold = {
+        platform
+        for platform, tasks in info.seen_tasks.items()
+        if set(tasks) - set(info.seen_workloads.get(platform, ()))
+    }
+    others = untold - {key.platform for key in keys}
     if missing := sorted(others - set(root.platforms)):
         raise PrunerError(
             f"checkpoint: fitted on records of {', '.join(missing)}, which {root.path} "
@@ -230,7 +233,7 @@ def seen_workloads(
             read = root.read(quarantine, platform)
             files = len(root.task_files(platform))
             keys.update(task.key for task in progress.track(read, f"reading {platform}", files))
-    return frozenset(key.identity for key in keys if info.has_seen(key))
+    return info.identities | {key.identity for key in keys if info.has_seen(key)}
 
 
 def _split(store: ProgramStore, chosen: Chosen, seed: int) -> Split:
@@ -260,7 +263,9 @@ def _thinned(store: ProgramStore, chosen: Chosen, each: int) -> ProgramStore:
 
 
 def _summary(target: str, chosen: Chosen, info: CheckpointInfo) -> str:
-    known = "has seen none of the first two" if info.seen_tasks else "does not say what it has seen"
+    known = "has seen none of the first two"
+    if not info.says_seen:
+        known = "does not say all that it has seen"
     return (
         f"{target}: {len(chosen.tuned)} tasks tuned, {len(chosen.held_out)} judge, labels "
         f"from {len(chosen.labelled)}; the source model {known}"

@@ -2,14 +2,15 @@
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from pruner.errors import PrunerError
 from pruner.files import write_json
 from pruner.models.adaptation.base import Adaptation, FittedAdaptation, Setting
-from pruner.models.checkpoint.checkpoint import CheckpointInfo, save_checkpoint
+from pruner.models.adaptation.keeping import save_models
+from pruner.models.checkpoint.checkpoint import ADAPTED, MODELS_FOLDER
 from pruner.progress import Progress
 from pruner.search.offline.comparison import Cell
 from pruner.search.offline.tuning import (
@@ -41,9 +42,10 @@ class Cells:
         """Where the result of a cell is, or will be."""
         return self.folder / "cells" / f"{wanted[0]}-seed-{wanted[1]}.json"
 
-    def model(self, wanted: Wanted) -> Path:
-        """Where the model is that a cell ends with."""
-        return self.folder / "models" / f"{wanted[0]}-seed-{wanted[1]}.pt"
+    def model(self, wanted: Wanted, name: str = ADAPTED) -> Path:
+        """Where a model is that a cell ends with: the adapted one, or another that it leaves."""
+        ending = "" if name == ADAPTED else f"-{name}"
+        return self.folder / MODELS_FOLDER / f"{wanted[0]}-seed-{wanted[1]}{ending}.pt"
 
     def missing(self, wanted: Iterable[Wanted]) -> list[Wanted]:
         """Those without a result yet."""
@@ -82,7 +84,7 @@ def run_cells(
     Raises PrunerError where a process ended without the result of a cell.
     """
     progress = progress or Progress()
-    for name in ("cells", "models"):
+    for name in ("cells", MODELS_FOLDER):
         (work.cells.folder / name).mkdir(exist_ok=True)
     if num_workers == 1:
         for cell in progress.track(wanted, title, len(wanted)):
@@ -136,19 +138,13 @@ def _adaptation(work: Work, name: str, seed: int) -> Adaptation:
 
 
 def _keep(work: Work, wanted: Wanted, adaptation: Adaptation) -> None:
-    """Write the adapted model, unless its network is one that a checkpoint cannot name."""
-    info, ranker = work.bench.info, adaptation.ranker
-    if type(ranker.network) is work.bench.models.get(info.model.name):
-        save_checkpoint(work.cells.model(wanted), ranker, adapted_info(info, work.bench, wanted))
-
-
-def adapted_info(info: CheckpointInfo, bench: Bench, wanted: Wanted) -> CheckpointInfo:
-    """What an adapted model has seen: the source model's tasks and the tuned ones."""
-    seen = {platform: list(tasks) for platform, tasks in info.seen_tasks.items()}
-    for pool in bench.pools:
-        tasks = seen.setdefault(pool.key.platform, [])
-        if pool.key.task not in tasks:
-            tasks.append(pool.key.task)
+    """Write what the adaptation leaves."""
     method, seed = wanted
-    config = {**info.config, "adapted": {"method": method, "seed": seed}}
-    return replace(info, seen_tasks=seen, config=config, metrics={})
+    save_models(
+        adaptation,
+        partial(work.cells.model, wanted),
+        start=work.bench.start,
+        dataflow=work.bench.start.info.dataflow,  # type: ignore[arg-type]
+        keys=[pool.key for pool in work.bench.pools],
+        about={"method": method, "seed": seed},
+    )

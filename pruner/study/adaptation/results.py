@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pruner.files import write_table
+from pruner.models.checkpoint.checkpoint import ADAPTED, SIAMESE
 from pruner.search.offline.comparison import Cell, Comparison
 from pruner.study.adaptation.cells import REFERENCES, Cells
 from pruner.study.plots import plain_log_ticks
@@ -31,9 +32,10 @@ def compare(
     for name in comparison.methods:
         methods[name] = comparison.summary(name)
         best = min(comparison.cells(name), key=lambda cell: cell.curve.area)
-        checkpoint = Cells(folder=folder).model((name, best.seed))
-        if checkpoint.is_file():
-            methods[name]["checkpoint"] = str(checkpoint)
+        for model, what in ((ADAPTED, "checkpoint"), (SIAMESE, SIAMESE)):
+            path = Cells(folder=folder).model((name, best.seed), model)
+            if path.is_file():
+                methods[name][what] = str(path)
     return {
         "source": source,
         "target": target,

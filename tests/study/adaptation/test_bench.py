@@ -1,6 +1,7 @@
 """What a comparison of adaptation methods runs on, and which of its cells are there."""
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ from pruner.errors import PrunerError
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.checkpoint.checkpoint import CheckpointInfo
 from pruner.models.networks.mlp import TenSetMLP
+from pruner.models.networks.pacm import PaCM
 from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import ModelSpec
+from pruner.models.training.start import Start
 from pruner.places import conf_folder, datasets_folder
 from pruner.progress import Progress
 from pruner.search.offline.recorded import recorded_pool
@@ -45,6 +48,12 @@ def test_workloads_that_a_checkpoint_learned_anywhere_are_known():
     assert seen == {k.identity for k in (keys["cpu-avx2"][0], third[1], third[2])}
     with pytest.raises(PrunerError, match=r"fitted on records of orin, which .* lacks"):
         seen_workloads(about({"orin": ["conv2d"]}), root, here, progress)
+    # one that says the workloads needs no records of that platform
+    told = CheckpointInfo(
+        model=ModelSpec(name="PaCM"), feature_version="", dataflow="paper",
+        seen_tasks={"orin": ["conv2d"]}, seen_workloads={"orin": {"conv2d": "work"}},
+    )  # fmt: skip
+    assert seen_workloads(told, root, here, progress) == {"work"}
 
 
 def test_pools_of_cached_features_are_those_of_the_records(tmp_path):
@@ -63,11 +72,16 @@ def test_pools_of_cached_features_are_those_of_the_records(tmp_path):
     )  # fmt: skip
 
     def train(programs, split):
-        return NeuralRanker(TenSetMLP(), ColumnScaler()), about({})
+        return Start(ranker=NeuralRanker(TenSetMLP(), ColumnScaler()), info=about({}))
 
     for _ in range(2):
         bench = prepare(root, "cpu-sse4", name, budget, analyzer=analyzer, train=train, cache=cache)
     assert {path.name for path in cache.iterdir()} == {"cpu-sse4", name}
+    released = replace(about({}), dataflow="official")
+    given = Start(ranker=NeuralRanker(PaCM(num_dataflow_rows=8), ColumnScaler()), info=released)
+    eight = prepare(root, "cpu-sse4", name, budget, analyzer=analyzer, train=train, given=given)
+    assert eight.held_out.num_dataflow_rows == eight.source_store.num_dataflow_rows == 8
+    assert all(pool.programs.features.dataflow.shape[1] == 8 for pool in eight.pools)
     with Quarantine() as quarantine:
         records = {task.key: task for task in root.read(quarantine, name)}
     assert len(bench.pools) == 2

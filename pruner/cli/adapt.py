@@ -155,9 +155,7 @@ def _judge_source(bench: Bench, folder: Path) -> None:
         save_metrics(folder / "source", {"top1": quality.top1, "top5": quality.top5})
 
 
-def _train_source(
-    config: DictConfig, folder: Path, programs: ProgramStore, split: Split
-) -> Start:
+def _train_source(config: DictConfig, folder: Path, programs: ProgramStore, split: Split) -> Start:
     part = Part(name="source", folder=folder / "source", split=split, seed=config.seed)
     recipe = recipe_of(config)
     if not check_recipe(recipe).is_network:

@@ -14,7 +14,7 @@ to fragments between have no rows of their own here (they have statement rows).
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,21 @@ _ON_CORES = (_ACC, GLOBAL, SHARED, GLOBAL, SHARED, SHARED, _A, SHARED, _B, _B, _
 _LOADS_OF_FRAGMENTS = slice(5, 9)  # of the pattern above
 _EPILOGUE_ROWS = 2  # see _epilogue
 NUM_ROWS: dict[str, int] = {"paper": len(_PATTERN) + _EPILOGUE_ROWS, "official": len(_PATTERN)}
+
+
+def kind_of(num_rows: int | None) -> DataflowKind:
+    """The kind that has so many rows; the paper's for a model that reads none.
+
+    Raises `ValueError` for another number.
+
+    >>> kind_of(8), kind_of(10), kind_of(None)
+    ('official', 'paper', 'paper')
+    """
+    for kind in get_args(DataflowKind):
+        if num_rows in (None, NUM_ROWS[kind]):
+            found: DataflowKind = kind
+            return found
+    raise ValueError(f"{num_rows} dataflow rows; known: {sorted(NUM_ROWS.values())}")
 
 
 def dataflow_features(

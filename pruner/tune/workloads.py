@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,14 @@ class Workload:
         if self.spec is None:
             return None
         return "_".join([str(self.spec["operator"]), *self.spec["epilogue"]])
+
+    @property
+    def key(self) -> str:
+        """Workload key of the same work: that of records for an operator, else of this program."""
+        if self.spec is not None:
+            return operators.key_of(self.spec)
+        number = importlib.import_module("tvm_ffi").structural_hash(self.module)
+        return json.dumps(["tir", f"{number & (1 << 64) - 1:016x}"])
 
 
 def load_workloads(options: Mapping[str, Any]) -> list[Workload]:

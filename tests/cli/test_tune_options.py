@@ -1,6 +1,7 @@
 """Options of ``tune.py`` that contradict each other are refused before a folder or a worker is."""
 
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,8 @@ from pruner.features import FEATURE_SET_VERSION
 from pruner.files import save_metrics
 from pruner.models.checkpoint.checkpoint import CheckpointInfo, save_checkpoint
 from pruner.models.networks.mlp import TenSetMLP
+from pruner.models.networks.pacm import PaCM
+from pruner.models.networks.tlp import TLP
 from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import ModelSpec
@@ -83,9 +86,26 @@ def test_a_checkpoint_of_another_device_is_told_in_one_line(tmp_path, capsys, se
     assert (f"trained on {seen}, never on cpu-avx512, which is tuned now" in err) == told
 
 
-def test_a_checkpoint_of_the_official_dataflow_is_refused(tmp_path):
-    with pytest.raises(PrunerError, match="trained with features"):
-        plan(f"checkpoint={run_folder(tmp_path, 'official')}", FINETUNE)
+@pytest.mark.parametrize("name", ["pacm", "pacm_official"])
+def test_networks_of_ten_and_of_eight_rows_run_live(name):
+    rows = {"pacm": "paper", "pacm_official": "official"}
+    assert plan(f"model={name}").make_model().dataflow == rows[name]
+
+
+def test_a_checkpoint_of_the_official_dataflow_runs_live(tmp_path):
+    network = partial(PaCM, num_dataflow_rows=8, width=8)
+    folder = run_folder(tmp_path, "official", network=network)
+    ways = (FINETUNE, *(f"adaptation={name}" for name in ("moa_official", "none", "residual")))
+    for adaptation in ways:
+        model = plan(f"checkpoint={folder}", adaptation).make_model()
+        assert model.dataflow == "official"
+
+
+def test_a_checkpoint_that_reads_primitives_is_refused_by_name(tmp_path):
+    folder = run_folder(tmp_path, network=TLP)
+    told = "TLP reads primitives of Ansor's records, which live spaces do not have"
+    with pytest.raises(PrunerError, match=told):
+        plan(f"checkpoint={folder}", FINETUNE)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +114,6 @@ def test_a_checkpoint_of_the_official_dataflow_is_refused(tmp_path):
         (["model=xgboost", FINETUNE], "FineTune would not be used, XGBoostRanker is grown anew"),
         (["verify=false", FINETUNE], "FineTune would not be used, no model learns"),
         (["policy=random", "adaptation=moa"], "would not be used, no model learns"),
-        (["model=pacm_official"], "other dataflow rows"),
         (["model=tlp"], "TLP reads primitives"),
         (["model=lightgbm"], "a network or model=xgboost"),
         (["model=random"], "a network or model=xgboost"),

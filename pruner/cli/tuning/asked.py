@@ -10,16 +10,19 @@ from omegaconf import DictConfig
 
 from pruner.cli.shared.options import build, own_models, plain
 from pruner.cli.shared.output import say
+from pruner.cli.shared.training import model_factory
 from pruner.cli.tuning.platform import load_draft, platform_of
 from pruner.errors import PrunerError
 from pruner.models.adaptation.warm import Scratch
 from pruner.models.training.fit import checkpoint_file
+from pruner.models.training.training import build_network
 from pruner.tune.measure.jobs import Timing
 from pruner.tune.measure.machine import missing_device
 from pruner.tune.measure.measurer import MeasureSettings, Platform
 from pruner.tune.measure.remote import check_health
-from pruner.tune.run.learning import OnlineModel, verifier
+from pruner.tune.run.learning import OnlineModel
 from pruner.tune.run.options import TuneOptions
+from pruner.tune.run.verifier import verifier
 
 TIMING = ("number", "repeats", "cv_limit", "min_repeat_ms", "flush_cache")
 
@@ -84,8 +87,9 @@ def _check_adaptation(config: DictConfig, *, learns: bool) -> None:
 
 def _verifier(config: DictConfig) -> Callable[[], OnlineModel]:
     given = config.checkpoint
+    build_network(lambda: build(config.model), seed=0)  # tells what its class would refuse
     return verifier(
-        partial(build, config.model),
+        model_factory(config.model),
         partial(build, config.adaptation),
         checkpoint=None if given is None else checkpoint_file(Path(given)),
         platform=config.platform.name,

@@ -22,7 +22,7 @@ from pruner import features
 from pruner.data.frozen import Side
 from pruner.data.splits import Split
 from pruner.errors import PrunerError
-from pruner.features.dataflow import NUM_ROWS
+from pruner.features.dataflow import kind_of
 from pruner.models.checkpoint.checkpoint import (
     ADAPTED,
     MODELS_FOLDER,
@@ -259,11 +259,10 @@ def _info(
     config: Mapping[str, Any],
     start: Start | None,
 ) -> CheckpointInfo:
-    kinds = {rows: name for name, rows in NUM_ROWS.items()}
     fresh = CheckpointInfo(
         model=ModelSpec.of(recipe.model),
         feature_version=features.FEATURE_SET_VERSION,
-        dataflow=kinds[programs.num_dataflow_rows],
+        dataflow=kind_of(programs.num_dataflow_rows),
         config=config,
         git_commit=git_commit(),
         **({} if start is None else start.inherited),

@@ -8,6 +8,7 @@
 * `task_order`: which task is next
 * `estimate`: the time of all tasks together
 * `learning`: the learned model
+* `verifier`: which one a run has
 * `journal`: a row a trial
 * `database`: MetaSchedule's database
 * `warm`: what earlier runs measured

@@ -1,11 +1,12 @@
 """The learned model of a run, shared by all tasks, which follows the measurements.
 
-Trees grown anew, or a network with a way to adapt it; :func:`verifier` chooses.
+Trees grown anew, a network with a way to adapt it, or a model that stays as it is;
+:mod:`pruner.tune.run.verifier` chooses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,24 +17,25 @@ from numpy.typing import NDArray
 from pruner import features
 from pruner.arrays import Decisions
 from pruner.data.tasks import TaskKey
-from pruner.errors import PrunerError
 from pruner.features.batch import ProgramFeatures
-from pruner.features.dataflow import NUM_ROWS
-from pruner.models.adaptation.base import Adaptation, Setting
-from pruner.models.adaptation.warm import Scratch
-from pruner.models.checkpoint.checkpoint import load_checkpoint
-from pruner.models.model import Model
+from pruner.features.dataflow import DataflowKind, kind_of
+from pruner.models.adaptation.base import Adaptation
+from pruner.models.adaptation.keeping import save_models
+from pruner.models.checkpoint.checkpoint import (
+    ADAPTED,
+    MODELS_FOLDER,
+    CheckpointInfo,
+    git_commit,
+    save_checkpoint,
+)
 from pruner.models.programs.store import ProgramStore, TaskPrograms
-from pruner.models.ranker import NeuralRanker, Ranker
-from pruner.models.registry import Trainable, models_with
-from pruner.models.training.training import build_network
+from pruner.models.ranker import Ranker
+from pruner.models.registry import ModelSpec
+from pruner.models.training.start import Start
 from pruner.models.trees.xgboost import XGBoostRanker
-from pruner.progress import Tell
 from pruner.search.explorer import ScoreFunction
 from pruner.tune.phases import Phases
 from pruner.tune.spaces.union import UnionSpace
-
-_DATAFLOW = "paper"  # what live spaces compute
 
 
 class OnlineModel(Protocol):
@@ -43,19 +45,34 @@ class OnlineModel(Protocol):
     def ranker(self) -> Ranker | None:
         """What scores now; None while it knows nothing."""
 
+    @property
+    def dataflow(self) -> DataflowKind:
+        """The rows of the dataflow pattern that it reads."""
+
     def meet(self, key: TaskKey, population: ProgramFeatures) -> None:
         """See the first population of a task."""
 
     def learn(self, store: ProgramStore) -> None:
         """Take in all labelled programs (absolute features)."""
 
+    def keep(self, folder: Path, keys: Sequence[TaskKey]) -> Mapping[str, Path]:
+        """Write what it has learned as checkpoints, name to file; `keys`: the tasks it learned."""
+
 
 class AdaptedModel:
     """A network kept up to date by one of :mod:`pruner.models.adaptation`'s methods."""
 
-    def __init__(self, adaptation: Adaptation) -> None:
-        self._adaptation = adaptation
+    def __init__(self, adaptation: Adaptation, start: Start | None = None) -> None:
+        """`start` describes the source of the adaptation, where it has one."""
+        self._adaptation, self._start = adaptation, start
         self._knows = adaptation.setting.source is not None
+
+    @property
+    def dataflow(self) -> DataflowKind:
+        """See :class:`OnlineModel`."""
+        if self._start is not None:
+            return self._start.info.dataflow  # type: ignore[return-value]
+        return kind_of(self._adaptation.ranker.network.num_dataflow_rows)
 
     @property
     def ranker(self) -> Ranker | None:
@@ -71,13 +88,32 @@ class AdaptedModel:
         self._adaptation.update(store)
         self._knows = True
 
+    def keep(self, folder: Path, keys: Sequence[TaskKey]) -> Mapping[str, Path]:
+        """See :class:`OnlineModel`."""
+        return save_models(
+            self._adaptation,
+            lambda name: folder / MODELS_FOLDER / f"{name}.pt",
+            start=self._start,
+            dataflow=self.dataflow,
+            keys=keys,
+            about={"method": type(self._adaptation).__name__},
+        )
+
 
 class TreeModel:
     """Boosted trees, grown anew from all measurements."""
 
+    dataflow: DataflowKind = "paper"  # reads none
+
     def __init__(self, *, seed: int, num_rounds: int = 60, max_depth: int = 6) -> None:
         self._seed = seed
-        self._options = {"num_rounds": num_rounds, "max_depth": max_depth}
+        # absolute features: the programs scored together are not the ones learned from
+        self._options: dict[str, Any] = {
+            "num_rounds": num_rounds,
+            "max_depth": max_depth,
+            "relative": False,
+            "pooling": ("sum", "max"),
+        }
         self._ranker: XGBoostRanker | None = None
 
     @property
@@ -90,11 +126,42 @@ class TreeModel:
 
     def learn(self, store: ProgramStore) -> None:
         """See :class:`OnlineModel`."""
-        # absolute features: the programs scored together are not the ones learned from
-        ranker = XGBoostRanker(relative=False, pooling=("sum", "max"), **self._options)  # type: ignore[arg-type]
+        ranker = XGBoostRanker(**self._options)
         index = torch.isfinite(store.label).nonzero().squeeze(1)
         ranker.fit(store, index, index[:0], seed=self._seed, num_threads=1)
         self._ranker = ranker
+
+    def keep(self, folder: Path, keys: Sequence[TaskKey]) -> Mapping[str, Path]:
+        """See :class:`OnlineModel`."""
+        if self._ranker is None:
+            return {}
+        info = CheckpointInfo(
+            model=ModelSpec(name=type(self._ranker).__name__, arguments=self._options),
+            feature_version=features.FEATURE_SET_VERSION,
+            dataflow=self.dataflow,
+            git_commit=git_commit(),
+        )
+        path = folder / MODELS_FOLDER / f"{ADAPTED}.pt"
+        save_checkpoint(path, self._ranker, info.with_seen(keys))
+        return {ADAPTED: path}
+
+
+class FrozenModel:
+    """A trained ranker that stays as it is, such as trees."""
+
+    def __init__(self, ranker: Ranker, dataflow: DataflowKind) -> None:
+        self.ranker: Ranker | None = ranker
+        self.dataflow = dataflow
+
+    def meet(self, key: TaskKey, population: ProgramFeatures) -> None:
+        """See :class:`OnlineModel`."""
+
+    def learn(self, store: ProgramStore) -> None:
+        """See :class:`OnlineModel`."""
+
+    def keep(self, folder: Path, keys: Sequence[TaskKey]) -> Mapping[str, Path]:
+        """See :class:`OnlineModel`; it has learned nothing."""
+        return {}
 
 
 class SharedModel:
@@ -121,6 +188,12 @@ class SharedModel:
         parts = [p for p in self._parts.values() if np.isfinite(p.latency_s).sum() > 0]
         if sum(len(p.latency_s) for p in parts) > 1:
             self.model.learn(ProgramStore.build(parts))
+
+    def keep(self, folder: Path, *, learn: bool) -> Mapping[str, Path]:
+        """Write what is known as checkpoints; with `learn` what came last is learned before."""
+        if learn:
+            self.fit()
+        return self.model.keep(folder, list(self._parts))
 
 
 class LiveLearner:
@@ -156,12 +229,15 @@ class LiveLearner:
 
     def programs(self) -> TaskPrograms:
         """All measured programs; only those that are new are featurised."""
-        fresh = self._space.features(np.concatenate(self._decisions))
+        fresh = self._featurised(np.concatenate(self._decisions))
         self._decisions.clear()
         parts = [] if self._features is None else [self._features]
         self._features = ProgramFeatures.concatenate([*parts, fresh])
         line = np.arange(len(self._latency_s))
         return TaskPrograms.of(self._key, self._features, self._latency_s, line)
+
+    def _featurised(self, decisions: Decisions) -> ProgramFeatures:
+        return self._space.features(decisions, self._shared.model.dataflow)
 
     def __call__(
         self, decisions: Decisions, latency_s: NDArray[np.float64]
@@ -170,7 +246,7 @@ class LiveLearner:
         with self._phases.time("train"):
             if not self._met:
                 population = self._space.sample(self._meet, self._rng)
-                self._shared.model.meet(self._key, self._space.features(population))
+                self._shared.model.meet(self._key, self._featurised(population))
                 self._met = True
             known = len(self._latency_s)
             self.observe(decisions[known:], latency_s[known:])
@@ -203,7 +279,8 @@ class LearnedScore:
         out = np.zeros(len(decisions))
         with self._phases.time("verify"):
             if ranked.any():
-                out[ranked] = ranker.score(self._space.features(decisions[ranked]), self._key)
+                found = self._space.features(decisions[ranked], self._model.dataflow)
+                out[ranked] = ranker.score(found, self._key)
             if not ranked.all():
                 given = out[ranked & np.isfinite(out)]
                 self._given = np.concatenate([self._given, given])
@@ -211,74 +288,3 @@ class LearnedScore:
                     chance = self._space.chance(decisions[~ranked])
                     out[~ranked] = np.quantile(self._given, chance)
         return out
-
-
-def verifier(
-    make_model: Callable[[], Any],
-    make_adaptation: Callable[..., Adaptation],
-    *,
-    checkpoint: Path | None,
-    platform: str,
-    seed: int,
-    tell: Tell,
-    own: Sequence[type[Trainable]] = (),
-) -> Callable[[], OnlineModel]:
-    """What makes the learned model of a run; everything that can be wrong with it is told now.
-
-    `make_adaptation` takes ``setting=``, a :class:`~pruner.models.adaptation.base.Setting`.
-    `own` are classes of the user that the checkpoint may name.
-
-    Raises:
-        PrunerError: a model that cannot read the features of live spaces, or a checkpoint that
-            would not count.
-    """
-    model: Any = build_network(make_model, seed=0)
-    if not model.is_network:
-        if not model.grows_online:
-            raise PrunerError(f"{type(model).__name__}: tune.py takes a network or model=xgboost")
-        if checkpoint is not None:
-            raise PrunerError(f"checkpoint={checkpoint}: model=xgboost is grown anew; leave it")
-        return lambda: TreeModel(seed=seed)
-    _check_network(model, "model")
-    source = None if checkpoint is None else _source(checkpoint, platform, tell, own)
-
-    def adaptation() -> Adaptation:
-        setting = Setting(make_network=make_model, source=source, seed=seed)
-        return make_adaptation(setting=setting)
-
-    if source is not None and isinstance(adaptation(), Scratch):
-        raise PrunerError(
-            f"checkpoint={checkpoint}: adaptation=scratch throws its weights away; "
-            "choose for example adaptation=finetune"
-        )
-    adaptation()  # refuses what it cannot work with
-    return lambda: AdaptedModel(adaptation())
-
-
-def _source(path: Path, platform: str, tell: Tell, own: Sequence[type[Trainable]]) -> NeuralRanker:
-    version, models = features.FEATURE_SET_VERSION, models_with(own)
-    ranker, info = load_checkpoint(path, feature_version=version, models=models)
-    if not isinstance(ranker, NeuralRanker):
-        raise PrunerError(f"checkpoint={path}: trees cannot be adapted online")
-    if info.dataflow != _DATAFLOW:
-        raise PrunerError(
-            f"checkpoint={path}: trained with features.dataflow={info.dataflow}; tune.py takes "
-            f"models trained with features.dataflow={_DATAFLOW}"
-        )
-    _check_network(ranker.network, f"checkpoint={path}")
-    if info.seen_tasks and platform not in info.seen_tasks:
-        known = ", ".join(sorted(info.seen_tasks))
-        tell(f"checkpoint={path}: trained on {known}, never on {platform}, which is tuned now")
-    return ranker
-
-
-def _check_network(network: Model, name: str) -> None:
-    """Refuse what cannot read the features of live spaces."""
-    if network.reads_primitives:
-        raise PrunerError(
-            f"{name}: {type(network).__name__} reads primitives of Ansor's records; "
-            "choose model=pacm"
-        )
-    rows = NUM_ROWS[_DATAFLOW]
-    if network.num_dataflow_rows not in (None, rows):
-        raise PrunerError(f"{name}: made for other dataflow rows than {rows}; choose model=pacm")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -118,13 +118,18 @@ class TaskOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """A tuning run that is over. ``work_dir`` holds TVM's database; ``seconds`` by phase."""
+    """A tuning run that is over.
+
+    ``work_dir`` holds TVM's database; ``seconds`` by phase; ``models`` the checkpoints that it left
+    by name: "adapted" is what scored last, "siamese" MoA's other one.
+    """
 
     tasks: Sequence[TaskOutcome]
     seconds: Mapping[str, float]
     folder: Path
     work_dir: Path
     compile_only: bool = False
+    models: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def best_latency_s(self) -> float:
@@ -157,6 +162,7 @@ class Tuned:
             "total_seconds": sum(self.seconds.values()),
             "run_dir": str(self.folder),
             "work_dir": str(self.work_dir),
+            "models": {name: str(path) for name, path in self.models.items()},
         }
         return row | ({"compiled": self._compiled} if self.compile_only else {})
 

@@ -145,7 +145,7 @@ class Prepared:
 
     def _learner(self, workload: Workload, space: UnionSpace, shared: SharedModel) -> LiveLearner:
         name = self._context.platform.name
-        key = TaskKey(platform=name, task=workload.name, workload_key="[]", target="")
+        key = TaskKey(platform=name, task=workload.name, workload_key=workload.key, target="")
         rng = np.random.default_rng(self._options.seed)
         return LiveLearner(key, space, shared, self._context.phases, rng, meet=self._options.meet)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from pruner.tune.phases import Phases
 from pruner.tune.rivals.rival import RivalProcess
 from pruner.tune.run.database import Database
 from pruner.tune.run.journal import JOURNAL_FILE, Journal, Trial, read_trials
+from pruner.tune.run.learning import SharedModel
 from pruner.tune.run.loop import LiveTask, OnBatch, TuningRun
-from pruner.tune.run.options import RunContext, TuneOptions
+from pruner.tune.run.options import RunContext, TuneBudget, TuneOptions
 from pruner.tune.run.result import TaskOutcome, Tuned
 from pruner.tune.run.setup import prepare
 from pruner.tune.tvm_import import load_tvm
@@ -61,6 +63,7 @@ def tune(
             interrupted=interrupted,
         )
         prepared = prepare(tasks, options, context)
+        models: Mapping[str, Path] = {}
         if options.compile_only:
             _compile(prepared.tasks, options, context)
             found = prepared.tasks
@@ -70,9 +73,21 @@ def tune(
             )
             run.run()
             found = run.tasks
+            models = _keep_models(prepared.shared, context, options.budget)
         keep = options.kernels and not options.compile_only
         kernels = _export(found, context) if keep else {}
-    return _result(found, options, context, work_dir, kernels)
+    return replace(_result(found, options, context, work_dir, kernels), models=models)
+
+
+def _keep_models(
+    shared: SharedModel | None, context: RunContext, budget: TuneBudget
+) -> Mapping[str, Path]:
+    """The learned model as checkpoints; of a run that is to be gone on with there are none yet."""
+    if shared is None or context.interrupted():
+        return {}
+    in_time = budget.seconds is None or context.phases.elapsed_s < budget.seconds
+    with context.phases.time("train"):
+        return shared.keep(context.folder, learn=in_time)
 
 
 def _export(tasks: Sequence[LiveTask], context: RunContext) -> dict[str, Path]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pruner.arrays import Decisions
 from pruner.errors import PrunerError
 from pruner.features.batch import ProgramFeatures
+from pruner.features.dataflow import DataflowKind
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.search.space import RowKeys
 from pruner.tune.spaces.design import DesignSpace
@@ -98,11 +99,11 @@ class ReplaySpace:
             self._finished[key] = self._design.replay(decision, key % _MAX_SEED + 1)
         return self._finished[key]
 
-    def features(self, decisions: Decisions) -> ProgramFeatures:
+    def features(self, decisions: Decisions, dataflow: DataflowKind = "paper") -> ProgramFeatures:
         """None: TVM's ``PerStoreFeature`` is another definition than the one models learn from."""
         num = len(decisions)
         why = dict.fromkeys(range(num), "replayed-by-tvm")
-        return ProgramFeatures.empty(num, workload=self._workload, failures=why)
+        return ProgramFeatures.empty(num, workload=self._workload, dataflow=dataflow, failures=why)
 
     def draft_score(self, decisions: Decisions, analyzer: Analyzer) -> NDArray[np.float64]:
         """NaN for every accepted program: without loop nests there is nothing to draft with."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pruner.arrays import Decisions
 from pruner.errors import PrunerError
 from pruner.features.batch import ProgramFeatures
+from pruner.features.dataflow import DataflowKind
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.search.explorer import select
 from pruner.search.space import RowKeys
@@ -107,13 +108,14 @@ class UnionSpace:
         """Which rows a learned model can rank: those of design spaces with features."""
         return np.array([space.has_features for space in self.spaces])[decisions[:, 0]]
 
-    def features(self, decisions: Decisions) -> ProgramFeatures:
+    def features(self, decisions: Decisions, dataflow: DataflowKind = "paper") -> ProgramFeatures:
         """Features of all rows; those of design spaces without features are invalid."""
-        parts = [(rows, space.features(v)) for space, rows, v in self._parts(decisions)]
+        num, found = len(decisions), self._parts(decisions)
+        parts = [(rows, space.features(vectors, dataflow)) for space, rows, vectors in found]
         if not parts:
-            return ProgramFeatures.empty(len(decisions))
+            return ProgramFeatures.empty(num, dataflow=dataflow)
         workload = parts[0][1].workload  # of the task, so of every space
-        return ProgramFeatures.empty(len(decisions), workload=workload).scatter(parts)
+        return ProgramFeatures.empty(num, workload=workload, dataflow=dataflow).scatter(parts)
 
     def instantiate(self, decisions: Decisions) -> list[Any | None]:
         """The schedules of all rows; None where TVM refuses."""

@@ -328,7 +328,7 @@ SEEN = []
 class Listening:
     """A model that writes down what it is given."""
 
-    ranker = None
+    ranker, dataflow = None, "paper"
 
     def meet(self, key, population):
         SEEN.append(("meet", key.task))

@@ -140,12 +140,14 @@ class Ranked(Numbers):
 
     has_features = True
 
-    def features(self, decisions):
+    def features(self, decisions, dataflow="paper"):
         return decisions[:, 0].astype(float)
 
 
 class Halves:
     """A model whose score is half of the feature; it must see nothing but features."""
+
+    dataflow = "official"
 
     class ranker:
         @staticmethod
@@ -157,7 +159,12 @@ def test_a_model_ranks_only_what_has_features_and_chance_the_rest(monkeypatch):
     from pruner.tune.run.learning import LearnedScore
 
     union = UnionSpace([Ranked(blind=False), Numbers(blind=True)], Phases())
-    monkeypatch.setattr(union, "features", lambda rows: rows[:, 1].astype(float))
+
+    def features(rows, dataflow):
+        assert dataflow == "official"
+        return rows[:, 1].astype(float)
+
+    monkeypatch.setattr(union, "features", features)
     rng = np.random.default_rng(0)
     rows = np.column_stack([rng.integers(0, 2, 4000), rng.integers(8, 10000, 4000)])
     ranked, score = rows[:, 0] == 0, LearnedScore(None, union, Halves(), Phases())

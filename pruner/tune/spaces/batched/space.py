@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pruner.arrays import Decisions
 from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.features.batch import ProgramFeatures, featurize_nests
+from pruner.features.dataflow import DataflowKind
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.program.tir.lower import Lowering, lower
 from pruner.program.tir.trace import apply_groups, tile_extents
@@ -154,7 +155,7 @@ class BatchedSpace:
             out[rows] = self._accepted(tree)
         return out
 
-    def features(self, decisions: Decisions) -> ProgramFeatures:
+    def features(self, decisions: Decisions, dataflow: DataflowKind = "paper") -> ProgramFeatures:
         """Statement and dataflow features; invalid where the engine refuses a row."""
         groups, refused = self._trees(decisions)
         for rows, tree in groups:
@@ -165,6 +166,7 @@ class BatchedSpace:
             len(decisions),
             workload=self._workload,
             failures=refused,
+            dataflow=dataflow,
         )
 
     def draft_score(self, decisions: Decisions, analyzer: Analyzer) -> NDArray[np.float64]:

@@ -1,0 +1,119 @@
+"""Which learned model a run has; everything that can be wrong with it is told before the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pruner.errors import PrunerError
+from pruner.features.dataflow import NUM_ROWS, kind_of
+from pruner.models.adaptation.base import Adaptation, Setting
+from pruner.models.checkpoint.checkpoint import CheckpointInfo
+from pruner.models.model import Model
+from pruner.models.ranker import NeuralRanker
+from pruner.models.registry import Trainable
+from pruner.models.training.fit import ranker_of, start_of
+from pruner.models.training.start import Start
+from pruner.models.training.training import build_network
+from pruner.progress import Tell
+from pruner.tune.run.learning import AdaptedModel, FrozenModel, OnlineModel, TreeModel
+
+MakeAdaptation = Callable[..., Adaptation]  # takes ``setting=``
+
+
+def verifier(
+    make_model: Callable[[], Any],
+    make_adaptation: MakeAdaptation,
+    *,
+    checkpoint: Path | None,
+    platform: str,
+    seed: int,
+    tell: Tell,
+    own: Sequence[type[Trainable]] = (),
+) -> Callable[[], OnlineModel]:
+    """What makes the learned model of a run.
+
+    `make_model` is what learns without a checkpoint. `make_adaptation` takes ``setting=``, a
+    :class:`~pruner.models.adaptation.base.Setting`. `own` are classes of the user that the
+    checkpoint may name.
+
+    Raises:
+        PrunerError: a model that cannot read the features of live spaces, or a checkpoint that
+            would not count.
+    """
+    model: Any = build_network(make_model, seed=0)
+    if not model.is_network:
+        if not model.grows_online:
+            raise PrunerError(f"{type(model).__name__}: tune.py takes a network or model=xgboost")
+        if checkpoint is not None:
+            raise PrunerError(f"checkpoint={checkpoint}: model=xgboost is grown anew; leave it")
+        return lambda: TreeModel(seed=seed)
+    if checkpoint is None:
+        _check_network(model, "model")
+        setting = partial(Setting, make_network=make_model, seed=seed)
+        make_adaptation(setting=setting())  # refuses what it cannot work with
+        return lambda: AdaptedModel(make_adaptation(setting=setting()))
+    ranker, info = ranker_of(checkpoint, own)
+    _tell_platform(checkpoint, info, platform, tell)
+    if not isinstance(ranker, NeuralRanker):
+        _check_frozen(checkpoint, info, make_adaptation, Setting(make_network=make_model))
+        return lambda: FrozenModel(ranker, info.dataflow)  # type: ignore[arg-type]
+    _check_network(ranker.network, f"checkpoint={checkpoint}")
+    return _adapted(checkpoint, start_of(checkpoint, own), make_adaptation, seed)
+
+
+def _adapted(
+    path: Path, start: Start, make_adaptation: MakeAdaptation, seed: int
+) -> Callable[[], OnlineModel]:
+    """The adaptation of a source model; a network that begins anew is of its class, too."""
+    make_network = partial(type(start.ranker.network), **start.info.model.arguments)
+
+    def adaptation() -> Adaptation:
+        setting = Setting(make_network=make_network, source=start.ranker, seed=seed)
+        return make_adaptation(setting=setting)
+
+    if not adaptation().keeps_source:
+        raise PrunerError(
+            f"checkpoint={path}: adaptation=scratch throws its weights away; "
+            "choose for example adaptation=finetune"
+        )
+    return lambda: AdaptedModel(adaptation(), start)
+
+
+def _check_frozen(
+    path: Path, info: CheckpointInfo, make_adaptation: MakeAdaptation, setting: Setting
+) -> None:
+    """Refuse to adapt trees: they score as they are, or are grown anew."""
+    try:
+        learns = make_adaptation(setting=setting).learns
+    except PrunerError:  # it wants the weights of a source
+        learns = True
+    if learns:
+        raise PrunerError(
+            f"checkpoint={path}: {info.model.name} cannot be adapted; adaptation=none scores with "
+            "it as it is, model=xgboost without checkpoint= grows trees while tuning"
+        )
+
+
+def _tell_platform(path: Path, info: CheckpointInfo, platform: str, tell: Tell) -> None:
+    if info.seen_tasks and platform not in info.seen_tasks:
+        known = ", ".join(sorted(info.seen_tasks))
+        tell(f"checkpoint={path}: trained on {known}, never on {platform}, which is tuned now")
+
+
+def _check_network(network: Model, name: str) -> None:
+    """Refuse what cannot read the features of live spaces."""
+    if network.reads_primitives:
+        raise PrunerError(
+            f"{name}: {type(network).__name__} reads primitives of Ansor's records, which live "
+            "spaces do not have; choose model=pacm"
+        )
+    try:
+        kind_of(network.num_dataflow_rows)
+    except ValueError:
+        raise PrunerError(
+            f"{name}: made for {network.num_dataflow_rows} dataflow rows, live spaces compute "
+            f"{' or '.join(map(str, sorted(NUM_ROWS.values())))}; choose model=pacm"
+        ) from None

@@ -1,0 +1,242 @@
+"""Checkpoints live: what they read of live spaces, what a run leaves, chains of runs."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from pruner import features
+from pruner.errors import PrunerError
+from pruner.models.checkpoint.checkpoint import CheckpointInfo, load_checkpoint, save_checkpoint
+from pruner.models.checkpoint.official import official_ranker, read_official
+from pruner.models.networks.pacm import PaCM
+from pruner.models.programs.scaler import ColumnScaler
+from pruner.models.programs.store import ProgramStore, TaskPrograms
+from pruner.models.ranker import NeuralRanker
+from pruner.models.registry import ModelSpec
+from pruner.models.training.fit import checkpoint_file, start_of
+from pruner.models.trees.xgboost import XGBoostRanker
+from tests.models import synthetic
+from tests.tune.run.test_loop import OTHER, SIZES, FakeMeasurer, platform, run
+
+__all__ = ["platform"]  # the fixture
+pytestmark = pytest.mark.tvm
+NARROW = {"width": 16, "dataflow_hidden": 8, "dataflow_width": 16}
+PROGRAMS = 24
+
+
+def gpu_space(phases):
+    """A matmul on a GPU, whose programs have the dataflow pattern."""
+    from pruner.tune.spaces.batched.space import BatchedSpace
+    from pruner.tune.spaces.design import design_spaces
+    from pruner.tune.spaces.union import UnionSpace
+    from pruner.tune.tvm_import import load_tvm
+    from pruner.tune.workloads import from_operator
+
+    target = load_tvm().tvm.target.Target("nvidia/nvidia-a100")
+    module = from_operator({**SIZES, "epilogue": ["relu"]}).module
+    return UnionSpace([BatchedSpace(d) for d in design_spaces(module, target)[:4]], phases)
+
+
+@pytest.fixture(scope="module")
+def space():
+    from pruner.tune.phases import Phases
+
+    return gpu_space(Phases())
+
+
+@pytest.fixture(scope="module")
+def draws(space):
+    return space.sample(PROGRAMS, np.random.default_rng(0))
+
+
+def test_live_rows_of_the_release_are_those_of_the_paper_but_for_one_slip(space, draws):
+    paper, official = (space.features(draws, kind).dataflow for kind in ("paper", "official"))
+    assert (paper.shape[1], official.shape[1]) == (10, 8)
+    has = official.any(axis=(1, 2))  # the pattern
+    assert has.any()
+    assert not paper[~has].any()
+    paper, official = paper[has], official[has]
+    assert (official[:, 0, 3] == 1).all()  # it begins with a local tile
+    np.testing.assert_array_equal(official[:, :, 1:], paper[:, :8, 1:])
+    assert (official[:, :5, 0] == 0).all()  # initialise and stage: no arithmetic
+    # Two operations an iteration; the release multiplies by the number of iterations twice.
+    iterations = (2.0 ** paper[:, 5:8, 0].astype(np.float64) - 1) / 2
+    np.testing.assert_allclose(official[:, 5:8, 0], np.log2(1 + 2 * iterations**2), atol=1e-3)
+
+
+def saved(path, *, rows=8, seen=(), relative=False):
+    torch.manual_seed(0)
+    arguments = {**NARROW, "num_dataflow_rows": rows}
+    scaler = ColumnScaler()
+    scaler.statement_scale.uniform_(1, 40)
+    scaler.dataflow_scale.uniform_(1, 40)
+    info = CheckpointInfo(
+        model=ModelSpec(name="PaCM", arguments=arguments),
+        feature_version=features.FEATURE_SET_VERSION,
+        dataflow={8: "official", 10: "paper"}[rows],
+    ).with_seen(seen)
+    ranker = NeuralRanker(PaCM(**arguments), scaler, relative=relative).eval()
+    save_checkpoint(path / "best.pt", ranker, info)
+    return path / "best.pt"
+
+
+def live(path, adaptation, told=None, model=PaCM):
+    from pruner.tune.run.verifier import verifier
+
+    return verifier(
+        model,
+        adaptation,
+        checkpoint=path,
+        platform="cpu-avx2",
+        seed=0,
+        tell=(lambda _: None) if told is None else told.append,
+    )
+
+
+def unchanged(setting):
+    from pruner.models.adaptation.warm import Unchanged
+
+    return Unchanged(setting)
+
+
+def moa(setting):
+    from pruner.models.adaptation.fitting import OnlineFit
+    from pruner.models.adaptation.moa import MomentumAdaptation
+
+    return MomentumAdaptation(setting, fit=OnlineFit(epochs=2, max_steps=2))
+
+
+def score_of(model, space, rows):
+    from pruner.tune.phases import Phases
+    from pruner.tune.run.learning import LearnedScore
+
+    return LearnedScore(synthetic.key("t", "cpu-avx2"), space, model, Phases())(rows)
+
+
+def direct(ranker, found):
+    """The network alone on columns that are divided here."""
+    line = np.arange(len(found))
+    store = ProgramStore.build([TaskPrograms.of(synthetic.key(), found, np.ones(len(line)), line)])
+    batch, scaler = store.programs(torch.arange(store.num_programs)), ranker.scaler
+    assert (scaler.statement_center == 0).all()
+    scaled = replace(
+        batch,
+        statement=batch.statement / scaler.statement_scale,
+        dataflow=batch.dataflow / scaler.dataflow_scale,
+    )
+    with torch.no_grad():
+        return ranker.network.eval()(scaled).numpy()
+
+
+def test_eight_rows_score_live_programs_as_the_network_does(tmp_path, space, draws):
+    path = saved(tmp_path)
+    model = live(path, unchanged)()
+    assert model.dataflow == "official"
+    found = space.features(draws, "official")
+    assert found.valid.all()
+    expected = direct(load_checkpoint(path)[0], found)
+    np.testing.assert_allclose(score_of(model, space, draws), expected, rtol=1e-5, atol=1e-6)
+    assert len(np.unique(expected)) > PROGRAMS / 2
+
+
+def test_the_released_weights_score_live_programs(tmp_path, space, draws, shared):
+    weights = read_official(shared / "data" / "official-checkpoints" / "pam_k80_1500.npz")
+    arguments = {"num_dataflow_rows": 8, "norm_statistics": "batch"}
+    info = CheckpointInfo(
+        model=ModelSpec(name="PaCM", arguments=arguments),
+        feature_version=features.FEATURE_SET_VERSION,
+        dataflow="official",
+    )
+    ranker = official_ranker(weights)
+    save_checkpoint(tmp_path / "best.pt", ranker, info)
+    model = live(tmp_path / "best.pt", moa)()
+    expected = direct(ranker, space.features(draws, "official"))
+    # BatchNorm by the candidates: sums of the whole list
+    np.testing.assert_allclose(score_of(model, space, draws), expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("rows", [8, 10])
+def test_a_run_leaves_what_it_learned_and_the_next_goes_on(tmp_path, platform, rows):
+    path, told = saved(tmp_path / "k80", rows=rows, seen=[synthetic.key("old", "k80")]), []
+    first = tmp_path / "first"
+    tuning = run(first, platform, FakeMeasurer(), model=live(path, moa, told))
+    assert told == [f"checkpoint={path}: trained on k80, never on cpu-avx2, which is tuned now"]
+    files = tuning._prepared.shared.keep(first, learn=True)
+    assert {name: path.name for name, path in files.items()} == {
+        "adapted": "adapted.pt", "siamese": "siamese.pt",
+    }  # fmt: skip
+    assert checkpoint_file(first) == files["adapted"]
+    info = load_checkpoint(files["siamese"])[1]
+    assert info.seen_tasks == {"cpu-avx2": ["matmul_64_64_64"], "k80": ["old"]}
+    assert info.seen_workloads["cpu-avx2"] == {"matmul_64_64_64": '["matmul_layer",64,64,64]'}
+    assert [one["checkpoint"] for one in info.lineage] == ["k80/best.pt"]
+
+    # B to C: in one process, and through the file
+    source = tuning._prepared.shared.model._adaptation.models["siamese"]
+    again = start_of(files["siamese"])
+    for name, value in source.state_dict().items():
+        assert torch.equal(value, again.ranker.state_dict()[name]), name
+    second = tmp_path / "second"
+    tuning = run(
+        second, platform, FakeMeasurer(), specs=(OTHER,), model=live(files["siamese"], moa)
+    )
+    info = load_checkpoint(tuning._prepared.shared.keep(second, learn=False)["adapted"])[1]
+    assert info.seen_tasks["cpu-avx2"] == ["matmul_32_64_64", "matmul_64_64_64"]
+    assert [one["checkpoint"] for one in info.lineage] == ["k80/best.pt", "models/siamese.pt"]
+
+
+def test_a_model_from_scratch_and_trees_are_left_too(tmp_path, platform):
+    from pruner.models.adaptation.fitting import OnlineFit
+    from pruner.models.adaptation.warm import Scratch
+
+    def scratch(setting):
+        return Scratch(setting, fit=OnlineFit(epochs=1, max_steps=1))
+
+    models = {"PaCM": live(None, scratch, model=partial(PaCM, **NARROW)), "XGBoostRanker": "trees"}
+    for name, model in models.items():
+        tuning = run(tmp_path / name, platform, FakeMeasurer(), trials=12, model=model)
+        shared = tuning._prepared.shared
+        files = shared.keep(tmp_path / name, learn=True)
+        ranker, info = load_checkpoint(
+            files["adapted"], feature_version=features.FEATURE_SET_VERSION
+        )
+        assert info.model.name == name
+        assert info.seen_tasks == {"cpu-avx2": ["matmul_64_64_64"]}
+        index = torch.arange(4)
+        store = ProgramStore.build(shared._parts.values())
+        expected = shared.model.ranker.score_store(store, index)
+        if name == "PaCM":  # a checkpoint does not hold the centres of tasks
+            ranker.centers = shared.model.ranker.centers
+        np.testing.assert_array_equal(ranker.score_store(store, index), expected)
+
+
+def trees(path):
+    store = synthetic.store()
+    every = torch.arange(store.num_programs)
+    ranker = XGBoostRanker(num_rounds=3, min_child_weight=0)
+    ranker.fit(store, every, every[:0], seed=0, num_threads=1)
+    info = CheckpointInfo(
+        model=ModelSpec(name="XGBoostRanker", arguments={"num_rounds": 3, "min_child_weight": 0}),
+        feature_version=features.FEATURE_SET_VERSION,
+        dataflow="paper",
+    )
+    save_checkpoint(path, ranker, info)
+    return ranker
+
+
+def test_trained_trees_score_as_they_are_and_are_not_adapted(tmp_path, space, draws):
+    ranker = trees(tmp_path / "best.pt")
+    model = live(tmp_path / "best.pt", unchanged)()
+    expected = ranker.score(space.features(draws))
+    np.testing.assert_array_equal(score_of(model, space, draws), expected)
+    assert model.keep(tmp_path / "nothing", []) == {}
+    with pytest.raises(PrunerError, match="XGBoostRanker cannot be adapted; adaptation=none"):
+        live(tmp_path / "best.pt", moa)
+
+
+def test_other_rows_are_refused(tmp_path):
+    with pytest.raises(PrunerError, match="made for 9 dataflow rows, live spaces compute 8 or 10"):
+        live(None, unchanged, model=partial(PaCM, num_dataflow_rows=9))

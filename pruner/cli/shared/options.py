@@ -120,6 +120,8 @@ RULES: dict[str, Rule] = {
     "train_pick": _one_of("random", "spread", "tasks"),
     "trainer.max_epochs": COUNT,
     "scaler": _one_of("keep", "renew"),
+    "keep": _one_of("best", "last"),
+    "patience": POSITIVE_OR_NULL,
     "trainer.devices": Rule(
         lambda v: isinstance(v, str | list) or _whole(-1, MAX_THREADS)(v), "a number of devices"
     ),
@@ -142,7 +144,7 @@ RULES: dict[str, Rule] = {
     "budget.held_out": POSITIVE,
     "budget.label_tasks": POSITIVE,
     "budget.labels": Rule(_labels, "a list of whole numbers, 0 or more, and all"),
-    "budget.max_steps": POSITIVE,
+    "budget.max_steps": POSITIVE_OR_NULL,
     "budget.source_programs": POSITIVE,
     "policy.prior": NOT_NEGATIVE,
     "policy.draft_leads": TRUE_OR_FALSE,

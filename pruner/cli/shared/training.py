@@ -48,6 +48,8 @@ def recipe_of(config: DictConfig) -> Recipe:
         relative=bool(config.inputs.relative),
         scale=config.inputs.scale,
         monitor=config.monitor,
+        keep=config.keep,
+        patience=config.patience,
         train_share=config.train_share,
         train_pick=config.train_pick,
         min_programs=config.min_programs,

@@ -41,6 +41,7 @@ from pruner.models.training.lit import RankingModule
 from pruner.models.training.recipe import Pick, Recipe
 from pruner.models.training.start import Scaling, Start
 from pruner.models.training.training import (
+    FitResult,
     Throughput,
     build_network,
     fit_network,
@@ -334,13 +335,11 @@ def _fit_network(
         loggers=loggers,
         stop_after=stop_after,
         goes_on=start is not None,
+        keep_last=recipe.keep == "last",
+        patience=recipe.patience,
     )
     best, best_info = load_checkpoint(folder / BEST, models=models_with([type(network)]))
-    numbers: dict[str, Any] = {
-        "monitor": recipe.monitor,
-        "best_valid": result.best_value,
-        "best_epoch": result.best_epoch,
-        "epochs": result.epochs,
+    numbers = _numbers(recipe, result) | {
         "num_train_programs": len(sides["train"]),
         "train_programs_per_second": round(throughput.programs_per_second),
     }
@@ -352,3 +351,12 @@ def _fit_network(
         numbers=numbers,
         finished=result.finished,
     )
+
+
+def _numbers(recipe: Recipe, result: FitResult) -> dict[str, Any]:
+    return {
+        "monitor": recipe.monitor,
+        "best_valid": result.best_value,
+        "best_epoch": result.best_epoch,
+        "epochs": result.epochs,
+    }

@@ -1,4 +1,4 @@
-"""Keep the checkpoint of the best validation epoch."""
+"""Keep the checkpoint of the best validation epoch, or of the last one."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -13,7 +13,8 @@ class KeepBest(Callback):
     """Call `save(metrics)` whenever the monitored validation metric is better than ever before.
 
     The best value travels in Lightning's own checkpoint, so that a resumed run keeps comparing
-    with it. Raises PrunerError for a metric that validation does not log.
+    with it. With `last` every epoch is taken for better than those before it. Raises PrunerError
+    for a metric that validation does not log.
     """
 
     def __init__(
@@ -22,9 +23,11 @@ class KeepBest(Callback):
         *,
         monitor: str,
         mode: Literal["max", "min"] = "max",
+        last: bool = False,
     ) -> None:
         self._save = save
         self.monitor = monitor
+        self.last = last
         self._sign = 1.0 if mode == "max" else -1.0
         self.best: float | None = None
         self.best_epoch: int | None = None
@@ -40,7 +43,8 @@ class KeepBest(Callback):
             known = ", ".join(sorted(name for name in values if name.startswith("valid/")))
             raise PrunerError(f"monitor={self.monitor}: no such metric; validation logs {known}")
         value = values[self.monitor]
-        if self.best is not None and self._sign * value <= self._sign * self.best:
+        worse = self.best is not None and self._sign * value <= self._sign * self.best
+        if worse and not self.last:
             return
         self.best, self.best_epoch = value, epoch
         if saving:

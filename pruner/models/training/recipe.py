@@ -15,6 +15,7 @@ from pruner.models.training.sampler import BatchPlan, TaskBatches
 from pruner.models.training.schedules import warmup_cosine
 
 Pick = Literal["random", "spread", "tasks"]
+Keep = Literal["best", "last"]
 
 
 def _adamw() -> MakeOptimizer:
@@ -31,11 +32,13 @@ class Recipe:
 
     `relative` and `scale` say what a network sees: features relative to the candidates of the same
     task, as standard scores or divided by their maximum. The epoch with the best `monitor` of the
-    validation tasks is kept. `train_share` of the training programs is learnt from: drawn from
-    every task ("random"), thinned where latencies crowd ("spread"), or whole "tasks". Test tasks
-    with fewer than `min_programs` programs are not judged. `trainer` has further arguments of
-    Lightning's ``Trainer``. `num_threads` of the CPU (None: as many as torch has now): more of
-    them round sums otherwise, and another epoch may be the best.
+    validation tasks is kept, or the last one (`keep`); with `patience` a fit ends after so many
+    epochs in which the moving average of the training loss did not fall. `train_share` of the
+    training programs is learnt from: drawn from every task ("random"), thinned where latencies
+    crowd ("spread"), or whole "tasks". Test tasks with fewer than `min_programs` programs are not
+    judged. `trainer` has further arguments of Lightning's ``Trainer``. `num_threads` of the CPU
+    (None: as many as torch has now): more of them round sums otherwise, and another epoch may be
+    the best.
     """
 
     model: ModelFactory = PaCM
@@ -46,6 +49,8 @@ class Recipe:
     relative: bool = True
     scale: Literal["standard", "max"] = "standard"
     monitor: str = "valid/top1_task_mean"
+    keep: Keep = "best"
+    patience: int | None = None
     train_share: float = 1.0
     train_pick: Pick = "random"
     min_programs: int = 1

@@ -50,6 +50,55 @@ class StopAfter(Callback):
             trainer.should_stop = True
 
 
+class StopFlat(Callback):
+    """Stop after `patience` epochs whose training loss was not below the lowest before.
+
+    As the release does (``PAMModelInternal``): the loss is the average ``0.95 a + 0.05 loss`` after
+    the epoch's last batch, which goes on over epochs. It travels in Lightning's own checkpoint.
+    """
+
+    DECAY = 0.95
+
+    def __init__(self, patience: int) -> None:
+        self.patience = patience
+        self.stopped = False
+        self._average: float | None = None
+        self._lowest, self._lowest_epoch = float("inf"), -1
+
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: LabelledBatch,
+        batch_idx: int,
+    ) -> None:
+        """Take the loss of one batch in."""
+        loss, before = float(outputs["loss"]), self._average
+        self._average = loss if before is None else self.DECAY * before + (1 - self.DECAY) * loss
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Compare, and ask the trainer to stop where it has been flat for long enough."""
+        epoch = trainer.current_epoch
+        if self._average is not None and self._average < self._lowest:
+            self._lowest, self._lowest_epoch = self._average, epoch
+        elif epoch - self._lowest_epoch >= self.patience:
+            self.stopped = trainer.should_stop = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs."""
+        return {
+            "average": self._average,
+            "lowest": self._lowest,
+            "lowest_epoch": self._lowest_epoch,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+        self._average = state_dict["average"]
+        self._lowest, self._lowest_epoch = state_dict["lowest"], state_dict["lowest_epoch"]
+
+
 class Throughput(Callback):
     """Count the programs trained on and the seconds it took, validation excluded."""
 
@@ -138,6 +187,8 @@ def fit_network(
     loggers: Sequence[Logger] = (),
     stop_after: int | None = None,
     goes_on: bool = False,
+    keep_last: bool = False,
+    patience: int | None = None,
 ) -> FitResult:
     """Train until the trainer's last epoch, from ``folder/last.ckpt`` if it exists.
 
@@ -145,17 +196,19 @@ def fit_network(
     metrics of each new best epoch while `module` holds its weights. Every epoch's batches depend on
     the seed and the epoch number alone, so a resumed fit equals an uninterrupted one exactly.
     With `goes_on` the model has learned before: as it is given it counts as epoch `GIVEN`, which
-    may be the best one, and there may be no other.
+    may be the best one, and there may be no other. `keep_last`, `patience`: see
+    :class:`~pruner.models.training.recipe.Recipe`.
     Raises DataError for a damaged `last.ckpt`.
     """
-    keep = KeepBest(save_best, monitor=monitor)
+    keep = KeepBest(save_best, monitor=monitor, last=keep_last)
     every_epoch = ModelCheckpoint(
         dirpath=folder,
         filename=LAST.removesuffix(".ckpt"),
         save_on_train_epoch_end=True,
         enable_version_counter=False,
     )
-    stop = [StopAfter(stop_after)] if stop_after is not None else []
+    flat = [] if patience is None else [StopFlat(patience)]
+    stop = [*flat, *([] if stop_after is None else [StopAfter(stop_after)])]
     options: dict[str, Any] = {
         "callbacks": [*callbacks, keep, every_epoch, *stop],
         "logger": list(loggers) or False,
@@ -178,5 +231,6 @@ def fit_network(
         best_value=keep.best,
         best_epoch=keep.best_epoch,
         epochs=trainer.current_epoch,
-        finished=trainer.max_epochs is not None and trainer.current_epoch >= trainer.max_epochs,
+        finished=any(one.stopped for one in flat)
+        or (trainer.max_epochs is not None and trainer.current_epoch >= trainer.max_epochs),
     )

@@ -39,8 +39,8 @@ class Budget:
     ``trials`` measured programs in all, ``batch`` a round, on ``tasks`` tuned tasks with at least
     ``least`` measured programs and, where there are such, a median latency of ``spread`` times the
     best; ``held_out`` tasks judge, ``labels`` are drawn from ``label_tasks`` others; an update
-    takes at most ``max_steps`` gradient steps; ``source_programs`` a source task, for methods that
-    look at them again.
+    takes at most ``max_steps`` gradient steps (None: as many as its method does);
+    ``source_programs`` a source task, for methods that look at them again.
     """
 
     trials: int
@@ -51,7 +51,7 @@ class Budget:
     held_out: int
     label_tasks: int
     labels: Sequence[int | str]
-    max_steps: int
+    max_steps: int | None
     source_programs: int
 
 

@@ -132,8 +132,8 @@ def _adaptation(work: Work, name: str, seed: int) -> Adaptation:
     """A method as it is described, with no more steps an update than the budget allows."""
     made = work.make(name, work.bench.setting(seed))
     if isinstance(made, FittedAdaptation):
-        most = work.budget.max_steps
-        made.fit.max_steps = min(made.fit.max_steps or most, most)
+        limits = [made.fit.max_steps, work.budget.max_steps]
+        made.fit.max_steps = min((one for one in limits if one is not None), default=None)
     return made
 
 

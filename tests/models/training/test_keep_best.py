@@ -7,6 +7,7 @@ import torch
 
 from pruner.errors import PrunerError
 from pruner.models.training.keep_best import KeepBest
+from pruner.models.training.training import StopFlat
 
 
 def test_a_resumed_run_still_compares_with_the_best_before():
@@ -29,6 +30,40 @@ def test_a_resumed_run_still_compares_with_the_best_before():
 
 
 def test_an_unknown_monitor_names_the_known_ones():
-    trainer = SimpleNamespace(callback_metrics={"valid/top1": torch.tensor(0.5)})
+    metrics = {"valid/top1": torch.tensor(0.5)}
+    trainer = SimpleNamespace(callback_metrics=metrics, current_epoch=0, is_global_zero=True)
     with pytest.raises(PrunerError, match="validation logs valid/top1"):
         KeepBest(print, monitor="valid/accuracy").on_validation_end(trainer, None)
+
+
+def test_the_last_epoch_is_kept_where_it_is_asked_for():
+    saved = []
+    keep = KeepBest(saved.append, monitor="valid/top1", last=True)
+    for epoch, value in enumerate((0.75, 0.5, 0.25)):
+        keep.consider({"valid/top1": value}, epoch)
+    assert [entry["epoch"] for entry in saved] == [0, 1, 2]
+    assert (keep.best, keep.best_epoch) == (0.25, 2)
+
+
+def test_a_flat_training_loss_ends_the_fit_and_its_average_goes_on_when_resumed():
+    """Averages of 8, then 4 for ever: 8, 8 - 0.05 * 4 ...; flat only once the loss rises."""
+    losses = [[8.0], [4.0], [20.0], [20.0], [20.0]]
+    average, averages = None, []
+    for (loss,) in losses:
+        average = loss if average is None else 0.95 * average + 0.05 * loss
+        averages.append(average)
+    assert averages[1] < averages[0] < averages[2]  # the lowest is that of epoch 1
+    stop, ended = StopFlat(patience=2), []
+    for epoch, each in enumerate(losses):
+        again = StopFlat(patience=2)
+        again.load_state_dict(stop.state_dict())
+        stop = again
+        trainer = SimpleNamespace(current_epoch=epoch, should_stop=False)
+        for loss in each:
+            stop.on_train_batch_end(trainer, None, {"loss": torch.tensor(loss)}, None, 0)
+        assert stop.state_dict()["average"] == pytest.approx(averages[epoch])
+        stop.on_train_epoch_end(trainer, None)
+        if trainer.should_stop:
+            ended.append(epoch)
+            break
+    assert ended == [3]  # epochs 2 and 3 were not below epoch 1

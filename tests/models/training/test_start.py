@@ -188,3 +188,13 @@ def test_test_tasks_that_it_has_seen_do_not_judge(tmp_path):
 def _fields(key):
     names = ("platform", "task", "workload_key", "target", "fused")
     return {name: getattr(key, name) for name in names}
+
+
+def test_a_fit_without_progress_ends_early_and_keeps_the_last_epoch(tmp_path):
+    rising = partial(torch.optim.SGD, lr=1e-3, maximize=True)
+    whole = TaskBatches(tasks=2, programs=12)  # one batch an epoch
+    up = recipe(12, optimizer=rising, schedule=None, batches=whole, keep="last", patience=3)
+    found = fit(up, A, split(A), folder=tmp_path)
+    assert found.finished
+    assert found.numbers["epochs"] == 4  # epoch 0 was the lowest
+    assert found.numbers["best_epoch"] == 3

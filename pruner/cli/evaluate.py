@@ -168,6 +168,11 @@ def _judged(config: DictConfig, store: ProgramStore, info: CheckpointInfo | None
             f"{len(store.keys) - len(numbers)} of {len(store.keys)} tasks left out: the checkpoint "
             "was fitted or validated on them (tasks=all judges them too)"
         )
+    if not info.says_seen:
+        say("the checkpoint does not list all that it has seen: it may know some of these tasks")
+    elsewhere = info.identities & {store.keys[number].identity for number in numbers}
+    if elsewhere:
+        say(f"it has seen the work of {len(elsewhere)} of the judged tasks on another platform")
     return store.programs_of(numbers)
 
 

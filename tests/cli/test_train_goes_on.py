@@ -51,6 +51,17 @@ def test_a_chain_of_runs_adds_up_what_was_seen(train, command, toy_root):
     assert again[1]["num_tasks"] == first["num_tasks"]
 
 
+def test_an_evaluation_tells_of_work_seen_elsewhere(train, command, toy_root):
+    _, first, _ = train("v100")
+    given = (f"checkpoint={first['checkpoint']}", f"data.root={toy_root}")
+    code, result, err = command("evaluate", *given, "platform=k80")
+    assert code == 0, err
+    seen = len(_info(first).seen_tasks["v100"])
+    assert result["num_tasks"] == 6 > seen
+    assert f"the work of {seen} of the judged tasks on another platform" in err
+    assert "on another platform" not in command("evaluate", *given, "platform=v100")[2]
+
+
 def test_without_an_epoch_a_model_judges_as_before(train):
     _, first, _ = train("v100")
     code, same, err = train("v100", f"checkpoint={first['run_dir']}", "trainer.max_epochs=0")

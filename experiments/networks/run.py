@@ -46,10 +46,9 @@ from pruner.study.network.campaign import (
     summarise,
 )
 from pruner.study.network.run import NetworkRun, read_network_run
-from pruner.tune.contenders.beside import BESIDE_FILE
 from pruner.tune.contenders.lineup import OURS
 from pruner.tune.contenders.prefixes import PREFIXES_FILE
-from pruner.tune.deploy.network import DEPLOY_FILE
+from pruner.tune.deploy.files import BESIDE_FILE, DEPLOY_FILE
 from pruner.tune.run.snapshot import SNAPSHOT_FILE
 
 HERE = Path(__file__).resolve().parent
@@ -344,8 +343,7 @@ def cells_of(campaign: Campaign) -> list[Cell]:
 
 def median_of(run: NetworkRun) -> float | None:
     """The measured latency of the built network."""
-    found = run.deployed.get("latency_s") or {}
-    return found.get("median")
+    return run.deployed.get("median_s")
 
 
 def contenders_of(campaign: Campaign) -> list[dict[str, Any]]:

@@ -1,12 +1,13 @@
 """``python deploy.py run=RUN``: the tuned network or operators of a run as libraries."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from pruner.cli.shared.door import run_door
-from pruner.cli.shared.options import plain
+from pruner.cli.shared.options import plain, several
 from pruner.cli.shared.output import say
 from pruner.cli.shared.runs import CONFIG_FILE
 from pruner.cli.tuning.network import database_of, deploy_run, network_platform
@@ -15,8 +16,10 @@ from pruner.errors import DataError
 from pruner.files import load_metrics
 from pruner.study.network.page import write_report
 from pruner.tune.contenders.beside import set_run_beside
-from pruner.tune.contenders.lineup import installed
+from pruner.tune.contenders.libraries import check_others
+from pruner.tune.contenders.lineup import check_names, installed
 from pruner.tune.deploy.kernels import deploy_kernels
+from pruner.tune.deploy.network import cannot_run
 from pruner.tune.workloads import load_workloads
 
 
@@ -27,8 +30,11 @@ def deploy(config: DictConfig) -> dict[str, Any]:
     if load_metrics(folder) is None:
         say(f"{folder}: this run is not finished; its best so far are taken")
     if asked.get("network") is not None:
+        others = [Path(other) for other in several(config.compare)]
+        check_names(several(config.beside))
+        check_others(folder, others)
         row = deploy_run(folder, asked, draft=config.draft)
-        return {**row, **_beside(config, folder, asked)}
+        return {**row, **_beside(config, folder, asked, others)}
     platform = platform_of(asked, plain(asked.target))
     workloads = load_workloads(plain(asked.workload))
     kernels = deploy_kernels(folder, workloads, platform.target, database_of(asked))
@@ -45,15 +51,16 @@ def deploy(config: DictConfig) -> dict[str, Any]:
     }
 
 
-def _beside(config: DictConfig, folder: Path, asked: DictConfig) -> dict[str, Any]:
+def _beside(
+    config: DictConfig, folder: Path, asked: DictConfig, others: Sequence[Path]
+) -> dict[str, Any]:
     """Time the contenders beside it and write the report; what the last line gets of both."""
     platform = network_platform(folder, asked)
-    names = plain(config.beside)
-    if names is None:
-        names = installed() if platform.device == "cpu" else []
-    others = [Path(other) for other in plain(config.compare)]
-    found = {}
-    if names or others:
+    names = installed() if config.beside is None else several(config.beside)
+    reason, found = cannot_run(platform), {}
+    if reason is not None and (config.beside or others):
+        say(f"nothing is timed beside it: {reason}")
+    if reason is None and (names or others):
         analyzer = load_draft(platform)
         rows = set_run_beside(folder, names, others, platform=platform, analyzer=analyzer, tell=say)
         found = {row.name: row.row() for row in rows}

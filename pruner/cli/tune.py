@@ -13,17 +13,24 @@ from omegaconf import DictConfig
 
 from pruner.cli.shared import loggers
 from pruner.cli.shared.door import run_door
-from pruner.cli.shared.options import build, choice, plain
+from pruner.cli.shared.options import build, choice, plain, several
 from pruner.cli.shared.output import print_result, say
 from pruner.cli.shared.runs import new_run_folder, resumed_config, save_config
-from pruner.cli.tuning.asked import several, tune_options
+from pruner.cli.tuning.asked import tune_options
 from pruner.cli.tuning.interrupts import Interrupts
 from pruner.cli.tuning.live import Show, milliseconds, network_display
-from pruner.cli.tuning.network import deploy_run, drafted, estimated, listed, network_tasks
+from pruner.cli.tuning.network import (
+    deploy_run,
+    drafted,
+    estimated,
+    listed,
+    network_tasks,
+    tuned_workloads,
+)
 from pruner.errors import PrunerError
 from pruner.files import load_metrics, save_metrics
 from pruner.study.tuning import draw, load_run, time_table
-from pruner.tune.deploy.network import DEPLOY_FILE
+from pruner.tune.deploy.files import DEPLOY_FILE
 from pruner.tune.measure.machine import local_platform
 from pruner.tune.networks.source import NetworkSource
 from pruner.tune.run.journal import JOURNAL_FILE
@@ -62,7 +69,7 @@ def tune(config: DictConfig) -> dict[str, Any]:
         if not effort.measures:
             result = drafted(network, options, folder)
             return _deployed(config, folder, result) if config.deploy else result
-        workloads = [task.workload for task in network if task.tuned]
+        workloads = tuned_workloads(config, network)
         options = replace(options, budget=effort.budget(plain(config.budget), len(workloads)))
     if earlier is not None:
         _check_unfinished(earlier, config, options)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from pruner.errors import PrunerError
+from pruner.files import write_json
 
 _MISTAKE = 2  # exit code: the last line of the log is for the user
 
@@ -35,6 +37,21 @@ def run_child(module: str, argument: Path, log: Path) -> None:
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         what = lines[-1] if lines and done.returncode == _MISTAKE else f"exit {done.returncode}"
         raise PrunerError(f"{what}; {log} has the whole output")
+
+
+def ask_child(module: str, request: Mapping[str, Any], log: Path) -> None:
+    """:func:`run_child` on a JSON file of `request`, which lies beside the log while it runs.
+
+    Raises:
+        PrunerError: see there.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    asked = log.with_suffix(".request.json")
+    write_json(asked, request, indent=1)
+    try:
+        run_child(module, asked, log)
+    finally:
+        asked.unlink()
 
 
 @contextmanager

@@ -37,7 +37,7 @@ def listed(folder):
 def finished(item, options, policy, trials, network_s, **more):
     folder = item["Campaign"](options).folder("tiny", policy, 0)
     fabricate(folder, trials, **more)
-    write_json(folder / "deploy.json", {"latency_s": {"median": network_s}})
+    write_json(folder / "deploy.json", {"median_s": network_s})
     return folder
 
 

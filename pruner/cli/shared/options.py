@@ -254,6 +254,12 @@ def plain(config: Any) -> Any:
     return config
 
 
+def several(given: Any) -> list[str]:
+    """Nothing, one name or a list of names, as a list."""
+    named = plain(given)
+    return [] if named is None else [named] if isinstance(named, str) else list(named)
+
+
 def choice(group: str) -> str:
     """Which file of a configuration group was chosen."""
     return str(HydraConfig.get().runtime.choices[group])

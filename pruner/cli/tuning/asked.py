@@ -3,12 +3,11 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from hydra.utils import get_class
 from omegaconf import DictConfig
 
-from pruner.cli.shared.options import build, own_models, plain
+from pruner.cli.shared.options import build, own_models, plain, several
 from pruner.cli.shared.output import say
 from pruner.cli.shared.training import model_factory
 from pruner.cli.tuning.platform import load_draft, platform_of
@@ -65,12 +64,6 @@ def tune_options(config: DictConfig) -> TuneOptions:
         warm_start=[Path(name) for name in several(config.warm_start)],
         seed=config.seed,
     )
-
-
-def several(given: Any) -> list[str]:
-    """Nothing, one name or a list of names."""
-    named = plain(given)
-    return [] if named is None else [named] if isinstance(named, str) else list(named)
 
 
 def _check_adaptation(config: DictConfig, *, learns: bool) -> None:

@@ -11,9 +11,10 @@ from pruner.cli.shared.options import plain
 from pruner.cli.shared.output import say
 from pruner.cli.tuning.live import milliseconds
 from pruner.cli.tuning.platform import load_draft, platform_of
-from pruner.errors import DataError
+from pruner.errors import DataError, PrunerError
 from pruner.files import save_metrics
-from pruner.tune.deploy.network import LOADER, deploy_network
+from pruner.tune.deploy.files import LOADER
+from pruner.tune.deploy.network import deploy_network
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.networks.catalog import NetworkOptions
 from pruner.tune.networks.coverage import coverage
@@ -28,6 +29,7 @@ from pruner.tune.networks.source import NetworkSource
 from pruner.tune.networks.tasks import NetworkTask
 from pruner.tune.run.options import TuneOptions
 from pruner.tune.run.result import Tuned
+from pruner.tune.workloads import Workload
 
 
 def network_tasks(config: DictConfig, options: TuneOptions, folder: Path) -> list[NetworkTask]:
@@ -39,6 +41,17 @@ def network_tasks(config: DictConfig, options: TuneOptions, folder: Path) -> lis
     form = network_form(config, options.platform.device)
     say(f"importing {source.label}, {form} ...")
     return extract_tasks(source, options.platform.target_json, folder, form)
+
+
+def tuned_workloads(config: DictConfig, tasks: Sequence[NetworkTask]) -> list[Workload]:
+    """The tasks that trials are spent on. Raises `PrunerError` where there are none."""
+    found = [task.workload for task in tasks if task.tuned]
+    if not found:
+        raise PrunerError(
+            f"network={config.network}: none of its {len(tasks)} tasks has arithmetic to tune; "
+            "effort=draft drafts and builds it"
+        )
+    return found
 
 
 def network_form(config: DictConfig, device: str) -> NetworkForm:
@@ -56,6 +69,7 @@ def listed(
     say(f"{config.network}, {form}")
     say(f"{'task':52s} {'calls':>5s} {'MFLOP a call':>13s} {'share':>7s} {'spaces':>8s}  buffers")
     rows: dict[str, Any] = {}
+    batched = 0.0
     for task in tasks:
         shapes = " ".join("x".join(map(str, shape)) for shape, _ in task.shapes)
         share = f"{task.share:7.2%}" if task.tuned else f"{'-':>7s}"
@@ -65,10 +79,10 @@ def listed(
         say(f"{task.name:52s} {call} {share} {spaces:>8s}  {shapes}")
         rows[task.name] = {"weight": task.weight, "flops": task.flops, "share": task.share}
         if found is not None:
+            batched += task.share * found.whole
             rows[task.name] |= {"spaces": found.spaces, "batched": found.batched}
             rows[task.name] |= {"reasons": list(found.reasons)} if found.reasons else {}
     tuned = [row for row in rows.values() if "spaces" in row]
-    batched = sum(row["share"] for row in tuned if row["batched"] == row["spaces"])
     say(
         f"{len(tasks)} tasks; {len(tuned)} with a thousandth of the arithmetic or more are tuned; "
         f"{batched:.1%} of the arithmetic is in tasks whose spaces are all batched"
@@ -146,18 +160,10 @@ def deploy_run(folder: Path, config: DictConfig, *, draft: bool) -> dict[str, An
         seed=config.seed,
         tell=say,
     )
-    row = deployed.row()
-    counts = f"{deployed.applied} measured, {deployed.drafted} drafted schedules"
-    say(f"{deployed.library}: {deployed.size_bytes / 1e6:.1f} MB, {counts}")
-    if row["latency_s"] is not None:
-        say(
-            f"{1e3 * row['latency_s']['median']:.4g} ms (median, {deployed.threads} threads), "
-            f"relative error {deployed.relative_error:.2g}"
-        )
-    for note in deployed.notes:
-        say(note)
+    for line in deployed.lines():
+        say(line)
     say(f"load it as {folder / LOADER} does")
-    return row
+    return deployed.row()
 
 
 def network_platform(folder: Path, config: DictConfig) -> Platform:

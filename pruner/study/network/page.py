@@ -10,8 +10,7 @@ from pruner.study.book.results import TextRows
 from pruner.study.network.pictures import curve_lines, latency_bars, phase_bars, task_bars
 from pruner.study.network.run import NetworkRun, TaskLine, read_network_run
 from pruner.tune.contenders.lineup import OURS
-
-REPORT = "report.html"
+from pruner.tune.deploy.files import REPORT
 
 
 def write_report(folder: Path, compare: Sequence[Path] = ()) -> Path:

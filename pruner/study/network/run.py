@@ -12,7 +12,7 @@ from pruner.errors import DataError
 from pruner.files import load_metrics
 from pruner.study.tuning import RunCurve, best_curve
 from pruner.tune.contenders.beside import SideBySide, read_beside
-from pruner.tune.deploy.network import DEPLOY_FILE
+from pruner.tune.deploy.files import DEPLOY_FILE
 from pruner.tune.networks.extraction import TASKS
 from pruner.tune.networks.tasks import MIN_SHARE
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials

@@ -8,18 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pruner.errors import PrunerError
 from pruner.files import write_json
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.progress import Tell, silent
 from pruner.tune.contenders.inputs import write_inputs
-from pruner.tune.contenders.libraries import run_libraries
+from pruner.tune.contenders.libraries import check_others, run_libraries
 from pruner.tune.contenders.lineup import EAGER, ONNXRUNTIME, Library, check_names, line_up
 from pruner.tune.contenders.race import RaceSettings, Timed, race
+from pruner.tune.deploy.files import BESIDE_FILE
+from pruner.tune.deploy.network import cannot_run
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.networks.request import REQUEST, NetworkRequest
 from pruner.tune.networks.source import NetworkSource
 
-BESIDE_FILE = "beside.json"  # of a run folder
 _WORK = "beside"  # its folder of inputs, outputs and logs
 
 
@@ -61,7 +63,7 @@ def set_beside(
     """
     work = folder / _WORK
     inputs = write_inputs(source, work / "inputs.npz")
-    reference = ONNXRUNTIME if source.name.endswith(".onnx") else EAGER
+    reference = ONNXRUNTIME if source.is_onnx else EAGER
     contenders = line_up(source, names, libraries, inputs=inputs, threads=threads)
     found = race(contenders, work, settings, reference=reference, tell=tell)
     rows = [row.row() for row in found]
@@ -83,9 +85,14 @@ def set_run_beside(
     """The deployed network of a run folder beside the named contenders and those of other runs.
 
     Raises:
-        PrunerError: see :func:`set_beside`.
+        PrunerError: a network that cannot run here, names and runs that do not fit, and see
+            :func:`set_beside`.
     """
+    reason = cannot_run(platform)
+    if reason is not None:
+        raise PrunerError(f"{folder}: nothing can be timed beside it, {reason}; say beside=[]")
     check_names(names)
+    check_others(folder, others)
     libraries = run_libraries(
         folder, names, others, folder / _WORK, platform=platform, analyzer=analyzer, tell=tell
     )

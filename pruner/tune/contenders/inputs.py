@@ -1,15 +1,14 @@
 """The inputs that every contender gets: those of the network's source, which are seeded.
 
-Run as ``python -m pruner.tune.contenders.inputs SOURCE FILE``, SOURCE being the JSON text of a
-:class:`~pruner.tune.networks.source.NetworkSource`: making a network may take gigabytes, which end
-with the process.
+Run as ``python -m pruner.tune.contenders.inputs REQUEST``, REQUEST being a JSON file with a
+:class:`~pruner.tune.networks.source.NetworkSource` and a path: making a network may take gigabytes,
+which end with the process.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
 from pruner.files import write_whole
+from pruner.tune.child import ask_child, told_in_one_line
 from pruner.tune.measure.numerics import inputs as seeded
 from pruner.tune.networks.catalog import NetworkOptions
 from pruner.tune.networks.source import NetworkSource, network_of
@@ -34,14 +34,8 @@ def write_inputs(source: NetworkSource, path: Path) -> Path:
     """
     if path.is_file():
         return path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", __spec__.name, json.dumps(asdict(source)), str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        raise PrunerError(
-            f"network={source.name}: no inputs, {lines[-1] if lines else 'no reason'}"
-        )
+    request = {"source": asdict(source), "path": str(path)}
+    ask_child(__spec__.name, request, path.with_suffix(".log"))
     return path
 
 
@@ -58,7 +52,7 @@ def inputs_of(source: NetworkSource) -> Sequence[NDArray[Any]]:
     """
     if source.path is None:
         return [np.asarray(tensor) for tensor in network_of(source)[1]]
-    if source.path.suffix == ".pt2":
+    if not source.is_onnx:
         torch = importlib.import_module("torch")
         given = torch.export.load(source.path).example_inputs
         return [np.asarray(tensor) for tensor in given[0]]
@@ -77,10 +71,13 @@ def inputs_of(source: NetworkSource) -> Sequence[NDArray[Any]]:
     return seeded(arguments, source.seed)
 
 
-def _main(source: str, path: str) -> None:
-    with write_whole(Path(path)) as partial, partial.open("wb") as file:
-        np.savez(file, *inputs_of(source_of(json.loads(source))))
+def _main(path: Path) -> None:
+    asked = json.loads(path.read_text(encoding="utf-8"))
+    with told_in_one_line():
+        inputs = inputs_of(source_of(asked["source"]))
+    with write_whole(Path(asked["path"])) as partial, partial.open("wb") as file:
+        np.savez(file, *inputs)
 
 
 if __name__ == "__main__":
-    _main(*sys.argv[1:])
+    _main(Path(sys.argv[1]))

@@ -7,17 +7,45 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pruner.errors import PrunerError
+from pruner.errors import DataError, PrunerError
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.progress import Tell, silent
-from pruner.tune.contenders.lineup import DRAFT, OURS, UNTUNED, Library
+from pruner.tune.contenders.lineup import BESIDE, DRAFT, OURS, UNTUNED, Library
 from pruner.tune.deploy.build import BuildRequest, build_network
-from pruner.tune.deploy.network import DRAFTED, LIBRARY
+from pruner.tune.deploy.files import LIBRARY
+from pruner.tune.deploy.network import DRAFTED
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.networks import drafted
 from pruner.tune.networks.extraction import TASKS, read_tasks
-from pruner.tune.networks.request import REQUEST
+from pruner.tune.networks.request import REQUEST, NetworkRequest
 from pruner.tune.networks.tasks import NetworkTask
+
+
+def check_others(folder: Path, others: Sequence[Path]) -> None:
+    """Raise `PrunerError` where `others` are not each another run of the same network."""
+    asked, names = _request(folder), [_name(other) for other in others]
+    for other, name in zip(others, names, strict=True):
+        if names.count(name) > 1 or name == _name(folder) or name in (OURS, *BESIDE):
+            raise PrunerError(
+                f"compare={other}: {name} is taken, by a contender or another run; give every "
+                "run folder a name of its own"
+            )
+        found = _request(other)
+        if (found.source, found.target) != (asked.source, asked.target):
+            raise PrunerError(
+                f"compare={other}: a run of another network or target, {found.source.label} with "
+                f"seed {found.source.seed} and {dict(found.target)}; compare runs of equal ones"
+            )
+
+
+def _request(folder: Path) -> NetworkRequest:
+    if not (folder / REQUEST).is_file():
+        raise DataError(f"{folder}: no {REQUEST} there; name the run folder of a network")
+    return NetworkRequest.read(folder / REQUEST)
+
+
+def _name(folder: Path) -> str:
+    return folder.resolve().name
 
 
 def run_libraries(
@@ -37,16 +65,15 @@ def run_libraries(
     """
     found = {OURS: _deployed(folder, "ours")}
     for other in others:
-        found[other.name] = _deployed(other, other.name)
+        found[_name(other)] = _deployed(other, _name(other))
     tasks = read_tasks(folder / TASKS) if {UNTUNED, DRAFT} & set(names) else []
     if UNTUNED in names:
         found[UNTUNED] = _built(folder, tasks, {}, place / UNTUNED, "TVM untuned", {})
     if DRAFT in names:
         start, database = time.perf_counter(), place / "drafts"
         rest = [task.workload for task in tasks if not drafted.is_view(task.module)]
-        if not (database / drafted.SUMMARY).is_file():
-            tell(f"drafting {len(rest)} tasks")
-            drafted.draft_tasks(rest, platform, analyzer, database, seed=seed)
+        tell(f"drafting {len(rest)} tasks")
+        drafted.draft_tasks(rest, platform, analyzer, database, seed=seed)
         facts = {"draft_s": time.perf_counter() - start}
         sources = {DRAFTED: str(database)}
         found[DRAFT] = _built(folder, tasks, sources, place / DRAFT, "TVM, drafted only", facts)

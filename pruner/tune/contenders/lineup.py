@@ -112,7 +112,7 @@ def line_up(
         if name not in names:
             continue
         missing = kind.missing
-        if source.name.endswith(".onnx") and not kind.from_onnx:
+        if source.is_onnx and not kind.from_onnx:
             missing = "an ONNX file holds no torch module"
         arguments = {**given, **kind.arguments}
         request = Request(runner=kind.runner, arguments=arguments, threads=threads)

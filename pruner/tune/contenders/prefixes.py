@@ -15,7 +15,7 @@ from pruner.progress import Tell, silent
 from pruner.tune.contenders.inputs import write_inputs
 from pruner.tune.contenders.lineup import Library, line_up
 from pruner.tune.contenders.race import RaceSettings, race
-from pruner.tune.deploy.network import LIBRARY
+from pruner.tune.deploy.files import LIBRARY
 from pruner.tune.deploy.prefix import build_prefix
 from pruner.tune.networks.drafted import FOLDER as DRAFTS
 from pruner.tune.networks.extraction import TASKS, read_tasks

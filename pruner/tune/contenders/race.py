@@ -63,17 +63,26 @@ class Timed:
         row = {"name": self.name, "label": self.label, "error": self.error}
         if not len(self.latencies_s):
             return row
-        low_s, high_s = np.quantile(self.latencies_s, [0.1, 0.9])
         return {
             **row,
-            "median_s": self.median_s,
-            "min_s": min(self.latencies_s),
-            "low_s": float(low_s),
-            "high_s": float(high_s),
-            "runs": len(self.latencies_s),
+            **timings(self.latencies_s),
             "relative_error": self.relative_error,
             "facts": dict(self.facts),
         }
+
+
+def timings(latencies_s: Sequence[float]) -> dict[str, Any]:
+    """Of runs, for files and tables: median, least, first and ninth decile; empty without runs."""
+    if not len(latencies_s):
+        return {}
+    low_s, median_s, high_s = np.quantile(latencies_s, [0.1, 0.5, 0.9]).tolist()
+    return {
+        "median_s": median_s,
+        "min_s": min(latencies_s),
+        "low_s": low_s,
+        "high_s": high_s,
+        "runs": len(latencies_s),
+    }
 
 
 def race(

@@ -70,13 +70,13 @@ class OnnxRuntime:
     def __init__(self, *, source: Mapping[str, Any], inputs: str, threads: int) -> None:
         onnxruntime = importlib.import_module("onnxruntime")
         start = time.perf_counter()
-        given = _source(source).path
+        given = _source(source)
         arrays = _arrays(inputs)
         settings = onnxruntime.SessionOptions()
         settings.intra_op_num_threads, settings.inter_op_num_threads = threads, 1
         with tempfile.TemporaryDirectory() as folder:
-            if given is not None and given.suffix == ".onnx":
-                file = given
+            if given.is_onnx:
+                file = given.path
             else:
                 file = Path(folder) / "network.onnx"
                 _export(source, arrays, file)

@@ -4,5 +4,6 @@
 * `build`: from records to one library, in a child process
 * `prefix`: the network as it was so many seconds into tuning
 * `network`: all of it for a run folder: draft the rest, build, check against torch, time
+* `files`: what all that leaves in the folder
 * `kernels`: of single operators: libraries and sources
 """

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
 from pruner.files import write_json, write_whole
-from pruner.tune.child import run_child, told_in_one_line
+from pruner.tune.child import ask_child, told_in_one_line
 from pruner.tune.contenders.inputs import inputs_of
 from pruner.tune.contenders.runners import Eager, OnnxRuntime
 from pruner.tune.deploy.apply import Applied, apply_records, check_tasks, keys_of
@@ -67,12 +67,10 @@ def build_network(request: BuildRequest, log: Path) -> Built:
         PrunerError: the network is not the one that was tuned, records were not applied, or are of
             another target; in one line.
     """
-    asked, library = log.with_suffix(".json"), Path(request.library)
-    write_json(asked, asdict(request), indent=1)
-    run_child(__spec__.name, asked, log)
+    library = Path(request.library)
+    ask_child(__spec__.name, asdict(request), log)
     found = json.loads(_result(library).read_text(encoding="utf-8"))
     _result(library).unlink()
-    asked.unlink()
     return Built(**{**found, "library": library, "applied": Applied(**found["applied"])})
 
 
@@ -141,8 +139,7 @@ def write_reference(source: NetworkSource, folder: Path, threads: int) -> list[s
     _save(inputs, inputs_of(source))
     given: dict[str, Any] = {"source": asdict(source), "inputs": str(inputs), "threads": threads}
     try:
-        onnx = source.path is not None and source.path.suffix == ".onnx"
-        runner = OnnxRuntime(**given) if onnx else Eager(**given)
+        runner = OnnxRuntime(**given) if source.is_onnx else Eager(**given)
     except ImportError as error:
         return [f"outputs are not checked: {error}"]
     _save(folder / EXPECTED, runner.outputs(runner.run()))

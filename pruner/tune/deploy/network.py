@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,10 @@ from pruner.files import write_json
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.progress import Tell, silent
 from pruner.tune.contenders.lineup import OURS, Library, line_up
-from pruner.tune.contenders.race import RaceSettings, outputs_error, race
+from pruner.tune.contenders.race import RaceSettings, outputs_error, race, timings
 from pruner.tune.deploy.apply import recorded_keys
 from pruner.tune.deploy.build import EXPECTED, INPUTS, BuildRequest, Built, build_network
+from pruner.tune.deploy.files import DEPLOY_FILE, LIBRARY, LOADER, LOG, WORK, forget
 from pruner.tune.measure.machine import missing_device
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.measure.numerics import TOLERANCE
@@ -27,9 +28,7 @@ from pruner.tune.networks.tasks import NetworkTask
 from pruner.tune.phases import Stopwatch
 from pruner.tune.run.database import same_target
 
-DEPLOY_FILE, LIBRARY, LOADER, LOG = "deploy.json", "network.so", "run_network.py", "deploy.log"
 MEASURED, DRAFTED = "measured", "drafted"
-_WORK = "deploy"  # of a run folder: inputs, expected outputs, logs
 _RACE = RaceSettings(rounds=10, turn_s=0.5, most_s=20.0)
 
 _LOADER = '''"""Run the tuned network with TVM's runtime alone; pip install apache-tvm numpy."""
@@ -70,16 +69,18 @@ class Deployed:
     load_s: float | None = None
     notes: Sequence[str] = ()
 
-    def row(self) -> dict[str, Any]:
-        """For a last line; the spread is from the first to the ninth decile."""
-        latency_s = None
+    def lines(self) -> Iterator[str]:
+        """What a user is told."""
+        counts = f"{self.applied} measured, {self.drafted} drafted schedules"
+        yield f"{self.library}: {self.size_bytes / 1e6:.1f} MB, {counts}"
         if len(self.latencies_s):
-            low_s, median_s, high_s = np.quantile(self.latencies_s, [0.1, 0.5, 0.9])
-            latency_s = {
-                "median": median_s,
-                "min": min(self.latencies_s),
-                "spread": [low_s, high_s],
-            }
+            median_ms, error = 1e3 * float(np.median(self.latencies_s)), self.relative_error
+            compared = "" if error is None else f", relative error {error:.2g}"
+            yield f"{median_ms:.4g} ms (median, {self.threads} threads){compared}"
+        yield from self.notes
+
+    def row(self) -> dict[str, Any]:
+        """For a last line; see :func:`~pruner.tune.contenders.race.timings` for the seconds."""
         return {
             "library": str(self.library),
             "target": self.target,
@@ -91,7 +92,7 @@ class Deployed:
             "untouched": len(self.untouched),
             "untouched_functions": list(self.untouched),
             "relative_error": self.relative_error,
-            "latency_s": latency_s,
+            **timings(self.latencies_s),
             "load_s": self.load_s,
             "size_bytes": self.size_bytes,
             "seconds": dict(self.seconds),
@@ -110,6 +111,9 @@ def deploy_network(
     tell: Tell = silent,
 ) -> Deployed:
     """Build the network of a run folder; all that came of it lies there, ``deploy.json`` too.
+
+    A library takes the place of an earlier one once its outputs are right, where they can be
+    compared; a wrong one stays in ``deploy/`` alone.
 
     `database`: TVM's records, by default in the folder itself. ``draft=False``: tasks without
     records get no schedule (TVM's rules on GPUs).
@@ -135,7 +139,7 @@ def deploy_network(
             sources[DRAFTED] = str(
                 _draft_rest(folder, tasks, measured, platform, analyzer, seed, tell)
             )
-    work = folder / _WORK
+    work = folder / WORK
     asked = BuildRequest(
         network=str(folder / REQUEST),
         tasks={task.name: task.key for task in tasks},
@@ -146,7 +150,19 @@ def deploy_network(
     tell("importing and building the network")
     built = build_network(asked, folder / LOG)
     deployed = _summary(folder, request, tasks, measured, built, platform, watch)
-    return _checked(folder, deployed, platform, watch, tell, TOLERANCE[request.form.precision])
+    forget(folder)
+    most = TOLERANCE[request.form.precision]
+    return _put(folder, _checked(folder, deployed, platform, watch, tell, most), platform)
+
+
+def cannot_run(platform: Platform) -> str | None:
+    """Why a built network cannot be run and timed here, None where it can."""
+    if platform.address is not None:
+        return "the device is behind a tracker"
+    reason = missing_device(platform)
+    if reason is None and platform.device != "cpu":
+        return "networks are run on CPUs so far"
+    return reason
 
 
 def _opened(folder: Path) -> tuple[list[NetworkTask], NetworkRequest]:
@@ -174,12 +190,10 @@ def _draft_rest(
     seed: int,
     tell: Tell,
 ) -> Path:
-    """The database of drafted schedules, made now for tasks that are in none."""
+    """The database of drafted schedules, made now for tasks that have none."""
     place = folder / drafted.FOLDER
-    known = recorded_keys(place, platform.target) | measured
-    rest = [t.workload for t in tasks if t.key not in known and not drafted.is_view(t.module)]
-    if rest:
-        drafted.draft_tasks(rest, platform, analyzer, place, seed=seed, tell=tell)
+    rest = [t.workload for t in tasks if t.key not in measured and not drafted.is_view(t.module)]
+    drafted.draft_tasks(rest, platform, analyzer, place, seed=seed, tell=tell)
     return place
 
 
@@ -192,19 +206,15 @@ def _summary(
     platform: Platform,
     watch: Stopwatch,
 ) -> Deployed:
-    """Counted and put in its place. Raises `PrunerError` where records were lost."""
+    """What was built, counted. Raises `PrunerError` where records were lost."""
     applied = built.applied.by_source.get(MEASURED, 0)
     if applied != len(measured):
         raise PrunerError(
             f"{folder}: {applied} tasks got their records, {len(measured)} have some; the network "
             "was lowered differently than when it was tuned"
         )
-    library = folder / LIBRARY
-    built.library.replace(library)
-    device = "cpu" if platform.device == "cpu" else "cuda"
-    (folder / LOADER).write_text(_LOADER.replace("{device}", device), encoding="utf-8")
     return Deployed(
-        library=library,
+        library=built.library,
         target=str(request.tvm_target()),
         threads=platform.cores,
         tasks=len(tasks),
@@ -226,7 +236,7 @@ def _checked(
     tell: Tell,
     most: float,
 ) -> Deployed:
-    """Run in a process of its own where it can run; compared with torch; ``deploy.json`` written.
+    """Run in a process of its own where it can run; compared with torch.
 
     ``most``: the largest relative error.
 
@@ -234,11 +244,7 @@ def _checked(
         PrunerError: it does not run, or its outputs are wrong.
     """
     notes = list(deployed.notes)
-    reason = missing_device(platform)
-    if reason is None and platform.device != "cpu":
-        reason = "networks are run on CPUs so far"
-    if platform.address is not None:
-        reason = "the device is behind a tracker"
+    reason = cannot_run(platform)
     changes: dict[str, Any] = {}
     if reason is None:
         tell("running it with TVM's runtime")
@@ -248,8 +254,6 @@ def _checked(
         notes.append(f"compiled but not run: {reason}")
     seconds = {**deployed.seconds, **watch.seconds}
     deployed = replace(deployed, **changes, notes=notes, seconds=seconds)
-    everything = {**deployed.row(), "latencies_s": list(deployed.latencies_s)}
-    write_json(folder / DEPLOY_FILE, everything, indent=1)
     error = deployed.relative_error
     if error is not None and not error <= most:
         raise PrunerError(
@@ -259,9 +263,19 @@ def _checked(
     return deployed
 
 
+def _put(folder: Path, deployed: Deployed, platform: Platform) -> Deployed:
+    """The library in its place, with the loader and then ``deploy.json`` beside it."""
+    deployed = replace(deployed, library=deployed.library.replace(folder / LIBRARY))
+    device = "cpu" if platform.device == "cpu" else "cuda"
+    (folder / LOADER).write_text(_LOADER.replace("{device}", device), encoding="utf-8")
+    everything = {**deployed.row(), "latencies_s": list(deployed.latencies_s)}
+    write_json(folder / DEPLOY_FILE, everything, indent=1)
+    return deployed
+
+
 def _run(folder: Path, deployed: Deployed) -> dict[str, Any]:
     """Error, seconds of every run and of loading, from a fresh process."""
-    work = folder / _WORK
+    work = folder / WORK
     contenders = line_up(
         NetworkRequest.read(folder / REQUEST).source,
         [],

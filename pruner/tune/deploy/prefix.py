@@ -10,7 +10,8 @@ from pathlib import Path
 
 from pruner.errors import DataError
 from pruner.tune.deploy.build import BuildRequest, Built, build_network
-from pruner.tune.deploy.network import DRAFTED, LIBRARY, MEASURED
+from pruner.tune.deploy.files import LIBRARY
+from pruner.tune.deploy.network import DRAFTED, MEASURED
 from pruner.tune.networks.request import REQUEST
 from pruner.tune.networks.tasks import NetworkTask
 from pruner.tune.run.database import RECORDS, WORKLOADS

@@ -19,7 +19,7 @@ from pruner.tune.networks.transformer import Bert, Decoder, Llama, StackSizes, V
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkOptions:
-    """StackSizes of the inputs, and how many layers; None: the network's own."""
+    """Sizes of the inputs, and how many layers; None: the network's own."""
 
     batch: int = 1
     image: int | None = None

@@ -22,8 +22,15 @@ class Coverage:
     batched: int
     reasons: Sequence[str] = ()
 
+    @property
+    def whole(self) -> bool:
+        """Whether there are spaces, all of them batched."""
+        return 0 < self.spaces == self.batched
+
     def __str__(self) -> str:
         """One word, or two numbers where only some spaces are batched."""
+        if not self.spaces:
+            return "none"
         if 0 < self.batched < self.spaces:
             return f"{self.batched} of {self.spaces}"
         return "batched" if self.batched else "replayed"

@@ -8,6 +8,7 @@ them says what each task was given and the latency that the analyzer estimates.
 from __future__ import annotations
 
 import importlib
+import json
 import math
 import time
 from collections import Counter
@@ -85,22 +86,33 @@ def draft_tasks(
 ) -> DraftSummary:
     """Draft every task into the database in `folder`; nothing is built or run.
 
-    ``analyzer=None``: each gets its first legal random program. `folder` must not be that of
-    measured records.
+    A task that has its draft there keeps it. ``analyzer=None``: each gets its first legal random
+    program. `folder` must not be that of measured records.
     """
     start = time.perf_counter()
     folder.mkdir(parents=True, exist_ok=True)
-    database = Database(folder)
+    database, known = Database(folder), read_drafts(folder)
     drafts: list[Draft] = []
     for number, task in enumerate(tasks, start=1):
+        if task.name in known and database.tvm_database.has_workload(task.module):
+            drafts.append(known[task.name])
+            continue
         rng = np.random.default_rng([seed, number])
         draft, schedule = _drafted(task, platform, analyzer, rng)
         if schedule is not None:
             database.commit(task.module, schedule, (NEVER_MEASURED_S,), platform.target)
         drafts.append(draft)
+        known[task.name] = draft
+        write_json(folder / SUMMARY, [asdict(one) for one in known.values()], indent=1)
         tell(f"drafted {number}/{len(tasks)}: {_line(draft)}")
-    write_json(folder / SUMMARY, [asdict(draft) for draft in drafts], indent=1)
     return DraftSummary(drafts=drafts, folder=folder, seconds=time.perf_counter() - start)
+
+
+def read_drafts(folder: Path) -> dict[str, Draft]:
+    """What the tasks in the database of `folder` were given, by name; empty where there is none."""
+    path = folder / SUMMARY
+    rows = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+    return {row["task"]: Draft(**row) for row in rows}
 
 
 def _line(draft: Draft) -> str:
@@ -128,33 +140,50 @@ def _drafted(
         return Draft(task=task.name, how=NONE, reason=str(error)), None
     batched = [space for space in found.spaces if space.can_draft]
     if not batched or analyzer is None:
-        for row in found.sample(_REPLAYED, rng):
-            (schedule,) = found.instantiate(row[None])
-            if schedule is not None and _builds(schedule, platform.target):
-                return Draft(task=task.name, how=REPLAYED), schedule
-        return Draft(task=task.name, how=NONE, reason="TVM builds no random program"), None
+        rows = found.sample(_REPLAYED, rng)
+        place, schedule, reason = _first_built(found, rows, platform.target)
+        if place is None:
+            reason = f"TVM builds no random program: {reason}"
+            return Draft(task=task.name, how=NONE, reason=reason), None
+        return Draft(task=task.name, how=REPLAYED), schedule
     space = UnionSpace(batched, Phases(), analyzer)
     rows, estimates_s = _best(space, rng)
-    for row, estimate_s in zip(rows, estimates_s, strict=True):
+    place, schedule, reason = _first_built(space, rows, platform.target)
+    if place is None:
+        reason = f"TVM builds nothing that the draft chose: {reason}"
+        return Draft(task=task.name, how=NONE, reason=reason), None
+    return Draft(task=task.name, how=DRAWN, estimate_s=estimates_s[place]), schedule
+
+
+def _first_built(
+    space: UnionSpace, rows: Decisions, target: Any
+) -> tuple[int | None, Any | None, str]:
+    """Which of `rows` TVM builds first and its schedule; else why the last one is not built."""
+    reason = "its postprocessors refuse them"
+    for place, row in enumerate(rows):
         (schedule,) = space.instantiate(row[None])
-        if schedule is not None and _builds(schedule, platform.target):
-            return Draft(task=task.name, how=DRAWN, estimate_s=estimate_s), schedule
-    return Draft(task=task.name, how=NONE, reason="TVM builds nothing that the draft chose"), None
+        if schedule is None:
+            continue
+        error = _build_error(schedule, target)
+        if error is None:
+            return place, schedule, ""
+        reason = error
+    return None, None, reason
 
 
-def _builds(schedule: Any, target: Any) -> bool:
-    """Whether TVM can compile it, asked for GPUs only.
+def _build_error(schedule: Any, target: Any) -> str | None:
+    """Why TVM cannot compile it, None where it can; asked for GPUs only.
 
     There it fails on some sums over threads that its own rules propose, and one such function would
     cost the whole network.
     """
     if target.kind.name == "llvm":
-        return True
+        return None
     try:
         load_tvm().tvm.compile(schedule.mod, target=target)
-    except Exception:  # compilers raise kinds of their own
-        return False
-    return True
+    except Exception as error:  # compilers raise kinds of their own
+        return (str(error).strip().splitlines() or [repr(error)])[-1]
+    return None
 
 
 def _best(space: UnionSpace, rng: np.random.Generator) -> tuple[Decisions, list[float]]:

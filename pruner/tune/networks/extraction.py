@@ -37,7 +37,7 @@ def extract_tasks(
     """
     folder.mkdir(parents=True, exist_ok=True)
     request = NetworkRequest(
-        source=source, target=json.loads(target_json), form=form or NetworkForm()
+        source=source.resolved, target=json.loads(target_json), form=form or NetworkForm()
     )
     request.save(folder / REQUEST)
     run_child(__spec__.name, folder / REQUEST, folder / LOG)

@@ -27,6 +27,16 @@ class NetworkForm:
     layout: Layout = "NCHW"
     precision: Precision = "float32"
 
+    @property
+    def channels_last(self) -> bool:
+        """Whether images and weights of convolutions are turned."""
+        return self.layout == "NHWC"
+
+    @property
+    def halves(self) -> bool:
+        """Whether products take float16 numbers."""
+        return self.precision == "float16"
+
     def __str__(self) -> str:
         """Both words."""
         return f"{self.layout} {self.precision}"
@@ -67,9 +77,10 @@ def lower(module: Any, target: Any, form: NetworkForm | None = None) -> Any:
 def _formed(module: Any, form: NetworkForm) -> Any:
     """The network in its form, with constants folded, still in Relax's operators."""
     module = fold_constants(module)
-    if form.layout == "NHWC":
+    if form.channels_last:
         module = channels_last(module)
-    return mixed(subpixel_convolutions(module), form.precision)
+    module = subpixel_convolutions(module)
+    return mixed(module) if form.halves else module
 
 
 def _simplified(module: Any) -> Any:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,22 +28,38 @@ class NetworkSource:
     @property
     def label(self) -> str:
         """A name for folders and tables."""
-        return Path(self.name).stem.replace(":", "-")
+        return self.path.stem if self.path is not None else self.name.replace(":", "-")
 
     @property
     def path(self) -> Path | None:
         """The file that holds it, if it is in one."""
         return Path(self.name) if Path(self.name).suffix in (".pt2", ".onnx") else None
 
+    @property
+    def is_onnx(self) -> bool:
+        """Whether it is an ONNX file, which holds no torch module."""
+        return self.path is not None and self.path.suffix == ".onnx"
+
+    @property
+    def resolved(self) -> NetworkSource:
+        """The same from every working directory, if it is in a file."""
+        return self if self.path is None else replace(self, name=str(self.path.resolve()))
+
+    def check_unsized(self, reason: str) -> None:
+        """Raise `PrunerError` with the `reason` where sizes were asked for."""
+        if self.options != NetworkOptions():
+            raise PrunerError(f"network={self.name}: leave sizes.* out, {reason}")
+
 
 def network_of(source: NetworkSource) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """The module, in evaluation mode, and example inputs.
 
-    A factory is called with the options as keyword arguments where it takes ``options``, else
-    without arguments.
+    A factory is called with the :class:`NetworkOptions` where it takes ``options``, else without
+    arguments.
 
     Raises:
-        PrunerError: no such network or file, or a factory that gives something else.
+        PrunerError: no such network or file, a factory that gives something else, or sizes that it
+            does not take.
     """
     torch.manual_seed(source.seed)
     if source.path is not None:
@@ -57,14 +75,22 @@ def network_of(source: NetworkSource) -> tuple[nn.Module, tuple[Tensor, ...]]:
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        found: Any = getattr(importlib.import_module(package), factory)()
+        make = getattr(importlib.import_module(package), factory)
     except (ImportError, AttributeError) as error:
         raise PrunerError(f"network={source.name}: {error}") from error
+    found = _called(make, source)
     if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], nn.Module)):
         raise PrunerError(
             f"network={source.name}: the factory must return (nn.Module, tuple of example inputs)"
         )
     return found[0].eval(), tuple(found[1])
+
+
+def _called(make: Callable[..., Any], source: NetworkSource) -> Any:
+    if "options" in inspect.signature(make).parameters:
+        return make(options=source.options)
+    source.check_unsized("this factory takes no argument options")
+    return make()
 
 
 def import_network(source: NetworkSource) -> Any:
@@ -74,9 +100,10 @@ def import_network(source: NetworkSource) -> Any:
         PrunerError: it cannot be exported or an operator of it is unknown to TVM, in one line.
     """
     try:
-        if source.path is not None and source.path.suffix == ".onnx":
-            return _from_onnx(source.path)
         if source.path is not None:
+            source.check_unsized("a file has sizes of its own")
+            if source.is_onnx:
+                return _from_onnx(source.path)
             return _from_exported(torch.export.load(source.path))
         network, inputs = network_of(source)
         with torch.no_grad():

@@ -78,7 +78,13 @@ class Effort:
         """The budget of a network's `num_tasks`, or of operators (None); what is given wins.
 
         `given` are fields of :class:`TuneBudget`, None where they are left to the effort.
+
+        Raises:
+            PrunerError: an end of measuring is given where nothing is measured.
         """
+        ends = [name for name in ("trials", "seconds", "patience") if given.get(name) is not None]
+        if ends and not self.measures:
+            raise PrunerError(f"effort=draft measures nothing: leave budget.{ends[0]}= out")
         own: dict[str, Any] = {"trials": self.trials}
         if num_tasks is not None:
             own = {

@@ -4,7 +4,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from pruner.cli.shared.known import composed, groups_of, kinds, read_words
-from pruner.cli.shared.options import RULES, check_options
+from pruner.cli.shared.options import RULES, check_options, several
 from pruner.errors import PrunerError
 from pruner.places import conf_folder
 
@@ -110,3 +110,11 @@ def test_mistakes_end_in_one_line(command, toy_root, tmp_path):
         assert code == 2, err
         assert message in err
         assert "Traceback" not in err
+
+
+def test_one_name_is_a_list_of_one():
+    """compare=RUN without brackets is one run, not one for each letter."""
+    given = OmegaConf.create({"one": "RUN", "many": ["a", "b"], "none": None})
+    assert several(given.one) == ["RUN"]
+    assert several(given.many) == ["a", "b"]
+    assert several(given.none) == []

@@ -62,7 +62,7 @@ def test_a_deployed_network_runs_without_torch(name, platform, tmp_path, in_proc
     """Folded norms, several outputs, reshapes alone, outputs of a billionth; measured and drafted
     records, and the loader of the run folder with torch and this package out of reach."""
     from pruner.tune.contenders.race import outputs_error
-    from pruner.tune.deploy import network
+    from pruner.tune.deploy import files, network
     from pruner.tune.run.database import Database
     from pruner.tune.tvm_import import load_tvm
 
@@ -78,11 +78,11 @@ def test_a_deployed_network_runs_without_torch(name, platform, tmp_path, in_proc
     assert deployed.applied + deployed.drafted + len(deployed.untouched) == len(tasks)
     assert deployed.relative_error < 1e-5
     assert min(deployed.latencies_s) > 0
-    kept = json.loads((tmp_path / network.DEPLOY_FILE).read_text())
-    assert kept["latency_s"]["median"] > 0
+    kept = json.loads((tmp_path / files.DEPLOY_FILE).read_text())
+    assert kept["median_s"] == np.median(deployed.latencies_s)
 
     found = tmp_path / "found.npz"
-    command = [sys.executable, "-c", BLOCKED, str(tmp_path / network.LOADER), str(found)]
+    command = [sys.executable, "-c", BLOCKED, str(tmp_path / files.LOADER), str(found)]
     done = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     expected = tmp_path / "deploy" / "expected.npz"
@@ -93,17 +93,66 @@ def test_a_deployed_network_runs_without_torch(name, platform, tmp_path, in_proc
         assert len(arrays.files) == (2 if name == "two_outputs" else 1)
 
 
-def test_wrong_outputs_are_an_error(platform, tmp_path, in_process, monkeypatch):
-    from pruner.tune.deploy import network
+def test_a_failed_build_leaves_the_earlier_result(tmp_path, monkeypatch):
+    from pruner.tune import child
+    from pruner.tune.deploy.build import BuildRequest, build_network
+
+    def fail(module, asked, log):
+        assert asked.is_file()
+        raise PrunerError("no")
+
+    monkeypatch.setattr(child, "run_child", fail)
+    earlier = tmp_path / "deploy.json"
+    earlier.write_text("earlier", encoding="utf-8")
+    library = str(tmp_path / "deploy" / "network.so")
+    request = BuildRequest(network="network.json", tasks={}, sources={}, library=library)
+    with pytest.raises(PrunerError, match="no"):
+        build_network(request, tmp_path / "deploy.log")
+    assert earlier.read_text(encoding="utf-8") == "earlier"
+    assert list(tmp_path.iterdir()) == [earlier]
+
+
+def test_wrong_outputs_are_an_error_and_no_result(platform, tmp_path, in_process, monkeypatch):
+    """Nor is what was found of an earlier library left, which would be taken for this one's."""
+    from pruner.tune.deploy import files, network
 
     prepared("faint", platform, tmp_path)
+    found = (files.DEPLOY_FILE, files.LIBRARY, files.BESIDE_FILE, files.REPORT)
+    for name in found:
+        (tmp_path / name).write_text("earlier", encoding="utf-8")
     monkeypatch.setattr(
         network, "_run", lambda *_: {"relative_error": 0.5, "latencies_s": [1.0], "load_s": 1.0}
     )
     with pytest.raises(PrunerError, match=r"differ from torch's by 0.5"):
         network.deploy_network(tmp_path, platform, None)
-    kept = json.loads((tmp_path / network.DEPLOY_FILE).read_text())
-    assert kept["relative_error"] == 0.5
+    assert not [name for name in found if (tmp_path / name).exists()]
+    assert (tmp_path / "deploy" / files.LIBRARY).is_file()
+
+
+def test_a_library_without_expected_outputs_is_told_of():
+    """An ONNX file where onnxruntime is not installed: timed, but not compared."""
+    from pathlib import Path
+
+    from pruner.tune.deploy.network import Deployed
+
+    counts = {"tasks": 2, "applied": 1, "drafted": 1, "by_rules": 0, "untouched": []}
+    about = {"target": "llvm", "threads": 2, "size_bytes": 2_000_000, "seconds": {}}
+    found = Deployed(
+        library=Path("a.so"), **counts, **about, latencies_s=[0.5, 1.5, 1.0], notes=["why"]
+    )
+    told = ["a.so: 2.0 MB, 1 measured, 1 drafted schedules", "1000 ms (median, 2 threads)", "why"]
+    assert list(found.lines()) == told
+    assert list(replace(found, relative_error=0.25).lines())[1] == f"{told[1]}, relative error 0.25"
+
+
+def test_no_run_where_the_device_is_not(platform):
+    """A remote CPU's library must not be run on this one."""
+    from pruner.tune.deploy.network import cannot_run
+    from pruner.tune.measure.jobs import RpcAddress
+
+    remote = replace(platform, address=RpcAddress(host="h", port=1, key="k"))
+    assert cannot_run(platform) is None
+    assert cannot_run(remote) == "the device is behind a tracker"
 
 
 def test_what_is_not_as_it_was_is_told_in_one_line(platform, tmp_path, in_process):

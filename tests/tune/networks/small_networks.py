@@ -77,6 +77,10 @@ def faint():
     return network.eval(), (torch.randn(4, 16),)
 
 
+def sized(options):
+    return nn.Linear(16, 8), (torch.randn(options.batch, 16),)
+
+
 def broken():
     return "no network"
 

@@ -55,8 +55,8 @@ def test_every_task_has_a_schedule_that_says_it_was_not_measured(tasks, platform
     for word, task in tasks.items():
         found = database.best(task.module, platform.target)
         assert (found is None) == (how[task.name] in ("view", "none")), word
-    assert how[tasks["matmul_add"].name] == how[tasks["reshape_add"].name] == "drafted"
-    assert how[tasks["take"].name] == "by chance"  # its indices are loaded
+    words = ("matmul_add", "reshape_add", "take")
+    assert [how[tasks[word].name] for word in words] == ["drafted"] * 3
     costs = [float(r.run_secs[0]) for r in database.tvm_database.get_all_tuning_records()]
     assert costs == [NEVER_MEASURED_S] * sum(h in ("drafted", "by chance") for h in how.values())
     rows = json.loads((drafted.folder / SUMMARY).read_text(encoding="utf-8"))
@@ -91,6 +91,29 @@ def test_without_analyzer_there_is_a_legal_program(tasks, platform, tmp_path):
     summary = draft_tasks([task], platform, None, tmp_path)
     assert summary.counts == {"by chance": 1}
     assert Database(tmp_path).best(task.module, platform.target) is not None
+
+
+def test_a_task_keeps_the_draft_that_it_has(tasks, platform, tmp_path):
+    from pruner.tune.networks.drafted import draft_tasks, read_drafts
+    from pruner.tune.run.database import Database
+
+    first, second, told = tasks["reshape_add"], tasks["matmul_add"], []
+    draft_tasks([first], platform, None, tmp_path)
+    summary = draft_tasks([second], platform, None, tmp_path)
+    assert list(read_drafts(tmp_path)) == [first.name, second.name]
+    again = draft_tasks([second, first], platform, None, tmp_path, tell=told.append)
+    assert told == []
+    assert again.drafts == [*summary.drafts, read_drafts(tmp_path)[first.name]]
+    assert len(Database(tmp_path).tvm_database.get_all_tuning_records()) == 2
+
+
+def test_a_task_that_tvm_cannot_build_says_why(tasks, platform, tmp_path, monkeypatch):
+    from pruner.tune.networks import drafted
+
+    monkeypatch.setattr(drafted, "_build_error", lambda *_: "no such instruction")
+    summary = drafted.draft_tasks([tasks["reshape_add"]], platform, None, tmp_path)
+    (draft,) = summary.drafts
+    assert draft.reason == "TVM builds no random program: no such instruction"
 
 
 def test_a_task_without_programs_is_counted_and_told(tasks, platform, tmp_path, monkeypatch):

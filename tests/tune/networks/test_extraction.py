@@ -123,6 +123,24 @@ def test_mistakes_are_one_line(target, tmp_path):
             import_network(NetworkSource(name=name, options=NetworkOptions()))
 
 
+def test_sizes_go_to_those_that_take_them():
+    two = NetworkOptions(batch=2)
+    (images,) = network_of(NetworkSource(name=f"{HERE}:sized", options=two))[1]
+    assert images.shape == (2, 16)
+    for name, told in {f"{HERE}:faint": "takes no argument", "net.onnx": "a file has"}.items():
+        with pytest.raises(PrunerError, match=rf"leave sizes\.\* out, .*{told}"):
+            import_network(NetworkSource(name=name, options=two))
+
+
+def test_a_file_is_known_by_its_place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file, factory = NetworkSource(name="a/b.onnx"), NetworkSource(name="my.package:factory")
+    assert (file.label, file.is_onnx) == ("b", True)
+    assert file.resolved.path == tmp_path / "a" / "b.onnx"
+    assert (factory.label, factory.is_onnx) == ("my.package-factory", False)
+    assert factory.resolved == factory
+
+
 def test_names_without_the_numbers_of_passes():
     assert short_name("fused_conv2d9_add7_add8_relu4") == "conv2d_add_add_relu"
     assert short_name("fused_matmul5_add5_tir_tanh") == "matmul_add_tanh"

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from pruner.errors import PrunerError
 from pruner.places import conf_folder
 from pruner.search.policy import RoundSettings
 
@@ -104,3 +105,12 @@ def test_only_the_draft_measures_nothing():
     files = sorted((conf_folder() / "effort").glob("*.yaml"))
     silent = [f.stem for f in files if not instantiate(OmegaConf.load(f)).measures]
     assert silent == ["draft"]
+
+
+def test_a_draft_has_no_budget():
+    from pruner.tune.run.options import Effort
+
+    draft = Effort(trials_per_task=0)
+    draft.budget({"trials": None, "batch": 16}, None)
+    with pytest.raises(PrunerError, match=r"leave budget\.trials= out"):
+        draft.budget({"trials": 8}, None)

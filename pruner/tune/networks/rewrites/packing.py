@@ -256,14 +256,16 @@ def _width(outputs: int) -> int | None:
 
 
 def _constant_arguments(relax: Any, main: Any) -> dict[Any, frozenset[int]]:
-    """Which arguments of every function are constants wherever it is called."""
+    """Which arguments of every function are constants wherever it is called; none of a function
+    with several outputs."""
     out: dict[Any, frozenset[int]] = {}
     for block in main.body.blocks:
         for binding in block.bindings:
             call = binding.value
             if not _is_call_tir(relax, call):
                 continue
-            places = [i for i, x in enumerate(call.args[1]) if _is_constant(x)]
+            one = isinstance(call.ty_args[0], relax.TensorType)
+            places = [i for i, x in enumerate(call.args[1]) if one and _is_constant(x)]
             out[call.args[0]] = out.get(call.args[0], frozenset(places)) & frozenset(places)
     return out
 
@@ -274,22 +276,24 @@ def _with_packed_constants(
     """``main`` whose calls of the packed functions give them packed constants, and views."""
     blocks = []
     for block in main.body.blocks:
-        bindings = []
+        bindings, dataflow = [], isinstance(block, relax.DataflowBlock)
+        variable = relax.DataflowVar if dataflow else relax.Var
         for binding in block.bindings:
             call = binding.value
             packing = packings.get(call.args[0]) if _is_call_tir(relax, call) else None
             if packing is None:
                 bindings.append(binding)
             else:
-                bindings += _packed_call(relax, binding, packing, renamed[call.args[0]])
-        dataflow = isinstance(block, relax.DataflowBlock)
+                bindings += _packed_call(relax, variable, binding, packing, renamed[call.args[0]])
         blocks.append((relax.DataflowBlock if dataflow else relax.BindingBlock)(bindings))
     body = relax.SeqExpr(blocks, main.body.body)
     return relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
 
 
-def _packed_call(relax: Any, binding: Any, packing: Packing, function: Any) -> list[Any]:
-    """The bindings that take the place of a call."""
+def _packed_call(
+    relax: Any, variable: Callable[..., Any], binding: Any, packing: Packing, function: Any
+) -> list[Any]:
+    """The bindings that take the place of a call; `variable` makes those of its block."""
     call, out = binding.value, []
     arguments: list[Any] = []
     for place, argument in enumerate(call.args[1]):
@@ -302,7 +306,7 @@ def _packed_call(relax: Any, binding: Any, packing: Packing, function: Any) -> l
                 values = argument.value.numpy().reshape(shape)
                 argument = relax.const(values, str(values.dtype))
             else:
-                view = relax.DataflowVar("view", relax.TensorType(shape, argument.ty.dtype))
+                view = variable("view", relax.TensorType(shape, argument.ty.dtype))
                 out.append(relax.VarBinding(view, relax.op.reshape(argument, shape)))
                 argument = view
         arguments.append(argument)
@@ -310,7 +314,7 @@ def _packed_call(relax: Any, binding: Any, packing: Packing, function: Any) -> l
     shape = [int(extent) for extent in given.shape]
     if len(arguments) in packing.views:
         given = relax.TensorType(packing.view(len(arguments), shape), given.dtype)
-    result = relax.DataflowVar("packed", given)
+    result = variable("packed", given)
     changed = [function, relax.Tuple(arguments), *call.args[2:]]
     value = relax.Call(call.op, changed, call.attrs, [given], call.span)
     out.append(relax.VarBinding(result, value))

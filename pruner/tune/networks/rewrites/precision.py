@@ -18,13 +18,11 @@ def chosen_precision(asked: str) -> Precision:
     raise PrunerError(f"precision={asked}: choose {' or '.join(get_args(Precision))}")
 
 
-def mixed(module: Any, precision: Precision) -> Any:
-    """The Relax module whose convolutions and products take numbers of that type.
+def mixed(module: Any) -> Any:
+    """The Relax module whose convolutions and products take float16 numbers.
 
-    Sums are of float32 whatever the type; inputs and outputs of the network stay float32.
+    Their sums are of float32; inputs and outputs of the network stay float32.
     """
-    if precision == "float32":
-        return module
     passes = importlib.import_module("tvm.relax").transform
     steps = [passes.CanonicalizeBindings(), passes.ToMixedPrecision(out_dtype="float32")]
     return importlib.import_module("tvm").transform.Sequential(steps)(module)

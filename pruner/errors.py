@@ -5,6 +5,9 @@ command line prints that line and exits with code 2; anything else that escapes 
 its traceback.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class PrunerError(Exception):
     """A mistake in the input or the setting, told in one line; never a bug of ours."""
@@ -48,6 +51,20 @@ class ReplayFailed(UnsupportedProgram):
     def of(error: Exception) -> "ReplayFailed":
         """The same error under its stable reason."""
         return ReplayFailed(detail=f"{type(error).__name__}: {error}")
+
+
+@contextmanager
+def unforeseen_refused() -> Iterator[None]:
+    """Raise what nobody foresaw inside as :class:`ReplayFailed`; errors of ours stay as they are.
+
+    Memory that runs out is no fault of the program, and passes.
+    """
+    try:
+        yield
+    except (PrunerError, MemoryError):
+        raise
+    except Exception as error:
+        raise ReplayFailed.of(error) from error
 
 
 class MissingExtra(PrunerError):

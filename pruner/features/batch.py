@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int64
 
 from pruner.arrays import Decisions, Ints, Mask
-from pruner.errors import ReplayFailed, UnsupportedProgram
+from pruner.errors import ReplayFailed, UnsupportedProgram, unforeseen_refused
 from pruner.features.columns import (
     DATAFLOW_COLUMNS,
     OFFICIAL_COLUMNS,
@@ -263,7 +263,7 @@ def featurize_steps(
     for group in groups:
         replayed = _Replayed(dag, group.skeleton, flags, dataflow, psa)
         for part in _chunks(group):
-            parts += replayed.programs(part)
+            parts += replayed.chunk(part)
         failures |= replayed.failures
     num = len(steps_list)
     nothing = ProgramFeatures.empty(
@@ -285,15 +285,21 @@ def featurize_nests(
 ) -> ProgramFeatures:
     """Features of ``num`` programs given as groups (numbers of programs, their nests).
 
-    Programs in no group, and those that ``failures`` names with a reason, are invalid.
+    Programs in no group, and those that ``failures`` names with a reason, are invalid, and so are
+    groups whose features cannot be computed.
     """
-    bad = np.array(sorted(failures), np.int64)
+    bad, refused = np.array(sorted(failures), np.int64), dict(failures)
     parts = []
     for rows, nests in groups:
         known = ~np.isin(rows, bad)
-        found = _of_nests(nests, workload, dataflow, psa=False, node_keys="unique")
-        parts.append((rows[known], found.take(known)))
-    nothing = ProgramFeatures.empty(num, workload=workload, dataflow=dataflow, failures=failures)
+        try:
+            with unforeseen_refused():
+                found = _of_nests(nests, workload, dataflow, psa=False, node_keys="unique")
+        except UnsupportedProgram as error:
+            refused |= dict.fromkeys(rows[known].tolist(), error.reason)
+        else:
+            parts.append((rows[known], found.take(known)))
+    nothing = ProgramFeatures.empty(num, workload=workload, dataflow=dataflow, failures=refused)
     return nothing.scatter(parts)
 
 
@@ -317,6 +323,11 @@ class _Replayed:
         self._dag, self._skeleton = dag, skeleton
         self._how = flags, dataflow, psa
         self._patience = _PATIENCE
+
+    def chunk(self, group: SkeletonGroup) -> list[tuple[Ints, ProgramFeatures]]:
+        """The same of programs that were not tried with those before: they may all be good."""
+        self._patience = _PATIENCE
+        return self.programs(group)
 
     def programs(self, group: SkeletonGroup) -> list[tuple[Ints, ProgramFeatures]]:
         """(rows, features) of the programs, in as few parts as possible."""

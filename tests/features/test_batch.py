@@ -88,6 +88,21 @@ def test_programs_that_all_fail_are_not_tried_one_by_one_for_ever(monkeypatch):
     assert len(tried) < 100
 
 
+def test_a_chunk_in_which_all_failed_says_nothing_of_the_next(monkeypatch):
+    """Of 64 a time: no program of the first chunk can be replayed, one of the second cannot."""
+
+    def failing(schedule):
+        split = schedule.at(1).relations[-1]
+        if np.any(np.equal(split.factor, 16)):
+            raise AssertionError("16")
+        return lower(schedule)
+
+    monkeypatch.setattr(batch, "lower", failing)
+    monkeypatch.setattr(batch, "_CHUNK", 64)
+    found = compute([relu(16)] * 64 + [relu(8)] * 63 + [relu(16)])
+    assert found.valid.tolist() == [False] * 64 + [True] * 63 + [False]
+
+
 def test_a_program_whose_log_contradicts_the_loop_it_splits_is_left_out():
     wrong = relu(16)
     wrong[1][3] = 2047

@@ -324,8 +324,11 @@ def reverse_compute_inline(tree: Tree, block: Block) -> None:
         read, written, shape = layout.reads[block], old_indices(layout, written), layout.shape
     values = [substitute_axes(iterator, written) for iterator in iterators_of(block, read)]
     for dimension, index in enumerate(read):
-        if isinstance(index, Axis) and block.iters[index.slot].extent != shape[dimension]:
-            producer.guards += ((values[index.slot], block.iters[index.slot].extent),)
+        if not isinstance(index, Axis):
+            continue
+        extent = block.iters[index.slot].extent
+        if not np.all(np.equal(extent, shape[dimension])):
+            producer.guards += ((values[index.slot], extent),)
 
     def rule(node: Expr) -> Expr:
         if isinstance(node, Load) and node.stage == producer.buffer:

@@ -7,6 +7,7 @@ tell them apart, and :func:`apply_groups` applies the trace to each kind by itse
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Int64
 
 from pruner.arrays import Decisions, IntLike, Ints, Mask
-from pruner.errors import UnsupportedProgram
+from pruner.errors import ReplayFailed, UnsupportedProgram
 from pruner.program.nests import WARP_LANES, Scope
 from pruner.program.tir import locations as places
 from pruner.program.tir import primitives
@@ -31,6 +32,7 @@ from pruner.program.tir.rfactor import rfactor
 from pruner.program.tir.tree import Block, Diverges, LoopNode, Tree, plain, uniform
 from pruner.program.tir.verify import WARP_EXECUTION
 
+logger = logging.getLogger(__name__)
 _FIRST_WRITE = (0, 1)  # attributes of TransformLayout: which buffer, BufferIndexType.WRITE
 
 
@@ -141,7 +143,8 @@ def location_options(
 ) -> tuple[Int64[np.ndarray, " location"], Bool[np.ndarray, "program location"]]:
     """Locations on offer at the ``sample_compute_location`` whose decision is ``slot``.
 
-    Returns int64 [L] locations and bool [N, L] where each is on offer.
+    Returns int64 [L] locations and bool [N, L] where each is on offer; no location is where the
+    program cannot be replayed, which :func:`apply_groups` tells of.
     """
     until, instruction = next((n, i) for n, i in enumerate(program.instructions) if i.slot == slot)
     found: list[tuple[Ints, dict[int, Mask | np.bool_]]] = []
@@ -154,6 +157,10 @@ def location_options(
             found.append((rows, places.allowed_locations(state.tree, block)))
         except Diverges as parts:
             pending += [rows[parts.values == value] for value in np.unique(parts.values)]
+        except MemoryError:
+            raise
+        except Exception as error:
+            logger.debug("%d programs have no location: %r", len(rows), error)
     locations = np.array(sorted({place for _, offers in found for place in offers}), np.int64)
     allowed = np.zeros((len(decisions), len(locations)), bool)
     for rows, offers in found:
@@ -370,4 +377,9 @@ def apply_groups(
             pending += [rows[found.values == value] for value in np.unique(found.values)]
         except UnsupportedProgram as error:
             refused |= dict.fromkeys(rows.tolist(), error.reason)
+        except MemoryError:
+            raise
+        except Exception as error:  # programs cost themselves, whatever nobody foresaw of them
+            refused |= dict.fromkeys(rows.tolist(), ReplayFailed.of(error).reason)
+            logger.debug("%d programs refused: %r", len(rows), error)
     return done, refused

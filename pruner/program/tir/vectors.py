@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -141,25 +140,30 @@ def _lane_form(value: Affine, lane: LoopVar) -> _LaneForm:
 def _depends_on_lane(block: Block, values: dict[int, Affine], lane: LoopVar) -> Mask | np.bool_:
     """Where a condition differs between the lanes of a vector."""
     out: Mask | np.bool_ = np.bool_(False)
-    bounds = (af.add(evaluate_index(i, values), af.const(b), -1) for i, b in block.guards)
-    calls = (n for n in walk(block.value) if isinstance(n, Call) and n.name == "if_then_else")
-    inside = chain.from_iterable(_differences(call.args[0], values) for call in calls)
-    for difference in chain(bounds, inside):
+    for index, bound in block.guards:
+        difference = af.add(evaluate_index(index, values), af.const(bound), -1)
         out = out | _sign_differs(difference, lane)
+    for node in walk(block.value):
+        if isinstance(node, Call) and node.name == "if_then_else":
+            out = out | _differs(node.args[0], values, lane)
     return out
 
 
-def _differences(condition: Expr, values: dict[int, Affine]) -> list[Affine]:
-    """``a - b`` for every comparison in a condition, one more for ``<=`` and ``>``."""
+def _differs(condition: Expr, values: dict[int, Affine], lane: LoopVar) -> Mask | np.bool_:
+    """Where a comparison in a condition may differ between the lanes of a vector."""
     match condition:
         case Binary(op=("and" | "or"), a=a, b=b):
-            return [*_differences(a, values), *_differences(b, values)]
+            return _differs(a, values, lane) | _differs(b, values, lane)
         case Not(a=a):
-            return _differences(a, values)
+            return _differs(a, values, lane)
         case Binary(op=("lt" | "le" | "gt" | "ge") as op, a=a, b=b):
             difference = af.add(evaluate_index(a, values), evaluate_index(b, values), -1)
             shift = -1 if op in ("le", "gt") else 0
-            return [af.add(difference, af.const(shift))]
+            return _sign_differs(af.add(difference, af.const(shift)), lane)
+        case Binary(op=("eq" | "ne"), a=a, b=b):
+            difference = af.add(evaluate_index(a, values), evaluate_index(b, values), -1)
+            form = _lane_form(difference, lane)
+            return ~form.even | np.not_equal(form.stride, 0)
         case _:
             raise UnsupportedProgram("condition", type(condition).__name__)
 

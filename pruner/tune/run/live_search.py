@@ -59,6 +59,11 @@ class DecisionSearch:
 
     def propose(self, num: int) -> list[Candidate]:
         """See :class:`LiveSearch`; what TVM refuses counts as a failure for the policy."""
+        found = self._proposed(num)
+        self._space.forget()  # other tasks may come first, and there may be hundreds
+        return found
+
+    def _proposed(self, num: int) -> list[Candidate]:
         pending = np.array(self._waiting, np.int64)
         for _ in range(_ATTEMPTS):
             try:

@@ -233,7 +233,7 @@ def open_spaces(
     """
     with phases.time("sample"):
         made = [_space(design, replay_only=replay_only) for design in designs]
-        spaces = [(space, reason) for space, reason in made if _has_programs(space)]
+        spaces = [(space, reason) for space, reason, has_programs in made if has_programs]
     empty = len(made) - len(spaces)
     if made and not spaces:
         raise PrunerError(f"{name}: no random program is legal on this target")
@@ -251,23 +251,34 @@ def open_spaces(
             f"{name}: {len(reasons)} of {len(spaces)} design spaces go through TVM's "
             f"replay, slowly and {how} ({', '.join(sorted(set(reasons)))})"
         )
-    return UnionSpace([s for s, _ in spaces], phases, analyzer)
+    union = UnionSpace([s for s, _ in spaces], phases, analyzer)
+    union.forget()
+    return union
 
 
-def _space(design: DesignSpace, *, replay_only: bool) -> tuple[LiveSpace, str]:
-    """The space of a design, and why it is the slow one."""
-    if replay_only:
-        return ReplaySpace(design), "spaces=replay"
-    try:
-        return BatchedSpace(design), ""
-    except UnsupportedProgram as error:
-        return ReplaySpace(design), str(error)
+def _space(design: DesignSpace, *, replay_only: bool) -> tuple[LiveSpace, str, bool]:
+    """The space of a design, why it is the slow one, and whether it has legal programs."""
+    reason = "spaces=replay"
+    if not replay_only:
+        try:
+            batched = BatchedSpace(design)
+            return batched, "", _has_programs(batched)
+        except UnsupportedProgram as error:
+            reason = str(error)
+    replayed = ReplaySpace(design)
+    return replayed, reason, _has_programs(replayed)
 
 
 def _has_programs(space: LiveSpace) -> bool:
-    """Whether some random program is legal; a space without any would end the run later."""
+    """Whether some random program is legal; a space without any would end the run later.
+
+    Raises:
+        UnsupportedProgram: a program that the engine cannot judge.
+    """
     try:
         space.sample(_PROBES, np.random.default_rng(0))
+    except UnsupportedProgram:
+        raise
     except PrunerError:
         return False
     return True

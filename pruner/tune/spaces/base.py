@@ -58,5 +58,8 @@ class LiveSpace(Protocol):
         """Score without a learned model, higher is better; minus infinity where illegal, NaN where
         a legal program cannot be told from others."""
 
+    def forget(self) -> None:
+        """A proposal is made: let go of what was kept to answer the same question again."""
+
     def instantiate(self, decisions: Decisions) -> list[Any | None]:
         """``tvm.s_tir.Schedule``s replayed and postprocessed by TVM; None where TVM refuses."""

@@ -99,6 +99,9 @@ class ReplaySpace:
             self._finished[key] = self._design.replay(decision, key % _MAX_SEED + 1)
         return self._finished[key]
 
+    def forget(self) -> None:
+        """Nothing: what it keeps is bounded, and dear to make again."""
+
     def features(self, decisions: Decisions, dataflow: DataflowKind = "paper") -> ProgramFeatures:
         """None: TVM's ``PerStoreFeature`` is another definition than the one models learn from."""
         num = len(decisions)

@@ -126,6 +126,11 @@ class UnionSpace:
                     out[row] = schedule
         return out
 
+    def forget(self) -> None:
+        """A proposal is made: the spaces let go of its programs."""
+        for space in self.spaces:
+            space.forget()
+
     def _parts(
         self, decisions: Decisions
     ) -> Iterator[tuple[LiveSpace, NDArray[np.intp], Decisions]]:

@@ -16,13 +16,13 @@ ROW, COLUMN = Axis(0), Axis(1)
 STRAIGHT, TURNED = (ROW, COLUMN), (COLUMN, ROW)
 
 
-def fetch(*, indices, bound=None, dtype="float16", step=LANES):
+def fetch(*, indices, bound=None, compared="lt", of=COLUMN, dtype="float16", step=LANES):
     """``b[i, j] = a[indices]`` of 64 x 64, where j is ``step x + lane`` with eight lanes."""
     i, x, lane = LoopVar("i", 64), LoopVar("x", 64 // step), LoopVar("lane", LANES)
     column = af.add(af.variable(lane), af.variable(x), step)
     value = Load(0, indices, dtype)
     if bound is not None:
-        inside = Binary("lt", COLUMN, Const(bound), "bool")
+        inside = Binary(compared, of, Const(bound), "bool")
         value = Call("if_then_else", (inside, value, Const(0.0, dtype)), dtype)
     block = Block(
         name="b",
@@ -50,6 +50,9 @@ def fetch(*, indices, bound=None, dtype="float16", step=LANES):
         ({"indices": STRAIGHT, "dtype": "float32"}, False),  # 8 x 4 bytes
         ({"indices": TURNED, "bound": 60}, True),  # lanes 56 to 63 part at 60: a loop
         ({"indices": TURNED, "bound": 56}, False),  # all lanes of a vector alike
+        ({"indices": TURNED, "bound": 60, "compared": "eq"}, True),  # one lane of a vector
+        ({"indices": TURNED, "bound": 60, "compared": "ne"}, True),
+        ({"indices": TURNED, "bound": 5, "compared": "eq", "of": ROW}, False),  # no lane in it
     ],
 )
 def test_vectors_are_narrow_enough(given, fits):

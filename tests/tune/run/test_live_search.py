@@ -80,6 +80,9 @@ class Space:
     def keys(self, decisions):
         return decisions @ np.array([1, 10, 100])
 
+    def forget(self):
+        self.forgotten = True
+
 
 class Silent:
     """A policy that only listens."""
@@ -120,8 +123,10 @@ def test_what_tvm_refuses_teaches_too():
             return np.array([[0, 4, 2]])
 
     failure_model = FailureModel(Refusing())
-    search = DecisionSearch(Refusing(), Proposing(), failure_model)
+    space = Refusing()
+    search = DecisionSearch(space, Proposing(), failure_model)
     assert search.propose(1) == []
+    assert space.forgotten  # nothing of a proposal is kept for the next
     assert search.refused == failure_model.failures > 0
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.arrays import Decisions
-from pruner.errors import PrunerError, UnsupportedProgram
+from pruner.arrays import Decisions, Verdicts
+from pruner.errors import PrunerError, UnsupportedProgram, unforeseen_refused
 from pruner.features.batch import ProgramFeatures, featurize_nests
 from pruner.features.dataflow import DataflowKind
 from pruner.models.analyzer.analyzer import Analyzer
@@ -58,13 +59,15 @@ class BatchedSpace:
             raise UnsupportedProgram("target", kind)
         if len(design.module.functions) != 1:
             raise UnsupportedProgram("functions", "one function is understood")
-        self.program = read_program(design)
+        with unforeseen_refused():
+            self.program = read_program(design)
         instructions, self.num_slots = self.program.instructions, self.program.num_slots
         self._workload = module_flags(design.module)
         self._last: tuple[Decisions, list[tuple[Rows, Tree]], dict[int, str]] | None = None
         self._limits = TirLimits.of_target(design.target) if kind == "cuda" else None
         self.keys = RowKeys(self.num_slots)
-        self._decisions = self._open_decisions(design.vector(design.trace))
+        with unforeseen_refused():
+            self._decisions = self._open_decisions(design.vector(design.trace))
         shares = mutators.GPU if kind == "cuda" else mutators.CPU
         self._threads = thread_ranges(instructions)
         self._mutators = mutators.Mutators(instructions, self._decisions, shares)
@@ -74,7 +77,8 @@ class BatchedSpace:
     def _probe(self, num: int) -> None:
         """Try some programs; a space with refusals is refused as a whole."""
         draws = self.sample_any(num, np.random.default_rng(0))
-        reasons = set(self.features(draws).failures.values()) - {_UNCERTAIN}
+        reasons = {*self.features(draws).failures.values(), *self._judged(draws)[1].values()}
+        reasons -= {_UNCERTAIN}
         if reasons:
             raise UnsupportedProgram(sorted(reasons)[0], "a random program of this space")
 
@@ -151,18 +155,24 @@ class BatchedSpace:
     def legal(self, decisions: Decisions) -> NDArray[np.bool_]:
         """Which rows TVM's postprocessors would accept; False where the engine refuses."""
         out = np.zeros(len(decisions), bool)
-        for rows, tree in self._trees(decisions)[0]:
-            out[rows] = self._accepted(tree)
+        for rows, _, good in self._judged(decisions)[0]:
+            out[rows] = good
         return out
 
     def features(self, decisions: Decisions, dataflow: DataflowKind = "paper") -> ProgramFeatures:
         """Statement and dataflow features; invalid where the engine refuses a row."""
         groups, refused = self._trees(decisions)
+        nests = []
         for rows, tree in groups:
             unsure = np.broadcast_to(tree.uncertain, len(rows))
             refused |= dict.fromkeys(rows[unsure].tolist(), _UNCERTAIN)
+            try:
+                with unforeseen_refused():
+                    nests.append((rows, lower(tree, self._lowering)))
+            except UnsupportedProgram as error:
+                refused |= dict.fromkeys(rows.tolist(), error.reason)
         return featurize_nests(
-            ((rows, lower(tree, self._lowering)) for rows, tree in groups),
+            nests,
             len(decisions),
             workload=self._workload,
             failures=refused,
@@ -172,11 +182,10 @@ class BatchedSpace:
     def draft_score(self, decisions: Decisions, analyzer: Analyzer) -> NDArray[np.float64]:
         """Scores without a learned model; minus infinity where illegal."""
         out = np.full(len(decisions), -np.inf)
-        for rows, tree in self._trees(decisions)[0]:
-            good = self._accepted(tree)
+        for rows, tree, good in self._judged(decisions)[0]:
             if good.any():
-                scores = analyzer.score_nests(lower(tree))
-                out[rows] = np.where(good, scores, -np.inf)
+                with suppress(UnsupportedProgram), unforeseen_refused():
+                    out[rows] = np.where(good, analyzer.score_nests(lower(tree)), -np.inf)
         return out
 
     def instantiate(self, decisions: Decisions) -> list[Any | None]:
@@ -206,6 +215,24 @@ class BatchedSpace:
             refused |= {row + start: reason for row, reason in bad.items()}
         self._last = (decisions.copy(), groups, refused)
         return groups, dict(refused)
+
+    def forget(self) -> None:
+        """Let go of the trees of the last question, which may be gigabytes."""
+        self._last = None
+
+    def _judged(
+        self, decisions: Decisions
+    ) -> tuple[list[tuple[Rows, Tree, Verdicts]], dict[int, str]]:
+        """Trees by rows with TVM's verdicts, and refusals of the replay or of the check."""
+        groups, refused = self._trees(decisions)
+        judged = []
+        for rows, tree in groups:
+            try:
+                with unforeseen_refused():
+                    judged.append((rows, tree, self._accepted(tree)))
+            except UnsupportedProgram as error:
+                refused |= dict.fromkeys(rows.tolist(), error.reason)
+        return judged, refused
 
     def _accepted(self, tree: Tree) -> NDArray[np.bool_]:
         certain = np.broadcast_to(~np.asarray(tree.uncertain), tree.num_programs)

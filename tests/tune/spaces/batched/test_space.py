@@ -5,8 +5,12 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from pruner.errors import UnsupportedProgram
 from pruner.features import STATEMENT_COLUMNS
+from pruner.models.analyzer.analyzer import load_analyzer
+from pruner.program.tir import trace
 from pruner.program.tir.lower import lower
+from tests.places import CONF
 from tests.tune import tir_truth as truth
 
 pytestmark = pytest.mark.tvm
@@ -233,3 +237,76 @@ def test_where_few_draws_are_legal_sampling_goes_on_drawing(tvm, monkeypatch):
     assert len(found) == 48
     assert len(np.unique(space.keys(found))) > 24
     assert space.legal(found).all()
+
+
+def test_a_space_with_an_unknown_instruction_is_refused_with_the_reason(tvm, monkeypatch):
+    monkeypatch.delitem(trace._HANDLERS, "ReverseComputeAt")
+    with pytest.raises(UnsupportedProgram, match="trace-instruction"):
+        spaces(tvm, "matmul", CUDA)
+
+
+@pytest.mark.parametrize(
+    ("raised", "reason"),
+    [(UnsupportedProgram("condition", "Call"), "condition"), (KeyError(7), "replay-error")],
+)
+def test_a_space_whose_programs_cannot_be_judged_goes_through_tvms_replay(
+    tvm, monkeypatch, raised, reason
+):
+    from pruner.tune.phases import Phases
+    from pruner.tune.run.setup import open_spaces
+    from pruner.tune.spaces.batched import space
+
+    def unknown(*_):
+        raise raised
+
+    monkeypatch.setattr(space, "verify_gpu_code", unknown)
+    told = []
+    found = open_spaces(
+        designs(tvm, "matmul", CUDA)[:1],
+        name="matmul", analyzer=None, learns=False, phases=Phases(), tell=told.append,
+    )  # fmt: skip
+    assert not found.can_draft
+    assert len(told) == 1
+    assert f"go through TVM's replay, slowly and without draft ({reason}" in told[0]
+
+
+def broken_handler(state, i, block, loop):
+    """Fails for programs whose first decision is 1, and gives them a tree of their own."""
+    if trace.uniform(np.equal(state.decision(0), 1)):
+        raise KeyError(block.name)
+    trace._reverse_compute_at(state, i, block, loop)
+
+
+def test_programs_that_fail_in_the_middle_of_a_run_cost_themselves(tvm, monkeypatch):
+    ((_, space), *_) = spaces(tvm, "matmul", CUDA)
+    draws = space.sample(40, np.random.default_rng(0))
+    bad = draws[:, 0] == 1
+    assert 0 < bad.sum() < 40
+    analyzer = load_analyzer(CONF, "a100")
+    scores = space.draft_score(draws, analyzer)
+    space.forget()
+    monkeypatch.setitem(trace._HANDLERS, "ReverseComputeAt", broken_handler)
+    np.testing.assert_array_equal(space.legal(draws), ~bad)
+    found = space.features(draws)
+    np.testing.assert_array_equal(found.valid, ~bad)
+    assert set(found.failures.values()) == {"replay-error"}
+    again = space.draft_score(draws, analyzer)
+    np.testing.assert_array_equal(again, np.where(bad, -np.inf, scores))
+
+
+@pytest.mark.parametrize("where", ["lower", "verify_gpu_code"])
+def test_so_do_those_that_fail_behind_the_replay(tvm, monkeypatch, where):
+    from pruner.tune.spaces.batched import space as module
+
+    ((_, space), *_) = spaces(tvm, "matmul", CUDA)
+    draws = space.sample(4, np.random.default_rng(0))
+
+    def failing(*_):
+        raise ValueError("no such loop")
+
+    monkeypatch.setattr(module, where, failing)
+    assert (space.draft_score(draws, load_analyzer(CONF, "a100")) == -np.inf).all()
+    if where == "lower":
+        assert space.features(draws).failures == dict.fromkeys(range(4), "replay-error")
+    else:
+        assert not space.legal(draws).any()

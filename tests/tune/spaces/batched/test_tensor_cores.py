@@ -66,6 +66,27 @@ def test_loops_buffers_and_verdicts_are_those_of_tvm(tvm, operator):
     assert compared == 4 * PROGRAMS
 
 
+def test_verdicts_of_fetches_whose_guard_is_an_equality(tvm):
+    """The dilated input of a transposed convolution is zero but where ``row mod stride == 0``."""
+    from pruner.tune.spaces.batched.space import BatchedSpace
+    from pruner.tune.spaces.design import design_spaces
+
+    te, topi = tvm.tvm.te, tvm.tvm.topi
+    image = te.placeholder((1, 64, 8, 8), "float16", name="image")
+    weight = te.placeholder((64, 64, 4, 4), "float16", name="weight")
+    out = topi.nn.conv2d_transpose_nchw(image, weight, (2, 2), (1, 1), "float16", (0, 0))
+    module = tvm.tvm.IRModule({"main": te.create_prim_func([image, weight, out])})
+    rng, ours, theirs = np.random.default_rng(0), [], []
+    for design in design_spaces(module, tvm.tvm.target.Target("nvidia/nvidia-a100")):
+        space = BatchedSpace(design)
+        draws = np.concatenate([space.sample_any(16, rng), space.sample(16, rng)])
+        theirs += [truth.replayed(tvm, design, row)[1] for row in draws]
+        ours += space.legal(draws).tolist()
+    assert 0 < sum(theirs) < len(theirs)
+    # where lanes lie inside quotients of the window's indices a few differ
+    assert np.mean(np.equal(ours, theirs)) > 0.95
+
+
 def test_the_program_of_tvms_own_test(tvm):
     """128^3 with relu of test_meta_schedule_schedule_rule_mlt_tc.py, of float16 results.
 

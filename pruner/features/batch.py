@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int64
 
 from pruner.arrays import Decisions, Ints, Mask
-from pruner.errors import ReplayFailed, UnsupportedProgram, unforeseen_refused
+from pruner.errors import UnsupportedProgram, unforeseen_refused
 from pruner.features.columns import (
     DATAFLOW_COLUMNS,
     OFFICIAL_COLUMNS,
@@ -29,12 +29,12 @@ from pruner.program.dag.task_index import TaskIndex, find_dag
 from pruner.program.nests import LoopNests
 from pruner.program.te.apply import apply
 from pruner.program.te.lower import lower
+from pruner.program.te.replay import Replay
 from pruner.program.te.skeleton import SkeletonGroup, group_programs
 from pruner.program.te.steps import Primitive
 
 logger = logging.getLogger(__name__)
 _CHUNK = 4096  # programs at once: enough to pay for Python, few enough for the caches
-_PATIENCE = 32  # programs of one skeleton that fail one after the other before the others do, too
 
 WorkloadFlags = Float32[np.ndarray, " flag"]
 
@@ -233,7 +233,7 @@ def featurize_vectors(
     nothing = ProgramFeatures.empty(len(decisions), workload=flags, dataflow=dataflow, psa=psa)
     parts = [
         (some.rows, _of_nests(lower(apply(dag, skeleton, some.decisions)), flags, dataflow, psa))
-        for some in _chunks(group)
+        for some in group.chunks(_CHUNK)
     ]
     return replace(nothing.scatter(parts), tokens=primitive_tokens([group], len(decisions)))
 
@@ -261,10 +261,9 @@ def featurize_steps(
     flags = workload_flags(dag)
     parts: list[tuple[Ints, ProgramFeatures]] = []
     for group in groups:
-        replayed = _Replayed(dag, group.skeleton, flags, dataflow, psa)
-        for part in _chunks(group):
-            parts += replayed.chunk(part)
-        failures |= replayed.failures
+        replay = Replay(dag, group.skeleton, lambda nests: _of_nests(nests, flags, dataflow, psa))
+        parts += replay.chunks(group, _CHUNK)
+        failures |= replay.failures
     num = len(steps_list)
     nothing = ProgramFeatures.empty(
         num, workload=flags, dataflow=dataflow, failures=failures, psa=psa
@@ -301,72 +300,6 @@ def featurize_nests(
             parts.append((rows[known], found.take(known)))
     nothing = ProgramFeatures.empty(num, workload=workload, dataflow=dataflow, failures=refused)
     return nothing.scatter(parts)
-
-
-def _chunks(group: SkeletonGroup) -> Iterable[SkeletonGroup]:
-    for start in range(0, len(group.rows), _CHUNK):
-        yield group.select(slice(start, start + _CHUNK))
-
-
-class _Replayed:
-    """Replays the programs of one skeleton; those that cannot be are `failures`, by row."""
-
-    def __init__(
-        self,
-        dag: ComputeDAG,
-        skeleton: tuple[Primitive, ...],
-        flags: WorkloadFlags,
-        dataflow: DataflowKind,
-        psa: bool,
-    ) -> None:
-        self.failures: dict[int, str] = {}
-        self._dag, self._skeleton = dag, skeleton
-        self._how = flags, dataflow, psa
-        self._patience = _PATIENCE
-
-    def chunk(self, group: SkeletonGroup) -> list[tuple[Ints, ProgramFeatures]]:
-        """The same of programs that were not tried with those before: they may all be good."""
-        self._patience = _PATIENCE
-        return self.programs(group)
-
-    def programs(self, group: SkeletonGroup) -> list[tuple[Ints, ProgramFeatures]]:
-        """(rows, features) of the programs, in as few parts as possible."""
-        if not len(group.rows):
-            return []
-        try:
-            schedule = apply(self._dag, self._skeleton, group.decisions, group.extents)
-            wrong = np.broadcast_to(schedule.contradicted, len(group.rows))
-            if wrong.any():
-                self._fail(group.rows[wrong], UnsupportedProgram("contradicting-extent"))
-                return self.programs(replace(group.select(~wrong), extents=None))
-            found = _of_nests(lower(schedule), *self._how)
-            self._patience = _PATIENCE
-            return [(group.rows, found)]
-        except ReplayFailed as error:
-            return self._divided(group, error)
-        except UnsupportedProgram as error:
-            self._fail(group.rows, error)
-            return []
-        except MemoryError:
-            raise
-        except Exception as error:  # one program costs itself, whatever its steps say
-            return self._divided(group, ReplayFailed.of(error))
-
-    def _divided(
-        self, group: SkeletonGroup, error: ReplayFailed
-    ) -> list[tuple[Ints, ProgramFeatures]]:
-        """Each half by itself, down to the programs at fault."""
-        num = len(group.rows)
-        if num > 1 and self._patience:
-            halves = group.select(slice(0, num // 2)), group.select(slice(num // 2, num))
-            return [part for half in halves for part in self.programs(half)]
-        self._patience -= num == 1
-        self._fail(group.rows, error)
-        return []
-
-    def _fail(self, rows: Ints, error: UnsupportedProgram) -> None:
-        self.failures |= dict.fromkeys(rows.tolist(), error.reason)
-        logger.debug("%d programs not featurised: %s", len(rows), error)
 
 
 def _of_nests(

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from pruner.arrays import Scores
-from pruner.errors import PrunerError, UnsupportedProgram
+from pruner.errors import PrunerError
 from pruner.features.symbols.cpu import cpu_symbols
 from pruner.features.symbols.gpu import gpu_symbols
 from pruner.features.symbols.table import Symbols
@@ -21,8 +21,7 @@ from pruner.models.analyzer.paper import PaperSwitches, paper_latency_s
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.device import CpuDevice, Device, GpuDevice, load_device
 from pruner.program.nests import LoopNests
-from pruner.program.te.apply import apply
-from pruner.program.te.lower import lower
+from pruner.program.te.replay import Replay
 from pruner.program.te.skeleton import group_programs
 
 Form = Literal["paper", "hardware"]
@@ -74,18 +73,17 @@ class Analyzer(ABC):
     def score_steps(self, dag: ComputeDAG, steps: Sequence[list[list[Any]]]) -> Scores:
         """Scores of Ansor step lists of one task, whose programs are taken to fit the device.
 
-        Minus infinity where the engine cannot replay a skeleton.
+        Minus infinity where the engine cannot replay a program.
         """
         out = np.full(len(steps), -np.inf)
         for group in group_programs(steps)[0]:
-            for start in range(0, len(group.rows), _CHUNK):
-                rows = slice(start, start + _CHUNK)
-                try:
-                    nests = lower(apply(dag, group.skeleton, group.decisions[rows]))
-                except UnsupportedProgram:
-                    continue
-                out[group.rows[rows]] = -np.log(self.latency_s(self.symbols(nests)))
+            replay = Replay(dag, group.skeleton, self._unlimited)
+            for rows, scores in replay.chunks(group, _CHUNK):
+                out[rows] = scores
         return out
+
+    def _unlimited(self, nests: LoopNests) -> Scores:
+        return -np.log(self.latency_s(self.symbols(nests)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 from jaxtyping import Float
 
+from pruner.arrays import Scores
 from pruner.errors import PrunerError
 from pruner.features.statement.analysis import analyse_stores
 from pruner.features.symbols.official import official_symbols
@@ -16,8 +17,8 @@ from pruner.models.analyzer.official import OfficialSwitches, official_latency_m
 from pruner.models.model import Model
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.device import Device, GpuDevice
-from pruner.program.te.apply import apply
-from pruner.program.te.lower import lower
+from pruner.program.nests import LoopNests
+from pruner.program.te.replay import Replay
 from pruner.program.te.skeleton import group_programs
 
 AnyForm = Literal["official"] | Form
@@ -83,11 +84,16 @@ class OfficialAnalyzer:
     def score_steps(
         self, dag: ComputeDAG, steps: Sequence[list[list[Any]]]
     ) -> Float[np.ndarray, " program"]:
-        """``-log(milliseconds)`` of Ansor step lists of one task; minus infinity: not readable."""
+        """``-log(milliseconds)`` of Ansor step lists of one task; minus infinity: not replayed."""
         switches = OfficialSwitches.without(self.without) if self.without else None
+
+        def latency_ms(nests: LoopNests) -> Scores:
+            symbols = official_symbols(nests, analyse_stores(nests))
+            return official_latency_ms(symbols, self.device, switches)
+
         score = np.full(len(steps), -np.inf)
         for group in group_programs(steps)[0]:
-            nests = lower(apply(dag, group.skeleton, group.decisions))
-            symbols = official_symbols(nests, analyse_stores(nests))
-            score[group.rows] = -np.log(official_latency_ms(symbols, self.device, switches))
+            replay = Replay(dag, group.skeleton, latency_ms)
+            for rows, found in replay.chunks(group, len(group.rows)):
+                score[rows] = -np.log(found)
         return score

@@ -10,6 +10,7 @@ The mirror image of :mod:`pruner.program.tir`; files of the same name do the sam
 * ``bounds``: how large loops and buffers are (``tir/regions``, ``tir/places``)
 * ``lower``: :func:`~lower.lower`, from the schedule to :class:`~pruner.program.nests.LoopNests`
   (``tir/lower``)
+* ``replay``: :class:`~replay.Replay`, both for many programs of which some may be at fault
 * ``fusion``: which operators a record has fused, told by its steps
 
 There is no ``verify``: records are of programs that were measured.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +32,11 @@ class SkeletonGroup:
         return replace(
             self, rows=self.rows[chosen], decisions=self.decisions[chosen], extents=extents
         )
+
+    def chunks(self, size: int) -> Iterator[SkeletonGroup]:
+        """The group in parts of at most `size` programs."""
+        for start in range(0, len(self.rows), size):
+            yield self.select(slice(start, start + size))
 
 
 class _Template:

@@ -12,6 +12,7 @@ from pruner.models.analyzer.calibrate import FREE, Sample, calibrate
 from pruner.models.analyzer.constants import load_constants, save_constants
 from pruner.models.analyzer.cpu import CpuRates, CpuSwitches
 from pruner.program.device import device_from_mapping
+from pruner.program.te import replay
 from pruner.program.te.apply import apply
 from pruner.program.te.lower import lower
 from pruner.program.te.skeleton import group_programs
@@ -89,6 +90,27 @@ def test_a_register_tile_beats_a_plain_loop_and_a_tile_beyond_the_registers():
     beyond = tiled_steps(N, (2, 1, 32), (2, 1, 64), 4, unroll=512)
     scores = cpu().score_steps(matmul_dag(N, N, N), [tile, plain, beyond])
     assert scores[0] > scores[2] > scores[1]
+
+
+def test_a_damaged_record_costs_its_own_score_only(monkeypatch):
+    """One that the engine stumbles over, and one that contradicts the loop it splits."""
+    rng, dag = np.random.default_rng(0), matmul_dag(N, N, N)
+    steps = tilings(rng, 20)
+    whole = cpu().score_steps(dag, steps)
+    worst, best = int(np.argmin(whole)), int(np.argmax(whole))
+    split = next(step for step in steps[best] if step[0] == "SP")
+    split[3] = N + 1
+
+    def failing(schedule):
+        symbols = cpu().symbols(lower(schedule))
+        if -np.log(cpu().latency_s(symbols)).min() == whole[worst]:
+            raise AssertionError("the worst")
+        return lower(schedule)
+
+    monkeypatch.setattr(replay, "lower", failing)
+    found = cpu().score_steps(dag, steps)
+    bad = np.isin(np.arange(20), (best, worst))
+    np.testing.assert_array_equal(found, np.where(bad, -np.inf, whole))
 
 
 @pytest.mark.parametrize("name", ["cpu-avx512", "v100"])

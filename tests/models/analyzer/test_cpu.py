@@ -103,14 +103,14 @@ def test_a_damaged_record_costs_its_own_score_only(monkeypatch):
 
     def failing(schedule):
         symbols = cpu().symbols(lower(schedule))
-        if -np.log(cpu().latency_s(symbols)).min() == whole[worst]:
+        if np.isclose(-np.log(cpu().latency_s(symbols)), whole[worst]).any():
             raise AssertionError("the worst")
         return lower(schedule)
 
     monkeypatch.setattr(replay, "lower", failing)
     found = cpu().score_steps(dag, steps)
     bad = np.isin(np.arange(20), (best, worst))
-    np.testing.assert_array_equal(found, np.where(bad, -np.inf, whole))
+    np.testing.assert_allclose(found, np.where(bad, -np.inf, whole))
 
 
 @pytest.mark.parametrize("name", ["cpu-avx512", "v100"])

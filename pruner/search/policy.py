@@ -263,9 +263,7 @@ class DraftThenVerify:
     ) -> ScoreFunction | None:
         """What verifies: the learned score, minus infinity for what the draft says is illegal.
 
-        With a prior (ours: a model that has seen a few dozen programs orders them worse than the
-        analyzer does) learned and drafted standard scores, the draft's weighing ``prior / (prior +
-        measured)``, where failures do not count. None: nothing to verify with yet.
+        With a prior both count: see :func:`weighed`. None: nothing to verify with yet.
         """
         prior = self._settings.prior
         if draft is None or model is draft:
@@ -274,9 +272,7 @@ class DraftThenVerify:
             return draft if self._settings.draft_leads else None
         if not prior:
             return guard(model, draft)
-        weight = prior / (prior + np.isfinite(self._history.all()[1]).sum())
-        learned, drafted = standard(model, seen), standard(draft, seen)
-        return lambda wanted: (1 - weight) * learned(wanted) + weight * drafted(wanted)
+        return weighed(model, draft, seen, prior=prior, latency_s=self._history.all()[1])
 
     def _verified(
         self, judge: ScoreFunction, population: Decisions, num: int, seen: Keys
@@ -291,6 +287,27 @@ class DraftThenVerify:
 def accepted(score: ScoreFunction | None, decisions: Decisions) -> Decisions:
     """The vectors whose score is finite; all of them without a score."""
     return decisions if score is None else decisions[np.isfinite(score(decisions))]
+
+
+def weighed(
+    model: ScoreFunction,
+    draft: ScoreFunction,
+    seen: Decisions,
+    *,
+    prior: float,
+    latency_s: NDArray[np.float64],
+) -> ScoreFunction:
+    """Standard scores (of `seen`), the draft's weighing ``prior / (prior + measured)``.
+
+    Ours: a model that has seen a few dozen programs orders them worse than the analyzer does.
+    `latency_s` of what was measured, where failures do not count.
+    """
+    measured = np.isfinite(latency_s).sum()
+    learned, drafted = standard(model, seen), standard(draft, seen)
+    if not measured:  # and nothing times minus infinity is no score
+        return drafted
+    weight = prior / (prior + measured)
+    return lambda wanted: (1 - weight) * learned(wanted) + weight * drafted(wanted)
 
 
 def standard(score: ScoreFunction, seen: Decisions) -> ScoreFunction:

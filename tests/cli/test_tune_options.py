@@ -121,6 +121,9 @@ def test_a_checkpoint_that_reads_primitives_is_refused_by_name(tmp_path):
         (["measure.cv_limit=0.1"], "measure.repeats=6"),
         (["policy=ansor_tvm", "measure.cv_limit=0.1", "measure.repeats=6"], "measure.cv_limit=0.1"),
         (["policy=ansor_tvm", "compile_only=true"], "compile_only=True"),
+        (["policy=ansor_tvm", "budget.seconds=9"], "budget.seconds=9"),
+        (["policy=ansor_tvm", "budget.patience=3"], "budget.patience=3"),
+        (["policy=ansor_tvm", "warm_start=[a,b]"], "warm_start=a,b"),
         (["runner=rpc", "runner.key=board", "target=host"], "name the device"),
     ],
 )

@@ -8,7 +8,13 @@ from pruner.search.explorer import ExplorerSettings, Memoised, ScoreFunction, ex
 from pruner.search.offline.pool import Clock, PoolMeasurer, PoolSpace
 from pruner.search.offline.recorded import table
 from pruner.search.offline.session import run_session
-from pruner.search.policy import DraftThenVerify, Measurements, RandomPolicy, RoundSettings
+from pruner.search.policy import (
+    DraftThenVerify,
+    Measurements,
+    RandomPolicy,
+    RoundSettings,
+    weighed,
+)
 from tests.search.tile_space import NUM_SLOTS, TileScore, TileSpace
 
 SMALL = ExplorerSettings(population=256, generations=4, keep=64)
@@ -153,6 +159,18 @@ def test_the_draft_counts_like_as_many_measurements_as_its_prior(prior, trials, 
     policy.observe(Measurements(decisions=middle, latency_s=latency_s))
     proposed = policy.propose(5)[:, 0]
     assert abs(proposed - best).max() < 15
+
+
+def test_before_a_measurement_the_draft_judges_what_the_model_refuses_too():
+    def up(decisions):
+        return decisions[:, 0].astype(float)
+
+    def refuse(decisions):
+        return np.full(len(decisions), -np.inf)
+
+    seen, failed = np.arange(3)[:, None], np.full(4, np.inf)
+    score = weighed(refuse, up, seen, prior=30, latency_s=failed)(seen)
+    np.testing.assert_allclose(score, [-(1.5**0.5), 0, 1.5**0.5])
 
 
 @pytest.mark.parametrize("draft_leads", [True, False])

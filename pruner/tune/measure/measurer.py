@@ -142,6 +142,7 @@ class Measurer:
         self._runs, self._references = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
         self._folder = Path(tempfile.mkdtemp(prefix="pruner-build-"))
         self._number = 0
+        self._begun: list[Future[str | None]] = []  # references, some of them at work
 
     def __enter__(self) -> Measurer:
         """Start the workers before the clock matters."""
@@ -199,30 +200,50 @@ class Measurer:
             with self._phases.time("build"):
                 for job in batch.jobs:
                     _wait(job.built, stopped)
+            self._wait_for_references(stopped)
         for position, job in enumerate(batch.jobs):
             with self._phases.time("build"):
                 _wait(job.built, stopped)
             if stopped():
-                for left in batch.jobs:
-                    left.built.cancel()
+                batch.cancel()
                 return
             outcome = self._outcome(job)
             if check is not None and outcome.error is None and accept(position, outcome):
                 outcome = self._checked(job, outcome, check)
+            if outcome.error is not None and stopped():
+                batch.cancel()  # what asks us to end may have ended the program, too
+                return
             Path(job.path).unlink(missing_ok=True)
             yield position, outcome
 
-    def build_only(self, candidates: Sequence[Candidate], arguments: Arguments) -> list[Outcome]:
-        """Compile without running: an outcome without costs, or why it could not be built."""
-        jobs = [self._begin(candidate, arguments, run=False) for candidate in candidates]
+    def _wait_for_references(self, stopped: Callable[[], bool] = never) -> None:
+        """They run on the cores that programs are timed on."""
         with self._phases.time("build"):
-            replies = [job.built.result() for job in jobs]
-        return [
-            Outcome(build_s=r.seconds)
-            if r.error is None
-            else _failure("build", r, build_s=r.seconds)
-            for r in replies
-        ]
+            for reference in self._begun:
+                _wait(reference, stopped)
+        self._begun = [reference for reference in self._begun if not reference.done()]
+
+    def build_only(
+        self,
+        candidates: Sequence[Candidate],
+        arguments: Arguments,
+        stopped: Callable[[], bool] = never,
+    ) -> list[Outcome]:
+        """Compile without running: an outcome without costs, or why it could not be built; the
+        last ones missing once `stopped` says so."""
+        batch = Batch([self._begin(candidate, arguments, run=False) for candidate in candidates])
+        found = list[Outcome]()
+        for job in batch.jobs:
+            with self._phases.time("build"):
+                _wait(job.built, stopped)
+            if stopped():
+                batch.cancel()
+                break
+            reply = job.built.result()
+            failed = reply.error is not None
+            built = Outcome(build_s=reply.seconds)
+            found.append(_failure("build", reply, build_s=reply.seconds) if failed else built)
+        return found
 
     def _outcome(self, job: _Job) -> Outcome:
         with self._phases.time("build"):
@@ -265,7 +286,9 @@ class Measurer:
         """The same while others explore."""
         text = importlib.import_module("tvm").ir.save_json(module)
         library = self._new_library()
-        return self._references.submit(self._reference, text, arguments, path, library)
+        begun = self._references.submit(self._reference, text, arguments, path, library)
+        self._begun.append(begun)
+        return begun
 
     def _reference(self, text: str, arguments: Arguments, path: Path, library: str) -> str | None:
         host = json.dumps({"kind": "llvm"})
@@ -285,6 +308,8 @@ class Measurer:
         path = self._new_library()
         if self.export(module, Path(path)) is not None:
             return None
+        if self.alone:
+            self._wait_for_references()
         once = Timing(number=1, repeats=1, min_repeat_ms=0)
         where = self._platform.device, arguments, once, self._platform.address
         with self._phases.time("run"):
@@ -323,7 +348,7 @@ class _Job:
     ran: Future[Reply] | None = None
 
 
-def _wait(future: Future[Reply], stopped: Callable[[], bool]) -> None:
+def _wait(future: Future[Any], stopped: Callable[[], bool]) -> None:
     """Until it is done, or nobody wants it any more."""
     while not stopped():
         try:
@@ -338,6 +363,11 @@ class Batch:
     """Candidates on their way through the builders."""
 
     jobs: list[_Job]
+
+    def cancel(self) -> None:
+        """Begin no more builds."""
+        for job in self.jobs:
+            job.built.cancel()
 
 
 def _failure(stage: str, reply: Reply, *, build_s: float, run_s: float = 0.0) -> Outcome:

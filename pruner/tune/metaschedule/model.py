@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pruner.errors import PrunerError
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.search.explorer import ScoreFunction
-from pruner.search.policy import guard, standard
+from pruner.search.policy import guard, standard, weighed
 from pruner.tune.metaschedule.results import outcomes
 from pruner.tune.metaschedule.session import Session
 from pruner.tune.metaschedule.task import Task, identity
@@ -88,14 +88,12 @@ class TaskScores:
 
     def _standardised(self, seen: NDArray[np.int64]) -> ScoreFunction:
         """Drafted and learned score as the policy weighs them, in standard deviations of `seen`."""
-        drafted = standard(self._space.draft_score, seen)
-        if self._learned is None:
-            return drafted
+        learned, draft = self._learned, self._space.draft_score
+        if learned is None:
+            return standard(draft, seen)
         if not self._prior:
-            return standard(guard(self._learned, self._space.draft_score), seen)
-        learned = standard(self._learned, seen)
-        weight = self._prior / (self._prior + np.isfinite(self._latency_s).sum())
-        return lambda wanted: (1 - weight) * learned(wanted) + weight * drafted(wanted)
+            return standard(guard(learned, draft), seen)
+        return weighed(learned, draft, seen, prior=self._prior, latency_s=self._latency_s)
 
 
 @_derived_object

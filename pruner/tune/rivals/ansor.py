@@ -42,10 +42,9 @@ class Ansor(RivalProcess):
         if min(self.population, self.generations) < 1:
             raise PrunerError("policy=ansor_tvm: population and generations must be at least 1")
 
-    def check(self, measure: MeasureSettings, *, compile_only: bool) -> None:
-        """Ansor's own process measures, and by its own rule."""
-        refused = {"compile_only": compile_only, "measure.cv_limit": measure.timing.cv_limit}
-        for option, value in refused.items():
+    def check(self, measure: MeasureSettings, asked: Mapping[str, Any]) -> None:
+        """Ansor's own process measures, by its own rule, and ends after so many trials."""
+        for option, value in {**asked, "measure.cv_limit": measure.timing.cv_limit}.items():
             if value:
                 raise PrunerError(
                     f"{option}={value}: policy=ansor_tvm cannot do that; leave it out"
@@ -61,6 +60,7 @@ class Ansor(RivalProcess):
         seed: int,
         folder: Path,
         report: Callable[[Trial], None],
+        interrupted: Callable[[], bool],
     ) -> Mapping[str, float]:
         """See :class:`pruner.tune.rivals.rival.RivalProcess`; it takes one named operator."""
         if len(workloads) != 1:
@@ -74,6 +74,7 @@ class Ansor(RivalProcess):
             seed=seed,
             folder=folder,
             report=report,
+            interrupted=interrupted,
         )
 
 
@@ -87,6 +88,7 @@ def tune_with_ansor(
     seed: int,
     folder: Path,
     report: Callable[[Trial], None],
+    interrupted: Callable[[], bool],
 ) -> dict[str, float]:
     """Run the search to the end of the budget (trials in all, of a batch); seconds of every phase.
 
@@ -125,7 +127,7 @@ def tune_with_ansor(
         "num_warmup_samples": policy.num_warmup_samples,
         **{k: v for k, v in asdict(settings.timing).items() if k != "priority"},
     }
-    _follow(python, spec, platform, folder, report)
+    _follow(python, spec, platform, folder, report, interrupted)
     return _seconds(folder, time.time() - start + earlier)
 
 
@@ -135,8 +137,9 @@ def _follow(
     platform: Platform,
     folder: Path,
     report: Callable[[Trial], None],
+    interrupted: Callable[[], bool],
 ) -> None:
-    """Run the child and tell each new line of its journal."""
+    """Run the child and tell each new line of its journal; ends it when that is asked for."""
     told = len(read_trials(folder / JOURNAL_FILE))
     command = [str(python), "-m", "pruner.tune.rivals.ansor_child", json.dumps(spec)]
     environment = child_environment(platform.cores)
@@ -147,7 +150,7 @@ def _follow(
         try:
             running = True
             while running:
-                running = child.poll() is None
+                running = child.poll() is None and not interrupted()
                 time.sleep(_POLL_S)
                 journal = folder / JOURNAL_FILE
                 text = journal.read_bytes() if journal.is_file() else b""
@@ -158,7 +161,7 @@ def _follow(
         finally:
             child.kill()
             child.wait()
-    if child.returncode != 0:
+    if child.returncode != 0 and not interrupted():
         raise PrunerError(f"Ansor ended with status {child.returncode}; see {folder / 'ansor.log'}")
 
 

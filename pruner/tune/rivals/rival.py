@@ -44,8 +44,11 @@ class RivalProcess(ABC):
     takes_model: ClassVar[bool] = False
 
     @abstractmethod
-    def check(self, measure: MeasureSettings, *, compile_only: bool) -> None:
-        """Raise `PrunerError` for an option that it cannot follow."""
+    def check(self, measure: MeasureSettings, asked: Mapping[str, Any]) -> None:
+        """Raise `PrunerError` for an option that it cannot follow.
+
+        `asked` are options of the run by name; what is false, None or empty was not asked for.
+        """
 
     @abstractmethod
     def run(
@@ -58,8 +61,10 @@ class RivalProcess(ABC):
         seed: int,
         folder: Path,
         report: Callable[[Trial], None],
+        interrupted: Callable[[], bool],
     ) -> Mapping[str, float]:
-        """Spend the budget and write the journal of `folder`; seconds of every phase.
+        """Spend the budget, or what of it there is before the run is asked to end, and write the
+        journal of `folder`; seconds of every phase.
 
         Raises:
             PrunerError: workloads or a platform that it cannot tune.

@@ -62,4 +62,4 @@ def has_settled(latency_s: Sequence[float], rounds: int | None, tolerance: float
     if rounds is None or len(latency_s) <= rounds:
         return False
     before_s = latency_s[-1 - rounds]
-    return before_s - latency_s[-1] < tolerance * before_s
+    return abs(before_s - latency_s[-1]) < tolerance * before_s

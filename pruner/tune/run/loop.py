@@ -156,10 +156,7 @@ class TuningRun:
 
     def _stopped(self) -> bool:
         """Whether it was asked to end, or its time is over."""
-        limit_s = self._budget.seconds
-        return self._context.interrupted() or (
-            limit_s is not None and self._phases.elapsed_s >= limit_s
-        )
+        return self._context.is_over(self._budget.seconds)
 
     def _raise_if_stopped(self) -> None:
         if self._stopped():
@@ -347,6 +344,8 @@ class TuningRun:
                 "best_s": [task.best_s for task in self.tasks],
                 "exhausted": [task.exhausted for task in self.tasks],
                 "alone": [task.alone for task in self.tasks],
+                "estimates_s": self._estimates_s,
+                "pace_s": self._pace_s,
                 "seconds": self._phases.seconds(),
             }
         )
@@ -367,6 +366,8 @@ class TuningRun:
         for task, *values in zip(self.tasks, *kept, strict=True):
             task.made, task.best_s, task.exhausted, task.alone = values
         self._prepared.shared = state["model"]
+        self._estimates_s = state.get("estimates_s", [])  # older versions kept neither
+        self._pace_s = state.get("pace_s")
         for number, index, places in state["waiting"]:
             search = self.tasks[index].search
             candidates = [search.restore(space, np.array(row)) for space, row in places]

@@ -127,7 +127,13 @@ class TuneOptions:
         """Raises `PrunerError` for options that contradict each other."""
         check_order(self.order)
         if isinstance(self.policy, RivalProcess):
-            self.policy.check(self.measure, compile_only=self.compile_only)
+            asked = {
+                "compile_only": self.compile_only,
+                "budget.seconds": self.budget.seconds,
+                "budget.patience": self.budget.patience,
+                "warm_start": ",".join(map(str, self.warm_start)),
+            }
+            self.policy.check(self.measure, asked)
         if self.make_model is not None and not self.policy.takes_model:
             raise PrunerError(
                 f"{type(self.policy).__name__}: this policy takes no learned model; leave it out"
@@ -147,6 +153,10 @@ class RunContext:
     folder: Path
     tell: Tell
     interrupted: Callable[[], bool] = never
+
+    def is_over(self, limit_s: float | None) -> bool:
+        """Whether the run was asked to end, or its time (None: any) is spent."""
+        return self.interrupted() or (limit_s is not None and self.phases.elapsed_s >= limit_s)
 
 
 def platform_analyzer(platform: Platform) -> Analyzer:

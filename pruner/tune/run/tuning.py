@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def tune(
     tasks = [workloads] if isinstance(workloads, Workload) else list(workloads)
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(options.policy, RivalProcess):
-        return _in_its_own_process(options.policy, tasks, options, folder, report)
+        return _in_its_own_process(options.policy, tasks, options, folder, report, interrupted)
     work_dir = options.work_dir or folder
     work_dir.mkdir(parents=True, exist_ok=True)
     phases, database = Phases(), Database(None if options.compile_only else work_dir)
@@ -166,13 +167,17 @@ def _compile(tasks: Sequence[LiveTask], options: TuneOptions, context: RunContex
     """Build what each task's search proposes first; nothing runs, nothing is learned.
 
     The journal says what was chosen and whether it compiles; ``candidates/`` holds the programs.
+    Ends early once the run is asked to, or its time is spent.
     """
     journal = Journal(context.folder / JOURNAL_FILE)
     done, share = 0, -(-options.budget.trials // len(tasks))
+    is_over = partial(context.is_over, options.budget.seconds)
     for number, task in enumerate(tasks, start=1):
+        if is_over():
+            break
         candidates = task.search.propose(min(share, options.budget.trials - done))
-        outcomes = context.measurer.build_only(candidates, task.arguments)
-        for position, (candidate, outcome) in enumerate(zip(candidates, outcomes, strict=True)):
+        outcomes = context.measurer.build_only(candidates, task.arguments, is_over)
+        for position, (candidate, outcome) in enumerate(zip(candidates, outcomes, strict=False)):
             done += 1
             row = _compiled(candidate, outcome, context.phases.elapsed_s)
             text = context.folder / CANDIDATES / f"{done}.py"
@@ -181,7 +186,7 @@ def _compile(tasks: Sequence[LiveTask], options: TuneOptions, context: RunContex
             journal.append(
                 Trial(task=task.workload.name, trial=done, batch=number, position=position, **row)
             )
-        context.tell(f"{task.workload.name}: {len(candidates)} programs compiled")
+        context.tell(f"{task.workload.name}: {len(outcomes)} programs compiled")
     journal.close()
 
 
@@ -206,6 +211,7 @@ def _in_its_own_process(
     options: TuneOptions,
     folder: Path,
     report: OnBatch,
+    interrupted: Callable[[], bool],
 ) -> Tuned:
     best_s, budget = float("inf"), options.budget
 
@@ -224,6 +230,7 @@ def _in_its_own_process(
         seed=options.seed,
         folder=folder,
         report=each,
+        interrupted=interrupted,
     )
     rows = read_trials(folder / JOURNAL_FILE)
     peak = options.platform.peak_flops_per_s

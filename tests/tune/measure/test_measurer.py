@@ -1,9 +1,12 @@
 """What one candidate breaks costs one candidate, and is told by its kind."""
 
+import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+
+from pruner.tune.measure.measurer import never
 
 pytestmark = pytest.mark.tvm
 
@@ -67,7 +70,7 @@ def measurer():
         yield made
 
 
-def measured(measurer, modules, check=None):
+def measured(measurer, modules, check=None, stopped=never):
     from pruner.tune.measure.measurer import Candidate
     from pruner.tune.workloads import arguments
 
@@ -76,7 +79,7 @@ def measured(measurer, modules, check=None):
         for module in modules
     ]
     batch = measurer.begin(candidates, arguments(modules[0]))
-    return [o for _, o in measurer.results(batch, lambda *_: check is not None, check)]
+    return [o for _, o in measurer.results(batch, lambda *_: check is not None, check, stopped)]
 
 
 def test_every_failure_costs_one_candidate_and_has_its_kind(measurer, tmp_path):
@@ -256,3 +259,38 @@ def test_each_task_is_checked_against_its_own_reference(measurer, tmp_path):
         for j, check in enumerate(checks):
             (outcome,) = measured(measurer, [module], check)
             assert (outcome.error is None) == (i == j), (i, j, outcome)
+
+
+def test_no_program_is_timed_while_a_reference_is_computed(measurer, tmp_path, monkeypatch):
+    from pruner.tune.workloads import arguments
+
+    module, ends = doubling(tmp_path), []
+
+    def slow(*_):
+        time.sleep(1.5)
+        ends.append(time.perf_counter())
+
+    run, begins = measurer._run, []
+    monkeypatch.setattr(measurer, "_reference", slow)
+    monkeypatch.setattr(measurer, "_run", lambda j: begins.append(time.perf_counter()) or run(j))
+    assert measurer.alone
+    measurer.begin_reference(module, arguments(module), tmp_path / "reference.npz")
+    (outcome,) = measured(measurer, [module])
+    assert outcome.error is None
+    assert ends < begins
+
+
+def test_what_fails_when_the_run_is_asked_to_end_is_no_outcome(measurer, tmp_path, monkeypatch):
+    """A signal to the group of processes ends the program that is timed, too."""
+    good, bad = doubling(tmp_path), program(tmp_path, "bad", BAD["run_crash"])
+    asked, judge = [], measurer._outcome
+
+    def signalled(job):
+        outcome = judge(job)
+        asked.extend([True] if outcome.error is not None else [])
+        return outcome
+
+    monkeypatch.setattr(measurer, "_outcome", signalled)
+    outcomes = measured(measurer, [good, bad, good], stopped=lambda: bool(asked))
+    assert [outcome.error for outcome in outcomes] == [None]
+    assert asked

@@ -38,6 +38,7 @@ def test_tasks_without_arithmetic_need_a_measurement():
     [
         ([10.0, 9.0, 8.0, 7.95], False),  # 8 of 10 over the last three
         ([10.0, 8.0, 8.0, 7.95, 7.93], True),  # 0.07 of 8
+        ([8.0, 8.0, 8.0, 9.0], False),  # a first program of a slower task
         ([8.0, 8.0, 8.0], False),  # two rounds since the first, not three
     ],
 )

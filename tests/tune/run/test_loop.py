@@ -322,6 +322,14 @@ def test_a_run_ends_once_all_tasks_together_stand_still(tmp_path, platform):
     assert all(a - b >= 0.05 * a for a, b in zip(estimates[1:-4], estimates[4:-1], strict=True))
 
 
+def test_a_settled_run_that_is_resumed_is_settled(tmp_path, platform):
+    options = {"trials": 400, "patience": 2, "tolerance": 0.5}
+    first = run(tmp_path, platform, FakeMeasurer(), **options)
+    assert first.trials < 60
+    again = run(tmp_path, platform, FakeMeasurer(), **options)
+    assert again.trials == first.trials
+
+
 SEEN = []
 
 

@@ -110,6 +110,18 @@ def test_what_is_only_compiled_leaves_its_candidates(tmp_path):
     assert not any("float32" in line for line in told)
 
 
+@pytest.mark.parametrize("interrupted", [True, False])
+def test_compiling_ends_when_asked_or_when_its_time_is_spent(tmp_path, interrupted):
+    from pruner.tune import operator, tune
+    from pruner.tune.run.options import TuneBudget
+
+    budget = TuneBudget(trials=64, seconds=None if interrupted else 1e-3)
+    small = operator("matmul", m=32, n=32, k=32)
+    given = options(compile_only=True, budget=budget)
+    found = tune(small, given, tmp_path, interrupted=lambda: interrupted)
+    assert found.metrics()["compiled"] == 0
+
+
 def outcome(failures, best_s=float("inf"), trials=4):
     from pruner.tune.run.result import TaskOutcome
 

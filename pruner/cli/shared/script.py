@@ -32,11 +32,12 @@ def options_of(kind: type[Options], words: Sequence[str]) -> Options:
     Raises PrunerError for a word that is no option, a value of another type, or one not given.
     """
     defaults = OmegaConf.structured(kind)
+    known = {name.partition(".")[0] for name in _names(kind)}  # one without default is one too
     for word in words:
         name, given, _ = word.partition("=")
         if not given or (
             OmegaConf.select(defaults, name, throw_on_missing=False) is None
-            and (name.split(".")[0] not in defaults)
+            and name.split(".")[0] not in known
         ):
             raise PrunerError(f"{word}: options are name=value; known: {', '.join(_names(kind))}")
     try:

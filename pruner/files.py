@@ -5,7 +5,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ def write_whole(path: Path) -> Iterator[Path]:
         yield partial
         _to_disk(partial)
         partial.replace(path)
-        _to_disk(path.parent)
+        with suppress(OSError):  # not every file system can do that of a folder
+            _to_disk(path.parent)
     finally:
         partial.unlink(missing_ok=True)
 

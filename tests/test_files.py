@@ -39,6 +39,22 @@ def test_content_is_on_the_disk_before_the_name_and_the_name_before_it_returns(
     assert done == [str(partial), "named", str(tmp_path)]
 
 
+def test_a_folder_that_cannot_be_synced_is_no_error_and_a_file_is(tmp_path, monkeypatch):
+    def refusing(descriptor):
+        if refused(Path(f"/proc/self/fd/{descriptor}").readlink()):
+            raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(files.os, "fsync", refusing)
+    refused = Path.is_dir
+    with files.write_whole(tmp_path / "a") as partial:
+        partial.write_text("new")
+    assert (tmp_path / "a").read_text() == "new"
+    refused = Path.is_file
+    with pytest.raises(OSError, match="Invalid"), files.write_whole(tmp_path / "a") as partial:
+        partial.write_text("newer")
+    assert (tmp_path / "a").read_text() == "new"
+
+
 def test_what_json_does_not_know_becomes_plain(tmp_path):
     value = {
         1: float("nan"), "inf": [math.inf, -math.inf, 1.5], "path": Path("a/b"),

@@ -125,6 +125,7 @@ RULES: dict[str, Rule] = {
     "trainer.devices": Rule(
         lambda v: isinstance(v, str | list) or _whole(-1, MAX_THREADS)(v), "a number of devices"
     ),
+    "trainer.num_sanity_val_steps": Rule(_whole(-1), "a whole number, 0 or more, or -1 for all"),
     "trainer.gradient_clip_val": Rule(_optional(_not_negative), "a number, 0 or more, or null"),
     "optimizer.lr": POSITIVE_NUMBER,
     "optimizer.weight_decay": NOT_NEGATIVE,

@@ -104,10 +104,10 @@ class OpCounter:
             case Select(cond=cond, then=then, other=other):
                 self._choice(cond, then, other, live, SELECT_OP)
             case Call(name="if_then_else", args=(cond, then, other)):
-                column = (FLOAT if expr.dtype.startswith("float") else INT) + _MATH
+                column = (FLOAT if expr.dtype.startswith(("float", "bfloat")) else INT) + _MATH
                 self._choice(cond, then, other, live, column)
             case Call(args=args, pure=pure, dtype=dtype):
-                group = FLOAT if dtype.startswith("float") else INT
+                group = FLOAT if dtype.startswith(("float", "bfloat")) else INT
                 self._bump(group + (_MATH if pure else _OTHER), live)
                 for arg in args:
                     self._expr(arg, live)

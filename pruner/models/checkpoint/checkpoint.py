@@ -200,7 +200,10 @@ def _restored(
     spec: ModelSpec, state: Mapping[str, Any], models: Mapping[str, type[Trainable]]
 ) -> Ranker:
     """The model with what `_state` gave."""
-    with torch.device("meta"):  # costs no memory, whatever size the arguments claim
+    try:
+        with torch.device("meta"):  # costs no memory, whatever size the arguments claim
+            model = spec.build(models)
+    except (NotImplementedError, RuntimeError):  # a user's class that reads a value of a tensor
         model = spec.build(models)
     if isinstance(model, TreeRanker):
         model.load_state(state["booster"])

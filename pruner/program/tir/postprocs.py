@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pruner.arrays import IntLike, dtype_bytes
+from pruner.arrays import IntLike
 from pruner.errors import UnsupportedProgram
-from pruner.program.dag.expr import Cast, Load, walk
 from pruner.program.index import affine as af
 from pruner.program.nests import BLOCKS, THREADS, Mark
 from pruner.program.tir.primitives import (
@@ -19,6 +18,7 @@ from pruner.program.tir.primitives import (
     split,
 )
 from pruner.program.tir.tree import Block, LoopNode, Tree
+from pruner.program.tir.vectors import widest_bytes
 
 _MAX_VECTOR_ELEMENT_BYTES = 4
 
@@ -37,7 +37,7 @@ def rewrite_cooperative_fetch(tree: Tree, fetch: Fetch) -> None:
     """The fetch's last loop is dealt out to the block's threads, ``lanes`` elements each."""
     fused = tree.path(fetch.block)[-1]
     lanes = af.where(np.equal(np.mod(fused.extent, fetch.lanes), 0), fetch.lanes, 1)
-    if _widest_bytes(tree, fetch.block) > _MAX_VECTOR_ELEMENT_BYTES:
+    if widest_bytes(tree, fetch.block) > _MAX_VECTOR_ELEMENT_BYTES:
         lanes = 1
     threads = [fetch.threads_x] if fetch.threads_y is None else [fetch.threads_y, fetch.threads_x]
     made = split(tree, fused, [None, *threads, lanes])
@@ -45,11 +45,6 @@ def rewrite_cooperative_fetch(tree: Tree, fetch: Fetch) -> None:
     bind(made[-2], "threadIdx.x")
     if fetch.threads_y is not None:
         bind(made[-3], "threadIdx.y")
-
-
-def _widest_bytes(tree: Tree, block: Block) -> int:
-    kinds = {node.dtype for node in walk(block.value) if isinstance(node, (Load, Cast))}
-    return max(dtype_bytes(kind) for kind in {*kinds, tree.buffers[block.buffer].dtype})
 
 
 def require_bound(tree: Tree) -> None:

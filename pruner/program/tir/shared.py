@@ -71,7 +71,8 @@ def dynamic_bytes(tree: Tree) -> Ints | None:
     """Bytes of shared memory [N] where a program has dynamic buffers, None where it has none."""
     if not any(buffer.is_dynamic for buffer in tree.buffers):
         return None
-    return np.max([found.total for found in shared_bytes(tree).values()], axis=0)
+    found = shared_bytes(tree).values()
+    return np.max([kernel.total for kernel in found], axis=0) if found else None
 
 
 def _staged(tree: Tree, key: int, place: Place, blocks: list[Block]) -> _Staged:

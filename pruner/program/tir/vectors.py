@@ -32,7 +32,7 @@ def vectors_fit(tree: Tree, block: Block) -> Mask | np.bool_:
     lane = next((x for x in tree.path(block) if x.mark is Mark.VECTORIZE), None)
     if lane is None:
         return np.bool_(True)
-    lanes, widest = lane.extent, _widest_bytes(tree, block)
+    lanes, widest = lane.extent, widest_bytes(tree, block)
     if np.all(np.less_equal(lanes * max(widest, _INDEX_BYTES), VECTOR_BYTES)):
         return np.bool_(True)
     values = dict(enumerate(tree.values(block)))
@@ -45,7 +45,8 @@ def vectors_fit(tree: Tree, block: Block) -> Mask | np.bool_:
     return fits | _depends_on_lane(block, values, lane.var)
 
 
-def _widest_bytes(tree: Tree, block: Block) -> int:
+def widest_bytes(tree: Tree, block: Block) -> int:
+    """Bytes of the widest type that a block loads, casts to or stores."""
     kinds = {node.dtype for node in walk(block.value) if isinstance(node, (Load, Cast))}
     return max(dtype_bytes(kind) for kind in {*kinds, tree.buffers[block.buffer].dtype})
 

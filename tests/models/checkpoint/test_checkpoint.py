@@ -113,13 +113,21 @@ class Narrow(TenSetMLP):
         super().__init__(width=4)
 
 
-def test_a_class_of_the_user_is_read_where_it_is_given(tmp_path):
-    models = models_with([Narrow])
-    own = ModelSpec.of(Narrow)
+class ReadsAValue(TenSetMLP):
+    """Its width is a value that it computes, which PyTorch cannot without memory."""
+
+    def __init__(self):
+        super().__init__(width=int(torch.tensor([1, 3]).sum().item()))
+
+
+@pytest.mark.parametrize("model", [Narrow, ReadsAValue])
+def test_a_class_of_the_user_is_read_where_it_is_given(tmp_path, model):
+    models = models_with([model])
+    own = ModelSpec.of(model)
     store = synthetic.store()
     saved = NeuralRanker(own.build(models), store.fit_scaler(torch.arange(store.num_programs)))
     save_checkpoint(tmp_path / "best.pt", saved.eval(), info(own))
-    with pytest.raises(DataError, match=r"holds a Narrow, .* give a class of your own"):
+    with pytest.raises(DataError, match=rf"holds a {model.__name__}, .* give a class of your own"):
         load_checkpoint(tmp_path / "best.pt")
     loaded, _ = load_checkpoint(tmp_path / "best.pt", models=models)
     index = store.programs_of([1])

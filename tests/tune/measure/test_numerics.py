@@ -77,6 +77,11 @@ def test_what_is_saved_is_read_and_damage_is_no_reference(tmp_path):
         "signed": [[1, 1], [0]],
         "edges": [[0, 1, 2]],
     }
+    short = np.array([0.5, 3.0], pytest.importorskip("ml_dtypes").bfloat16)
+    with (tmp_path / "bfloat16.npz").open("wb") as file:
+        save_reference(file, {"signed": [short]})
+    (stored,) = load_reference(str(tmp_path / "bfloat16.npz"))["signed"]
+    assert worst_error(short, stored) == 0
     whole = path.read_bytes()
     for cut in (0, 10, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:cut])

@@ -127,7 +127,7 @@ def test_a_number_of_threads_that_is_none_is_refused(train, value):
     code, _, err = train(f"num_threads={value}")
     assert (code, err.splitlines()[-1]) == (
         2,
-        f"error: num_threads={value}: it must be a whole number, 1 or more, or null",
+        f"error: num_threads={value}: it must be a whole number from 1 to 1024, or null",
     )
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from pruner.arrays import Ints
+import numpy as np
+from numpy.typing import NDArray
 
 BinaryOp = Literal[
     "add", "sub", "mul", "div", "mod", "floordiv", "floormod", "min", "max",
@@ -23,7 +24,7 @@ BinaryOp = Literal[
 class PerProgram:
     """A literal that differs between the N programs of a batch, int64 [N]; equal to itself only."""
 
-    values: Ints
+    values: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

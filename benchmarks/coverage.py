@@ -21,15 +21,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pruner.errors import PrunerError, UnsupportedProgram
+from pruner.errors import PrunerError
 from pruner.program.device import load_device
 from pruner.tune.measure.machine import make_platform
 from pruner.tune.networks.catalog import NETWORKS, NetworkOptions
+from pruner.tune.networks.coverage import refusals
 from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks
 from pruner.tune.networks.source import NetworkSource
 from pruner.tune.networks.tasks import NetworkTask
-from pruner.tune.spaces.batched.space import BatchedSpace
-from pruner.tune.spaces.design import DesignSpace, design_spaces
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 TABLE = Path(__file__).resolve().parent / "results" / "coverage.csv"
@@ -73,15 +72,6 @@ class Coverage:
         return dict(zip(COLUMNS, values, strict=True))
 
 
-def refusal(design: DesignSpace) -> str | None:
-    """Why a space is not batched."""
-    try:
-        BatchedSpace(design, probes=1)
-    except UnsupportedProgram as error:
-        return error.reason
-    return None
-
-
 def tasks_of(network: str, target: Any, folder: Path) -> list[NetworkTask]:
     """Tasks of a network for a kind of target, imported where ``folder`` does not have them.
 
@@ -100,7 +90,8 @@ def cover(tasks: Iterable[NetworkTask], target: Any) -> Coverage:
     """Try every space of every task on a target."""
     found = Coverage()
     for task in tasks:
-        found.add(task, [refusal(design) for design in design_spaces(task.module, target)])
+        refused = refusals(task, target)
+        found.add(task, [None if error is None else error.reason for error in refused])
     return found
 
 

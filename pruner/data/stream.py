@@ -9,7 +9,7 @@ import lzma
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
 
 import zstandard
 
@@ -41,17 +41,23 @@ class _Decoder(Protocol):
     def feed(self, compressed: bytes) -> Iterator[bytes]: ...
 
 
-class _Gzip:
-    def __init__(self) -> None:
-        self._decoder = zlib.decompressobj(wbits=31)
+class _Member:
+    """What the decoders of the libraries tell alike."""
+
+    _decoder: Any
 
     @property
     def eof(self) -> bool:
-        return self._decoder.eof
+        return bool(self._decoder.eof)
 
     @property
     def rest(self) -> bytes:
-        return self._decoder.unused_data
+        return bytes(self._decoder.unused_data)
+
+
+class _Gzip(_Member):
+    def __init__(self) -> None:
+        self._decoder = zlib.decompressobj(wbits=31)
 
     def feed(self, compressed: bytes) -> Iterator[bytes]:
         piece = b""
@@ -61,17 +67,9 @@ class _Gzip:
             yield piece
 
 
-class _Xz:
+class _Xz(_Member):
     def __init__(self) -> None:
         self._decoder = lzma.LZMADecompressor(memlimit=XZ_MEMORY_BYTES)
-
-    @property
-    def eof(self) -> bool:
-        return self._decoder.eof
-
-    @property
-    def rest(self) -> bytes:
-        return self._decoder.unused_data
 
     def feed(self, compressed: bytes) -> Iterator[bytes]:
         yield self._decoder.decompress(compressed, PIECE_BYTES)
@@ -79,18 +77,14 @@ class _Xz:
             yield self._decoder.decompress(b"", PIECE_BYTES)
 
 
-class _Zstandard:
+class _Zstandard(_Member):
     def __init__(self) -> None:
         self._decoder = zstandard.ZstdDecompressor().decompressobj()
         self._behind = b""
 
     @property
-    def eof(self) -> bool:
-        return self._decoder.eof
-
-    @property
     def rest(self) -> bytes:
-        return self._decoder.unused_data + self._behind
+        return super().rest + self._behind
 
     def feed(self, compressed: bytes) -> Iterator[bytes]:
         for start in range(0, len(compressed), ZSTD_INPUT_BYTES):

@@ -74,7 +74,7 @@ class OpCounter:
                 self._bump(INT + _GROUP[op], live)
                 self._expr(a, live)
                 self._expr(b, live)
-            case Binary(op=op, a=a, b=b) if _is_int(expr) and not _is_sum(expr):
+            case Binary(op=op, a=a, b=b) if _is_int(expr) and not _has_no_choice(expr):
                 self._bump(INT + _GROUP[op], live)
                 self._expr(a, live)
                 self._expr(b, live)
@@ -252,7 +252,7 @@ def _without_factor(a: Affine) -> Affine:
     return out
 
 
-def _is_sum(expr: Expr) -> bool:
+def _has_no_choice(expr: Expr) -> bool:
     """Nothing but sums, products and divisions of loop variables: what the simplifier sorts."""
     return not any(isinstance(node, Binary) and node.op in ("min", "max") for node in walk(expr))
 

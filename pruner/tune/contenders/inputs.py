@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from pruner.errors import PrunerError
 from pruner.files import write_whole
 from pruner.tune.child import ask_child, told_in_one_line
 from pruner.tune.measure.numerics import inputs as seeded
-from pruner.tune.networks.catalog import NetworkOptions
 from pruner.tune.networks.source import NetworkSource, network_of
 
 
@@ -37,11 +36,6 @@ def write_inputs(source: NetworkSource, path: Path) -> Path:
     request = {"source": asdict(source), "path": str(path)}
     ask_child(__spec__.name, request, path.with_suffix(".log"))
     return path
-
-
-def source_of(asked: Mapping[str, Any]) -> NetworkSource:
-    """The source that was written as JSON."""
-    return NetworkSource(**{**asked, "options": NetworkOptions(**asked["options"])})
 
 
 def inputs_of(source: NetworkSource) -> Sequence[NDArray[Any]]:
@@ -74,7 +68,7 @@ def inputs_of(source: NetworkSource) -> Sequence[NDArray[Any]]:
 def _main(path: Path) -> None:
     asked = json.loads(path.read_text(encoding="utf-8"))
     with told_in_one_line():
-        inputs = inputs_of(source_of(asked["source"]))
+        inputs = inputs_of(NetworkSource.read(asked["source"]))
     with write_whole(Path(asked["path"])) as partial, partial.open("wb") as file:
         np.savez(file, *inputs)
 

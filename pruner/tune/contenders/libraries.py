@@ -95,13 +95,7 @@ def _built(
     label: str,
     facts: Mapping[str, Any],
 ) -> Library:
-    request = BuildRequest(
-        network=str(folder / REQUEST),
-        tasks={task.name: task.key for task in tasks},
-        sources=sources,
-        library=str(place / LIBRARY),
-        reference=False,
-    )
+    request = BuildRequest.of_run(folder, tasks, sources, place / LIBRARY, reference=False)
     start = time.perf_counter()
     try:
         built = build_network(request, place.with_suffix(".log"))

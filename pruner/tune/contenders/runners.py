@@ -139,7 +139,7 @@ def _arrays(inputs: str) -> list[NDArray[Any]]:
 
 def _source(source: Mapping[str, Any]) -> Any:
     # Not above: it needs torch, without which a library of TVM runs.
-    return importlib.import_module("pruner.tune.contenders.inputs").source_of(source)
+    return importlib.import_module("pruner.tune.networks.source").NetworkSource.read(source)
 
 
 def _module(source: Mapping[str, Any]) -> Any:

@@ -23,8 +23,9 @@ from pruner.tune.child import ask_child, told_in_one_line
 from pruner.tune.contenders.inputs import inputs_of
 from pruner.tune.contenders.runners import Eager, OnnxRuntime
 from pruner.tune.deploy.apply import Applied, apply_records, check_tasks, keys_of
-from pruner.tune.networks.request import NetworkRequest, lowered_network
+from pruner.tune.networks.request import REQUEST, NetworkRequest, lowered_network
 from pruner.tune.networks.source import NetworkSource
+from pruner.tune.networks.tasks import NetworkTask
 from pruner.tune.phases import Stopwatch
 from pruner.tune.tvm_import import load_tvm
 
@@ -47,6 +48,23 @@ class BuildRequest:
     library: str
     reference: bool = True
     threads: int = 1
+
+    @staticmethod
+    def of_run(
+        folder: Path,
+        tasks: Sequence[NetworkTask],
+        sources: Mapping[str, str],
+        library: Path,
+        **rest: Any,
+    ) -> BuildRequest:
+        """To build the network of a run folder, whose tasks are known."""
+        return BuildRequest(
+            network=str(folder / REQUEST),
+            tasks={task.name: task.key for task in tasks},
+            sources=sources,
+            library=str(library),
+            **rest,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

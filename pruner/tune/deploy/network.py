@@ -140,13 +140,8 @@ def deploy_network(
                 _draft_rest(folder, tasks, measured, platform, analyzer, seed, tell)
             )
     work = folder / WORK
-    asked = BuildRequest(
-        network=str(folder / REQUEST),
-        tasks={task.name: task.key for task in tasks},
-        sources=sources,
-        library=str(work / LIBRARY),
-        threads=platform.cores,
-    )
+    library = work / LIBRARY
+    asked = BuildRequest.of_run(folder, tasks, sources, library, threads=platform.cores)
     tell("importing and building the network")
     built = build_network(asked, folder / LOG)
     deployed = _summary(folder, request, tasks, measured, built, platform, watch)

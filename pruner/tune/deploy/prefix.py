@@ -12,7 +12,6 @@ from pruner.errors import DataError
 from pruner.tune.deploy.build import BuildRequest, Built, build_network
 from pruner.tune.deploy.files import LIBRARY
 from pruner.tune.deploy.network import DRAFTED, MEASURED
-from pruner.tune.networks.request import REQUEST
 from pruner.tune.networks.tasks import NetworkTask
 from pruner.tune.run.database import RECORDS, WORKLOADS
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
@@ -63,12 +62,6 @@ def build_prefix(
     sources = {MEASURED: str(records)} if copy_records(folder, until_s, records) else {}
     if drafts is not None and (drafts / RECORDS).is_file():
         sources[DRAFTED] = str(drafts)
-    request = BuildRequest(
-        network=str(folder / REQUEST),
-        tasks={task.name: task.key for task in tasks},
-        sources=sources,
-        library=str(place / LIBRARY),
-        reference=False,
-        threads=threads,
-    )
+    library = place / LIBRARY
+    request = BuildRequest.of_run(folder, tasks, sources, library, reference=False, threads=threads)
     return build_network(request, place / "build.log")

@@ -9,7 +9,7 @@ from typing import Any
 from pruner.errors import UnsupportedProgram
 from pruner.tune.networks.tasks import NetworkTask
 from pruner.tune.spaces.batched.space import BatchedSpace
-from pruner.tune.spaces.design import design_spaces
+from pruner.tune.spaces.design import DesignSpace, design_spaces
 
 _PROBES = 1  # random programs of a space; a run tries more of them
 
@@ -38,12 +38,21 @@ class Coverage:
 
 def coverage(task: NetworkTask, target: Any) -> Coverage:
     """What the spaces of a task are; costs tenths of a second."""
-    designs, reasons = design_spaces(task.module, target), []
-    for design in designs:
-        try:
-            BatchedSpace(design, probes=_PROBES)
-        except UnsupportedProgram as refused:
-            reasons.append(str(refused))
+    found = refusals(task, target)
+    reasons = [str(refused) for refused in found if refused is not None]
     return Coverage(
-        spaces=len(designs), batched=len(designs) - len(reasons), reasons=sorted(set(reasons))
+        spaces=len(found), batched=len(found) - len(reasons), reasons=sorted(set(reasons))
     )
+
+
+def refusals(task: NetworkTask, target: Any) -> list[UnsupportedProgram | None]:
+    """Why the engine refuses each space of a task; None for those that it batches."""
+    return [_refusal(design) for design in design_spaces(task.module, target)]
+
+
+def _refusal(design: DesignSpace) -> UnsupportedProgram | None:
+    try:
+        BatchedSpace(design, probes=_PROBES)
+    except UnsupportedProgram as refused:
+        return refused
+    return None

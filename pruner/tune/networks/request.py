@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from pruner.files import write_json
-from pruner.tune.networks.catalog import NetworkOptions
 from pruner.tune.networks.lowering import NetworkForm, lower
 from pruner.tune.networks.source import NetworkSource, import_network
 from pruner.tune.tvm_import import load_tvm
@@ -37,9 +36,8 @@ class NetworkRequest:
     def read(path: Path) -> NetworkRequest:
         """What `save` wrote."""
         asked = json.loads(path.read_text(encoding="utf-8"))
-        options = NetworkOptions(**asked["source"].pop("options"))
         return NetworkRequest(
-            source=NetworkSource(**asked["source"], options=options),
+            source=NetworkSource.read(asked["source"]),
             target=asked["target"],
             form=NetworkForm(**asked["form"]),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,11 @@ class NetworkSource:
     name: str  # of the catalog, package:factory, or a file
     options: NetworkOptions = field(default_factory=NetworkOptions)
     seed: int = 0
+
+    @staticmethod
+    def read(asked: Mapping[str, Any]) -> NetworkSource:
+        """The source that was written as JSON."""
+        return NetworkSource(**{**asked, "options": NetworkOptions(**asked["options"])})
 
     @property
     def label(self) -> str:

@@ -158,16 +158,8 @@ class Bert(nn.Module):
         self.words = nn.Embedding(vocabulary, sizes.width)
         self.positions = nn.Parameter(torch.randn(512, sizes.width) * 0.02)
         self.kinds = nn.Parameter(torch.randn(2, sizes.width) * 0.02)
-        self.norm = _layer_norm(sizes.width)
-        self.layers = nn.ModuleList(
-            Layer(
-                sizes,
-                FeedForward(sizes.width, sizes.inner, functional.gelu),
-                _layer_norm,
-                norm_first=False,
-            )
-            for _ in range(sizes.layers)
-        )
+        self.norm = nn.LayerNorm(sizes.width)
+        self.layers = _layers(sizes, functional.gelu, norm_first=False)
         self.pool = nn.Linear(sizes.width, sizes.width)
         self.length = length
 
@@ -194,16 +186,8 @@ class Decoder(nn.Module):
         super().__init__()
         self.words = nn.Embedding(vocabulary, sizes.width)
         self.positions = nn.Parameter(torch.randn(positions, sizes.width) * 0.02)
-        self.layers = nn.ModuleList(
-            Layer(
-                sizes,
-                FeedForward(sizes.width, sizes.inner, activation),
-                _layer_norm,
-                norm_first=True,
-            )
-            for _ in range(sizes.layers)
-        )
-        self.norm = _layer_norm(sizes.width)
+        self.layers = _layers(sizes, activation, norm_first=True)
+        self.norm = nn.LayerNorm(sizes.width)
         self.register_buffer("mask", causal_mask(length), persistent=False)
         self.length = length
 
@@ -259,16 +243,8 @@ class VisionTransformer(nn.Module):
         self.patches = nn.Conv2d(3, sizes.width, patch, patch)
         self.token = nn.Parameter(torch.zeros(1, 1, sizes.width))
         self.positions = nn.Parameter(torch.randn((size // patch) ** 2 + 1, sizes.width) * 0.02)
-        self.layers = nn.ModuleList(
-            Layer(
-                sizes,
-                FeedForward(sizes.width, sizes.inner, functional.gelu),
-                _layer_norm,
-                norm_first=True,
-            )
-            for _ in range(sizes.layers)
-        )
-        self.norm = _layer_norm(sizes.width)
+        self.layers = _layers(sizes, functional.gelu, norm_first=True)
+        self.norm = nn.LayerNorm(sizes.width)
         self.head = nn.Linear(sizes.width, classes)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -294,5 +270,7 @@ def rotation(length: int, width: int, base: float = 10000.0) -> tuple[Tensor, Te
     return angles.cos(), angles.sin()
 
 
-def _layer_norm(width: int) -> nn.Module:
-    return nn.LayerNorm(width)
+def _layers(sizes: StackSizes, activation: Activation, *, norm_first: bool) -> nn.ModuleList:
+    """Layers with two plain linear maps behind the attention, and LayerNorm."""
+    parts = (FeedForward(sizes.width, sizes.inner, activation) for _ in range(sizes.layers))
+    return nn.ModuleList(Layer(sizes, part, nn.LayerNorm, norm_first=norm_first) for part in parts)

@@ -17,12 +17,10 @@ MetaSchedule tunes the layout in which TVM imports a network (NCHW, or rival_lay
 chooses its own, so their tasks differ and only built networks are compared.
 """
 
-import json
 import re
-import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +30,7 @@ import pandas as pd
 from pruner.cli.shared.output import as_table, say
 from pruner.cli.shared.script import run_script
 from pruner.errors import DataError
-from pruner.files import load_metrics, write_json, write_table
+from pruner.files import load_metrics, write_table
 from pruner.study.book.items import Plot
 from pruner.study.book.plots import svg
 from pruner.study.book.results import plot_series
@@ -46,6 +44,10 @@ from pruner.study.network.campaign import (
     summarise,
 )
 from pruner.study.network.run import NetworkRun, read_network_run
+from pruner.study.steps.boxes import Box, BoxRunner, plan
+from pruner.study.steps.command import Ended, run_command
+from pruner.study.steps.step import Step
+from pruner.study.steps.times import Times
 from pruner.tune.contenders.lineup import OURS
 from pruner.tune.contenders.prefixes import PREFIXES_FILE
 from pruner.tune.deploy.files import BESIDE_FILE, DEPLOY_FILE
@@ -101,39 +103,13 @@ class Options:
         return Path(self.out).resolve()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One command: done once ``leaves``, a JSON object, is there; begun once all it needs is done.
-
-    ``kind`` and ``size`` say what it may take.
-    """
-
-    name: str
-    words: list[str]
-    leaves: Path
-    kind: str
-    size: float = 1.0
-    needs: tuple["Step", ...] = ()
-
-    @property
-    def done(self) -> bool:
-        """Whether it has ended well; an interrupted run leaves its numbers too, and says so."""
-        if not self.leaves.is_file():
-            return False
-        return not json.loads(self.leaves.read_text(encoding="utf-8")).get("interrupted", False)
-
-    @property
-    def ready(self) -> bool:
-        """Whether all that it needs is done."""
-        return all(step.done for step in self.needs)
-
-
 class Campaign:
     """All steps in order; how many trials a network gets is known once its tasks are listed."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self._times = options.runs / "seconds.json"
+        guesses = GUESSED_TRIAL_S | GUESSED_S | {"long": 1.0}
+        self.times = Times(options.runs / "seconds.json", guesses)
 
     def folder(self, network: str, policy: str, seed: int) -> Path:
         """The run folder of a cell."""
@@ -251,48 +227,28 @@ class Campaign:
     def starts(self, network: str, seed: int) -> dict[str, float]:
         """Seconds before the first trial: of ours to the end of the draft, of others without it."""
         step = self.draft(network, seed)
-        took = [row["seconds"] for row in self._ended() if row["name"] == step.name]
-        metrics = load_metrics(step.leaves.parent)
-        if not took or metrics is None:
+        took_s, metrics = self.times.last_s(step), load_metrics(step.leaves.parent)
+        if took_s is None or metrics is None:
             return {}
-        return {OURS: took[-1], RIVAL: took[-1] - metrics["total_seconds"]}
+        return {OURS: took_s, RIVAL: took_s - metrics["total_seconds"]}
 
     def trials(self, network: str) -> int:
         """Trials of a network, a guess of 25 tasks before they are listed."""
         listed = load_metrics(self._listing(network).leaves.parent) or {}
         return self.options.trials_a_task * int(listed.get("num_tuned", 25))
 
-    def expected_s(self, step: Step) -> float:
-        """What a step takes: as the steps of its kind did, else a guess."""
-        if step.kind == "long":
-            return step.size
-        known = [(s["seconds"], s["size"]) for s in self._ended() if s["kind"] == step.kind]
-        if known:
-            return step.size * sum(s for s, _ in known) / sum(size for _, size in known)
-        return step.size * (GUESSED_TRIAL_S | GUESSED_S)[step.kind]
+    def box(self) -> Box:
+        """All of it, without a limit."""
+        return Box(name="networks", steps=self.steps)
 
-    def _ended(self) -> list[Mapping[str, Any]]:
-        if not self._times.is_file():
-            return []
-        found: list[Mapping[str, Any]] = json.loads(self._times.read_text(encoding="utf-8"))
-        return found
-
-    def run(self, step: Step) -> None:
-        """Run a step to its end; a failure is told and costs that step."""
+    def run(self, step: Step, _share_s: float, limit_s: float) -> Ended:
+        """Run a step to its end, with a log; what broke before is put aside."""
         folder = step.leaves.parent
         if folder.exists() and step.words[0] == "tune.py" and "resume=" not in step.words[1]:
             folder.rename(folder.with_name(f"{folder.name}-broken-{int(time.time())}"))
-        start = time.monotonic()
-        say(f"{step.name}: about {self.expected_s(step) / 60:.0f} minutes")
-        command = [sys.executable, str(ROOT / step.words[0]), *step.words[1:]]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-        seconds = time.monotonic() - start
-        lines = done.stderr.strip().splitlines()
-        ending = "done" if done.returncode == 0 else (lines or ["no reason given"])[-1]
-        say(f"{step.name}: {ending} in {seconds:.0f} s")
-        if done.returncode == 0:
-            row = {"name": step.name, "kind": step.kind, "size": step.size, "seconds": seconds}
-            write_json(self._times, [*self._ended(), row], indent=1)
+        words = [sys.executable, str(ROOT / step.words[0]), *step.words[1:]]
+        log = self.options.runs / "logs" / f"{step.name}.log"
+        return run_command(words, log, place=ROOT, limit_s=limit_s)
 
 
 def plain_name(network: str) -> str:
@@ -300,17 +256,11 @@ def plain_name(network: str) -> str:
     return re.sub(r"[^\w.-]", "-", network)
 
 
-def plan(campaign: Campaign) -> dict[str, Any]:
+def show_plan(campaign: Campaign) -> dict[str, Any]:
     """What there is to do, how long it takes."""
-    rows, left_s = [], 0.0
-    seen: set[str] = set()
-    for step in campaign.steps():
-        if step.name not in seen and not step.done:
-            left_s += campaign.expected_s(step)
-            rows.append({"step": step.name, "minutes": campaign.expected_s(step) / 60})
-        seen.add(step.name)
+    rows = plan([campaign.box()], campaign.times)
     say(as_table(rows) if rows else "nothing is left to do")
-    return {"steps": len(rows), "hours": round(left_s / 3600, 2)}
+    return {"steps": len(rows), "hours": round(sum(row["minutes"] for row in rows) / 60, 2)}
 
 
 def cells_of(campaign: Campaign) -> list[Cell]:
@@ -366,17 +316,9 @@ def run(options: Options) -> dict[str, Any]:
     """Run what is missing, then write the tables."""
     campaign = Campaign(options)
     if options.plan:
-        return plan(campaign)
+        return show_plan(campaign)
     if not options.summary:
-        tried: set[str] = set()
-        for step in campaign.steps():
-            if not step.done and step.name not in tried:
-                if step.ready:
-                    campaign.run(step)
-                else:
-                    lacking = ", ".join(one.name for one in step.needs if not one.done)
-                    say(f"{step.name}: left out, not done: {lacking}")
-            tried.add(step.name)
+        BoxRunner(run=campaign.run, times=campaign.times, tell=say).run_all([campaign.box()])
     cells = cells_of(campaign)
     if not cells:
         raise DataError(f"{options.runs}: no finished cell; run without summary=true")

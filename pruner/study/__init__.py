@@ -10,4 +10,5 @@
 * `plots`: what pictures share
 * `workers`: jobs in forked processes
 * `commands`: shell commands side by side
+* `steps`: commands one after another, in boxes of seconds
 """

@@ -8,6 +8,7 @@ from pruner.errors import DataError
 from pruner.files import load_metrics, write_json
 from pruner.study.book.items import load_item
 from pruner.study.book.page import build_page
+from pruner.study.steps.command import Ended
 from tests.study.network.fabricated import contender, fabricate
 
 ONE = ("networks=[tiny]", "many_seeds=[]", "long=[]", "seeds=1")
@@ -102,11 +103,13 @@ def test_steps_wait_for_what_they_need(item, options, tmp_path, monkeypatch, cap
     """MetaSchedule's run fails: it is not built, no prefixes, nothing beside it."""
     began = []
 
-    def run(campaign, step):
+    def run(campaign, step, share_s, limit_s):
         began.append(step.name)
-        if step.kind != "metaschedule":
-            step.leaves.parent.mkdir(parents=True, exist_ok=True)
-            write_json(step.leaves, {"num_tuned": 7})
+        if step.kind == "metaschedule":
+            return Ended(code=2, line="error: no such policy")
+        step.leaves.parent.mkdir(parents=True, exist_ok=True)
+        write_json(step.leaves, {"num_tuned": 7, "total_seconds": 1.0})
+        return Ended(code=0, line="{}")
 
     monkeypatch.setattr(item["Campaign"], "run", run)
     with pytest.raises(DataError):  # these cells hold no tasks
@@ -114,6 +117,7 @@ def test_steps_wait_for_what_they_need(item, options, tmp_path, monkeypatch, cap
     ours, rival = "tiny-ours-20-0", "tiny-metaschedule-20-0"
     assert began == ["tiny-tasks", "tiny-draft-0", ours, f"{ours}, built", rival]
     told = capsys.readouterr().err
+    assert f"{rival}: exit code 2: error: no such policy, 0 s" in told
     assert f"{rival}, built: left out, not done: {rival}" in told
     assert f"{ours}, prefixes: left out, not done: {rival}, built" in told
 

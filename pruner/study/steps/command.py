@@ -1,0 +1,71 @@
+"""One command with a limit of seconds: first it is asked to end, then it is ended."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+ASKED_S = 30.0  # to keep its best, once asked
+TAIL = 4096  # bytes of a log in which the last line is looked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a command ended: exit code, None where the limit ended it; the last line of its log."""
+
+    code: int | None
+    line: str
+
+
+def run_command(
+    words: Sequence[str],
+    log: Path,
+    *,
+    place: Path,
+    limit_s: float = float("inf"),
+    environment: Mapping[str, str] | None = None,
+) -> Ended:
+    """Run a program in `place`, its output and errors in `log`.
+
+    After `limit_s` its group gets SIGINT, for which a run keeps its best, and `ASKED_S` later
+    SIGKILL. An error or interrupt here ends it in the same way.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    timeout = None if limit_s == float("inf") else max(0.0, limit_s)
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            words,
+            cwd=place,
+            env={**os.environ, **(environment or {})},
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # a group of its own, to be ended as a whole
+        )
+        try:
+            code: int | None = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            _end(process)
+    return Ended(code=code, line=_last_line(log))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ask the group to end, then make it."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(ASKED_S)
+    with suppress(ProcessLookupError):  # children that it has left behind, too
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _last_line(log: Path) -> str:
+    with log.open("rb") as content:
+        content.seek(max(0, log.stat().st_size - TAIL))
+        lines = content.read().decode("utf-8", "replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "no reason given")

@@ -1,0 +1,42 @@
+"""A step: one command of this project, the file that it leaves, the steps that it needs."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One command: done once ``leaves``, a JSON object, is there; begun once all it needs is done.
+
+    ``words``: a script below the checkout and its options. ``kind`` and ``size`` say what it may
+    take (`pruner.study.steps.times`). ``budget``: the option that takes the seconds it may use,
+    for commands that can end in time and keep what they have; "": none.
+    """
+
+    name: str
+    words: Sequence[str]
+    leaves: Path
+    kind: str
+    size: float = 1.0
+    needs: Sequence["Step"] = ()
+    budget: str = ""
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended well; an interrupted run leaves its numbers too, and says so."""
+        if not self.leaves.is_file():
+            return False
+        return not json.loads(self.leaves.read_text(encoding="utf-8")).get("interrupted", False)
+
+    @property
+    def lacks(self) -> list[str]:
+        """Names of what it needs and is not done."""
+        return [step.name for step in self.needs if not step.done]
+
+    def within(self, seconds: float) -> list[str]:
+        """Its words, with `seconds` as its budget where it takes one and they are limited."""
+        if not self.budget or seconds == float("inf"):
+            return list(self.words)
+        return [*self.words, f"{self.budget}={max(1, int(seconds))}"]

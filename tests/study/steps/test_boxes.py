@@ -1,0 +1,120 @@
+"""Boxes of steps against a clock that the steps themselves move."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from pruner.files import write_json
+from pruner.study.steps.boxes import Box, BoxRunner, plan
+from pruner.study.steps.command import Ended
+from pruner.study.steps.step import Step
+from pruner.study.steps.times import Times
+
+KINDS = {"short": 10.0, "long": 30.0}
+
+
+@dataclass
+class World:
+    """Steps take what ``takes`` says (seconds), no longer than their limit; ``fails`` fail."""
+
+    folder: object
+    takes: dict = field(default_factory=dict)
+    fails: tuple = ()
+    now: float = 0.0
+    began: list = field(default_factory=list)
+    told: list = field(default_factory=list)
+
+    def step(self, name, kind="short", **more):
+        return Step(name=name, words=[name], leaves=self.folder / f"{name}.json", kind=kind, **more)
+
+    def run(self, step, share_s, limit_s):
+        self.began.append((step.name, share_s, limit_s))
+        needed = self.takes[step.name]
+        self.now += min(needed, limit_s)
+        if needed > limit_s:
+            return Ended(code=None, line="")
+        if step.name in self.fails:
+            return Ended(code=1, line="error: broken")
+        write_json(step.leaves, {})
+        return Ended(code=0, line="{}")
+
+    def times(self):
+        return Times(self.folder / "seconds.json", KINDS)
+
+    def boxes(self, *boxes):
+        runner = BoxRunner(
+            run=self.run, times=self.times(), tell=self.told.append, clock=lambda: self.now
+        )
+        runner.run_all([Box(steps=lambda s=steps: s, **more) for steps, more in boxes])
+        return [name for name, _, _ in self.began]
+
+
+@pytest.fixture
+def world(tmp_path):
+    return World(tmp_path)
+
+
+def test_steps_share_a_box_by_what_they_are_expected_to_take(world):
+    world.takes = {"a": 5, "b": 50}
+    world.boxes(([world.step("a"), world.step("b", "long")], {"name": "x", "seconds": 80}))
+    # 10 and 30 expected: of 80 s a quarter; then all of the 75 that a has left
+    assert world.began == [("a", 20.0, 80.0), ("b", 75.0, 75.0)]
+
+
+def test_what_a_box_does_not_use_the_next_one_gets(world):
+    world.takes = {"a": 15, "b": 1, "c": 1}
+    one, two, three = (world.step(name) for name in "abc")
+    boxes = [([s], {"name": s.name, "seconds": 20}) for s in (one, two, three)]
+    world.boxes(*boxes)
+    assert [limit for _, _, limit in world.began] == [20, 25, 44]
+
+
+def test_a_box_that_is_over_ends_its_step_and_takes_no_other(world):
+    world.takes = {"a": 99, "b": 1, "c": 1}
+    boxes = ([world.step("a"), world.step("b")], {"name": "x", "seconds": 20, "least_s": 1})
+    assert world.boxes(boxes, ([world.step("c")], {"name": "y", "seconds": 5})) == ["a", "c"]
+    assert world.now == 21
+    assert any("not begun: b" in line for line in world.told)
+    assert world.times().last_s(world.step("a")) is None  # it did not end by itself
+
+
+def test_what_fails_costs_itself_and_what_needs_it(world):
+    world.takes, world.fails = dict.fromkeys("abc", 1), ("a",)
+    a = world.step("a")
+    steps = [a, world.step("b", needs=(a,)), world.step("c")]
+    assert world.boxes((steps, {"name": "x"})) == ["a", "c"]
+    assert "a: exit code 1: error: broken, 1 s" in world.told
+    assert "b: left out, not done: a" in world.told
+    world.fails = ()
+    assert world.boxes((steps, {"name": "x"})) == ["a", "c", "a", "b"]  # c is done
+
+
+def test_an_interrupted_step_is_not_done(world):
+    step = world.step("a")
+    write_json(step.leaves, {"interrupted": True})
+    assert not step.done
+    write_json(step.leaves, {})
+    assert step.done
+
+
+def test_a_budget_is_the_seconds_of_a_limited_box(world):
+    step = world.step("a", budget="budget.seconds")
+    assert step.within(61.9) == ["a", "budget.seconds=61"]
+    assert step.within(float("inf")) == ["a"]
+    assert world.step("b").within(5.0) == ["b"]
+
+
+def test_expected_seconds_come_from_steps_of_the_kind(world):
+    times = world.times()
+    assert times.expected_s(world.step("a", size=3)) == 30  # the guess
+    times.keep(world.step("b", size=2), 8.0)
+    times.keep(world.step("c", size=6), 40.0)
+    assert times.expected_s(world.step("a", size=3)) == 18  # 48 s for a size of 8
+    assert times.last_s(world.step("b")) == 8.0
+
+
+def test_the_plan_has_every_step_that_is_left_once(world):
+    done, left = world.step("a"), world.step("b", "long")
+    write_json(done.leaves, {})
+    boxes = [Box(name=name, steps=lambda: [done, left]) for name in ("x", "y")]
+    assert plan(boxes, world.times()) == [{"box": "x", "step": "b", "minutes": 0.5}]

@@ -1,0 +1,70 @@
+"""Commands within their seconds."""
+
+import sys
+import time
+
+import pytest
+
+from pruner.study.steps import command
+from pruner.study.steps.command import run_command
+
+KEEPS = """
+import signal, sys, time
+def keep(*_):
+    print("kept", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGINT, keep)
+print("ready", flush=True)
+time.sleep(60)
+"""
+DEAF = """
+import signal, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def run(tmp_path, code, **more):
+    log = tmp_path / "logs" / "one.log"
+    return run_command([sys.executable, "-c", code], log, place=tmp_path, **more)
+
+
+def test_code_and_last_line_of_the_log(tmp_path):
+    ended = run(tmp_path, "import sys; print('one'); print('two', file=sys.stderr); sys.exit(3)")
+    assert (ended.code, ended.line) == (3, "two")
+    assert run(tmp_path, "").line == "no reason given"
+
+
+def test_a_command_whose_time_is_over_may_keep_its_best(tmp_path):
+    ended = run(tmp_path, KEEPS, limit_s=1.0)
+    assert (ended.code, ended.line) == (None, "kept")
+
+
+def test_one_that_does_not_listen_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "ASKED_S", 0.5)
+    start = time.monotonic()
+    assert run(tmp_path, DEAF, limit_s=1.0).code is None
+    assert time.monotonic() - start < 20
+
+
+def test_its_environment(tmp_path):
+    code = "import os; print(os.environ['OF_THIS_TEST'])"
+    assert run(tmp_path, code, environment={"OF_THIS_TEST": "here"}).line == "here"
+
+
+def test_an_interrupt_here_ends_it(tmp_path, monkeypatch):
+    began = []
+
+    class Popen(command.subprocess.Popen):
+        def wait(self, timeout=None):
+            if not began:
+                began.append(self)
+                raise KeyboardInterrupt
+            return super().wait(timeout)
+
+    monkeypatch.setattr(command.subprocess, "Popen", Popen)
+    monkeypatch.setattr(command, "ASKED_S", 0.1)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, DEAF)
+    assert began[0].returncode is not None

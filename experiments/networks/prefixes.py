@@ -18,6 +18,7 @@ from pruner.cli.deploy import network_platform
 from pruner.cli.shared.output import say
 from pruner.cli.shared.script import run_script
 from pruner.files import write_json
+from pruner.tune.contenders.lane import Lane
 from pruner.tune.contenders.prefixes import PREFIXES_FILE, Prefixes, content
 from pruner.tune.networks.drafted import FOLDER as DRAFTS
 
@@ -39,8 +40,8 @@ def run(options: Options) -> Mapping[str, Any]:
     work, drafts = ours / "prefixes", Path(options.drafts).resolve() / DRAFTS
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
-    threads = network_platform(ours, asked).cores
-    points = Prefixes(ours, rival, drafts, work, threads=threads, tell=say).points()
+    lane = Lane.of(network_platform(ours, asked))
+    points = Prefixes(ours, rival, drafts, work, lane=lane, tell=say).points()
     found = content(points, rival)
     write_json(ours / PREFIXES_FILE, found, indent=1)
     shutil.rmtree(work)

@@ -65,7 +65,7 @@ def _latencies(run: NetworkRun) -> Iterator[PageBlock]:
     yield PageBlock(kind="heading", text="Beside what else there is")
     yield PageBlock(
         kind="text",
-        text=f"Each in a process of its own with {run.beside.threads} threads, in turns. Relative "
+        text=f"Each in a process of its own with {run.beside.lane}, in turns. Relative "
         f"errors are those of the outputs against {run.beside.reference}'s.",
     )
     if run.beside.ran:

@@ -1,6 +1,7 @@
 """A network in the hands of others: torch, onnxruntime, TVM as it comes, timed side by side.
 
 * `protocol`: what a contender's process and ours say to each other
+* `lane`: what all of them get: a device, equal cores
 * `runners`: the contenders: how each loads a network and runs it
 * `child`: the process that holds one of them
 * `inputs`: the seeded inputs that all of them get

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from pruner.files import write_json
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.progress import Tell, silent
 from pruner.tune.contenders.inputs import write_inputs
+from pruner.tune.contenders.lane import CPU, Lane
 from pruner.tune.contenders.libraries import check_others, run_libraries
 from pruner.tune.contenders.lineup import EAGER, ONNXRUNTIME, Library, check_names, line_up
 from pruner.tune.contenders.race import RaceSettings, Timed, race
@@ -27,14 +28,14 @@ _WORK = "beside"  # its folder of inputs, outputs and logs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideBySide:
-    """Contenders timed in turns with equal threads.
+    """Contenders timed in turns in equal lanes.
 
     ``rows`` have the keys of :meth:`~pruner.tune.contenders.race.Timed.row`; relative errors are
     against the outputs of ``reference``.
     """
 
     rows: Sequence[Mapping[str, Any]]
-    threads: int
+    lane: Lane
     reference: str
 
     @property
@@ -49,13 +50,15 @@ def set_beside(
     libraries: Mapping[str, Library],
     folder: Path,
     *,
-    threads: int,
+    lane: Lane,
+    half: bool = False,
     settings: RaceSettings = RaceSettings(),  # noqa: B008  # frozen
     tell: Tell = silent,
 ) -> list[Timed]:
     """Time a network's libraries and the named contenders; ``beside.json`` in `folder` keeps it.
 
-    `libraries`: see :func:`~pruner.tune.contenders.libraries.run_libraries`. Outputs are compared
+    `libraries`: see :func:`~pruner.tune.contenders.libraries.run_libraries`; ``half``:
+    :func:`~pruner.tune.contenders.lineup.line_up`. Outputs are compared
     with those of torch, of a network that is an ONNX file with those of onnxruntime.
 
     Raises:
@@ -64,10 +67,10 @@ def set_beside(
     work = folder / _WORK
     inputs = write_inputs(source, work / "inputs.npz")
     reference = ONNXRUNTIME if source.is_onnx else EAGER
-    contenders = line_up(source, names, libraries, inputs=inputs, threads=threads)
+    contenders = line_up(source, names, libraries, inputs=inputs, lane=lane, half=half)
     found = race(contenders, work, settings, reference=reference, tell=tell)
     rows = [row.row() for row in found]
-    content = {"threads": threads, "reference": reference, "contenders": rows}
+    content = {**asdict(lane), "reference": reference, "contenders": rows}
     write_json(folder / BESIDE_FILE, content, indent=1)
     return found
 
@@ -96,10 +99,16 @@ def set_run_beside(
     libraries = run_libraries(
         folder, names, others, folder / _WORK, platform=platform, analyzer=analyzer, tell=tell
     )
-    source = NetworkRequest.read(folder / REQUEST).source
-    threads = platform.cores
+    request = NetworkRequest.read(folder / REQUEST)
     return set_beside(
-        source, names, libraries, folder, threads=threads, settings=settings, tell=tell
+        request.source,
+        names,
+        libraries,
+        folder,
+        lane=Lane.of(platform),
+        half=request.form.halves,
+        settings=settings,
+        tell=tell,
     )
 
 
@@ -109,6 +118,5 @@ def read_beside(folder: Path) -> SideBySide | None:
     if not path.is_file():
         return None
     content = json.loads(path.read_text(encoding="utf-8"))
-    return SideBySide(
-        rows=content["contenders"], threads=content["threads"], reference=content["reference"]
-    )
+    lane = Lane(threads=content["threads"], device=content.get("device", CPU))
+    return SideBySide(rows=content["contenders"], lane=lane, reference=content["reference"])

@@ -10,6 +10,7 @@ from typing import Any
 
 from pruner.errors import PrunerError
 from pruner.tune.contenders.child import Request
+from pruner.tune.contenders.lane import CPU, Lane
 from pruner.tune.contenders.process import Contender
 from pruner.tune.networks.source import NetworkSource
 
@@ -96,17 +97,20 @@ def line_up(
     libraries: Mapping[str, Library],
     *,
     inputs: Path,
-    threads: int,
+    lane: Lane,
+    half: bool = False,
 ) -> list[Contender]:
-    """The contenders, all on the same inputs and with as many threads.
+    """The contenders, all on the same inputs, on one device and with as many threads.
 
     `libraries` are the network's by name: ``ours``, ``untuned``, ``draft``, or that of another run.
+    ``half``: on a GPU torch and onnxruntime have weights and inputs of float16, as users would.
 
     Raises:
         PrunerError: a name that is unknown.
     """
     check_names(name for name in names if name not in libraries)
-    given = {"source": asdict(source), "inputs": str(inputs)}
+    given: dict[str, Any] = {"source": asdict(source), "inputs": str(inputs)}
+    given |= {"device": lane.device, "half": half and lane.device != CPU}
     out = []
     for name, kind in _KINDS.items():
         if name not in names:
@@ -115,11 +119,11 @@ def line_up(
         if source.is_onnx and not kind.from_onnx:
             missing = "an ONNX file holds no torch module"
         arguments = {**given, **kind.arguments}
-        request = Request(runner=kind.runner, arguments=arguments, threads=threads)
+        request = Request(runner=kind.runner, arguments=arguments, threads=lane.threads)
         out.append(_contender(name, kind.label, request, missing))
     for name, library in libraries.items():
-        arguments = {"library": str(library.path), "inputs": str(inputs)}
-        request = Request(runner="TvmLibrary", arguments=arguments, threads=threads)
+        arguments = {"library": str(library.path), "inputs": str(inputs), "device": lane.device}
+        request = Request(runner="TvmLibrary", arguments=arguments, threads=lane.threads)
         contender = _contender(name, library.label, request, library.missing)
         alone = {"TVM_USE_RUNTIME_LIB": "1"}  # as it is deployed, without the compiler
         environment = {**contender.environment, **alone}

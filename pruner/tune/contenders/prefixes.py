@@ -13,6 +13,7 @@ from pathlib import Path
 from pruner.errors import DataError, PrunerError
 from pruner.progress import Tell, silent
 from pruner.tune.contenders.inputs import write_inputs
+from pruner.tune.contenders.lane import Lane
 from pruner.tune.contenders.lineup import Library, line_up
 from pruner.tune.contenders.race import RaceSettings, race
 from pruner.tune.deploy.files import LIBRARY
@@ -72,7 +73,7 @@ class Prefixes:
         drafts: Path,
         work: Path,
         *,
-        threads: int,
+        lane: Lane,
         settings: RaceSettings = _RACE,
         tell: Tell = silent,
     ) -> None:
@@ -84,7 +85,7 @@ class Prefixes:
         self._drafts = {OURS: drafts, RIVAL: rival / DRAFTS}
         self._tasks = {name: read_tasks(f / TASKS) for name, f in self._folders.items()}
         self._trials = {n: read_trials(f / JOURNAL_FILE) for n, f in self._folders.items()}
-        self._work, self._threads, self._settings, self._tell = work, threads, settings, tell
+        self._work, self._lane, self._settings, self._tell = work, lane, settings, tell
         self._source = NetworkRequest.read(ours / REQUEST).source
         self._inputs = write_inputs(self._source, work / "inputs.npz")
 
@@ -109,7 +110,7 @@ class Prefixes:
         libraries = {"final": Library(label="the rival's final network", path=final)}
         for number, (whose, t_s) in enumerate(wanted):
             libraries[f"{whose}-{number}"] = self._library(whose, t_s, f"{whose}-{number}")
-        lined = line_up(self._source, [], libraries, inputs=self._inputs, threads=self._threads)
+        lined = line_up(self._source, [], libraries, inputs=self._inputs, lane=self._lane)
         rows = {row.name: row for row in race(lined, self._work, self._settings, tell=self._tell)}
         rival_s = rows["final"].median_s
         return [
@@ -133,7 +134,7 @@ class Prefixes:
         shutil.rmtree(place, ignore_errors=True)
         try:
             built = build_prefix(
-                folder, self._tasks[whose], t_s, place, drafts=drafts, threads=self._threads
+                folder, self._tasks[whose], t_s, place, drafts=drafts, threads=self._lane.threads
             )
         except PrunerError as error:
             return Library(label=label, missing=str(error))

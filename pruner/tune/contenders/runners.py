@@ -16,35 +16,63 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.errors import PrunerError
+
+_PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+
 
 class Eager:
-    """The module as torch runs it, in inference mode."""
+    """The module as torch runs it, in inference mode; on GPUs products of float32 are not rounded.
 
-    def __init__(self, *, source: Mapping[str, Any], inputs: str, threads: int) -> None:
+    ``half``: weights, inputs and outputs are float16.
+    """
+
+    def __init__(
+        self,
+        *,
+        source: Mapping[str, Any],
+        inputs: str,
+        threads: int,
+        device: str = "cpu",
+        half: bool = False,
+    ) -> None:
         torch = importlib.import_module("torch")
         torch.set_num_threads(threads)
+        torch.backends.cudnn.allow_tf32 = False  # its default there, but not that of products
         start = time.perf_counter()
-        self._inference = torch.inference_mode
+        self._inference, on_cpu = torch.inference_mode, device == "cpu"
+        self._wait = _nothing if on_cpu else torch.cuda.synchronize
         self._network = _module(source)
-        self._inputs = [torch.from_numpy(array) for array in _arrays(inputs)]
+        given = [torch.from_numpy(array) for array in _arrays(inputs)]
+        if half:
+            self._network = self._network.half()
+            given = [one.half() if one.is_floating_point() else one for one in given]
+        if not on_cpu:
+            self._network = self._network.to(device)
+        self._inputs = [one.to(device) for one in given]
         self._prepare(torch)
         self.run()
         self.facts: dict[str, Any] = {
             "torch": torch.__version__,
             "ready_s": time.perf_counter() - start,
         }
+        if not on_cpu:
+            self.facts["device"] = torch.cuda.get_device_name()
 
     def _prepare(self, torch: Any) -> None:
         """What comes before the first run."""
 
     def run(self) -> Any:
-        """One inference."""
+        """One inference, to its end."""
         with self._inference():
-            return self._network(*self._inputs)
+            result = self._network(*self._inputs)
+        self._wait()
+        return result
 
     def outputs(self, result: Any) -> Sequence[NDArray[Any]]:
-        """As arrays."""
-        return [tensor.numpy() for tensor in _flat(result)]
+        """As arrays, halves as float32."""
+        tensors = [tensor.cpu() for tensor in _flat(result)]
+        return [_wide(tensor.numpy()) for tensor in tensors]
 
 
 class Compiled(Eager):
@@ -65,10 +93,24 @@ class Compiled(Eager):
 
 
 class OnnxRuntime:
-    """onnxruntime's CPU provider on the network, exported by torch unless it is ONNX already."""
+    """onnxruntime on the network, exported by torch unless it is ONNX already.
 
-    def __init__(self, *, source: Mapping[str, Any], inputs: str, threads: int) -> None:
+    Inputs lie on the device, and outputs stay there.
+    """
+
+    def __init__(
+        self,
+        *,
+        source: Mapping[str, Any],
+        inputs: str,
+        threads: int,
+        device: str = "cpu",
+        half: bool = False,
+    ) -> None:
         onnxruntime = importlib.import_module("onnxruntime")
+        provider = _PROVIDERS[device]
+        if provider not in onnxruntime.get_available_providers():
+            raise PrunerError(f"onnxruntime has no {provider} here")
         start = time.perf_counter()
         given = _source(source)
         arrays = _arrays(inputs)
@@ -79,13 +121,15 @@ class OnnxRuntime:
                 file = given.path
             else:
                 file = Path(folder) / "network.onnx"
-                _export(source, arrays, file)
+                arrays = _export(source, arrays, file, half=half)
             exported = time.perf_counter()
-            self._session = onnxruntime.InferenceSession(
-                str(file), settings, providers=["CPUExecutionProvider"]
-            )
-        names = [one.name for one in self._session.get_inputs()]
-        self._feed = dict(zip(names, arrays, strict=True))
+            self._session = onnxruntime.InferenceSession(str(file), settings, providers=[provider])
+        self._binding = self._session.io_binding()
+        for one, array in zip(self._session.get_inputs(), arrays, strict=True):
+            value = onnxruntime.OrtValue.ortvalue_from_numpy(array, device, 0)
+            self._binding.bind_ortvalue_input(one.name, value)
+        for one in self._session.get_outputs():
+            self._binding.bind_output(one.name, device)
         self.run()
         self.facts = {
             "onnxruntime": onnxruntime.__version__,
@@ -94,25 +138,28 @@ class OnnxRuntime:
         }
 
     def run(self) -> Any:
-        """One inference."""
-        return self._session.run(None, self._feed)
+        """One inference, to its end."""
+        self._session.run_with_iobinding(self._binding)
+        self._binding.synchronize_outputs()
+        return self._binding
 
     def outputs(self, result: Any) -> Sequence[NDArray[Any]]:
-        """As arrays, which they are."""
-        return list(result)
+        """As arrays, halves as float32."""
+        return [_wide(array) for array in result.copy_outputs_to_cpu()]
 
 
 class TvmLibrary:
     """A network that TVM compiled, loaded with TVM's runtime alone."""
 
-    def __init__(self, *, library: str, inputs: str, threads: int) -> None:
+    def __init__(self, *, library: str, inputs: str, threads: int, device: str = "cpu") -> None:
         tvm = importlib.import_module("tvm")
         machine = importlib.import_module("tvm.runtime.vm").VirtualMachine
         start = time.perf_counter()
         loaded = tvm.runtime.load_module(library)
-        self._main = machine(loaded, tvm.cpu())["main"]
+        self._device = tvm.runtime.device(device, 0)
+        self._main = machine(loaded, self._device)["main"]
         load_s = time.perf_counter() - start
-        self._inputs = [tvm.runtime.tensor(array) for array in _arrays(inputs)]
+        self._inputs = [tvm.runtime.tensor(array, self._device) for array in _arrays(inputs)]
         self.run()
         self.facts = {
             "tvm": tvm.__version__,
@@ -123,13 +170,23 @@ class TvmLibrary:
         }
 
     def run(self) -> Any:
-        """One inference."""
-        return self._main(*self._inputs)
+        """One inference, to its end."""
+        result = self._main(*self._inputs)
+        self._device.sync()
+        return result
 
     def outputs(self, result: Any) -> Sequence[NDArray[Any]]:
         """As arrays: one tensor, or several."""
         tensors = [result] if hasattr(result, "numpy") else list(result)
         return [tensor.numpy() for tensor in tensors]
+
+
+def _nothing() -> None:
+    """A CPU has nothing to wait for."""
+
+
+def _wide(array: NDArray[Any]) -> NDArray[Any]:
+    return array.astype(np.float32) if array.dtype == np.float16 else array
 
 
 def _arrays(inputs: str) -> list[NDArray[Any]]:
@@ -150,12 +207,20 @@ def _module(source: Mapping[str, Any]) -> Any:
     return importlib.import_module("pruner.tune.networks.source").network_of(found)[0]
 
 
-def _export(source: Mapping[str, Any], arrays: Sequence[NDArray[Any]], file: Path) -> None:
+def _export(
+    source: Mapping[str, Any], arrays: Sequence[NDArray[Any]], file: Path, *, half: bool
+) -> Sequence[NDArray[Any]]:
+    """Write the network as ONNX; its inputs, of float16 where it is to be of that."""
     torch = importlib.import_module("torch")
+    network = _module(source)
+    if half:
+        network = network.half()
+        arrays = [a.astype(np.float16) if a.dtype == np.float32 else a for a in arrays]
     tensors = tuple(torch.from_numpy(array) for array in arrays)
     with torch.no_grad():
         # onnxruntime wants one file, weights included
-        torch.onnx.export(_module(source), tensors, str(file), dynamo=True, external_data=False)
+        torch.onnx.export(network, tensors, str(file), dynamo=True, external_data=False)
+    return arrays
 
 
 def _flat(result: Any) -> list[Any]:

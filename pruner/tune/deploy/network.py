@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from pruner.errors import DataError, PrunerError
 from pruner.files import write_json
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.progress import Tell, silent
+from pruner.tune.contenders.lane import Lane
 from pruner.tune.contenders.lineup import OURS, Library, line_up
 from pruner.tune.contenders.race import RaceSettings, outputs_error, race, timings
 from pruner.tune.deploy.apply import recorded_keys
@@ -56,7 +57,7 @@ class Deployed:
 
     library: Path
     target: str
-    threads: int
+    lane: Lane
     tasks: int
     applied: int
     drafted: int
@@ -76,7 +77,7 @@ class Deployed:
         if len(self.latencies_s):
             median_ms, error = 1e3 * float(np.median(self.latencies_s)), self.relative_error
             compared = "" if error is None else f", relative error {error:.2g}"
-            yield f"{median_ms:.4g} ms (median, {self.threads} threads){compared}"
+            yield f"{median_ms:.4g} ms (median, {self.lane}){compared}"
         yield from self.notes
 
     def row(self) -> dict[str, Any]:
@@ -84,7 +85,7 @@ class Deployed:
         return {
             "library": str(self.library),
             "target": self.target,
-            "threads": self.threads,
+            **asdict(self.lane),
             "tasks": self.tasks,
             "applied": self.applied,
             "drafted": self.drafted,
@@ -154,10 +155,7 @@ def cannot_run(platform: Platform) -> str | None:
     """Why a built network cannot be run and timed here, None where it can."""
     if platform.address is not None:
         return "the device is behind a tracker"
-    reason = missing_device(platform)
-    if reason is None and platform.device != "cpu":
-        return "networks are run on CPUs so far"
-    return reason
+    return missing_device(platform)
 
 
 def _opened(folder: Path) -> tuple[list[NetworkTask], NetworkRequest]:
@@ -211,7 +209,7 @@ def _summary(
     return Deployed(
         library=built.library,
         target=str(request.tvm_target()),
-        threads=platform.cores,
+        lane=Lane.of(platform),
         tasks=len(tasks),
         applied=applied,
         drafted=built.applied.by_source.get(DRAFTED, 0),
@@ -276,7 +274,7 @@ def _run(folder: Path, deployed: Deployed) -> dict[str, Any]:
         [],
         {OURS: Library(label="ours", path=deployed.library)},
         inputs=work / INPUTS,
-        threads=deployed.threads,
+        lane=deployed.lane,
     )
     (ours,) = race(contenders, work, _RACE)
     if ours.error is not None:

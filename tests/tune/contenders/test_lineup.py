@@ -1,5 +1,7 @@
 """Real contenders of a small network, each in its process, agree; what is not there says so."""
 
+import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -8,16 +10,18 @@ import pytest
 from pruner.errors import PrunerError
 from pruner.tune.contenders import lineup
 from pruner.tune.contenders.inputs import write_inputs
+from pruner.tune.contenders.lane import Lane
 from pruner.tune.contenders.lineup import BESIDE, Library, line_up
 from pruner.tune.contenders.race import RaceSettings, race
+from pruner.tune.measure.measurer import Platform
 from pruner.tune.networks.source import NetworkSource
 from tests.tune.networks.small_networks import residual
 
 SOURCE = NetworkSource(name="tests.tune.networks.small_networks:residual")
 
 
-def lined_up(names, libraries=None, source=SOURCE):
-    places = {"inputs": Path("inputs.npz"), "threads": 2}
+def lined_up(names, libraries=None, source=SOURCE, lane=Lane(threads=2), **more):  # noqa: B008
+    places = {"inputs": Path("inputs.npz"), "lane": lane, **more}
     return {one.name: one for one in line_up(source, names, libraries or {}, **places)}
 
 
@@ -29,6 +33,29 @@ def test_all_get_as_many_threads_and_the_same_inputs():
         assert "inputs.npz" in one.command[-1]
         assert '"threads": 2' in one.command[-1]
     assert found["ours"].environment["TVM_USE_RUNTIME_LIB"] == "1"
+
+
+def told(contender):
+    return json.loads(contender.command[-1])["arguments"]
+
+
+def test_on_a_gpu_all_run_there_and_halves_are_what_a_user_would_give_torch():
+    library, gpu = Library(label="ours", path=Path("a.so")), Lane(threads=4, device="cuda")
+    found = lined_up(["eager", "onnxruntime"], {"ours": library}, lane=gpu, half=True)
+    assert {told(one)["device"] for one in found.values()} == {"cuda"}
+    assert told(found["eager"])["half"] is told(found["onnxruntime"])["half"] is True
+    assert "half" not in told(found["ours"])  # it is what it was built as
+    on_cpu = lined_up(["eager"], half=True)
+    assert told(on_cpu["eager"]) == {**told(found["eager"]), "device": "cpu", "half": False}
+
+
+def test_the_lane_of_a_platform():
+    cpu = Platform(target=None, device="cpu", cores=3)
+    assert Lane.of(cpu) == Lane(threads=3)
+    assert str(Lane.of(cpu)) == "3 threads"
+    gpu = Lane.of(Platform(target=None, device="cuda"))
+    assert gpu == Lane(threads=len(os.sched_getaffinity(0)), device="cuda")
+    assert str(gpu) == "cuda"
 
 
 def test_what_cannot_run_says_why(monkeypatch):
@@ -55,7 +82,7 @@ def test_torch_and_onnxruntime_agree(tmp_path):
     with np.load(inputs) as arrays:
         np.testing.assert_array_equal(arrays["arr_0"], residual()[1][0].numpy())
     names = ("eager", "compile", "autotune", "onnxruntime")
-    entries = line_up(SOURCE, names, {}, inputs=inputs, threads=2)
+    entries = line_up(SOURCE, names, {}, inputs=inputs, lane=Lane(threads=2))
     settings = RaceSettings(warm_up_s=0.01, rounds=2, turn_s=0.01)
     found = race(entries, tmp_path, settings, reference="eager")
     assert [row.error for row in found] == [None] * 4

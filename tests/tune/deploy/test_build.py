@@ -12,6 +12,7 @@ import pytest
 from pruner.errors import PrunerError
 from pruner.places import conf_folder
 from pruner.program.device import load_device
+from pruner.tune.contenders.lane import Lane
 
 pytestmark = pytest.mark.tvm
 HERE = "tests.tune.networks.small_networks"
@@ -136,7 +137,7 @@ def test_a_library_without_expected_outputs_is_told_of():
     from pruner.tune.deploy.network import Deployed
 
     counts = {"tasks": 2, "applied": 1, "drafted": 1, "by_rules": 0, "untouched": []}
-    about = {"target": "llvm", "threads": 2, "size_bytes": 2_000_000, "seconds": {}}
+    about = {"target": "llvm", "lane": Lane(threads=2), "size_bytes": 2_000_000, "seconds": {}}
     found = Deployed(
         library=Path("a.so"), **counts, **about, latencies_s=[0.5, 1.5, 1.0], notes=["why"]
     )
@@ -145,7 +146,7 @@ def test_a_library_without_expected_outputs_is_told_of():
     assert list(replace(found, relative_error=0.25).lines())[1] == f"{told[1]}, relative error 0.25"
 
 
-def test_no_run_where_the_device_is_not(platform):
+def test_no_run_where_the_device_is_not(platform, monkeypatch):
     """A remote CPU's library must not be run on this one."""
     from pruner.tune.deploy.network import cannot_run
     from pruner.tune.measure.jobs import RpcAddress
@@ -153,6 +154,8 @@ def test_no_run_where_the_device_is_not(platform):
     remote = replace(platform, address=RpcAddress(host="h", port=1, key="k"))
     assert cannot_run(platform) is None
     assert cannot_run(remote) == "the device is behind a tracker"
+    monkeypatch.setenv("PATH", "")
+    assert cannot_run(replace(platform, device="cuda")) == "no NVIDIA driver on this machine"
 
 
 def test_what_is_not_as_it_was_is_told_in_one_line(platform, tmp_path, in_process):

@@ -12,15 +12,19 @@ from pruner.cli.shared.output import say
 from pruner.cli.shared.runs import CONFIG_FILE
 from pruner.cli.tuning.network import database_of, deploy_run, network_platform
 from pruner.cli.tuning.platform import load_draft, platform_of
-from pruner.errors import DataError
+from pruner.errors import DataError, PrunerError
 from pruner.files import load_metrics
 from pruner.study.network.page import write_report
 from pruner.tune.contenders.beside import set_run_beside
+from pruner.tune.contenders.kernels import check_runs, set_kernels_beside
+from pruner.tune.contenders.lane import Lane
 from pruner.tune.contenders.libraries import check_others
-from pruner.tune.contenders.lineup import check_names, installed
+from pruner.tune.contenders.lineup import FOR_KERNELS, check_names, installed
+from pruner.tune.contenders.race import Timed
 from pruner.tune.deploy.kernels import deploy_kernels
 from pruner.tune.deploy.network import cannot_run
-from pruner.tune.workloads import load_workloads
+from pruner.tune.measure.measurer import Platform
+from pruner.tune.workloads import Workload, load_workloads
 
 
 def deploy(config: DictConfig) -> dict[str, Any]:
@@ -41,6 +45,7 @@ def deploy(config: DictConfig) -> dict[str, Any]:
     for kernel in kernels:
         say(f"{kernel.task}: {kernel.library}, {', '.join(p.name for p in kernel.sources)}")
     say("docs/library.md says how to call them")
+    timed = _kernels_beside(config, folder, platform, workloads)
     return {
         "run_dir": str(folder),
         "target": platform.target_json,
@@ -48,7 +53,27 @@ def deploy(config: DictConfig) -> dict[str, Any]:
             kernel.task: {"library": str(kernel.library), "sources": list(map(str, kernel.sources))}
             for kernel in kernels
         },
+        **({"beside": timed} if timed else {}),
     }
+
+
+def _kernels_beside(
+    config: DictConfig, folder: Path, platform: Platform, workloads: Sequence[Workload]
+) -> dict[str, Any]:
+    """Time kernels beside torch, or those of other runs, where either is asked; rows by task."""
+    names, others = several(config.beside or []), [Path(o) for o in several(config.compare)]
+    check_names(names, FOR_KERNELS)
+    check_runs(folder, others)
+    if not (names or others):
+        return {}
+    if (reason := cannot_run(platform)) is not None:
+        raise PrunerError(f"{folder}: nothing can be timed beside it, {reason}; say beside=[]")
+    lane = Lane.of(platform)
+    found = set_kernels_beside(folder, workloads, names, others, lane=lane, tell=say)
+    for task, rows in found.items():
+        say(task)
+        _tell_medians(rows)
+    return {task: {row.name: row.row() for row in rows} for task, rows in found.items()}
 
 
 def _beside(
@@ -64,12 +89,17 @@ def _beside(
         analyzer = load_draft(platform)
         rows = set_run_beside(folder, names, others, platform=platform, analyzer=analyzer, tell=say)
         found = {row.name: row.row() for row in rows}
-        for row in sorted(rows, key=lambda row: row.median_s or float("inf")):
-            if row.median_s is not None:
-                say(f"{row.label:40s} {1e3 * row.median_s:10.4g} ms")
+        _tell_medians(rows)
     report = write_report(folder, others)
     say(f"report: {report}")
     return {"beside": found, "report": str(report)}
+
+
+def _tell_medians(rows: Sequence[Timed]) -> None:
+    """The fastest first."""
+    for row in sorted(rows, key=lambda row: row.median_s or float("inf")):
+        if row.median_s is not None:
+            say(f"{row.label:40s} {1e3 * row.median_s:10.4g} ms")
 
 
 def _asked(folder: Path) -> DictConfig:

@@ -64,6 +64,7 @@ _KINDS = {
     ),
 }
 BESIDE = (*_KINDS, UNTUNED, DRAFT)  # whom `deploy.py` sets beside the tuned network
+FOR_KERNELS = (EAGER, COMPILE, AUTOTUNE)  # and beside the kernel of an operator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +80,11 @@ class Library:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-def check_names(names: Iterable[str]) -> None:
+def check_names(names: Iterable[str], known: Sequence[str] = BESIDE) -> None:
     """Raise `PrunerError` for a name that is no contender's."""
-    unknown = [name for name in names if name not in BESIDE]
+    unknown = [name for name in names if name not in known]
     if unknown:
-        raise PrunerError(f"beside={unknown}: unknown; known: {', '.join(BESIDE)}")
+        raise PrunerError(f"beside={unknown}: unknown; known: {', '.join(known)}")
 
 
 def installed() -> list[str]:
@@ -111,16 +112,12 @@ def line_up(
     check_names(name for name in names if name not in libraries)
     given: dict[str, Any] = {"source": asdict(source), "inputs": str(inputs)}
     given |= {"device": lane.device, "half": half and lane.device != CPU}
-    out = []
-    for name, kind in _KINDS.items():
-        if name not in names:
-            continue
-        missing = kind.missing
-        if source.is_onnx and not kind.from_onnx:
-            missing = "an ONNX file holds no torch module"
-        arguments = {**given, **kind.arguments}
-        request = Request(runner=kind.runner, arguments=arguments, threads=lane.threads)
-        out.append(_contender(name, kind.label, request, missing))
+    no_module = "an ONNX file holds no torch module" if source.is_onnx else None
+    out = [
+        _of_kind(name, given, lane, None if kind.from_onnx else no_module)
+        for name, kind in _KINDS.items()
+        if name in names
+    ]
     for name, library in libraries.items():
         arguments = {"library": str(library.path), "inputs": str(inputs), "device": lane.device}
         request = Request(runner="TvmLibrary", arguments=arguments, threads=lane.threads)
@@ -129,6 +126,44 @@ def line_up(
         environment = {**contender.environment, **alone}
         out.append(replace(contender, environment=environment, facts=library.facts))
     return out
+
+
+def line_up_kernels(
+    spec: Mapping[str, Any] | None,
+    names: Sequence[str],
+    libraries: Mapping[str, Library],
+    *,
+    inputs: Path,
+    output: tuple[tuple[int, ...], str],
+    lane: Lane,
+) -> list[Contender]:
+    """The same of one operator: torch by the names, and kernels of its, by name.
+
+    `spec` are the options of a named operator, None for a program of the user's, which torch does
+    not know; `output` the shape and dtype of the last argument.
+
+    Raises:
+        PrunerError: a name that is unknown.
+    """
+    check_names(names, FOR_KERNELS)
+    given = {"source": dict(spec or {}), "inputs": str(inputs), "device": lane.device}
+    unknown = "torch does not know this program" if spec is None else None
+    out = [_of_kind(name, given, lane, unknown) for name in FOR_KERNELS if name in names]
+    places = {"inputs": str(inputs), "output": output, "device": lane.device}
+    for name, library in libraries.items():
+        arguments = {"library": str(library.path), **places}
+        request = Request(runner="KernelLibrary", arguments=arguments, threads=lane.threads)
+        out.append(_contender(name, library.label, request, library.missing))
+    return out
+
+
+def _of_kind(
+    name: str, given: Mapping[str, Any], lane: Lane, missing: str | None = None
+) -> Contender:
+    kind = _KINDS[name]
+    arguments = {**given, **kind.arguments}
+    request = Request(runner=kind.runner, arguments=arguments, threads=lane.threads)
+    return _contender(name, kind.label, request, kind.missing or missing)
 
 
 def _contender(name: str, label: str, request: Request, missing: str | None) -> Contender:

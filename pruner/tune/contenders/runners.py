@@ -148,6 +148,35 @@ class OnnxRuntime:
         return [_wide(array) for array in result.copy_outputs_to_cpu()]
 
 
+class KernelLibrary:
+    """The kernel of one operator that TVM compiled: ``main(*inputs, output)``.
+
+    ``output``: its shape and dtype.
+    """
+
+    def __init__(
+        self, *, library: str, inputs: str, output: Sequence[Any], threads: int, device: str
+    ) -> None:
+        tvm = importlib.import_module("tvm")
+        start = time.perf_counter()
+        self._main = tvm.runtime.load_module(library)["main"]
+        self._device = tvm.runtime.device(device, 0)
+        arrays = [*_arrays(inputs), np.zeros(tuple(output[0]), output[1])]
+        self._arguments = [tvm.runtime.tensor(array, self._device) for array in arrays]
+        self.run()
+        self.facts = {"tvm": tvm.__version__, "ready_s": time.perf_counter() - start}
+
+    def run(self) -> Any:
+        """One call, to its end."""
+        self._main(*self._arguments)
+        self._device.sync()
+        return self._arguments[-1]
+
+    def outputs(self, result: Any) -> Sequence[NDArray[Any]]:
+        """As an array, halves as float32."""
+        return [_wide(result.numpy())]
+
+
 class TvmLibrary:
     """A network that TVM compiled, loaded with TVM's runtime alone."""
 
@@ -200,6 +229,9 @@ def _source(source: Mapping[str, Any]) -> Any:
 
 
 def _module(source: Mapping[str, Any]) -> Any:
+    """The network of a source, or, of an operator's options, what torch calls for it."""
+    if "operator" in source:
+        return importlib.import_module("pruner.tune.contenders.operators").torch_operator(source)
     found = _source(source)
     torch = importlib.import_module("torch")
     if found.path is not None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 DEPLOY_FILE, LIBRARY, LOADER, LOG = "deploy.json", "network.so", "run_network.py", "deploy.log"
 WORK = "deploy"  # a folder: inputs, expected outputs, logs, a library that is not checked yet
+KERNELS_FILE = "kernels_beside.json"  # of operators
 BESIDE_FILE, REPORT = "beside.json", "report.html"  # what was found of the library
 
 

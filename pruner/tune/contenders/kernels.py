@@ -1,0 +1,88 @@
+"""The tuned kernels of operators beside torch, and beside those of other runs, timed in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from pruner.errors import DataError
+from pruner.files import write_json, write_whole
+from pruner.progress import Tell, silent
+from pruner.tune.contenders.lane import Lane
+from pruner.tune.contenders.lineup import EAGER, FOR_KERNELS, OURS, Library, line_up_kernels
+from pruner.tune.contenders.race import RaceSettings, Timed, race
+from pruner.tune.deploy.files import KERNELS_FILE
+from pruner.tune.measure.numerics import inputs as seeded
+from pruner.tune.run.tuning import kernel_path
+from pruner.tune.workloads import Workload, arguments
+
+_WORK = "beside"
+_RACE = RaceSettings(warm_up_s=1.0, rounds=10, turn_s=0.2, most_s=20.0)
+
+
+def check_runs(folder: Path, others: Sequence[Path]) -> None:
+    """Raise `DataError` where `others` do not each have a name of their own."""
+    names = [folder.resolve().name, OURS, *FOR_KERNELS]
+    for other in others:
+        if (name := other.resolve().name) in names:
+            raise DataError(f"compare={other}: {name} is taken; give every run folder another name")
+        names.append(name)
+
+
+def set_kernels_beside(
+    folder: Path,
+    workloads: Sequence[Workload],
+    names: Sequence[str],
+    others: Sequence[Path],
+    *,
+    lane: Lane,
+    settings: RaceSettings = _RACE,
+    tell: Tell = silent,
+) -> dict[str, list[Timed]]:
+    """Race every task's kernel; ``kernels_beside.json`` in `folder` keeps what came of it.
+
+    Outputs are compared with those of torch eager, where it runs.
+
+    Raises:
+        PrunerError: an unknown name.
+    """
+    found: dict[str, list[Timed]] = {}
+    for workload in workloads:
+        tell(f"{workload.name}: beside {', '.join([*names, *(o.name for o in others)])}")
+        places = {OURS: folder, **{other.resolve().name: other for other in others}}
+        libraries = {name: _kernel(name, place, workload) for name, place in places.items()}
+        found[workload.name] = _raced(workload, names, libraries, folder, lane, settings, tell)
+    content = {**asdict(lane), "reference": EAGER}
+    rows = {task: [row.row() for row in timed] for task, timed in found.items()}
+    write_json(folder / KERNELS_FILE, {**content, "tasks": rows}, indent=1)
+    return found
+
+
+def _kernel(name: str, folder: Path, workload: Workload) -> Library:
+    path = kernel_path(folder, workload.name)
+    missing = None if path.is_file() else f"no {path}; run: python deploy.py run={folder}"
+    return Library(label=name, path=path, missing=missing)
+
+
+def _raced(
+    workload: Workload,
+    names: Sequence[str],
+    libraries: Mapping[str, Library],
+    folder: Path,
+    lane: Lane,
+    settings: RaceSettings,
+    tell: Tell,
+) -> list[Timed]:
+    *given, output = arguments(workload.module)
+    work = folder / _WORK / workload.name
+    work.mkdir(parents=True, exist_ok=True)
+    inputs = work / "inputs.npz"
+    with write_whole(inputs) as partial, partial.open("wb") as file:
+        np.savez(file, *seeded(given))
+    contenders = line_up_kernels(
+        workload.spec, names, libraries, inputs=inputs, output=output, lane=lane
+    )
+    return race(contenders, work, settings, reference=EAGER, tell=tell)

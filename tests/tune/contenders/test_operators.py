@@ -1,0 +1,110 @@
+"""torch's operators against TVM's unscheduled programs of the same options; kernels in a race."""
+
+import numpy as np
+import pytest
+
+from pruner.errors import DataError, PrunerError
+from pruner.tune.measure.numerics import inputs, worst_error
+
+torch = pytest.importorskip("torch")
+
+IMAGE = {"n": 1, "h": 9, "w": 8, "kh": 3, "kw": 3}
+SPECS = {
+    "product with a bias": {
+        "operator": "matmul", "m": 5, "n": 6, "k": 7, "epilogue": ["bias", "relu"],
+    },
+    "products": {"operator": "batch_matmul", "batch": 2, "m": 3, "n": 4, "k": 5},
+    "products, everything behind": {
+        "operator": "batch_matmul", "batch": 2, "m": 3, "n": 4, "k": 5,
+        "epilogue": ["bias", "add", "relu"],
+    },
+    "convolution": {"operator": "conv2d", **IMAGE, "ci": 2, "co": 4, "stride": 2, "padding": 1},
+    "sum": {
+        "operator": "conv2d", **IMAGE, "ci": 2, "co": 4, "stride": 1, "padding": "SAME",
+        "epilogue": ["bias", "add", "relu"],
+    },
+    "odd sides": {
+        "operator": "conv2d", **IMAGE, "kh": 2, "ci": 2, "co": 4, "stride": 1, "padding": "SAME",
+    },
+    "depthwise": {
+        "operator": "depthwise_conv2d", **IMAGE, "c": 3, "stride": 1, "padding": 1,
+        "epilogue": ["bias"],
+    },
+    "maximum": {"operator": "pool", "kind": "max", **IMAGE, "c": 2, "stride": 2, "padding": 1},
+    "mean": {"operator": "pool", "kind": "avg", **IMAGE, "c": 2, "stride": 2, "padding": 1},
+    "odd maximum": {
+        "operator": "pool", "kind": "max", **IMAGE, "kw": 4, "c": 2, "stride": 1, "padding": "SAME",
+    },
+    "softmax": {"operator": "softmax", "rows": 3, "columns": 7},
+    "norm": {"operator": "layer_norm", "rows": 3, "columns": 7},
+}  # fmt: skip
+
+
+@pytest.mark.tvm
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_torch_computes_what_tvm_does(spec):
+    from pruner.tune.contenders.operators import torch_operator
+    from pruner.tune.tvm_import import load_tvm
+    from pruner.tune.workloads import arguments, from_operator
+
+    workload = from_operator(spec)
+    *given, output = arguments(workload.module)
+    arrays = inputs(given)
+    tvm = load_tvm().tvm
+    tensors = [tvm.runtime.tensor(array) for array in (*arrays, np.zeros(*output))]
+    tvm.compile(workload.module, target="llvm")["main"](*tensors)
+    with torch.inference_mode():
+        found = torch_operator(workload.spec)(*map(torch.from_numpy, arrays)).numpy()
+    assert worst_error(found, tensors[-1].numpy()) < 1e-5
+
+
+def test_every_operator_with_options_is_known():
+    from pruner.program.dag.operators.options import tuned_operators
+    from pruner.tune.contenders.operators import _OPERATORS
+
+    assert set(_OPERATORS) == set(tuned_operators())
+
+
+def test_names_of_kernels_contenders(tmp_path):
+    from pruner.tune.contenders.kernels import check_runs
+    from pruner.tune.contenders.lane import Lane
+    from pruner.tune.contenders.lineup import line_up_kernels
+
+    places = {"inputs": tmp_path / "x.npz", "output": ((2,), "float32"), "lane": Lane(threads=1)}
+    (eager,) = line_up_kernels(None, ["eager"], {}, **places)
+    assert eager.missing == "torch does not know this program"
+    with pytest.raises(PrunerError, match=r"onnxruntime.*known: eager, compile, autotune"):
+        line_up_kernels({}, ["onnxruntime"], {}, **places)
+    with pytest.raises(DataError, match="a is taken"):
+        check_runs(tmp_path / "a", [tmp_path / "b", tmp_path / "c" / "a"])
+
+
+@pytest.mark.slow
+@pytest.mark.tvm
+def test_kernels_of_two_runs_beside_torch(tmp_path):
+    from pruner.tune.contenders.kernels import set_kernels_beside
+    from pruner.tune.contenders.lane import Lane
+    from pruner.tune.contenders.race import RaceSettings
+    from pruner.tune.run.tuning import kernel_path
+    from pruner.tune.tvm_import import load_tvm
+    from pruner.tune.workloads import from_operator
+
+    workload = from_operator({"operator": "matmul", "m": 32, "n": 32, "k": 32})
+    runs = [tmp_path / name for name in ("one", "two")]
+    for run in runs:
+        path = kernel_path(run, workload.name)
+        path.parent.mkdir(parents=True)
+        load_tvm().tvm.compile(workload.module, target="llvm").export_library(str(path))
+    found = set_kernels_beside(
+        runs[0],
+        [workload],
+        ["eager", "compile"],
+        runs[1:],
+        lane=Lane(threads=1),
+        settings=RaceSettings(warm_up_s=0.01, rounds=2, turn_s=0.01),
+    )
+    rows = {row.name: row for row in found[workload.name]}
+    assert set(rows) == {"eager", "compile", "ours", "two"}
+    assert [row.error for row in rows.values()] == [None] * 4
+    assert all(rows[name].relative_error < 1e-5 for name in ("compile", "ours", "two"))
+    assert (runs[0] / "kernels_beside.json").is_file()

@@ -21,7 +21,7 @@ def torch_operator(spec: Spec) -> Any:
     torch = importlib.import_module("torch")
     compute, epilogue = _OPERATORS[spec["operator"]](torch, spec), list(spec["epilogue"])
 
-    class Operator(torch.nn.Module):  # type: ignore[misc,name-defined]
+    class Operator(torch.nn.Module):  # type: ignore[name-defined]
         def forward(self, *inputs: Any) -> Any:
             rest = list(inputs[compute.inputs :])
             biased = compute.takes_bias and "bias" in epilogue

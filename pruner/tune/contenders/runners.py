@@ -113,7 +113,7 @@ class OnnxRuntime:
             raise PrunerError(f"onnxruntime has no {provider} here")
         start = time.perf_counter()
         given = _source(source)
-        arrays = _arrays(inputs)
+        arrays: Sequence[NDArray[Any]] = _arrays(inputs)
         settings = onnxruntime.SessionOptions()
         settings.intra_op_num_threads, settings.inter_op_num_threads = threads, 1
         with tempfile.TemporaryDirectory() as folder:

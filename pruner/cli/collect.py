@@ -1,4 +1,4 @@
-"""``python collect.py``: measure CPU schedules with Ansor."""
+"""``python collect.py``: measure programs with Ansor, or pools of MetaSchedule's."""
 
 import time
 from dataclasses import asdict
@@ -9,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from pruner.cli.shared.door import run_door
 from pruner.cli.shared.output import say
+from pruner.cli.tuning.pools import collect_pools
 from pruner.errors import PrunerError
 from pruner.tune.collect.driver import CollectPlan, collect
 from pruner.tune.collect.noise import noise_summary, remeasure
@@ -36,10 +37,8 @@ def runnable_targets(platform: str) -> list[CpuTarget]:
 
 def plan_from(config: DictConfig) -> CollectPlan:
     """Check the options and turn them into a plan."""
-    if config.backend != "ansor":
-        raise PrunerError(f"backend={config.backend} is unknown; use backend=ansor")
-    if not isinstance(config.num_programs, int) or config.num_programs < 2:
-        raise PrunerError(f"num_programs={config.num_programs}; use a whole number, 2 or more")
+    if not isinstance(config.programs, int) or config.programs < 2:
+        raise PrunerError(f"programs={config.programs}; use a whole number, 2 or more")
     workload: Any = config.workload
     if not isinstance(workload, str):
         workload = OmegaConf.to_container(workload)
@@ -48,7 +47,7 @@ def plan_from(config: DictConfig) -> CollectPlan:
         targets=runnable_targets(config.platform),
         python=interpreter(Path(config.environment).absolute()),
         out=Path(config.out),
-        num_programs=config.num_programs,
+        num_programs=config.programs,
         seed=config.seed,
         repeats=config.measure.repeats,
         min_repeat_ms=config.measure.min_repeat_ms,
@@ -59,6 +58,13 @@ def plan_from(config: DictConfig) -> CollectPlan:
 
 
 def run(config: DictConfig) -> dict[str, Any]:
+    """Collect with the backend asked for; return the object of the last line."""
+    if config.backend not in BACKENDS:
+        raise PrunerError(f"backend={config.backend} is unknown; known: {', '.join(BACKENDS)}")
+    return BACKENDS[config.backend](config)
+
+
+def collect_ansor(config: DictConfig) -> dict[str, Any]:
     """Install, measure again or collect; return the object of the last line."""
     start = time.monotonic()
     if config.setup:
@@ -71,6 +77,9 @@ def run(config: DictConfig) -> dict[str, Any]:
     else:
         result = asdict(collect(plan, say))
     return result | {"out": str(plan.out), **noise_summary(plan.out)}
+
+
+BACKENDS = {"ansor": collect_ansor, "tvm": collect_pools}
 
 
 def main() -> None:

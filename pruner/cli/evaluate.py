@@ -178,10 +178,12 @@ def _judged(config: DictConfig, store: ProgramStore, info: CheckpointInfo | None
 
 def _show(result: dict[str, Any]) -> None:
     """A small table for people, on stderr."""
-    chance = result["random"]
-    say(f"{result['num_tasks']} tasks, {result['num_programs']:,} programs     ours   random")
+    chance, ceiling = result["random"], result.get("ceiling", {})
+    head = "  ceiling" if ceiling else ""
+    say(f"{result['num_tasks']} tasks, {result['num_programs']:,} programs     ours   random{head}")
     for name in ("top1", "top5", "pairwise_accuracy"):
-        say(f"{name:32s} {result[name]:7.4f}  {chance[name]:7.4f}")
+        best = f"  {ceiling[name]:7.4f}" if ceiling else ""
+        say(f"{name:32s} {result[name]:7.4f}  {chance[name]:7.4f}{best}")
     for name, value in result["best_k"].items():
         say(f"{name:32s} {value:7.4f}  {chance['best_k'][name]:7.4f}")
 

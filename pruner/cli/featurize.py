@@ -35,7 +35,7 @@ from pruner.data.tasks import TaskRecords, read_tasks
 from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.features.batch import ProgramFeatures, padded
 from pruner.files import write_whole
-from pruner.program.dag.task_index import TaskIndex, task_index_of
+from pruner.program.replay import Definitions, definitions_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,9 +118,9 @@ def _earlier(target: Path, about: dict[str, Any]) -> FileReport | None:
 
 
 @cache
-def _tasks(data_root: Path | None) -> TaskIndex | None:
+def _tasks(data_root: Path | None) -> Definitions | None:
     """TenSet's task files of a data root; read once in every process."""
-    return None if data_root is None else task_index_of(data_root)
+    return None if data_root is None else definitions_of(data_root)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from pruner.errors import PrunerError
 from pruner.files import save_metrics, write_whole
 from pruner.models.predict import scored_tasks
 from pruner.models.training.fit import ranker_of
-from pruner.program.dag.task_index import task_index_of
+from pruner.program.replay import definitions_of
 
 
 def predict(config: DictConfig) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def predict(config: DictConfig) -> dict[str, Any]:
     with Quarantine(folder / "quarantine.jsonl") as quarantine:
         files = len(root.task_files(list(platforms)))
         read = root.read(quarantine, list(platforms), duplicates=config.data.duplicates)
-        tasks = scored_tasks(ranker, read, info.dataflow, task_index_of(root.path))
+        tasks = scored_tasks(ranker, read, info.dataflow, definitions_of(root.path))
         table = pd.concat(list(track(tasks, f"scoring {label}", files)), ignore_index=True)
     with write_whole(out) as partial:
         table.to_csv(partial, index=False)

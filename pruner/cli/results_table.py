@@ -31,7 +31,7 @@ from pruner.errors import DataError, PrunerError
 from pruner.files import save_metrics, write_table
 from pruner.models.programs.store import ProgramStore
 from pruner.study.table import (
-    RANDOM,
+    NOT_FITTED,
     ResultsTable,
     Row,
     TableCell,
@@ -179,7 +179,7 @@ def _refuse_foreign_platforms(
     """Raise PrunerError for a row on a platform that its model does not learn from: the fit, hours
     perhaps, would be in vain."""
     for cell in dict.fromkeys(replace(cell, seed=0, share=1.0) for cell in cells):
-        if cell.model == RANDOM:
+        if cell.model in NOT_FITTED:
             continue
         data = _options_of(config, cell).data
         try:

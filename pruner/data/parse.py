@@ -51,7 +51,11 @@ class Header:
 
 
 class ParsedLine(NamedTuple):
-    """One valid line. `digest` is 64 bits of the steps; equal `structure` means equal shape."""
+    """One valid line. `digest` is 64 bits of the steps; equal `structure` means equal shape.
+
+    `timings`: repeats of every timing, where the line has ``"timings": [[time, [cost, ..]], ..]``:
+    timings are minutes apart, what a timing repeats is not (docs/pools.md).
+    """
 
     header: Header
     steps: list[list[Any]]
@@ -62,6 +66,7 @@ class ParsedLine(NamedTuple):
     all_cost_s: float
     timestamp: int
     origin: str | None
+    timings: tuple[tuple[float, ...], ...] = ()
 
 
 class LineParser:
@@ -118,6 +123,7 @@ class LineParser:
             all_cost_s=_seconds(all_cost_s, "all_cost_s"),
             timestamp=int(_seconds(timestamp, "timestamp", MAX_INTEGER)),
             origin=_origin(raw),
+            timings=_timings(raw) if "timings" in raw else (),
         )
 
     def _learn_header(self, header: tuple[Any, Any, tuple[Any, ...]]) -> tuple[Header, int]:
@@ -214,6 +220,13 @@ def _seconds(value: Any, name: str, largest: float = float_info.max) -> float:
     if type(value) not in (float, int) or not 0 <= value < largest:
         raise MalformedError(Reason.BAD_FIELD, f"{name} is {value!r:.40}")
     return float(value)
+
+
+def _timings(raw: dict[str, Any]) -> tuple[tuple[float, ...], ...]:
+    try:
+        return tuple(_costs(costs, 0) for _, costs in raw["timings"])
+    except (TypeError, ValueError) as error:
+        raise MalformedError(Reason.BAD_FIELD, "timings are no [[time, [cost, ..]], ..]") from error
 
 
 def _origin(raw: dict[str, Any]) -> str | None:

@@ -38,7 +38,7 @@ VALID_SHARE = 0.1
 # Operators that one name in `held_out` may stand for.
 FAMILIES: dict[str, tuple[str, ...]] = {
     "matmul": ("matmul", "batch_matmul"),
-    "convolution": ("conv2d", "depthwise_conv2d"),
+    "convolution": ("conv2d", "depthwise_conv2d", "grouped_conv2d"),
 }
 
 

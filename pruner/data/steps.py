@@ -1,7 +1,12 @@
-"""The vocabulary of Ansor schedule steps (record format v0.6), as far as a line can be judged.
+"""The vocabulary of schedule steps (Ansor's, v0.6, and ``MS``), as far as a line can be judged.
 
 Meaning and legality of a step belong to the program room. Here a step only has to be one of the
 known kinds, with the right number and type of fields and with extents that could be real.
+
+A program of MetaSchedule is one step of its own kind: ``["MS", space, decisions]`` names the design
+space (``<root>/design_spaces/<space>.json``, see :mod:`pruner.program.tir.saved`) and gives its
+sampling decisions in the order of the trace: all factors of ``sample_perfect_tile``, the index of
+``sample_categorical``, the location of ``sample_compute_location`` (-1: the root, -2: inlined).
 """
 
 from math import prod
@@ -14,9 +19,11 @@ from pruner.data.quarantine import MalformedError, Reason
 from pruner.data.workload import MAX_EXTENT
 
 _DIGITS = b"0123456789"
+TRACE = "MS"  # the only step of a program of MetaSchedule
+INLINED = -2  # the smallest decision: a location
 
 # Fields after the tag: i = index or flag, e = extent, E = list of extents, I = list of indices,
-# s = text.
+# s = text, D = list of sampling decisions.
 STEP_FIELDS: dict[str, str] = {
     "AN": "iii",  # annotate: stage, iterator, kind
     "CA": "iii",  # compute_at: stage, target stage, target iterator
@@ -27,12 +34,18 @@ STEP_FIELDS: dict[str, str] = {
     "FFSP": "iiIii",  # follow_fused_split: stage, iterator, source steps, level, factor or nparts
     "FSP": "iiii",  # follow_split: stage, iterator, source step, number of splits
     "FU": "iI",  # fuse: stage, iterators
+    "MS": "sD",  # MetaSchedule's trace: design space, decisions
     "PR": "iis",  # pragma: stage, iterator, text
     "RE": "iI",  # reorder: stage, order
     "RF": "iii",  # rfactor: stage, iterator, factor iterator
     "SA": "iiii",  # storage_align: stage, iterator, factor, offset
     "SP": "iieEi",  # split: stage, iterator, extent, lengths, inner to outer
 }
+
+
+def is_trace(steps: Any) -> bool:
+    """Whether steps are a program of MetaSchedule."""
+    return bool(steps) and steps[0][0] == TRACE
 
 
 class StepChecker:
@@ -126,9 +139,10 @@ def _check_extent(position: int, step: list[Any], kind: str, value: Any) -> None
 def _fits(kind: str, value: Any) -> bool:
     if kind == "s":
         return isinstance(value, str)
-    values = value if kind == "I" else [value]
+    values = value if kind in "ID" else [value]
+    least = INLINED if kind == "D" else 0
     return isinstance(values, list) and all(
-        type(number) is int and number >= 0 for number in values
+        type(number) is int and least <= number for number in values
     )
 
 

@@ -51,7 +51,7 @@ class TaskRecords:
     measurement failed), `error_no`, `all_cost_s` (what it cost the tuner), `timestamp` (Unix
     seconds), `digest` (64 bits of the steps; equal for equal programs), `structure` (equal numbers:
     the steps differ in numbers only). `costs_s` keeps every timing, `origin` how the schedule was
-    found, where known.
+    found, where known. `timings`: repeats of timings minutes apart, where the records have them.
     """
 
     key: TaskKey
@@ -60,6 +60,7 @@ class TaskRecords:
     steps: list[list[list[Any]]]
     costs_s: list[tuple[float, ...]]
     origin: list[str | None]
+    timings: list[tuple[tuple[float, ...], ...]]
     line: Int64[np.ndarray, " row"]
     latency_s: Float64[np.ndarray, " row"]
     error_no: Int64[np.ndarray, " row"]
@@ -92,6 +93,15 @@ class TaskRecords:
         return self.error_no == 0
 
     @property
+    def timed_s(self) -> Float64[np.ndarray, "row 2"]:
+        """Medians of the first and of the second timing; NaN where a program has fewer."""
+        out = np.full((len(self), 2), np.nan)
+        for row, passes in enumerate(self.timings):
+            if len(passes) > 1:
+                out[row] = [np.median(costs) for costs in passes[:2]]
+        return out
+
+    @property
     def best_s(self) -> float:
         """Best latency of the task in seconds; infinite when nothing ran."""
         return float(np.min(self.latency_s, initial=np.inf))
@@ -106,6 +116,7 @@ class TaskRecords:
             steps=[self.steps[row] for row in positions],
             costs_s=[self.costs_s[row] for row in positions],
             origin=[self.origin[row] for row in positions],
+            timings=[self.timings[row] for row in positions],
             line=self.line[positions],
             latency_s=self.latency_s[positions],
             error_no=self.error_no[positions],
@@ -214,6 +225,7 @@ def _assemble(
         steps=[row.steps for row in parsed],
         costs_s=[row.costs_s for row in parsed],
         origin=[row.origin for row in parsed],
+        timings=[row.timings for row in parsed],
         line=np.array([row[0] for row in rows], dtype=np.int64),
         latency_s=np.array(latency_s, dtype=np.float64),
         error_no=np.array([row.error_no for row in parsed], dtype=np.int64),

@@ -21,6 +21,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "matmul": ("m", "k", "n"),
     "batch_matmul": ("batch", "heads", "m", "k", "n"),
     "conv2d": ("n", "ci", "h", "w", "co", "kh", "kw", "stride", "padding"),
+    "grouped_conv2d": ("n", "ci", "h", "w", "co", "groups", "kh", "kw", "stride", "padding"),
     "depthwise_conv2d": ("n", "c", "h", "w", "kh", "kw", "stride", "padding"),
     "pool": ("kind", "n", "c", "h", "w", "kh", "kw", "stride", "padding"),
     "softmax": ("rows", "columns"),

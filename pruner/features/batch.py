@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -23,15 +24,15 @@ from pruner.features.statement.analysis import analyse_stores
 from pruner.features.statement.features import statement_features
 from pruner.features.statement.touches import NodeKeys
 from pruner.features.symbols.official import official_symbols
-from pruner.features.workload import workload_flags
+from pruner.features.workload import text_flags, workload_flags
 from pruner.program.dag.dag import ComputeDAG
-from pruner.program.dag.task_index import TaskIndex, find_dag
 from pruner.program.nests import LoopNests
+from pruner.program.replay import Definitions, Replayed, find_definition, replay, space_of
 from pruner.program.te.apply import apply
 from pruner.program.te.lower import lower
-from pruner.program.te.replay import Replay
-from pruner.program.te.skeleton import SkeletonGroup, group_programs
+from pruner.program.te.skeleton import SkeletonGroup
 from pruner.program.te.steps import Primitive
+from pruner.program.tir.saved import SpaceFolder
 
 logger = logging.getLogger(__name__)
 _CHUNK = 4096  # programs at once: enough to pay for Python, few enough for the caches
@@ -201,17 +202,18 @@ def featurize_records(
     fused: tuple[str, ...],
     steps_list: Sequence[list[list[Any]]],
     *,
-    tasks: TaskIndex | None = None,
+    tasks: Definitions | None = None,
     dataflow: DataflowKind = "paper",
     psa: bool = False,
 ) -> ProgramFeatures:
-    """Features of a task's records; ``tasks`` finds the operators of TenSet's own tasks.
+    """Features of a task's records; ``tasks`` is what lies beside them: TenSet's operators, spaces.
 
     Raises:
-        UnsupportedProgram: the operator is unknown.
+        UnsupportedProgram: the operator is unknown, or records of traces have no design spaces.
     """
-    dag = find_dag(workload_key, fused, tasks)
-    return featurize_steps(dag, steps_list, dataflow=dataflow, psa=psa)
+    found = find_definition(workload_key, fused, steps_list, tasks)
+    featurize = featurize_steps if isinstance(found, ComputeDAG) else featurize_traces
+    return featurize(found, steps_list, dataflow=dataflow, psa=psa)  # type: ignore[arg-type]
 
 
 def featurize_vectors(
@@ -256,22 +258,50 @@ def featurize_steps(
     Returns:
         Features with ``valid`` False, and a reason, for programs that cannot be replayed.
     """
-    groups, unreadable = group_programs(steps_list)
-    failures = {row: error.reason for row, error in unreadable.items()}
     flags = workload_flags(dag)
-    parts: list[tuple[Ints, ProgramFeatures]] = []
-    for group in groups:
-        replay = Replay(dag, group.skeleton, lambda nests: _of_nests(nests, flags, dataflow, psa))
-        parts += replay.chunks(group, _CHUNK)
-        failures |= replay.failures
-    num = len(steps_list)
+    done = replay(dag, steps_list, lambda nests: _of_nests(nests, flags, dataflow, psa), _CHUNK)
+    found = _scattered(done, len(steps_list), flags, dataflow, psa)
+    return replace(found, tokens=primitive_tokens(done.groups, len(steps_list)))
+
+
+def featurize_traces(
+    spaces: SpaceFolder,
+    steps_list: Sequence[list[list[Any]]],
+    *,
+    dataflow: DataflowKind = "paper",
+    psa: bool = False,
+) -> ProgramFeatures:
+    """Features of recorded programs of MetaSchedule, as those of a live space.
+
+    Arguments and result as of :func:`featurize_steps`; there are no tokens.
+    """
+    flags = np.zeros(len(WORKLOAD_COLUMNS), np.float32)
+
+    def compute(nests: LoopNests) -> ProgramFeatures:
+        return _of_nests(nests, flags, dataflow, psa, node_keys="unique")
+
+    done = replay(spaces, steps_list, compute, _CHUNK)
+    for group in done.groups:
+        with suppress(UnsupportedProgram):  # counted by the replay
+            flags = text_flags(space_of(spaces, group).text)  # the same in all spaces of a task
+    return _scattered(done, len(steps_list), flags, dataflow, psa)
+
+
+def _scattered(
+    done: Replayed[ProgramFeatures],
+    num: int,
+    flags: WorkloadFlags,
+    dataflow: DataflowKind,
+    psa: bool,
+) -> ProgramFeatures:
+    """All programs in the order given."""
     nothing = ProgramFeatures.empty(
-        num, workload=flags, dataflow=dataflow, failures=failures, psa=psa
+        num, workload=flags, dataflow=dataflow, failures=done.failures, psa=psa
     )
-    found = nothing.scatter(parts)
+    found = nothing.scatter(done.parts)
     if found.failures:
         logger.info("programs not featurised: %s", dict(Counter(found.failures.values())))
-    return replace(found, tokens=primitive_tokens(groups, num))
+    return found
 
 
 def featurize_nests(

@@ -112,6 +112,8 @@ def _fields(step: p.Primitive) -> list[int | _Slot]:
             return [stage, it, axis]
         case p.StorageAlign(stage, it):
             return [stage, it]
+        case p.Trace(_, slots):  # no kind of token: programs of MetaSchedule have none
+            return list(map(_Slot, slots))
 
 
 def _scope(name: str) -> int:

@@ -17,7 +17,7 @@ from pruner.errors import UnsupportedProgram
 from pruner.models.ranker import Ranker
 from pruner.models.registry import Trainable
 from pruner.models.training.fit import ranker_of
-from pruner.program.dag.task_index import TaskIndex, task_index_of
+from pruner.program.replay import Definitions, definitions_of
 
 
 def predict(
@@ -40,7 +40,7 @@ def predict(
     ranker, info = ranker_of(checkpoint, own)
     with Quarantine() as quarantine:
         records = root.read(quarantine, platforms, duplicates="keep")
-        parts = scored_tasks(ranker, records, info.dataflow, task_index_of(root.path))
+        parts = scored_tasks(ranker, records, info.dataflow, definitions_of(root.path))
         return pd.concat(list(parts), ignore_index=True)
 
 
@@ -48,7 +48,7 @@ def scored_tasks(
     ranker: Ranker,
     records: Iterable[TaskRecords],
     dataflow: str,
-    tasks: TaskIndex | None = None,
+    tasks: Definitions | None = None,
 ) -> Iterator[pd.DataFrame]:
     """The rows of `predict`, task by task; `dataflow` is the kind that the model was fitted on."""
     for task in records:
@@ -56,7 +56,7 @@ def scored_tasks(
 
 
 def _score(
-    ranker: Ranker, records: TaskRecords, dataflow: str, tasks: TaskIndex | None
+    ranker: Ranker, records: TaskRecords, dataflow: str, tasks: Definitions | None
 ) -> np.ndarray:
     """Scores [N], NaN for programs without features."""
     try:

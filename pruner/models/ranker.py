@@ -49,6 +49,7 @@ class Ranker(Model, ABC):
                 name=f"{store.key_of(programs).platform}/{store.key_of(programs).task}",
                 latency_s=store.latency_s[programs].numpy(),
                 score=self.score_store(store, programs),
+                timed_s=store.timed_s[programs.numpy()],
             )
             for programs in store.by_task(index)
         ]

@@ -2,5 +2,6 @@
 
 ``dag`` holds expressions and compute DAGs, ``index`` the algebra of loop indices. Two engines,
 ``te`` for Ansor's records and ``tir`` for MetaSchedule's traces, apply a schedule and lower it to
-the same ``nests``, which is what every other room reads. ``device`` describes the machine.
+the same ``nests``, which is what every other room reads. ``replay`` chooses the engine for recorded
+programs. ``device`` describes the machine.
 """

@@ -28,8 +28,8 @@ from pruner.models.analyzer.quality import (
     task_symbols,
 )
 from pruner.models.judging.metrics import ScoredTask
-from pruner.program.dag.task_index import TaskIndex, task_index_of
 from pruner.program.device import Device, GpuDevice
+from pruner.program.replay import Definitions, definitions_of
 from pruner.progress import Progress
 
 ALL = 1  # programs that a pool of the rows "all pools" must have
@@ -42,12 +42,12 @@ class Pools:
 
     root: RecordRoot
     progress: Progress
-    index: TaskIndex | None = field(init=False)
+    index: Definitions | None = field(init=False)
     counts: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self.index = task_index_of(self.root.path)
+        self.index = definitions_of(self.root.path)
 
     def of(
         self, platform: str, device: Device, read: Iterator[TaskRecords]

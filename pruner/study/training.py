@@ -244,6 +244,11 @@ def _averages(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     summary["random"] = first["random"] if len(results) == 1 else _random_mean(results)
     if len(results) == 1:
         summary["best_k"] = first["best_k"]
+    ceilings = [result["ceiling"] for result in results if "ceiling" in result]
+    if ceilings:
+        summary["ceiling"] = {
+            name: float(np.mean([ceiling[name] for ceiling in ceilings])) for name in ceilings[0]
+        }
     for name in ("num_tasks", "num_programs", "epochs", "num_threads"):
         summary[name] = max(result.get(name, 0) for result in results)
     rates = [r["train_programs_per_second"] for r in results if "train_programs_per_second" in r]

@@ -8,7 +8,8 @@
 * `rivals`: searches of others
 * `contenders`: networks in the hands of others, timed beside ours
 * `metaschedule`: our search and model inside TVM's own tuning
-* `collect`: records of random and evolved schedules
+* `collect`: records of random and evolved schedules, by Ansor
+* `pools`: pools of measured programs, evenly drawn, to learn from
 * `deploy`: the way out: a tuned network as one library, checked against torch
 * `child`: a job in a process of its own
 * `phases`: where the seconds go

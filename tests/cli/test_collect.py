@@ -38,19 +38,36 @@ def test_an_environment_without_ansor_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"backend": "other"}, "use backend=ansor"),
         ({"platform": "v100"}, "use all or one of cpu-sse4"),
         ({"workload": "matmul_1"}, "no bundled task is called"),
         ({"workload": ["winograd_layer", 1]}, "'winograd_layer'; known: matmul_layer"),
         ({"workload": ["layer_norm_layer", 8, 8]}, "'layer_norm_layer' has no compute DAG"),
         ({"workload": ["matmul_layer", 8, 8]}, "bad-arguments"),
         ({"workload": ["relu_layer", 8], "fused": ["gelu"]}, "'gelu'; known: bias, add, relu"),
-        ({"num_programs": 1}, "2 or more"),
+        ({"programs": 1}, "2 or more"),
     ],
 )
 def test_wrong_options_say_what_to_use(changes, message):
     with pytest.raises(PrunerError, match=message):
         plan_from(config(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"backend": "other"}, "known: ansor, tvm"),
+        ({"backend": "tvm"}, "workloads=FILE.yaml or network=NAME: give one"),
+        ({"backend": "tvm", "workloads": "tiny"}, "workloads=tiny: no such file; lists.*small"),
+        ({"backend": "tvm", "workloads": "small", "tasks": ["x"]}, "tasks=x is none of them"),
+        ({"backend": "tvm", "workloads": "small", "platform": "h300"}, "known platforms: a100"),
+        ({"backend": "tvm", "workloads": "small", "programs": 1}, "programs=1; use a whole number"),
+        ({"backend": "tvm", "workloads": "small", "pool": {"most": 1}}, "most 2 or more"),
+    ],
+)
+def test_wrong_options_of_pools_say_what_to_use(changes, message):
+    pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
+    with pytest.raises(PrunerError, match=message):
+        run(config(runner={"kind": "local"}, **changes))
 
 
 def test_the_door_prints_one_line_and_leaves_with_2(repository, tmp_path):
@@ -73,7 +90,7 @@ def test_real_ansor_measures_a_tiny_matmul(repository, tmp_path):
     environment = repository / ".venv-ansor"
     if not environment.is_dir():
         pytest.skip("Ansor is not installed; run: python collect.py setup=true")
-    options = ["platform=cpu-sse4", "workload=[matmul_layer,16,16,16]", "num_programs=4"]
+    options = ["platform=cpu-sse4", "workload=[matmul_layer,16,16,16]", "programs=4"]
     command = [sys.executable, "collect.py", *options, f"out={tmp_path}", "measure.min_repeat_ms=1"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=repository, check=False)
     assert done.returncode == 0, done.stderr

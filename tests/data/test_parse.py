@@ -212,7 +212,7 @@ def test_a_failed_measurement_is_a_record_whatever_its_filler(line, costs):
 
 
 def test_every_known_step_passes_and_no_other(record):
-    sample = {"i": 3, "e": 16, "E": [2, 4], "I": [0, 1], "s": "shared"}
+    sample = {"i": 3, "e": 16, "E": [2, 4], "I": [0, 1], "s": "shared", "D": [4, -2]}
     for tag, fields in STEP_FIELDS.items():
         StepChecker().check([[tag, *(sample[kind] for kind in fields)]])
         with pytest.raises(MalformedError, match="unknown_step"):

@@ -4,5 +4,6 @@
 * `platform`: the platform that they name, and what drafts for it
 * `network`: tasks of a network: listed, drafted, estimated, built into a library
 * `interrupts`: Ctrl-C and SIGTERM
+* `pools`: what `collect.py backend=tvm` measures, and where
 * `live`: the state of a run, as a display or as lines
 """

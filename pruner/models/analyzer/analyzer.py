@@ -18,11 +18,9 @@ from pruner.models.analyzer.constants import AnalyzerConstants, GpuRates, load_c
 from pruner.models.analyzer.cpu import CpuRates, CpuSwitches, cpu_latency_s
 from pruner.models.analyzer.hardware import HardwareSwitches, hardware_latency_s
 from pruner.models.analyzer.paper import PaperSwitches, paper_latency_s
-from pruner.program.dag.dag import ComputeDAG
 from pruner.program.device import CpuDevice, Device, GpuDevice, load_device
 from pruner.program.nests import LoopNests
-from pruner.program.te.replay import Replay
-from pruner.program.te.skeleton import group_programs
+from pruner.program.replay import Definition, replay
 
 Form = Literal["paper", "hardware"]
 _CHUNK = 2048  # programs at once: arrays that stay in the caches
@@ -70,16 +68,14 @@ class Analyzer(ABC):
         """Scores of loop nests, minus infinity beyond the device's limits."""
         return self.scores(self.symbols(nests))
 
-    def score_steps(self, dag: ComputeDAG, steps: Sequence[list[list[Any]]]) -> Scores:
-        """Scores of Ansor step lists of one task, whose programs are taken to fit the device.
+    def score_steps(self, dag: Definition, steps: Sequence[list[list[Any]]]) -> Scores:
+        """Scores of recorded step lists of one task, whose programs are taken to fit the device.
 
         Minus infinity where the engine cannot replay a program.
         """
         out = np.full(len(steps), -np.inf)
-        for group in group_programs(steps)[0]:
-            replay = Replay(dag, group.skeleton, self._unlimited)
-            for rows, scores in replay.chunks(group, _CHUNK):
-                out[rows] = scores
+        for rows, scores in replay(dag, steps, self._unlimited, _CHUNK).parts:
+            out[rows] = scores
         return out
 
     def _unlimited(self, nests: LoopNests) -> Scores:

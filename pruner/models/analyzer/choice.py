@@ -15,11 +15,9 @@ from pruner.features.symbols.official import official_symbols
 from pruner.models.analyzer.analyzer import Analyzer, Form, load_analyzer
 from pruner.models.analyzer.official import OfficialSwitches, official_latency_ms
 from pruner.models.model import Model
-from pruner.program.dag.dag import ComputeDAG
 from pruner.program.device import Device, GpuDevice
 from pruner.program.nests import LoopNests
-from pruner.program.te.replay import Replay
-from pruner.program.te.skeleton import group_programs
+from pruner.program.replay import Definition, replay
 
 AnyForm = Literal["official"] | Form
 FORMS = ("official", *get_args(Form))
@@ -82,9 +80,9 @@ class OfficialAnalyzer:
     without: Literal["c", "m"] | None = None
 
     def score_steps(
-        self, dag: ComputeDAG, steps: Sequence[list[list[Any]]]
+        self, dag: Definition, steps: Sequence[list[list[Any]]]
     ) -> Float[np.ndarray, " program"]:
-        """``-log(milliseconds)`` of Ansor step lists of one task; minus infinity: not replayed."""
+        """``-log(milliseconds)`` of recorded steps of one task; minus infinity: not replayed."""
         switches = OfficialSwitches.without(self.without) if self.without else None
 
         def latency_ms(nests: LoopNests) -> Scores:
@@ -92,8 +90,6 @@ class OfficialAnalyzer:
             return official_latency_ms(symbols, self.device, switches)
 
         score = np.full(len(steps), -np.inf)
-        for group in group_programs(steps)[0]:
-            replay = Replay(dag, group.skeleton, latency_ms)
-            for rows, found in replay.chunks(group, len(group.rows)):
-                score[rows] = -np.log(found)
+        for rows, found in replay(dag, steps, latency_ms).parts:
+            score[rows] = -np.log(found)
         return score

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from pruner.data.tasks import TaskRecords
-from pruner.errors import PrunerError, UnsupportedProgram
+from pruner.errors import PrunerError
 from pruner.features.symbols.table import Symbols
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.models.analyzer.calibrate import Fit, Sample, calibrate
@@ -22,12 +22,8 @@ from pruner.models.judging import metrics
 from pruner.models.judging.chance import expected_latency
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.judging.summary import draft_sizes
-from pruner.program.dag.dag import ComputeDAG
-from pruner.program.dag.task_index import TaskIndex, find_dag
 from pruner.program.device import Device, GpuDevice
-from pruner.program.te.apply import apply
-from pruner.program.te.lower import lower
-from pruner.program.te.skeleton import group_programs
+from pruner.program.replay import Definition, Definitions, find_definition, nests_of
 
 _ARCHITECTURE = re.compile(r"-(?:arch|mcpu)=(\w+)")
 _TASKS_FITTED = 20
@@ -38,7 +34,7 @@ class StepScorer(Protocol):
     """Scores programs of one task from their step lists."""
 
     def score_steps(
-        self, dag: ComputeDAG, steps: Sequence[list[list[Any]]]
+        self, dag: Definition, steps: Sequence[list[list[Any]]]
     ) -> Float[np.ndarray, " program"]:
         """Higher is better; minus infinity for programs that cannot be scored."""
 
@@ -53,6 +49,7 @@ class TaskSymbols:
     name: str
     identity: str
     latency_s: Float[np.ndarray, " program"]
+    timed_s: Float[np.ndarray, "program 2"]
     groups: tuple[tuple[np.ndarray, Symbols], ...]
 
     @property
@@ -69,7 +66,7 @@ def of_another_gpu(records: TaskRecords, device: Device) -> bool:
 
 
 def task_symbols(
-    records: TaskRecords, analyzer: Analyzer, tasks: TaskIndex | None = None
+    records: TaskRecords, analyzer: Analyzer, tasks: Definitions | None = None
 ) -> TaskSymbols:
     """Symbols of a task's measured programs.
 
@@ -77,18 +74,13 @@ def task_symbols(
         UnsupportedProgram: the operator is not known.
     """
     records = records.select(records.valid)
-    dag = find_dag(records.workload_key, records.fused, tasks)
-    groups = []
-    for group in group_programs(records.steps)[0]:
-        try:
-            nests = lower(apply(dag, group.skeleton, group.decisions))
-        except UnsupportedProgram:
-            continue
-        groups.append((group.rows, analyzer.symbols(nests)))
+    task = find_definition(records.workload_key, records.fused, records.steps, tasks)
+    groups = [(rows, analyzer.symbols(nests)) for rows, nests in nests_of(task, records.steps)]
     return TaskSymbols(
         name=task_label(records),
         identity=records.key.identity,
         latency_s=records.latency_s,
+        timed_s=records.timed_s,
         groups=tuple(groups),
     )
 
@@ -103,11 +95,11 @@ def score_task(task: TaskSymbols, analyzer: Analyzer) -> ScoredTask:
     score = np.full(len(task.latency_s), -np.inf)
     for rows, symbols in task.groups:
         score[rows] = -np.log(analyzer.latency_s(symbols))
-    return ScoredTask(name=task.name, latency_s=task.latency_s, score=score)
+    return ScoredTask(name=task.name, latency_s=task.latency_s, score=score, timed_s=task.timed_s)
 
 
 def score_records(
-    records: TaskRecords, scorer: StepScorer, tasks: TaskIndex | None = None
+    records: TaskRecords, scorer: StepScorer, tasks: Definitions | None = None
 ) -> ScoredTask:
     """Scores of a task's measured programs, on any device, without keeping symbols.
 
@@ -115,11 +107,12 @@ def score_records(
         UnsupportedProgram: the operator is not known.
     """
     records = records.select(records.valid)
-    dag = find_dag(records.workload_key, records.fused, tasks)
+    dag = find_definition(records.workload_key, records.fused, records.steps, tasks)
     return ScoredTask(
         name=task_label(records),
         latency_s=records.latency_s,
         score=scorer.score_steps(dag, records.steps),
+        timed_s=records.timed_s,
     )
 
 

@@ -3,5 +3,6 @@
 * `judge`: a ranker on measured programs
 * `metrics`: Top-k, Best-k, pairs
 * `chance`: the same of a random ranker
-* `summary`: one flat object with both
+* `ceiling`: the same of a second timing
+* `summary`: one flat object with all
 """

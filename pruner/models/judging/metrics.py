@@ -20,14 +20,16 @@ _BLOCK = 2048  # rows of the pair matrix held at once
 class ScoredTask:
     """Measured latencies and predicted scores of the programs of one task.
 
-    `weight` is how often the task occurs in its network (1 where no network is given). Raises
-    ValueError for an empty task, unequal lengths, non-positive latencies or NaN scores.
+    `weight` is how often the task occurs in its network (1 where no network is given). `timed_s`
+    are two timings of each program minutes apart, NaN where it has none. Raises ValueError for an
+    empty task, unequal lengths, non-positive latencies or NaN scores.
     """
 
     name: str
     latency_s: Float[np.ndarray, " program"]
     score: Float[np.ndarray, " score"]  # as many as programs: refused below, in words
     weight: float = 1.0
+    timed_s: Float[np.ndarray, "program 2"] | None = None
 
     def __post_init__(self) -> None:
         if not len(self.latency_s):

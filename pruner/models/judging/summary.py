@@ -1,4 +1,4 @@
-"""The metrics of one evaluation as one flat object, with the random ranker beside it."""
+"""The metrics of one evaluation as one flat object, chance and the noise ceiling beside them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from pruner.models.judging import metrics
+from pruner.models.judging.ceiling import noise_ceiling
 from pruner.models.judging.chance import random_ratio
 from pruner.models.judging.metrics import ScoredTask
 
@@ -84,10 +85,14 @@ def task_rows(tasks: Sequence[ScoredTask]) -> list[dict[str, Any]]:
 
 
 def full_report(tasks: Sequence[ScoredTask]) -> dict[str, Any]:
-    """Everything `evaluate` prints: metrics, Best-k table, the random row and regrets."""
+    """Everything `evaluate` prints: metrics, Best-k table, the random row, regrets; the noise
+    ceiling where programs were timed twice."""
     values: dict[str, Any] = dict(ranking_metrics(tasks))
     values["best_k"] = best_k_table(tasks)
     values["random"] = random_report(tasks)
+    ceiling = noise_ceiling(tasks)
+    if ceiling is not None:
+        values["ceiling"] = ceiling
     for name in ("top1", "top5"):
         chance = values["random"][name]
         values[f"{name}_regret"] = metrics.regret_against_random(values[name], chance)

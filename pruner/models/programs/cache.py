@@ -31,12 +31,13 @@ from pruner.files import write_whole
 from pruner.models.programs.reading import Dataflow, FilePrograms, Tally
 from pruner.models.programs.store import TaskPrograms
 from pruner.program.dag.task_index import FOLDER
+from pruner.program.tir import saved
 
 log = logging.getLogger(__name__)
 
 _ROOMS = ("data", "program", "features")  # whose code decides what an entry holds
 _FEATURES = ("statement", "row_start", "dataflow", "workload", "valid")
-_KNOWN = ("latency_s", "line", "digest")
+_KNOWN = ("latency_s", "line", "digest", "timed_s")
 _TOKENS = ("structure", "place", "skeleton", "number")
 _LEVEL = 1  # features repeat themselves: a thirtieth of the size in less time than writing it all
 
@@ -57,6 +58,7 @@ class FeatureCache:
             "feature_version": features.FEATURE_SET_VERSION,
             "code": _code_digest(),
             "network_info": _names_and_sizes(root.path / FOLDER),
+            "design_spaces": _names_and_sizes(root.path / saved.FOLDER),
         }
 
     def path(self, file: TaskFile) -> Path:
@@ -155,7 +157,7 @@ def _unpacked(about: Mapping[str, Any], stored: Mapping[str, np.ndarray]) -> Fil
 
 
 def _names_and_sizes(folder: Path) -> list[tuple[str, int]]:
-    """TenSet's task files: they define the operators whose keys are hashes."""
+    """Files that define what records are of: TenSet's tasks, design spaces."""
     return [(path.name, path.stat().st_size) for path in sorted(folder.glob("*"))]
 
 

@@ -14,7 +14,7 @@ from pruner.data.tasks import Duplicates
 from pruner.models.programs.cache import FeatureCache
 from pruner.models.programs.reading import Dataflow, FilePrograms, Tally, read_programs
 from pruner.models.programs.store import ProgramStore, TaskPrograms
-from pruner.program.dag.task_index import task_index_of
+from pruner.program.replay import definitions_of
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class ProgramReader:
         self.root, self.tally = root, Tally()
         self.num_files = self.num_cached = 0
         self._dataflow, self._duplicates = dataflow, duplicates
-        self._index, self._parser = task_index_of(root.path), LineParser()
+        self._index, self._parser = definitions_of(root.path), LineParser()
         self._stored = None
         if cache is not None:
             self._stored = FeatureCache(cache, root, dataflow=dataflow, duplicates=duplicates)

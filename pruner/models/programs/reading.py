@@ -13,7 +13,7 @@ from pruner.data.root import TaskFile
 from pruner.data.tasks import Duplicates, TaskRecords, read_tasks
 from pruner.errors import UnsupportedProgram
 from pruner.models.programs.store import TaskPrograms
-from pruner.program.dag.task_index import TaskIndex
+from pruner.program.replay import Definitions
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ def read_programs(
     *,
     dataflow: Dataflow,
     duplicates: Duplicates = "drop",
-    tasks: TaskIndex | None = None,
+    tasks: Definitions | None = None,
     parser: LineParser | None = None,
 ) -> FilePrograms:
     """Read and featurise one record file; :meth:`FilePrograms.tell` reports what was set aside."""
@@ -108,7 +108,7 @@ def read_programs(
 
 
 def featurize_task(
-    records: TaskRecords, dataflow: Dataflow, tally: Tally, tasks: TaskIndex | None = None
+    records: TaskRecords, dataflow: Dataflow, tally: Tally, tasks: Definitions | None = None
 ) -> TaskPrograms | None:
     """The measured programs of one task with features; None when there are none or none can be.
 
@@ -134,5 +134,12 @@ def featurize_task(
         log.warning("%s", message)
         return None
     tally.failures.update(batch.failures.values())
-    part = TaskPrograms.of(records.key, batch, measured.latency_s, measured.line, measured.digest)
+    part = TaskPrograms.of(
+        records.key,
+        batch,
+        measured.latency_s,
+        measured.line,
+        measured.digest,
+        timed_s=measured.timed_s,
+    )
     return part if len(part.latency_s) else None

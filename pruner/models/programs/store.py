@@ -35,7 +35,8 @@ class TaskPrograms:
     """The valid programs of one task with what is known of them.
 
     `latency_s` float64 [N], `line` int64 [N] (where each program stood in its record file),
-    `digest` uint64 [N] (equal for equal programs). `num_failed` programs could not be replayed.
+    `digest` uint64 [N] (equal for equal programs), `timed_s` float64 [N, 2] (two timings minutes
+    apart, NaN where there are none). `num_failed` programs could not be replayed.
     """
 
     key: TaskKey
@@ -43,6 +44,7 @@ class TaskPrograms:
     latency_s: np.ndarray
     line: np.ndarray
     digest: np.ndarray
+    timed_s: np.ndarray
     num_failed: int = 0
 
     @staticmethod
@@ -52,15 +54,18 @@ class TaskPrograms:
         latency_s: np.ndarray,
         line: np.ndarray,
         digest: np.ndarray | None = None,
+        timed_s: np.ndarray | None = None,
     ) -> "TaskPrograms":
         """Leave out programs that are not valid."""
         keep = features.valid
+        timed_s = np.full((len(keep), 2), np.nan) if timed_s is None else timed_s
         return TaskPrograms(
             key=key,
             features=replace(features.take(keep), failures={}),
             latency_s=np.asarray(latency_s, dtype=np.float64)[keep],
             line=np.asarray(line, dtype=np.int64)[keep],
             digest=np.asarray(line if digest is None else digest, dtype=np.uint64)[keep],
+            timed_s=timed_s[keep],
             num_failed=int((~keep).sum()),
         )
 
@@ -70,8 +75,8 @@ class ProgramStore:
     """Programs of many tasks; programs of one task are neighbours, tasks in the given order.
 
     `rows` [row, column], `row_start` [N + 1], `dataflow` [N, slots, flow], `flags` [task, flag],
-    `task` [N], `latency_s` [N] (float64), `line` [N], `digest` uint64 [N]; `tokens` of
-    all programs where every task has them.
+    `task` [N], `latency_s` [N] (float64), `line` [N], `digest` uint64 [N], `timed_s` [N, 2] (two
+    timings minutes apart, or NaN); `tokens` of all programs where every task has them.
     """
 
     keys: tuple[TaskKey, ...]
@@ -83,6 +88,7 @@ class ProgramStore:
     latency_s: Float[Tensor, " program"]
     line: Int[Tensor, " program"]
     digest: np.ndarray
+    timed_s: np.ndarray
     num_failed: int = 0
     tokens: ProgramTokens | None = None
     label: Float[Tensor, " program"] = field(init=False)
@@ -125,6 +131,7 @@ class ProgramStore:
             latency_s=torch.from_numpy(np.concatenate([part.latency_s for part in parts])),
             line=torch.from_numpy(np.concatenate([part.line for part in parts])),
             digest=np.concatenate([part.digest for part in parts]),
+            timed_s=np.concatenate([part.timed_s for part in parts]),
             num_failed=sum(part.num_failed for part in parts),
             tokens=None if joined is None else ProgramTokens.of(joined),
         )
@@ -198,6 +205,7 @@ class ProgramStore:
             latency_s=self.latency_s[index],
             line=self.line[index],
             digest=self.digest[index.numpy()],
+            timed_s=self.timed_s[index.numpy()],
             num_failed=0,
             tokens=None if self.tokens is None else self.tokens.take(index),
         )

@@ -13,6 +13,7 @@ from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
+from pruner.data.steps import is_trace
 from pruner.data.workload import FUSABLE, parse_workload
 from pruner.errors import UnsupportedProgram
 from pruner.program.dag.operators import dag_for_workload
@@ -58,8 +59,8 @@ def fused_in_steps(
         UnsupportedProgram: ``unknown-fusion``, the program has more stages than the operator with
             any epilogue.
     """
-    if parse_workload(workload_key).operator is None:
-        return named
+    if parse_workload(workload_key).operator is None or is_trace(steps):
+        return named  # a trace schedules the function with all that is fused into it
     try:
         known = _epilogues_by_stages(workload_key)
     except UnsupportedProgram:  # an operator without a compute DAG, or sizes that no DAG has

@@ -49,7 +49,7 @@ class _Template:
         self.decisions: list[list[int]] = []
         self.extents: list[list[int]] = []
         self._splits = [i for i, s in enumerate(steps) if s[0] == "SP"]
-        free = [i for i, s in enumerate(steps) if s[0] in ("SP", "PR")]
+        free = [i for i, s in enumerate(steps) if s[0] in ("SP", "PR", "MS")]
         fixed = [i for i in range(len(steps)) if i not in set(free)]
         self._fixed = fixed
         self._frozen = [steps[i] for i in fixed]
@@ -59,6 +59,8 @@ class _Template:
     def _head(step: list[Any]) -> tuple[Any, ...]:
         if step[0] == "SP":
             return ("SP", step[1], step[2], len(step[4]), step[5])
+        if step[0] == "MS":
+            return ("MS", step[1], len(step[2]))
         return ("PR", step[1], step[2])
 
     def read(self, steps: list[list[Any]]) -> list[int] | None:
@@ -73,6 +75,8 @@ class _Template:
                     return None
                 if head[0] == "SP":
                     out.extend(step[4])
+                elif head[0] == "MS":
+                    out.extend(step[2])
                 else:
                     out.append(unroll_depth(step[3]))
         except (IndexError, TypeError, ValueError, AttributeError):

@@ -147,6 +147,17 @@ class StorageAlign:
     iter: int
 
 
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A whole program of MetaSchedule: no step of Ansor's, but records may hold it.
+
+    ``space`` names its design space, ``slots`` are its decisions: :mod:`pruner.program.replay`.
+    """
+
+    space: str
+    slots: tuple[int, ...]
+
+
 Primitive = (
     Split
     | FollowSplit
@@ -162,6 +173,7 @@ Primitive = (
     | CacheWrite
     | RFactor
     | StorageAlign
+    | Trace
 )
 
 
@@ -238,5 +250,7 @@ def _parse(step: list[Any], decisions: list[int]) -> Primitive:
             return RFactor(stage, it, axis)
         case ["SA", stage, it, _factor, _offset]:
             return StorageAlign(stage, it)
+        case ["MS", str(space), values]:
+            return Trace(space, _slots(values, decisions))
         case _:
             raise UnknownStep("unknown-step", repr(step)[:80])

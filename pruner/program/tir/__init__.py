@@ -17,6 +17,7 @@ same job.
 * ``places``: where buffers live, and how much of them is stored (``te/bounds``)
 * ``lower``: :func:`~lower.lower`, from the tree to :class:`~pruner.program.nests.LoopNests`
   (``te/lower``)
+* ``saved``: design spaces as files, which records of traces are replayed with
 * ``verify``, ``shared``, ``vectors``: which programs TVM's check of GPU code accepts: threads,
   shared memory, vectors
 """

@@ -17,7 +17,7 @@ from pruner.data.tasks import TaskKey, TaskRecords
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.models.programs.reading import Tally, featurize_task
 from pruner.models.programs.store import TaskPrograms
-from pruner.program.dag.task_index import TaskIndex, find_dag
+from pruner.program.replay import Definitions, find_definition
 from pruner.program.te.skeleton import group_programs
 from pruner.search.explorer import ScoreFunction
 from pruner.search.offline.pool import PoolSpace
@@ -53,7 +53,7 @@ def recorded_pool(
     *,
     analyzer: Analyzer | None = None,
     programs: TaskPrograms | None = None,
-    tasks: TaskIndex | None = None,
+    tasks: Definitions | None = None,
 ) -> RecordedPool | None:
     """The pool of one task; None when no program of it can be featurised.
 
@@ -67,7 +67,7 @@ def recorded_pool(
     records = records.select(np.isin(records.line, programs.line))
     draft = None
     if analyzer is not None:
-        dag = find_dag(records.workload_key, records.fused, tasks)
+        dag = find_definition(records.workload_key, records.fused, records.steps, tasks)
         draft = _ranked_last_where_unknown(analyzer.score_steps(dag, records.steps), records.key)
     return RecordedPool(
         space=PoolSpace(decision_rows(records)),

@@ -22,7 +22,7 @@ from pruner.models.programs.reading import Dataflow, FilePrograms
 from pruner.models.programs.store import ProgramStore, TaskPrograms
 from pruner.models.registry import MODELS, Trainable
 from pruner.models.training.start import Start
-from pruner.program.dag.task_index import task_index_of
+from pruner.program.replay import definitions_of
 from pruner.progress import Progress
 from pruner.search.offline.recorded import RecordedPool, recorded_pool
 from pruner.search.offline.tuning import Quality
@@ -196,7 +196,7 @@ def _pools(
     root: RecordRoot, target: str, tasks: Sequence[TaskPrograms], analyzer: Analyzer
 ) -> list[RecordedPool]:
     """Pools of tasks whose features are known; their records are read for schedules and costs."""
-    index, pools = task_index_of(root.path), []
+    index, pools = definitions_of(root.path), []
     paths = {file.task: file.path for file in root.task_files(target)}
     for task in tasks:
         key = task.key

@@ -321,9 +321,23 @@ class Measurer:
 
     def export(self, module: Any, path: Path) -> str | None:
         """Build a scheduled module into a library that stays; None, or why that failed."""
-        text = importlib.import_module("tvm").ir.save_json(module)
-        done = self._builders.submit("build", text, self._platform.target_json, str(path)).result()
+        done = self.begin_build(module, path).result()
         return None if done.error is None else f"{done.error}: {done.message}"
+
+    def begin_build(self, module: Any, path: Path) -> Future[Reply]:
+        """Queue the build of a scheduled module into a library that stays."""
+        text = importlib.import_module("tvm").ir.save_json(module)
+        return self._builders.submit("build", text, self._platform.target_json, str(path))
+
+    def time_library(self, path: Path, arguments: Arguments, check: Check | None = None) -> Outcome:
+        """Time a library that stays; with `check` its results are compared, too."""
+        built: Future[Reply] = Future()
+        built.set_result(Reply())
+        job = _Job(path=str(path), arguments=arguments, built=built)
+        outcome = self._outcome(job)
+        if check is None or outcome.error is not None:
+            return outcome
+        return self._checked(job, outcome, check)
 
 
 def are_timings(costs_s: Sequence[float]) -> bool:

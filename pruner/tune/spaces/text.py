@@ -26,7 +26,12 @@ _SPATIAL = 0  # IterVar.DataPar
 
 def module_flags(module: Any) -> Float32[np.ndarray, " flag"]:
     """Workload flags of a task's module."""
-    return text_flags("".join(func_text(func) for _, func in module.functions_items()))
+    return text_flags(module_text(module))
+
+
+def module_text(module: Any) -> str:
+    """The computation of a task's module."""
+    return "".join(func_text(func) for _, func in module.functions_items())
 
 
 def func_text(func: Any) -> str:

@@ -137,6 +137,7 @@ def test_columns_that_never_varied_are_counted(tmp_path):
     flat = ProgramStore(
         keys=A.keys, rows=A.rows.clone(), row_start=A.row_start, dataflow=A.dataflow * 0,
         flags=A.flags, task=A.task, latency_s=A.latency_s, line=A.line, digest=A.digest,
+        timed_s=A.timed_s,
     )  # fmt: skip
     flat.rows[:, 5] = 0
     path = fit(recipe(), flat, split(A), folder=tmp_path / "a").checkpoint

@@ -1,0 +1,174 @@
+"""``collect.py backend=tvm``: from its options to pools of measured programs."""
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig
+
+from pruner.cli.shared.options import plain, several
+from pruner.cli.shared.output import print_result, say
+from pruner.cli.tuning.interrupts import Interrupts
+from pruner.errors import PrunerError
+from pruner.places import conf_folder
+from pruner.program.device import Device, load_device
+from pruner.tune.measure.jobs import RpcAddress, Timing
+from pruner.tune.measure.machine import make_platform, missing_device
+from pruner.tune.measure.measurer import MeasureSettings, Platform
+from pruner.tune.measure.remote import check_health
+from pruner.tune.measure.targets import CPU_TARGETS, missing_flags
+from pruner.tune.networks.catalog import NetworkOptions
+from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks
+from pruner.tune.networks.lowering import NetworkForm
+from pruner.tune.networks.rewrites.layout import chosen_layout
+from pruner.tune.networks.rewrites.precision import chosen_precision
+from pruner.tune.networks.source import NetworkSource
+from pruner.tune.pools.collector import Collected, Collector, PoolPlan, PoolPlatform, hours
+from pruner.tune.pools.settings import PoolSettings
+from pruner.tune.workloads import Workload, load_workloads
+
+ALL = "all"  # platform=all: the described CPUs that this machine can run
+
+
+def collect_pools(config: DictConfig) -> dict[str, Any]:
+    """Collect, or with ``plan=true`` estimate; the object of the last line."""
+    plan = plan_of(config)
+    collector_of = Interrupts(say)
+    with collector_of as asked:
+        collector = Collector(plan, say, asked)
+        num = sum(len(place.workloads) for place in plan.platforms)
+        say(
+            f"{num} pools of {plan.settings.programs} programs on "
+            f"{', '.join(place.platform.name for place in plan.platforms)}, into {plan.out}"
+        )
+        found = collector.estimate() if config.plan else collector.collect()
+    result = asdict(found) | {"out": str(plan.out)}
+    if found.interrupted:
+        say("ended early; the same command goes on")
+        print_result(result)
+        sys.exit(collector_of.exit_code)
+    if config.plan:
+        say(f"about {hours(found.left_s)} for all that is left; plan=false measures it")
+    else:
+        _check(found)
+    return result
+
+
+def _check(found: Collected) -> None:
+    """Raises PrunerError where nothing ran."""
+    if not found.records:
+        raise PrunerError(f"no program could be measured: {'; '.join(found.short)}")
+
+
+def plan_of(config: DictConfig) -> PoolPlan:
+    """The options as typed values.
+
+    Raises:
+        PrunerError: no workload, a platform that cannot be measured on, or wrong numbers.
+    """
+    if (config.workloads is None) == (config.network is None):
+        raise PrunerError("backend=tvm collects workloads=FILE.yaml or network=NAME: give one")
+    timing = Timing(
+        repeats=config.measure.repeats,
+        min_repeat_ms=config.measure.min_repeat_ms,
+        flush_cache=config.measure.flush_cache,
+    )
+    measure = MeasureSettings(
+        timing=timing,
+        builders=config.measure.builders,
+        build_timeout_s=config.program_timeout_s,
+        run_timeout_s=config.program_timeout_s,
+        check=config.measure.check,
+    )
+    settings = PoolSettings(
+        programs=config.programs,
+        evolved=config.pool.evolved,
+        apart_s=config.pool.apart_s,
+        agree=config.pool.agree,
+        most=config.pool.most,
+        seed=config.seed,
+    )
+    out = Path(config.out)
+    places = []
+    for device in _devices(config):
+        platform = _platform(config, device)
+        workloads = _workloads(config, platform, out)
+        places.append(PoolPlatform(platform=platform, device=device, workloads=workloads))
+    return PoolPlan(platforms=places, out=out, settings=settings, measure=measure)
+
+
+def _devices(config: DictConfig) -> list[Device]:
+    """The described devices of ``platform=``; what this machine lacks is left out and told."""
+    names = several(config.platform)
+    on_this_machine = config.runner.kind != "rpc"
+    if ALL in names:
+        names = [target.platform for target in CPU_TARGETS]
+    lacking = {t.platform: missing_flags(t) for t in CPU_TARGETS if on_this_machine}
+    for name in names:
+        if lacking.get(name):
+            say(f"{name} is left out: this CPU lacks {', '.join(lacking[name])}")
+    kept = [name for name in names if not lacking.get(name)]
+    if not kept:
+        raise PrunerError(f"this CPU cannot run platform={config.platform}; try platform=all")
+    return [load_device(conf_folder() / "platform" / f"{name}.yaml") for name in kept]
+
+
+def _platform(config: DictConfig, device: Device) -> Platform:
+    address = None
+    if config.runner.kind == "rpc":
+        names = ("host", "port", "key", "session_timeout_s")
+        address = RpcAddress(**{name: config.runner[name] for name in names})
+        check_health(address, config.runner.health_timeout_s)
+    platform = make_platform(device, address=address)
+    if reason := missing_device(platform):
+        raise PrunerError(f"platform={device.name}: {reason}; use runner=rpc or platform=all")
+    return platform
+
+
+def _workloads(config: DictConfig, platform: Platform, out: Path) -> list[Workload]:
+    found = (
+        load_workloads({"tasks": _listed(config.workloads)})
+        if config.network is None
+        else _network(config, platform, out)
+    )
+    wanted = several(config.tasks)
+    if unknown := sorted(set(wanted) - {workload.name for workload in found}):
+        known = ", ".join(workload.name for workload in found)
+        raise PrunerError(f"tasks={unknown[0]} is none of them; there are: {known}")
+    return [workload for workload in found if not wanted or workload.name in wanted]
+
+
+def _listed(given: Any) -> list[dict[str, Any]]:
+    """Entries of a YAML file with ``tasks:``, or given themselves, as in conf/workload."""
+    if not isinstance(given, str):
+        return list(plain(given))
+    path = Path(given)
+    if not path.is_file():
+        beside = conf_folder() / "pools" / f"{given}.yaml"
+        if not beside.is_file():
+            known = ", ".join(sorted(p.stem for p in beside.parent.glob("*.yaml")))
+            raise PrunerError(f"workloads={given}: no such file; lists that are there: {known}")
+        path = beside
+    try:
+        entries = yaml.safe_load(path.read_text(encoding="utf-8"))["tasks"]
+        return [dict(entry) for entry in entries]
+    except (yaml.YAMLError, KeyError, TypeError, ValueError) as error:
+        raise PrunerError(f"workloads={given}: a YAML file with a list tasks: ({error})") from error
+
+
+def _network(config: DictConfig, platform: Platform, out: Path) -> list[Workload]:
+    """The tasks of a network that are worth tuning, found once a platform."""
+    folder = out / "networks" / platform.name / NetworkSource(name=str(config.network)).label
+    if not (folder / TASKS).is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        precision = chosen_precision("float32")
+        form = NetworkForm(
+            layout=chosen_layout("auto", device=platform.device, precision=precision),
+            precision=precision,
+        )
+        source = NetworkSource(name=str(config.network), options=NetworkOptions(), seed=config.seed)
+        say(f"importing {source.label}, {form} ...")
+        extract_tasks(source, platform.target_json, folder, form)
+    return [task.workload for task in read_tasks(folder / TASKS) if task.tuned]

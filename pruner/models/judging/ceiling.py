@@ -1,0 +1,56 @@
+"""The noise ceiling: what the best possible ranking would reach, since measurements differ.
+
+Where every program was timed twice, minutes apart, the second timing is a ranking of the programs
+that knows everything but the noise: judged against the first, it gets the numbers that no model can
+be expected to beat. Both directions are judged, each timing being the truth once, and averaged.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pruner.models.judging import metrics
+from pruner.models.judging.metrics import ScoredTask
+
+
+def noise_ceiling(tasks: Sequence[ScoredTask]) -> dict[str, Any] | None:
+    """Top-1, Top-5 (ratios of sums and task means) and pairwise accuracy of a second timing.
+
+    ``num_tasks``, ``num_programs``: those with two timings; ``spread``: median of the relative
+    difference of the two. None where no task has two such programs.
+    """
+    found = [twice for task in tasks if (twice := _timed_twice(task)) is not None]
+    if not found:
+        return None
+    sides = [[pair[0] for pair in found], [pair[1] for pair in found]]
+    first = np.concatenate([task.latency_s for task in sides[0]])
+    second = np.concatenate([task.latency_s for task in sides[1]])
+
+    def mean(values: Sequence[float]) -> float:
+        return float(np.mean(values))
+
+    return {
+        "top1": mean([metrics.top_k(side, 1) for side in sides]),
+        "top5": mean([metrics.top_k(side, 5) for side in sides]),
+        "top1_task_mean": mean([metrics.top_k_task_mean(side, 1) for side in sides]),
+        "top5_task_mean": mean([metrics.top_k_task_mean(side, 5) for side in sides]),
+        "pairwise_accuracy": mean([metrics.pairwise_accuracy(side) for side in sides]),
+        "spread": float(np.median(np.abs(second / first - 1.0))),
+        "num_tasks": len(found),
+        "num_programs": len(first),
+    }
+
+
+def _timed_twice(task: ScoredTask) -> tuple[ScoredTask, ScoredTask] | None:
+    """The first timing judged by the second, and the other way round."""
+    if task.timed_s is None:
+        return None
+    known = task.timed_s[np.isfinite(task.timed_s).all(axis=1)]
+    if len(known) < 2:
+        return None
+    one, other = known.T
+    return (
+        ScoredTask(name=task.name, latency_s=one, score=-other, weight=task.weight),
+        ScoredTask(name=task.name, latency_s=other, score=-one, weight=task.weight),
+    )

@@ -1,0 +1,52 @@
+"""Convolution in groups, NCHW data and kernel (CO, CI / groups, KH, KW), dilation 1.
+
+Output channel f sees the input channels of its group only, those from
+f // (CO / groups) * (CI / groups) on.
+
+Ansor's records of it are not known, so there is no compute DAG.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pruner.data.workload import ARGUMENTS, Padding, pad_amounts
+from pruner.program.dag.operators.builder import Operator, Tensors
+from pruner.program.dag.operators.windows import output_sizes, te_pad
+
+
+def _te(
+    te: Any,
+    topi: Any,
+    dtype: str,
+    n: int,
+    ci: int,
+    h: int,
+    w: int,
+    co: int,
+    groups: int,
+    kh: int,
+    kw: int,
+    stride: int,
+    padding: Padding,
+) -> Tensors:
+    if ci % groups or co % groups:
+        raise ValueError(f"groups={groups} must divide ci={ci} and co={co}")
+    amounts = pad_amounts(padding, kh, kw)
+    inner, outer = ci // groups, co // groups
+    data = te.placeholder((n, ci, h, w), dtype, name="data")
+    padded = te_pad(topi, data, amounts, "pad_temp")
+    kernel = te.placeholder((co, inner, kh, kw), dtype, name="kernel")
+    rc = te.reduce_axis((0, inner), name="rc")
+    ry, rx = te.reduce_axis((0, kh), name="ry"), te.reduce_axis((0, kw), name="rx")
+    out_h, out_w = output_sizes((h, w), (kh, kw), amounts, stride)
+
+    def value(b: Any, f: Any, y: Any, x: Any) -> Any:
+        channel = f // outer * inner + rc
+        part = padded[b, channel, y * stride + ry, x * stride + rx]
+        return te.sum(part * kernel[f, rc, ry, rx], axis=[rc, ry, rx])
+
+    return [data, kernel, te.compute((n, co, out_h, out_w), value, name="compute")]
+
+
+OPERATOR = Operator(dag=None, te=_te, options=ARGUMENTS["grouped_conv2d"])

@@ -1,0 +1,183 @@
+"""Recorded programs of one task down to loop nests, whichever engine they are of.
+
+Records of Ansor's steps are replayed with the task's compute DAG; records of MetaSchedule's traces
+with the design spaces that lie beside them (:mod:`pruner.program.tir.saved`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from pruner.arrays import Decisions, Ints
+from pruner.data.steps import is_trace
+from pruner.errors import UnsupportedProgram, unforeseen_refused
+from pruner.program.dag.dag import ComputeDAG
+from pruner.program.dag.task_index import TaskIndex, find_dag, task_index_of
+from pruner.program.nests import LoopNests
+from pruner.program.te.apply import apply
+from pruner.program.te.lower import lower
+from pruner.program.te.replay import Replay
+from pruner.program.te.skeleton import SkeletonGroup, group_programs
+from pruner.program.te.steps import Trace
+from pruner.program.tir.lower import lower as lower_tree
+from pruner.program.tir.saved import FOLDER, SavedSpace, SpaceFolder
+from pruner.program.tir.trace import apply_groups
+
+logger = logging.getLogger(__name__)
+UNCERTAIN = "uncertain-region"
+
+Found = TypeVar("Found")
+Definition = ComputeDAG | SpaceFolder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definitions:
+    """What lies beside records and says what they are of.
+
+    ``tasks``: TenSet's subgraphs; ``spaces``: design spaces of MetaSchedule's programs.
+    """
+
+    tasks: TaskIndex | None = None
+    spaces: SpaceFolder | None = None
+
+
+def definitions_of(data_root: Path | str) -> Definitions:
+    """What lies beside the records of a data root.
+
+    Raises `DataError` where TenSet's folder is there without a task file.
+    """
+    folder = Path(data_root) / FOLDER
+    return Definitions(
+        tasks=task_index_of(data_root), spaces=SpaceFolder(folder) if folder.is_dir() else None
+    )
+
+
+def find_definition(
+    workload_key: str,
+    fused: tuple[str, ...],
+    steps_list: Sequence[list[list[Any]]],
+    known: Definitions | None = None,
+) -> Definition:
+    """What the records of a task are replayed with.
+
+    Raises:
+        UnsupportedProgram: as :func:`find_dag`; ``no-design-spaces`` where traces have none.
+    """
+    known = known or Definitions()
+    if not any(map(is_trace, steps_list)):
+        return find_dag(workload_key, fused, known.tasks)
+    if known.spaces is None:
+        raise UnsupportedProgram("no-design-spaces", f"no folder {FOLDER} beside measure_records")
+    return known.spaces
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed(Generic[Found]):
+    """(rows, what was made of them) in parts, and why others could not be replayed, by row.
+
+    ``groups``: the programs by skeleton.
+    """
+
+    parts: list[tuple[Ints, Found]] = field(default_factory=list)
+    failures: dict[int, str] = field(default_factory=dict)
+    groups: list[SkeletonGroup] = field(default_factory=list)
+
+
+def replay(
+    definition: Definition,
+    steps_list: Sequence[list[list[Any]]],
+    compute: Callable[[LoopNests], Found],
+    chunk: int | None = None,
+) -> Replayed[Found]:
+    """What `compute` makes of the programs' loop nests, at most `chunk` of them at once."""
+    groups, unreadable = group_programs(steps_list)
+    failures = {row: error.reason for row, error in unreadable.items()}
+    out: Replayed[Found] = Replayed(failures=failures, groups=groups)
+    for group in groups:
+        size = chunk or len(group.rows)
+        if isinstance(definition, ComputeDAG):
+            replayed = Replay(definition, group.skeleton, compute)
+            out.parts.extend(replayed.chunks(group, size))
+            out.failures.update(replayed.failures)
+            continue
+        for some in group.chunks(size):
+            _trace_parts(definition, some, compute, out)
+    return out
+
+
+def nests_of(
+    definition: Definition, steps_list: Sequence[list[list[Any]]]
+) -> Iterator[tuple[Ints, LoopNests]]:
+    """(rows, loop nests) by skeleton, all its programs at once; refused skeletons are left out."""
+    if not isinstance(definition, ComputeDAG):
+        yield from replay(definition, steps_list, lambda nests: nests).parts
+        return
+    for group in group_programs(steps_list)[0]:
+        try:
+            yield group.rows, lower(apply(definition, group.skeleton, group.decisions))
+        except UnsupportedProgram:
+            continue
+
+
+def space_of(spaces: SpaceFolder, group: SkeletonGroup) -> SavedSpace:
+    """The design space of programs of one skeleton.
+
+    Raises:
+        UnsupportedProgram: it is not there, or the programs are no traces of it.
+    """
+    match group.skeleton:
+        case (Trace(space=name),):
+            space = spaces.space(name)
+        case _:
+            raise UnsupportedProgram("no-trace", "steps of Ansor's among traces")
+    if group.decisions.shape[1] != space.program.num_slots:
+        raise UnsupportedProgram("malformed-step", f"{name} takes {space.program.num_slots}")
+    return space
+
+
+def _trace_parts(
+    spaces: SpaceFolder,
+    group: SkeletonGroup,
+    compute: Callable[[LoopNests], Found],
+    out: Replayed[Found],
+) -> None:
+    try:
+        space = space_of(spaces, group)
+    except UnsupportedProgram as error:
+        out.failures.update(dict.fromkeys(group.rows.tolist(), error.reason))
+        return
+    for rows, found in _trees(space, group.rows, group.decisions, compute, out.failures):
+        out.parts.append((rows, found))
+
+
+def _trees(
+    space: SavedSpace,
+    rows: Ints,
+    decisions: Decisions,
+    compute: Callable[[LoopNests], Found],
+    failures: dict[int, str],
+) -> Iterator[tuple[Ints, Found]]:
+    found, refused = apply_groups(space.program, decisions)
+    failures.update({int(rows[n]): reason for n, reason in refused.items()})
+    for places, tree in found:
+        unsure = np.broadcast_to(tree.uncertain, len(places))
+        if unsure.any():  # not guessed: once more without them
+            failures.update(dict.fromkeys(rows[places[unsure]].tolist(), UNCERTAIN))
+            sure = places[~unsure]
+            if len(sure):
+                yield from _trees(space, rows[sure], decisions[sure], compute, failures)
+            continue
+        try:
+            with unforeseen_refused():
+                made = compute(lower_tree(tree))
+        except UnsupportedProgram as error:
+            failures.update(dict.fromkeys(rows[places].tolist(), error.reason))
+            logger.debug("%d programs not replayed: %s", len(places), error)
+            continue
+        yield rows[places], made

@@ -1,0 +1,317 @@
+"""A design space as JSON: what records of MetaSchedule's programs are replayed with, without TVM.
+
+A record holds a space's name and decisions; what they decide stands once, in
+``<root>/design_spaces/<name>.json.gz``: the function before it is scheduled (buffers, loops, blocks
+of one store) and the instructions of the trace. The name is a digest of the content, in letters, so
+a space that several platforms share is one file. Fields of the object:
+
+* ``trace``: the trace in TVM's own words, for people; nothing reads it
+* ``text``: the computation, a line a tensor, from which workload flags are taken
+* ``is_gpu``: which postprocessors follow; ``num_slots``: decisions of a program
+* ``buffers``: ``[name, dtype, shape, scope, is parameter, is dynamic]``
+* ``body``: ``{"loop": [name, extent], "body": [...]}`` and ``{"block": ...}``, outermost first;
+  iterators are bound to the n-th loop of the function, to the n-th ``inner`` loop of the block, or
+  to a number
+* ``instructions``: ``[kind, inputs, attributes, numbers of the results, slot of the decision]``; an
+  input ``{"r": n}`` is result n of an earlier one
+* ``known``: results of instructions that are applied already, as places among loops and blocks
+
+Expressions are lists: ``["add", a, b, dtype]``, ``["load", buffer, [indices], dtype]`` and so on.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, get_args
+
+from pruner.errors import UnsupportedProgram
+from pruner.files import write_whole
+from pruner.program.dag.expr import (
+    Axis,
+    Binary,
+    BinaryOp,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Not,
+    Select,
+)
+from pruner.program.index import affine as af
+from pruner.program.index.affine import LoopVar
+from pruner.program.index.regions import evaluate_index
+from pruner.program.nests import Buffer, Scope
+from pruner.program.tir.trace import Instruction, Ref, TraceProgram
+from pruner.program.tir.tree import Binding, Block, BlockIter, LoopNode, Tree, TreeNode
+
+FOLDER = "design_spaces"
+SUFFIX = ".json.gz"
+VERSION = 1
+_LETTERS = str.maketrans("0123456789abcdef", "abcdefghijklmnop")
+_BINARY = frozenset(get_args(BinaryOp))
+_MAX_BYTES = 1 << 24  # a space has kilobytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SavedSpace:
+    """A design space: its program with open decisions, and the text of what it computes.
+
+    ``trace``: lines that say the same in TVM's words.
+    """
+
+    program: TraceProgram
+    text: str
+    trace: tuple[str, ...] = ()
+
+    @property
+    def content(self) -> bytes:
+        """The JSON text. Raises `UnsupportedProgram` for what it has no form for."""
+        program = self.program
+        loops = {v: n for n, v in enumerate(_loops(program.tree.root))}
+        value = {
+            "v": VERSION,
+            "trace": list(self.trace),
+            "text": self.text,
+            "is_gpu": program.is_gpu,
+            "num_slots": program.num_slots,
+            "annotations": _kept(program.tree.annotations),
+            "buffers": [_buffer(buffer) for buffer in program.tree.buffers],
+            "body": [_node(node, loops) for node in program.tree.root.body],
+            "instructions": [
+                [i.kind, _plain(i.inputs), _plain(i.attrs), list(i.outputs), i.slot]
+                for i in program.instructions
+            ],
+            "known": sorted([number, place] for number, place in program.known.items()),
+        }
+        return json.dumps(value, separators=(",", ":")).encode()
+
+    @property
+    def name(self) -> str:
+        """16 letters: 64 bits of the content."""
+        return blake2b(self.content, digest_size=8).hexdigest().translate(_LETTERS)
+
+    def save(self, folder: Path) -> str:
+        """Write it into a folder unless it is there; its name."""
+        content = self.content
+        name = blake2b(content, digest_size=8).hexdigest().translate(_LETTERS)
+        path = folder / f"{name}{SUFFIX}"
+        if not path.is_file():
+            folder.mkdir(parents=True, exist_ok=True)
+            with write_whole(path) as partial:
+                partial.write_bytes(gzip.compress(content, mtime=0))
+        return name
+
+
+def load_space(path: Path) -> SavedSpace:
+    """Read what `SavedSpace.save` wrote.
+
+    Raises:
+        UnsupportedProgram: ``unknown-design-space`` where there is no such file,
+            ``bad-design-space`` where it is not a whole one.
+    """
+    try:
+        with gzip.open(path) as file:
+            content = file.read(_MAX_BYTES + 1)
+    except FileNotFoundError as error:
+        raise UnsupportedProgram("unknown-design-space", f"no file {path}") from error
+    except (OSError, EOFError) as error:
+        raise UnsupportedProgram("bad-design-space", f"{path}: {error}") from error
+    if len(content) > _MAX_BYTES:
+        raise UnsupportedProgram("bad-design-space", f"{path}: more than {_MAX_BYTES} bytes")
+    try:
+        return _read(json.loads(content))
+    except (MemoryError, UnsupportedProgram):
+        raise
+    except Exception as error:  # whatever a damaged file makes of it
+        detail = f"{path}: {type(error).__name__} {error}"
+        raise UnsupportedProgram("bad-design-space", detail[:300]) from error
+
+
+class SpaceFolder:
+    """The design spaces beside records, by name; each is read once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._spaces: dict[str, SavedSpace | UnsupportedProgram] = {}
+
+    def space(self, name: str) -> SavedSpace:
+        """The space of a name. Raises `UnsupportedProgram` as `load_space`."""
+        if name not in self._spaces:
+            try:
+                if not name.isalpha():  # a name, not a path
+                    raise UnsupportedProgram("unknown-design-space", repr(name)[:80])
+                self._spaces[name] = load_space(self.folder / f"{name}{SUFFIX}")
+            except UnsupportedProgram as error:
+                self._spaces[name] = error
+        found = self._spaces[name]
+        if isinstance(found, UnsupportedProgram):
+            raise found
+        return found
+
+
+def _buffer(b: Buffer) -> list[Any]:
+    return [b.name, b.dtype, list(map(int, b.shape)), b.scope.value, b.is_param, b.is_dynamic]
+
+
+def _loops(root: LoopNode) -> Iterator[LoopVar]:
+    """Variables of all loops below the root, in program order."""
+    for node in root.body:
+        if isinstance(node, LoopNode):
+            yield node.var
+            yield from _loops(node)
+
+
+def _kept(annotations: Mapping[str, object]) -> dict[str, object]:
+    """Annotations with a plain value; the engine reads no others of an unscheduled function."""
+    return {k: v for k, v in annotations.items() if isinstance(v, bool | int | float)} | {
+        k: str(v) for k, v in annotations.items() if isinstance(v, str)
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Ref):
+        return {"r": value.number}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    raise UnsupportedProgram("unsaved-value", f"{type(value).__name__} {value!s:.80}")
+
+
+def _opened(value: Any) -> Any:
+    if isinstance(value, dict):
+        return Ref(int(value["r"]))
+    return tuple(map(_opened, value)) if isinstance(value, list) else value
+
+
+def _node(node: TreeNode, loops: Mapping[LoopVar, int]) -> dict[str, Any]:
+    if isinstance(node, LoopNode):
+        return {
+            "loop": [node.var.name, int(node.extent)],
+            "body": [_node(child, loops) for child in node.body],
+        }
+    inner = {var: number for number, var in enumerate(node.inner)}
+
+    def bound(binding: Binding) -> list[Any]:
+        for var in binding.uses:
+            return ["inner", inner[var]] if var in inner else ["loop", loops[var]]
+        return ["const", int(binding.value.base)]
+
+    return {
+        "block": node.name,
+        "iters": [[it.kind, int(it.extent)] for it in node.iters],
+        "bindings": [bound(binding) for binding in node.bindings],
+        "buffer": node.buffer,
+        "indices": [_expr(index) for index in node.indices],
+        "value": _expr(node.value),
+        "init": None if node.init is None else _expr(node.init),
+        "reads": list(node.reads),
+        "annotations": _kept(node.annotations),
+        "inner": [[var.name, int(var.extent)] for var in node.inner],
+    }
+
+
+def _expr(expr: Expr) -> list[Any]:
+    match expr:
+        case Const(value=int() | float() as value, dtype=dtype):
+            return ["const", value, dtype]
+        case Axis(slot=slot, dtype=dtype):
+            return ["axis", slot, dtype]
+        case Binary(op=op, a=a, b=b, dtype=dtype):
+            return [op, _expr(a), _expr(b), dtype]
+        case Not(a=a):
+            return ["not", _expr(a)]
+        case Select(cond=cond, then=then, other=other, dtype=dtype):
+            return ["select", _expr(cond), _expr(then), _expr(other), dtype]
+        case Call(name=name, args=args, dtype=dtype, pure=pure):
+            return ["call", name, [_expr(arg) for arg in args], dtype, pure]
+        case Cast(a=a, dtype=dtype):
+            return ["cast", _expr(a), dtype]
+        case Load(stage=stage, indices=indices, dtype=dtype):
+            return ["load", stage, [_expr(index) for index in indices], dtype]
+    raise UnsupportedProgram("unsaved-value", f"{type(expr).__name__}")
+
+
+def _open_expr(value: list[Any]) -> Expr:
+    match value:
+        case ["const", int() | float() as number, str(dtype)]:
+            return Const(number, dtype)
+        case ["axis", int(slot), str(dtype)]:
+            return Axis(slot, dtype)
+        case ["not", a]:
+            return Not(_open_expr(a))
+        case ["select", cond, then, other, str(dtype)]:
+            return Select(_open_expr(cond), _open_expr(then), _open_expr(other), dtype)
+        case ["call", str(name), list(args), str(dtype), bool(pure)]:
+            return Call(name, tuple(map(_open_expr, args)), dtype, pure)
+        case ["cast", a, str(dtype)]:
+            return Cast(_open_expr(a), dtype)
+        case ["load", int(stage), list(indices), str(dtype)]:
+            return Load(stage, tuple(map(_open_expr, indices)), dtype)
+        case [str(op), a, b, str(dtype)] if op in _BINARY:
+            return Binary(op, _open_expr(a), _open_expr(b), dtype)  # type: ignore[arg-type]
+    raise UnsupportedProgram("bad-design-space", f"expression {value!r:.80}")
+
+
+def _read(value: Mapping[str, Any]) -> SavedSpace:
+    if value["v"] != VERSION:
+        raise UnsupportedProgram("bad-design-space", f"format {value['v']}, known: {VERSION}")
+    buffers = [
+        Buffer(number, name, dtype, tuple(shape), Scope(scope), param, dynamic)
+        for number, (name, dtype, shape, scope, param, dynamic) in enumerate(value["buffers"])
+    ]
+    tree = Tree(buffers, LoopNode(LoopVar("root")), annotations=dict(value["annotations"]))
+    loops: list[LoopVar] = []
+    _add(tree.root, value["body"], loops)
+    instructions = tuple(
+        Instruction(str(kind), _opened(inputs), _opened(attrs), tuple(outputs), int(slot))
+        for kind, inputs, attrs, outputs, slot in value["instructions"]
+    )
+    known = {int(number): int(place) for number, place in value["known"]}
+    program = TraceProgram(
+        tree, instructions, int(value["num_slots"]), bool(value["is_gpu"]), known
+    )
+    return SavedSpace(program=program, text=str(value["text"]), trace=tuple(value["trace"]))
+
+
+def _add(parent: LoopNode, body: list[Mapping[str, Any]], loops: list[LoopVar]) -> None:
+    """Put saved nodes under a loop; loops are numbered as they are met."""
+    for node in body:
+        if "loop" in node:
+            name, extent = node["loop"]
+            made = LoopNode(LoopVar(name, int(extent)), parent=parent)
+            loops.append(made.var)
+            parent.body.append(made)
+            _add(made, node["body"], loops)
+        else:
+            parent.body.append(_block(node, parent, loops))
+
+
+def _block(node: Mapping[str, Any], parent: LoopNode, loops: list[LoopVar]) -> Block:
+    inner = tuple(LoopVar(name, int(extent)) for name, extent in node["inner"])
+
+    def binding(kind: str, number: int) -> Binding:
+        if kind == "const":
+            return Binding(evaluate_index(Const(number), {}), {})
+        var = {"loop": loops, "inner": inner}[kind][number]
+        return Binding(af.variable(var), {var: 1})
+
+    return Block(
+        name=node["block"],
+        iters=tuple(BlockIter(kind, int(extent)) for kind, extent in node["iters"]),
+        bindings=[binding(*bound) for bound in node["bindings"]],
+        buffer=int(node["buffer"]),
+        indices=tuple(map(_open_expr, node["indices"])),
+        value=_open_expr(node["value"]),
+        init=None if node["init"] is None else _open_expr(node["init"]),
+        reads=[int(buffer) for buffer in node["reads"]],
+        annotations=dict(node["annotations"]),
+        parent=parent,
+        inner=inner,
+    )

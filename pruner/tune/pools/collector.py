@@ -1,0 +1,271 @@
+"""All pools of a collection: first timings task by task, second ones minutes later."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pruner.errors import PrunerError
+from pruner.files import write_json
+from pruner.program.device import Device
+from pruner.progress import Tell, silent
+from pruner.tune.measure.measurer import Measurer, MeasureSettings, Platform, never
+from pruner.tune.phases import Phases
+from pruner.tune.pools.conditions import Conditions, about_machine
+from pruner.tune.pools.pool import Bench, Pool, Stopped, Unavailable
+from pruner.tune.pools.settings import PoolSettings
+from pruner.tune.workloads import Workload
+
+ABOUT = "about.json"  # of a collection: pools, machine, settings
+PROBED = 4  # programs of every pool whose timings tell how long all will take
+_TELL_S = 15.0  # a line of progress at most so often
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolPlatform:
+    """A platform to measure on, described, and its tasks."""
+
+    platform: Platform
+    device: Device
+    workloads: Sequence[Workload]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolPlan:
+    """What to collect where."""
+
+    platforms: Sequence[PoolPlatform]
+    out: Path
+    settings: PoolSettings = field(default_factory=PoolSettings)
+    measure: MeasureSettings = field(default_factory=MeasureSettings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """``records`` ran, ``failed`` did not; ``pools`` are finished of ``of`` (``short`` lists the
+    others with the reason). ``left_s``: estimated seconds of what is left."""
+
+    records: int
+    failed: int
+    seconds: float
+    pools: int
+    of: int
+    short: tuple[str, ...] = ()
+    left_s: float = 0.0
+    interrupted: bool = False
+
+
+@dataclass(slots=True)
+class _Pace:
+    """Seconds that a first timing (with its build) and a later one take, by platform."""
+
+    spent_s: dict[tuple[str, bool], float] = field(default_factory=dict)
+    count: dict[tuple[str, bool], int] = field(default_factory=dict)
+
+    def add(self, platform: str, first: bool, seconds: float) -> None:
+        for name in (platform, ""):
+            key = (name, first)
+            self.spent_s[key] = self.spent_s.get(key, 0.0) + seconds
+            self.count[key] = self.count.get(key, 0) + 1
+
+    def each_s(self, platform: str, first: bool) -> float:
+        for name in (platform, ""):
+            if self.count.get((name, first)):
+                return self.spent_s[name, first] / self.count[name, first]
+        return self.each_s(platform, True) / 2 if not first and self.count else 0.0
+
+
+class Collector:
+    """Fills the pools of a plan; a new one on the same folder goes on where it was."""
+
+    def __init__(
+        self, plan: PoolPlan, tell: Tell = silent, stopped: Callable[[], bool] = never
+    ) -> None:
+        self._plan, self._tell, self._stopped = plan, tell, stopped
+        self._pace = _Pace()
+        self._last_told = 0.0
+        self.short: list[str] = []
+        self.pools = [
+            (place, Pool(workload, place.platform.name, plan.out, plan.settings))
+            for place in plan.platforms
+            for workload in place.workloads
+        ]
+        names = [pool.name for _, pool in self.pools]
+        if doubled := sorted({name for name in names if names.count(name) > 1}):
+            raise PrunerError(f"the task {doubled[0]} is there twice; leave one out")
+
+    def collect(self) -> Collected:
+        """Measure what is missing.
+
+        Raises:
+            Unavailable: a device or worker is gone.
+        """
+        return self._over_all(self._fill)
+
+    def estimate(self) -> Collected:
+        """Measure a few programs of every pool, which count, to tell how long all will take."""
+        return self._over_all(self._probe)
+
+    def _over_all(self, work: Callable[[Bench, list[Pool]], None]) -> Collected:
+        start, interrupted = time.monotonic(), False
+        try:
+            for place in self._plan.platforms:
+                pools = [pool for of, pool in self.pools if of is place and not pool.is_finished]
+                if pools:
+                    self._on(place, pools, work)
+        except Stopped:
+            interrupted = True
+        finally:
+            self._write_about(time.monotonic() - start)
+        return replace(self._found(), seconds=time.monotonic() - start, interrupted=interrupted)
+
+    def _on(
+        self, place: PoolPlatform, pools: list[Pool], work: Callable[[Bench, list[Pool]], None]
+    ) -> None:
+        self._tell(f"{place.platform.name}: starting the processes that build and run programs")
+        phases = Phases()
+        with Measurer(place.platform, self._plan.measure, phases) as measurer:
+            bench = Bench(
+                platform=place.platform,
+                device=place.device,
+                measurer=measurer,
+                phases=phases,
+                conditions=Conditions(place.platform.device),
+                tell=self._tell,
+                stopped=self._stopped,
+                check=self._plan.measure.check,
+            )
+            work(bench, pools)
+
+    def _fill(self, bench: Bench, pools: list[Pool]) -> None:
+        """First timings of one pool after another; those whose time has come again in between."""
+        waiting: list[Pool] = []
+        for pool in pools:
+            if self._first(bench, pool, None):
+                waiting.append(pool)
+            while waiting and min(p.ready_at for p in waiting) <= time.time():
+                self._again(bench, waiting)
+        while waiting:
+            self._wait(min(pool.ready_at for pool in waiting))
+            self._again(bench, waiting)
+
+    def _probe(self, bench: Bench, pools: list[Pool]) -> None:
+        for pool in pools:
+            probed = max(0, PROBED - len(pool.valid()))
+            if probed and self._first(bench, pool, probed):
+                self._tell(
+                    f"{pool.name}: {self._pace.each_s(pool.paths.platform, True):.2f} s each"
+                )
+            pool.close()
+
+    def _first(self, bench: Bench, pool: Pool, limit: int | None) -> bool:
+        """Whether there is something to time again; what cannot be done costs its task alone."""
+        try:
+            since = time.monotonic()
+            for _ in pool.first(bench, limit):
+                since = self._passed(pool, since, first=True)
+        except Unavailable:
+            raise
+        except PrunerError as error:
+            self.short.append(str(error))
+            self._tell(f"left out: {error}")
+            return False
+        return bool(pool.valid())
+
+    def _again(self, bench: Bench, waiting: list[Pool]) -> None:
+        """The next pass of the pool that waits longest; finished ones leave."""
+        pool = min(waiting, key=lambda one: one.ready_at)
+        since = time.monotonic()
+        if pool.doubted:
+            for _ in pool.again(bench):
+                since = self._passed(pool, since, first=False)
+        if not pool.doubted:
+            pool.finish(bench)
+            waiting.remove(pool)
+            self._tell(self._line(pool, "finished"))
+
+    def _wait(self, until: float) -> None:
+        left = until - time.time()
+        if left > 1:
+            self._tell(f"waiting {left:.0f} s, so that timings are minutes apart")
+        while time.time() < until:
+            if self._stopped():
+                raise Stopped
+            time.sleep(min(0.5, max(0.0, until - time.time())))
+
+    def _passed(self, pool: Pool, since: float, *, first: bool) -> float:
+        now = time.monotonic()
+        self._pace.add(pool.paths.platform, first, now - since)
+        if now - self._last_told > _TELL_S:
+            self._last_told = now
+            doing = "timing" if first else "timing again"
+            self._tell(self._line(pool, doing))
+        return now
+
+    def _line(self, pool: Pool, doing: str) -> str:
+        number = [one for _, one in self.pools].index(pool) + 1
+        return (
+            f"[{number}/{len(self.pools)}] {pool.name}: {doing}, {len(pool.valid())} of "
+            f"{self._plan.settings.programs} programs; about {hours(self.left_s)} left in all"
+        )
+
+    @property
+    def left_s(self) -> float:
+        """Estimated seconds of what is left: first timings and second ones."""
+        total = 0.0
+        for _, pool in self.pools:
+            name, missing = pool.paths.platform, pool.missing
+            total += missing * self._pace.each_s(name, True)
+            total += (missing + len(pool.doubted)) * self._pace.each_s(name, False)
+        return total
+
+    def _found(self) -> Collected:
+        pools = [pool for _, pool in self.pools]
+        records = sum(len(pool.valid()) for pool in pools)
+        unfinished = [pool for pool in pools if not pool.is_finished]
+        return Collected(
+            records=records,
+            failed=sum(p.failed for pool in pools for p in pool.ledger.programs),
+            seconds=0.0,
+            pools=len(pools) - len(unfinished),
+            of=len(pools),
+            short=(*self.short, *(f"{p.name}: {len(p.valid())} programs" for p in unfinished)),
+            left_s=self.left_s,
+        )
+
+    def _write_about(self, seconds: float) -> None:
+        """What was measured, with what, on what; sessions add up their seconds."""
+        path = self._plan.out / ABOUT
+        path.parent.mkdir(parents=True, exist_ok=True)
+        before: dict[str, Any] = {}
+        if path.is_file():
+            before = json.loads(path.read_text(encoding="utf-8"))
+        mine = [pool.about() for _, pool in self.pools if pool.valid()]
+        names = {(about["platform"], about["task"]) for about in mine}
+        others = [p for p in before.get("pools", []) if (p["platform"], p["task"]) not in names]
+        targets = {p.platform.name: p.platform.target_json for p in self._plan.platforms}
+        about = {
+            "machine": about_machine(),
+            "targets": before.get("targets", {}) | targets,
+            "settings": asdict(self._plan.settings),
+            "timing": asdict(self._plan.measure.timing),
+            "seconds": round(seconds + float(before.get("seconds", 0.0)), 1),
+            "pools": sorted([*others, *mine], key=lambda p: (p["platform"], p["task"])),
+        }
+        write_json(path, about, indent=1)
+
+
+def hours(seconds: float) -> str:
+    """Seconds as people read them.
+
+    >>> hours(59), hours(3725), hours(600)
+    ('59 s', '1 h 02 min', '10 min')
+    """
+    minutes = round(seconds / 60)
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

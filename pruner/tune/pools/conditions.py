@@ -1,0 +1,103 @@
+"""What else the machine did while programs were timed, and what it is, as far as it can be read."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_GPU = ("temperature.gpu", "clocks.sm", "power.draw", "utilization.gpu")
+_MILLI = 1000.0
+
+
+class Conditions:
+    """Readings one after another; ``steal`` is the share of CPU time that others took since."""
+
+    def __init__(self, device: str) -> None:
+        """``device``: cpu or cuda."""
+        self._device, self._ticks = device, _ticks()
+
+    def read(self) -> dict[str, float]:
+        """Numbers by name, without those that this machine does not tell."""
+        found: dict[str, float] = {"at": time.time()}
+        with suppress(OSError):
+            found["load_1min"] = os.getloadavg()[0]
+        before, self._ticks = self._ticks, _ticks()
+        if before and self._ticks:
+            spent = np.subtract(self._ticks, before)
+            if spent.sum() > 0 and len(spent) > _STEAL:
+                found["steal"] = round(float(spent[_STEAL] / spent.sum()), 4)
+        found |= _mean(
+            "temperature_c", _numbers("/sys/class/thermal", "thermal_zone*/temp"), _MILLI
+        )
+        clocks = _numbers("/sys/devices/system/cpu", "cpu[0-9]*/cpufreq/scaling_cur_freq")
+        found |= _mean("clock_mhz", clocks, _MILLI)
+        return found | (_gpu() if self._device == "cuda" else {})
+
+
+_STEAL = 7  # of the first line of /proc/stat
+
+
+def _ticks() -> list[int]:
+    with suppress(OSError, ValueError):
+        line = Path("/proc/stat").read_text(encoding="utf-8").partition("\n")[0]
+        return [int(word) for word in line.split()[1:9]]
+    return []
+
+
+def _numbers(folder: str, pattern: str) -> list[float]:
+    found = []
+    for path in sorted(Path(folder).glob(pattern)):
+        with suppress(OSError, ValueError):
+            found.append(float(path.read_text(encoding="utf-8")))
+    return found
+
+
+def _mean(name: str, values: Sequence[float], unit: float) -> dict[str, float]:
+    return {name: round(float(np.mean(values)) / unit, 1)} if values else {}
+
+
+def _gpu() -> dict[str, float]:
+    if shutil.which("nvidia-smi") is None:
+        return {}
+    command = ["nvidia-smi", f"--query-gpu={','.join(_GPU)}", "--format=csv,noheader,nounits"]
+    with suppress(OSError, ValueError, subprocess.TimeoutExpired):
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
+        values = done.stdout.partition("\n")[0].split(",")
+        return {f"gpu_{k}": float(v) for k, v in zip(_GPU, values, strict=True)}
+    return {}
+
+
+def about_machine() -> dict[str, Any]:
+    """Versions and the processor."""
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        **{name: _version(name) for name in ("apache-tvm", "numpy")},
+    }
+
+
+def _processor() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,115 @@
+"""Which programs of a task are measured: draws that visit every structure alike.
+
+A uniform draw of decisions is mostly of one structure (where blocks are computed decides it, and
+some places have many more tilings than others), so draws are taken in turns: every design space
+alike, and in it every choice of compute locations alike. Inside one structure decisions are as
+MetaSchedule draws them, uniform over tilings.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.arrays import Decisions, Ints
+from pruner.tune.spaces.base import LiveSpace
+from pruner.tune.spaces.design import SAMPLING
+from pruner.tune.spaces.union import UnionSpace
+
+_OVERDRAW = 16  # draws for every program that is wanted: rare structures are among them
+_ROUNDS = 4  # of draws before a space counts as small
+_LOCATION = SAMPLING[2]
+_MUTATIONS = 3  # at most, from a parent to an evolved program
+
+
+def stratified(space: UnionSpace, num: int, rng: np.random.Generator, seen: set[int]) -> Decisions:
+    """At most `num` new legal programs int64 [n, d], no two alike; their keys go into `seen`."""
+    kept = [np.zeros((0, space.num_slots), np.int64)]
+    left = num
+    for _ in range(_ROUNDS):
+        rows = _new(space, space.sample(max(_OVERDRAW * left, 256), rng), seen)
+        rows = rows[in_turns(structures(space, rows), rows[:, 0], rng)[:left]]
+        seen.update(space.keys(rows).tolist())
+        kept.append(rows)
+        left -= len(rows)
+        if left <= 0:
+            break
+    return np.concatenate(kept)
+
+
+def evolved(
+    space: UnionSpace, parents: Decisions, num: int, rng: np.random.Generator, seen: set[int]
+) -> Decisions:
+    """At most `num` new legal mutations of parents, each parent in turn; keys go into `seen`."""
+    kept = [np.zeros((0, space.num_slots), np.int64)]
+    left = num
+    for _ in range(_ROUNDS * _OVERDRAW):
+        rows = parents[rng.permutation(np.arange(max(left, len(parents))) % len(parents))]
+        for _ in range(int(rng.integers(1, _MUTATIONS + 1))):
+            rows = space.mutate(rows, rng)
+        rows = _new(space, rows, seen)[:left]
+        seen.update(space.keys(rows).tolist())
+        kept.append(rows)
+        left -= len(rows)
+        if left <= 0:
+            break
+    return np.concatenate(kept)
+
+
+def _new(space: UnionSpace, rows: Decisions, seen: set[int]) -> Decisions:
+    """Legal rows that were not seen, each once, in their order."""
+    keys = space.keys(rows)
+    _, first = np.unique(keys, return_index=True)
+    rows = rows[np.sort(first)]
+    fresh = np.array([key not in seen for key in space.keys(rows).tolist()], bool)
+    rows = rows[fresh]
+    rows = rows[np.isfinite(space.draft_score(rows))] if len(rows) else rows
+    space.forget()
+    return rows
+
+
+def structures(space: UnionSpace, rows: Decisions) -> Ints:
+    """A number for the structure of every row: its design space and its compute locations."""
+    known: dict[tuple[int, ...], int] = {}
+    slots = [location_slots(one) for one in space.spaces]
+    out = np.zeros(len(rows), np.int64)
+    for place, row in enumerate(rows):
+        number = int(row[0])
+        structure = (number, *(int(row[1 + slot]) for slot in slots[number]))
+        out[place] = known.setdefault(structure, len(known))
+    return out
+
+
+def location_slots(space: LiveSpace) -> list[int]:
+    """Slots of the decisions where a block is computed."""
+    slots, start = [], 0
+    for inst, width in zip(space.design.sampling, space.design.widths, strict=True):
+        if str(inst.kind.name) == _LOCATION:
+            slots.append(start)
+        start += width
+    return slots
+
+
+def in_turns(structure: Ints, space: Ints, rng: np.random.Generator) -> NDArray[np.intp]:
+    """An order of programs in which spaces take turns, and the structures of a space, too.
+
+    >>> rng = np.random.default_rng(0)
+    >>> order = in_turns(np.array([0, 0, 0, 1, 2, 2]), np.array([5, 5, 5, 5, 7, 7]), rng)
+    >>> sorted(np.array([5, 5, 5, 5, 7, 7])[order[:2]].tolist())
+    [5, 7]
+    """
+    luck = rng.random(len(structure))
+    by_structure = np.lexsort((luck, _turns(structure, luck)))
+    rank = np.empty(len(structure))
+    rank[by_structure] = np.arange(len(structure))  # inside a space: structures in turns
+    return np.lexsort((luck, _turns(space, rank)))
+
+
+def _turns(group: Ints, order: NDArray[np.float64]) -> Ints:
+    """Which turn of its group every program has, by `order` inside it."""
+    sorted_rows = np.lexsort((order, group))
+    counts = np.unique(group, return_counts=True)[1]
+    turns = np.empty(len(group), np.int64)
+    starts = np.repeat(np.cumsum(counts) - counts, counts)
+    turns[sorted_rows] = np.arange(len(group)) - starts
+    return turns

@@ -1,0 +1,182 @@
+"""The ledger of a pool: one JSON line for every draw, build, timing and reading, written at once.
+
+A kill loses at most the program in flight. What a pool holds is what its ledger says, so records
+can be written anew from it at any time, and a pool can be given more programs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pruner.tune.collect.layout import read_journal
+from pruner.tune.measure.isolation import Reply
+from pruner.tune.measure.measurer import Outcome
+
+RANDOM, EVOLVED = "random", "evolved"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """One timing of a program: its repeats, when (Unix seconds), and what it took."""
+
+    at: float
+    costs_s: tuple[float, ...]
+    seconds: float
+
+    @property
+    def latency_s(self) -> float:
+        """Median of the repeats."""
+        return float(np.median(self.costs_s))
+
+
+@dataclass(slots=True, kw_only=True)
+class Program:
+    """A drawn program: ``row`` is its design space and its decisions.
+
+    ``error``: the kind of its last failure. ``built``: its library was there once; ``tries``: how
+    often it was run or could not be built, ``last_at``: when it last ran.
+    """
+
+    number: int
+    row: list[int]
+    origin: str
+    built: bool = False
+    build_s: float = 0.0
+    error: str | None = None
+    message: str = ""
+    passes: list[Pass] = field(default_factory=list)
+    tries: int = 0
+    last_at: float = 0.0
+
+    @property
+    def valid(self) -> bool:
+        """It ran."""
+        return bool(self.passes)
+
+    @property
+    def failed(self) -> bool:
+        """It was tried, and never ran."""
+        return self.error is not None and not self.passes
+
+    @property
+    def closest(self) -> tuple[Pass, ...]:
+        """The two timings that agree best, in the order of time; the only one where there is one.
+
+        A disturbed timing is slower, and by chance: of several the undisturbed ones agree.
+        """
+        order = sorted(self.passes, key=lambda one: one.latency_s)
+        pairs = list(pairwise(order))
+        if not pairs:
+            return tuple(order)
+        best = min(pairs, key=lambda pair: pair[1].latency_s / pair[0].latency_s)
+        return tuple(sorted(best, key=lambda one: one.at))
+
+    @property
+    def disagreement(self) -> float:
+        """How much longer the slower of the two closest timings is, as a share."""
+        kept = sorted(one.latency_s for one in self.closest)
+        return kept[-1] / kept[0] - 1.0 if len(kept) > 1 else float("inf")
+
+    @property
+    def seconds(self) -> float:
+        """What building and timing it took."""
+        return self.build_s + sum(one.seconds for one in self.passes)
+
+
+class Ledger:
+    """The programs of a pool; ``spaces`` names its design spaces by number.
+
+    ``ended``: why no more programs of an origin are tried.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.programs: list[Program] = []
+        self.spaces: list[str] = []
+        self.conditions: list[dict[str, float]] = []
+        self.ended: dict[str, str] = {}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for entry in read_journal(path):
+            self._take(entry)
+
+    def open_spaces(self, names: Iterable[str]) -> None:
+        """Write down the design spaces of a pool that has none yet."""
+        self._write({"spaces": list(names)})
+
+    def draw(self, rows: np.ndarray, origin: str) -> None:
+        """Write down programs that are to be measured, int64 [n, d]."""
+        if len(rows):
+            self._write({"origin": origin, "rows": rows.tolist()})
+
+    def end(self, origin: str, reason: str) -> None:
+        """Write down that no more programs of an origin are tried."""
+        self._write({"ended": origin, "reason": reason})
+
+    def built(self, number: int, reply: Reply) -> None:
+        """The library of a program is there, or why not."""
+        error = None if reply.error is None else f"build_{reply.error}"
+        self._write({
+            "program": number, "built": reply.error is None, "error": error,
+            "message": reply.message, "seconds": round(reply.seconds, 4),
+        })  # fmt: skip
+
+    def refused(self, number: int) -> None:
+        """TVM makes no schedule of its decisions."""
+        self._write({"program": number, "built": False, "error": "refused", "seconds": 0.0})
+
+    def timed(self, number: int, outcome: Outcome) -> None:
+        """A timing, or why there is none."""
+        self._write({
+            "program": number, "costs_s": list(outcome.costs_s), "error": outcome.error,
+            "message": outcome.message, "seconds": round(outcome.run_s, 4), "at": time.time(),
+        })  # fmt: skip
+
+    def note(self, conditions: dict[str, float]) -> None:
+        """A reading of the machine."""
+        self._write({"conditions": conditions})
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        with self.path.open("ab", buffering=0) as file:
+            file.write(json.dumps(entry).encode() + b"\n")
+            os.fsync(file.fileno())
+        self._take(entry)
+
+    def _take(self, entry: Mapping[str, Any]) -> None:
+        if "spaces" in entry:
+            self.spaces = list(entry["spaces"])
+        elif "conditions" in entry:
+            self.conditions.append(entry["conditions"])
+        elif "ended" in entry:
+            self.ended[entry["ended"]] = entry["reason"]
+        elif "rows" in entry:
+            first = len(self.programs)
+            self.programs += [
+                Program(number=first + place, row=row, origin=entry["origin"])
+                for place, row in enumerate(entry["rows"])
+            ]
+        else:
+            self._result(self.programs[entry["program"]], entry)
+
+    @staticmethod
+    def _result(program: Program, entry: Mapping[str, Any]) -> None:
+        if entry["error"] is not None:
+            program.message = entry.get("message", "")
+            program.error = entry["error"]
+        if "built" in entry:
+            program.built, program.build_s = entry["built"], entry["seconds"]
+            program.tries += not program.built
+            return
+        program.tries, program.last_at = program.tries + 1, entry["at"]
+        if entry["error"] is None:
+            program.passes.append(
+                Pass(at=entry["at"], costs_s=tuple(entry["costs_s"]), seconds=entry["seconds"])
+            )

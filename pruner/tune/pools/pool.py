@@ -1,0 +1,330 @@
+"""One task on one platform: drawn, built, timed once, timed again, written."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from pruner.errors import DataError, PrunerError
+from pruner.program.device import Device
+from pruner.program.tir.saved import FOLDER as SPACES
+from pruner.program.tir.saved import SavedSpace
+from pruner.progress import Tell
+from pruner.tune.measure.isolation import Reply
+from pruner.tune.measure.measurer import Check, Measurer, Outcome, Platform
+from pruner.tune.measure.numerics import tolerance
+from pruner.tune.phases import Phases
+from pruner.tune.pools.conditions import Conditions
+from pruner.tune.pools.drawing import evolved, stratified
+from pruner.tune.pools.ledger import EVOLVED, RANDOM, Ledger, Program
+from pruner.tune.pools.records import (
+    PoolPaths,
+    about_pool,
+    header_of,
+    task_name,
+    write_database,
+    write_records,
+)
+from pruner.tune.pools.settings import PoolSettings
+from pruner.tune.run.setup import open_spaces
+from pruner.tune.spaces.batched.space import BatchedSpace
+from pruner.tune.spaces.design import design_spaces
+from pruner.tune.spaces.text import module_text
+from pruner.tune.spaces.union import UnionSpace
+from pruner.tune.workloads import Workload, arguments
+
+_POLL_S = 0.2
+_PATIENCE = 32  # failures beside the programs wanted before a task is given up
+_PARENTS = 4  # of evolved programs: this part of what ran, the fastest
+
+
+class Stopped(Exception):
+    """The collection was asked to end."""
+
+
+class Unavailable(PrunerError):
+    """A worker or the device is not there: no fault of a program or of its task."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """Where programs of one platform are measured, and for whom."""
+
+    platform: Platform
+    device: Device
+    measurer: Measurer
+    phases: Phases
+    conditions: Conditions
+    tell: Tell
+    stopped: Callable[[], bool]
+    check: bool = True  # results of every program against the unscheduled one
+
+    def wait(self, job: Future[Reply]) -> Reply:
+        """The reply of a builder. Raises `Stopped` where nobody wants it any more."""
+        while not job.done():
+            if self.stopped():
+                job.cancel()
+                raise Stopped
+            time.sleep(min(_POLL_S, 0.01))
+        return job.result()
+
+
+class Pool:
+    """A task's programs on one platform, in the state that its ledger tells."""
+
+    def __init__(
+        self, workload: Workload, platform: str, out: Path, settings: PoolSettings
+    ) -> None:
+        self.workload, self.settings = workload, settings
+        self.paths = PoolPaths(out=out, platform=platform, task=task_name(workload))
+        self.ledger = Ledger(self.paths.ledger)
+        self._arguments = arguments(workload.module)
+        self._space: UnionSpace | None = None
+        self._checked: tuple[Check | None] | None = None
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.paths.platform} {self.paths.task}"
+
+    def valid(self, origin: str | None = None) -> list[Program]:
+        """Programs that ran, of one origin or of all."""
+        found = (p for p in self.ledger.programs if p.valid)
+        return [p for p in found if origin in (None, p.origin)]
+
+    @property
+    def missing(self) -> int:
+        """Programs that are to be timed for the first time, if all goes well."""
+        return sum(map(self._missing, (RANDOM, EVOLVED)))
+
+    def _wanted(self, origin: str) -> int:
+        return self.settings.num_random if origin == RANDOM else self.settings.num_evolved
+
+    def _missing(self, origin: str) -> int:
+        if origin in self.ledger.ended:
+            return 0
+        return max(0, self._wanted(origin) - len(self.valid(origin)))
+
+    @property
+    def doubted(self) -> list[Program]:
+        """Programs that need another timing: the second, or one since the others disagree."""
+        return [
+            p
+            for p in self.valid()
+            if p.tries < self.settings.most
+            and (len(p.passes) < 2 or p.disagreement > self.settings.agree)
+        ]
+
+    @property
+    def ready_at(self) -> float:
+        """From when (Unix seconds) all doubted programs may be timed again."""
+        return max((p.last_at for p in self.doubted), default=0.0) + self.settings.apart_s
+
+    @property
+    def is_finished(self) -> bool:
+        """Nothing is left to measure, and its records are written."""
+        return self.paths.records.is_file() and not (self.missing or self.doubted)
+
+    def open(self, bench: Bench) -> UnionSpace:
+        """Its design spaces; their files are written once.
+
+        Raises:
+            PrunerError: none has programs that the engine can read back.
+            DataError: the ledger is of other spaces.
+        """
+        if self._space is not None:
+            return self._space
+        bench.tell(f"{self.name}: opening its design spaces")
+        platform = bench.platform
+        opened = open_spaces(
+            design_spaces(self.workload.module, platform.target),
+            name=self.name,
+            analyzer=None,
+            learns=False,
+            phases=bench.phases,
+            tell=bench.tell,
+        )
+        batched = [space for space in opened.spaces if isinstance(space, BatchedSpace)]
+        if not batched:
+            raise PrunerError(f"{self.name}: no design space that records can be replayed in")
+        if len(batched) < len(opened.spaces):
+            bench.tell(
+                f"{self.name}: {len(opened.spaces) - len(batched)} design spaces are left out, "
+                "records of their programs would have no features"
+            )
+        names = [self._saved(space) for space in batched]
+        if not self.ledger.spaces:
+            self.ledger.open_spaces(names)
+        elif self.ledger.spaces != names:
+            raise DataError(
+                f"{self.paths.ledger}: begun with other design spaces (another TVM or target?); "
+                "choose another out="
+            )
+        self._space = UnionSpace(batched, bench.phases)
+        return self._space
+
+    def _saved(self, space: BatchedSpace) -> str:
+        trace = tuple(str(line) for line in space.design.trace.as_python(True))
+        text = module_text(space.design.module)
+        saved = SavedSpace(program=space.program, text=text, trace=trace)
+        return saved.save(self.paths.out / SPACES)
+
+    def first(self, bench: Bench, limit: int | None = None) -> Iterator[Program]:
+        """Draw, build and time programs until enough ran, or `limit` more; each once it is done.
+
+        Raises:
+            Stopped: the collection was asked to end.
+            Unavailable: a worker or the device is gone.
+            PrunerError: the task has no programs.
+        """
+        left = self.missing if limit is None else min(limit, self.missing)
+        for origin in (RANDOM, EVOLVED):
+            while left > 0 and (chunk := self._next(bench, origin, left)):
+                for program in self._timed(bench, chunk, check=True):
+                    left -= program.valid
+                    yield program
+
+    def _next(self, bench: Bench, origin: str, left: int) -> list[Program]:
+        """The next programs to time first; none once enough of the origin ran, or none is left."""
+        if not (missing := min(left, self._missing(origin))):
+            return []
+        failed = [p for p in self._of(origin) if p.failed]
+        if len(failed) > self._wanted(origin) + _PATIENCE:
+            self._end(bench, origin, f"most programs fail, the last with {failed[-1].error}")
+            return []
+        if not self._pending(origin):
+            self._draw(bench, origin, self._missing(origin))
+        pending = self._pending(origin)
+        if not pending:
+            self._end(bench, origin, "its design spaces have no more programs")
+        return pending[: min(self.settings.chunk, missing)]
+
+    def _of(self, origin: str) -> list[Program]:
+        return [p for p in self.ledger.programs if p.origin == origin]
+
+    def _pending(self, origin: str) -> list[Program]:
+        """Drawn, and not tried yet."""
+        return [p for p in self._of(origin) if not p.tries and p.error is None]
+
+    def _end(self, bench: Bench, origin: str, reason: str) -> None:
+        self.ledger.end(origin, reason)
+        bench.tell(f"{self.name}: {len(self.valid(origin))} {origin} programs, {reason}")
+
+    def _draw(self, bench: Bench, origin: str, num: int) -> None:
+        space, known = self.open(bench), self.ledger.programs
+        seen = set(space.keys(self._rows(known)).tolist()) if known else set()
+        task = crc32(self.paths.task.encode())
+        rng = np.random.default_rng([self.settings.seed, task, len(known)])
+        if origin == RANDOM:
+            self.ledger.draw(stratified(space, num, rng, seen), origin)
+            return
+        best = sorted(self.valid(RANDOM), key=lambda p: p.passes[0].latency_s)
+        parents = best[: max(1, len(best) // _PARENTS)]
+        if parents:
+            self.ledger.draw(evolved(space, self._rows(parents), num, rng, seen), origin)
+
+    @staticmethod
+    def _rows(programs: Sequence[Program]) -> np.ndarray:
+        return np.array([program.row for program in programs], np.int64)
+
+    def again(self, bench: Bench) -> Iterator[Program]:
+        """Time the doubted programs once more, in another order; each once it is done."""
+        doubted = self.doubted
+        passes = max(len(program.passes) for program in doubted)
+        task = crc32(self.paths.task.encode())
+        order = np.random.default_rng([self.settings.seed, task, passes]).permutation(len(doubted))
+        size = self.settings.chunk
+        for start in range(0, len(order), size):
+            yield from self._timed(bench, [doubted[n] for n in order[start : start + size]])
+
+    def _timed(
+        self, bench: Bench, programs: Sequence[Program], *, check: bool = False
+    ) -> Iterator[Program]:
+        """Build what is not built, then time one after another."""
+        self._build(bench, programs)
+        compared = self._check(bench) if check and bench.check else None
+        self.ledger.note(bench.conditions.read())
+        for program in programs:
+            if bench.stopped():
+                raise Stopped
+            if program.built:
+                outcome = bench.measurer.time_library(
+                    self._library(program), self._arguments, compared
+                )
+                self._note(bench, program, outcome)
+            yield program
+
+    def _note(self, bench: Bench, program: Program, outcome: Outcome) -> None:
+        if outcome.error is not None and bench.stopped():
+            raise Stopped  # what asked us to end may have ended the program, too
+        if not outcome.tells_of_program:
+            raise Unavailable(f"{self.name}: {outcome.message}; the same command goes on")
+        self.ledger.timed(program.number, outcome)
+        if program.failed:
+            self._library(program).unlink(missing_ok=True)
+
+    def _build(self, bench: Bench, programs: Sequence[Program]) -> None:
+        """Libraries of programs that have none, as many at once as there are builders."""
+        lacking = [p for p in programs if not (p.built and self._library(p).is_file())]
+        if not lacking:
+            return
+        self.paths.work.mkdir(parents=True, exist_ok=True)
+        jobs = []
+        for program, made in zip(
+            lacking, self.open(bench).instantiate(self._rows(lacking)), strict=True
+        ):
+            if made is None:
+                self.ledger.refused(program.number)
+            else:
+                job = bench.measurer.begin_build(made.mod, self._library(program))
+                jobs.append((program, job))
+        for program, job in jobs:
+            reply = bench.wait(job)
+            if reply.error == "no_worker":
+                raise Unavailable(f"{self.name}: {reply.message}; the same command goes on")
+            self.ledger.built(program.number, reply)
+
+    def _library(self, program: Program) -> Path:
+        return self.paths.work / f"{program.number}.so"
+
+    def _check(self, bench: Bench) -> Check | None:
+        """What results are compared with; None, told, where there is no reference."""
+        if self._checked is None:
+            path, reason = self.paths.work / "reference.npz", None
+            if not path.is_file():
+                module = self.workload.module
+                reason = bench.measurer.reference(module, self._arguments, path)
+            if reason is not None:
+                bench.tell(f"{self.name}: results are not checked, no reference ({reason})")
+            check = Check(expected=str(path), tolerance=tolerance(self._arguments))
+            self._checked = (None if reason is not None else check,)
+        return self._checked[0]
+
+    def finish(self, bench: Bench) -> None:
+        """Write its records and its database, and let go of what was built."""
+        space = self.open(bench)
+        if not self.valid():
+            raise PrunerError(f"{self.name}: no program ran; {self.paths.ledger} says why")
+        widths = [one.num_slots for one in space.spaces]
+        header = header_of(self.workload, bench.platform, bench.device)
+        write_database(self.paths.database, self.workload, bench.platform, space, self.ledger)
+        write_records(self.paths.records, self.ledger, widths, header)
+        shutil.rmtree(self.paths.work, ignore_errors=True)
+        self.close()
+
+    def about(self) -> dict[str, Any]:
+        """Counts, for ``about.json``."""
+        told = {"platform": self.paths.platform, "task": self.paths.task, "key": self.workload.key}
+        return about_pool(self.ledger, told)
+
+    def close(self) -> None:
+        """Let go of its spaces, which are large."""
+        self._space = self._checked = None

@@ -1,0 +1,172 @@
+"""A finished pool as files: records in TenSet's layout, design spaces, MetaSchedule's database."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pruner.data.root import FOLDER as RECORDS
+from pruner.data.steps import TRACE
+from pruner.data.workload import parse_workload
+from pruner.files import write_whole
+from pruner.program.device import CpuDevice, Device
+from pruner.tune.measure.measurer import Platform
+from pruner.tune.pools.ledger import Ledger, Program
+from pruner.tune.run.database import Database
+from pruner.tune.spaces.union import UnionSpace
+from pruner.tune.workloads import Workload
+
+FAILED_COST_S = 1e10  # what Ansor writes for a program that could not be measured
+UNKNOWN_ERROR = 8
+# MeasureErrorNo of Ansor
+ERROR_NUMBERS = {
+    "build_timeout": 6,
+    "run_timeout": 7,
+    "wrong_result": 5,
+    "run_error": 4,
+    "run_crash": 4,
+    "run_illegal_access": 4,
+    "refused": 1,
+}
+_COMPILER = 2  # whatever else goes wrong while building
+VERSION = "v0.6"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolPaths:
+    """The files of one task on one platform below the output folder ``out``."""
+
+    out: Path
+    platform: str
+    task: str
+
+    @property
+    def records(self) -> Path:
+        """Record lines, gzipped."""
+        return self.out / RECORDS / self.platform / f"{self.task}.json.gz"
+
+    @property
+    def ledger(self) -> Path:
+        """Everything that was measured."""
+        return self.out / "pools" / self.platform / f"{self.task}.jsonl"
+
+    @property
+    def work(self) -> Path:
+        """Libraries and the reference, as long as the pool is not finished."""
+        return self.ledger.with_suffix("")
+
+    @property
+    def database(self) -> Path:
+        """MetaSchedule's database."""
+        return self.out / "metaschedule" / self.platform / self.task
+
+
+def task_name(workload: Workload) -> str:
+    """File stem of a task, as record folders write it; half precision is told."""
+    if workload.spec is None:
+        return workload.name
+    stem = parse_workload(workload.key).file_stem(tuple(workload.spec["epilogue"]))
+    return stem + ("_fp16" if workload.spec["dtype"] == "float16" else "")
+
+
+def record(
+    program: Program, spaces: Sequence[str], widths: Sequence[int], header: Sequence[Any]
+) -> dict[str, Any]:
+    """A measured program as a record.
+
+    Its costs are the medians of the two timings that agree best; ``timings`` are all of them as
+    ``[Unix seconds, [seconds of every repeat]]``, in the order in which they were taken.
+    """
+    space, *decisions = program.row
+    steps = [[TRACE, spaces[space], decisions[: widths[space]]]]
+    costs, error_no = [one.latency_s for one in program.closest], 0
+    if program.failed:
+        costs, error_no = [FAILED_COST_S], error_number(str(program.error))
+    return {
+        "i": [list(header), [[], steps]],
+        "r": [costs, error_no, round(program.seconds, 4), int(program.last_at)],
+        "v": VERSION,
+        "origin": program.origin,
+        "timings": [[round(one.at, 1), list(one.costs_s)] for one in program.passes],
+    }
+
+
+def error_number(error: str) -> int:
+    """Ansor's number of a kind of failure."""
+    if error in ERROR_NUMBERS:
+        return ERROR_NUMBERS[error]
+    return _COMPILER if error.startswith("build_") else UNKNOWN_ERROR
+
+
+def header_of(workload: Workload, platform: Platform, device: Device) -> list[Any]:
+    """What all records of a task share: key, target, Ansor's eight hardware parameters."""
+    line = device.transaction_bytes if isinstance(device, CpuDevice) else 64
+    hardware = [platform.cores, device.vector_bytes, line, 0, 0, 0, 0, 0]
+    return [workload.key, platform.target_json, hardware]
+
+
+def write_records(path: Path, ledger: Ledger, widths: Sequence[int], header: Sequence[Any]) -> int:
+    """Write the record file of a pool; how many records."""
+    measured = [p for p in ledger.programs if p.valid or (p.failed and p.error != "refused")]
+    lines = [json.dumps(record(p, ledger.spaces, widths, header)) for p in measured]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with write_whole(path) as partial:  # no time stamp: the same records give the same bytes
+        text = "".join(line + "\n" for line in lines)
+        partial.write_bytes(gzip.compress(text.encode(), compresslevel=9, mtime=0))
+    return len(measured)
+
+
+def write_database(
+    folder: Path, workload: Workload, platform: Platform, space: UnionSpace, ledger: Ledger
+) -> None:
+    """MetaSchedule's database of the programs that ran, whole or not at all."""
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    database = Database(partial)
+    ran = [program for program in ledger.programs if program.valid]
+    for program in ran:
+        (schedule,) = space.instantiate(np.array([program.row], np.int64))
+        if schedule is not None:
+            costs_s = tuple(one.latency_s for one in program.closest)
+            database.commit(workload.module, schedule, costs_s, platform.target)
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)
+
+
+def about_pool(ledger: Ledger, told: Mapping[str, Any]) -> dict[str, Any]:
+    """Counts of a pool and what the machine did meanwhile, for ``about.json``."""
+    programs = ledger.programs
+    valid = [program for program in programs if program.valid]
+    disagreement = [p.disagreement for p in valid if len(p.passes) > 1]
+    names = {name for reading in ledger.conditions for name in reading} - {"at"}
+    readings = {
+        name: [reading[name] for reading in ledger.conditions if name in reading]
+        for name in sorted(names)
+    }
+    return {
+        **told,
+        "valid": len(valid),
+        "failed": sum(p.failed and p.error != "refused" for p in programs),
+        "timings": sum(len(p.passes) for p in programs),
+        "timed_once": sum(len(p.passes) < 2 for p in valid),
+        "disagreement_median": float(np.median(disagreement)) if disagreement else None,
+        "seconds": round(sum(p.seconds for p in programs), 1),
+        "first": _day(min((p.passes[0].at for p in valid), default=0.0)),
+        "last": _day(max((p.last_at for p in valid), default=0.0)),
+        "conditions": {
+            name: {"median": float(np.median(v)), "max": max(v)} for name, v in readings.items()
+        },
+    }
+
+
+def _day(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at))

@@ -1,0 +1,120 @@
+"""Design spaces as files: what is read back schedules to the same programs."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from pruner.errors import UnsupportedProgram
+from pruner.features.batch import featurize_nests, featurize_traces
+from pruner.features.workload import text_flags
+from pruner.program.replay import Definitions, find_definition, replay
+from pruner.program.tir.lower import lower
+from pruner.program.tir.saved import SavedSpace, SpaceFolder, load_space
+from pruner.program.tir.trace import Instruction, Ref, TraceProgram, apply_groups
+from tests.program.tir_trees import blurred, matmul
+
+TEXT = "C(i, j) += (A[i, k]*B[k, j])\n"
+
+
+def location_space():
+    """Where ``mid`` is computed, and how the loop of ``out`` is tiled."""
+    tree, _, _ = blurred(64)
+    instructions = (
+        Instruction("GetSBlock", (), ("mid", "main"), (0,)),
+        Instruction("GetSBlock", (), ("out", "main"), (1,)),
+        Instruction("GetLoops", (Ref(1),), (), (2,)),
+        Instruction("SamplePerfectTile", (Ref(2),), (2, 16), (3, 4), slot=0),
+        Instruction("Split", (Ref(2), Ref(3), Ref(4)), (1, 0), (5, 6)),
+        Instruction("SampleComputeLocation", (Ref(0),), (), (7,), slot=2),
+        Instruction("ComputeAt", (Ref(0), Ref(7)), (1, -1), ()),
+    )
+    program = TraceProgram(tree, instructions, num_slots=3, is_gpu=False)
+    return SavedSpace(program=program, text=TEXT)
+
+
+DECISIONS = np.array([[8, 8, -2], [4, 16, -1], [16, 4, 0], [4, 16, -1], [32, 2, 1]])
+
+
+def steps_of(name, decisions=DECISIONS):
+    return [[["MS", name, row]] for row in decisions.tolist()]
+
+
+def test_what_is_read_back_is_what_was_saved(tmp_path):
+    saved = location_space()
+    name = saved.save(tmp_path)
+    assert name == saved.name
+    assert name.isalpha()
+    read = SpaceFolder(tmp_path).space(name)
+    assert read.content == saved.content
+    assert read.program.instructions == saved.program.instructions
+
+
+def test_features_of_traces_are_those_of_their_nests(tmp_path):
+    saved = location_space()
+    name = saved.save(tmp_path)
+    found = featurize_traces(SpaceFolder(tmp_path), steps_of(name))
+    groups, refused = apply_groups(saved.program, DECISIONS)
+    nests = [(rows, lower(tree)) for rows, tree in groups]
+    wanted = featurize_nests(nests, len(DECISIONS), workload=text_flags(TEXT), failures=refused)
+    assert found.valid.tolist() == wanted.valid.tolist() == [True] * 5
+    np.testing.assert_array_equal(found.statement, wanted.statement)
+    np.testing.assert_array_equal(found.row_start, wanted.row_start)
+    np.testing.assert_array_equal(found.workload, wanted.workload)
+    assert found.num_statements.tolist() == [1, 2, 2, 2, 2]  # inlined: one store less
+
+
+@pytest.mark.parametrize("make", [lambda: blurred(8)[0], lambda: matmul(4, 8, 16)[0]])
+def test_trees_are_read_back_with_bindings_and_reductions(make, tmp_path):
+    program = TraceProgram(make(), (), num_slots=0, is_gpu=False)
+    name = SavedSpace(program=program, text="").save(tmp_path)
+    read = load_space(tmp_path / f"{name}.json.gz").program
+    nothing = np.zeros((1, 0), np.int64)
+    (rows, ours), (_, wanted) = (apply_groups(p, nothing)[0][0] for p in (read, program))
+    features = [
+        featurize_nests([(rows, lower(tree))], 1, workload=text_flags(""), failures={})
+        for tree in (ours, wanted)
+    ]
+    np.testing.assert_array_equal(features[0].statement, features[1].statement)
+    assert features[0].valid.all()
+
+
+def test_programs_that_do_not_fit_cost_themselves(tmp_path):
+    name = location_space().save(tmp_path)
+    steps = [
+        *steps_of(name, DECISIONS[:1]),
+        [["MS", name, [8, 8]]],  # a decision is missing
+        [["MS", "nobody", [8, 8, -2]]],
+        [["MS", "../nobody", [8, 8, -2]]],
+        [["CI", 1]],
+    ]
+    done = replay(SpaceFolder(tmp_path), steps, lambda nests: nests.num_programs)
+    assert [(rows.tolist(), num) for rows, num in done.parts] == [([0], 1)]
+    assert done.failures[1] == "malformed-step"
+    assert done.failures[2] == done.failures[3] == "unknown-design-space"
+    assert done.failures[4] == "no-trace"
+    assert set(done.failures) == {1, 2, 3, 4}
+
+
+def test_traces_without_their_spaces_are_refused_with_the_reason():
+    with pytest.raises(UnsupportedProgram, match="no-design-spaces"):
+        find_definition('["matmul_layer", 2, 2, 2]', (), steps_of("a"), Definitions())
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda text: text.replace(b'"v":1', b'"v":2'),
+        lambda text: text.replace(b'"mul"', b'"pow"'),
+        lambda text: b"[]",
+        lambda text: json.dumps({**json.loads(text), "body": 3}).encode(),
+    ],
+)
+def test_a_damaged_file_costs_its_programs(damage, tmp_path):
+    saved = location_space()
+    path = tmp_path / "abc.json.gz"
+    path.write_bytes(gzip.compress(damage(saved.content)))
+    with pytest.raises(UnsupportedProgram, match="bad-design-space"):
+        SpaceFolder(tmp_path).space("abc")

@@ -1,0 +1,67 @@
+"""What a ledger says of a pool, and that a kill loses one line at most."""
+
+import numpy as np
+import pytest
+
+from pruner.tune.measure.isolation import Reply
+from pruner.tune.measure.measurer import Outcome
+from pruner.tune.pools.ledger import RANDOM, Ledger, Pass, Program
+from pruner.tune.pools.records import FAILED_COST_S, error_number, record
+
+
+def program(*latencies, error=None, number=0):
+    passes = [
+        Pass(at=100.0 * n, costs_s=(one, one * 1.01, one * 0.99), seconds=0.5)
+        for n, one in enumerate(latencies)
+    ]
+    return Program(number=number, row=[1, 4, 8, 0], origin=RANDOM, error=error, passes=passes)
+
+
+def test_the_two_timings_that_agree_best_count():
+    assert [p.latency_s for p in program(2.0, 1.0, 1.05).closest] == [1.0, 1.05]
+    assert [p.latency_s for p in program(1.05, 3.0, 1.0).closest] == [1.05, 1.0]  # as taken
+    assert program(2.0, 1.0, 1.05).disagreement == pytest.approx(0.05)
+    assert program(1.0, 2.0).disagreement == pytest.approx(1.0)
+    assert program(1.0).disagreement == float("inf")
+
+
+def test_a_record_has_every_timing_and_costs_those_that_agree():
+    found = record(program(2.0, 1.0, 1.05), ["aa", "bb"], [3, 2], ["key", "target", []])
+    assert found["i"] == [["key", "target", []], [[], [["MS", "bb", [4, 8]]]]]
+    assert found["r"][0] == [1.0, 1.05]
+    assert found["r"][1:3] == [0, 1.5]
+    assert [at for at, _ in found["timings"]] == [0.0, 100.0, 200.0]
+    assert found["timings"][0][1] == [2.0, 2.02, 1.98]
+
+
+def test_failures_are_records_with_ansors_numbers():
+    found = record(program(error="run_timeout"), ["aa", "bb"], [3, 3], ["key", "target", []])
+    assert found["r"][:2] == [[FAILED_COST_S], 7]
+    assert [error_number(e) for e in ("build_timeout", "build_error", "wrong_result")] == [6, 2, 5]
+    assert error_number("check_error") == 8
+
+
+def test_what_was_written_is_read_again(tmp_path):
+    ledger = Ledger(tmp_path / "x" / "pool.jsonl")
+    ledger.open_spaces(["aa"])
+    ledger.draw(np.array([[0, 1], [0, 2], [0, 3]]), RANDOM)
+    ledger.built(0, Reply(seconds=0.25))
+    ledger.built(1, Reply(error="timeout", message="too slow"))
+    ledger.timed(0, Outcome(costs_s=(1.0, 2.0, 4.0), run_s=0.5))
+    ledger.note({"at": 1.0, "load_1min": 0.5})
+    ledger.end(RANDOM, "no more")
+    with ledger.path.open("ab") as file:
+        file.write(b'{"program": 2, "costs_s": [1.0')  # killed here
+    again = Ledger(ledger.path)
+    assert again.spaces == ["aa"]
+    assert [p.row for p in again.programs] == [[0, 1], [0, 2], [0, 3]]
+    first, second, third = again.programs
+    assert (first.built, first.build_s, first.valid, first.tries) == (True, 0.25, True, 1)
+    assert first.passes[0].latency_s == 2.0
+    assert (second.failed, second.error, second.message) == (True, "build_timeout", "too slow")
+    assert not third.valid
+    assert not third.failed
+    assert again.conditions == [{"at": 1.0, "load_1min": 0.5}]
+    assert again.ended == {RANDOM: "no more"}
+    again.timed(2, Outcome(costs_s=(1.0,)))
+    assert Ledger(ledger.path).programs[2].valid

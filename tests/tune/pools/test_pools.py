@@ -1,0 +1,184 @@
+"""Pools of real programs: measured, interrupted, gone on with, read by every other room."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pruner.data.quarantine import Quarantine
+from pruner.data.root import RecordRoot
+from pruner.features.batch import featurize_records
+from pruner.models.analyzer.analyzer import load_analyzer
+from pruner.models.analyzer.quality import score_records
+from pruner.models.programs.dataset import load_programs
+from pruner.program.replay import definitions_of
+from tests.places import CONF
+
+pytestmark = pytest.mark.tvm
+pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
+
+PLATFORM = "cpu-sse4"
+PROGRAMS = 6
+SPECS = (
+    {"operator": "matmul", "m": 32, "n": 32, "k": 32, "epilogue": ["relu"]},
+    {"operator": "softmax", "rows": 16, "columns": 64},
+)
+
+
+def plan_in(out, specs=SPECS, **settings):
+    from pruner.program.device import load_device
+    from pruner.tune.measure.jobs import Timing
+    from pruner.tune.measure.machine import make_platform
+    from pruner.tune.measure.measurer import MeasureSettings
+    from pruner.tune.pools.collector import PoolPlan, PoolPlatform
+    from pruner.tune.pools.settings import PoolSettings
+    from pruner.tune.workloads import load_workloads
+
+    device = load_device(CONF / "platform" / f"{PLATFORM}.yaml")
+    place = PoolPlatform(
+        platform=make_platform(device),
+        device=device,
+        workloads=load_workloads({"tasks": list(specs)}),
+    )
+    chosen = {"programs": PROGRAMS, "apart_s": 0.0, "agree": 100.0, "chunk": 4, **settings}
+    return PoolPlan(
+        platforms=[place],
+        out=out,
+        settings=PoolSettings(**chosen),
+        measure=MeasureSettings(timing=Timing(repeats=2, min_repeat_ms=1), builders=1),
+    )
+
+
+def collect(plan, tell=lambda _: None, stopped=lambda: False):
+    from pruner.tune.pools.collector import Collector
+
+    return Collector(plan, tell, stopped).collect()
+
+
+@pytest.fixture(scope="module")
+def pools(tmp_path_factory):
+    """A collection that was ended after some programs and then gone on with."""
+    out = tmp_path_factory.mktemp("pools")
+
+    def stopped():
+        ledgers = out.glob("pools/*/*.jsonl")
+        return sum(path.read_text().count('"costs_s"') for path in ledgers) >= PROGRAMS - 1
+
+    ended = collect(plan_in(out, evolved=0.34), stopped=stopped)
+    told = []
+    return out, ended, collect(plan_in(out, evolved=0.34), told.append), told
+
+
+def test_an_ended_collection_goes_on_where_it_was(pools):
+    out, ended, found, told = pools
+    assert ended.interrupted
+    assert 0 < ended.records < 2 * PROGRAMS
+    assert (found.records, found.pools, found.of) == (2 * PROGRAMS, 2, 2)
+    assert not found.interrupted
+    assert any("left in all" in line for line in told)
+    lines = (out / "pools" / PLATFORM / "matmul_relu_32_32_32.jsonl").read_text().splitlines()
+    timed = [e["program"] for e in map(json.loads, lines) if e.get("costs_s")]
+    assert len(timed) == 2 * PROGRAMS  # nothing was timed more often for the interruption
+    assert timed[:PROGRAMS] != timed[PROGRAMS:]  # another order
+
+
+def test_records_are_read_like_any_others(pools):
+    root = RecordRoot(pools[0])
+    with Quarantine() as quarantine:
+        tasks = list(root.read(quarantine))
+    assert not quarantine.total
+    assert sorted(task.key.task for task in tasks) == ["matmul_relu_32_32_32", "softmax_16_64"]
+    for task in tasks:
+        assert len(task) == PROGRAMS
+        assert task.valid.all()
+        assert sorted(task.origin) == ["evolved"] * 2 + ["random"] * 4
+        assert all(len(costs) == 2 for costs in task.costs_s)
+    assert tasks[0].fused == ("relu",)
+
+
+def test_programs_have_features_labels_and_draft_scores(pools):
+    root = RecordRoot(pools[0])
+    dataset = load_programs(root, [PLATFORM])
+    assert dataset.store.num_programs == 2 * PROGRAMS
+    assert dataset.tally.num_failed == 0
+    assert dataset.store.flags[0].any()  # the text of its design space
+    with Quarantine() as quarantine:
+        for records in root.read(quarantine):
+            scored = score_records(
+                records, load_analyzer(CONF, PLATFORM), definitions_of(root.path)
+            )
+            assert np.isfinite(scored.score).all()
+            assert len(np.unique(scored.score)) > 1
+
+
+def test_recorded_features_are_those_of_the_live_space(pools):
+    from pruner.tune.phases import Phases
+    from pruner.tune.run.setup import open_spaces
+    from pruner.tune.spaces.design import design_spaces
+
+    plan = plan_in(pools[0])
+    (place,) = plan.platforms
+    for workload in place.workloads:
+        union = open_spaces(
+            design_spaces(workload.module, place.platform.target),
+            name=workload.name, analyzer=None, learns=False, phases=Phases(), tell=print,
+        )  # fmt: skip
+        rows = union.sample(40, np.random.default_rng(5))
+        live = union.features(rows)
+        steps = []
+        from pruner.tune.pools.pool import Pool
+
+        pool = Pool(workload, PLATFORM, pools[0], plan.settings)
+        for space, *decisions in rows.tolist():
+            width = union.spaces[space].num_slots
+            steps.append([["MS", pool.ledger.spaces[space], decisions[:width]]])
+        found = featurize_records(workload.key, (), steps, tasks=definitions_of(pools[0]))
+        np.testing.assert_array_equal(found.valid, live.valid)
+        np.testing.assert_array_equal(found.statement, live.statement)
+        np.testing.assert_array_equal(found.dataflow, live.dataflow)
+        np.testing.assert_array_equal(found.workload, live.workload)
+
+
+def test_metaschedules_database_has_the_programs_that_ran(pools):
+    from pruner.tune.run.database import Database, measured_s
+
+    with Quarantine() as quarantine:
+        recorded = {task.key.task: task for task in RecordRoot(pools[0]).read(quarantine)}
+    for name, task in recorded.items():
+        database = Database(pools[0] / "metaschedule" / PLATFORM / name).tvm_database
+        found = sorted(measured_s(one) for one in database.get_all_tuning_records())
+        np.testing.assert_allclose(found, sorted(task.latency_s), rtol=1e-6)
+
+
+def test_the_collection_says_where_and_how_it_was_made(pools):
+    about = json.loads((pools[0] / "about.json").read_text())
+    assert {pool["task"]: pool["valid"] for pool in about["pools"]} == {
+        "matmul_relu_32_32_32": PROGRAMS, "softmax_16_64": PROGRAMS,
+    }  # fmt: skip
+    assert about["machine"]["apache-tvm"].startswith("0.27")
+    assert "nehalem" in about["targets"][PLATFORM]
+    assert about["seconds"] > 0
+
+
+def test_a_finished_collection_is_left_alone_and_takes_more_programs(pools, tmp_path):
+    import shutil
+
+    shutil.copytree(pools[0], tmp_path / "more")
+    told = []
+    same = collect(plan_in(tmp_path / "more", evolved=0.34), told.append)
+    assert told == []
+    assert same.records == 2 * PROGRAMS
+    plan = plan_in(tmp_path / "more", programs=8, evolved=0.25)
+    more = collect(replace(plan, settings=plan.settings))
+    assert (more.records, more.pools) == (16, 2)
+
+
+def test_a_few_programs_tell_how_long_all_will_take(tmp_path):
+    from pruner.tune.pools.collector import PROBED, Collector
+
+    plan = plan_in(tmp_path, SPECS[:1])
+    found = Collector(plan).estimate()
+    assert found.records == PROBED
+    assert found.left_s > 0
+    assert collect(plan).records == PROGRAMS  # they count

@@ -20,7 +20,7 @@ import numpy as np
 
 from pruner.files import write_json
 from pruner.program.tir.lower import lower
-from pruner.program.tir.trace import apply_groups
+from pruner.program.tir.replay import apply_groups
 from pruner.tune.spaces.batched.space import BatchedSpace
 from pruner.tune.spaces.design import DesignSpace, design_spaces
 from pruner.tune.tvm_import import load_tvm

@@ -6,8 +6,10 @@ extents are int64 [N]. The mirror image of :mod:`pruner.program.te`; files of th
 same job.
 
 * ``tree``: the state that instructions change, loops, blocks and buffers (``te/schedule``)
-* ``trace``: the vocabulary and :func:`~trace.apply`, one handler an instruction (``te/steps``,
-  ``te/apply``)
+* ``trace``: the vocabulary, one handler an instruction (``te/steps``, ``te/apply``)
+* ``replay``: :func:`~replay.apply`, and many programs with a tree for each structure
+  (``te/replay``)
+* ``copies``: copies of a tree, also for some of its programs
 * ``primitives``, ``rfactor``: what the instructions do to the tree (``te/apply``)
 * ``layouts``: new dimensions and strides of buffers
 * ``inverse``: the iterators of a block from the indices of an access, for inlining

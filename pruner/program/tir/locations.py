@@ -7,7 +7,7 @@ from jaxtyping import Int64
 
 from pruner.arrays import Mask
 from pruner.errors import UnsupportedProgram
-from pruner.program.tir.primitives import can_inline, is_data_parallel
+from pruner.program.tir.primitives import can_inline, is_data_parallel, reducing_variables
 from pruner.program.tir.tree import Block, LoopNode, Tree
 
 INLINE, ROOT = -2, -1
@@ -37,7 +37,8 @@ def allowed_locations(tree: Tree, block: Block) -> dict[int, Mask | np.bool_]:
         out[INLINE] = np.bool_(True)
     out[ROOT] = np.bool_(True)
     loops = candidate_loops(tree, block)
-    kinds = [is_data_parallel(tree, loop) for loop in loops]
+    reducing = reducing_variables(tree, loops[0]) if loops else set()
+    kinds = [is_data_parallel(loop, reducing) for loop in loops]
     last = max((i for i, parallel in enumerate(kinds) if parallel), default=-1)
     below: Mask | np.bool_ = np.bool_(False)  # inside a reduction that is no unit loop
     closed: Mask | np.bool_ = np.bool_(False)  # and inside a parallel loop in there

@@ -56,7 +56,7 @@ def lower(tree: Tree, form: Lowering = "ansor") -> LoopNests:
     store's ``reduction`` shows it as an ordinary update, which is what a draft wants.
 
     Args:
-        tree: what :func:`pruner.program.tir.trace.apply` made.
+        tree: what :func:`pruner.program.tir.replay.apply` made.
         form: see above.
     """
     places = buffer_places(tree)

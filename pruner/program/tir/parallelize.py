@@ -24,7 +24,7 @@ from pruner.program.index.affine import Affine, LoopVar
 from pruner.program.index.divide import floordiv, floormod
 from pruner.program.index.regions import evaluate_index
 from pruner.program.nests import Mark
-from pruner.program.tir.primitives import is_data_parallel
+from pruner.program.tir.primitives import is_data_parallel, reducing_variables
 from pruner.program.tir.regions import index_uses
 from pruner.program.tir.tree import Block, LoopNode, Tree, Uses, plain, replace_child
 
@@ -84,7 +84,8 @@ def _plan(tree: Tree, block: Block, loops: list[LoopNode], settings: PragmaSetti
     exists = [~np.asarray(loop.absent) for loop in loops]
     count = sum(x * 1 for x in exists)
     free = [_is_free(loop) for loop in loops]
-    kinds = [is_data_parallel(tree, loop) for loop in loops]
+    reducing = reducing_variables(tree, loops[0])
+    kinds = [is_data_parallel(loop, reducing) for loop in loops]
     usable = [f & kind for f, kind in zip(free, kinds, strict=True)]
     fusible = contiguous_loops(tree, block, loops)
     outer, inner = np.full((), _NO_LOOPS), np.full((), _NO_LOOPS)
@@ -224,7 +225,8 @@ def _insert_below(block: Block, made: LoopNode, where: Mask) -> None:
 
 def contiguous_loops(tree: Tree, block: Block, loops: list[LoopNode]) -> Ints:
     """Innermost loops over which every access of the block is contiguous."""
-    least = np.full((), len(loops) + 1)
+    values = dict(enumerate(tree.values(block)))
+    least: IntLike = len(loops) + 1
     accesses: list[tuple[int, tuple[Expr, ...]]] = []
     for key in block.reads:
         found = block.loads_of(key)
@@ -232,55 +234,51 @@ def contiguous_loops(tree: Tree, block: Block, loops: list[LoopNode]) -> Ints:
             accesses.append((key, found[0].indices))
     accesses.append((block.buffer, block.indices))
     for key, indices in accesses:
-        least = np.minimum(least, _loops_of(tree, block, loops, key, indices))
-    return least
+        sums = [~_has_difference(evaluate_index(index, values)) for index in indices]
+        forms = [index_uses(tree, block, index) for index in indices]
+        strides = _strides(forms, sums, tree.buffers[key].shape)
+        least = np.minimum(least, _loops_of(loops, strides))
+    return np.asarray(least)
 
 
-def _loops_of(
-    tree: Tree, block: Block, loops: list[LoopNode], key: int, indices: tuple[Expr, ...]
-) -> Ints:
-    strides = _strides(tree, block, loops, tree.buffers[key].shape, indices)
-    number, open_ = np.zeros((), np.int64), np.ones((), bool)
-    expected = np.zeros((), np.int64)  # 0: no loop inside moves the access
-    for loop, stride in reversed(list(zip(loops, strides, strict=True))):
-        exists = ~np.asarray(loop.absent)
-        still = stride == 0
-        begins = (expected == 0) & ((stride == 1) | (number == 0))
-        fits = begins | ((expected != 0) & (stride == expected))
-        open_ = open_ & (~exists | still | fits)
-        number = number + (open_ & exists) * 1
-        expected = np.where(open_ & exists & ~still, stride * loop.extent, expected)
+def _loops_of(loops: list[LoopNode], strides: dict[LoopVar, IntLike]) -> IntLike:
+    number: IntLike = 0
+    expected: IntLike = 0  # 0: no loop inside moves the access
+    open_: Mask | np.bool_ = np.bool_(True)
+    for loop in reversed(loops):
+        stride = strides.get(loop.var, 0)
+        exists, moves = ~np.asarray(loop.absent), np.not_equal(stride, 0)
+        unmoved = np.equal(expected, 0)
+        begins = unmoved & (np.equal(stride, 1) | np.equal(number, 0))
+        fits = begins | (~unmoved & np.equal(stride, expected))
+        open_ = open_ & (~exists | ~moves | fits)
+        here = open_ & exists
+        number = number + here * 1
+        expected = af.where(here & moves, stride * loop.extent, expected)
     return number
 
 
 def _strides(
-    tree: Tree,
-    block: Block,
-    loops: list[LoopNode],
-    shape: tuple[IntLike, ...],
-    indices: tuple[Expr, ...],
-) -> list[Ints]:
+    forms: list[Uses], sums: list[Mask | np.bool_], shape: tuple[IntLike, ...]
+) -> dict[LoopVar, IntLike]:
     """Elements between neighbouring iterations of every loop; of the last dimension it moves.
 
-    TVM looks through sums and products but not through a difference, which is what an index that
-    starts below zero becomes: no loop moves it.
+    ``forms``: variables in the index of each dimension; ``sums``: where it is a sum. TVM looks
+    through sums and products but not through a difference, which is what an index that starts below
+    zero becomes: no loop moves it.
     """
-    values = dict(enumerate(tree.values(block)))
-    forms = [index_uses(tree, block, index) for index in indices]
-    sums = [~_has_difference(evaluate_index(index, values)) for index in indices]
-    out: list[Ints] = []
-    for loop in loops:
-        stride, row = np.zeros((), np.int64), np.ones((), np.int64)
-        for form, is_sum, size in reversed(list(zip(forms, sums, shape, strict=True))):
-            here = np.asarray(form.get(loop.var, 0)) * row * is_sum
-            stride = np.where(stride == 0, here, stride)
-            row = row * size
-        out.append(stride)
+    out: dict[LoopVar, IntLike] = {}
+    row: IntLike = 1
+    for form, is_sum, size in reversed(list(zip(forms, sums, shape, strict=True))):
+        for var, scale in form.items():
+            here, known = af.where(is_sum, scale * row, 0), out.get(var, 0)
+            out[var] = af.where(np.equal(known, 0), here, known)
+        row = row * size
     return out
 
 
-def _has_difference(index: Affine) -> Mask:
-    out = np.asarray(np.less(index.base, 0))
+def _has_difference(index: Affine) -> Mask | np.bool_:
+    out = np.less(index.base, 0)
     for t in index.terms:
         out = out | np.less(t.coef, 0)
     return out

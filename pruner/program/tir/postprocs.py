@@ -15,6 +15,7 @@ from pruner.program.tir.primitives import (
     decompose_reduction,
     is_data_parallel,
     reduces_over_threads,
+    reducing_variables,
     split,
 )
 from pruner.program.tir.tree import Block, LoopNode, Tree
@@ -66,4 +67,6 @@ def rewrite_reduction_blocks(tree: Tree) -> None:
 
 
 def _decompose_point(tree: Tree, block: Block) -> LoopNode | None:
-    return next((loop for loop in tree.path(block) if not is_data_parallel(tree, loop)), None)
+    path = tree.path(block)
+    reducing = reducing_variables(tree, path[0]) if path else set()
+    return next((loop for loop in path if not is_data_parallel(loop, reducing)), None)

@@ -213,18 +213,27 @@ def _root_index(tree: Tree, block: Block) -> int:
     return tree.root.body.index(path[0] if path else block)
 
 
-def is_data_parallel(tree: Tree, loop: LoopNode) -> bool:
+def reducing_variables(tree: Tree, below: LoopNode) -> set[LoopVar]:
+    """Variables of the loops that move a reduction iterator of a block below a loop."""
+    return {
+        var
+        for block in tree.blocks(below)
+        for slot, it in enumerate(block.iters)
+        if it.kind == "reduce"
+        for var in tree.uses(block, slot)
+    }
+
+
+def is_data_parallel(loop: LoopNode, reducing: set[LoopVar]) -> bool:
     """No reduction iterator, of all blocks below, moves with the loop (``GetLoopIterType``).
 
-    TVM's bindings keep a unit loop, but not one that `fuse` made, even of one loop. Raises
-    :class:`Diverges` where such a loop over a reduction is a unit loop for some candidates only.
+    ``reducing``: :func:`reducing_variables` below this loop or one around it. TVM's bindings keep a
+    unit loop, but not one that `fuse` made, even of one loop. Raises :class:`Diverges` where such a
+    loop over a reduction is a unit loop for some candidates only.
     """
-    reduces = any(
-        it.kind == "reduce" and loop.var in tree.uses(block, slot)
-        for block in tree.blocks(loop)
-        for slot, it in enumerate(block.iters)
-    )
-    return not reduces or (loop.fused and bool(uniform(np.equal(loop.extent, 1))))
+    if loop.var not in reducing:
+        return True
+    return loop.fused and bool(uniform(np.equal(loop.extent, 1)))
 
 
 def reduces_over_threads(tree: Tree, block: Block) -> bool:

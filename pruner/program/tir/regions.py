@@ -55,7 +55,10 @@ def union_all(boxes: Iterable[list[Region]]) -> list[Region]:
 
 
 def index_uses(tree: Tree, block: Block, index: Expr) -> Uses:
-    """Variables in an index with their factors (0 where divided), those of extent 1 included."""
+    """Variables in an index with their factors (0 where divided), those of extent 1 included.
+
+    Not to change: the sums of iterators are kept.
+    """
     match index:
         case Axis(slot=slot):
             return tree.uses(block, slot)
@@ -65,7 +68,7 @@ def index_uses(tree: Tree, block: Block, index: Expr) -> Uses:
         ):
             return {v: s * scale for v, s in index_uses(tree, block, a).items()}
         case Binary(op=("add" | "sub") as op, a=a, b=b):
-            out = index_uses(tree, block, a)
+            out = dict(index_uses(tree, block, a))
             sign = 1 if op == "add" else -1
             for v, s in index_uses(tree, block, b).items():
                 out[v] = out.get(v, 0) + sign * s

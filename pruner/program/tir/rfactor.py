@@ -18,7 +18,7 @@ from pruner.program.dag.expr import Axis, Binary, Const, Expr, Load, substitute_
 from pruner.program.index import affine as af
 from pruner.program.index.affine import LoopVar
 from pruner.program.nests import Buffer
-from pruner.program.tir.primitives import is_data_parallel
+from pruner.program.tir.primitives import is_data_parallel, reducing_variables
 from pruner.program.tir.tree import (
     Binding,
     Block,
@@ -54,7 +54,8 @@ def rfactor(tree: Tree, block: Block, loop: LoopNode, factor_axis: int) -> Block
         around = LoopNode(names[outer.var], [nest], mark=outer.mark, unroll=outer.unroll)
         nest.parent = around
         nest = around
-    keep = [x for x in old if x is loop or is_data_parallel(tree, x)]
+    reducing = reducing_variables(tree, old[0])
+    keep = [x for x in old if x is loop or is_data_parallel(x, reducing)]
     _finish(tree, block, loop, partial, factor_axis, combine)
     insert(tree.root, tree.root.body.index(old[0]), nest)
     _keep_loops(block, old, keep)

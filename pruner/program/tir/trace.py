@@ -1,25 +1,24 @@
-"""Apply the instructions of a MetaSchedule trace once, for N decision vectors.
+"""The instructions of a MetaSchedule trace, each applied once for N decision vectors.
 
 The vocabulary is that of TVM's traces (src/s_tir/schedule/primitive); each handler below is one
 kind of instruction. Where candidates need different trees :class:`Diverges` names the values that
-tell them apart, and :func:`apply_groups` applies the trace to each kind by itself.
+tell them apart; :mod:`pruner.program.tir.replay` then goes on with each kind by itself.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int64
 
-from pruner.arrays import Decisions, IntLike, Ints, Mask
-from pruner.errors import ReplayFailed, UnsupportedProgram
+from pruner.arrays import Decisions, IntLike, Ints
+from pruner.errors import UnsupportedProgram
 from pruner.program.nests import WARP_LANES, Scope
 from pruner.program.tir import locations as places
 from pruner.program.tir import primitives
+from pruner.program.tir.copies import Copy
 from pruner.program.tir.layouts import Piece, storage_align, transform_layout
 from pruner.program.tir.parallelize import PragmaSettings, rewrite_parallel_vectorize_unroll
 from pruner.program.tir.postprocs import (
@@ -29,10 +28,10 @@ from pruner.program.tir.postprocs import (
     rewrite_reduction_blocks,
 )
 from pruner.program.tir.rfactor import rfactor
-from pruner.program.tir.tree import Block, Diverges, LoopNode, Tree, plain, uniform
+from pruner.program.tir.tree import Block, LoopNode, Tree, plain, uniform
 from pruner.program.tir.verify import WARP_EXECUTION
 
-logger = logging.getLogger(__name__)
+LOCATE = "SampleComputeLocation"
 _FIRST_WRITE = (0, 1)  # attributes of TransformLayout: which buffer, BufferIndexType.WRITE
 
 
@@ -90,104 +89,66 @@ class State:
         """One column of the decision vectors."""
         return plain(self.decisions[:, slot])
 
+    def take(self, instruction: Instruction) -> None:
+        """Apply an instruction.
 
-def apply(program: TraceProgram, decisions: Decisions) -> Tree:
-    """The tree of N programs after all instructions and postprocessors.
-
-    Raises:
-        Diverges: candidates need different trees.
-        UnsupportedProgram: an instruction that has no batched form.
-    """
-    return _applied(program, decisions).tree
-
-
-def tile_extents(program: TraceProgram, decision: Int64[np.ndarray, " slot"]) -> dict[int, int]:
-    """Extent of the loop that each perfect tile divides, by the slot where the tile starts.
-
-    ``decision`` int64 [d]. Raises as :func:`apply`.
-    """
-    return {
-        slot: uniform(extent) for slot, extent in _applied(program, decision[None]).tiled.items()
-    }
-
-
-def _applied(program: TraceProgram, decisions: Decisions) -> State:
-    state = _run(program, decisions, len(program.instructions))
-    _postprocess(state, is_gpu=program.is_gpu)
-    return state
-
-
-def _run(program: TraceProgram, decisions: Decisions, until: int) -> State:
-    """State before instruction ``until``."""
-    state = State(program.tree.fresh(len(decisions)), decisions)
-    if program.known:
-        nodes = list(state.tree.nodes())
-        found = {number: nodes[place] for number, place in program.known.items()}
-        state.results.update(
-            {n: state.tree if node is nodes[0] else node for n, node in found.items()}
-        )
-    for instruction in program.instructions[:until]:
+        Raises:
+            Diverges: candidates need different trees.
+            UnsupportedProgram: it has no batched form.
+        """
         handler = _HANDLERS.get(instruction.kind)
         if handler is None:
             raise UnsupportedProgram("trace-instruction", instruction.kind)
-        found = handler(state, instruction, *map(state.get, instruction.inputs))
+        found = handler(self, instruction, *map(self.get, instruction.inputs))
         results = found if isinstance(found, list) else [] if found is None else [found]
         if len(results) != len(instruction.outputs):
             raise UnsupportedProgram("trace-results", instruction.kind)
-        state.results.update(zip(instruction.outputs, results, strict=True))
-    return state
+        self.results.update(zip(instruction.outputs, results, strict=True))
+
+    def locate(self, instruction: Instruction, location: int) -> None:
+        """Apply a ``SampleComputeLocation`` whose location all candidates share."""
+        block = self.get(instruction.inputs[0])
+        self.results[instruction.outputs[0]] = places.at(self.tree, block, location)
+
+    def select(self, rows: Ints) -> State:
+        """The same of some programs, which go on by themselves."""
+        copy = Copy(rows)
+        tree = copy.tree(self.tree, len(rows))
+        nodes: dict[Any, Any] = {self.tree: tree, **copy.nodes}
+        results = {n: _copied(value, nodes, copy) for n, value in self.results.items()}
+        fetches = [
+            Fetch(nodes[f.block], *map(copy.number, (f.lanes, f.threads_x, f.threads_y)))
+            for f in self.fetches
+        ]
+        threads = {axis: copy.number(extent) for axis, extent in self.threads.items()}
+        tiled = {slot: copy.number(extent) for slot, extent in self.tiled.items()}
+        return State(tree, self.decisions[rows], results, fetches, threads, tiled)
+
+    def finish(self, *, is_gpu: bool) -> None:
+        """Apply MetaSchedule's postprocessors. Raises as :meth:`take`."""
+        for fetch in self.fetches:
+            rewrite_cooperative_fetch(self.tree, fetch)
+        if is_gpu:
+            require_bound(self.tree)
+        wishes = PragmaSettings(
+            parallel=self._asked("parallel"),
+            vectorize=self._asked("vectorize"),
+            unroll=self._asked("unroll_explicit", "unroll_implicit"),
+        )
+        rewrite_parallel_vectorize_unroll(self.tree, wishes)
+        rewrite_reduction_blocks(self.tree)
+
+    def _asked(self, *keys: str) -> Any:
+        """An annotation of the root block, None where there is none."""
+        found = [self.tree.annotations.get(f"meta_schedule.{key}") for key in keys]
+        return next((value for value in found if value is not None), None)
 
 
-def location_options(
-    program: TraceProgram, decisions: Decisions, slot: int
-) -> tuple[Int64[np.ndarray, " location"], Bool[np.ndarray, "program location"]]:
-    """Locations on offer at the ``sample_compute_location`` whose decision is ``slot``.
-
-    Returns int64 [L] locations and bool [N, L] where each is on offer; no location is where the
-    program cannot be replayed, which :func:`apply_groups` tells of.
-    """
-    until, instruction = next((n, i) for n, i in enumerate(program.instructions) if i.slot == slot)
-    found: list[tuple[Ints, dict[int, Mask | np.bool_]]] = []
-    pending: list[Ints] = [np.arange(len(decisions))]
-    while pending:
-        rows = pending.pop()
-        try:
-            state = _run(program, decisions[rows], until)
-            block = state.get(instruction.inputs[0])
-            found.append((rows, places.allowed_locations(state.tree, block)))
-        except Diverges as parts:
-            pending += [rows[parts.values == value] for value in np.unique(parts.values)]
-        except MemoryError:
-            raise
-        except Exception as error:
-            logger.debug("%d programs have no location: %r", len(rows), error)
-    locations = np.array(sorted({place for _, offers in found for place in offers}), np.int64)
-    allowed = np.zeros((len(decisions), len(locations)), bool)
-    for rows, offers in found:
-        for column, place in enumerate(locations.tolist()):
-            if place in offers:
-                allowed[rows, column] = offers[place]
-    return locations, allowed
-
-
-def _postprocess(s: State, *, is_gpu: bool) -> None:
-    for fetch in s.fetches:
-        rewrite_cooperative_fetch(s.tree, fetch)
-    if is_gpu:
-        require_bound(s.tree)
-    wishes = PragmaSettings(
-        parallel=_asked(s, "parallel"),
-        vectorize=_asked(s, "vectorize"),
-        unroll=_asked(s, "unroll_explicit", "unroll_implicit"),
-    )
-    rewrite_parallel_vectorize_unroll(s.tree, wishes)
-    rewrite_reduction_blocks(s.tree)
-
-
-def _asked(s: State, *keys: str) -> Any:
-    """An annotation of the root block, None where there is none."""
-    found = [s.tree.annotations.get(f"meta_schedule.{key}") for key in keys]
-    return next((value for value in found if value is not None), None)
+def _copied(value: Any, nodes: dict[Any, Any], copy: Copy) -> Any:
+    """A result of an instruction; None: a loop or a block that is no more."""
+    if isinstance(value, (Tree, LoopNode, Block)):
+        return nodes.get(value)
+    return copy.number(value)
 
 
 def _get_block(s: State, i: Instruction) -> Block | Tree:
@@ -218,8 +179,12 @@ def _sample_categorical(s: State, i: Instruction) -> IntLike:
 
 
 def _sample_compute_location(s: State, i: Instruction, block: Block) -> LoopNode | int:
-    taken = places.settle(s.tree, block, s.decisions[:, i.slot])
-    return places.at(s.tree, block, uniform(taken))
+    return places.at(s.tree, block, uniform(settled(s, i)))
+
+
+def settled(s: State, i: Instruction) -> Ints:
+    """Where a block is computed in each program, by a ``SampleComputeLocation`` that comes next."""
+    return places.settle(s.tree, s.get(i.inputs[0]), s.decisions[:, i.slot])
 
 
 def _split(s: State, _: Instruction, loop: LoopNode, *factors: Any) -> list[LoopNode]:
@@ -339,7 +304,7 @@ _HANDLERS: dict[str, Callable[..., Any]] = {
     "GetProducers": _get_producers,
     "SamplePerfectTile": _sample_perfect_tile,
     "SampleCategorical": _sample_categorical,
-    "SampleComputeLocation": _sample_compute_location,
+    LOCATE: _sample_compute_location,
     "Split": _split,
     "Fuse": _fuse,
     "Reorder": _reorder,
@@ -360,26 +325,3 @@ _HANDLERS: dict[str, Callable[..., Any]] = {
     "EnterPostproc": _nothing,
 }
 KINDS = frozenset(_HANDLERS)  # what may stand in a trace
-
-
-def apply_groups(
-    program: TraceProgram, decisions: Decisions
-) -> tuple[list[tuple[Ints, Tree]], dict[int, str]]:
-    """Trees of N decision vectors: (rows, tree) for every structure, and refusals by row."""
-    done: list[tuple[Ints, Tree]] = []
-    refused: dict[int, str] = {}
-    pending: list[Ints] = [np.arange(len(decisions))] if len(decisions) else []
-    while pending:
-        rows = pending.pop()
-        try:
-            done.append((rows, apply(program, decisions[rows])))
-        except Diverges as found:
-            pending += [rows[found.values == value] for value in np.unique(found.values)]
-        except UnsupportedProgram as error:
-            refused |= dict.fromkeys(rows.tolist(), error.reason)
-        except MemoryError:
-            raise
-        except Exception as error:  # programs cost themselves, whatever nobody foresaw of them
-            refused |= dict.fromkeys(rows.tolist(), ReplayFailed.of(error).reason)
-            logger.debug("%d programs refused: %r", len(rows), error)
-    return done, refused

@@ -8,7 +8,7 @@ iterators are bound to sums of loop variables. A loop that was split or fused aw
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -186,15 +186,7 @@ class Tree:
     layouts: dict[int, Layout] = field(default_factory=dict)
     _resolved: dict[LoopVar, Affine] = field(default_factory=dict)
     _values: dict[Block, tuple[list[Binding], list[Affine]]] = field(default_factory=dict)
-
-    def fresh(self, num: int) -> Tree:
-        """A copy for ``num`` programs of a tree that was not scheduled yet.
-
-        It has its own loops, blocks and buffers.
-        """
-        names: dict[LoopVar, LoopVar] = {}
-        buffers = [replace(buffer) for buffer in self.buffers]
-        return Tree(buffers, _copied(self.root, names), dict(self.annotations), num)
+    _used: dict[Block, tuple[list[Binding], list[Uses]]] = field(default_factory=dict)
 
     def new_buffer(self, name: str, like: Buffer, scope: str) -> Buffer:
         """A buffer of the same shape and type in another scope, by TVM's name of it."""
@@ -211,6 +203,7 @@ class Tree:
         self.made_of[var] = uses
         self._resolved.clear()
         self._values.clear()
+        self._used.clear()
 
     def blocks(self, below: TreeNode | None = None) -> Iterator[Block]:
         """Blocks in program order, of the whole tree or below a node."""
@@ -243,8 +236,9 @@ class Tree:
         out: list[LoopNode] = []
         parent = node.parent
         while parent is not None and parent is not self.root:
-            out.insert(0, parent)
+            out.append(parent)
             parent = parent.parent
+        out.reverse()
         return out
 
     def producers(self, block: Block) -> list[Block]:
@@ -268,13 +262,20 @@ class Tree:
         return self._resolved[var]
 
     def uses(self, block: Block, slot: int) -> Uses:
-        """Variables of existing loops in an iterator's value, with their factors."""
+        """Variables of existing loops in an iterator's value, with their factors; not to change."""
+        known = self._used.get(block)
+        if known is None or known[0] is not block.bindings:
+            found = [self._uses_of(block, place) for place in range(len(block.bindings))]
+            known = self._used[block] = (block.bindings, found)
+        return known[1][slot]
+
+    def _uses_of(self, block: Block, slot: int) -> Uses:
         out: Uses = {}
         pending = list(block.bindings[slot].uses.items())
         while pending:
             var, scale = pending.pop()
             if var in block.stands_for:
-                inner = self.uses(block, block.stands_for[var])
+                inner = self._uses_of(block, block.stands_for[var])
                 pending.extend((v, scale * s) for v, s in inner.items())
             elif var in self.made_of:
                 pending.extend((v, scale * s) for v, s in self.made_of[var].items())
@@ -321,26 +322,6 @@ class Tree:
         found = [substitute(binding.value, lookup) for binding in block.bindings]
         self._values[block] = (block.bindings, found)
         return found
-
-
-def _copied(loop: LoopNode, names: dict[LoopVar, LoopVar]) -> LoopNode:
-    names[loop.var] = LoopVar(loop.var.name, loop.var.extent)
-    out = LoopNode(names[loop.var], annotations=dict(loop.annotations))
-    for child in loop.body:
-        if isinstance(child, LoopNode):
-            made: TreeNode = _copied(child, names)
-        else:
-            names |= {var: LoopVar(var.name, var.extent) for var in child.inner}
-            bindings = [
-                Binding(renamed(b.value, names), {names[v]: s for v, s in b.uses.items()})
-                for b in child.bindings
-            ]
-            annotations, reads = dict(child.annotations), list(child.reads)
-            made = replace(child, bindings=bindings, reads=reads, annotations=annotations)
-            made.inner = tuple(names[var] for var in child.inner)
-        made.parent = out
-        out.body.append(made)
-    return out
 
 
 def substitute(value: Affine, lookup: object) -> Affine:

@@ -14,7 +14,7 @@ from pruner.features.batch import ProgramFeatures, featurize_nests
 from pruner.features.dataflow import DataflowKind
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.program.tir.lower import Lowering, lower
-from pruner.program.tir.trace import apply_groups, tile_extents
+from pruner.program.tir.replay import apply_groups, tile_extents
 from pruner.program.tir.tree import Tree
 from pruner.program.tir.verify import TirLimits, verify_gpu_code
 from pruner.search.space import RowKeys

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pruner.program.tir.lower import lower
-from pruner.program.tir.trace import apply_groups
+from pruner.program.tir.replay import apply_groups
 from tests.tune import tir_truth as truth
 
 pytestmark = pytest.mark.tvm

@@ -63,7 +63,7 @@ def spaces(tvm, operator, target, **options):
 
 
 def trees(space, decisions):
-    from pruner.program.tir.trace import apply_groups
+    from pruner.program.tir.replay import apply_groups
 
     for rows, tree in apply_groups(space.program, decisions)[0]:
         for place, row in enumerate(rows):
@@ -176,7 +176,7 @@ def test_what_samples_and_mutations_call_legal_tvm_builds(tvm, operator):
 @pytest.mark.parametrize("operator", ["matmul", "conv"])
 def test_unit_loops_tell_candidates_apart_over_reductions_only(tvm, operator):
     """Only a pipeline fuses its outer reduction loop: two trees, with that loop and without."""
-    from pruner.program.tir.trace import apply_groups
+    from pruner.program.tir.replay import apply_groups
 
     counts = []
     for _, space in spaces(tvm, operator, CUDA):

@@ -26,8 +26,8 @@ from pruner.program.te.replay import Replay
 from pruner.program.te.skeleton import SkeletonGroup, group_programs
 from pruner.program.te.steps import Trace
 from pruner.program.tir.lower import lower as lower_tree
+from pruner.program.tir.replay import apply_groups
 from pruner.program.tir.saved import FOLDER, SavedSpace, SpaceFolder
-from pruner.program.tir.trace import apply_groups
 
 logger = logging.getLogger(__name__)
 UNCERTAIN = "uncertain-region"

@@ -11,8 +11,9 @@ from pruner.features.batch import featurize_nests, featurize_traces
 from pruner.features.workload import text_flags
 from pruner.program.replay import Definitions, find_definition, replay
 from pruner.program.tir.lower import lower
+from pruner.program.tir.replay import apply_groups
 from pruner.program.tir.saved import SavedSpace, SpaceFolder, load_space
-from pruner.program.tir.trace import Instruction, Ref, TraceProgram, apply_groups
+from pruner.program.tir.trace import Instruction, Ref, TraceProgram
 from tests.program.tir_trees import blurred, matmul
 
 TEXT = "C(i, j) += (A[i, k]*B[k, j])\n"

@@ -25,13 +25,19 @@ from pruner.features.columns import ACCESS_COLUMNS, DATAFLOW_COLUMNS, DATAFLOW_P
 from pruner.features.statement.analysis import StoreAnalysis
 from pruner.features.statement.memory import AccessFeatures
 from pruner.features.statement.tensors import slog
-from pruner.program.nests import GLOBAL, LOCAL, SHARED, LoopNests, Scope
+from pruner.program.nests import ACCUMULATORS, GLOBAL, LOCAL, SHARED, LoopNests, Scope
 
 DataflowKind = Literal["paper", "official"]
 _PATTERN = (LOCAL, GLOBAL, SHARED, GLOBAL, SHARED, SHARED, SHARED, LOCAL)
 _LOCATIONS = {GLOBAL: "global", SHARED: "shared"}  # all others are registers: local
-_A, _B, _ACC = Scope.FRAGMENT_A, Scope.FRAGMENT_B, Scope.ACCUMULATOR
-_ON_CORES = (_ACC, GLOBAL, SHARED, GLOBAL, SHARED, SHARED, _A, SHARED, _B, _B, _A, _ACC)
+_FRAGMENTS = (
+    (Scope.FRAGMENT_A, Scope.FRAGMENT_B, Scope.ACCUMULATOR),
+    (Scope.MMA_A, Scope.MMA_B, Scope.MMA_C),
+)
+_ON_CORES = tuple(
+    (acc, GLOBAL, SHARED, GLOBAL, SHARED, SHARED, a, SHARED, b, b, a, acc)
+    for a, b, acc in _FRAGMENTS
+)
 _LOADS_OF_FRAGMENTS = slice(5, 9)  # of the pattern above
 _EPILOGUE_ROWS = 2  # see _epilogue
 NUM_ROWS: dict[str, int] = {"paper": len(_PATTERN) + _EPILOGUE_ROWS, "official": len(_PATTERN)}
@@ -71,11 +77,11 @@ def dataflow_features(
     # The last buffer touched comes first: the original's hash map lists them that way.
     steps = [(a, access) for a in analyses for access in reversed(a.accesses)]
     places = [access.access.buffer.scope for _, access in steps]
-    start, on_cores = _find(places, _PATTERN), _find(places, _ON_CORES)
+    start, on_cores = _find(places, _PATTERN), max(_find(places, one) for one in _ON_CORES)
     if start >= 0:
         chosen = steps[start : start + len(_PATTERN)]
     elif on_cores >= 0:
-        chosen = steps[on_cores : on_cores + len(_ON_CORES)]
+        chosen = steps[on_cores : on_cores + len(_ON_CORES[0])]
         del chosen[_LOADS_OF_FRAGMENTS]
     else:
         return out
@@ -103,7 +109,7 @@ def _epilogue(
     for later in analyses[analyses.index(analysis) + 1 :]:
         for access in later.accesses[1:]:
             if access.access.buffer is tile.access.buffer:
-                last = analyses[-1] if tile.access.buffer.scope is _ACC else later
+                last = analyses[-1] if tile.access.buffer.scope in ACCUMULATORS else later
                 return [(later, access), (last, last.accesses[0])]
     return []
 

@@ -28,7 +28,8 @@ StoreKind = Literal["init", "update", "plain", "allreduce"]
 class Scope(IntEnum):
     """Where a buffer is stored: TVM's storage ranks (src/runtime/thread_storage_scope.h).
 
-    Fragments are registers of a warp that only a tensor core's instructions read and write.
+    Fragments are registers of a warp that only a tensor core's instructions read and write: those
+    of ``wmma`` (A, B and their accumulator), or of ``mma`` (``MMA_*``, C accumulates).
     """
 
     GLOBAL = 0
@@ -37,6 +38,9 @@ class Scope(IntEnum):
     FRAGMENT_A = 4
     FRAGMENT_B = 5
     ACCUMULATOR = 6
+    MMA_A = 9
+    MMA_B = 10
+    MMA_C = 11
 
     @staticmethod
     def of(name: str) -> Scope:
@@ -61,7 +65,12 @@ _SCOPES = {
     "wmma.matrix_a": Scope.FRAGMENT_A,
     "wmma.matrix_b": Scope.FRAGMENT_B,
     "wmma.accumulator": Scope.ACCUMULATOR,
+    "m16n8k8.matrixA": Scope.MMA_A,
+    "m16n8k8.matrixB": Scope.MMA_B,
+    "m16n8k8.matrixC": Scope.MMA_C,
 }
+OPERAND_FRAGMENTS = (Scope.FRAGMENT_A, Scope.FRAGMENT_B, Scope.MMA_A, Scope.MMA_B)
+ACCUMULATORS = (Scope.ACCUMULATOR, Scope.MMA_C)
 
 
 class Mark(StrEnum):
@@ -200,6 +209,8 @@ class LoopNests:
     ``buffers`` by key; ``stores`` in program order; ``allocations`` of the computed buffers by key;
     ``resolved``: where every buffer has a size that is a number (TVM fails on other programs).
     ``shared_bytes``: shared memory of a block, where it is not the sum of the allocations.
+    ``copies_ahead``: iterations by which a software pipeline copies into shared memory before it
+    uses the copy; 0 where copies and computation take turns.
     """
 
     num_programs: int
@@ -208,3 +219,4 @@ class LoopNests:
     allocations: dict[int, Allocation] = field(default_factory=dict)
     resolved: Mask | np.bool_ = field(default_factory=lambda: np.bool_(True))
     shared_bytes: IntLike | None = None
+    copies_ahead: int = 0

@@ -37,8 +37,69 @@ def replayed(tvm, design, decision):
     return schedule, all(checks)
 
 
+_COPYING = (*_CUTTING, "StmtSimplify", "LowerAutoCopy")
+
+
+def lowered(tvm, schedule, names):
+    """The module after these passes."""
+    module = schedule.mod
+    for name in names:
+        room = tvm.s_tir if hasattr(tvm.s_tir.transform, name) else tvm.tvm.tirx
+        module = getattr(room.transform, name)()(module)
+    return module
+
+
+def tvm_copies(tvm, schedule):
+    """As :func:`tvm_loops` of the copies whose loops TVM makes when it lowers: by written buffer.
+
+    Results of ``mma`` that go to shared memory are called by their block and ``_store``.
+    """
+    out = {}
+
+    def walk(stmt, path, depth, copy):
+        kind = type(stmt).__name__
+        if kind == "SeqStmt":
+            for part in stmt.seq:
+                walk(part, path, depth, copy)
+        elif kind == "For":
+            depth = int(stmt.annotations.get("pragma_auto_unroll_max_step", depth))
+            walk(stmt.body, [*path, (int(stmt.extent), _mark(stmt))], depth, copy)
+        elif kind == "SBlockRealize" and str(stmt.block.name_hint) == "mma_store":
+            out[f"{copy}_store"] = (_existing(path), depth)
+        elif kind == "SBlockRealize":
+            is_copy = "auto_copy" in stmt.block.annotations
+            walk(stmt.block.body, path, depth, str(stmt.block.name_hint) if is_copy else copy)
+        elif kind in ("AttrStmt", "IfThenElse"):
+            walk(stmt.body if kind == "AttrStmt" else stmt.then_case, path, depth, copy)
+        elif kind == "BufferStore" and copy is not None:
+            out[copy] = (_existing(path), depth)
+
+    walk(lowered(tvm, schedule, _COPYING)["main"].body, [], 0, None)
+    return out
+
+
+def permutes(tvm, schedule):
+    """Whether TVM's compiler can permute the rows of shared memory where a schedule asks for it."""
+    after = ("UnifyThreadBinding", "LowerMatchBuffer", "StmtSimplify", "InjectPermutedLayout")
+    try:
+        lowered(tvm, schedule, (*_COPYING, *after))
+    except Exception:
+        return False
+    return True
+
+
+def _mark(loop):
+    if loop.thread_binding is None:
+        return _KINDS.get(int(loop.kind))
+    mark = str(loop.thread_binding.thread_tag)
+    return "vthread" if mark.startswith("vthread") else mark
+
+
 def tvm_loops(schedule):
-    """Loops around every block: [(extent, mark)], and the unroll depth in force."""
+    """Loops around every block: [(extent, mark)], and the unroll depth in force.
+
+    Not of copies whose loops TVM makes later.
+    """
     out = {}
 
     def walk(stmt, path, depth):
@@ -47,15 +108,11 @@ def tvm_loops(schedule):
             for part in stmt.seq:
                 walk(part, path, depth)
         elif kind == "For":
-            mark = _KINDS.get(int(stmt.kind))
-            if stmt.thread_binding is not None:
-                mark = str(stmt.thread_binding.thread_tag)
-                mark = "vthread" if mark.startswith("vthread") else mark
             depth = int(stmt.annotations.get("pragma_auto_unroll_max_step", depth))
-            walk(stmt.body, [*path, (int(stmt.extent), mark)], depth)
+            walk(stmt.body, [*path, (int(stmt.extent), _mark(stmt))], depth)
         elif kind == "SBlockRealize" and str(stmt.block.name_hint) == "root":
             walk(stmt.block.body, path, depth)
-        elif kind == "SBlockRealize":
+        elif kind == "SBlockRealize" and "auto_copy" not in stmt.block.annotations:
             out[str(stmt.block.name_hint)] = (_existing(path), depth)
 
     walk(schedule.mod["main"].body, [], 0)
@@ -81,9 +138,8 @@ def _existing(path):
 
 def tvm_buffers(tvm, schedule):
     """Shape of every buffer inside the kernel, cut to what is used."""
-    module = schedule.mod
-    for name in _CUTTING:
-        module = getattr(tvm.s_tir.transform, name)()(module)
+    copies = any(inst.kind.name in ("ReadAt", "WriteAt") for inst in schedule.trace.insts)
+    module = lowered(tvm, schedule, _COPYING if copies else _CUTTING)
     out = {}
 
     def walk(stmt):

@@ -24,18 +24,27 @@ from pruner.features.symbols.statement import (
 )
 from pruner.features.symbols.table import GPU_COLUMNS, PerProgram, SymbolRow, Symbols, fill
 from pruner.program.index.affine import LoopVar
-from pruner.program.nests import GLOBAL, SHARED, WARP_LANES, LoopNests, Mark, Scope
+from pruner.program.nests import (
+    ACCUMULATORS,
+    GLOBAL,
+    OPERAND_FRAGMENTS,
+    SHARED,
+    WARP_LANES,
+    LoopNests,
+    Mark,
+    Scope,
+)
 
 _BANKS, _BANK_BYTES = 32, 4
-_OPERANDS = (Scope.FRAGMENT_A, Scope.FRAGMENT_B)
-_HOLDERS = 2  # lanes that hold an element of an operand: wmma.load of the PTX ISA
+# Lanes that hold an element of an operand: wmma.load and mma.m16n8k8 of the PTX ISA.
+_HOLDERS = {Scope.FRAGMENT_A: 2, Scope.FRAGMENT_B: 2, Scope.MMA_A: 1, Scope.MMA_B: 1}
 
 
 def gpu_symbols(nests: LoopNests) -> Symbols:
     """Symbols of N programs, one row a statement in program order."""
     statements = nest_statements(nests)
     around = {key: {loop.var for loop in a.loops} for key, a in nests.allocations.items()}
-    on_cores = any(statement.scope is Scope.ACCUMULATOR for statement in statements)
+    on_cores = any(statement.scope in ACCUMULATORS for statement in statements)
     rows = [_GpuRow(statement, around, on_cores).columns() for statement in statements]
     return Symbols(
         values=fill(GPU_COLUMNS, rows, nests.num_programs),
@@ -45,6 +54,7 @@ def gpu_symbols(nests: LoopNests) -> Symbols:
         shared_bytes=None
         if nests.shared_bytes is None
         else column(nests.shared_bytes, nests.num_programs),
+        copies_ahead=nests.copies_ahead,
     )
 
 
@@ -81,7 +91,7 @@ class _GpuRow:
         )
         loads, cycles = self._loads(SHARED)
         registers = self._registers() if computes and not self._stages else 0.0
-        if self._s.scope in _OPERANDS:
+        if self._s.scope in OPERAND_FRAGMENTS:
             registers = self._fragment()
         return {
             "l0_mem_alloc": registers,
@@ -131,9 +141,9 @@ class _GpuRow:
         return threads * self._extent([*self._roles.own, *self._roles.path])
 
     def _fragment(self) -> PerProgram:
-        """Elements of operands in a lane's registers; two lanes hold each."""
+        """Elements of operands in a lane's registers."""
         spatial = moving_of(x for x in self._roles.own if not x.is_reduce)
-        return _HOLDERS * self._s.write.count(spatial) / self._lanes
+        return _HOLDERS[self._s.scope] * self._s.write.count(spatial) / self._lanes
 
     def _registers(self) -> PerProgram:
         if self._lanes > 1:  # operands are in fragments, with rows of their own

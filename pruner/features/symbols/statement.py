@@ -108,9 +108,13 @@ class LoopRoles:
 
         A cooperative fetch has threads of its own inside the block's: those repeat the block's, and
         a block fetches once for all virtual threads, whose loop does not repeat the statement.
+        Results that go out through shared memory are dealt out to threads anew, too.
         """
         threads = [x for x in loops if x.mark in THREADS]
         fetches = {x.is_own for x in threads} == {True, False}
+        if not fetches:
+            last = {x.mark: x for x in threads}
+            threads = [x for x in threads if last[x.mark] is x]
         return LoopRoles(
             blocks=[x for x in loops if x.mark in BLOCKS],
             threads=[x for x in threads if x.is_own or not fetches],

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from pruner.features.column import Column
-from pruner.program.nests import SHARED, Scope
+from pruner.program.nests import ACCUMULATORS, SHARED
 
 Columns = tuple[Column, ...]
 PerProgram = Float[np.ndarray, " program"]
@@ -169,6 +169,7 @@ class Symbols:
     ``scopes``: storage rank of the buffer that a statement writes; ``reductions``: which statements
     accumulate; ``columns``: :data:`GPU_COLUMNS` or :data:`CPU_COLUMNS`. ``shared_bytes``: shared
     memory of a block where it is planned as a whole, else None; see :meth:`block_bytes`.
+    ``copies_ahead``: see :class:`~pruner.program.nests.LoopNests`.
     """
 
     values: Float[np.ndarray, "statement column program"]
@@ -176,6 +177,7 @@ class Symbols:
     reductions: tuple[bool, ...]
     columns: Columns
     shared_bytes: PerProgram | None = None
+    copies_ahead: int = 0
 
     def block_bytes(self) -> PerProgram:
         """Bytes of shared memory of one block: S3 of all statements, or the plan."""
@@ -186,7 +188,7 @@ class Symbols:
     @property
     def on_tensor_cores(self) -> bool:
         """Some statement accumulates in fragments of a tensor core."""
-        return Scope.ACCUMULATOR in self.scopes
+        return any(scope in ACCUMULATORS for scope in self.scopes)
 
     @property
     def num_programs(self) -> int:

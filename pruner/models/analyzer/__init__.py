@@ -5,6 +5,7 @@
 * `paper`: GPUs, the paper's form
 * `hardware`: GPUs, the form that measured programs ask for
 * `tensor`: GPUs, programs on tensor cores
+* `switches`: GPUs, ablations of the hardware form, on tensor cores, too
 * `official`: GPUs, the release's form
 * `cpu`: CPUs
 * `constants`: rates of the hardware form

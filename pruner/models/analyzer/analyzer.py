@@ -16,8 +16,9 @@ from pruner.features.symbols.gpu import gpu_symbols
 from pruner.features.symbols.table import Symbols
 from pruner.models.analyzer.constants import AnalyzerConstants, GpuRates, load_constants
 from pruner.models.analyzer.cpu import CpuRates, CpuSwitches, cpu_latency_s
-from pruner.models.analyzer.hardware import HardwareSwitches, hardware_latency_s
+from pruner.models.analyzer.hardware import hardware_latency_s
 from pruner.models.analyzer.paper import PaperSwitches, paper_latency_s
+from pruner.models.analyzer.switches import HardwareSwitches
 from pruner.program.device import CpuDevice, Device, GpuDevice, load_device
 from pruner.program.nests import LoopNests
 from pruner.program.replay import Definition, replay

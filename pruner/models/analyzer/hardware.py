@@ -18,13 +18,12 @@ Per multiprocessor and block: ``((issue cycles)^p + (latency / resident blocks)^
 blocks per multiprocessor, plus global bytes over the bandwidth (Eq. 1's sum).
 """
 
-from dataclasses import dataclass, fields
-
 import numpy as np
 from jaxtyping import Float
 
 from pruner.features.symbols.table import PerProgram, PerStatement, Symbols
 from pruner.models.analyzer.constants import AnalyzerConstants
+from pruner.models.analyzer.switches import HardwareSwitches
 from pruner.models.analyzer.tensor import tensor_latency_s
 from pruner.program.device import GpuDevice
 from pruner.program.nests import SHARED
@@ -38,26 +37,6 @@ _SPILL_RAMP = 0.25  # from the first spilled register to the whole slow-down, sh
 _OVERHEAD_S = 2e-6  # launch of a kernel
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HardwareSwitches:
-    """Terms by group: ``_c`` of compute, ``_m`` of memory."""
-
-    issue_c: bool = True
-    wave_c: bool = True
-    rolled_c: bool = True
-    latency_c: bool = True
-    spill_m: bool = True
-    occupancy_m: bool = True
-    transaction_m: bool = True
-    cache_m: bool = True
-
-    @classmethod
-    def without(cls, group: str) -> "HardwareSwitches":
-        """All terms but those of group ``c`` (compute) or ``m`` (memory)."""
-        names = [field.name for field in fields(cls)]
-        return cls(**{name: not name.endswith("_" + group) for name in names})
-
-
 def hardware_latency_s(
     symbols: Symbols,
     device: GpuDevice,
@@ -67,7 +46,7 @@ def hardware_latency_s(
     """Predicted seconds of N programs."""
     on = switches or HardwareSwitches()
     if symbols.on_tensor_cores:
-        return tensor_latency_s(symbols, device)
+        return tensor_latency_s(symbols, device, on)
     if SHARED not in symbols.scopes:
         return _direct_s(symbols, device, constants, on)
     return _Staged(symbols, device, constants, on).seconds()

@@ -5,8 +5,10 @@ memory that feeds fragments (``Fm + Fn`` loads for ``Fm Fn`` products, so that l
 worth their registers), the lanes that fetch and store, and the load units, one cache line of a
 request a cycle. A block alone waits besides: for every step of the outer reduction, and for each
 product of a warp. Where the space has no pipeline, copies and products of one block add up; other
-resident blocks hide them. Fragments beyond the registers of a thread spill, and fragments that are
-indexed by loops nobody unrolls live in memory.
+resident blocks hide them. A pipeline copies some steps ahead: then the slower of both counts, and
+only the first copy is waited for; fragments are kept twice, those in use and the next. Fragments
+beyond the registers of a thread spill, and fragments that are indexed by loops nobody unrolls live
+in memory.
 
 The constants are of the hardware (CUDA C++ Programming Guide, white papers) or plain guesses; none
 is fitted to measured programs, for there are none in the released records.
@@ -18,8 +20,9 @@ import numpy as np
 from jaxtyping import Float
 
 from pruner.features.symbols.table import PerProgram, Symbols
+from pruner.models.analyzer.switches import HardwareSwitches
 from pruner.program.device import GpuDevice
-from pruner.program.nests import SHARED, Scope
+from pruner.program.nests import ACCUMULATORS, OPERAND_FRAGMENTS, SHARED, Scope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +31,7 @@ class TensorRates:
 
     shared_bytes_per_cycle: float = 128.0
     fetch_instructions: float = 14.0  # one vector: address, guard, load, store
+    copy_instructions: float = 10.0  # the same copied asynchronously, past the registers
     step_cycles: float = 800.0  # a fetch from global memory and two barriers
     product_cycles: float = 40.0  # from loading fragments to the product that uses them
     base_registers: float = 40.0
@@ -39,30 +43,36 @@ class TensorRates:
     overhead_s: float = 2e-6  # launch of a kernel
 
 
-_FRAGMENT = 256  # elements of the results of one instruction
+_RESULTS = {Scope.ACCUMULATOR: 256, Scope.MMA_C: 128}  # elements that one instruction adds to
+_BUFFERED = 2  # copies of fragments that a pipeline keeps
 _SPILL_RAMP = 0.25
 _WORD_BYTES = 4.0
 _DEFAULT_SPEEDUP = 8.0  # of matrix units over lanes, for a device whose peak is not known
 
 
 def tensor_latency_s(
-    symbols: Symbols, device: GpuDevice, rates: TensorRates | None = None
+    symbols: Symbols,
+    device: GpuDevice,
+    switches: HardwareSwitches | None = None,
+    rates: TensorRates | None = None,
 ) -> Float[np.ndarray, " program"]:
     """Predicted seconds of N programs that accumulate in fragments."""
-    return _OnTensorCores(symbols, device, rates or TensorRates()).seconds()
+    on = switches or HardwareSwitches()
+    return _OnTensorCores(symbols, device, on, rates or TensorRates()).seconds()
 
 
 class _OnTensorCores:
     """One kernel: fetch operands, load fragments, multiply, store results through shared memory."""
 
-    def __init__(self, symbols: Symbols, device: GpuDevice, rates: TensorRates) -> None:
-        self._s, self._device, self._c = symbols, device, rates
+    def __init__(
+        self, symbols: Symbols, device: GpuDevice, on: HardwareSwitches, rates: TensorRates
+    ) -> None:
+        self._s, self._device, self._on, self._c = symbols, device, on, rates
         scopes = symbols.scopes
-        self._main = scopes.index(Scope.ACCUMULATOR)
+        self._main = next(i for i, scope in enumerate(scopes) if scope in ACCUMULATORS)
         self._fetches = [i for i, s in enumerate(scopes) if s == SHARED and i < self._main]
         self._results = [i for i in range(len(scopes)) if i > self._main]
-        operands = (Scope.FRAGMENT_A, Scope.FRAGMENT_B)
-        self._operands = [i for i, s in enumerate(scopes) if s in operands]
+        self._operands = [i for i, s in enumerate(scopes) if s in OPERAND_FRAGMENTS]
         self._threads = symbols["l1_para_info"][self._main]
         self._warps = np.maximum(self._threads / device.warp_size, 1)
         self._blocks = symbols["l2_para_info"][self._main]
@@ -71,7 +81,9 @@ class _OnTensorCores:
     def seconds(self) -> PerProgram:
         """The slowest of multiprocessors, cache and memory, most of them at the same time."""
         c, device = self._c, self._device
-        rounds = np.ceil(self._blocks / device.num_sms)
+        rounds = self._blocks / device.num_sms
+        if self._on.wave_c:
+            rounds = np.ceil(rounds)
         at_once = np.maximum(np.minimum(self._resident(), rounds), 1)
         cycles = self._norm(self._busy_cycles(), self._alone_cycles() / at_once)
         on_chip = rounds * cycles * self._slowdown() / device.clock_hz
@@ -95,13 +107,18 @@ class _OnTensorCores:
 
     def _busy_cycles(self) -> PerProgram:
         s, c, device = self._s, self._c, self._device
+        if not self._on.issue_c:
+            return self._product_cycles()
         moved = s["shared_loads"] * self._bytes * self._threads
         feeding = moved[self._operands].sum(axis=0) / c.shared_bytes_per_cycle
         requests = self._requests()
-        issued = (requests * c.fetch_instructions).sum(axis=0) * self._warps
+        each = c.copy_instructions if s.copies_ahead else c.fetch_instructions
+        issued = (requests * each).sum(axis=0) * self._warps
         issued = issued / device.schedulers_per_sm
-        lines = (requests * s["lines"]).sum(axis=0) * self._warps
-        return self._norm(self._product_cycles(), feeding, issued, lines)
+        busy = [self._product_cycles(), feeding, issued]
+        if self._on.transaction_m:
+            busy.append((requests * s["lines"]).sum(axis=0) * self._warps)
+        return self._norm(*busy)
 
     def _requests(self) -> Float[np.ndarray, "statement program"]:
         """Vectors that one thread moves between global and shared memory."""
@@ -115,18 +132,26 @@ class _OnTensorCores:
 
     def _alone_cycles(self) -> PerProgram:
         """What one block waits for, with nothing else on its multiprocessor."""
-        s, c = self._s, self._c
-        passes = s["passes"][self._fetches].max(axis=0)
-        steps = s["passes"][self._operands].max(axis=0)
-        copies = passes * c.step_cycles
+        c, ahead = self._c, self._s.copies_ahead
         units = np.minimum(self._warps, self._device.schedulers_per_sm)
-        products = steps * c.product_cycles
-        products = products + self._product_cycles() * self._device.schedulers_per_sm / units
-        return copies + products
+        products = self._product_cycles() * self._device.schedulers_per_sm / units
+        if not self._on.latency_c:
+            return products
+        copies = self._passes(self._fetches) * c.step_cycles
+        loads = self._passes(self._operands) * c.product_cycles
+        if not ahead:
+            return copies + loads + products
+        return c.step_cycles + np.maximum.reduce([copies / ahead, loads, products])
+
+    def _passes(self, statements: list[int]) -> PerProgram:
+        return np.asarray(self._s["passes"][statements].max(axis=0))
 
     def _registers(self) -> PerProgram:
-        """Of one thread: two lanes hold each element of an operand, one each result."""
+        """Of one thread; see ``_HOLDERS`` of the symbols for who holds an element."""
         operands = (self._s["l0_mem_alloc"] * self._bytes)[self._operands].sum(axis=0)
+        if self._s.copies_ahead:
+            more = self._passes(self._operands) > self._passes(self._fetches)
+            operands = operands * np.where(more, _BUFFERED, 1)
         results = (self._s["accumulators"] * self._bytes)[self._main]
         return (operands + results) / _WORD_BYTES + self._c.base_registers
 
@@ -138,6 +163,8 @@ class _OnTensorCores:
 
     def _resident(self) -> PerProgram:
         device = self._device
+        if not self._on.occupancy_m:
+            return np.ones_like(self._threads)
         used = np.minimum(self._registers(), self._register_limit()) * self._threads
         limits = (
             device.max_threads_per_sm / self._threads,
@@ -149,11 +176,14 @@ class _OnTensorCores:
 
     def _slowdown(self) -> PerProgram:
         """What it costs when fragments do not live in registers."""
-        c = self._c
-        over = self._registers() / self._register_limit() - 1
-        out = 1 + c.spill * np.clip(over / _SPILL_RAMP, 0, 1)
-        warp = self._device.warp_size
-        tiles = self._s["accumulators"][self._main] * warp / _FRAGMENT
+        c, out = self._c, np.ones_like(self._threads)
+        if self._on.spill_m:
+            over = self._registers() / self._register_limit() - 1
+            out = out + c.spill * np.clip(over / _SPILL_RAMP, 0, 1)
+        if not self._on.rolled_c:
+            return out
+        warp, results = self._device.warp_size, _RESULTS[Scope(self._s.scopes[self._main])]
+        tiles = self._s["accumulators"][self._main] * warp / results
         limit = np.maximum(self._s["unroll"][self._main], c.unroll_limit)
         return out * (1 + c.rolled / (1 + (limit / tiles) ** 8))
 
@@ -162,4 +192,6 @@ class _OnTensorCores:
         s, bandwidth = self._s, self._device.dram_bytes_per_s
         moved = (s["issued"] * s["global_bytes"]).sum(axis=0)
         unique = (s["unique"] * s["global_bytes"]).sum(axis=0)
+        if not self._on.cache_m:
+            return moved / bandwidth, unique / bandwidth
         return moved / (self._c.cached_bandwidth * bandwidth), unique / bandwidth

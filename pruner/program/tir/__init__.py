@@ -15,6 +15,8 @@ same job.
 * ``inverse``: the iterators of a block from the indices of an access, for inlining
 * ``locations``: where a block may be computed (a step of Ansor's names the loop)
 * ``postprocs``, ``parallelize``: MetaSchedule's postprocessors (Ansor writes their effect as steps)
+* ``autocopy``: copies whose loops TVM makes when it lowers a program; ``pipeline``: how many copies
+  of a buffer a software pipeline keeps
 * ``regions``: what blocks read and write, relaxed over loops (``te/bounds``)
 * ``places``: where buffers live, and how much of them is stored (``te/bounds``)
 * ``lower``: :func:`~lower.lower`, from the tree to :class:`~pruner.program.nests.LoopNests`

@@ -109,6 +109,11 @@ def storage_align(block: Block, axis: int, factor: int, offset: int) -> None:
     block.annotations[_ALIGN] = (axis, factor, offset)
 
 
+def forget_alignment(block: Block) -> None:
+    """What the block writes has rows without gaps, whatever was asked for."""
+    block.annotations.pop(_ALIGN, None)
+
+
 def aligned_elements(block: Block, extents: Sequence[IntLike]) -> IntLike:
     """Elements that a buffer of ``extents`` takes with the strides its writer asks for."""
     found: Any = block.annotations.get(_ALIGN)

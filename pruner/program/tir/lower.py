@@ -29,6 +29,7 @@ from pruner.program.nests import (
     Mark,
     StoreKind,
 )
+from pruner.program.tir.pipeline import copies_ahead
 from pruner.program.tir.places import buffer_places
 from pruner.program.tir.primitives import reduces_over_threads
 from pruner.program.tir.regions import start_of
@@ -61,7 +62,9 @@ def lower(tree: Tree, form: Lowering = "ansor") -> LoopNests:
     """
     places = buffer_places(tree)
     buffers = [_buffer(buffer, places.get(buffer.key), form) for buffer in tree.buffers]
-    nests = LoopNests(tree.num_programs, buffers, shared_bytes=dynamic_bytes(tree))
+    ahead = copies_ahead(node for node in tree.nodes() if isinstance(node, LoopNode))
+    shared = dynamic_bytes(tree)
+    nests = LoopNests(tree.num_programs, buffers, shared_bytes=shared, copies_ahead=ahead)
     lowering = _Lowering(tree, nests, form, places, _loop_kinds(tree))
     for key, place in places.items():
         lowering.allocated.setdefault(place.loop, []).append(key)

@@ -150,6 +150,18 @@ def blockize(tree: Tree, loop: LoopNode) -> Block:
     return block
 
 
+def unblockize(tree: Tree, block: Block) -> list[LoopNode]:
+    """The loops inside a block as loops around it, outermost first: :func:`blockize` undone."""
+    parent = block.parent
+    assert parent is not None
+    made = [LoopNode(var) for var in block.inner]
+    if made:
+        replace_child(block, [made[0]])
+        _nest(made, [block])
+        block.inner = ()
+    return made
+
+
 def _check_chain(loops: Sequence[LoopNode]) -> None:
     for outer, inner in pairwise(loops):
         if outer.body != [inner]:

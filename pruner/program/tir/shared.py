@@ -16,10 +16,10 @@ from pruner.arrays import Ints, dtype_bytes
 from pruner.errors import UnsupportedProgram
 from pruner.program.nests import Buffer, Scope
 from pruner.program.tir.layouts import aligned_elements
+from pruner.program.tir.pipeline import buffer_versions
 from pruner.program.tir.places import buffer_places
 from pruner.program.tir.tree import Block, LoopNode, Place, Tree, TreeNode
 
-STAGES = "software_pipeline_stage"
 _MATCH_RANGE = 16  # a free buffer may be this many times too large or too small
 
 
@@ -81,19 +81,10 @@ def _staged(tree: Tree, key: int, place: Place, blocks: list[Block]) -> _Staged:
     users = [n for n, b in enumerate(blocks) if b.buffer == key or b.loads_of(key)]
     writer = next(b for b in blocks if b.buffer == key)
     extents = [region.hi - region.lo + 1 for region in place.box]
-    size = dtype_bytes(buffer.dtype) * _versions(place.loop) * aligned_elements(writer, extents)
+    versions = buffer_versions(tree, place.loop, key)
+    size = dtype_bytes(buffer.dtype) * versions * aligned_elements(writer, extents)
     sizes = np.broadcast_to(np.asarray(size, np.int64), tree.num_programs)
     return _Staged(buffer, sizes, users[0], users[-1])
-
-
-def _versions(loop: LoopNode) -> int:
-    """Copies of a buffer that a software pipeline keeps: from the stage that fills it to the last
-    that reads it (``ComputeBufferVersions``; fetches are of the first stage)."""
-    stages = loop.annotations.get(STAGES)
-    if stages is None:
-        return 1
-    numbers = [int(stage) for stage in stages]  # type: ignore[attr-defined]
-    return max(numbers) - min(numbers) + 1
 
 
 def _merged(buffers: list[_Staged], num: int) -> Ints:

@@ -18,6 +18,7 @@ from pruner.errors import UnsupportedProgram
 from pruner.program.nests import WARP_LANES, Scope
 from pruner.program.tir import locations as places
 from pruner.program.tir import primitives
+from pruner.program.tir.autocopy import lower_auto_copies, read_at, write_at
 from pruner.program.tir.copies import Copy
 from pruner.program.tir.layouts import Piece, storage_align, transform_layout
 from pruner.program.tir.parallelize import PragmaSettings, rewrite_parallel_vectorize_unroll
@@ -32,6 +33,7 @@ from pruner.program.tir.tree import Block, LoopNode, Tree, plain, uniform
 from pruner.program.tir.verify import WARP_EXECUTION
 
 LOCATE = "SampleComputeLocation"
+TILES = ("SamplePerfectTile", "SamplePartitionedTile")  # instructions that decide factors of a loop
 _FIRST_WRITE = (0, 1)  # attributes of TransformLayout: which buffer, BufferIndexType.WRITE
 
 
@@ -137,6 +139,7 @@ class State:
         )
         rewrite_parallel_vectorize_unroll(self.tree, wishes)
         rewrite_reduction_blocks(self.tree)
+        lower_auto_copies(self.tree)
 
     def _asked(self, *keys: str) -> Any:
         """An annotation of the root block, None where there is none."""
@@ -171,6 +174,12 @@ def _get_producers(s: State, _: Instruction, block: Block) -> list[Block]:
 def _sample_perfect_tile(s: State, i: Instruction, loop: LoopNode) -> list[IntLike]:
     s.tiled[i.slot] = loop.extent
     return [s.decision(i.slot + k) for k in range(int(i.attrs[0]))]
+
+
+def _sample_partitioned_tile(s: State, i: Instruction, loop: LoopNode) -> list[IntLike]:
+    if not np.all(np.equal(np.mod(loop.extent, int(i.attrs[2])), 0)):
+        raise UnsupportedProgram("partitioned-tile", loop.var.name)
+    return _sample_perfect_tile(s, i, loop)
 
 
 def _sample_categorical(s: State, i: Instruction) -> IntLike:
@@ -261,6 +270,16 @@ def _cache_write(s: State, i: Instruction, block: Block, consumers: list[Block])
     return primitives.cache_write(s.tree, block, str(i.attrs[1]))
 
 
+def _read_at(s: State, i: Instruction, loop: LoopNode, block: Block) -> Block:
+    return read_at(s.tree, loop, block, int(i.attrs[0]), str(i.attrs[1]))
+
+
+def _write_at(s: State, i: Instruction, loop: LoopNode, block: Block) -> Block:
+    if int(i.attrs[0]) != 0:
+        raise UnsupportedProgram("write-at", block.name)
+    return write_at(s.tree, loop, block, str(i.attrs[1]))
+
+
 def _set_scope(s: State, i: Instruction, block: Block) -> None:
     if int(i.attrs[0]) != 0:
         raise UnsupportedProgram("set-scope", block.name)
@@ -303,6 +322,7 @@ _HANDLERS: dict[str, Callable[..., Any]] = {
     "GetConsumers": _get_consumers,
     "GetProducers": _get_producers,
     "SamplePerfectTile": _sample_perfect_tile,
+    "SamplePartitionedTile": _sample_partitioned_tile,
     "SampleCategorical": _sample_categorical,
     LOCATE: _sample_compute_location,
     "Split": _split,
@@ -316,6 +336,8 @@ _HANDLERS: dict[str, Callable[..., Any]] = {
     "StorageAlign": _storage_align,
     "CacheRead": _cache_read,
     "CacheWrite": _cache_write,
+    "ReadAt": _read_at,
+    "WriteAt": _write_at,
     "RFactor": _rfactor,
     "SetScope": _set_scope,
     "ComputeAt": _compute_at,

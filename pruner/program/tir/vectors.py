@@ -105,9 +105,10 @@ class _LaneForm:
         outside = np.equal(np.mod(inner.stride, t.lower), 0)
         left = [np.not_equal(np.mod(c, t.lower), 0) for c in coefs]
         alike = _understood(coefs, reaches, t.lower, left) & np.less(coefs[-1], t.lower)
-        # divisible terms are left only in quotients that were joined, which TVM leaves as they are
-        whole_parts = [np.not_equal(c, 0) & ~x for c, x in zip(coefs, left, strict=True)]
-        joined = endless & np.not_equal(t.lower, 1) & np.any(np.broadcast_arrays(*whole_parts), 0)
+        # divisible terms are left only in quotients that were joined; TVM divides a few of them
+        used = np.broadcast_arrays(*[np.not_equal(c, 0) for c in coefs])
+        whole_parts = np.any([u & ~x for u, x in zip(used, left, strict=True)], axis=0)
+        joined = endless & np.not_equal(t.lower, 1) & whole_parts & (sum(used) > _MOST_TERMS)
         good = inner.even & kept & np.equal(index.base, 0) & (outside | alike) & ~joined
         self.stride = self.stride + np.where(present & outside, t.coef * inner.stride // t.lower, 0)
         whole = np.equal(np.mod(inner.step, t.lower), 0) & outside

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from pruner.arrays import IntLike, Mask, Verdicts
 from pruner.program.nests import THREADS, WARP_LANES, Mark
-from pruner.program.tir.shared import STAGES, shared_bytes
+from pruner.program.tir.pipeline import pipeline_fits
+from pruner.program.tir.shared import shared_bytes
 from pruner.program.tir.tree import Block, LoopNode, Tree, TreeNode
 from pruner.program.tir.vectors import vectors_fit
 
@@ -55,7 +56,7 @@ def verify_gpu_code(tree: Tree, limits: TirLimits) -> Verdicts:
         if kernel in shared:
             out &= shared[kernel].total <= limits.shared_bytes
             out &= shared[kernel].static <= limits.static_bytes
-        out &= all(_pipeline_fits(loop) for loop in _loops(kernel))
+        out &= all(pipeline_fits(tree, loop) for loop in _loops(kernel))
         for block in tree.blocks(kernel):
             out &= vectors_fit(tree, block)
     return out
@@ -92,9 +93,3 @@ def _loops(node: TreeNode) -> list[LoopNode]:
     if isinstance(node, Block):
         return []
     return [node, *(loop for child in node.body for loop in _loops(child))]
-
-
-def _pipeline_fits(loop: LoopNode) -> bool:
-    """A software pipeline names the stage of every statement of its loop."""
-    stages = loop.annotations.get(STAGES)
-    return stages is None or len(stages) == len(loop.body)  # type: ignore[arg-type]

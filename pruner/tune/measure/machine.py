@@ -122,7 +122,8 @@ def _described(device: Device) -> dict[str, Any]:
         "kind": "cuda",
         "arch": device.architecture,
         "max_threads_per_block": device.max_threads_per_block,
-        "max_shared_memory_per_block": device.shared_bytes_per_block,
+        "max_shared_memory_per_block": device.shared_bytes_per_block_opt_in
+        or device.shared_bytes_per_block,
         "thread_warp_size": device.warp_size,
         "registers_per_block": device.registers_per_block,
         "host": {"kind": "llvm", "mcpu": host_cpu()},

@@ -17,6 +17,7 @@ from pruner.tune.measure.measurer import Candidate, Outcome, Platform
 from pruner.tune.phases import Phases
 from pruner.tune.rivals.rival import RivalSearch
 from pruner.tune.run.database import records_of
+from pruner.tune.spaces.design import default_target
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import Workload
 
@@ -98,7 +99,7 @@ class MetaScheduleSearch:
         self._model = model
         self._context = ms.TuneContext(
             mod=module,
-            target=platform.target,
+            target=default_target(module, platform.target),
             space_generator="post-order-apply",
             search_strategy=ms.search_strategy.EvolutionarySearch(**options),
             num_threads=platform.cores,

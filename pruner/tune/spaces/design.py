@@ -1,11 +1,14 @@
 """MetaSchedule's design spaces of a module, and decision vectors of their traces.
 
-A vector holds all sampling decisions of a trace in order: the factors of ``sample_perfect_tile``,
-the index of ``sample_categorical``, the location index of ``sample_compute_location``.
+A vector holds all sampling decisions of a trace in order: the factors of ``sample_perfect_tile``
+and ``sample_partitioned_tile``, the index of ``sample_categorical``, the location index of
+``sample_compute_location``.
 """
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.errors import UnsupportedProgram
+from pruner.program.tir.trace import TILES
+from pruner.program.tir.verify import STATIC_BYTES
 from pruner.tune.tvm_import import load_tvm
 
-SAMPLING = ("SamplePerfectTile", "SampleCategorical", "SampleComputeLocation")
+SAMPLING = (*TILES, "SampleCategorical", "SampleComputeLocation")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +44,7 @@ class DesignSpace:
     @property
     def widths(self) -> list[int]:
         """How many slots each sampling instruction takes."""
-        return [len(i.outputs) if i.kind.name == SAMPLING[0] else 1 for i in self.sampling]
+        return [len(i.outputs) if i.kind.name in TILES else 1 for i in self.sampling]
 
     def replay(
         self, decisions: NDArray[np.int64] | None, seed: int, *, verify: bool = True
@@ -83,18 +88,77 @@ class DesignSpace:
         out, start = {}, 0
         for inst, width in zip(self.sampling, self.widths, strict=True):
             values = [int(value) for value in decisions[start : start + width]]
-            out[inst] = values if inst.kind.name == SAMPLING[0] else values[0]
+            out[inst] = values if inst.kind.name in TILES else values[0]
             start += width
         return out
 
 
 def design_spaces(module: Any, target: Any) -> list[DesignSpace]:
-    """All design spaces that MetaSchedule's default rules make for a module."""
+    """MetaSchedule's design spaces of a module: those of its default rules, and more of them where
+    these use tensor cores.
+
+    There the default has spaces of ``wmma`` instructions alone. The rule for ``mma`` instructions
+    (copies ahead of their use by a software pipeline) stands after the one that takes the block,
+    and ordinary lanes, which win where tiles are mostly padding, are not offered at all.
+    """
+    found = _spaces(module, default_target(module, target), "from-target")
+    if not any(map(_on_tensor_cores, found)):
+        return found
+    rules = load_tvm().meta_schedule.ScheduleRule.create("cuda-tensorcore")
+    kept = [rule for number, rule in enumerate(rules) if number != _WMMA_RULE]
+    if _loops_of_fragments(found[0]) == _MMA_LOOPS:
+        with suppress(Exception):  # TVM raises where tiles do not fit the instruction, as odd ones
+            found += filter(_on_tensor_cores, _spaces(module, target, kept))
+    return found + _spaces(module, _static_target(target), "cuda")
+
+
+def default_target(module: Any, target: Any) -> Any:
+    """The target that fits the module's default spaces: tensor cores have dynamic shared memory."""
+    limited = _static_target(target)
+    if limited is target:
+        return target
+    found = _spaces(module, target, "from-target")
+    return target if any(map(_on_tensor_cores, found)) else limited
+
+
+def _static_target(target: Any) -> Any:
+    """A target as programs with static shared memory have it: with 48 KiB a block at most."""
+    attributes = json.loads(str(target))
+    if attributes.get(_SHARED_BYTES, 0) <= STATIC_BYTES:
+        return target
+    return load_tvm().tvm.target.Target({**attributes, _SHARED_BYTES: STATIC_BYTES})
+
+
+_MMA_LOOPS = 3  # the rule takes no batches
+_WMMA_RULE = 1  # its place in DefaultCUDATensorCore of schedule_rule.cc
+_SHARED_BYTES = "max_shared_memory_per_block"
+
+
+def _spaces(module: Any, target: Any, rules: Any) -> list[DesignSpace]:
+    """What rules make; their own postprocessors and mutators finish it, or those of the target."""
     ms = load_tvm().meta_schedule
+    kind = rules if isinstance(rules, str) else "from-target"
+    generator = ms.space_generator.PostOrderApply(
+        sch_rules=rules, postprocs=kind, mutator_probs=kind
+    )
     context = ms.TuneContext(
-        mod=module, target=target, space_generator="post-order-apply", num_threads=1, rand_state=1
+        mod=module, target=target, space_generator=generator, num_threads=1, rand_state=1
     )
     return [
         DesignSpace(module, target, schedule.trace, context)
         for schedule in context.generate_design_space()
     ]
+
+
+def _on_tensor_cores(design: DesignSpace) -> bool:
+    key = "meta_schedule.auto_tensorize"
+    is_cuda = str(design.target.kind.name) == "cuda"  # CPUs have such instructions, too
+    found = (i.attrs[0] for i in design.trace.insts if i.kind.name == "Annotate")
+    return is_cuda and any(str(name) == key for name in found)
+
+
+def _loops_of_fragments(design: DesignSpace) -> int:
+    """Loops around the instruction that multiplies, before they are tiled."""
+    kinds = [str(inst.kind.name) for inst in design.trace.insts]
+    loops = kinds.index("GetLoops", kinds.index("Blockize"))
+    return len(design.trace.insts[loops].outputs)

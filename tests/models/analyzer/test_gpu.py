@@ -12,9 +12,10 @@ from pruner.features.symbols.table import OFFICIAL_COLUMNS, Symbols
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.analyzer.calibrate import Sample, calibrate
 from pruner.models.analyzer.constants import GpuRates, load_constants, save_constants
-from pruner.models.analyzer.hardware import HardwareSwitches, hardware_latency_s
+from pruner.models.analyzer.hardware import hardware_latency_s
 from pruner.models.analyzer.official import OfficialSwitches, official_latency_ms
 from pruner.models.analyzer.quality import TaskSymbols, cross_calibrated
+from pruner.models.analyzer.switches import HardwareSwitches
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.device import GpuDevice, load_device
 from pruner.program.te.apply import apply

@@ -38,6 +38,8 @@ def test_cores_are_those_of_the_target(target, cores):
 
 def test_what_a_cuda_target_leaves_open_is_the_platforms():
     attrs = made("a100", {"kind": "cuda", "arch": "sm_86"}).target.attrs
+    assert int(attrs["max_shared_memory_per_block"]) == 163 * 1024  # with the opt-in
+    assert int(made("h200", None).target.attrs["max_shared_memory_per_block"]) == 227 * 1024
     assert str(attrs["arch"]) == "sm_86"
     assert int(attrs["max_threads_per_block"]) == 1024
 

@@ -20,20 +20,29 @@ from pruner.search.space import divisors
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TileDecision:
-    """Factors of a loop of ``extent`` iterations; the last is at most ``limit``."""
+    """Factors of a loop of ``extent`` iterations; the last is at most ``limit``.
+
+    The product of the factors from place ``inside`` on is a multiple of ``divisor``
+    (``sample_partitioned_tile``).
+    """
 
     slots: slice
     extent: int
     limit: int
+    inside: int = 0
+    divisor: int = 1
 
     def sample(self, out: Decisions, rng: np.random.Generator) -> None:
         """Fill the columns with uniform factorisations."""
         pending = np.arange(len(out))
         while len(pending):
             drawn = self._draw(len(pending), rng)
-            good = drawn[:, -1] <= self.limit
+            good = (drawn[:, -1] <= self.limit) & (self._inner(drawn) % self.divisor == 0)
             out[pending[good], self.slots] = drawn[good]
             pending = pending[~good]
+
+    def _inner(self, tiles: Ints) -> Ints:
+        return np.asarray(tiles[:, self.inside :].prod(axis=1))
 
     def _draw(self, num: int, rng: np.random.Generator) -> Ints:
         """Every prime's exponent falls into the parts by stars and bars."""
@@ -51,7 +60,10 @@ class TileDecision:
         return self.extent > 1 and self.slots.stop - self.slots.start > 1
 
     def mutate(self, out: Decisions, rows: Ints, rng: np.random.Generator) -> None:
-        """Move a divisor of one factor to another (``MutateSampleTileSize``)."""
+        """Move a divisor of one factor to another (``MutateSampleTileSize``).
+
+        TVM does so with perfect tiles only: partitioned ones stay as they were drawn.
+        """
         tiles = out[rows, self.slots]
         parts = tiles.shape[1]
         found = divisors(self.extent)[1:]
@@ -64,6 +76,9 @@ class TileDecision:
             fits = now[here, x][:, None] % found[None, :] == 0
             room = np.where(y == parts - 1, self.limit // now[here, y], self.extent)
             fits &= found[None, :] <= room[:, None]
+            outwards = (x >= self.inside) & (y < self.inside)
+            left = self._inner(now)[:, None] // found[None, :]
+            fits &= ~outwards[:, None] | (left % self.divisor == 0)
             count = fits.sum(axis=1)
             rank = (rng.random(len(pending)) * count).astype(np.int64)
             chosen = found[np.argmax(fits & (np.cumsum(fits, axis=1) == rank[:, None] + 1), axis=1)]

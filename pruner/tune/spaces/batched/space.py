@@ -13,6 +13,7 @@ from pruner.errors import PrunerError, UnsupportedProgram, unforeseen_refused
 from pruner.features.batch import ProgramFeatures, featurize_nests
 from pruner.features.dataflow import DataflowKind
 from pruner.models.analyzer.analyzer import Analyzer
+from pruner.program.tir.autocopy import layouts_permute
 from pruner.program.tir.lower import Lowering, lower
 from pruner.program.tir.replay import apply_groups, tile_extents
 from pruner.program.tir.tree import Tree
@@ -96,6 +97,11 @@ class BatchedSpace:
                 extent = extents[i.slot]
                 limit = extent if limit < 0 else limit
                 out[i.slot] = TileDecision(slice(i.slot, i.slot + parts), extent, limit)
+            elif i.kind == "SamplePartitionedTile":
+                parts, inside, divisor = (int(attr) for attr in i.attrs)
+                extent = extents[i.slot]
+                slots = slice(i.slot, i.slot + parts)
+                out[i.slot] = TileDecision(slots, extent, extent, inside, divisor)
             elif i.kind == "SampleCategorical":
                 out[i.slot] = ChoiceDecision(i.slot, np.asarray(i.attrs[1], np.float64))
             elif i.kind == "SampleComputeLocation":
@@ -153,7 +159,8 @@ class BatchedSpace:
         return self._mutators.mutate(parents, rng)
 
     def legal(self, decisions: Decisions) -> NDArray[np.bool_]:
-        """Which rows TVM's postprocessors would accept; False where the engine refuses."""
+        """Which rows TVM's postprocessors would accept, and its compiler can permute the shared
+        memory of; False where the engine refuses."""
         out = np.zeros(len(decisions), bool)
         for rows, _, good in self._judged(decisions)[0]:
             out[rows] = good
@@ -236,4 +243,6 @@ class BatchedSpace:
 
     def _accepted(self, tree: Tree) -> NDArray[np.bool_]:
         certain = np.broadcast_to(~np.asarray(tree.uncertain), tree.num_programs)
-        return certain if self._limits is None else certain & verify_gpu_code(tree, self._limits)
+        if self._limits is None:
+            return certain
+        return certain & verify_gpu_code(tree, self._limits) & layouts_permute(tree)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Decisions
 from pruner.program.nests import WARP_LANES
-from pruner.program.tir.trace import Instruction, Ref
+from pruner.program.tir.trace import TILES, Instruction, Ref
 from pruner.program.tir.verify import THREADS_HIGH, THREADS_LOW
 
 
@@ -36,7 +36,7 @@ class ThreadRange:
 
 def thread_ranges(instructions: Sequence[Instruction]) -> list[ThreadRange]:
     """Ranges of the blocks whose thread loop is fused of sampled tile factors only."""
-    tiles = [i for i in instructions if i.kind == "SamplePerfectTile"]
+    tiles = [i for i in instructions if i.kind in TILES]
     sampled = {out: i.slot + k for i in tiles for k, out in enumerate(i.outputs)}
     slots: dict[int, tuple[int, ...]] = {}  # whose product is the extent of a loop
     bound: tuple[int, ...] = ()

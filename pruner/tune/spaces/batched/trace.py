@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pruner.errors import UnsupportedProgram
-from pruner.program.tir.trace import Instruction, Ref
+from pruner.program.tir.trace import TILES, Instruction, Ref
 
 _WIDTH = {"SampleCategorical": 1, "SampleComputeLocation": 1}
 
@@ -45,7 +45,7 @@ def read_trace(trace: Any, head: int = 0) -> tuple[tuple[Instruction, ...], int]
 def decision_width(inst: Any) -> int:
     """Slots that the decision of an instruction takes."""
     kind = str(inst.kind.name)
-    return int(inst.attrs[0]) if kind == "SamplePerfectTile" else _WIDTH.get(kind, 0)
+    return int(inst.attrs[0]) if kind in TILES else _WIDTH.get(kind, 0)
 
 
 def _input(value: Any, numbers: dict[Any, int]) -> Any:

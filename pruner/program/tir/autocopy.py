@@ -1,0 +1,201 @@
+"""Copies whose loops TVM makes when it lowers the program: ``ReadAt``, ``WriteAt``, MemHammer.
+
+A schedule only says between which memories and under which loop data moves; the block that does it
+is opaque to the instructions after it. ``LowerAutoCopy`` (src/s_tir/transform/memhammer_*.cc) then
+deals a copy into shared memory out to all threads, in vectors, and writes results of ``mma`` out
+through shared memory, eight rows of every warp at a time. It also pads shared memory against bank
+conflicts, but not here: lanes of whole vectors either share a row, or fill rows evenly, or do so in
+a way that its analysis gives up on.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pruner.arrays import IntLike, Mask, dtype_bytes
+from pruner.errors import UnsupportedProgram
+from pruner.program.dag.expr import Axis, Load, rewrite
+from pruner.program.index import affine as af
+from pruner.program.index.affine import LoopVar
+from pruner.program.nests import ACCUMULATORS, DYNAMIC_SHARED, WARP_LANES, Buffer, Mark, Scope
+from pruner.program.tir.layouts import forget_alignment
+from pruner.program.tir.places import buffer_places
+from pruner.program.tir.postprocs import Fetch, rewrite_cooperative_fetch
+from pruner.program.tir.primitives import (
+    blockize,
+    cache_read,
+    cache_write,
+    compute_at,
+    fuse,
+    reorder,
+    reverse_compute_at,
+    split,
+    unblockize,
+)
+from pruner.program.tir.tree import (
+    Binding,
+    Block,
+    BlockIter,
+    LoopNode,
+    Tree,
+    insert,
+    plain,
+    renamed,
+)
+
+AUTO_COPY = "auto_copy"
+PERMUTED = "permuted_layout"
+_VECTOR_BYTES = "vector_bytes"
+_SUBTILE = 8  # rows and columns of results that a warp writes with one instruction
+_ROW, _ROW_OF_EVEN = 64, 32  # elements: rows that may be permuted, and those of an even number
+
+
+def read_at(tree: Tree, loop: LoopNode, block: Block, read_index: int, scope: str) -> Block:
+    """A copy under ``loop``, before its first reader, of what ``block`` reads."""
+    copy = cache_read(tree, block, read_index, scope, [])
+    compute_at(tree, copy, loop)
+    return _opaque(tree, copy)
+
+
+def write_at(tree: Tree, loop: LoopNode, block: Block, scope: str) -> Block:
+    """``block`` writes a buffer in ``scope``; a copy to where it wrote ends ``loop``."""
+    copy = cache_write(tree, block, scope)
+    reverse_compute_at(tree, copy, loop)
+    return _opaque(tree, copy)
+
+
+def _opaque(tree: Tree, copy: Block) -> Block:
+    """The copy with its loops inside."""
+    count, name = len(copy.iters), copy.name
+    blockize(tree, tree.path(copy)[-count])
+    copy.name = name
+    copy.annotations[AUTO_COPY] = 1
+    return copy
+
+
+def lower_auto_copies(tree: Tree) -> None:
+    """Give every such copy its loops, threads and stages (``LowerAutoCopy``).
+
+    Raises:
+        UnsupportedProgram: a copy between other memories than those of tensor-core programs.
+    """
+    for block in list(tree.blocks()):
+        if AUTO_COPY not in block.annotations:
+            continue
+        threads = next((x for x in tree.path(block) if x.mark is Mark.THREAD_Y), None)
+        if threads is None:
+            raise UnsupportedProgram("auto-copy", f"{block.name} is under no warps")
+        loops = unblockize(tree, block)
+        if tree.buffers[block.buffer].scope is Scope.SHARED:
+            _deal_out(tree, block, loops, threads.extent)
+        else:
+            _write_out(tree, block, loops, threads)
+
+
+def _deal_out(tree: Tree, block: Block, loops: list[LoopNode], warps: IntLike) -> None:
+    """Consecutive vectors to consecutive threads; shared memory has rows without gaps."""
+    forget_alignment(block)
+    wanted = int(str(block.annotations.get(_VECTOR_BYTES, 1)))
+    lanes = max(1, wanted // dtype_bytes(tree.buffers[block.buffer].dtype))
+    fuse(tree, loops)
+    rewrite_cooperative_fetch(tree, Fetch(block, lanes, WARP_LANES, warps))
+
+
+def _write_out(tree: Tree, block: Block, loops: list[LoopNode], warps: LoopNode) -> None:
+    """Eight rows of each warp to shared memory, then all threads copy them to global memory."""
+    source = next((k for k in block.loads if tree.buffers[k].scope in ACCUMULATORS), None)
+    if source is None or len(loops) != 2 or len(block.loads_of(source)) != 1:
+        raise UnsupportedProgram("auto-copy", block.name)
+    row, rows = split(tree, loops[0], [None, _SUBTILE])
+    column, columns = split(tree, loops[1], [None, _SUBTILE])
+    reorder(tree, [row, column, rows, columns])
+    tile = [warps.var, column.var, rows.var, columns.var]
+    staging = _staging(tree, tree.buffers[source], [var.extent for var in tile])
+    out = _copied_out(tree, block, source, staging, tile)
+    load = block.loads_of(source)[0]
+    block.value, block.init, block.guards = load, None, ()
+    block.name = f"{block.name}_store"
+    block.buffer, block.indices = staging.key, _follow(block, tile)
+    block.list_reads()
+    blockize(tree, rows).name = block.name.removesuffix("_o")
+    nest = [LoopNode(LoopVar(f"{var.name}_cache", var.extent)) for var in tile]
+    _fill(tree, row, out, nest, dict(zip(tile, (node.var for node in nest), strict=True)))
+    fused = fuse(tree, nest)
+    made = split(tree, fused, [None, warps.extent, WARP_LANES])
+    made[1].mark, made[2].mark = Mark.THREAD_Y, Mark.THREAD_X
+
+
+def _staging(tree: Tree, source: Buffer, extents: list[IntLike]) -> Buffer:
+    made = tree.new_buffer(f"{source.name}_{DYNAMIC_SHARED}", source, DYNAMIC_SHARED)
+    made.shape = tuple(extents)
+    return made
+
+
+def _follow(block: Block, tile: list[LoopVar]) -> tuple[Axis, ...]:
+    """Give the block one iterator more for each of these loops; returns them as indices."""
+    first = len(block.iters)
+    block.iters += tuple(BlockIter("spatial", var.extent) for var in tile)
+    block.bindings = [*block.bindings, *(Binding(af.variable(var), {var: 1}) for var in tile)]
+    return tuple(Axis(first + place) for place in range(len(tile)))
+
+
+def _copied_out(
+    tree: Tree, block: Block, source: int, staging: Buffer, tile: list[LoopVar]
+) -> Block:
+    """The block that writes what ``block`` does, of the staging buffer's elements."""
+    out = Block(
+        name=block.name,
+        iters=block.iters,
+        bindings=list(block.bindings),
+        buffer=block.buffer,
+        indices=block.indices,
+        value=block.value,
+        guards=block.guards,
+    )
+    indices = _follow(out, tile)
+
+    def rule(node: object) -> object:
+        if isinstance(node, Load) and node.stage == source:
+            return Load(staging.key, indices, node.dtype)
+        return node
+
+    out.value = rewrite(out.value, rule)  # type: ignore[arg-type]
+    out.list_reads()
+    return out
+
+
+def _fill(
+    tree: Tree,
+    above: LoopNode,
+    block: Block,
+    nest: list[LoopNode],
+    names: dict[LoopVar, LoopVar],
+) -> None:
+    """``block`` at the end of ``above``, under loops of its own in place of ``names``."""
+    bindings = []
+    for place, binding in enumerate(block.bindings):
+        uses = {names.get(v, v): s for v, s in tree.uses(block, place).items()}
+        bindings.append(Binding(renamed(tree.resolve(binding.value), names), uses))
+    block.bindings = bindings
+    inner: LoopNode | Block = block
+    for node in reversed(nest):
+        node.body, inner.parent = [inner], node
+        inner = node
+    insert(above, len(above.body), inner)
+
+
+def layouts_permute(tree: Tree) -> Mask:
+    """Where the rows of all permuted copies have a length that TVM can permute, bool [N].
+
+    Its pass ``InjectPermutedLayout`` stops the compiler on other programs, after every check of a
+    schedule has let them pass.
+    """
+    out = np.ones(tree.num_programs, bool)
+    for block in tree.blocks():
+        if PERMUTED not in block.annotations or AUTO_COPY not in block.annotations:
+            continue
+        box = buffer_places(tree)[block.buffer].box
+        rows, columns = (plain(region.hi - region.lo + 1) for region in box[-2:])
+        even = np.equal(np.mod(columns, _ROW_OF_EVEN), 0) & np.equal(np.mod(rows, 2), 0)
+        out &= np.equal(np.mod(columns, _ROW), 0) | even
+    return out

@@ -29,6 +29,7 @@ from pruner.cli.tuning.network import (
 )
 from pruner.errors import PrunerError
 from pruner.files import load_metrics, save_metrics
+from pruner.study.network.page import write_report
 from pruner.study.tuning import draw, load_run, time_table
 from pruner.tune.deploy.files import DEPLOY_FILE
 from pruner.tune.measure.machine import local_platform
@@ -109,9 +110,14 @@ def tune(config: DictConfig) -> dict[str, Any]:
 
 def _deployed(config: DictConfig, folder: Path, result: dict[str, Any]) -> dict[str, Any]:
     """Build the network of a run that is over, as ``deploy.py`` does; its result with that."""
-    row = deploy_run(folder, config, draft=True)
+    try:
+        row = deploy_run(folder, config, draft=True)
+    except KeyboardInterrupt:
+        say(f"the run is over; python deploy.py run={folder} builds its network")
+        raise
     result = {**result, "deployed": {name: value for name, value in row.items() if value != []}}
     save_metrics(folder, result)
+    say(f"report: {write_report(folder)}; deploy.py adds what else there is to it")
     return result
 
 

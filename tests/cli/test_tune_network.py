@@ -46,7 +46,8 @@ def test_its_tasks_are_tuned_together(repository, tmp_path):
     deployed = found["deployed"]
     assert 0 < deployed["applied"] <= deployed["tasks"] == len(kept)
     assert deployed["relative_error"] < 1e-5
-    assert (tmp_path / "tune" / "net" / "network.so").is_file()
+    for name in ("network.so", "run_network.py", "report.html"):
+        assert (tmp_path / "tune" / "net" / name).is_file()
 
 
 def test_a_list_needs_a_network(repository, tmp_path):

@@ -57,6 +57,8 @@ def _headline(run: NetworkRun) -> Iterator[str]:
             if row is not ours
         ]
         yield f"The network takes {_ms(ours['median_s'])}: {', '.join(others) or 'alone'}."
+    elif run.deployed.get("median_s") is not None:
+        yield f"The network takes {_ms(run.deployed['median_s'])}."
 
 
 def _latencies(run: NetworkRun) -> Iterator[PageBlock]:

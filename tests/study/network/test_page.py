@@ -65,6 +65,12 @@ def test_what_deploying_found_is_among_the_facts(folder):
     assert "<td>max_abs_error</td><td>3.25e-06</td>" in text
 
 
+def test_a_deployed_network_that_was_timed_alone_has_its_latency(tmp_path):
+    bare = fabricate(tmp_path / "bare", TRIALS)
+    (bare / "deploy.json").write_text(json.dumps({"median_s": 6e-3}))
+    assert "The network takes 6 ms." in write_report(bare).read_text(encoding="utf-8")
+
+
 def test_another_folder_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"no tasks\.json"):
         write_report(tmp_path)

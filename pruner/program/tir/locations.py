@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from jaxtyping import Int64
 
-from pruner.arrays import Mask
-from pruner.errors import UnsupportedProgram
-from pruner.program.tir.primitives import can_inline, is_data_parallel, reducing_variables
-from pruner.program.tir.tree import Block, LoopNode, Tree
+from pruner.arrays import IntLike, Ints, Mask
+from pruner.program.tir.primitives import can_inline, cut, is_data_parallel, reducing_variables
+from pruner.program.tir.tree import Block, LoopNode, Tree, plain
 
 INLINE, ROOT = -2, -1
 
@@ -27,51 +28,90 @@ def candidate_loops(tree: Tree, block: Block) -> list[LoopNode]:
     return out
 
 
-def allowed_locations(tree: Tree, block: Block) -> dict[int, Mask | np.bool_]:
-    """Where each location (-2: inline, -1: stay, i: the i-th loop) is offered.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Offer:
+    """A candidate loop: which location it is in each program, and where that is on offer."""
 
-    Unit loops are left out, parallel loops inside reductions and trailing reductions too.
-    """
-    out: dict[int, Mask | np.bool_] = {}
-    if can_inline(tree, block):
-        out[INLINE] = np.bool_(True)
-    out[ROOT] = np.bool_(True)
-    loops = candidate_loops(tree, block)
+    location: IntLike
+    offered: Mask | np.bool_
+
+
+def _offers(tree: Tree, loops: list[LoopNode]) -> list[_Offer]:
+    """Unit loops are left out, parallel loops inside reductions and trailing reductions too."""
     reducing = reducing_variables(tree, loops[0]) if loops else set()
     kinds = [is_data_parallel(loop, reducing) for loop in loops]
     last = max((i for i, parallel in enumerate(kinds) if parallel), default=-1)
     below: Mask | np.bool_ = np.bool_(False)  # inside a reduction that is no unit loop
     closed: Mask | np.bool_ = np.bool_(False)  # and inside a parallel loop in there
-    for i, (loop, parallel) in enumerate(zip(loops, kinds, strict=True)):
+    location: IntLike = 0
+    out = []
+    for loop, parallel in list(zip(loops, kinds, strict=True))[: last + 1]:
         exists = np.not_equal(loop.extent, 1)
-        if not parallel and i > last:
-            break
         if parallel:
             closed = closed | (exists & below)
         else:
             below = below | exists
-        out[i] = exists & ~closed
+        out.append(_Offer(location, exists & ~closed))
+        location = plain(location + 1 - np.asarray(loop.absent))
+    return out
+
+
+def allowed_locations(tree: Tree, block: Block) -> dict[int, Mask | np.bool_]:
+    """Where each location (-2: inline, -1: stay, i: the i-th loop of a program) is offered."""
+    out: dict[int, Mask | np.bool_] = {}
+    if can_inline(tree, block):
+        out[INLINE] = np.bool_(True)
+    out[ROOT] = np.bool_(True)
+    for offer in _offers(tree, candidate_loops(tree, block)):
+        for location in np.unique(offer.location).tolist():
+            here = offer.offered & np.equal(offer.location, location)
+            out[location] = out.get(location, np.bool_(False)) | here
     return out
 
 
 def settle(
     tree: Tree, block: Block, wanted: Int64[np.ndarray, " program"]
 ) -> Int64[np.ndarray, " program"]:
-    """The location taken: the wanted one, or the last one offered before it."""
+    """The location taken: the wanted one, or the last one offered before it.
+
+    A loop is named by its place among the candidates, of which a program may lack some.
+    """
     best = np.full(wanted.shape, ROOT)
-    allowed = allowed_locations(tree, block)
-    for location, offered in sorted(allowed.items()):
-        best = np.where(offered & (location <= wanted), location, best)
-    if INLINE in allowed:
+    for place, offer in enumerate(_offers(tree, candidate_loops(tree, block))):
+        best = np.where(offer.offered & (offer.location <= wanted), place, best)
+    if can_inline(tree, block):
         return np.where(wanted <= INLINE, INLINE, best)
     return best
 
 
-def at(tree: Tree, block: Block, location: int) -> LoopNode | int:
-    """The loop of a location; ``INLINE`` and ``ROOT`` stand for themselves."""
-    if location < 0:
-        return location
+def alike(tree: Tree, block: Block, taken: Ints) -> Ints:
+    """Equal numbers where locations can share a tree: see :func:`shared`.
+
+    Neighbouring loops of one chain and one kind can, so that no program has its reductions, or what
+    else stands in these loops, in another order.
+    """
     loops = candidate_loops(tree, block)
-    if location >= len(loops):
-        raise UnsupportedProgram("compute-location", f"{block.name}: {location}")
-    return loops[location]
+    reducing = reducing_variables(tree, loops[0]) if loops else set()
+    runs = list(range(len(loops)))
+    for i, loop in enumerate(loops[1:], start=1):
+        simple = not (loop.fused or loop.annotations or loop.mark or loop.unroll)
+        same_kind = (loop.var in reducing) == (loops[i - 1].var in reducing)
+        if simple and same_kind and loops[i - 1].body == [loop]:
+            runs[i] = runs[i - 1]
+    return np.array([*runs, INLINE, ROOT])[taken]  # from the end
+
+
+def shared(tree: Tree, block: Block, taken: Ints) -> LoopNode | int:
+    """One loop for all these locations, which are :func:`alike`, or one that is no loop.
+
+    A loop that is around the block in some programs and inside the loop it stands under in others
+    is cut in two halves, of which a program has one.
+    """
+    first, last = int(taken.min()), int(taken.max())
+    if last < 0:
+        return last
+    loops = candidate_loops(tree, block)
+    if first == last:
+        return loops[last]
+    places = range(first + 1, last + 1)
+    return cut(tree, [loops[n] for n in places], [taken >= n for n in places])

@@ -87,17 +87,17 @@ def _plan(tree: Tree, block: Block, loops: list[LoopNode], settings: PragmaSetti
     reducing = reducing_variables(tree, loops[0])
     kinds = [is_data_parallel(loop, reducing) for loop in loops]
     usable = [f & kind for f, kind in zip(free, kinds, strict=True)]
+    single = _single(loops)
     fusible = contiguous_loops(tree, block, loops)
     outer, inner = np.full((), _NO_LOOPS), np.full((), _NO_LOOPS)
     if settings.parallel is not None:
-        outer = _outer_loops(loops, usable, settings.parallel)
+        outer = _outer_loops(loops, usable, single, settings.parallel)
     if settings.vectorize is not None:
-        inner = _inner_loops(loops, usable, settings.vectorize, fusible)
+        inner = _inner_loops(loops, usable, single, settings.vectorize, fusible)
     # AdjustParallelVectorize: where both counts together exceed the loops, the parallel one gives
     # way; RewriteFuseSplitParallelVectorize instead fuses all loops and splits off the vector where
     # every loop is usable and all accesses are contiguous over all of them.
     both = (outer > _NO_LOOPS) & (inner > _NO_LOOPS)
-    single = [len(loop.body) == 1 for loop in loops]
     rewritable = sum((u & x & s) * 1 for u, x, s in zip(usable, exists, single, strict=True))
     whole = both & (rewritable == count) & (fusible == count)
     outer = np.where(both, np.minimum(outer, count - inner), outer)
@@ -116,33 +116,51 @@ def _is_free(loop: LoopNode) -> Mask:
     return ~marked & ~np.greater(0 if loop.unroll is None else loop.unroll, 0)
 
 
-def _outer_loops(loops: list[LoopNode], usable: list[Mask], most: IntLike) -> Ints:
+def _single(loops: list[LoopNode]) -> list[Mask]:
+    """Where each loop of a path has but one child.
+
+    What stands in a loop that is absent stands in the one around it.
+    """
+    out: list[Mask] = []
+    only = np.ones((), bool)
+    for loop in reversed(loops):
+        only = only & (len(loop.body) == 1)
+        out.insert(0, only)
+        only = only | ~np.asarray(loop.absent)
+    return out
+
+
+def _outer_loops(
+    loops: list[LoopNode], usable: list[Mask], single: list[Mask], most: IntLike
+) -> Ints:
     """Outer loops fused until their iterations exceed ``most``; -1 where they have but one.
 
     ``max_parallel_extent`` of AdjustParallelVectorize: the loop that exceeds it is still taken, and
     a loop with several children ends the run.
     """
     number, product, open_ = np.zeros((), np.int64), np.ones((), np.int64), np.ones((), bool)
-    for loop, can in zip(loops, usable, strict=True):
+    for loop, can, alone in zip(loops, usable, single, strict=True):
         exists = ~np.asarray(loop.absent)
         open_ = open_ & (can | ~exists)
         taken = open_ & exists
         number = number + taken * 1
         product = np.where(taken, product * loop.extent, product)
-        stops = np.greater(product, most) | (len(loop.body) != 1)
+        stops = np.greater(product, most) | ~alone
         open_ = open_ & ~(exists & stops)
     return np.where(product == 1, _NO_LOOPS, number)
 
 
-def _inner_loops(loops: list[LoopNode], usable: list[Mask], most: IntLike, fusible: Ints) -> Ints:
+def _inner_loops(
+    loops: list[LoopNode], usable: list[Mask], single: list[Mask], most: IntLike, fusible: Ints
+) -> Ints:
     """Inner loops fused while the accesses stay contiguous and within ``most`` lanes.
 
     ``max_vectorize_extent`` of AdjustParallelVectorize: here the loop that exceeds it stays out.
     """
     number, product, open_ = np.zeros((), np.int64), np.ones((), np.int64), np.ones((), bool)
-    for loop, can in reversed(list(zip(loops, usable, strict=True))):
+    for loop, can, alone in reversed(list(zip(loops, usable, single, strict=True))):
         exists = ~np.asarray(loop.absent)
-        open_ = open_ & (~exists | (can & (len(loop.body) == 1) & (number < fusible)))
+        open_ = open_ & (~exists | (can & alone & (number < fusible)))
         product = np.where(open_ & exists, product * loop.extent, product)
         open_ = open_ & np.less_equal(product, most)
         number = number + (open_ & exists) * 1

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from pruner.arrays import IntLike
+from pruner.arrays import IntLike, Mask
 from pruner.errors import UnsupportedProgram
 from pruner.program.dag.expr import (
     Axis,
@@ -103,6 +103,27 @@ def fuse(tree: Tree, loops: Sequence[LoopNode]) -> LoopNode:
     _nest([fused], loops[-1].body)
     replace_child(loops[0], [fused])
     return fused
+
+
+def cut(tree: Tree, loops: Sequence[LoopNode], outside: Sequence[Mask]) -> LoopNode:
+    """``for i: for j`` -> ``for i_out: for j_out: for i_in: for j_in``; a program has one of each.
+
+    No primitive of TVM's: what is put between the halves stands under those loops of a chain that
+    are ``outside`` (bool [N] of each, outer loops first) in a program. The other half is absent
+    there. Returns the innermost outer half.
+    """
+    _check_chain(loops)
+    halves: list[list[LoopNode]] = [[], []]
+    for loop, around in zip(loops, outside, strict=True):
+        for half, here in zip(halves, (around, ~around), strict=True):
+            var = LoopVar(loop.var.name, plain(np.where(here, loop.extent, 1)))
+            half.append(LoopNode(var, absent=np.asarray(loop.absent) | ~here))
+        outer, inner = (half[-1].var for half in halves)
+        value = af.add(af.variable(outer), af.variable(inner))
+        tree.define(loop.var, value, {outer: 1, inner: 1})
+    replace_child(loops[0], [halves[0][0]])
+    _nest([*halves[0], *halves[1]], loops[-1].body)
+    return halves[0][-1]
 
 
 def reorder(tree: Tree, order: Sequence[LoopNode]) -> None:

@@ -1,16 +1,17 @@
 """Many programs of one trace: a tree for every structure that they need.
 
 Where blocks are computed is decided last in a trace, and every location is a tree of its own. All
-programs go together as far as they agree, and the instructions before are applied once: where
-locations part them, each part goes on with a copy of the tree. A program that parts from the others
-in the middle of an instruction begins anew.
+programs go together as far as they agree, and the instructions before are applied once. Locations
+in loops of one run share a tree (:func:`pruner.program.tir.locations.shared`); where locations part
+the programs, each part goes on with a copy of it. A program that parts from the others in the
+middle of an instruction begins anew, and so does one that cannot be told in a shared tree.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -20,6 +21,7 @@ from pruner.arrays import Decisions, Ints, Mask
 from pruner.errors import ReplayFailed, UnsupportedProgram
 from pruner.program.tir import locations as places
 from pruner.program.tir.copies import Copy
+from pruner.program.tir.places import buffer_places
 from pruner.program.tir.trace import LOCATE, Instruction, State, TraceProgram, settled
 from pruner.program.tir.tree import Diverges, Tree, uniform
 
@@ -54,6 +56,8 @@ def apply_groups(
 
     def finished(state: State) -> Tree:
         state.finish(is_gpu=program.is_gpu)
+        if not program.is_gpu:
+            buffer_places(state.tree)  # here, where a program that cannot be told may begin anew
         return state.tree
 
     return _structures(program, decisions, len(program.instructions), finished)
@@ -103,34 +107,43 @@ def _started(program: TraceProgram, decisions: Decisions) -> State:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Branch:
-    """Programs that share a tree so far; ``done``: instructions applied to it."""
+    """Programs that share a tree so far; ``done``: instructions applied to it.
+
+    ``apart``: every location has a tree of its own; ``mixed``: some locations share this one.
+    """
 
     rows: Ints
     state: State
     done: int = 0
+    apart: bool = False
+    mixed: bool = False
 
     def grown(self, instructions: Sequence[Instruction]) -> list[_Branch]:
         """With these instructions applied; several where locations part the programs before.
 
         Raises as :meth:`State.take`.
         """
-        state = self.state
         for number in range(self.done, len(instructions)):
-            instruction = instructions[number]
-            if instruction.kind != LOCATE:
-                state.take(instruction)
-                continue
-            taken = settled(state, instruction)
-            found = np.unique(taken).tolist()
-            if len(found) == 1:
-                state.locate(instruction, found[0])
-                continue
-            parts = [np.flatnonzero(taken == location) for location in found]
-            branches = [_Branch(self.rows[x], state.select(x), number + 1) for x in parts]
-            for branch, location in zip(branches, found, strict=True):
-                branch.state.locate(instruction, location)
-            return branches
-        return [_Branch(self.rows, state, len(instructions))]
+            if instructions[number].kind == LOCATE:
+                return self._located(instructions[number], number + 1)
+            self.state.take(instructions[number])
+        return [replace(self, done=len(instructions))]
+
+    def _located(self, instruction: Instruction, done: int) -> list[_Branch]:
+        """By locations, as far as they cannot share a tree."""
+        state = self.state
+        taken = settled(state, instruction)
+        block = state.get(instruction.inputs[0])
+        kinds = taken if self.apart else places.alike(state.tree, block, taken)
+        found = np.unique(kinds)
+        out = []
+        for kind in found:
+            rows = np.flatnonzero(kinds == kind)
+            part = state if len(found) == 1 else state.select(rows)
+            part.locate(instruction, taken[rows])
+            mixed = self.mixed or len(np.unique(taken[rows])) > 1
+            out.append(_Branch(self.rows[rows], part, done, self.apart, mixed))
+        return out
 
 
 def _structures(
@@ -142,27 +155,32 @@ def _structures(
     refused: dict[int, str] = {}
     pending: list[_Branch] = []
 
-    def begin(rows: Ints) -> None:
-        pending.append(_Branch(rows, _started(program, decisions[rows])))
+    def begin(rows: Ints, *, apart: bool = False) -> None:
+        pending.append(_Branch(rows, _started(program, decisions[rows]), apart=apart))
+
+    def refuse(branch: _Branch, error: UnsupportedProgram) -> None:
+        if branch.mixed:
+            begin(branch.rows, apart=True)
+        else:
+            refused.update(dict.fromkeys(branch.rows.tolist(), error.reason))
 
     if len(decisions):
         begin(np.arange(len(decisions)))
     while pending:
         branch = pending.pop()
-        rows = branch.rows
         try:
             if branch.done < until:
                 pending += branch.grown(instructions)
             else:
-                found.append((rows, found_of(branch.state)))
+                found.append((branch.rows, found_of(branch.state)))
         except Diverges as parts:
             for value in np.unique(parts.values):
-                begin(rows[parts.values == value])
+                begin(branch.rows[parts.values == value], apart=branch.apart)
         except UnsupportedProgram as error:
-            refused |= dict.fromkeys(rows.tolist(), error.reason)
+            refuse(branch, error)
         except MemoryError:
             raise
         except Exception as error:  # programs cost themselves, whatever nobody foresaw of them
-            refused |= dict.fromkeys(rows.tolist(), ReplayFailed.of(error).reason)
-            logger.debug("%d programs refused: %r", len(rows), error)
+            refuse(branch, ReplayFailed.of(error))
+            logger.debug("%d programs not replayed: %r", len(branch.rows), error)
     return found, refused

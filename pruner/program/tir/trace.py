@@ -107,10 +107,10 @@ class State:
             raise UnsupportedProgram("trace-results", instruction.kind)
         self.results.update(zip(instruction.outputs, results, strict=True))
 
-    def locate(self, instruction: Instruction, location: int) -> None:
-        """Apply a ``SampleComputeLocation`` whose location all candidates share."""
+    def locate(self, instruction: Instruction, taken: Ints) -> None:
+        """Apply a ``SampleComputeLocation`` whose locations can share a tree."""
         block = self.get(instruction.inputs[0])
-        self.results[instruction.outputs[0]] = places.at(self.tree, block, location)
+        self.results[instruction.outputs[0]] = places.shared(self.tree, block, taken)
 
     def select(self, rows: Ints) -> State:
         """The same of some programs, which go on by themselves."""
@@ -188,7 +188,9 @@ def _sample_categorical(s: State, i: Instruction) -> IntLike:
 
 
 def _sample_compute_location(s: State, i: Instruction, block: Block) -> LoopNode | int:
-    return places.at(s.tree, block, uniform(settled(s, i)))
+    taken = settled(s, i)
+    uniform(taken)
+    return places.shared(s.tree, block, taken)
 
 
 def settled(s: State, i: Instruction) -> Ints:

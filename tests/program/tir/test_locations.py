@@ -2,8 +2,10 @@
 
 import numpy as np
 
-from pruner.program.tir.locations import allowed_locations, settle
-from tests.program.tir_trees import blurred, tile
+from pruner.program.tir import primitives
+from pruner.program.tir.locations import alike, allowed_locations, candidate_loops, settle, shared
+from pruner.program.tir.parallelize import PragmaSettings, rewrite_parallel_vectorize_unroll
+from tests.program.tir_trees import blurred, box, extents, matmul, tile
 
 
 def test_locations_skip_unit_loops_and_settle_before_what_is_gone():
@@ -13,3 +15,64 @@ def test_locations_skip_unit_loops_and_settle_before_what_is_gone():
     assert sorted(allowed) == [-2, -1, 0, 1, 2]
     assert np.broadcast_to(allowed[0], 2).tolist() == [False, True]
     assert settle(tree, mid, np.array([0, 0])).tolist() == [-1, 0]
+
+
+def in_two_loops(num=3):
+    """out in loops of 4, 4 and 4; mid under the first, the second or the third of them."""
+    tree, mid, out = blurred(64)
+    tree.num_programs = num
+    ((first, second, third),) = tile(tree, out, [(None, 4, 4)])
+    taken = np.arange(num)
+    loop = shared(tree, mid, taken)
+    primitives.compute_at(tree, mid, loop)
+    return tree, mid, out, (first, second, third)
+
+
+def of_program(tree, block, n):
+    found = [int(np.broadcast_to(e, tree.num_programs)[n]) for e, _ in extents(tree, block)]
+    return [extent for extent in found if extent > 1]
+
+
+def test_loops_around_a_block_are_those_of_its_location():
+    tree, mid, out, _ = in_two_loops()
+    # out reads mid[i] and mid[i + 1]: one element more than it has iterations inside
+    assert [of_program(tree, mid, n) for n in range(3)] == [[4, 17], [4, 4, 5], [4, 4, 4, 2]]
+    assert [of_program(tree, out, n) for n in range(3)] == [[4, 4, 4]] * 3
+    assert box(tree, mid.buffer) == [[17, 5, 2]]
+
+
+def test_a_loop_that_is_not_around_counts_no_location():
+    tree, mid, _, _ = in_two_loops()
+    data = primitives.cache_read(tree, mid, 0, "global", [])
+    names = [loop.var.name for loop in candidate_loops(tree, data)]
+    assert names == ["l0_0", "l0_1", "l0_2", "ax0"]
+    allowed = allowed_locations(tree, data)
+    offered = {n: np.broadcast_to(x, 3).tolist() for n, x in allowed.items() if n >= 0}
+    assert offered == {
+        0: [True, True, True],
+        1: [True, True, True],  # in the first program its own loop: out's second is not around
+        2: [False, True, True],
+        3: [False, False, True],
+    }
+    assert settle(tree, data, np.array([1, 1, 3])).tolist() == [3, 1, 3]
+
+
+def test_loops_run_in_parallel_up_to_where_a_block_stands():
+    tree, mid, _, _ = in_two_loops()
+    wishes = PragmaSettings(parallel=1000, vectorize=None, unroll=None)
+    rewrite_parallel_vectorize_unroll(tree, wishes)
+    marked = {mark: np.asarray(e).tolist() for e, mark in extents(tree, mid) if mark}
+    assert marked == {"parallel": [4, 16, 64]}
+
+
+def test_reductions_and_what_stands_between_loops_part_locations():
+    tree, block = matmul(64, 64, 64)
+    copy = primitives.cache_read(tree, block, 0, "global", [])
+    (x0, x1), (y0, y1), (k0, k1) = tile(tree, block, [(8, 8)] * 3)
+    primitives.reorder(tree, [x0, y0, k0, k1, x1, y1])
+    assert alike(tree, copy, np.array([-2, -1, 0, 1, 2, 3, 4, 5])).tolist() == [
+        -2, -1, 0, 0, 2, 2, 4, 4,
+    ]  # fmt: skip
+    other = primitives.cache_read(tree, block, 1, "global", [])
+    primitives.compute_at(tree, other, k0)
+    assert alike(tree, copy, np.arange(6)).tolist() == [0, 0, 2, 3, 4, 4]

@@ -94,6 +94,20 @@ def test_loops_buffers_and_verdicts_are_those_of_tvm(tvm, operator, target):
     assert compared >= PROGRAMS
 
 
+@pytest.mark.parametrize("operator", ["conv", "softmax", "norm"])
+def test_a_program_is_the_same_alone_and_among_others(tvm, operator):
+    """Among others its locations share a tree with theirs, alone they have one of their own."""
+    analyzer = load_analyzer(CONF, "cpu-avx512")
+    for _, space in spaces(tvm, operator, LLVM)[-2:]:
+        draws = space.sample_any(40, np.random.default_rng(1))
+        together, scores = space.features(draws), space.draft_score(draws, analyzer)
+        assert together.valid.all()
+        for row in range(len(draws)):
+            alone = space.features(draws[[row]])
+            np.testing.assert_array_equal(together.statement[together.rows(row)], alone.statement)
+            assert space.draft_score(draws[[row]], analyzer) == scores[row]
+
+
 SAME = [
     i
     for i, name in enumerate(truth.NAMES)

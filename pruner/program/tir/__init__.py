@@ -13,7 +13,8 @@ same job.
 * ``primitives``, ``rfactor``: what the instructions do to the tree (``te/apply``)
 * ``layouts``: new dimensions and strides of buffers
 * ``inverse``: the iterators of a block from the indices of an access, for inlining
-* ``locations``: where a block may be computed (a step of Ansor's names the loop)
+* ``locations``: where a block may be computed, and which locations share a tree (a step of Ansor's
+  names the loop)
 * ``postprocs``, ``parallelize``: MetaSchedule's postprocessors (Ansor writes their effect as steps)
 * ``autocopy``: copies whose loops TVM makes when it lowers a program; ``pipeline``: how many copies
   of a buffer a software pipeline keeps

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from pruner.errors import UnsupportedProgram
 from pruner.program.tir import trace
 from pruner.program.tir.replay import apply, apply_groups, location_options
 from pruner.program.tir.trace import Instruction, Ref, TraceProgram
@@ -132,3 +133,17 @@ def test_an_unknown_instruction_is_refused_by_name():
     groups, refused = apply_groups(program, np.zeros((2, 0), np.int64))
     assert groups == []
     assert refused == {0: "trace-instruction", 1: "trace-instruction"}
+
+
+def test_programs_that_cannot_be_told_in_a_shared_tree_have_trees_of_their_own(monkeypatch):
+    def simple(state, i, block, loop):
+        if any(np.any(x.absent) for x in state.tree.path(state.tree.find("out"))):
+            raise UnsupportedProgram("mixed-relax", block.name)
+        trace._compute_at(state, i, block, loop)
+
+    program, decisions = located(), some_decisions(60)
+    monkeypatch.setitem(trace._HANDLERS, "ComputeAt", simple)
+    groups, refused = apply_groups(program, decisions)
+    assert not refused
+    assert sorted(row for rows, _ in groups for row in rows) == list(range(60))
+    assert len(groups) == 5  # inlined, at the root, in one of three loops

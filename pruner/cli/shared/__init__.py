@@ -3,6 +3,7 @@
 * `door`: runs a command: its words, its configuration, its last line, errors in one line
 * `script`: the same for the scripts of ``experiments/``, whose options are a dataclass
 * `known`: which options a command knows; unknown ones are refused with the nearest
+* `implied`: choices that follow from another option
 * `help`: the text of ``--help``
 * `options`: option values: plain, built from `_target_`, checked
 * `records`: which record folders a command reads

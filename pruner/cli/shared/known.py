@@ -22,6 +22,7 @@ from hydra.core.override_parser.types import Override
 from hydra.utils import get_object
 from omegaconf import OmegaConf
 
+from pruner.cli.shared.implied import with_implied
 from pruner.errors import PrunerError
 from pruner.places import conf_folder, sources_folder
 
@@ -70,6 +71,7 @@ def read_words(command: str, given: Sequence[str]) -> Asked:
         HydraException: a word that is no option, a choice that a group does not have.
     """
     groups, own_names = groups_of(command), set(command_file(command))
+    given = with_implied(command, given)
     chosen: list[Override] = []
     found: list[str | Override] = []  # what Hydra takes as it is, and what is to be checked
     own: dict[str, Any] = {}

@@ -2,6 +2,7 @@
 
 * `base`: what the loop asks of one space
 * `design`: MetaSchedule's spaces and their decision vectors
+* `rules`: what TVM's operators ask for and TVM lacks
 * `batched`: spaces whose programs our engine computes
 * `tvm`: spaces that TVM replays
 * `union`: all spaces of a task as one

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pruner.errors import UnsupportedProgram
 from pruner.program.tir.trace import TILES
 from pruner.program.tir.verify import STATIC_BYTES
+from pruner.tune.spaces.rules import provide_rules
 from pruner.tune.tvm_import import load_tvm
 
 SAMPLING = (*TILES, "SampleCategorical", "SampleComputeLocation")
@@ -137,6 +138,7 @@ _SHARED_BYTES = "max_shared_memory_per_block"
 def _spaces(module: Any, target: Any, rules: Any) -> list[DesignSpace]:
     """What rules make; their own postprocessors and mutators finish it, or those of the target."""
     ms = load_tvm().meta_schedule
+    provide_rules(module, target)
     kind = rules if isinstance(rules, str) else "from-target"
     generator = ms.space_generator.PostOrderApply(
         sch_rules=rules, postprocs=kind, mutator_probs=kind

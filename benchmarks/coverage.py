@@ -24,9 +24,10 @@ from typing import Any
 from pruner.errors import PrunerError
 from pruner.program.device import load_device
 from pruner.tune.measure.machine import make_platform
-from pruner.tune.networks.catalog import NETWORKS, NetworkOptions
+from pruner.tune.networks.catalog import NETWORKS
 from pruner.tune.networks.coverage import refusals
 from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks
+from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource
 from pruner.tune.networks.tasks import NetworkTask
 

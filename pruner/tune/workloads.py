@@ -18,20 +18,22 @@ from pruner.tune.tvm_import import load_tvm
 class Workload:
     """One task: a TIR module with the function ``main``, and how often a model runs it.
 
-    ``spec`` is the operator it came from, None for a program of the user's.
+    ``spec`` is the operator it came from, None for a program of the user's and for a function of a
+    network, whose operators are ``kind``.
     """
 
     name: str
     module: Any
     weight: float = 1.0
     spec: Mapping[str, Any] | None = None
+    kind: str | None = None
 
     @property
     def operator(self) -> str | None:
         """The kind of operator with what follows it, for tasks that may be similar; None where a
         user's program does not say."""
         if self.spec is None:
-            return None
+            return self.kind
         return "_".join([str(self.spec["operator"]), *self.spec["epilogue"]])
 
     @property

@@ -18,7 +18,7 @@ from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import ModelSpec
 from pruner.places import conf_folder
-from pruner.tune.run.options import TuneBudget
+from pruner.tune.run.budget import TuneBudget
 
 pytestmark = pytest.mark.tvm
 FINETUNE = "adaptation=finetune"
@@ -161,7 +161,7 @@ def test_mistakes_end_in_one_line(monkeypatch, capsys, tmp_path, options, told):
 
 
 def test_a_finished_run_says_how_to_get_its_missing_library(tmp_path):
-    from pruner.cli.tune import _check_unfinished
+    from pruner.cli.tuning.session import _check_unfinished
 
     config = SimpleNamespace(network="resnet18")
     options = SimpleNamespace(budget=TuneBudget(trials=4), compile_only=False)

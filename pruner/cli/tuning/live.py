@@ -9,7 +9,7 @@ from rich.live import Live
 from rich.table import Table
 
 from pruner.cli.shared.output import say
-from pruner.tune.run.options import TuneBudget
+from pruner.tune.run.budget import TuneBudget
 
 Show = Callable[[Mapping[str, Any]], None]
 

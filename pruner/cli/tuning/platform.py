@@ -9,10 +9,34 @@ from pruner.cli.shared.output import say
 from pruner.errors import PrunerError
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.program.device import device_from_mapping
+from pruner.tune.analyzer import platform_analyzer
 from pruner.tune.measure.jobs import RpcAddress
-from pruner.tune.measure.machine import make_platform
+from pruner.tune.measure.machine import make_platform, missing_device
 from pruner.tune.measure.measurer import Platform
-from pruner.tune.run.options import platform_analyzer
+from pruner.tune.measure.remote import check_health
+
+
+def asked_platform(config: DictConfig, *, measures: bool) -> Platform:
+    """The platform that options name, told.
+
+    ``measures``: its device is needed, now and here.
+
+    Raises:
+        PrunerError: see :func:`platform_of`; or there is no such device.
+    """
+    platform = platform_of(config, plain(config.target))
+    if platform.address is not None:
+        found = check_health(platform.address, config.runner.health_timeout_s)
+        key, seconds = platform.address.key, found["seconds"]
+        say(f"{found['servers']} device(s) {key}, answer in {seconds:.2f} s")
+    reason = missing_device(platform) if measures else None
+    if reason is not None:
+        raise PrunerError(
+            f"platform={config.platform.name}: {reason}; use runner=rpc, compile_only=true, "
+            "platform=cpu or, for a network, effort=draft"
+        )
+    say(f"target {platform.target_json}")
+    return platform
 
 
 def platform_of(config: DictConfig, target: Any) -> Platform:

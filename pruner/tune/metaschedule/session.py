@@ -17,6 +17,7 @@ from pruner.models.analyzer.analyzer import Analyzer
 from pruner.models.networks.pacm import PaCM
 from pruner.models.training.fit import cpu_threads
 from pruner.progress import Tell
+from pruner.tune.analyzer import platform_analyzer
 from pruner.tune.metaschedule.target import platform_of
 from pruner.tune.metaschedule.task import Task, identity
 from pruner.tune.phases import Phases
@@ -27,9 +28,8 @@ from pruner.tune.run.learning import (
     SharedModel,
     TreeModel,
 )
-from pruner.tune.run.options import platform_analyzer
-from pruner.tune.run.setup import open_spaces
 from pruner.tune.spaces.design import DesignSpace
+from pruner.tune.spaces.opening import open_spaces
 from pruner.tune.spaces.union import UnionSpace
 
 _MODELS: dict[str, Callable[[int], OnlineModel]] = {

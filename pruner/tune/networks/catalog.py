@@ -5,7 +5,6 @@ in the same way, as ``package:factory`` (:mod:`pruner.tune.networks.source`).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -14,18 +13,8 @@ from torch.nn import functional
 
 from pruner.tune.networks import convolutional as conv
 from pruner.tune.networks.detection import Detr
+from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.transformer import Bert, Decoder, Llama, StackSizes, VisionTransformer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkOptions:
-    """Sizes of the inputs, and how many layers; None: the network's own."""
-
-    batch: int = 1
-    image: int | None = None
-    length: int | None = None
-    layers: int | None = None
-
 
 ModuleAndInputs = tuple[nn.Module, tuple[Tensor, ...]]
 Factory = Callable[[NetworkOptions], ModuleAndInputs]

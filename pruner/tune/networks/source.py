@@ -8,13 +8,13 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any
 
 from pruner.errors import MissingExtra, PrunerError
-from pruner.tune.networks.catalog import NETWORKS, NetworkOptions
+from pruner.tune.networks.sizes import NetworkOptions
+
+if TYPE_CHECKING:  # who asks for the tasks of a network need not wait for torch
+    from torch import Tensor, nn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,15 +66,18 @@ def network_of(source: NetworkSource) -> tuple[nn.Module, tuple[Tensor, ...]]:
         PrunerError: no such network or file, a factory that gives something else, or sizes that it
             does not take.
     """
+    torch = importlib.import_module("torch")
+    known = importlib.import_module("pruner.tune.networks.catalog").NETWORKS
     torch.manual_seed(source.seed)
     if source.path is not None:
         raise PrunerError(f"network={source.name}: a file holds a program, not a module")
-    if source.name in NETWORKS:
-        return NETWORKS[source.name](source.options)
+    if source.name in known:
+        network: tuple[nn.Module, tuple[Tensor, ...]] = known[source.name](source.options)
+        return network
     package, colon, factory = source.name.partition(":")
     if not colon:
         raise PrunerError(
-            f"network={source.name} is unknown; known: {', '.join(NETWORKS)}, package:factory, "
+            f"network={source.name} is unknown; known: {', '.join(known)}, package:factory, "
             "or a file FILE.pt2 or FILE.onnx"
         )
     if str(Path.cwd()) not in sys.path:
@@ -84,7 +87,7 @@ def network_of(source: NetworkSource) -> tuple[nn.Module, tuple[Tensor, ...]]:
     except (ImportError, AttributeError) as error:
         raise PrunerError(f"network={source.name}: {error}") from error
     found = _called(make, source)
-    if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], nn.Module)):
+    if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], torch.nn.Module)):
         raise PrunerError(
             f"network={source.name}: the factory must return (nn.Module, tuple of example inputs)"
         )
@@ -109,6 +112,8 @@ def import_network(source: NetworkSource) -> Any:
             source.check_unsized("a file has sizes of its own")
             if source.is_onnx:
                 return _from_onnx(source.path)
+        torch = importlib.import_module("torch")
+        if source.path is not None:
             return _from_exported(torch.export.load(source.path))
         network, inputs = network_of(source)
         with torch.no_grad():

@@ -34,8 +34,9 @@ class NetworkTask:
 
     @property
     def workload(self) -> Workload:
-        """The task as the tuner takes it."""
-        return Workload(name=self.name, module=self.module, weight=float(self.weight))
+        """The task as the tuner takes it; tasks of the same operators may be similar."""
+        kind = self.name.removesuffix(f"_{self.key[:8]}")
+        return Workload(name=self.name, module=self.module, weight=float(self.weight), kind=kind)
 
 
 def network_tasks(module: Any, target: Any) -> list[NetworkTask]:

@@ -2,6 +2,7 @@
 
 * `tuning`: one call from workloads to a tuned run
 * `options`: what is asked for
+* `budget`: how much of it
 * `setup`: spaces, searches and references of every task
 * `loop`: propose, build, measure, learn, next task
 * `live_search`: one task's search

@@ -48,11 +48,15 @@ class Database:
     def commit(self, module: Any, schedule: Any, costs_s: tuple[float, ...], target: Any) -> None:
         """Append one measured schedule of a task."""
         workload = self.tvm_database.commit_workload(module)
-        info = self._ms.arg_info.ArgInfo.from_entry_func(schedule.mod, remove_preproc=True)
-        record = self._ms.database.TuningRecord(
-            schedule.trace, workload, list(costs_s), target, info
-        )
+        record = _record(workload, schedule, costs_s, target)
         self.tvm_database.commit_tuning_record(record)
+
+    def commit_json(self, module: Any, record: Any) -> None:
+        """Append what :func:`record_json` gave in another process."""
+        workload = self.tvm_database.commit_workload(module)
+        self.tvm_database.commit_tuning_record(
+            self._ms.database.TuningRecord.from_json(record, workload)
+        )
 
     def adopt(self, module: Any, record: Any) -> None:
         """Append a record of another database of the same program."""
@@ -69,6 +73,19 @@ class Database:
             return None
         schedule = self.tvm_database.query_schedule(module, target, "main")
         return None if schedule is None else schedule.mod
+
+
+def record_json(module: Any, schedule: Any, costs_s: tuple[float, ...], target: Any) -> list[Any]:
+    """A schedule of a task as TVM writes it, for :meth:`Database.commit_json`."""
+    workload = load_tvm().meta_schedule.database.Workload(module)
+    found: list[Any] = _record(workload, schedule, costs_s, target).as_json()
+    return found
+
+
+def _record(workload: Any, schedule: Any, costs_s: tuple[float, ...], target: Any) -> Any:
+    ms = load_tvm().meta_schedule
+    info = ms.arg_info.ArgInfo.from_entry_func(schedule.mod, remove_preproc=True)
+    return ms.database.TuningRecord(schedule.trace, workload, list(costs_s), target, info)
 
 
 def measured_s(record: Any) -> float:

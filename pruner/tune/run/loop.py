@@ -14,11 +14,12 @@ from pruner.errors import PrunerError
 from pruner.tune.measure.measurer import Candidate, Check, Outcome
 from pruner.tune.measure.numerics import Arguments
 from pruner.tune.phases import IDLE
+from pruner.tune.run.budget import TuneBudget
 from pruner.tune.run.estimate import Estimate, has_settled
 from pruner.tune.run.journal import JOURNAL_FILE, Journal, Trial
 from pruner.tune.run.learning import SharedModel
 from pruner.tune.run.live_search import LiveSearch
-from pruner.tune.run.options import RunContext, TuneBudget
+from pruner.tune.run.options import RunContext
 from pruner.tune.run.snapshot import SNAPSHOT_FILE, Snapshots
 from pruner.tune.run.task_order import Order, TaskProgress, next_task, round_size, stays_behind
 from pruner.tune.workloads import Workload
@@ -231,7 +232,7 @@ class TuningRun:
         if current is not None:
             task = self.tasks[current.task]
             best_s = [*task.best_s, task.current_best_s]
-            found[current.task] = replace(found[current.task], best_s=best_s)
+            found[current.task] = replace(found[current.task], best_s=best_s, awaited=True)
         return found
 
     def _finish(self, current: _Round, batch: Any) -> None:

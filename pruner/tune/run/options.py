@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pruner.errors import PrunerError
 from pruner.models.adaptation.base import Setting
 from pruner.models.adaptation.warm import Scratch
-from pruner.models.analyzer.analyzer import Analyzer, CpuAnalyzer, load_analyzer
+from pruner.models.analyzer.analyzer import Analyzer
 from pruner.models.networks.pacm import PaCM
 from pruner.places import conf_folder
 from pruner.program.device import load_device
 from pruner.progress import Tell
 from pruner.search.explorer import ExplorerSettings
 from pruner.search.policy import PolicySettings, RoundSettings
+from pruner.tune.analyzer import platform_analyzer
 from pruner.tune.measure.machine import local_platform, make_platform
 from pruner.tune.measure.measurer import Measurer, MeasureSettings, Platform, never
 from pruner.tune.phases import Phases
 from pruner.tune.rivals.rival import RivalProcess, RivalSearch
+from pruner.tune.run.budget import TuneBudget
 from pruner.tune.run.database import Database
 from pruner.tune.run.learning import AdaptedModel, OnlineModel
 from pruner.tune.run.task_order import Order, check_order
@@ -33,66 +35,6 @@ LIVE = RoundSettings(
     draft_leads=True,
     prior=50,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuneBudget:
-    """Stop after `trials` measured candidates of all tasks or, if given, after `seconds`, or once
-    `patience` rounds changed the time of all tasks together by less than the share `tolerance`."""
-
-    trials: int = 64
-    seconds: float | None = None
-    batch: int = 16  # candidates a round
-    patience: int | None = None
-    tolerance: float = 0.01
-
-    def __post_init__(self) -> None:
-        """Raises `PrunerError` on numbers that cannot work."""
-        if min(self.trials, self.batch) < 1 or (self.seconds is not None and self.seconds <= 0):
-            raise PrunerError(
-                "budget: trials and batch must be at least 1, seconds above 0 or null"
-            )
-        if (self.patience is not None and self.patience < 1) or not 0 <= self.tolerance < 1:
-            raise PrunerError("budget: patience must be at least 1 or null, tolerance in [0, 1)")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
-    """How much is spent where a budget does not say: ``conf/effort`` has the presets.
-
-    A network gets ``trials_per_task`` and ends after ``seconds`` or ``patience`` standing rounds;
-    single operators get ``trials`` in all.
-    """
-
-    trials_per_task: int = 20
-    seconds: float | None = None
-    patience: int | None = 20
-    trials: int = 64
-
-    @property
-    def measures(self) -> bool:
-        """Whether anything is measured; else networks are drafted only."""
-        return self.trials_per_task > 0
-
-    def budget(self, given: Mapping[str, Any], num_tasks: int | None) -> TuneBudget:
-        """The budget of a network's `num_tasks`, or of operators (None); what is given wins.
-
-        `given` are fields of :class:`TuneBudget`, None where they are left to the effort.
-
-        Raises:
-            PrunerError: an end of measuring is given where nothing is measured.
-        """
-        ends = [name for name in ("trials", "seconds", "patience") if given.get(name) is not None]
-        if ends and not self.measures:
-            raise PrunerError(f"effort=draft measures nothing: leave budget.{ends[0]}= out")
-        own: dict[str, Any] = {"trials": self.trials}
-        if num_tasks is not None:
-            own = {
-                "trials": self.trials_per_task * num_tasks,
-                "seconds": self.seconds,
-                "patience": self.patience,
-            }
-        return TuneBudget(**own | {k: v for k, v in given.items() if v is not None})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,18 +99,6 @@ class RunContext:
     def is_over(self, limit_s: float | None) -> bool:
         """Whether the run was asked to end, or its time (None: any) is spent."""
         return self.interrupted() or (limit_s is not None and self.phases.elapsed_s >= limit_s)
-
-
-def platform_analyzer(platform: Platform) -> Analyzer:
-    """The analyzer of a platform, for as many cores as its target has.
-
-    Raises:
-        PrunerError: no such platform, or nothing to draft with.
-    """
-    analyzer = load_analyzer(conf_folder(), platform.name)
-    if isinstance(analyzer, CpuAnalyzer):
-        return replace(analyzer, device=replace(analyzer.device, num_cores=platform.cores))
-    return analyzer
 
 
 def this_cpu(*, trials: int = 64, seed: int = 0, **changes: Any) -> TuneOptions:

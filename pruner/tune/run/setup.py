@@ -15,30 +15,23 @@ from pathlib import Path
 import numpy as np
 
 from pruner.data.tasks import TaskKey
-from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.files import write_json
-from pruner.models.analyzer.analyzer import Analyzer
-from pruner.progress import Tell
 from pruner.search.failures import AvoidFailures, FailureModel
 from pruner.search.policy import PolicySettings
 from pruner.tune.measure.measurer import Check
 from pruner.tune.measure.numerics import tolerance
-from pruner.tune.phases import Phases
 from pruner.tune.rivals.rival import RivalProcess, RivalSearch
 from pruner.tune.run.learning import LiveLearner, SharedModel
 from pruner.tune.run.live_search import DecisionSearch, LiveSearch
 from pruner.tune.run.loop import LiveTask
 from pruner.tune.run.options import RunContext, TuneOptions
 from pruner.tune.run.warm import keep, read_known
-from pruner.tune.spaces.base import LiveSpace
-from pruner.tune.spaces.batched.space import BatchedSpace
-from pruner.tune.spaces.design import DesignSpace, design_spaces
-from pruner.tune.spaces.tvm import ReplaySpace
+from pruner.tune.spaces.design import design_spaces
+from pruner.tune.spaces.opening import open_spaces
 from pruner.tune.spaces.union import UnionSpace
 from pruner.tune.workloads import Workload, arguments, described, flops
 
 UNTUNED_FILE = "untuned.json"  # seconds of every task without schedule
-_PROBES = 8  # programs that tell whether a space has legal ones
 _SPACE, _SEARCH = "space-", "search-"  # names in a snapshot
 
 
@@ -212,76 +205,6 @@ def _spaces(workload: Workload, options: TuneOptions, context: RunContext) -> Un
         phases=context.phases,
         tell=context.tell,
     )
-
-
-def open_spaces(
-    designs: Sequence[DesignSpace],
-    *,
-    name: str,
-    analyzer: Analyzer | None,
-    learns: bool,
-    phases: Phases,
-    tell: Tell,
-    replay_only: bool = False,
-) -> UnionSpace:
-    """All spaces of a task that have legal programs; what the engine refuses TVM replays.
-
-    ``learns``: a model will rank, so tell of the spaces that it cannot rank.
-
-    Raises:
-        PrunerError: no random program of any space is legal on this target.
-    """
-    with phases.time("sample"):
-        made = [_space(design, replay_only=replay_only) for design in designs]
-        spaces = [(space, reason) for space, reason, has_programs in made if has_programs]
-    empty = len(made) - len(spaces)
-    if made and not spaces:
-        raise PrunerError(f"{name}: no random program is legal on this target")
-    if empty:
-        tell(
-            f"{name}: {empty} of {len(made)} design spaces are left out, "
-            "none of their random programs is legal on this target"
-        )
-    reasons = [reason for _, reason in spaces if reason]
-    if reasons:
-        how = "without draft" if len(reasons) == len(spaces) else "drafted by chance"
-        if learns:
-            how += ", and the learned model does not rank their programs"
-        tell(
-            f"{name}: {len(reasons)} of {len(spaces)} design spaces go through TVM's "
-            f"replay, slowly and {how} ({', '.join(sorted(set(reasons)))})"
-        )
-    union = UnionSpace([s for s, _ in spaces], phases, analyzer)
-    union.forget()
-    return union
-
-
-def _space(design: DesignSpace, *, replay_only: bool) -> tuple[LiveSpace, str, bool]:
-    """The space of a design, why it is the slow one, and whether it has legal programs."""
-    reason = "spaces=replay"
-    if not replay_only:
-        try:
-            batched = BatchedSpace(design)
-            return batched, "", _has_programs(batched)
-        except UnsupportedProgram as error:
-            reason = str(error)
-    replayed = ReplaySpace(design)
-    return replayed, reason, _has_programs(replayed)
-
-
-def _has_programs(space: LiveSpace) -> bool:
-    """Whether some random program is legal; a space without any would end the run later.
-
-    Raises:
-        UnsupportedProgram: a program that the engine cannot judge.
-    """
-    try:
-        space.sample(_PROBES, np.random.default_rng(0))
-    except UnsupportedProgram:
-        raise
-    except PrunerError:
-        return False
-    return True
 
 
 def _untuned(folder: Path) -> Mapping[str, float | None]:

@@ -27,7 +27,8 @@ class TaskProgress:
     """Best latency (seconds, infinite while unknown) after every batch of a task.
 
     ``operator`` says which tasks may be similar (None: to no other); ``alone``: it was found to be
-    like no other, see :func:`stays_behind`.
+    like no other, see :func:`stays_behind`. ``awaited``: the results of its latest batch, of which
+    nothing is known yet, are on their way.
     """
 
     weight: float
@@ -35,6 +36,7 @@ class TaskProgress:
     best_s: Sequence[float]
     operator: str | None = None
     alone: bool = False
+    awaited: bool = False
     exhausted: bool = False
 
     @property
@@ -113,6 +115,8 @@ def gain(tasks: Sequence[TaskProgress], index: int, settings: GradientSettings =
     task = tasks[index]
     batches, latest = len(task.best_s), task.best_s[-1]
     if latest == float("inf"):  # nothing of it ran yet: as urgent as can be, but not for ever
+        if task.awaited:  # nor before its first results tell whether that is so
+            return 0.0
         others = [len(t.best_s) for t in tasks if t is not task and not t.exhausted]
         return float("inf") if batches <= max(settings.fruitless, min(others, default=0)) else 0.0
     window = min(settings.window, batches - 1)

@@ -14,11 +14,12 @@ from pruner.progress import Tell, silent
 from pruner.tune.measure.measurer import Candidate, Measurer, Outcome, never
 from pruner.tune.phases import Phases
 from pruner.tune.rivals.rival import RivalProcess
+from pruner.tune.run.budget import TuneBudget
 from pruner.tune.run.database import Database
 from pruner.tune.run.journal import JOURNAL_FILE, Journal, Trial, read_trials
 from pruner.tune.run.learning import SharedModel
 from pruner.tune.run.loop import LiveTask, OnBatch, TuningRun
-from pruner.tune.run.options import RunContext, TuneBudget, TuneOptions
+from pruner.tune.run.options import RunContext, TuneOptions
 from pruner.tune.run.result import TaskOutcome, Tuned
 from pruner.tune.run.setup import prepare
 from pruner.tune.tvm_import import load_tvm

@@ -6,6 +6,7 @@
 * `batched`: spaces whose programs our engine computes
 * `tvm`: spaces that TVM replays
 * `union`: all spaces of a task as one
+* `opening`: those of a task that have legal programs
 * `traces`: from TVM's traces to decision vectors
 * `text`: workload flags of a TIR function
 """

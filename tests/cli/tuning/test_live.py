@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from pruner.cli.tuning.live import HEADINGS, Pace, line, network_cells, network_display
-from pruner.tune.run.options import TuneBudget
+from pruner.tune.run.budget import TuneBudget
 
 ROW = {
     "task": "conv2d_1a", "trials": 60, "failures": 3, "best_latency_s": 1.25e-3,

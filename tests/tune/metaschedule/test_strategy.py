@@ -47,12 +47,13 @@ def test_a_budget_is_spent_on_distinct_programs(module, tmp_path):
 
 
 def test_the_first_round_is_that_of_our_own_loop(module, tmp_path):
+    from pruner.tune.analyzer import platform_analyzer
     from pruner.tune.metaschedule.session import Session
     from pruner.tune.metaschedule.target import platform_of
     from pruner.tune.phases import Phases
-    from pruner.tune.run.options import platform_analyzer
-    from pruner.tune.run.setup import decision_search, open_spaces
+    from pruner.tune.run.setup import decision_search
     from pruner.tune.spaces.design import design_spaces
+    from pruner.tune.spaces.opening import open_spaces
 
     analyzer = platform_analyzer(platform_of(cpu(), None, print))
     space = open_spaces(

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from pruner.tune.networks.catalog import NETWORKS, NetworkOptions
+from pruner.tune.networks.catalog import NETWORKS
 from pruner.tune.networks.detection import sine_positions
+from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.transformer import (
     Attention,
     GatedFeedForward,

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pruner.errors import PrunerError
-from pruner.tune.networks.catalog import NetworkOptions
+from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource, import_network, network_of
 from pruner.tune.networks.tasks import short_name
 
@@ -67,6 +67,17 @@ def test_a_network_is_lowered_once(target):
     lowered = lower(import_network(source("residual")), target)
     with pytest.raises(ValueError, match="once"):
         lower(lowered, target)
+
+
+def test_tasks_of_the_same_operators_may_be_similar(target):
+    """Whatever their sizes: the order of tasks divides them by their arithmetic."""
+    from pruner.tune.networks.lowering import lower
+    from pruner.tune.networks.tasks import network_tasks
+
+    tasks = network_tasks(lower(import_network(source("encoder")), target), target)
+    kinds = {task.name: task.workload.operator for task in tasks}
+    assert all(name == f"{kind}_{name[-8:]}" for name, kind in kinds.items())
+    assert len(set(kinds.values())) < len(kinds)
 
 
 def test_a_batch_of_one_can_be_tiled(target):

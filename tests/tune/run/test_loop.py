@@ -59,9 +59,10 @@ def run(
     from pruner.search.policy import RoundSettings
     from pruner.tune.measure.measurer import MeasureSettings
     from pruner.tune.phases import Phases
+    from pruner.tune.run.budget import TuneBudget
     from pruner.tune.run.database import Database
     from pruner.tune.run.loop import TuningRun
-    from pruner.tune.run.options import RunContext, TuneBudget, TuneOptions
+    from pruner.tune.run.options import RunContext, TuneOptions
     from pruner.tune.run.setup import prepare
     from pruner.tune.workloads import from_operator
 
@@ -138,6 +139,15 @@ def test_several_tasks_share_the_budget_and_resume_too(tmp_path, platform):
     assert {row[0] for row in rows} == {"matmul_64_64_64", "matmul_32_64_64"}
     assert [row[1] for row in rows[:8]] == [1] * 4 + [2] * 4
     assert rows[0][0] != rows[4][0]  # every task is begun first
+
+
+def test_a_task_gets_no_second_batch_before_the_results_of_its_first(tmp_path, platform):
+    """With a batch proposed ahead, the third is chosen while the second task's first is measured:
+    it is the first task's, whose results are known."""
+    run(tmp_path, platform, FakeMeasurer(lag=1), specs=(SIZES, OTHER), trials=18)
+    tasks = {row[1]: row[0] for row in measured(tmp_path)}
+    first, second = "matmul_64_64_64", "matmul_32_64_64"
+    assert [tasks[n] for n in (1, 2, 3)] == [first, second, first]
 
 
 def test_a_task_ends_when_all_its_programs_are_measured(tmp_path, platform):
@@ -235,23 +245,23 @@ def test_a_torn_database_line_is_cut(tmp_path, platform):
 def test_the_draft_of_a_space_without_formulas_still_tunes(tmp_path, platform, monkeypatch):
     """A space that the engine refuses goes through TVM's replay."""
     from pruner.errors import UnsupportedProgram
-    from pruner.tune.run import setup
+    from pruner.tune.spaces import opening
 
     def refuse(_):
         raise UnsupportedProgram("strange", "for the test")
 
-    monkeypatch.setattr(setup, "BatchedSpace", refuse)
+    monkeypatch.setattr(opening, "BatchedSpace", refuse)
     tuning = run(tmp_path / "run", platform, FakeMeasurer(), trials=12)
     assert tuning.trials == 12
 
 
 def test_tasks_are_made_ready_when_they_are_chosen(tmp_path, platform, monkeypatch):
     """Of three tasks two fit into the budget; a resumed run makes ready what it had."""
-    from pruner.tune.run import setup
+    from pruner.tune.spaces import opening
 
     made = []
-    real = setup.BatchedSpace
-    monkeypatch.setattr(setup, "BatchedSpace", lambda d: made.append(d) or real(d))
+    real = opening.BatchedSpace
+    monkeypatch.setattr(opening, "BatchedSpace", lambda d: made.append(d) or real(d))
     specs = (SIZES, OTHER, {"operator": "matmul", "m": 16, "n": 64, "k": 64})
     tuning = run(tmp_path, platform, FakeMeasurer(), specs=specs, trials=2)
     begun = [task.made is not None for task in tuning.tasks]

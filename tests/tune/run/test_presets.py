@@ -108,7 +108,7 @@ def test_only_the_draft_measures_nothing():
 
 
 def test_a_draft_has_no_budget():
-    from pruner.tune.run.options import Effort
+    from pruner.tune.run.budget import Effort
 
     draft = Effort(trials_per_task=0)
     draft.budget({"trials": None, "batch": 16}, None)

@@ -136,6 +136,30 @@ def test_a_task_without_a_program_that_runs_is_the_most_urgent():
     assert next_task("gradient", [progress([9.0]), progress([float("inf")])]) == 1
 
 
+def test_first_results_that_are_awaited_make_no_task_urgent():
+    """The batch of the last task is being measured when the next one is chosen: 3 s of one batch
+    give 2.4, 4 s 3.2, what is awaited nothing; once it has failed it is the most urgent."""
+    begun = [progress([3.0]), progress([4.0])]
+    latest = progress([float("inf")], weight=9.0)
+    assert next_task("gradient", [*begun, replace(latest, awaited=True)]) == 1
+    assert next_task("gradient", [*begun, latest]) == 2
+    # known from earlier batches, it is as urgent as they say: 9 / 2 batches
+    assert next_task("gradient", [*begun, progress([9.0, 9.0], awaited=True)]) == 2
+    assert next_task("gradient", [replace(latest, awaited=True)]) == 0  # there is no other
+
+
+def test_rounds_go_where_latencies_say_among_the_convolutions_of_a_network():
+    """Twice 1 ms, 0.8 ms of half the arithmetic at half the speed, and 0.1 ms, all flat.
+
+    After n rounds one more gains 1.6 / n, 0.64 / n and 0.08 / n ms: of eight rounds they get five,
+    two and one, whether they have names or not.
+    """
+    curves = [lambda _: 2e-3, lambda _: 0.8e-3, lambda _: 0.1e-3]
+    assert spent(curves, 8) == [5, 2, 1]
+    kinds, flops = ["conv2d_add_relu"] * 2 + ["conv2d_add"], [2.3e8, 1.15e8, 1.3e7]
+    assert spent(curves, 8, kinds, flops) == [5, 2, 1]
+
+
 def test_an_unknown_order_is_told():
     with pytest.raises(PrunerError, match="gradient, round_robin"):
         next_task("best", [progress([])])

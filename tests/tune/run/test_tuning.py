@@ -113,7 +113,7 @@ def test_what_is_only_compiled_leaves_its_candidates(tmp_path):
 @pytest.mark.parametrize("interrupted", [True, False])
 def test_compiling_ends_when_asked_or_when_its_time_is_spent(tmp_path, interrupted):
     from pruner.tune import operator, tune
-    from pruner.tune.run.options import TuneBudget
+    from pruner.tune.run.budget import TuneBudget
 
     budget = TuneBudget(trials=64, seconds=None if interrupted else 1e-3)
     small = operator("matmul", m=32, n=32, k=32)
@@ -149,7 +149,7 @@ def test_a_task_of_which_nothing_is_right_says_so(tmp_path):
 
 
 def test_a_command_whose_every_program_is_wrong_fails(capsys):
-    from pruner.cli.tune import _tell_verdicts
+    from pruner.cli.tuning.session import _tell_verdicts
     from pruner.tune.run.result import Tuned
 
     tuned = Tuned(tasks=[outcome({"wrong_result": 4})], seconds={}, folder=Path(), work_dir=Path())

@@ -93,11 +93,12 @@ def test_a_task_with_one_replayed_space_is_drafted(tmp_path, monkeypatch):
     from pruner.tune.run import setup
     from pruner.tune.run.database import Database
     from pruner.tune.run.options import RunContext, TuneOptions
+    from pruner.tune.spaces import opening
     from pruner.tune.spaces.tvm import ReplaySpace
     from pruner.tune.tvm_import import load_tvm
     from pruner.tune.workloads import from_operator
 
-    batched, asked = setup.BatchedSpace, []
+    batched, asked = opening.BatchedSpace, []
 
     def first_is_unknown(design):
         asked.append(design)
@@ -105,7 +106,7 @@ def test_a_task_with_one_replayed_space_is_drafted(tmp_path, monkeypatch):
             raise UnsupportedProgram("trace-instruction", "Blockize")
         return batched(design)
 
-    monkeypatch.setattr(setup, "BatchedSpace", first_is_unknown)
+    monkeypatch.setattr(opening, "BatchedSpace", first_is_unknown)
     target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 2})
     told = []
     options = TuneOptions(
@@ -194,16 +195,17 @@ class Empty(Numbers):
 def test_a_design_space_without_legal_programs_is_left_out(monkeypatch, empty):
     from pruner.tune.run import setup
     from pruner.tune.run.options import RunContext, TuneOptions
+    from pruner.tune.spaces import opening
     from pruner.tune.tvm_import import load_tvm
     from pruner.tune.workloads import from_operator
 
-    batched, made = setup.BatchedSpace, []
+    batched, made = opening.BatchedSpace, []
 
     def first_are_empty(design):
         made.append(Empty(design) if len(made) < empty else batched(design))
         return made[-1]
 
-    monkeypatch.setattr(setup, "BatchedSpace", first_are_empty)
+    monkeypatch.setattr(opening, "BatchedSpace", first_are_empty)
     target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 2})
     workload = from_operator({"operator": "matmul", "m": 64, "n": 64, "k": 64})
     platform = Platform(target=target, device="cpu", cores=2)

@@ -267,8 +267,8 @@ def test_a_space_whose_programs_cannot_be_judged_goes_through_tvms_replay(
     tvm, monkeypatch, raised, reason
 ):
     from pruner.tune.phases import Phases
-    from pruner.tune.run.setup import open_spaces
     from pruner.tune.spaces.batched import space
+    from pruner.tune.spaces.opening import open_spaces
 
     def unknown(*_):
         raise raised

@@ -1,0 +1,13 @@
+"""Sizes that a network may be asked for."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkOptions:
+    """Sizes of the inputs, and how many layers; None: the network's own."""
+
+    batch: int = 1
+    image: int | None = None
+    length: int | None = None
+    layers: int | None = None

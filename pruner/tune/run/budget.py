@@ -1,0 +1,69 @@
+"""How much a run may spend: a budget, and what ``conf/effort`` says where it is silent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pruner.errors import PrunerError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneBudget:
+    """Stop after `trials` measured candidates of all tasks or, if given, after `seconds`, or once
+    `patience` rounds changed the time of all tasks together by less than the share `tolerance`."""
+
+    trials: int = 64
+    seconds: float | None = None
+    batch: int = 16  # candidates a round
+    patience: int | None = None
+    tolerance: float = 0.01
+
+    def __post_init__(self) -> None:
+        """Raises `PrunerError` on numbers that cannot work."""
+        if min(self.trials, self.batch) < 1 or (self.seconds is not None and self.seconds <= 0):
+            raise PrunerError(
+                "budget: trials and batch must be at least 1, seconds above 0 or null"
+            )
+        if (self.patience is not None and self.patience < 1) or not 0 <= self.tolerance < 1:
+            raise PrunerError("budget: patience must be at least 1 or null, tolerance in [0, 1)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How much is spent where a budget does not say: ``conf/effort`` has the presets.
+
+    A network gets ``trials_per_task`` and ends after ``seconds`` or ``patience`` standing rounds;
+    single operators get ``trials`` in all.
+    """
+
+    trials_per_task: int = 20
+    seconds: float | None = None
+    patience: int | None = 20
+    trials: int = 64
+
+    @property
+    def measures(self) -> bool:
+        """Whether anything is measured; else networks are drafted only."""
+        return self.trials_per_task > 0
+
+    def budget(self, given: Mapping[str, Any], num_tasks: int | None) -> TuneBudget:
+        """The budget of a network's `num_tasks`, or of operators (None); what is given wins.
+
+        `given` are fields of :class:`TuneBudget`, None where they are left to the effort.
+
+        Raises:
+            PrunerError: an end of measuring is given where nothing is measured.
+        """
+        ends = [name for name in ("trials", "seconds", "patience") if given.get(name) is not None]
+        if ends and not self.measures:
+            raise PrunerError(f"effort=draft measures nothing: leave budget.{ends[0]}= out")
+        own: dict[str, Any] = {"trials": self.trials}
+        if num_tasks is not None:
+            own = {
+                "trials": self.trials_per_task * num_tasks,
+                "seconds": self.seconds,
+                "patience": self.patience,
+            }
+        return TuneBudget(**own | {k: v for k, v in given.items() if v is not None})

@@ -1,207 +1,49 @@
-"""``python tune.py``: tune programs on real hardware."""
+"""``python tune.py``: tune programs on real hardware.
+
+What measures nothing is done here, without the seconds that torch and its loggers take to import;
+the rest is :mod:`pruner.cli.tuning.session`.
+"""
 
 import sys
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import DictConfig
 
-from pruner.cli.shared import loggers
 from pruner.cli.shared.door import run_door
-from pruner.cli.shared.options import build, choice, plain, several
-from pruner.cli.shared.output import print_result, say
-from pruner.cli.shared.runs import new_run_folder, resumed_config, save_config
-from pruner.cli.tuning.asked import tune_options
-from pruner.cli.tuning.interrupts import Interrupts
-from pruner.cli.tuning.live import Show, milliseconds, network_display
-from pruner.cli.tuning.network import (
-    deploy_run,
-    drafted,
-    estimated,
-    listed,
-    network_tasks,
-    tuned_workloads,
-)
+from pruner.cli.shared.options import build, plain
+from pruner.cli.shared.output import say
+from pruner.cli.shared.runs import resumed_config
+from pruner.cli.tuning.folder import MORE
+from pruner.cli.tuning.network import draft_run, list_run
 from pruner.errors import PrunerError
-from pruner.files import load_metrics, save_metrics
-from pruner.study.network.page import write_report
-from pruner.study.tuning import draw, load_run, time_table
-from pruner.tune.deploy.files import DEPLOY_FILE
 from pruner.tune.measure.machine import local_platform
-from pruner.tune.networks.source import NetworkSource
-from pruner.tune.run.journal import JOURNAL_FILE
-from pruner.tune.run.options import TuneBudget, TuneOptions
-from pruner.tune.run.result import Tuned
-from pruner.tune.run.tuning import tune as tune_workloads
-from pruner.tune.workloads import Workload, load_workloads
 
-# What a resumed run may be given anew.
-MORE = (*(f"budget.{name}" for name in ("trials", "seconds", "patience", "tolerance")), "deploy")
-_NEARLY = 0.9  # of its seconds: then a run has used up its time
-NETWORK_POLICY = "pruner_network"  # unless policy= says otherwise
 LOCAL = "cpu"  # platform=cpu: the described CPU that fits this machine
 
 
 def tune(config: DictConfig) -> dict[str, Any]:
     """Run the command; returns the object of the last line."""
     if config.plot is not None:
+        from pruner.cli.tuning.session import plot
+
         return plot(config)
     earlier = Path(config.resume) if config.resume is not None else None
     if earlier is not None:
         config = resumed_config(earlier, config, more=MORE)
-    if config.num_threads:
-        torch.set_num_threads(config.num_threads)
-    if config.network is None and config.list:
+    effort = build(config.effort)
+    if config.network is not None and config.list:
+        return list_run(config, earlier)
+    if config.network is not None and not effort.measures:
+        effort.budget(plain(config.budget), None)  # refuses what would not be spent
+        return draft_run(config, earlier)
+    if config.list:
         raise PrunerError("list=true lists the tasks of a network: say which with network=")
-    workloads = [] if config.network is not None else load_workloads(plain(config.workload))
-    options, effort = tune_options(config), build(config.effort)
-    if not effort.measures and config.network is None:
+    if not effort.measures:
         raise PrunerError("effort=draft drafts the tasks of a network; say which with network=")
-    folder = earlier or _open_run(config, workloads)
-    if config.network is not None:
-        network = network_tasks(config, options, folder)
-        if config.list:
-            return listed(config, options.platform, network, folder)
-        if not effort.measures:
-            result = drafted(network, options, folder)
-            return _deployed(config, folder, result) if config.deploy else result
-        workloads = tuned_workloads(config, network)
-        options = replace(options, budget=effort.budget(plain(config.budget), len(workloads)))
-    if earlier is not None:
-        _check_unfinished(earlier, config, options)
-        save_config(earlier, config)  # a later start goes on with the budget given now
-    tags = [config.platform.name, choice("policy")]
-    about = loggers.About(config=plain(config), tags=tags)
-    logger = build(config.logger)(folder=folder, name=folder.name, about=about)
-    interrupts = Interrupts(say)
-    try:
-        with interrupts as asked, _display(config, options.budget) as show:
-            report = partial(_report, logger, show)
-            tuned = tune_workloads(
-                workloads, options, folder, tell=say, report=report, interrupted=asked
-            )
-        result = tuned.metrics() | estimated(config, tuned)
-        tasks = [{"task": name, **task} for name, task in result["tasks"].items()]
-        loggers.report(logger, result, tasks, under="tuned")
-    finally:
-        loggers.close(logger)
-    if interrupts.caught is not None:
-        result["interrupted"] = True
-    save_metrics(folder, result)
-    say(time_table(result["seconds"]))
-    if result["trials"] and interrupts.caught is None:
-        draw([load_run(folder)], folder)
-        _tell_verdicts(tuned)
-    if interrupts.caught is not None:
-        say(f"ended early; python tune.py resume={folder} goes on")
-        if config.network is not None and result["trials"]:
-            say(f"python deploy.py run={folder} builds the network with what is known so far")
-        print_result(result)
-        sys.exit(interrupts.exit_code)
-    if config.network is not None and config.deploy and not config.compile_only:
-        result = _deployed(config, folder, result)
-    return result
+    from pruner.cli.tuning.session import tune_run
 
-
-def _deployed(config: DictConfig, folder: Path, result: dict[str, Any]) -> dict[str, Any]:
-    """Build the network of a run that is over, as ``deploy.py`` does; its result with that."""
-    try:
-        row = deploy_run(folder, config, draft=True)
-    except KeyboardInterrupt:
-        say(f"the run is over; python deploy.py run={folder} builds its network")
-        raise
-    result = {**result, "deployed": {name: value for name, value in row.items() if value != []}}
-    save_metrics(folder, result)
-    say(f"report: {write_report(folder)}; deploy.py adds what else there is to it")
-    return result
-
-
-def _tell_verdicts(tuned: Tuned) -> None:
-    """What came of every task and where its kernel is.
-
-    Raises:
-        PrunerError: nothing came of any; the numbers are in ``metrics.json``.
-    """
-    for task in tuned.tasks:
-        say(task.verdict())
-        if task.kernel is not None:
-            say(f"  kernel: {task.kernel} (docs/library.md says how to call it)")
-    if all(task.all_failed for task in tuned.tasks):
-        failed = "; ".join(task.verdict() for task in tuned.tasks)
-        raise PrunerError(f"nothing was tuned: {failed}; see {tuned.folder / JOURNAL_FILE}")
-
-
-def _check_unfinished(folder: Path, config: DictConfig, options: TuneOptions) -> None:
-    """A finished run goes on only where it is given more trials, or more time."""
-    done, budget = load_metrics(folder), options.budget
-    if done is None or "seconds" not in done or done.get("interrupted"):
-        return
-    more = "trials" if options.compile_only or done["trials"] >= budget.trials else None
-    if budget.seconds is not None and done["total_seconds"] >= _NEARLY * budget.seconds:
-        more = more or "seconds"
-    if more is not None:
-        library = ""
-        if config.network is not None and not (folder / DEPLOY_FILE).is_file():
-            library = f", or build its network with python deploy.py run={folder}"
-        raise PrunerError(
-            f"resume={folder}: this run is finished ({done['trials']} trials, "
-            f"{done['total_seconds']:.0f} s); give more with budget.{more}={library}"
-        )
-
-
-def plot(config: DictConfig) -> dict[str, Any]:
-    """Draw the curves and the time of earlier runs into a new folder."""
-    runs = [load_run(Path(name)) for name in several(config.plot)]
-    if not runs:
-        raise PrunerError("plot=[]: name at least one run folder")
-    folder = new_run_folder(Path(config.outputs), "tune", config.run_id, "plot")
-    save_config(folder, config)
-    for run in runs:
-        say(f"{run.name}\n{time_table(run.seconds)}")
-    result = {
-        "plots": [str(path) for path in draw(runs, folder)],
-        "runs": {
-            run.name: {"best_latency_s": run.best_s.min(initial=float("inf")), **run.seconds}
-            for run in runs
-        },
-    }
-    save_metrics(folder, result)
-    return result
-
-
-def _open_run(config: DictConfig, workloads: list[Workload]) -> Path:
-    what = workloads[0].name if len(workloads) == 1 else f"{len(workloads)}-tasks"
-    if config.network is not None:
-        what = NetworkSource(name=str(config.network)).label
-    label = f"{config.platform.name}-{what}-{choice('policy')}"
-    folder = new_run_folder(Path(config.outputs), "tune", config.run_id, label)
-    save_config(folder, config)
-    return folder
-
-
-def _display(config: DictConfig, budget: TuneBudget) -> AbstractContextManager[Show]:
-    """How rows of the loop are shown: of a network all together, of operators each."""
-    return nullcontext(partial(_say, budget)) if config.network is None else network_display(budget)
-
-
-def _say(budget: TuneBudget, row: Mapping[str, Any]) -> None:
-    say(
-        f"[{row['trials']}/{budget.trials}] {row['task']}: "
-        f"best {milliseconds(row['best_latency_s'])}"
-        f"  failed {row['failed']}  {row['seconds']:.1f} s"
-    )
-
-
-def _report(logger: Any, show: Show, row: Mapping[str, Any]) -> None:
-    show(row)
-    logger.log_metrics(
-        {k: v for k, v in row.items() if k not in ("task", "trials")}, step=row["trials"]
-    )
+    return tune_run(config, effort, earlier)
 
 
 def main() -> None:
@@ -217,10 +59,6 @@ def main() -> None:
         except PrunerError as error:
             say(f"error: {error}")
             sys.exit(2)
-    if any(word.startswith("network=") for word in words) and not any(
-        word.startswith("policy=") for word in words
-    ):
-        sys.argv.append(f"policy={NETWORK_POLICY}")
     run_door("tune", tune)
 
 

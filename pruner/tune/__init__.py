@@ -11,7 +11,8 @@
 * `collect`: records of random and evolved schedules, by Ansor
 * `pools`: pools of measured programs, evenly drawn, to learn from
 * `deploy`: the way out: a tuned network as one library, checked against torch
-* `child`: a job in a process of its own
+* `child`: jobs in a process of their own
+* `analyzer`: what drafts for a platform
 * `phases`: where the seconds go
 * `tvm_import`: TVM, imported once
 """

@@ -5,12 +5,14 @@ What is imported, built or loaded there may print, take gigabytes and crash: tha
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Self
 
 from pruner.errors import PrunerError
 from pruner.files import write_json
@@ -45,13 +47,89 @@ def ask_child(module: str, request: Mapping[str, Any], log: Path) -> None:
     Raises:
         PrunerError: see there.
     """
+    with request_file(request, log) as asked:
+        run_child(module, asked, log)
+
+
+@contextmanager
+def request_file(request: Mapping[str, Any], log: Path) -> Iterator[Path]:
+    """A JSON file of `request` beside the log, as long as it is asked for."""
     log.parent.mkdir(parents=True, exist_ok=True)
     asked = log.with_suffix(".request.json")
     write_json(asked, request, indent=1)
     try:
-        run_child(module, asked, log)
+        yield asked
     finally:
         asked.unlink()
+
+
+class Child:
+    """A process that does one job after another for us: ``python -m MODULE`` that calls `serve`.
+
+    It starts at once, so that what it imports is there when the first job comes. A context manager:
+    its end is the child's.
+    """
+
+    def __init__(self, module: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def __enter__(self) -> Self:
+        """Nothing: it runs already."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(BrokenPipeError):
+                _open(pipe).close()
+
+    def ask(self, job: str, argument: Path, log: Path) -> None:
+        """Have a job done; what is printed meanwhile is in `log`.
+
+        Raises:
+            PrunerError: as :func:`run_child` does.
+        """
+        log.write_bytes(b"")
+        answer = ""
+        with suppress(BrokenPipeError):  # it has ended: told below
+            stdin = _open(self._process.stdin)
+            stdin.write(json.dumps([job, str(argument.resolve()), str(log.resolve())]) + "\n")
+            stdin.flush()
+            answer = _open(self._process.stdout).readline()
+        error = json.loads(answer) if answer else f"exit {self._process.wait()}"
+        if error is not None:
+            raise PrunerError(f"{error}; {log} has the whole output")
+
+
+def _open(pipe: IO[str] | None) -> IO[str]:
+    assert pipe is not None
+    return pipe
+
+
+def serve(jobs: Mapping[str, Callable[[Path], object]]) -> None:
+    """In the child: do jobs, by name, until the parent is gone; a `PrunerError` is an answer."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        job, argument, log = json.loads(line)
+        with Path(log).open("ab") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        error = None
+        try:
+            jobs[job](Path(argument))
+        except PrunerError as refused:
+            error = str(refused)
+        answers.write(json.dumps(error) + "\n")
+        answers.flush()
 
 
 @contextmanager

@@ -50,6 +50,19 @@ def test_its_tasks_are_tuned_together(repository, tmp_path):
         assert (tmp_path / "tune" / "net" / name).is_file()
 
 
+def test_a_network_is_drafted_and_built_with_nothing_measured(repository, tmp_path):
+    done = tune(repository, tmp_path, NETWORK, "effort=draft")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    deployed, kept = found["deployed"], read_tasks(tmp_path / "tune" / "net" / TASKS)
+    assert (found["trials"], deployed["applied"]) == (0, 0)
+    assert deployed["drafted"] == found["drafted"]["drafted"] + found["drafted"].get("by chance", 0)
+    assert sum(found["drafted"].values()) == len(kept)
+    assert deployed["relative_error"] < 1e-5
+    assert "building the network" in done.stderr  # as it was lowered for its tasks
+    assert "importing and building" not in done.stderr
+
+
 def test_a_list_needs_a_network(repository, tmp_path):
     done = tune(repository, tmp_path, "list=true")
     assert done.returncode == 2

@@ -1,6 +1,8 @@
 """Tuning at the doors: what is asked for, what is shown and heard meanwhile.
 
-* `asked`: options as typed values
+* `folder`: where a run lies
+* `session`: a run that measures
+* `asked`: its options as typed values
 * `platform`: the platform that they name, and what drafts for it
 * `network`: tasks of a network: listed, drafted, estimated, built into a library
 * `interrupts`: Ctrl-C and SIGTERM

@@ -10,15 +10,13 @@ from omegaconf import DictConfig
 from pruner.cli.shared.options import build, own_models, plain, several
 from pruner.cli.shared.output import say
 from pruner.cli.shared.training import model_factory
-from pruner.cli.tuning.platform import load_draft, platform_of
+from pruner.cli.tuning.platform import asked_platform, load_draft
 from pruner.errors import PrunerError
 from pruner.models.adaptation.warm import Scratch
 from pruner.models.training.fit import checkpoint_file
 from pruner.models.training.training import build_network
 from pruner.tune.measure.jobs import Timing
-from pruner.tune.measure.machine import missing_device
-from pruner.tune.measure.measurer import MeasureSettings, Platform
-from pruner.tune.measure.remote import check_health
+from pruner.tune.measure.measurer import MeasureSettings
 from pruner.tune.run.learning import OnlineModel
 from pruner.tune.run.options import TuneOptions
 from pruner.tune.run.verifier import verifier
@@ -32,7 +30,8 @@ def tune_options(config: DictConfig) -> TuneOptions:
     Raises:
         PrunerError: a value that cannot work, or options that contradict each other.
     """
-    policy, platform = build(config.policy), _platform(config)
+    policy = build(config.policy)
+    platform = asked_platform(config, measures=not config.compile_only)
     make_model = None
     _check_adaptation(config, learns=policy.takes_model and config.verify)
     if policy.takes_model and config.verify:
@@ -90,21 +89,3 @@ def _verifier(config: DictConfig) -> Callable[[], OnlineModel]:
         tell=say,
         own=own_models(config.models.own),
     )
-
-
-def _platform(config: DictConfig) -> Platform:
-    """The platform, told; a device is there where one is needed."""
-    platform = platform_of(config, plain(config.target))
-    if platform.address is not None:
-        found = check_health(platform.address, config.runner.health_timeout_s)
-        key, seconds = platform.address.key, found["seconds"]
-        say(f"{found['servers']} device(s) {key}, answer in {seconds:.2f} s")
-    measures = build(config.effort).measures and not (config.compile_only or config.list)
-    reason = missing_device(platform) if measures else None
-    if reason is not None:
-        raise PrunerError(
-            f"platform={config.platform.name}: {reason}; use runner=rpc, compile_only=true, "
-            "platform=cpu or, for a network, effort=draft"
-        )
-    say(f"target {platform.target_json}")
-    return platform

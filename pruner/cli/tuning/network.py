@@ -9,38 +9,68 @@ from omegaconf import DictConfig
 
 from pruner.cli.shared.options import plain
 from pruner.cli.shared.output import say
+from pruner.cli.tuning.folder import open_run
 from pruner.cli.tuning.live import milliseconds
-from pruner.cli.tuning.platform import load_draft, platform_of
+from pruner.cli.tuning.platform import asked_platform, load_draft, platform_of
 from pruner.errors import DataError, PrunerError
 from pruner.files import save_metrics
+from pruner.tune.child import Child
 from pruner.tune.deploy.files import LOADER
+from pruner.tune.deploy.holder import network_child
 from pruner.tune.deploy.network import deploy_network
 from pruner.tune.measure.measurer import Platform
-from pruner.tune.networks.catalog import NetworkOptions
 from pruner.tune.networks.coverage import coverage
 from pruner.tune.networks.drafted import FOLDER as DRAFTS
-from pruner.tune.networks.drafted import draft_tasks
+from pruner.tune.networks.drafted import DraftWorkers, draft_tasks
 from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks
 from pruner.tune.networks.lowering import NetworkForm
 from pruner.tune.networks.request import REQUEST, NetworkRequest
 from pruner.tune.networks.rewrites.layout import chosen_layout
 from pruner.tune.networks.rewrites.precision import chosen_precision
+from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource
 from pruner.tune.networks.tasks import NetworkTask
-from pruner.tune.run.options import TuneOptions
 from pruner.tune.run.result import Tuned
 from pruner.tune.workloads import Workload
 
 
-def network_tasks(config: DictConfig, options: TuneOptions, folder: Path) -> list[NetworkTask]:
+def list_run(config: DictConfig, earlier: Path | None) -> dict[str, Any]:
+    """Show the tasks of a network; the object of the last line."""
+    platform = asked_platform(config, measures=False)
+    folder = earlier or open_run(config, network_label(config))
+    return listed(config, platform, network_tasks(config, platform, folder), folder)
+
+
+def draft_run(config: DictConfig, earlier: Path | None) -> dict[str, Any]:
+    """Draft and build a network, measuring nothing before; the object of the last line.
+
+    What takes seconds to start is started before it is needed, and the network is lowered once.
+    """
+    with network_child() as child, DraftWorkers() as workers:
+        platform = asked_platform(config, measures=False)
+        folder = earlier or open_run(config, network_label(config))
+        tasks = network_tasks(config, platform, folder, child)
+        result = drafted(config, tasks, platform, folder, workers)
+        workers.close()
+        return deployed(config, folder, result, child) if config.deploy else result
+
+
+def network_label(config: DictConfig) -> str:
+    """The network's name for a folder."""
+    return NetworkSource(name=str(config.network)).label
+
+
+def network_tasks(
+    config: DictConfig, platform: Platform, folder: Path, child: Child | None = None
+) -> list[NetworkTask]:
     """The tasks of ``network=``, taken up from the folder where an earlier start found them."""
     if (folder / TASKS).is_file():
         return read_tasks(folder / TASKS)
     sizes = NetworkOptions(**plain(config.sizes))
     source = NetworkSource(name=str(config.network), options=sizes, seed=config.seed)
-    form = network_form(config, options.platform.device)
+    form = network_form(config, platform.device)
     say(f"importing {source.label}, {form} ...")
-    return extract_tasks(source, options.platform.target_json, folder, form)
+    return extract_tasks(source, platform.target_json, folder, form, child)
 
 
 def tuned_workloads(config: DictConfig, tasks: Sequence[NetworkTask]) -> list[Workload]:
@@ -102,15 +132,22 @@ def listed(
     return result
 
 
-def drafted(tasks: Sequence[NetworkTask], options: TuneOptions, folder: Path) -> dict[str, Any]:
+def drafted(
+    config: DictConfig,
+    tasks: Sequence[NetworkTask],
+    platform: Platform,
+    folder: Path,
+    workers: DraftWorkers,
+) -> dict[str, Any]:
     """Draft every task and measure nothing; the object of the last line."""
     workloads = [task.workload for task in tasks]
     drafts = draft_tasks(
         workloads,
-        options.platform,
-        options.analyzer,
+        platform,
+        load_draft(platform),
         folder / DRAFTS,
-        seed=options.seed,
+        seed=config.seed,
+        workers=workers,
         tell=say,
     )
     result = {
@@ -141,7 +178,26 @@ def estimated(config: DictConfig, tuned: Tuned) -> dict[str, Any]:
     }
 
 
-def deploy_run(folder: Path, config: DictConfig, *, draft: bool) -> dict[str, Any]:
+def deployed(
+    config: DictConfig, folder: Path, result: dict[str, Any], child: Child | None = None
+) -> dict[str, Any]:
+    """Build the network of a run that is over, as ``deploy.py`` does; its result with that."""
+    try:
+        row = deploy_run(folder, config, draft=True, child=child)
+    except KeyboardInterrupt:
+        say(f"the run is over; python deploy.py run={folder} builds its network")
+        raise
+    result = {**result, "deployed": {name: value for name, value in row.items() if value != []}}
+    save_metrics(folder, result)
+    from pruner.study.network.page import write_report  # which draws: not while somebody waits
+
+    say(f"report: {write_report(folder)}; deploy.py adds what else there is to it")
+    return result
+
+
+def deploy_run(
+    folder: Path, config: DictConfig, *, draft: bool, child: Child | None = None
+) -> dict[str, Any]:
     """The network of a run folder with its configuration; the content of ``deploy.json``.
 
     Raises:
@@ -151,19 +207,20 @@ def deploy_run(folder: Path, config: DictConfig, *, draft: bool) -> dict[str, An
     if not request.is_file():
         raise DataError(f"{folder}: no {REQUEST}, its import did not begin; start a new run")
     platform = network_platform(folder, config)
-    deployed = deploy_network(
+    built = deploy_network(
         folder,
         platform,
         load_draft(platform),
         database=database_of(config),
         draft=draft,
         seed=config.seed,
+        child=child,
         tell=say,
     )
-    for line in deployed.lines():
+    for line in built.lines():
         say(line)
     say(f"load it as {folder / LOADER} does")
-    return deployed.row()
+    return built.row()
 
 
 def network_platform(folder: Path, config: DictConfig) -> Platform:

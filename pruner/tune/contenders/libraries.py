@@ -16,6 +16,7 @@ from pruner.tune.deploy.files import LIBRARY
 from pruner.tune.deploy.network import DRAFTED
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.networks import drafted
+from pruner.tune.networks.drafting import is_view
 from pruner.tune.networks.extraction import TASKS, read_tasks
 from pruner.tune.networks.request import REQUEST, NetworkRequest
 from pruner.tune.networks.tasks import NetworkTask
@@ -71,7 +72,7 @@ def run_libraries(
         found[UNTUNED] = _built(folder, tasks, {}, place / UNTUNED, "TVM untuned", {})
     if DRAFT in names:
         start, database = time.perf_counter(), place / "drafts"
-        rest = [task.workload for task in tasks if not drafted.is_view(task.module)]
+        rest = [task.workload for task in tasks if not is_view(task.module)]
         tell(f"drafting {len(rest)} tasks")
         drafted.draft_tasks(rest, platform, analyzer, database, seed=seed)
         facts = {"draft_s": time.perf_counter() - start}

@@ -3,6 +3,7 @@
 * `apply`: records of the tasks put into the lowered network, and counted
 * `build`: from records to one library, in a child process
 * `prefix`: the network as it was so many seconds into tuning
+* `holder`: a process that finds a network's tasks and builds its library, lowered once
 * `network`: all of it for a run folder: draft the rest, build, check against torch, time
 * `files`: what all that leaves in the folder
 * `kernels`: of single operators: libraries and sources

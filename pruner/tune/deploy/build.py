@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
 from pruner.files import write_json, write_whole
-from pruner.tune.child import ask_child, told_in_one_line
+from pruner.tune.child import Child, ask_child, request_file, told_in_one_line
 from pruner.tune.contenders.inputs import inputs_of
 from pruner.tune.contenders.runners import Eager, OnnxRuntime
 from pruner.tune.deploy.apply import Applied, apply_records, check_tasks, keys_of
@@ -30,6 +30,7 @@ from pruner.tune.phases import Stopwatch
 from pruner.tune.tvm_import import load_tvm
 
 INPUTS, EXPECTED = "inputs.npz", "expected.npz"
+JOB = "build"  # of a child that serves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +79,19 @@ class Built:
     notes: Sequence[str] = field(default_factory=list)
 
 
-def build_network(request: BuildRequest, log: Path) -> Built:
-    """Build in a child process whose output goes to `log`.
+def build_network(request: BuildRequest, log: Path, child: Child | None = None) -> Built:
+    """Build in a child process whose output goes to `log`: its own, or one that does :data:`JOB`.
 
     Raises:
         PrunerError: the network is not the one that was tuned, records were not applied, or are of
             another target; in one line.
     """
     library = Path(request.library)
-    ask_child(__spec__.name, asdict(request), log)
+    if child is None:
+        ask_child(__spec__.name, asdict(request), log)
+    else:
+        with request_file(asdict(request), log) as asked:
+            child.ask(JOB, asked, log)
     found = json.loads(_result(library).read_text(encoding="utf-8"))
     _result(library).unlink()
     return Built(**{**found, "library": library, "applied": Applied(**found["applied"])})
@@ -96,13 +101,18 @@ def _result(library: Path) -> Path:
     return library.with_suffix(".built.json")
 
 
-def build_here(request: BuildRequest) -> Built:
-    """Build in this process. Raises like :func:`build_network`."""
+def build_here(request: BuildRequest, lowered: Any | None = None) -> Built:
+    """Build in this process. Raises like :func:`build_network`.
+
+    ``lowered``: the network as it was lowered for its tasks; None: it is imported and lowered.
+    """
     library, watch, notes = Path(request.library), Stopwatch(), list[str]()
     network = NetworkRequest.read(Path(request.network))
     library.parent.mkdir(parents=True, exist_ok=True)
     with watch.time("import"):
-        module, target = lowered_network(network), network.tvm_target()
+        module, target = lowered, network.tvm_target()
+        if module is None:
+            module = lowered_network(network)
         check_tasks(keys_of(module), request.tasks)
     with watch.time("apply"):
         sources = {name: Path(folder) for name, folder in request.sources.items()}
@@ -126,10 +136,9 @@ def build_here(request: BuildRequest) -> Built:
     )
 
 
-def _main(path: Path) -> None:
-    request = BuildRequest(**json.loads(path.read_text(encoding="utf-8")))
-    with told_in_one_line():
-        built = build_here(request)
+def build_asked(path: Path, lowered: Any | None = None) -> None:
+    """In the child: :func:`build_here` for the request in a file; the result lies beside it."""
+    built = build_here(BuildRequest(**json.loads(path.read_text(encoding="utf-8"))), lowered)
     write_json(_result(built.library), asdict(built))
 
 
@@ -170,4 +179,5 @@ def _save(path: Path, arrays: Sequence[NDArray[Any]]) -> None:
 
 
 if __name__ == "__main__":
-    _main(Path(sys.argv[1]))
+    with told_in_one_line():
+        build_asked(Path(sys.argv[1]))

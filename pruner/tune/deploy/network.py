@@ -13,6 +13,7 @@ from pruner.errors import DataError, PrunerError
 from pruner.files import write_json
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.progress import Tell, silent
+from pruner.tune.child import Child
 from pruner.tune.contenders.lane import Lane
 from pruner.tune.contenders.lineup import OURS, Library, line_up
 from pruner.tune.contenders.race import RaceSettings, outputs_error, race, timings
@@ -23,6 +24,7 @@ from pruner.tune.measure.machine import missing_device
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.measure.numerics import TOLERANCE
 from pruner.tune.networks import drafted
+from pruner.tune.networks.drafting import is_view
 from pruner.tune.networks.extraction import TASKS, read_tasks
 from pruner.tune.networks.request import REQUEST, NetworkRequest
 from pruner.tune.networks.tasks import NetworkTask
@@ -109,6 +111,7 @@ def deploy_network(
     database: Path | None = None,
     draft: bool = True,
     seed: int = 0,
+    child: Child | None = None,
     tell: Tell = silent,
 ) -> Deployed:
     """Build the network of a run folder; all that came of it lies there, ``deploy.json`` too.
@@ -117,7 +120,8 @@ def deploy_network(
     compared; a wrong one stays in ``deploy/`` alone.
 
     `database`: TVM's records, by default in the folder itself. ``draft=False``: tasks without
-    records get no schedule (TVM's rules on GPUs).
+    records get no schedule (TVM's rules on GPUs). `child`: :func:`~.holder.network_child`, where it
+    found the tasks; else the network is imported anew.
 
     Raises:
         PrunerError: not the folder of a network, nothing to apply, records of another target, a
@@ -143,8 +147,8 @@ def deploy_network(
     work = folder / WORK
     library = work / LIBRARY
     asked = BuildRequest.of_run(folder, tasks, sources, library, threads=platform.cores)
-    tell("importing and building the network")
-    built = build_network(asked, folder / LOG)
+    tell("building the network" if child else "importing and building the network")
+    built = build_network(asked, folder / LOG, child)
     deployed = _summary(folder, request, tasks, measured, built, platform, watch)
     forget(folder)
     most = TOLERANCE[request.form.precision]
@@ -185,7 +189,7 @@ def _draft_rest(
 ) -> Path:
     """The database of drafted schedules, made now for tasks that have none."""
     place = folder / drafted.FOLDER
-    rest = [t.workload for t in tasks if t.key not in measured and not drafted.is_view(t.module)]
+    rest = [t.workload for t in tasks if t.key not in measured and not is_view(t.module)]
     drafted.draft_tasks(rest, platform, analyzer, place, seed=seed, tell=tell)
     return place
 

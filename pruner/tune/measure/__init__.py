@@ -3,6 +3,7 @@
 * `measurer`: candidates in, outcomes out
 * `isolation`: the worker processes
 * `jobs`: what they do
+* `loaded`: TVM, imported once for all of them
 * `numerics`: inputs, and how far results may be off
 * `repeats`: how often to repeat
 * `priority`: real-time priority while timing

@@ -29,7 +29,8 @@ from typing import Any
 
 from pruner.tune.measure.numerics import NoReference
 
-PRELOAD = "pruner.tune.measure.jobs"
+JOBS = "pruner.tune.measure.jobs"
+_TVM = "pruner.tune.measure.loaded"  # imports it
 _CONTEXT = multiprocessing.get_context("forkserver")
 _PR_SET_PDEATHSIG = 1
 _START_S = 180.0  # a worker that is not there by then does not come
@@ -64,14 +65,14 @@ class Reply:
 class Worker:
     """One process that runs jobs one after another; started when first needed."""
 
-    def __init__(self, limits: Limits, environment: dict[str, str]) -> None:
-        self._limits, self._environment = limits, environment
+    def __init__(self, limits: Limits, environment: dict[str, str], jobs: str = JOBS) -> None:
+        self._limits, self._environment, self._jobs = limits, environment, jobs
         self._process: Any = None
         self._pipe: Any = None
         self._log: Any = None
 
     def call(self, job: str, *arguments: Any) -> Reply:
-        """Run ``pruner.tune.measure.jobs.<job>(*arguments)``; every failure is a value."""
+        """Run ``<jobs>.<job>(*arguments)``; every failure is a value."""
         start = time.monotonic()
         if not self._started():
             message = "a worker process could not be started"
@@ -117,7 +118,13 @@ class Worker:
         self._pipe, theirs = _CONTEXT.Pipe()
         process = _CONTEXT.Process(
             target=_serve,
-            args=(theirs, self._limits.memory_bytes, self._environment, _duplicate(self._log)),
+            args=(
+                theirs,
+                self._jobs,
+                self._limits.memory_bytes,
+                self._environment,
+                _duplicate(self._log),
+            ),
             daemon=True,
         )
         with _without_main():
@@ -138,11 +145,13 @@ class Worker:
 
 
 class Pool:
-    """Several workers that take jobs from one queue."""
+    """Several workers that take jobs from one queue; `jobs` is the module of their functions."""
 
-    def __init__(self, size: int, limits: Limits, environment: dict[str, str]) -> None:
+    def __init__(
+        self, size: int, limits: Limits, environment: dict[str, str], jobs: str = JOBS
+    ) -> None:
         self._idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
-        self._workers = [Worker(limits, environment) for _ in range(size)]
+        self._workers = [Worker(limits, environment, jobs) for _ in range(size)]
         for worker in self._workers:
             self._idle.put(worker)
         self._threads = ThreadPoolExecutor(size)
@@ -151,9 +160,10 @@ class Pool:
         """Queue a job; the future holds a `Reply`, never an exception."""
         return self._threads.submit(self._run, job, arguments)
 
-    def warm_up(self) -> None:
+    def warm_up(self, *, wait: bool = True) -> None:
         """Start every worker now, so that no measurement waits for an import."""
-        for future in [self.submit("ready") for _ in self._workers]:
+        started = [self.submit("ready") for _ in self._workers]
+        for future in started if wait else []:
             future.result()
 
     def close(self) -> None:
@@ -170,9 +180,9 @@ class Pool:
             self._idle.put(worker)
 
 
-def start_server() -> None:
-    """Have the server process import TVM, once and for all workers."""
-    _CONTEXT.set_forkserver_preload([PRELOAD])
+def start_server(jobs: str = JOBS) -> None:
+    """Have the server process import what `jobs` need, TVM too, once and for all workers."""
+    _CONTEXT.set_forkserver_preload([_TVM, jobs])
 
 
 _STARTING = threading.Lock()
@@ -197,7 +207,9 @@ def _duplicate(file: Any) -> Any:
     return DupFd(file.fileno())
 
 
-def _serve(pipe: Connection, memory_bytes: int, environment: dict[str, str], log: Any) -> None:
+def _serve(
+    pipe: Connection, module: str, memory_bytes: int, environment: dict[str, str], log: Any
+) -> None:
     """The worker's life: jobs in, results out, until the parent is gone."""
     ctypes.CDLL(None).prctl(
         _PR_SET_PDEATHSIG, signal.SIGKILL
@@ -207,7 +219,7 @@ def _serve(pipe: Connection, memory_bytes: int, environment: dict[str, str], log
     descriptor = log.detach()
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
-    jobs = importlib.import_module(PRELOAD)
+    jobs = importlib.import_module(module)
     jobs.ready()
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -30,8 +30,6 @@ from pruner.tune.measure.priority import undisturbed
 from pruner.tune.measure.repeats import AdaptiveRepeats
 from pruner.tune.tvm_import import load_tvm
 
-load_tvm()  # here, so that the server process imports it once for all workers
-
 _CHEAP_S = 1.0  # a program that runs so long is checked with one kind of inputs
 _SESSION_S = 10.0  # until a remote device is there; a run may take longer
 
@@ -77,7 +75,8 @@ class RpcAddress:
 
 
 def ready() -> bool:
-    """Nothing to do: the answer says that the worker is there."""
+    """TVM is there, and with this answer the worker."""
+    load_tvm()
     return True
 
 

@@ -2,6 +2,7 @@
 
 * `convolutional`, `transformer`, `detection`: networks of the paper's Tables 3 and 4 in plain torch
 * `catalog`: their names
+* `sizes`: what may be asked of them
 * `source`: one of them, a user's factory or a file, as a Relax module
 * `rewrites`: constants, layout, precision and packed weights
 * `lowering`: from Relax to functions that can be tuned
@@ -10,4 +11,5 @@
 * `coverage`: whether the engine computes a task's programs in batches
 * `extraction`: all that in a child process
 * `drafted`: a schedule for every task that nobody measured
+* `drafting`: that of one task, in a worker process
 """

@@ -1,59 +1,42 @@
 """A schedule for every task without a measurement: the best that the analyzer finds.
 
 The records lie in a database of their own, ``drafted/``, with a cost that no program has
-(:data:`NEVER_MEASURED_S`), so that they cannot be taken for measured ones; ``drafted.json`` beside
-them says what each task was given and the latency that the analyzer estimates.
+(:data:`~pruner.tune.run.database.NEVER_MEASURED_S`), so that they cannot be taken for measured
+ones; ``drafted.json`` beside them says what each task was given and the latency that the analyzer
+estimates. Tasks are drafted in worker processes, a core each; what comes of one depends on its
+name, its share of the network's time and the seed, not on the processes.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
+import os
 import time
+import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Self
 
-import numpy as np
-
-from pruner.arrays import Decisions
-from pruner.errors import PrunerError
+from pruner.arrays import dtype_bytes
 from pruner.files import write_json
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.progress import Tell, silent
-from pruner.search.explorer import ExplorerSettings, explore
-from pruner.tune.measure.measurer import Platform
-from pruner.tune.phases import Phases
-from pruner.tune.run.database import NEVER_MEASURED_S, Database
-from pruner.tune.run.setup import open_spaces
-from pruner.tune.spaces.design import design_spaces
-from pruner.tune.spaces.union import UnionSpace
+from pruner.tune.measure.isolation import Limits, Pool, Reply, start_server
+from pruner.tune.measure.measurer import GIB, Platform
+from pruner.tune.networks import drafting
+from pruner.tune.networks.drafting import NONE, Depth, Draft, Drafted, DraftJob
+from pruner.tune.run.database import Database
 from pruner.tune.tvm_import import load_tvm
-from pruner.tune.workloads import Workload
+from pruner.tune.workloads import Workload, arguments, flops
 
 FOLDER, SUMMARY = "drafted", "drafted.json"
-DRAWN, REPLAYED, NONE, VIEW = "drafted", "by chance", "none", "view"
-
-_SAMPLE = ExplorerSettings(population=768, generations=0, keep=32)
-_ROUNDS, _CHILDREN = 2, 8  # the best are changed so often, into so many each
-_REPLAYED = 4  # random programs that TVM replays where the engine has no form for the space
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
-    """What one task was given.
-
-    ``how``: drafted; by chance, where nothing tells its programs apart; none, with the ``reason``;
-    or view, for a reshape, which moves nothing and must not be scheduled.
-    """
-
-    task: str
-    how: str
-    estimate_s: float | None = None
-    reason: str | None = None
+_LIMITS = Limits(timeout_s=600.0, memory_bytes=8 * GIB)  # of one task
+_FLOPS_PER_BYTE = 10.0  # of a machine: what moves more than it computes takes time by its bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +58,34 @@ class DraftSummary:
         return sum(weight[d.task] * d.estimate_s for d in self.drafts if d.estimate_s is not None)
 
 
+class DraftWorkers:
+    """Processes that draft, one a core by default; they start at once and import what they need
+    while the tasks are being found. To be closed."""
+
+    def __init__(self, size: int | None = None) -> None:
+        start_server(drafting.__name__)
+        environment = {"OMP_NUM_THREADS": "1", "TVM_NUM_THREADS": "1"}
+        size = size or len(os.sched_getaffinity(0))
+        self._pool = Pool(size, _LIMITS, environment, drafting.__name__)
+        self._pool.warm_up(wait=False)
+
+    def __enter__(self) -> Self:
+        """Nothing: they run already."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End them."""
+        self.close()
+
+    def submit(self, job: DraftJob) -> Future[Reply]:
+        """Have a task drafted."""
+        return self._pool.submit(drafting.draft.__name__, job)
+
+    def close(self) -> None:
+        """End them."""
+        self._pool.close()
+
+
 def draft_tasks(
     tasks: Sequence[Workload],
     platform: Platform,
@@ -82,30 +93,82 @@ def draft_tasks(
     folder: Path,
     *,
     seed: int = 0,
+    workers: DraftWorkers | None = None,
     tell: Tell = silent,
 ) -> DraftSummary:
     """Draft every task into the database in `folder`; nothing is built or run.
 
     A task that has its draft there keeps it. ``analyzer=None``: each gets its first legal random
-    program. `folder` must not be that of measured records.
+    program. `folder` must not be that of measured records. ``workers=None``: they are started where
+    there are several tasks and cores.
     """
     start = time.perf_counter()
     folder.mkdir(parents=True, exist_ok=True)
     database, known = Database(folder), read_drafts(folder)
-    drafts: list[Draft] = []
-    for number, task in enumerate(tasks, start=1):
-        if task.name in known and database.tvm_database.has_workload(task.module):
-            drafts.append(known[task.name])
-            continue
-        rng = np.random.default_rng([seed, number])
-        draft, schedule = _drafted(task, platform, analyzer, rng)
-        if schedule is not None:
-            database.commit(task.module, schedule, (NEVER_MEASURED_S,), platform.target)
-        drafts.append(draft)
-        known[task.name] = draft
+    kept = {
+        task.name: known[task.name]
+        for task in tasks
+        if task.name in known and database.tvm_database.has_workload(task.module)
+    }
+    shares = dict(zip([task.name for task in tasks], time_shares(tasks), strict=True))
+    rest = [task for task in tasks if task.name not in kept]
+    jobs = [_job(task, platform, analyzer, shares[task.name], seed) for task in rest]
+    told = {task.name: number for number, task in enumerate(tasks, start=1)}
+    for task, done in zip(rest, _done(jobs, workers), strict=True):
+        if done.record is not None:
+            database.commit_json(task.module, done.record)
+        known[task.name] = kept[task.name] = done.draft
         write_json(folder / SUMMARY, [asdict(one) for one in known.values()], indent=1)
-        tell(f"drafted {number}/{len(tasks)}: {_line(draft)}")
+        tell(f"drafted {told[task.name]}/{len(tasks)}: {_line(done.draft)}")
+    drafts = [kept[task.name] for task in tasks]
     return DraftSummary(drafts=drafts, folder=folder, seconds=time.perf_counter() - start)
+
+
+def time_shares(tasks: Sequence[Workload]) -> list[float]:
+    """About which share of the time of all calls each task takes: by its arithmetic, or by the
+    bytes of its arguments where those take longer."""
+    work = [
+        task.weight * max(flops(task.module), _FLOPS_PER_BYTE * _num_bytes(task)) for task in tasks
+    ]
+    return [one / (sum(work) or 1.0) for one in work]
+
+
+def _num_bytes(task: Workload) -> float:
+    return float(
+        sum(math.prod(shape) * dtype_bytes(dtype) for shape, dtype in arguments(task.module))
+    )
+
+
+def _job(
+    task: Workload, platform: Platform, analyzer: Analyzer | None, share: float, seed: int
+) -> DraftJob:
+    return DraftJob(
+        task=task.name,
+        module=load_tvm().tvm.ir.save_json(task.module),
+        target=platform.target_json,
+        analyzer=analyzer,
+        depth=Depth.of_share(share),
+        seed=(seed, zlib.crc32(task.name.encode())),
+    )
+
+
+def _done(jobs: Sequence[DraftJob], workers: DraftWorkers | None) -> Iterator[Drafted]:
+    """What comes of the jobs, in their order."""
+    if workers is None and min(len(jobs), len(os.sched_getaffinity(0))) < 2:
+        yield from map(drafting.draft, jobs)
+        return
+    with nullcontext(workers) if workers else closing(DraftWorkers()) as found:
+        waiting = [(job, found.submit(job)) for job in jobs]
+        for job, future in waiting:
+            yield _answer(job, future.result())
+
+
+def _answer(job: DraftJob, reply: Reply) -> Drafted:
+    if reply.error is None:
+        answer: Drafted = reply.value
+        return answer
+    reason = f"drafting it ended with {reply.error}: {reply.message}".rstrip(": ")
+    return Drafted(draft=Draft(task=job.task, how=NONE, reason=reason))
 
 
 def read_drafts(folder: Path) -> dict[str, Draft]:
@@ -119,88 +182,3 @@ def _line(draft: Draft) -> str:
     if draft.estimate_s is not None:
         return f"{draft.task}, estimate {1e3 * draft.estimate_s:.3g} ms"
     return f"{draft.task}, {draft.how}" + (f" ({draft.reason})" if draft.reason else "")
-
-
-def _drafted(
-    task: Workload, platform: Platform, analyzer: Analyzer | None, rng: np.random.Generator
-) -> tuple[Draft, Any | None]:
-    if is_view(task.module):
-        return Draft(task=task.name, how=VIEW), None
-    try:
-        designs = design_spaces(task.module, platform.target)
-        found = open_spaces(
-            designs,
-            name=task.name,
-            analyzer=analyzer,
-            learns=False,
-            phases=Phases(),
-            tell=silent,
-        )
-    except PrunerError as error:
-        return Draft(task=task.name, how=NONE, reason=str(error)), None
-    batched = [space for space in found.spaces if space.can_draft]
-    if not batched or analyzer is None:
-        rows = found.sample(_REPLAYED, rng)
-        place, schedule, reason = _first_built(found, rows, platform.target)
-        if place is None:
-            reason = f"TVM builds no random program: {reason}"
-            return Draft(task=task.name, how=NONE, reason=reason), None
-        return Draft(task=task.name, how=REPLAYED), schedule
-    space = UnionSpace(batched, Phases(), analyzer)
-    rows, estimates_s = _best(space, rng)
-    place, schedule, reason = _first_built(space, rows, platform.target)
-    if place is None:
-        reason = f"TVM builds nothing that the draft chose: {reason}"
-        return Draft(task=task.name, how=NONE, reason=reason), None
-    return Draft(task=task.name, how=DRAWN, estimate_s=estimates_s[place]), schedule
-
-
-def _first_built(
-    space: UnionSpace, rows: Decisions, target: Any
-) -> tuple[int | None, Any | None, str]:
-    """Which of `rows` TVM builds first and its schedule; else why the last one is not built."""
-    reason = "its postprocessors refuse them"
-    for place, row in enumerate(rows):
-        (schedule,) = space.instantiate(row[None])
-        if schedule is None:
-            continue
-        error = _build_error(schedule, target)
-        if error is None:
-            return place, schedule, ""
-        reason = error
-    return None, None, reason
-
-
-def _build_error(schedule: Any, target: Any) -> str | None:
-    """Why TVM cannot compile it, None where it can; asked for GPUs only.
-
-    There it fails on some sums over threads that its own rules propose, and one such function would
-    cost the whole network.
-    """
-    if target.kind.name == "llvm":
-        return None
-    try:
-        load_tvm().tvm.compile(schedule.mod, target=target)
-    except Exception as error:  # compilers raise kinds of their own
-        return (str(error).strip().splitlines() or [repr(error)])[-1]
-    return None
-
-
-def _best(space: UnionSpace, rng: np.random.Generator) -> tuple[Decisions, list[float]]:
-    """The best drafted programs, the best first, and their estimated seconds.
-
-    Programs of one structure cost as much to score as one of them, so many are drawn at once and
-    only the best few are changed again.
-    """
-    found = explore(space, space.draft_score, _SAMPLE, rng)
-    for _ in range(_ROUNDS):
-        changed = space.mutate(np.repeat(found.decisions, _CHILDREN, axis=0), rng)
-        both = np.concatenate([found.decisions, changed])
-        found = explore(space, space.draft_score, _SAMPLE, rng, start=both)
-    return found.decisions, [math.exp(-score) for score in found.score]
-
-
-def is_view(module: Any) -> bool:
-    """Whether TVM may replace the function by another view of the same memory (a reshape)."""
-    analysis = importlib.import_module("tvm.relax.analysis")
-    return bool(analysis.has_reshape_pattern(module["main"]))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pruner.files import write_json
-from pruner.tune.child import run_child, told_in_one_line
+from pruner.tune.child import Child, run_child, told_in_one_line
 from pruner.tune.networks.lowering import NetworkForm
 from pruner.tune.networks.request import REQUEST, NetworkRequest, lowered_network
 from pruner.tune.networks.source import NetworkSource
@@ -23,14 +23,20 @@ from pruner.tune.networks.tasks import NetworkTask, network_tasks
 from pruner.tune.tvm_import import load_tvm
 
 TASKS, LOG = "tasks.json", "import.log"
+JOB = "tasks"  # of a child that serves
 
 
 def extract_tasks(
-    source: NetworkSource, target_json: str, folder: Path, form: NetworkForm | None = None
+    source: NetworkSource,
+    target_json: str,
+    folder: Path,
+    form: NetworkForm | None = None,
+    child: Child | None = None,
 ) -> list[NetworkTask]:
     """The tasks of a network on a target, the largest share of the arithmetic first.
 
-    ``folder`` keeps what was asked for, the tasks, and the log of the child.
+    ``folder`` keeps what was asked for, the tasks, and the log of the child: its own, or one that
+    runs already and does :data:`JOB`.
 
     Raises:
         PrunerError: the network cannot be imported, in one line.
@@ -40,7 +46,10 @@ def extract_tasks(
         source=source.resolved, target=json.loads(target_json), form=form or NetworkForm()
     )
     request.save(folder / REQUEST)
-    run_child(__spec__.name, folder / REQUEST, folder / LOG)
+    if child is None:
+        run_child(__spec__.name, folder / REQUEST, folder / LOG)
+    else:
+        child.ask(JOB, folder / REQUEST, folder / LOG)
     return read_tasks(folder / TASKS)
 
 
@@ -57,12 +66,19 @@ def _row(task: NetworkTask) -> dict[str, Any]:
     return {**{name: getattr(task, name) for name in names}, "module": module}
 
 
-def _main(path: Path) -> None:
+def write_tasks(path: Path) -> Any:
+    """In the child: the tasks of a request, written beside it; the lowered network.
+
+    Raises:
+        PrunerError: it cannot be imported, in one line.
+    """
     request = NetworkRequest.read(path)
-    with told_in_one_line():
-        tasks = network_tasks(lowered_network(request), request.tvm_target())
+    lowered = lowered_network(request)
+    tasks = network_tasks(lowered, request.tvm_target())
     write_json(path.parent / TASKS, [_row(task) for task in tasks])
+    return lowered
 
 
 if __name__ == "__main__":
-    _main(Path(sys.argv[1]))
+    with told_in_one_line():
+        write_tasks(Path(sys.argv[1]))

@@ -46,7 +46,7 @@ def in_process(monkeypatch):
     """No child process for the build: what is tested is what happens in it."""
     from pruner.tune.deploy import build, network
 
-    monkeypatch.setattr(network, "build_network", lambda request, _: build.build_here(request))
+    monkeypatch.setattr(network, "build_network", lambda request, *_: build.build_here(request))
 
 
 BLOCKED = """
@@ -205,9 +205,9 @@ def test_the_build_is_a_child_whose_mistakes_are_one_line(platform, tmp_path):
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
 def test_a_network_is_compiled_for_a_gpu_without_one(tmp_path, in_process):
     """Drafted and by TVM's rules; that it was not run is said."""
+    from pruner.tune.analyzer import platform_analyzer
     from pruner.tune.deploy.network import deploy_network
     from pruner.tune.measure.machine import make_platform
-    from pruner.tune.run.options import platform_analyzer
 
     a100 = make_platform(load_device(conf_folder() / "platform" / "a100.yaml"))
     tasks = prepared("one_image", a100, tmp_path)

@@ -1,6 +1,7 @@
 """Drafted schedules: each task has one, the analyzer's best, and nobody takes it for measured."""
 
 import json
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from pruner.errors import PrunerError
 from pruner.places import conf_folder
 from pruner.program.device import load_device
+from pruner.search.space import RowKeys
 
 pytestmark = pytest.mark.tvm
 
@@ -34,8 +36,8 @@ def tasks(platform):
 
 @pytest.fixture(scope="module")
 def drafted(tasks, platform, tmp_path_factory):
+    from pruner.tune.analyzer import platform_analyzer
     from pruner.tune.networks.drafted import draft_tasks
-    from pruner.tune.run.options import platform_analyzer
 
     told = []
     folder = tmp_path_factory.mktemp("run") / "drafted"
@@ -64,10 +66,10 @@ def test_every_task_has_a_schedule_that_says_it_was_not_measured(tasks, platform
 
 
 def test_the_drafted_program_beats_random_ones_of_its_task(tasks, platform, drafted):
+    from pruner.tune.analyzer import platform_analyzer
     from pruner.tune.phases import Phases
-    from pruner.tune.run.options import platform_analyzer
-    from pruner.tune.run.setup import open_spaces
     from pruner.tune.spaces.design import design_spaces
+    from pruner.tune.spaces.opening import open_spaces
 
     task = tasks["matmul_add"]
     space = open_spaces(
@@ -108,24 +110,109 @@ def test_a_task_keeps_the_draft_that_it_has(tasks, platform, tmp_path):
 
 
 def test_a_task_that_tvm_cannot_build_says_why(tasks, platform, tmp_path, monkeypatch):
-    from pruner.tune.networks import drafted
+    from pruner.tune.networks import drafted, drafting
 
-    monkeypatch.setattr(drafted, "_build_error", lambda *_: "no such instruction")
+    monkeypatch.setattr(drafting, "_build_error", lambda *_: "no such instruction")
     summary = drafted.draft_tasks([tasks["reshape_add"]], platform, None, tmp_path)
     (draft,) = summary.drafts
     assert draft.reason == "TVM builds no random program: no such instruction"
 
 
 def test_a_task_without_programs_is_counted_and_told(tasks, platform, tmp_path, monkeypatch):
-    from pruner.tune.networks import drafted
+    from pruner.tune.networks import drafted, drafting
 
     def refuse(*_, **__):
         raise PrunerError("no random program is legal")
 
-    monkeypatch.setattr(drafted, "open_spaces", refuse)
+    monkeypatch.setattr(drafting, "open_spaces", refuse)
     told = []
     summary = drafted.draft_tasks(
         [tasks["reshape_add"]], platform, None, tmp_path, tell=told.append
     )
     assert summary.counts == {"none": 1}
     assert "no random program is legal" in told[0]
+
+
+def test_drafts_do_not_depend_on_the_processes_that_make_them(
+    tasks, platform, drafted, tmp_path, monkeypatch
+):
+    """Alone, beside others, in one worker and in this process; records too."""
+    from pruner.tune.analyzer import platform_analyzer
+    from pruner.tune.networks.drafted import DraftWorkers, draft_tasks
+    from pruner.tune.run.database import RECORDS
+
+    analyzer, order = platform_analyzer(platform), list(tasks.values())
+    with DraftWorkers(1) as workers:
+        one = draft_tasks(order, platform, analyzer, tmp_path / "one", workers=workers)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
+    here = draft_tasks(order, platform, analyzer, tmp_path / "here")
+    assert here.drafts == one.drafts == drafted.drafts
+    texts = {(path / RECORDS).read_text() for path in (one.folder, here.folder, drafted.folder)}
+    assert len(texts) == 1
+
+
+def test_a_worker_that_dies_costs_one_task(tasks, platform, tmp_path):
+    from pruner.tune.measure.isolation import Reply
+    from pruner.tune.networks.drafted import draft_tasks
+
+    class Dying:
+        def submit(self, job):
+            future = Future()
+            future.set_result(Reply(error="crash", message="SIGKILL"))
+            return future
+
+    task = tasks["reshape_add"]
+    (draft,) = draft_tasks([task], platform, None, tmp_path, workers=Dying()).drafts
+    assert (draft.how, draft.reason) == ("none", "drafting it ended with crash: SIGKILL")
+
+
+class Line:
+    """Numbers 0 to 999 by one slot; a program's score is its number's, lower numbers are rarer."""
+
+    num_slots = 1
+
+    def __init__(self):
+        self.keys, self.asked = RowKeys(1), []
+
+    def sample(self, num, rng):
+        return rng.integers(500, 1000, (num, 1))
+
+    def mutate(self, parents, rng):
+        return np.maximum(parents - rng.integers(0, 80, parents.shape), 0)
+
+    def draft_score(self, decisions):
+        self.asked += decisions[:, 0].tolist()
+        return -np.log(1e-3 * (1 + decisions[:, 0]))
+
+
+def test_the_best_are_changed_until_that_does_not_pay_and_none_is_scored_twice():
+    from pruner.tune.networks.drafting import Depth, best
+
+    space = Line()
+    rows, estimates_s = best(space, Depth(sample=64, rounds=100), np.random.default_rng(0))
+    assert rows[0, 0] == 0
+    assert estimates_s[0] == pytest.approx(1e-3)
+    assert estimates_s == sorted(estimates_s)
+    assert len(space.asked) == len(set(space.asked)) < 1000
+    few = Line()
+    rows, _ = best(few, Depth(sample=64, rounds=1), np.random.default_rng(0))
+    assert 500 - 80 < rows[0, 0] < 520  # one change of what was drawn
+    assert len(few.asked) <= 64 + 24 * 6
+
+
+def test_shares_of_time_are_by_arithmetic_or_by_bytes():
+    """A product of 64^3 is 2 * 64^3 = 524,288 operations and moves 3 * 64^2 * 4 = 49,152 bytes,
+    worth 491,520. The greatest of 2 x 2 of 64^2 numbers are 4 * 32^2 = 4,096 operations, and move
+    (64^2 + 32^2) * 4 = 20,480 bytes, worth 204,800; thrice."""
+    from pruner.tune.networks.drafted import time_shares
+    from pruner.tune.workloads import operator
+
+    tasks = [
+        operator("matmul", m=64, n=64, k=64),
+        operator(
+            "pool", weight=3.0, kind="max", n=1, c=1, h=64, w=64, kh=2, kw=2, stride=2, padding=0
+        ),
+    ]
+    product, total = 524_288, 524_288 + 3 * 204_800
+    assert time_shares(tasks)[0] == pytest.approx(product / total)
+    assert sum(time_shares(tasks)) == pytest.approx(1.0)

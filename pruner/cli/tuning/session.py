@@ -1,0 +1,164 @@
+"""A run that measures, from its options to its last line; and pictures of earlier ones."""
+
+import sys
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+
+from pruner.cli.shared import loggers
+from pruner.cli.shared.options import build, choice, plain, several
+from pruner.cli.shared.output import print_result, say
+from pruner.cli.shared.runs import new_run_folder, save_config
+from pruner.cli.tuning.asked import tune_options
+from pruner.cli.tuning.folder import open_run
+from pruner.cli.tuning.interrupts import Interrupts
+from pruner.cli.tuning.live import Show, milliseconds, network_display
+from pruner.cli.tuning.network import (
+    deployed,
+    estimated,
+    network_label,
+    network_tasks,
+    tuned_workloads,
+)
+from pruner.errors import PrunerError
+from pruner.files import load_metrics, save_metrics
+from pruner.study.tuning import draw, load_run, time_table
+from pruner.tune.deploy.files import DEPLOY_FILE
+from pruner.tune.run.budget import Effort, TuneBudget
+from pruner.tune.run.journal import JOURNAL_FILE
+from pruner.tune.run.options import TuneOptions
+from pruner.tune.run.result import Tuned
+from pruner.tune.run.tuning import tune
+from pruner.tune.workloads import Workload, load_workloads
+
+_NEARLY = 0.9  # of its seconds: then a run has used up its time
+
+
+def tune_run(config: DictConfig, effort: Effort, earlier: Path | None) -> dict[str, Any]:
+    """Tune operators or a network; the object of the last line."""
+    if config.num_threads:
+        torch.set_num_threads(config.num_threads)
+    workloads = [] if config.network is not None else load_workloads(plain(config.workload))
+    options = tune_options(config)
+    folder = earlier or open_run(config, _label(config, workloads))
+    if config.network is not None:
+        tasks = network_tasks(config, options.platform, folder)
+        workloads = tuned_workloads(config, tasks)
+        options = replace(options, budget=effort.budget(plain(config.budget), len(workloads)))
+    if earlier is not None:
+        _check_unfinished(earlier, config, options)
+        save_config(earlier, config)  # a later start goes on with the budget given now
+    tags = [config.platform.name, choice("policy")]
+    about = loggers.About(config=plain(config), tags=tags)
+    logger = build(config.logger)(folder=folder, name=folder.name, about=about)
+    interrupts = Interrupts(say)
+    try:
+        with interrupts as asked, _display(config, options.budget) as show:
+            report = partial(_report, logger, show)
+            tuned = tune(workloads, options, folder, tell=say, report=report, interrupted=asked)
+        result = tuned.metrics() | estimated(config, tuned)
+        rows = [{"task": name, **task} for name, task in result["tasks"].items()]
+        loggers.report(logger, result, rows, under="tuned")
+    finally:
+        loggers.close(logger)
+    if interrupts.caught is not None:
+        result["interrupted"] = True
+    save_metrics(folder, result)
+    say(time_table(result["seconds"]))
+    if result["trials"] and interrupts.caught is None:
+        draw([load_run(folder)], folder)
+        _tell_verdicts(tuned)
+    if interrupts.caught is not None:
+        say(f"ended early; python tune.py resume={folder} goes on")
+        if config.network is not None and result["trials"]:
+            say(f"python deploy.py run={folder} builds the network with what is known so far")
+        print_result(result)
+        sys.exit(interrupts.exit_code)
+    if config.network is not None and config.deploy and not config.compile_only:
+        result = deployed(config, folder, result)
+    return result
+
+
+def _label(config: DictConfig, workloads: list[Workload]) -> str:
+    if config.network is not None:
+        return network_label(config)
+    return workloads[0].name if len(workloads) == 1 else f"{len(workloads)}-tasks"
+
+
+def _tell_verdicts(tuned: Tuned) -> None:
+    """What came of every task and where its kernel is.
+
+    Raises:
+        PrunerError: nothing came of any; the numbers are in ``metrics.json``.
+    """
+    for task in tuned.tasks:
+        say(task.verdict())
+        if task.kernel is not None:
+            say(f"  kernel: {task.kernel} (docs/library.md says how to call it)")
+    if all(task.all_failed for task in tuned.tasks):
+        failed = "; ".join(task.verdict() for task in tuned.tasks)
+        raise PrunerError(f"nothing was tuned: {failed}; see {tuned.folder / JOURNAL_FILE}")
+
+
+def _check_unfinished(folder: Path, config: DictConfig, options: TuneOptions) -> None:
+    """A finished run goes on only where it is given more trials, or more time."""
+    done, budget = load_metrics(folder), options.budget
+    if done is None or "seconds" not in done or done.get("interrupted"):
+        return
+    more = "trials" if options.compile_only or done["trials"] >= budget.trials else None
+    if budget.seconds is not None and done["total_seconds"] >= _NEARLY * budget.seconds:
+        more = more or "seconds"
+    if more is not None:
+        library = ""
+        if config.network is not None and not (folder / DEPLOY_FILE).is_file():
+            library = f", or build its network with python deploy.py run={folder}"
+        raise PrunerError(
+            f"resume={folder}: this run is finished ({done['trials']} trials, "
+            f"{done['total_seconds']:.0f} s); give more with budget.{more}={library}"
+        )
+
+
+def plot(config: DictConfig) -> dict[str, Any]:
+    """Draw the curves and the time of earlier runs into a new folder."""
+    runs = [load_run(Path(name)) for name in several(config.plot)]
+    if not runs:
+        raise PrunerError("plot=[]: name at least one run folder")
+    folder = new_run_folder(Path(config.outputs), "tune", config.run_id, "plot")
+    save_config(folder, config)
+    for run in runs:
+        say(f"{run.name}\n{time_table(run.seconds)}")
+    result = {
+        "plots": [str(path) for path in draw(runs, folder)],
+        "runs": {
+            run.name: {"best_latency_s": run.best_s.min(initial=float("inf")), **run.seconds}
+            for run in runs
+        },
+    }
+    save_metrics(folder, result)
+    return result
+
+
+def _display(config: DictConfig, budget: TuneBudget) -> AbstractContextManager[Show]:
+    """How rows of the loop are shown: of a network all together, of operators each."""
+    return nullcontext(partial(_say, budget)) if config.network is None else network_display(budget)
+
+
+def _say(budget: TuneBudget, row: Mapping[str, Any]) -> None:
+    say(
+        f"[{row['trials']}/{budget.trials}] {row['task']}: "
+        f"best {milliseconds(row['best_latency_s'])}"
+        f"  failed {row['failed']}  {row['seconds']:.1f} s"
+    )
+
+
+def _report(logger: Any, show: Show, row: Mapping[str, Any]) -> None:
+    show(row)
+    logger.log_metrics(
+        {k: v for k, v in row.items() if k not in ("task", "trials")}, step=row["trials"]
+    )

@@ -1,0 +1,187 @@
+"""The draft of one task, in whichever process: the best program that the analyzer finds.
+
+Nothing is built or run, except that a GPU's program must compile. Worker processes of
+:mod:`pruner.tune.networks.drafted` call `draft`; what goes in and out can be pickled.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pruner.arrays import Decisions
+from pruner.errors import PrunerError
+from pruner.models.analyzer.analyzer import Analyzer
+from pruner.progress import silent
+from pruner.search.explorer import ExplorerSettings, Memoised, explore
+from pruner.tune.measure.jobs import load_target, ready
+from pruner.tune.phases import Phases
+from pruner.tune.run.database import NEVER_MEASURED_S, record_json
+from pruner.tune.spaces.design import design_spaces
+from pruner.tune.spaces.opening import open_spaces
+from pruner.tune.spaces.union import UnionSpace
+from pruner.tune.tvm_import import load_tvm
+
+__all__ = ["Draft", "DraftJob", "Drafted", "draft", "ready"]
+
+DRAWN, REPLAYED, NONE, VIEW = "drafted", "by chance", "none", "view"
+
+_REPLAYED = 4  # random programs that TVM replays where the engine has no form for the space
+_KEPT, _CHILDREN = 24, 6  # the best so far are changed, into so many each
+_MOVES = 0.01  # a round that makes the estimate less by a smaller share was the last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Depth:
+    """How thoroughly a task is drafted: random programs, then at most so many rounds of changes."""
+
+    sample: int
+    rounds: int
+
+    @staticmethod
+    def of_share(share: float) -> Depth:
+        """For a task that takes about this share of the network's time."""
+        return _DEEP if share >= _SMALL else _SHALLOW
+
+
+_SMALL = 0.005
+_DEEP, _SHALLOW = Depth(sample=384, rounds=6), Depth(sample=96, rounds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What one task was given.
+
+    ``how``: drafted; by chance, where nothing tells its programs apart; none, with the ``reason``;
+    or view, for a reshape, which moves nothing and must not be scheduled.
+    """
+
+    task: str
+    how: str
+    estimate_s: float | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftJob:
+    """A task to draft: ``module`` and ``target`` are the texts of TVM's objects, ``analyzer`` None:
+    it gets its first legal random program. Equal jobs give equal drafts, wherever they are done."""
+
+    task: str
+    module: str
+    target: str
+    analyzer: Analyzer | None
+    depth: Depth
+    seed: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafted:
+    """A draft, and TVM's record of the program as JSON, where there is one."""
+
+    draft: Draft
+    record: Any | None = None
+
+
+def draft(job: DraftJob) -> Drafted:
+    """Draft a task; that nothing was found is an answer."""
+    module, target = load_tvm().tvm.ir.load_json(job.module), load_target(job.target)
+    found, schedule = _drafted(job, module, target)
+    if schedule is None:
+        return Drafted(draft=found)
+    record = record_json(module, schedule, (NEVER_MEASURED_S,), target)
+    return Drafted(draft=found, record=json.loads(json.dumps(record)))
+
+
+def is_view(module: Any) -> bool:
+    """Whether TVM may replace the function by another view of the same memory (a reshape)."""
+    analysis = importlib.import_module("tvm.relax.analysis")
+    return bool(analysis.has_reshape_pattern(module["main"]))
+
+
+def _drafted(job: DraftJob, module: Any, target: Any) -> tuple[Draft, Any | None]:
+    if is_view(module):
+        return Draft(task=job.task, how=VIEW), None
+    rng = np.random.default_rng(job.seed)
+    try:
+        found = open_spaces(
+            design_spaces(module, target),
+            name=job.task,
+            analyzer=job.analyzer,
+            learns=False,
+            phases=Phases(),
+            tell=silent,
+        )
+    except PrunerError as error:
+        return Draft(task=job.task, how=NONE, reason=str(error)), None
+    batched = [space for space in found.spaces if space.can_draft]
+    if not batched or job.analyzer is None:
+        rows = found.sample(_REPLAYED, rng)
+        place, schedule, reason = _first_built(found, rows, target)
+        if place is None:
+            reason = f"TVM builds no random program: {reason}"
+            return Draft(task=job.task, how=NONE, reason=reason), None
+        return Draft(task=job.task, how=REPLAYED), schedule
+    space = UnionSpace(batched, Phases(), job.analyzer)
+    rows, estimates_s = best(space, job.depth, rng)
+    place, schedule, reason = _first_built(space, rows, target)
+    if place is None:
+        reason = f"TVM builds nothing that the draft chose: {reason}"
+        return Draft(task=job.task, how=NONE, reason=reason), None
+    return Draft(task=job.task, how=DRAWN, estimate_s=estimates_s[place]), schedule
+
+
+def best(
+    space: UnionSpace, depth: Depth, rng: np.random.Generator
+) -> tuple[Decisions, list[float]]:
+    """The best drafted programs, the best first, and their estimated seconds.
+
+    No program is scored twice. The best are changed until that no longer pays.
+    """
+    score = Memoised(space, space.draft_score)
+    settings = ExplorerSettings(population=depth.sample, generations=0, keep=_KEPT)
+    found = explore(space, score, settings, rng)
+    for _ in range(depth.rounds):
+        before = found.score[0]
+        changed = space.mutate(np.repeat(found.decisions, _CHILDREN, axis=0), rng)
+        both = np.concatenate([found.decisions, changed])
+        found = explore(space, score, settings, rng, start=both)
+        if found.score[0] - before < -math.log1p(-_MOVES):
+            break
+    return found.decisions, [math.exp(-score) for score in found.score]
+
+
+def _first_built(
+    space: UnionSpace, rows: Decisions, target: Any
+) -> tuple[int | None, Any | None, str]:
+    """Which of `rows` TVM builds first and its schedule; else why the last one is not built."""
+    reason = "its postprocessors refuse them"
+    for place, row in enumerate(rows):
+        (schedule,) = space.instantiate(row[None])
+        if schedule is None:
+            continue
+        error = _build_error(schedule, target)
+        if error is None:
+            return place, schedule, ""
+        reason = error
+    return None, None, reason
+
+
+def _build_error(schedule: Any, target: Any) -> str | None:
+    """Why TVM cannot compile it, None where it can; asked for GPUs only.
+
+    There it fails on some sums over threads that its own rules propose, and one such function would
+    cost the whole network.
+    """
+    if target.kind.name == "llvm":
+        return None
+    try:
+        load_tvm().tvm.compile(schedule.mod, target=target)
+    except Exception as error:  # compilers raise kinds of their own
+        return (str(error).strip().splitlines() or [repr(error)])[-1]
+    return None

@@ -19,11 +19,11 @@ from pruner.tune.measure.machine import make_platform, missing_device
 from pruner.tune.measure.measurer import MeasureSettings, Platform
 from pruner.tune.measure.remote import check_health
 from pruner.tune.measure.targets import CPU_TARGETS, missing_flags
-from pruner.tune.networks.catalog import NetworkOptions
 from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks
 from pruner.tune.networks.lowering import NetworkForm
 from pruner.tune.networks.rewrites.layout import chosen_layout
 from pruner.tune.networks.rewrites.precision import chosen_precision
+from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource
 from pruner.tune.pools.collector import Collected, Collector, PoolPlan, PoolPlatform, hours
 from pruner.tune.pools.settings import PoolSettings

@@ -34,9 +34,9 @@ from pruner.tune.pools.records import (
     write_records,
 )
 from pruner.tune.pools.settings import PoolSettings
-from pruner.tune.run.setup import open_spaces
 from pruner.tune.spaces.batched.space import BatchedSpace
 from pruner.tune.spaces.design import design_spaces
+from pruner.tune.spaces.opening import open_spaces
 from pruner.tune.spaces.text import module_text
 from pruner.tune.spaces.union import UnionSpace
 from pruner.tune.workloads import Workload, arguments

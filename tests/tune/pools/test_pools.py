@@ -114,8 +114,8 @@ def test_programs_have_features_labels_and_draft_scores(pools):
 
 def test_recorded_features_are_those_of_the_live_space(pools):
     from pruner.tune.phases import Phases
-    from pruner.tune.run.setup import open_spaces
     from pruner.tune.spaces.design import design_spaces
+    from pruner.tune.spaces.opening import open_spaces
 
     plan = plan_in(pools[0])
     (place,) = plan.platforms

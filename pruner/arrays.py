@@ -4,6 +4,7 @@ Shapes in the names are checked where tests install jaxtyping's hook (``tests/co
 """
 
 import re
+from functools import cache
 
 import numpy as np
 from jaxtyping import Bool, Float, Int64
@@ -20,6 +21,7 @@ Scores = Float[np.ndarray, " program"]  # higher is better
 Keys = Int64[np.ndarray, " program"]  # equal vectors have equal keys, in every process
 
 
+@cache
 def dtype_bytes(dtype: str) -> int:
     """Bytes of one element of a TVM dtype string; a bool and types below a byte take one."""
     bits = re.search(r"\d+", dtype)

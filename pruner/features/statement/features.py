@@ -21,7 +21,7 @@ from pruner.features.columns import (
 )
 from pruner.features.statement.analysis import StoreAnalysis
 from pruner.features.statement.memory import LoopFrame
-from pruner.features.statement.tensors import column, slog
+from pruner.features.statement.tensors import column, pick, slog
 from pruner.program.nests import BLOCKS, THREADS, Allocation, LoopNests, Mark
 
 _MARKS = (Mark.VECTORIZE, Mark.UNROLL, Mark.PARALLEL)
@@ -131,19 +131,14 @@ def _intensity_curve(table: ColumnValues, analysis: StoreAnalysis) -> None:
     start = present.argmax(0)
     usable = (ops > 0) & present.any(0)
     total = x[-1]
-    for sample in range(CURVE_SAMPLES):
-        at = total * (sample + 1) / CURVE_SAMPLES
-        point = np.maximum((x >= at - 1e-4).argmax(0), start)
-        before = np.maximum(point - 1, 0)
-        x1, x0 = _pick(x, point), _pick(x, before)
-        y1, y0 = _pick(ratio, point), _pick(ratio, before)
-        step = np.where(x1 > x0, x1 - x0, 1.0)
-        value = np.where(point == start, y1, y0 + (y1 - y0) / step * (at - x0))
-        table[f"arith_intensity_curve_{sample}"] = np.where(usable, value, 0.0)
-
-
-def _pick(table: Floats, row: NDArray[np.int64]) -> Floats:
-    return np.take_along_axis(table, row[None], 0)[0]
+    at = total * np.arange(1, CURVE_SAMPLES + 1)[:, None] / CURVE_SAMPLES  # [sample, N]
+    point = np.maximum((x >= at[:, None] - 1e-4).argmax(1), start)
+    before = np.maximum(point - 1, 0)
+    x1, x0 = pick(x, point), pick(x, before)
+    y1, y0 = pick(ratio, point), pick(ratio, before)
+    step = np.where(x1 > x0, x1 - x0, 1.0)
+    value = np.where(point == start, y1, y0 + (y1 - y0) / step * (at - x0))
+    table.set_block("arith_intensity_curve_0", np.where(usable, value, 0.0))
 
 
 def _allocation(table: ColumnValues, analysis: StoreAnalysis, allocation: Allocation) -> None:

@@ -14,7 +14,7 @@ from pruner.features.columns import ACCESS_PLACES
 from pruner.features.statement.accesses import Access
 from pruner.features.statement.reuse import Reuse, compute_reuse
 from pruner.features.statement.stride import Target, touch_stride
-from pruner.features.statement.tensors import column, level_bounds, mentions, slog
+from pruner.features.statement.tensors import column, level_bounds, mentions, pick, slog
 from pruner.features.statement.touches import LoopNumber, TouchTable
 from pruner.program.index.affine import LoopVar
 from pruner.program.nests import Loop
@@ -141,7 +141,7 @@ def _lines_and_stride(access: Access, foot: Footprint, frame: LoopFrame) -> tupl
     stride = np.where(some, np.minimum(stride, _MAX_STRIDE), 0.0)
     innermost = present.argmax(0)
     skipped = (present & (np.arange(levels)[:, None] < nearest)).sum(0)
-    inner_extent = np.take_along_axis(frame.extents[::-1], innermost[None], 0)[0]
+    inner_extent = pick(frame.extents[::-1], innermost)
     # The original multiplies the innermost extent once for every skipped loop.
     ratio = np.where(skipped > 0, inner_extent, 1.0) ** skipped
     share = np.minimum(1.0, stride * access.bytes_per_element / CACHE_LINE_BYTES)
@@ -167,7 +167,7 @@ def access_features(
     if len(frame.rows):
         outermost = frame.present.argmax(0)
         first = table.of(access).first[frame.rows]
-        unique = np.take_along_axis(first, outermost[None], 0)[0] * size
+        unique = pick(first, outermost) * size
         unique = np.where(frame.present.any(0), unique, size)
     else:
         unique = np.full(num, float(size))

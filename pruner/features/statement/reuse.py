@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Floats
 from pruner.features.statement.accesses import Access
+from pruner.features.statement.tensors import pick
 from pruner.features.statement.touches import TouchTable
 
 LOOP, SERIAL, NONE = 0, 1, 2
@@ -41,7 +42,7 @@ def _first(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 def _pick(table: Floats, row: NDArray[np.int64]) -> Floats:
     """``table[row[n], n]`` (the row is clipped to the table)."""
-    return np.take_along_axis(table, np.minimum(row, len(table) - 1)[None], 0)[0]
+    return pick(table, np.minimum(row, len(table) - 1))
 
 
 def _near_bytes(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,10 +11,18 @@ from numpy.typing import ArrayLike, NDArray
 from pruner.arrays import Floats, IntLike
 from pruner.program.index.affine import Affine, LoopVar, Term, any_nonzero, wrap_bounds
 
+Number = TypeVar("Number", np.float64, np.int64)
+
 
 def column(value: ArrayLike, num: int) -> Floats:
-    """``value`` as float64 [N]."""
-    return np.broadcast_to(np.asarray(value, np.float64), (num,))
+    """``value`` as float64 [N], not to change."""
+    values = np.asarray(value, np.float64)
+    return values if values.shape == (num,) else np.full(num, values)
+
+
+def pick(table: NDArray[Number], row: NDArray[np.int64]) -> NDArray[Number]:
+    """``table[row[n], n]`` [N], or [S, N] of rows [S, N]."""
+    return table[row, np.arange(table.shape[1])]
 
 
 def stack(values: Sequence[IntLike], num: int) -> Floats:

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
+from pruner.features.statement.tensors import pick
 from pruner.features.symbols.statement import (
     Moving,
     NestAccess,
@@ -147,7 +148,7 @@ class _CpuRow:
         for depth in range(len(self._own)):
             moving = frozenset(x.var for x in self._own[depth:]) - self._s.write.around
             runs[depth] = _run_and_rows(self._s.write, moving)[0]
-        return np.take_along_axis(runs, self._body[None], 0)[0]
+        return pick(runs, self._body)
 
     def _used_lanes(self) -> PerProgram:
         """Elements per vector operation, of v iterations and w lanes.
@@ -243,10 +244,9 @@ class _CpuRow:
             inside = footprint <= size
             inside[-1] = True
             fits = inside.argmax(axis=0)
-            crossing = np.maximum(fits - 1, 0)[None]
-            moved = np.take_along_axis(footprint, crossing, 0)[0]
-            moved = moved * np.take_along_axis(outside, crossing, 0)[0]
-            out[f"{name}_footprint"] = np.take_along_axis(footprint, fits[None], 0)[0]
+            crossing = np.maximum(fits - 1, 0)
+            moved = pick(footprint, crossing) * pick(outside, crossing)
+            out[f"{name}_footprint"] = pick(footprint, fits)
             out[f"{name}_traffic"] = np.where(fits == 0, 0.0, moved)
         return out
 

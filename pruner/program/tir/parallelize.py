@@ -264,8 +264,11 @@ def _loops_of(loops: list[LoopNode], strides: dict[LoopVar, IntLike]) -> IntLike
     expected: IntLike = 0  # 0: no loop inside moves the access
     open_: Mask | np.bool_ = np.bool_(True)
     for loop in reversed(loops):
-        stride = strides.get(loop.var, 0)
-        exists, moves = ~np.asarray(loop.absent), np.not_equal(stride, 0)
+        stride, exists = strides.get(loop.var, 0), ~np.asarray(loop.absent)
+        if isinstance(stride, int) and stride == 0:
+            number = number + (open_ & exists) * 1
+            continue
+        moves = np.not_equal(stride, 0)
         unmoved = np.equal(expected, 0)
         begins = unmoved & (np.equal(stride, 1) | np.equal(number, 0))
         fits = begins | (~unmoved & np.equal(stride, expected))

@@ -16,6 +16,7 @@ from pruner.cli.shared.output import say
 from pruner.cli.shared.progress import track
 from pruner.cli.shared.records import record_root
 from pruner.cli.shared.runs import new_run_folder, resumed_config, save_config
+from pruner.cli.shared.sweep import sweep_name
 from pruner.cli.shared.training import recipe_of, watching
 from pruner.data.splits import Split
 from pruner.errors import PrunerError
@@ -180,19 +181,17 @@ def _report(config: DictConfig, folder: Path, cells: Sequence[Any]) -> dict[str,
 def _log(config: DictConfig, folder: Path, result: Mapping[str, Any]) -> None:
     """Tell the logger what every method reached; the source's training has told its own."""
     tags = [config.source, config.target]
-    about = loggers.About(config=plain(config), tags=tags)
-    logger = build(config.logger)(folder=folder, name=folder.name, about=about)
+    about = loggers.About(config=plain(config), group=sweep_name(), tags=tags)
     numbers = {
         f"{name}/{unit}": found[unit]["mean"]
         for name, found in result["methods"].items()
         for unit in ("area", "final", "trials_to_target", "seconds_to_target")
     }
-    try:
-        logger.log_metrics(numbers, step=config.budget.trials)
-        logger.save()
-        loggers.report(logger, numbers, read_table(Path(result["results"])), under="adapted")
-    finally:
-        loggers.close(logger)
+    rows = read_table(Path(result["results"]))
+    loggers.tell_result(
+        build(config.logger), folder, about, numbers, rows, under="adapted",
+        step=config.budget.trials,
+    )  # fmt: skip
 
 
 def _check(config: DictConfig, known: Methods) -> None:

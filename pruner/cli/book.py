@@ -7,7 +7,9 @@ from typing import Any
 from omegaconf import DictConfig
 
 from pruner.cli.report import experiments_folder
+from pruner.cli.shared import loggers
 from pruner.cli.shared.door import run_door
+from pruner.cli.shared.options import build, plain
 from pruner.cli.shared.output import say
 from pruner.cli.shared.records import record_root
 from pruner.cli.shared.runs import new_run_folder, resumed_config, save_config
@@ -15,7 +17,7 @@ from pruner.errors import PrunerError
 from pruner.files import save_metrics
 from pruner.places import sources_folder
 from pruner.study.book.items import load_items
-from pruner.study.book.page import HTML, build_page, write_page
+from pruner.study.book.page import HTML, Page, build_page, write_page
 from pruner.study.book.remake import chosen, publish, remake
 
 COMMITTED = ("full", "alone")  # presets whose results the committed page shows
@@ -48,7 +50,8 @@ def book(config: DictConfig) -> dict[str, Any]:
         write_page(build_page(load_items(experiments)), experiments)
     ranges = " and ".join(COMMITTED)
     note = f"Preset {config.preset}; the expected ranges are those of the presets {ranges}."
-    write_page(build_page(items, note, folder), folder)
+    page = build_page(items, note, folder)
+    write_page(page, folder)
     result = {
         "run_dir": str(folder),
         "html": str(folder / HTML),
@@ -58,7 +61,20 @@ def book(config: DictConfig) -> dict[str, Any]:
     if failed:
         raise PrunerError(f"failed: {', '.join(failed)}; logs are in {folder}; resume={folder}")
     save_metrics(folder, result)
+    _log(config, folder, page)
     return result
+
+
+def _log(config: DictConfig, folder: Path, page: Page) -> None:
+    """Tell the logger every key number, with what it stands beside."""
+    rows = [
+        {"item": item.name, "number": one.number.name, "ours": one.value, "chance": one.chance,
+         "paper": one.number.paper, "inside": one.inside}
+        for item, one in page.numbers
+    ]  # fmt: skip
+    numbers = {f"{row['item']}/{row['number']}": row["ours"] for row in rows}
+    about = loggers.About(config=plain(config), tags=[config.preset])
+    loggers.tell_result(build(config.logger), folder, about, numbers, rows, under="book")
 
 
 def main() -> None:

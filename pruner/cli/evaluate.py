@@ -1,6 +1,7 @@
 """``python evaluate.py``: judge a ranking on measured records, a random ranker beside it."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
+from pruner.cli.shared import loggers
 from pruner.cli.shared.dataset import load_dataset
 from pruner.cli.shared.door import run_door
 from pruner.cli.shared.options import build, own_models, plain
@@ -17,6 +19,7 @@ from pruner.cli.shared.output import say, show_tasks
 from pruner.cli.shared.progress import track
 from pruner.cli.shared.records import record_root, required_platforms
 from pruner.cli.shared.runs import new_run_folder, save_config
+from pruner.cli.shared.sweep import sweep_name
 from pruner.data.root import RecordRoot
 from pruner.errors import DataError, PrunerError
 from pruner.files import save_metrics, write_table
@@ -59,9 +62,21 @@ def evaluate(config: DictConfig) -> dict[str, Any]:
         "seconds": round(time.perf_counter() - start, 2),
     }
     save_metrics(folder, result)
+    _log(config, folder, platforms, judged)
     _show(result)
     show_tasks(folder / TASKS_FILE)
     return result
+
+
+def _log(config: DictConfig, folder: Path, platforms: Sequence[str], judged: Report) -> None:
+    """Tell the logger how good the ranking is, chance beside it, and every task."""
+    model = config.checkpoint or config.model._target_.rpartition(".")[2]
+    about = loggers.About(
+        config=plain(config), group=sweep_name(), tags=[*platforms, Path(model).name]
+    )
+    numbers = {**judged.metrics, **judged.metrics["best_k"]}
+    numbers |= {f"random_{name}": value for name, value in judged.metrics["random"].items()}
+    loggers.tell_result(build(config.logger), folder, about, numbers, judged.rows, under="judged")
 
 
 def _learned(

@@ -17,9 +17,10 @@ import torch
 from hydra import compose
 from omegaconf import DictConfig, OmegaConf
 
+from pruner.cli.shared import loggers
 from pruner.cli.shared.dataset import load_dataset
 from pruner.cli.shared.door import run_door
-from pruner.cli.shared.options import check_options, plain
+from pruner.cli.shared.options import build, check_options, plain
 from pruner.cli.shared.output import say
 from pruner.cli.shared.records import chosen_platforms, record_root
 from pruner.cli.shared.runs import new_run_folder, resumed_config, save_config
@@ -78,14 +79,20 @@ def results_table(config: DictConfig) -> dict[str, Any]:
     text = markdown(rows)
     (out / "results.md").write_text(text, encoding="utf-8")
     say(text)
+    mean = {"/".join(key): means(found) for key, found in grouped(rows).items()}
     result = {
         "run_dir": str(folder),
         "results": str(out / "results.csv"),
         "rows": len(rows),
-        "mean": {"/".join(key): means(found) for key, found in grouped(rows).items()},
+        "mean": mean,
         "seconds": round(time.perf_counter() - start, 1),
     }
     save_metrics(folder, result)
+    about = loggers.About(config=plain(config), group=folder.name, tags=list(config.platforms))
+    numbers = {
+        f"{name}/{metric}": value for name, found in mean.items() for metric, value in found.items()
+    }
+    loggers.tell_result(build(config.logger), folder, about, numbers, rows, under="table")
     return result
 
 
@@ -160,6 +167,7 @@ def _options_of(config: DictConfig, cell: TableCell) -> DictConfig:
     choices = [f"platform={cell.platform}", f"train_share={cell.share}", *variant]
     options = compose("train", overrides=[*choices, *config.overrides])
     check_options(options)
+    options.logger = config.logger
     return options
 
 

@@ -1,7 +1,7 @@
 """Where the curves and results of a run go: CSV files, TensorBoard or Weights & Biases."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from netrc import NetrcParseError, netrc
 from pathlib import Path
@@ -120,6 +120,34 @@ def report(
         artifact = wandb.Artifact(f"checkpoint-{run.id}", type="model", metadata=numbers)
         artifact.add_file(str(checkpoint.resolve()), policy="immutable", skip_cache=True)
         run.log_artifact(artifact)
+
+
+def tell_result(
+    make: Callable[..., Logger],
+    folder: Path,
+    about: About,
+    numbers: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    under: str,
+    step: int = 0,
+) -> None:
+    """Tell a logger of a run that has a result and no course: its numbers, and a table of rows.
+
+    W&B's history has the numbers by their names, its summary as ``<under>/<name>``.
+    """
+    logger = make(folder=folder, name=folder.name, about=about)
+    finite = {
+        name: float(value)
+        for name, value in numbers.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+    try:
+        logger.log_metrics(finite, step=step)
+        logger.save()
+        report(logger, finite, rows, under=under)
+    finally:
+        close(logger)
 
 
 def close(logger: Logger) -> None:

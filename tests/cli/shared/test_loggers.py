@@ -1,6 +1,7 @@
 """An offline W&B run, read back from its file, has all that the run folder has."""
 
 import json
+from itertools import product
 
 import pytest
 import yaml
@@ -9,16 +10,20 @@ from hydra.core.global_hydra import GlobalHydra
 
 pytest.importorskip("wandb")
 
+from pruner.cli.shared.options import build, check_options
 from tests.cli.wandb_file import contents
 
 SMALL = ("trainer.max_epochs=2", "batches.programs=8", "num_threads=1", "trainer.accelerator=cpu")
 
 
-@pytest.fixture
-def logged(command, toy_root, tmp_path, monkeypatch):
+@pytest.fixture(autouse=True)
+def _wandb_stays_here(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "cache"))
 
+
+@pytest.fixture
+def logged(command, toy_root, tmp_path):
     def run(*arguments):
         code, result, err = command(
             "train", f"data.root={toy_root}", "platform=v100", "logger=wandb", *SMALL, *arguments
@@ -58,6 +63,65 @@ def test_trees_are_logged_too_and_parts_are_a_group(logged):
     assert {run["run"].run_group for _, run in runs} == {"mine"}
     logged_mean = sum(run["summary"]["test/top1"] for _, run in runs) / 2
     assert logged_mean == pytest.approx(result["top1"])
+
+
+def rows_of(path, run, name):
+    """The table that a run logged."""
+    file = next(row[f"{name}/path"] for row in run["history"] if f"{name}/path" in row)
+    return json.loads((path.parent / "files" / file).read_text())
+
+
+def only_run(folder):
+    [path] = folder.glob("**/*.wandb")
+    return path, contents(path)
+
+
+def test_an_evaluation_is_a_run_with_chance_beside_it(command, toy_root, tmp_path):
+    code, result, err = command(
+        "evaluate", f"data.root={toy_root}", "platform=v100", "model=random", "logger=wandb"
+    )
+    assert code == 0, err
+    path, run = only_run(tmp_path / result["run_dir"])
+    assert run["summary"]["judged/top1"] == result["top1"]
+    assert run["summary"]["judged/random_top1"] == result["random"]["top1"]
+    assert run["summary"]["judged/best1_at_512"] == result["best_k"]["best1_at_512"]
+    assert list(run["run"].tags) == ["v100", "RandomRanker"]
+    assert len(rows_of(path, run, "judged/tasks")["data"]) == result["num_tasks"]
+
+
+def test_a_table_is_a_run_and_so_are_its_fits(command, toy_root, tmp_path):
+    code, result, err = command(
+        "results_table", f"data.root={toy_root}", "platforms=[v100]", "models=[tensetmlp,random]",
+        "seeds=[0]", "overrides=['trainer.max_epochs=1']", "logger=wandb", "run_id=mine",
+    )  # fmt: skip
+    assert code == 0, err
+    runs = {}
+    for path in (tmp_path / result["run_dir"]).glob("**/*.wandb"):
+        run = contents(path)
+        runs[run["run"].display_name] = (path, run)
+    path, run = runs.pop("mine")
+    assert run["summary"]["table/v100/random/top1"] == result["mean"]["v100/random"]["top1"]
+    assert len(rows_of(path, run, "table/tasks")["data"]) == 2
+    [(_, fit)] = runs.values()
+    assert fit["summary"]["test/top1"] == pytest.approx(result["mean"]["v100/tensetmlp"]["top1"])
+    assert fit["run"].run_group == run["run"].run_group == "mine"
+
+
+SWEEPS = ["losses", "dataflow", "statement", "penalties"]
+
+
+@pytest.mark.parametrize("name", [f"ablation_{name}" for name in SWEEPS])
+def test_every_cell_of_a_committed_sweep_composes(repository, name):
+    command = "evaluate" if name == "ablation_penalties" else "train"
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(repository / "conf"), version_base="1.3"):
+        whole = compose(command, [f"experiment={name}"], return_hydra_config=True)
+        choices = whole.hydra.sweeper.params
+        for words in product(*(f"{given}".split(",") for given in choices.values())):
+            cell = [f"{option}={word}" for option, word in zip(choices, words, strict=True)]
+            config = compose(command, [f"experiment={name}", *cell])
+            check_options(config)
+            build(config.model)
 
 
 def test_the_example_of_a_wandb_sweep_names_options_of_train(repository):

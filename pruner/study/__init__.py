@@ -6,6 +6,8 @@
 * `tuning`: pictures of tuning runs
 * `network`: the report of a tuned network, tables of many
 * `adaptation`: methods compared
+* `leaderboard`: submissions to a frozen benchmark, checked and ranked
+* `contest`: rounds, drafts and models compared, each as one whole
 * `book`: the results book
 * `plots`: what pictures share
 * `workers`: jobs in forked processes

@@ -161,17 +161,12 @@ def prepare(
     if given:
         dataflow = given.info.dataflow  # type: ignore[assignment]
     reader = ProgramReader(root, dataflow=dataflow, cache=cache)
-    ours, theirs = (_read(reader, name, progress) for name in (source, target))
+    ours, theirs = (read_programs(reader, name, progress) for name in (source, target))
     seen = seen_workloads(given.info, root, {**ours, **theirs}, progress) if given else frozenset()
-    usable = {
-        key: float(np.median(task.latency_s) / task.latency_s.min())
-        for key, task in theirs.items()
-        if len(task.latency_s) >= budget.least and key.identity not in seen
-    }
-    chosen = choose_tasks(usable, budget)
+    chosen = choose_tasks(spreads_of(theirs, budget, seen), budget)
     programs = ProgramStore.build(ours.values())
-    start = given or train(programs, _split(programs, chosen, seed))
-    pools = _pools(root, target, [theirs[key] for key in chosen.tuned], analyzer)
+    start = given or train(programs, source_split(programs, chosen, seed))
+    pools = pools_of(root, target, [theirs[key] for key in chosen.tuned], analyzer)
     progress.tell(_summary(target, chosen, start.info))
     return Bench(
         pools=pools,
@@ -184,7 +179,22 @@ def prepare(
     )
 
 
-def _read(reader: ProgramReader, platform: str, progress: Progress) -> dict[TaskKey, TaskPrograms]:
+def spreads_of(
+    tasks: Mapping[TaskKey, TaskPrograms], budget: Budget, seen: frozenset[str] = frozenset()
+) -> dict[TaskKey, float]:
+    """Median latency / best of the tasks with enough programs whose work is not in `seen`."""
+    return {
+        key: float(np.median(task.latency_s) / task.latency_s.min())
+        for key, task in tasks.items()
+        if len(task.latency_s) >= budget.least and key.identity not in seen
+    }
+
+
+def read_programs(
+    reader: ProgramReader, platform: str, progress: Progress
+) -> dict[TaskKey, TaskPrograms]:
+    """The featurised programs of a platform by task."""
+
     def watch(files: Iterable[FilePrograms], num: int) -> Iterable[FilePrograms]:
         return progress.track(files, f"reading {platform}", num)
 
@@ -192,7 +202,7 @@ def _read(reader: ProgramReader, platform: str, progress: Progress) -> dict[Task
         return {task.key: task for task in reader.tasks([platform], quarantine, watch)}
 
 
-def _pools(
+def pools_of(
     root: RecordRoot, target: str, tasks: Sequence[TaskPrograms], analyzer: Analyzer
 ) -> list[RecordedPool]:
     """Pools of tasks whose features are known; their records are read for schedules and costs."""
@@ -236,7 +246,7 @@ def seen_workloads(
     return info.identities | {key.identity for key in keys if info.has_seen(key)}
 
 
-def _split(store: ProgramStore, chosen: Chosen, seed: int) -> Split:
+def source_split(store: ProgramStore, chosen: Chosen, seed: int) -> Split:
     """Training and validation tasks of the source model; test: the workloads it must not see."""
     known = [key for key in store.keys if key.identity not in chosen.unseen]
     judges = [key for key in store.keys if key.identity in chosen.unseen]

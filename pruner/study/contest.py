@@ -1,0 +1,159 @@
+"""Ways to tune against each other on recorded pools: each with its rounds, its draft, its model.
+
+Tasks of one platform take turns, a batch each, by a simulated clock
+(:func:`pruner.search.offline.tuning.tune`). Every (contestant, seed) is a cell with a file, so an
+interrupted contest goes on.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pruner.data.root import RecordRoot
+from pruner.data.tasks import TaskKey
+from pruner.files import write_json
+from pruner.models.adaptation.base import Adaptation
+from pruner.models.analyzer.analyzer import AnyForm, load_analyzer
+from pruner.models.programs.dataset import ProgramReader
+from pruner.models.programs.reading import Dataflow
+from pruner.models.programs.store import ProgramStore, TaskPrograms
+from pruner.progress import Progress
+from pruner.search.offline.comparison import Cell, Comparison
+from pruner.search.offline.recorded import RecordedPool
+from pruner.search.offline.tuning import affordable, tune
+from pruner.search.policy import RoundSettings
+from pruner.study.adaptation.bench import (
+    Budget,
+    Chosen,
+    choose_tasks,
+    pools_of,
+    read_programs,
+    spreads_of,
+)
+from pruner.study.adaptation.cells import Cells
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contestant:
+    """One way to tune.
+
+    ``settings``: its rounds, drafted for by the analyzer's `form` where they draft; ``model`` makes
+    what learns, with a seed (None: programs are drawn at random); ``dataflow``: the rows of the
+    pattern that the model reads.
+    """
+
+    settings: RoundSettings = field(default_factory=RoundSettings)
+    form: AnyForm = "hardware"
+    dataflow: Dataflow = "paper"
+    model: Callable[[int], Adaptation] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    """The tasks of one platform that a contest is about, as every contestant reads them.
+
+    `conf` describes the devices, `cache` keeps features that were computed before.
+    """
+
+    root: RecordRoot
+    platform: str
+    budget: Budget
+    conf: Path
+    cache: Path | None = None
+    progress: Progress = field(default_factory=Progress)
+    _read: dict[Dataflow, Mapping[TaskKey, TaskPrograms]] = field(default_factory=dict)
+    _pools: dict[tuple[AnyForm, Dataflow], Sequence[RecordedPool]] = field(default_factory=dict)
+
+    @cached_property
+    def chosen(self) -> Chosen:
+        """Tasks by use: tuned, kept to judge, to draw labels from."""
+        return choose_tasks(spreads_of(self.programs("paper"), self.budget), self.budget)
+
+    def programs(self, dataflow: Dataflow) -> Mapping[TaskKey, TaskPrograms]:
+        """All programs of the platform by task."""
+        if dataflow not in self._read:
+            reader = ProgramReader(self.root, dataflow=dataflow, cache=self.cache)
+            self._read[dataflow] = read_programs(reader, self.platform, self.progress)
+        return self._read[dataflow]
+
+    def labelled(self, dataflow: Dataflow) -> ProgramStore:
+        """Programs of the tasks that labels are drawn from."""
+        programs = self.programs(dataflow)
+        return ProgramStore.build(programs[key] for key in self.chosen.labelled)
+
+    def pools(self, form: AnyForm, dataflow: Dataflow) -> Sequence[RecordedPool]:
+        """The tuned tasks as pools."""
+        if (form, dataflow) not in self._pools:
+            programs = self.programs(dataflow)
+            tuned = [programs[key] for key in self.chosen.tuned]
+            analyzer = load_analyzer(self.conf, self.platform, form=form)
+            self._pools[form, dataflow] = pools_of(self.root, self.platform, tuned, analyzer)
+        return self._pools[form, dataflow]
+
+
+def run_contest(
+    contestants: Mapping[str, Contestant], ground: Ground, folder: Path, *, seeds: Sequence[int]
+) -> list[Cell]:
+    """Run the cells that `folder` has no result of; all of them."""
+    cells = Cells(folder=folder)
+    wanted = [(name, seed) for seed in seeds for name in contestants]
+    missing = cells.missing(wanted)
+    (folder / "cells").mkdir(parents=True, exist_ok=True)
+    for name, seed in ground.progress.track(missing, f"tuning {ground.platform}", len(missing)):
+        one = contestants[name]
+        pools = ground.pools(one.form, one.dataflow)
+        curve = tune(
+            pools,
+            None if one.model is None else one.model(seed),
+            one.settings,
+            trials=affordable(pools, ground.budget.trials),
+            batch=ground.budget.batch,
+            seed=seed,
+        )
+        write_json(cells.path((name, seed)), Cell(method=name, seed=seed, curve=curve).to_json())
+    return [cells.load(one) for one in wanted]
+
+
+def contest_rows(
+    cells: Sequence[Cell], baseline: str, **known: Any
+) -> list[dict[str, str | int | float]]:
+    """A row a cell: how it compares with the baseline of the same seed, `known` in front.
+
+    ``cost_share``: its seconds over the baseline's at equal trials; ``speedup``: the baseline's
+    seconds over its own to the baseline's final latency, 0 where it never gets there.
+    """
+    comparison = Comparison(cells, baseline)
+    whole_s = {cell.seed: float(cell.curve.elapsed_s[-1]) for cell in comparison.cells(baseline)}
+    rows = []
+    for cell in cells:
+        trials, seconds = comparison.reach(cell, "trials"), comparison.reach(cell, "seconds")
+        total_s = float(cell.curve.elapsed_s[-1])
+        rows.append({
+            **known,
+            "method": cell.method,
+            "seed": cell.seed,
+            "area": cell.curve.area,
+            "final_relative_latency": cell.curve.final,
+            "reached": int(trials.reached),
+            "trials_to_baseline": trials.at,
+            "seconds_to_baseline": seconds.at,
+            "total_s": total_s,
+            "cost_share": total_s / whole_s[cell.seed],
+            "speedup": whole_s[cell.seed] / seconds.at if seconds.reached else 0.0,
+        })  # fmt: skip
+    return rows
+
+
+def curve_rows(cells: Sequence[Cell], every: int, **known: Any) -> list[dict[str, Any]]:
+    """The curves at every so many trials."""
+    return [
+        {**known, "method": cell.method, "seed": cell.seed, "trials": int(trials),
+         "relative_latency": round(float(value), 5), "elapsed_s": round(float(at), 2)}
+        for cell in cells
+        for trials, value, at in zip(
+            cell.curve.trials, cell.curve.relative_latency, cell.curve.elapsed_s, strict=True
+        )
+        if trials % every == 0
+    ]  # fmt: skip

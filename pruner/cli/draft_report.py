@@ -23,6 +23,7 @@ def draft_report(config: DictConfig) -> dict[str, Any]:
     table = DraftTable(
         calibrate=config.calibrate,
         official=config.official,
+        terms=config.terms,
         min_programs=config.min_programs,
         origin=config.origin,
         repeats=config.repeats,

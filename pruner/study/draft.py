@@ -13,9 +13,9 @@ from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.data.tasks import Duplicates, TaskRecords
 from pruner.errors import PrunerError, UnsupportedProgram
-from pruner.models.analyzer.analyzer import Analyzer, Form, load_analyzer
+from pruner.models.analyzer.analyzer import Form, SymbolAnalyzer, load_analyzer
 from pruner.models.analyzer.calibrate import Fit, calibrate
-from pruner.models.analyzer.choice import AnalyzerChoice
+from pruner.models.analyzer.choice import AnalyzerChoice, terms
 from pruner.models.analyzer.constants import save_constants
 from pruner.models.analyzer.quality import (
     TaskSymbols,
@@ -27,6 +27,7 @@ from pruner.models.analyzer.quality import (
     score_task,
     task_symbols,
 )
+from pruner.models.analyzer.switches import GROUPS
 from pruner.models.judging.metrics import ScoredTask
 from pruner.program.device import Device, GpuDevice
 from pruner.program.replay import Definitions, definitions_of
@@ -72,7 +73,9 @@ class Pools:
         self.failures[reason] += num
         self.progress.tell(f"{records.file} left out ({num} programs): {detail}")
 
-    def symbols(self, read: Iterator[TaskRecords], analyzer: Analyzer) -> Iterator[TaskSymbols]:
+    def symbols(
+        self, read: Iterator[TaskRecords], analyzer: SymbolAnalyzer
+    ) -> Iterator[TaskSymbols]:
         """Symbols of every task; unknown operators are counted and told."""
         for records in read:
             try:
@@ -120,11 +123,11 @@ def judge_draft(
             )
             scorer = choice.scorer(conf, device)
             if not choice.calibrate:
-                if choice.form == "hardware" and isinstance(scorer, Analyzer):
+                if choice.form == "hardware" and isinstance(scorer, SymbolAnalyzer):
                     rates[device.name] = scorer.constants.origin
                 scored += _scores(pools, read, scorer)
                 continue
-            assert isinstance(scorer, Analyzer), scorer  # AnalyzerChoice lets no other form through
+            assert isinstance(scorer, SymbolAnalyzer), scorer  # no other form is calibrated
             fitted = _calibrated(list(pools.symbols(read, scorer)), choice, scorer, folder)
             scored += fitted.tasks
             fits[device.name] = fitted.report
@@ -160,7 +163,7 @@ def _scores(pools: Pools, read: Iterator[TaskRecords], scorer: Any) -> list[Scor
 
 
 def _calibrated(
-    tasks: Sequence[TaskSymbols], choice: AnalyzerChoice, analyzer: Analyzer, folder: Path
+    tasks: Sequence[TaskSymbols], choice: AnalyzerChoice, analyzer: SymbolAnalyzer, folder: Path
 ) -> Judged:
     """Every task is scored with rates fitted to the other half; rates of all tasks are saved."""
     rng = np.random.default_rng(choice.seed)
@@ -191,13 +194,15 @@ class DraftTable:
     """What a table of the draft's forms is made of.
 
     ``calibrate``: measured programs a half of the tasks (0: no calibrated form); ``official``: also
-    the released form, which needs the general engine (minutes); ``min_programs``: what a large
+    the released form, which needs the general engine (minutes); ``terms``: also the forms without
+    each of their terms alone, not only without a group; ``min_programs``: what a large
     pool has; ``origin``: only programs found in that way, where the records tell; ``repeats``: a
     program's latency is the mean or the fastest of its timings (for busy machines).
     """
 
     calibrate: int = 200
     official: bool = False
+    terms: bool = False
     min_programs: int = 200
     origin: str | None = None
     repeats: Literal["mean", "fastest"] = "mean"
@@ -265,9 +270,10 @@ def _forms(
         scored["official"] = _scores(pools, iter(read), released)
     scored |= {form: [score_task(t, replace(hardware, form=form)) for t in tasks] for form in forms}
     scored["oracle"] = [_oracle(t.name, t.latency_s) for t in tasks]
-    for group, name in (("c", "compute"), ("m", "memory")):
-        for form in forms:
-            ablated = replace(hardware, form=form, without=group)
+    for form in forms:
+        own = terms(form, type(hardware.device)).names() if table.terms else ()
+        for term, name in (*GROUPS.items(), *zip(own, own, strict=True)):
+            ablated = replace(hardware, form=form, without=term)
             scored[f"{form}_without_{name}"] = [score_task(t, ablated) for t in tasks]
     if table.calibrate:
         rng = np.random.default_rng(table.seed)

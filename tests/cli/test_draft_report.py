@@ -7,6 +7,7 @@ import pytest
 
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
+from pruner.models.analyzer.cpu import CpuSwitches
 from tests.places import DATASETS
 
 BUNDLED = DATASETS / "bundled"
@@ -43,6 +44,19 @@ def test_cpu_pools_get_rows_for_every_form(command, root, tmp_path):
     random = sum(x.min() for x in latency_s) / sum(x.mean() for x in latency_s)
     assert float(rows["cpu-sse4", "oracle"]["random_at_2pct"]) == pytest.approx(random, abs=1e-5)
     assert float(rows["cpu-sse4", "oracle"]["best1_at_2pct"]) == 1.0
+
+
+def test_every_term_is_left_out_alone(command, root, tmp_path):
+    out = tmp_path / "table" / "results.csv"
+    code, result, err = command(
+        "draft_report", f"data.root={root}", "data.platform=cpu-sse4", "calibrate=0", f"out={out}",
+        "terms=true",
+    )  # fmt: skip
+    assert code == 0, err
+    with out.open(encoding="utf-8") as file:
+        forms = [row["form"] for row in csv.DictReader(file)]
+    assert result["rows"] == len(forms) == 4 + len(CpuSwitches.names())
+    assert {f"hardware_without_{name}" for name in CpuSwitches.names()} < set(forms)
 
 
 def test_unknown_platforms_and_missing_marks_are_one_line(command, root):

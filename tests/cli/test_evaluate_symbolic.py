@@ -71,7 +71,11 @@ def direct(root, **options):
     return tasks
 
 
-@pytest.mark.parametrize("options", [{}, {"form": "paper"}, {"without": "m"}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"form": "paper"}, {"without": "m"}, {"without": "spill_m"}, {"form": "official"},
+     {"form": "paper", "without": "wave_c"}, {"form": "official", "without": "registers"}],
+)  # fmt: skip
 def test_the_draft_is_judged_like_a_checkpoint(command, measured_root, options):
     arguments = [f"model.{name}={value}" for name, value in options.items()]
     code, result, err = command(
@@ -89,6 +93,29 @@ def test_the_draft_is_judged_like_a_checkpoint(command, measured_root, options):
     assert Path(result["run_dir"], "metrics.json").is_file()
     everywhere = command("evaluate", "model=symbolic", f"data.root={measured_root}", *arguments)[1]
     assert everywhere["top1"] == result["top1"]  # the record folder names the device
+
+
+@pytest.mark.parametrize(
+    ("experiment", "form"),
+    [("paper_draft", "paper"), ("paper_draft_release", "official"), ("ours_draft", "hardware")],
+)
+def test_the_twins_of_the_draft_run(command, measured_root, experiment, form):
+    code, result, err = command(
+        "evaluate", f"experiment={experiment}", "platform=v100", f"data.root={measured_root}"
+    )
+    assert code == 0, err
+    tasks = direct(measured_root, form=form)
+    assert result["top1"] == pytest.approx(metrics.top_k(tasks, 1))
+    assert result["pairwise_accuracy"] == pytest.approx(metrics.pairwise_accuracy(tasks))
+
+
+def test_a_term_of_another_form_is_refused_with_the_known_ones(command, measured_root):
+    common = ["evaluate", "platform=v100", f"data.root={measured_root}"]
+    for experiment, known in (("paper_draft", "shared_m"), ("paper_draft_release", "wave")):
+        code, _, err = command(*common, f"experiment={experiment}", "model.without=spill_m")
+        assert code == 2
+        assert "model.without=spill_m is unknown" in err
+        assert known in err
 
 
 def test_the_released_form_and_constants_of_the_command_line(command, measured_root):

@@ -1,8 +1,11 @@
 """Faithful presets: each item of the paper or its release that a twin has, and that it runs.
 
-The right-hand sides are docs/paper.md's (sections 4.2 to 4.6 and 5), written out here.
+The right-hand sides are docs/paper.md's (sections 2 to 6), written out here.
 """
 
+import math
+
+import numpy as np
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
@@ -14,18 +17,26 @@ from pruner.cli.shared.training import recipe_of
 from pruner.features.columns import DATAFLOW_COLUMNS
 from pruner.features.dataflow import NUM_ROWS
 from pruner.models.adaptation.base import Setting
+from pruner.models.analyzer.official import OfficialSwitches
+from pruner.models.analyzer.paper import PaperSwitches
 from pruner.models.checkpoint.checkpoint import load_checkpoint
 from pruner.models.networks.pacm import PaCM
 from pruner.models.programs.batch import NUM_STATEMENT_COLUMNS
 from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker
 from pruner.models.training.fit import TRAINER
+from pruner.program.device import load_device
+from pruner.search.policy import Measurements
 from pruner.study.adaptation.bench import Budget
+from tests.features.matmul_skeleton import matmul_dag, matmul_steps
 from tests.places import CONF
+from tests.search.tile_space import TileScore, TileSpace
 
 TWINS = {
     "train": ["paper_training", "paper_training_release", "paper_finetuning", "ours_training"],
     "adapt": ["paper_adaptation", "ours_adaptation"],
+    "evaluate": ["paper_draft", "paper_draft_release", "ours_draft"],
+    "tune": ["paper_tuning", "paper_tuning_release", "ours_tuning"],
 }
 
 
@@ -200,6 +211,194 @@ def test_our_adaptation_twin_is_the_default_but_for_its_methods():
         default = plain(compose("adapt", ["source=a", "target=b"]))
     assert default.pop("method") == "moa"
     assert default == ours
+
+
+PENALTIES = {  # 2.3: two groups, three levels each (P_l1,c has whole warps and schedulers in one)
+    "c": {"reuse_c", "warp_c", "wave_c"},  # P_l0,c, P_l1,c, P_l2,c
+    "m": {"registers_m", "shared_m", "transaction_m"},  # P_l0,m, P_l1,m, P_l2,m
+}
+
+
+def test_the_draft_twins_are_the_published_forms():
+    """2.3: six penalties, all on; 2.5: wave, warp, registers, reuse and memory, all on."""
+    paper = build(composed("evaluate", "paper_draft").model)
+    assert (paper.form, paper.without, paper.calibrate) == ("paper", None, 0)
+    on = PaperSwitches.without(paper.without)
+    assert {name for name in on.names() if getattr(on, name)} == PENALTIES["c"] | PENALTIES["m"]
+    for group, names in PENALTIES.items():
+        assert set(PaperSwitches.group(group)) == names
+    release = build(composed("evaluate", "paper_draft_release").model)
+    assert (release.form, release.without) == ("official", None)
+    assert set(OfficialSwitches.names()) == {"wave", "warp", "registers", "reuse", "memory"}
+    ours = build(composed("evaluate", "ours_draft").model)
+    assert ours.form == composed("tune", "ours_tuning").draft.form == "hardware"
+
+
+@pytest.mark.parametrize(
+    ("experiment", "expected_s"),
+    [
+        # 2.6, E1 with 2.3's penalties: t_c, A in runs of 8 of 32 elements, B and the result whole
+        ("paper_draft", 3.49353e-6 + (65536 * 4 / 0.25 + 65536 * 4 + 16384 * 4) / 1.555e12),
+        ("paper_draft_release", 3.58184e-6),  # 2.6: E1 of the code
+    ],
+)
+def test_the_draft_twins_give_the_worked_example(experiment, expected_s):
+    choice = build(composed("evaluate", experiment).model)
+    device = load_device(CONF / "platform" / "a100_40.yaml")
+    steps = matmul_steps(128, 128, 128, (1, 8, 2, 2), (1, 8, 2, 2), (4, 2))
+    score = choice.scorer(CONF, device).score_steps(matmul_dag(128, 128, 128), [steps])
+    unit = {"paper": 1.0, "official": 1e-3}[choice.form]  # the release counts milliseconds
+    assert unit * math.exp(-score[0]) == pytest.approx(expected_s, rel=1e-5)
+
+
+def rounds_of(config):
+    """Section 3: sizes of a round."""
+    settings = build(config.policy)
+    return {
+        "drafted": settings.draft.keep,
+        "population": settings.draft.population,
+        "generations": settings.draft.generations,
+        "every": settings.redraft_period,
+        "mutation": settings.draft.mutation_probability,
+        "random sample": settings.random_sample,
+        "only drafted and random verified": settings.verify_only_draft,
+        "measured in the population": settings.measured_share,
+        "random of ten": int(settings.epsilon * 10),
+        "draft beside the model": settings.prior,
+    }
+
+
+def spent(config):
+    """Sections 3 and 6: trials, measurements."""
+    budget = build(config.effort).budget(plain(config.budget), 27)
+    measure = config.measure
+    return {
+        "trials": budget.trials,
+        "rounds": budget.trials // budget.batch,
+        "a round": budget.batch,
+        "early end": (budget.seconds, budget.patience),
+        "order": config.task_order,
+        "repeats": measure.repeats,
+        "least ms": measure.min_repeat_ms,
+        "timeout": measure.run_timeout_s,
+        "lag": measure.lag,
+    }
+
+
+PUBLISHED_BUDGET = {
+    "trials": 2000,  # 3: 200 rounds of 10
+    "rounds": 200,
+    "a round": 10,
+    "early end": (None, None),  # 6
+    "order": "gradient",  # 6: Ansor's
+    "repeats": 1,  # 3: repeat 1, min_repeat_ms 300, run timeout 25 s
+    "least ms": 300,
+    "timeout": 25,
+    "lag": 0,
+}
+
+
+@pytest.mark.parametrize("name", ["paper_tuning", "paper_tuning_release"])
+def test_the_tuning_twins_spend_and_learn_as_published(name):
+    config = composed("tune", name)
+    assert spent(config) == PUBLISHED_BUDGET
+    assert build(config.model).num_dataflow_rows == (10 if name == "paper_tuning" else 8)
+    assert config.draft.form == ("paper" if name == "paper_tuning" else "official")
+    assert (config.inputs.relative, config.inputs.scale) == (False, "max")  # 4.3
+    adaptation = build(config.adaptation, setting=Setting(make_network=PaCM))
+    assert type(adaptation).__name__ == "Scratch"  # 4.6: a new network after every round
+    fit = adaptation.fit
+    (group,) = fit.optimizer([torch.zeros(1, requires_grad=True)]).param_groups
+    assert (fit.epochs, fit.max_steps, fit.batches.programs, fit.clip) == (50, None, 512, 0.5)
+    assert (group["lr"], group["weight_decay"], fit.loss.lists) == (7e-4, 1e-6, "batch")
+
+
+def test_rounds_of_the_paper():
+    """Section 3: S_spec of 512 drafted in every round; they and random ones are verified."""
+    assert rounds_of(composed("tune", "paper_tuning")) == {
+        "drafted": 512,
+        "population": 2048,  # 1: 8,000 scored by Ansor's model fit four generations of 2,048
+        "generations": 4,
+        "every": 1,
+        "mutation": 0.85,
+        "random sample": 128,  # not published: "merge S_spec with randomly initialised schedules"
+        "only drafted and random verified": True,
+        "measured in the population": 0,
+        "random of ten": 1,  # nine best and one random
+        "draft beside the model": 0,
+    }
+
+
+def test_rounds_of_the_release():
+    """Section 3, table: Pruner's column."""
+    config = composed("tune", "paper_tuning_release")
+    assert rounds_of(config) == {
+        "drafted": 512,  # potential_space_size
+        "population": 1536,
+        "generations": 2,
+        "every": 2,  # potential_space_iter
+        "mutation": 0.85,
+        "random sample": 1536,  # sample_init_population in one batch
+        "only drafted and random verified": False,
+        "measured in the population": 0.1,
+        "random of ten": 1,
+        "draft beside the model": 0,
+    }
+    verify = build(config.policy).verify
+    assert (verify.population, verify.generations) == (1536, 1)  # GA with PaCM: one iteration
+
+
+def test_our_tuning_twin_is_the_default():
+    GlobalHydra.instance().clear()
+    ours = plain(composed("tune", "ours_tuning"))
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        assert plain(compose("tune")) == ours
+
+
+def test_a_published_run_has_200_rounds_and_verifies_only_what_is_drafted_or_random():
+    """The paper's twin in a toy space with a learned model that counts what it is asked."""
+    config, space, true, asked = composed("tune", "paper_tuning"), TileSpace(), TileScore(), []
+
+    def learner(decisions, latency_s):
+        def score(wanted):
+            asked.append(len(wanted))
+            return true(wanted)
+
+        return score if len(decisions) else None
+
+    rng = np.random.default_rng(0)
+    search = build(config.policy).make(space, TileScore(config.draft.form), learner, rng)
+    measured, rounds = [], 12  # of 200: the toy space is small
+    for _ in range(rounds):
+        proposed = search.propose(config.budget.batch)
+        latency_s = np.exp(-true(proposed))
+        search.observe(Measurements(decisions=proposed, latency_s=latency_s))
+        measured.append(latency_s)
+    assert sum(map(len, measured)) == 10 * rounds
+    assert len(asked) == rounds - 1  # once a round: no evolution with the learned model
+    assert max(asked) <= 512 + 128
+    drawn = true(space.sample(10 * rounds, np.random.default_rng(1)))
+    assert np.concatenate(measured).min() < np.exp(-drawn.max())
+
+
+@pytest.mark.tvm
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TWINS["tune"])
+def test_the_tuning_twins_run_on_this_cpu(command, name):
+    options = ["workload.m=64", "workload.n=64", "workload.k=64", "measure.min_repeat_ms=1"]
+    code, result, err = command(
+        "tune", f"experiment={name}", "platform=cpu", "draft.form=hardware", "budget.trials=12",
+        "budget.batch=4", *options,
+    )  # fmt: skip
+    assert code == 0, err
+    assert (result["trials"], result["failed"]) == (12, 0)
+
+
+@pytest.mark.tvm
+def test_a_form_for_gpus_is_refused_on_a_cpu(command):
+    code, _, err = command("tune", "experiment=paper_tuning", "platform=cpu")
+    assert code == 2
+    assert "use form=hardware" in err
 
 
 def test_the_training_twins_run_and_the_fine_tuning_goes_on(command, toy_root):

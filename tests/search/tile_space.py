@@ -50,12 +50,12 @@ class TileSpace:
 class TileScore:
     """The analyzer's score of decision vectors on a V100; minus infinity where it cannot run."""
 
-    def __init__(self) -> None:
+    def __init__(self, form="hardware") -> None:
         tiles = ((1, 1, 1, 1), (1, 1, 1, 1), (1, 1))
         steps = matmul_steps(SIZE, SIZE, SIZE, *tiles)
         self._skeleton = group_programs([steps])[0][0].skeleton
         self._dag = matmul_dag(SIZE, SIZE, SIZE)
-        self._analyzer = load_analyzer(CONF, "v100")
+        self._analyzer = load_analyzer(CONF, "v100", form=form)
 
     def __call__(self, decisions):
         return self._analyzer.score_nests(lower(apply(self._dag, self._skeleton, decisions)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 class Implied:
     """Of `command` with ``option=``, `group` is `choice` instead of what its file says.
 
-    An option of `unless` goes back to an earlier run, whose choice stands.
+    An option of `unless` brings its own choice: that of an earlier run, or of an experiment.
     """
 
     command: str
@@ -24,7 +24,7 @@ IMPLIED = (
         option="network",
         group="policy",
         choice="pruner_network",
-        unless=("resume", "plot"),
+        unless=("resume", "plot", "experiment"),
     ),
 )
 _ABSENT = ("null", "")  # values of an option that is not given after all

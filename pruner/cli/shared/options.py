@@ -175,6 +175,7 @@ RULES: dict[str, Rule] = {
     "setup": TRUE_OR_FALSE,
     "features.dataflow": _one_of("paper", "official"),
     "data.duplicates": _one_of("drop", "keep"),
+    "draft.form": _one_of("hardware", "paper", "official"),
     "task_order": _one_of("gradient", "round_robin"),
     "spaces": _one_of("batched", "replay"),
     "run_id": Rule(_optional(_name), "a folder name without separators"),

@@ -19,7 +19,7 @@ from pruner.tune.measure.jobs import Timing
 from pruner.tune.measure.measurer import MeasureSettings
 from pruner.tune.run.learning import OnlineModel
 from pruner.tune.run.options import TuneOptions
-from pruner.tune.run.verifier import verifier
+from pruner.tune.run.verifier import Inputs, verifier
 
 TIMING = ("number", "repeats", "cv_limit", "min_repeat_ms", "flush_cache")
 
@@ -54,7 +54,7 @@ def tune_options(config: DictConfig) -> TuneOptions:
         meet=16 if network else 64,
         kernels=not network,
         measure=MeasureSettings(timing=timing, **options),
-        analyzer=load_draft(platform),
+        analyzer=load_draft(platform, config.draft.form),
         make_model=make_model,
         order=config.task_order,
         replay_only=config.spaces == "replay",
@@ -86,6 +86,7 @@ def _verifier(config: DictConfig) -> Callable[[], OnlineModel]:
         checkpoint=None if given is None else checkpoint_file(Path(given)),
         platform=config.platform.name,
         seed=config.seed,
+        inputs=Inputs(relative=config.inputs.relative, scale=config.inputs.scale),
         tell=say,
         own=own_models(config.models.own),
     )

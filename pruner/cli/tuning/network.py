@@ -144,7 +144,7 @@ def drafted(
     drafts = draft_tasks(
         workloads,
         platform,
-        load_draft(platform),
+        load_draft(platform, config.draft.form),
         folder / DRAFTS,
         seed=config.seed,
         workers=workers,

@@ -6,8 +6,8 @@ from omegaconf import DictConfig
 
 from pruner.cli.shared.options import plain
 from pruner.cli.shared.output import say
-from pruner.errors import PrunerError
-from pruner.models.analyzer.analyzer import Analyzer
+from pruner.errors import DataError, PrunerError
+from pruner.models.analyzer.analyzer import Analyzer, AnyForm
 from pruner.program.device import device_from_mapping
 from pruner.tune.analyzer import platform_analyzer
 from pruner.tune.measure.jobs import RpcAddress
@@ -53,10 +53,14 @@ def platform_of(config: DictConfig, target: Any) -> Platform:
     return make_platform(device, target=target, address=address)
 
 
-def load_draft(platform: Platform) -> Analyzer | None:
-    """The platform's analyzer; None where there is none, which is told."""
+def load_draft(platform: Platform, form: AnyForm = "hardware") -> Analyzer | None:
+    """The platform's analyzer; None where there is none, which is told.
+
+    Raises:
+        PrunerError: a form that is for GPUs was asked for a CPU.
+    """
     try:
-        return platform_analyzer(platform)
-    except PrunerError as error:
+        return platform_analyzer(platform, form)
+    except DataError as error:
         say(f"no draft: {error}")
         return None

@@ -5,9 +5,9 @@
 * `paper`: GPUs, the paper's form
 * `hardware`: GPUs, the form that measured programs ask for
 * `tensor`: GPUs, programs on tensor cores
-* `switches`: GPUs, ablations of the hardware form, on tensor cores, too
 * `official`: GPUs, the release's form
 * `cpu`: CPUs
+* `switches`: terms to leave out, and those of the hardware form, on tensor cores, too
 * `constants`: rates of the hardware form
 * `calibrate`: rates fitted to a few measurements
 * `quality`: how good the draft is: Best-k

@@ -1,22 +1,29 @@
-"""One door to the analyzers of GPUs and CPUs: scores of step lists or of loop nests."""
+"""One door to the analyzers of GPUs and CPUs: scores of step lists or of loop nests.
+
+The paper's form and ours (`SymbolAnalyzer`) read symbols, which calibration and tables keep; the
+released one (`ReleasedAnalyzer`) reads its own eleven from the loop nests.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, overload
 
 import numpy as np
 from jaxtyping import Bool
 
 from pruner.arrays import Scores
 from pruner.errors import PrunerError
+from pruner.features.statement.analysis import analyse_stores
 from pruner.features.symbols.cpu import cpu_symbols
 from pruner.features.symbols.gpu import gpu_symbols
+from pruner.features.symbols.official import official_symbols
 from pruner.features.symbols.table import Symbols
 from pruner.models.analyzer.constants import AnalyzerConstants, GpuRates, load_constants
 from pruner.models.analyzer.cpu import CpuRates, CpuSwitches, cpu_latency_s
 from pruner.models.analyzer.hardware import hardware_latency_s
+from pruner.models.analyzer.official import OfficialSwitches, official_latency_ms
 from pruner.models.analyzer.paper import PaperSwitches, paper_latency_s
 from pruner.models.analyzer.switches import HardwareSwitches
 from pruner.program.device import CpuDevice, Device, GpuDevice, load_device
@@ -24,22 +31,49 @@ from pruner.program.nests import LoopNests
 from pruner.program.replay import Definition, replay
 
 Form = Literal["paper", "hardware"]
+AnyForm = Literal["official"] | Form
+FORMS = ("official", *get_args(Form))
 _CHUNK = 2048  # programs at once: arrays that stay in the caches
 _UNROLLED_VTHREADS = 16  # TVM unrolls fewer virtual threads; more stay a loop, which it refuses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analyzer(ABC):
-    """Scores from symbols: ``-log(predicted seconds)``, higher is better.
+    """Scores ``-log(predicted time)``, higher is better; nothing is learned.
 
-    ``form``: ``paper`` is the reconstruction of the paper (GPUs), ``hardware`` adds measured
-    physics. ``without``: an ablation, "c" or "m" switches that group of penalties off.
+    ``form``: ``official`` is the public release (GPUs), ``paper`` the reconstruction of the paper
+    (GPUs), ``hardware`` adds measured physics. ``without``: an ablation, "c" or "m" switches that
+    group of penalties off, the name of a switch that one alone.
     """
 
     device: Device
-    constants: AnalyzerConstants[Any]
-    form: Form = "hardware"
+    form: AnyForm = "hardware"
     without: str | None = None
+
+    @abstractmethod
+    def score_nests(self, nests: LoopNests) -> Scores:
+        """Scores of loop nests, minus infinity beyond the device's limits."""
+
+    @abstractmethod
+    def _unlimited(self, nests: LoopNests) -> Scores:
+        """The same of programs that are taken to fit."""
+
+    def score_steps(self, dag: Definition, steps: Sequence[list[list[Any]]]) -> Scores:
+        """Scores of recorded step lists of one task, whose programs are taken to fit the device.
+
+        Minus infinity where the engine cannot replay a program.
+        """
+        out = np.full(len(steps), -np.inf)
+        for rows, scores in replay(dag, steps, self._unlimited, _CHUNK).parts:
+            out[rows] = scores
+        return out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SymbolAnalyzer(Analyzer):
+    """Scores from symbols, ``-log(predicted seconds)``, with the rates of a platform."""
+
+    constants: AnalyzerConstants[Any]
 
     @abstractmethod
     def symbols(self, nests: LoopNests) -> Symbols:
@@ -57,7 +91,7 @@ class Analyzer(ABC):
     def has_rates_for(self, symbols: Symbols) -> bool:
         """Whether these programs tell much about the rates that calibration fits."""
 
-    def uncalibrated(self) -> "Analyzer":
+    def uncalibrated(self) -> "SymbolAnalyzer":
         """The same with the default rates."""
         return replace(self, constants=AnalyzerConstants(rates=type(self.constants.rates)()))
 
@@ -66,29 +100,16 @@ class Analyzer(ABC):
         return np.where(self.fits_limits(symbols), -np.log(self.latency_s(symbols)), -np.inf)
 
     def score_nests(self, nests: LoopNests) -> Scores:
-        """Scores of loop nests, minus infinity beyond the device's limits."""
+        """See :class:`Analyzer`."""
         return self.scores(self.symbols(nests))
-
-    def score_steps(self, dag: Definition, steps: Sequence[list[list[Any]]]) -> Scores:
-        """Scores of recorded step lists of one task, whose programs are taken to fit the device.
-
-        Minus infinity where the engine cannot replay a program.
-        """
-        out = np.full(len(steps), -np.inf)
-        for rows, scores in replay(dag, steps, self._unlimited, _CHUNK).parts:
-            out[rows] = scores
-        return out
 
     def _unlimited(self, nests: LoopNests) -> Scores:
         return -np.log(self.latency_s(self.symbols(nests)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuAnalyzer(Analyzer):
-    """The ``paper`` and ``hardware`` forms on GPUs.
-
-    The released form needs the official symbols (:mod:`pruner.models.analyzer.official`).
-    """
+class GpuAnalyzer(SymbolAnalyzer):
+    """The ``paper`` and ``hardware`` forms on GPUs."""
 
     device: GpuDevice
     constants: AnalyzerConstants[GpuRates]
@@ -100,9 +121,8 @@ class GpuAnalyzer(Analyzer):
     def latency_s(self, symbols: Symbols) -> Scores:
         """Predicted seconds."""
         if self.form == "paper":
-            chosen = PaperSwitches.without(self.without) if self.without else None
-            return paper_latency_s(symbols, self.device, chosen)
-        terms = HardwareSwitches.without(self.without) if self.without else None
+            return paper_latency_s(symbols, self.device, PaperSwitches.without(self.without))
+        terms = HardwareSwitches.without(self.without)
         return hardware_latency_s(symbols, self.device, self.constants, terms)
 
     def has_rates_for(self, symbols: Symbols) -> bool:
@@ -110,22 +130,44 @@ class GpuAnalyzer(Analyzer):
         return symbols.stages
 
     def fits_limits(self, symbols: Symbols) -> Bool[np.ndarray, " program"]:
-        """Threads, virtual threads, shared memory and vectors within the limits of a block."""
-        device = self.device
-        threads = symbols["l1_para_info"]
-        shared_limit = device.shared_bytes_per_block
-        if symbols.shared_bytes is not None:  # dynamic: a kernel may ask for more
-            shared_limit = device.shared_bytes_per_block_opt_in or shared_limit
-        element = np.maximum(symbols["own_bytes"], symbols["global_bytes"])
-        fits = (threads <= device.max_threads_per_block).all(axis=0)
-        fits &= symbols.block_bytes() <= shared_limit
-        fits &= (symbols["vector"] * element <= device.vector_bytes).all(axis=0)
-        fits &= (symbols["vthreads"] < _UNROLLED_VTHREADS).all(axis=0)
-        return fits
+        """See :func:`_fits_block`."""
+        return _fits_block(symbols, self.device)
+
+
+def _fits_block(symbols: Symbols, device: GpuDevice) -> Bool[np.ndarray, " program"]:
+    """Threads, virtual threads, shared memory and vectors within the limits of a block."""
+    threads = symbols["l1_para_info"]
+    shared_limit = device.shared_bytes_per_block
+    if symbols.shared_bytes is not None:  # dynamic: a kernel may ask for more
+        shared_limit = device.shared_bytes_per_block_opt_in or shared_limit
+    element = np.maximum(symbols["own_bytes"], symbols["global_bytes"])
+    fits = (threads <= device.max_threads_per_block).all(axis=0)
+    fits &= symbols.block_bytes() <= shared_limit
+    fits &= (symbols["vector"] * element <= device.vector_bytes).all(axis=0)
+    fits &= (symbols["vthreads"] < _UNROLLED_VTHREADS).all(axis=0)
+    return fits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CpuAnalyzer(Analyzer):
+class ReleasedAnalyzer(Analyzer):
+    """The ``official`` form: ``-log(milliseconds)`` of the public release, to the digit."""
+
+    device: GpuDevice
+    form: AnyForm = "official"
+
+    def score_nests(self, nests: LoopNests) -> Scores:
+        """See :class:`Analyzer`; the limits are those of the other forms."""
+        fits = _fits_block(gpu_symbols(nests), self.device)
+        return np.where(fits, self._unlimited(nests), -np.inf)
+
+    def _unlimited(self, nests: LoopNests) -> Scores:
+        switches = OfficialSwitches.without(self.without)
+        symbols = official_symbols(nests, analyse_stores(nests))
+        return -np.log(official_latency_ms(symbols, self.device, switches))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuAnalyzer(SymbolAnalyzer):
     """The ``hardware`` form on CPUs, which take every program."""
 
     device: CpuDevice
@@ -137,7 +179,7 @@ class CpuAnalyzer(Analyzer):
 
     def latency_s(self, symbols: Symbols) -> Scores:
         """Predicted seconds."""
-        terms = CpuSwitches.without(self.without) if self.without else None
+        terms = CpuSwitches.without(self.without)
         return cpu_latency_s(symbols, self.device, self.constants.rates, terms)
 
     def has_rates_for(self, symbols: Symbols) -> bool:
@@ -149,17 +191,31 @@ class CpuAnalyzer(Analyzer):
         return np.ones(symbols.num_programs, bool)
 
 
+@overload
 def load_analyzer(
     conf: Path, platform: str, *, form: Form = "hardware", without: str | None = None
+) -> SymbolAnalyzer: ...
+
+
+@overload
+def load_analyzer(
+    conf: Path, platform: str, *, form: AnyForm, without: str | None = None
+) -> Analyzer: ...
+
+
+def load_analyzer(
+    conf: Path, platform: str, *, form: AnyForm = "hardware", without: str | None = None
 ) -> Analyzer:
     """The analyzer of a platform from ``<conf>/platform`` and ``<conf>/draft``.
 
     Raises:
         DataError: unknown platform or a missing constant, with the fix.
-        PrunerError: the paper's form was asked for a CPU.
+        PrunerError: the paper's or the released form was asked for a CPU.
     """
     device = load_device(conf / "platform" / f"{platform}.yaml")
     if isinstance(device, GpuDevice):
+        if form == "official":
+            return ReleasedAnalyzer(device=device, without=without)
         constants = load_constants(conf / "draft", platform, GpuRates)
         return GpuAnalyzer(device=device, constants=constants, form=form, without=without)
     assert isinstance(device, CpuDevice), device

@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from pruner.errors import PrunerError
 from pruner.features.symbols.table import Symbols
-from pruner.models.analyzer.analyzer import Analyzer
+from pruner.models.analyzer.analyzer import SymbolAnalyzer
 from pruner.models.analyzer.constants import AnalyzerConstants, GpuRates
 from pruner.models.analyzer.cpu import CpuRates
 
@@ -54,7 +54,7 @@ class Fit:
 
 def calibrate(
     samples: Sequence[Sample],
-    analyzer: Analyzer,
+    analyzer: SymbolAnalyzer,
     *,
     ridge: float = 0.5,
     max_steps: int = 25,
@@ -90,7 +90,7 @@ def calibrate(
     return Fit(constants=fitted, num_programs=count, error_before=before, error_after=after)
 
 
-def _errors(sample: Sample, analyzer: Analyzer) -> Float[np.ndarray, " program"]:
+def _errors(sample: Sample, analyzer: SymbolAnalyzer) -> Float[np.ndarray, " program"]:
     predicted = np.concatenate([analyzer.latency_s(symbols) for symbols in sample.symbols])
     weight = np.sqrt(sample.latency_s.min() / sample.latency_s)
     error = np.log(predicted / sample.latency_s)

@@ -16,12 +16,13 @@ counts them [Stengel et al., 2015, section 2]; device numbers from the platform 
 ``seconds = sum over statements of (core cycles / clock) / (cores * balance) + bytes / bandwidth``.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
 
 from pruner.features.symbols.table import PerStatement, Symbols
+from pruner.models.analyzer.switches import Switches
 from pruner.program.device import CpuDevice
 
 _FLOAT32_BYTES = 4.0
@@ -49,7 +50,7 @@ class CpuRates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CpuSwitches:
+class CpuSwitches(Switches):
     """Terms by group: ``_c`` of compute, ``_m`` of memory."""
 
     lanes_c: bool = True
@@ -59,12 +60,6 @@ class CpuSwitches:
     balance_c: bool = True
     register_m: bool = True
     cache_m: bool = True
-
-    @classmethod
-    def without(cls, group: str) -> "CpuSwitches":
-        """All terms but those of group ``c`` (compute) or ``m`` (memory)."""
-        names = [field.name for field in fields(cls)]
-        return cls(**{name: not name.endswith("_" + group) for name in names})
 
 
 def cpu_latency_s(

@@ -11,13 +11,14 @@ import numpy as np
 from jaxtyping import Float
 
 from pruner.features.symbols.table import OFFICIAL_COLUMNS, position
+from pruner.models.analyzer.switches import Switches
 from pruner.program.device import GpuDevice
 
 _GIBI = float(2**30)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OfficialSwitches:
+class OfficialSwitches(Switches):
     """Terms of the released analyzer; all on is the release."""
 
     wave: bool = True  # blocks against multiprocessors
@@ -27,12 +28,12 @@ class OfficialSwitches:
     memory: bool = True
 
     @classmethod
-    def without(cls, group: str) -> "OfficialSwitches":
-        """Without the penalties of compute (``c``), or the only one of memory (``m``): registers.
+    def group(cls, name: str) -> tuple[str, ...]:
+        """The penalties of compute (``c``), or the only one of memory (``m``): registers.
 
         The release divides compute by the register penalty; it is the paper's P_l0,m all the same.
         """
-        return cls(wave=False, warp=False, reuse=False) if group == "c" else cls(registers=False)
+        return ("wave", "warp", "reuse") if name == "c" else ("registers",)
 
 
 def official_latency_ms(

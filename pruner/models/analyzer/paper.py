@@ -22,18 +22,19 @@ arithmetic that it is staged for, so it bears the S1 and the whole S3 of that st
 gives S1, S3 and S5 of one statement with its operands).
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
 
 from pruner.features.symbols.table import PerStatement, Symbols
+from pruner.models.analyzer.switches import Switches
 from pruner.program.device import GpuDevice
 from pruner.program.nests import SHARED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PaperSwitches:
+class PaperSwitches(Switches):
     """Penalties by level: ``_c`` of compute, ``_m`` of memory (the ablations of Table 10)."""
 
     reuse_c: bool = True
@@ -42,12 +43,6 @@ class PaperSwitches:
     registers_m: bool = True
     shared_m: bool = True
     transaction_m: bool = True
-
-    @classmethod
-    def without(cls, group: str) -> "PaperSwitches":
-        """All penalties but those of group ``c`` (compute) or ``m`` (memory)."""
-        names = [field.name for field in fields(cls)]
-        return cls(**{name: not name.endswith("_" + group) for name in names})
 
 
 def paper_latency_s(

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from pruner.data.tasks import TaskRecords
 from pruner.errors import PrunerError
 from pruner.features.symbols.table import Symbols
-from pruner.models.analyzer.analyzer import Analyzer
+from pruner.models.analyzer.analyzer import SymbolAnalyzer
 from pruner.models.analyzer.calibrate import Fit, Sample, calibrate
 from pruner.models.judging import metrics
 from pruner.models.judging.chance import expected_latency
@@ -66,7 +66,7 @@ def of_another_gpu(records: TaskRecords, device: Device) -> bool:
 
 
 def task_symbols(
-    records: TaskRecords, analyzer: Analyzer, tasks: Definitions | None = None
+    records: TaskRecords, analyzer: SymbolAnalyzer, tasks: Definitions | None = None
 ) -> TaskSymbols:
     """Symbols of a task's measured programs.
 
@@ -90,7 +90,7 @@ def task_label(records: TaskRecords) -> str:
     return f"{records.key.platform}/{records.key.task}"
 
 
-def score_task(task: TaskSymbols, analyzer: Analyzer) -> ScoredTask:
+def score_task(task: TaskSymbols, analyzer: SymbolAnalyzer) -> ScoredTask:
     """Scores of the analyzer, higher is better; minus infinity for programs without symbols."""
     score = np.full(len(task.latency_s), -np.inf)
     for rows, symbols in task.groups:
@@ -117,7 +117,7 @@ def score_records(
 
 
 def sample_programs(
-    tasks: Sequence[TaskSymbols], analyzer: Analyzer, num: int, rng: np.random.Generator
+    tasks: Sequence[TaskSymbols], analyzer: SymbolAnalyzer, num: int, rng: np.random.Generator
 ) -> list[Sample]:
     """About `num` measured programs, drawn at random from 20 tasks that tell about the rates."""
     useful = [
@@ -148,8 +148,8 @@ def _sample(task: TaskSymbols, num: int, rng: np.random.Generator) -> Sample:
 
 
 def cross_calibrated(
-    tasks: Sequence[TaskSymbols], analyzer: Analyzer, num: int, rng: np.random.Generator
-) -> tuple[dict[int, Analyzer], dict[int, Fit]]:
+    tasks: Sequence[TaskSymbols], analyzer: SymbolAnalyzer, num: int, rng: np.random.Generator
+) -> tuple[dict[int, SymbolAnalyzer], dict[int, Fit]]:
     """Analyzer and fit by fold: those of fold f saw only programs of the other fold.
 
     Fits start from the default rates: those of a platform's file may have seen these tasks.

@@ -1,11 +1,49 @@
-"""Ablations of the hardware form on GPUs: which of its terms count."""
+"""Terms of a form of the analyzer as switches, to leave one out or a group of them."""
 
 from dataclasses import dataclass, fields
+from typing import Self
+
+from pruner.errors import PrunerError
+
+GROUPS = {"c": "compute", "m": "memory"}
+
+
+class Switches:
+    """Base of frozen dataclasses of flags, all on by default.
+
+    Names end in their group: ``_c`` terms of compute, ``_m`` of memory (the paper's ablations).
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """All terms."""
+        return tuple(field.name for field in fields(cls))  # type: ignore[arg-type]
+
+    @classmethod
+    def group(cls, name: str) -> tuple[str, ...]:
+        """Terms of the group ``c`` or ``m``."""
+        return tuple(term for term in cls.names() if term.endswith(f"_{name}"))
+
+    @classmethod
+    def without(cls, name: str | None) -> Self:
+        """All terms but those of a group, or but one; None: all.
+
+        Raises `PrunerError` for a name that is neither, with those that are.
+        """
+        if name is None:
+            return cls()
+        left_out = cls.group(name) if name in GROUPS else (name,)
+        if not set(left_out) <= set(cls.names()):
+            known = ", ".join((*GROUPS, *cls.names()))
+            raise PrunerError(f"model.without={name} is unknown; known: {known}")
+        return cls(**{term: term not in left_out for term in cls.names()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HardwareSwitches:
-    """Terms by group: ``_c`` of compute, ``_m`` of memory."""
+class HardwareSwitches(Switches):
+    """Terms of the hardware form on GPUs: ``_c`` of compute, ``_m`` of memory."""
 
     issue_c: bool = True
     wave_c: bool = True
@@ -15,9 +53,3 @@ class HardwareSwitches:
     occupancy_m: bool = True
     transaction_m: bool = True
     cache_m: bool = True
-
-    @classmethod
-    def without(cls, group: str) -> "HardwareSwitches":
-        """All terms but those of group ``c`` (compute) or ``m`` (memory)."""
-        names = [field.name for field in fields(cls)]
-        return cls(**{name: not name.endswith("_" + group) for name in names})

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pruner.errors import PrunerError
 from pruner.features.dataflow import NUM_ROWS, kind_of
@@ -23,6 +24,18 @@ from pruner.tune.run.learning import AdaptedModel, FrozenModel, OnlineModel, Tre
 MakeAdaptation = Callable[..., Adaptation]  # takes ``setting=``
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """What a network that begins anew sees; one with trained weights brings its own.
+
+    ``relative``: features relative to the task's candidates; ``scale``: standard scores, or
+    divided by the column maxima.
+    """
+
+    relative: bool = True
+    scale: Literal["standard", "max"] = "standard"
+
+
 def verifier(
     make_model: Callable[[], Any],
     make_adaptation: MakeAdaptation,
@@ -31,13 +44,14 @@ def verifier(
     platform: str,
     seed: int,
     tell: Tell,
+    inputs: Inputs | None = None,
     own: Sequence[type[Trainable]] = (),
 ) -> Callable[[], OnlineModel]:
     """What makes the learned model of a run.
 
-    `make_model` is what learns without a checkpoint. `make_adaptation` takes ``setting=``, a
-    :class:`~pruner.models.adaptation.base.Setting`. `own` are classes of the user that the
-    checkpoint may name.
+    `make_model` is what learns without a checkpoint, from `inputs` (by default ours).
+    `make_adaptation` takes ``setting=``, a :class:`~pruner.models.adaptation.base.Setting`. `own`
+    are classes of the user that the checkpoint may name.
 
     Raises:
         PrunerError: a model that cannot read the features of live spaces, or a checkpoint that
@@ -52,7 +66,14 @@ def verifier(
         return lambda: TreeModel(seed=seed)
     if checkpoint is None:
         _check_network(model, "model")
-        setting = partial(Setting, make_network=make_model, seed=seed)
+        seen = inputs or Inputs()
+        setting = partial(
+            Setting,
+            make_network=make_model,
+            relative=seen.relative,
+            standard=seen.scale == "standard",
+            seed=seed,
+        )
         make_adaptation(setting=setting())  # refuses what it cannot work with
         return lambda: AdaptedModel(make_adaptation(setting=setting()))
     ranker, info = ranker_of(checkpoint, own)

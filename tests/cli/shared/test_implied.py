@@ -16,6 +16,7 @@ NETWORK = "policy=pruner_network"
         (["network=resnet18"], NETWORK),
         (["seed=1", "network=a,b", "-m"], NETWORK),
         (["network=resnet18", "policy=random"], "network=resnet18"),
+        (["network=resnet18", "experiment=paper_tuning"], "network=resnet18"),
         (["network=null"], "network=null"),
         (["workload=matmul"], "workload=matmul"),
         (["resume=outputs/tune/x", "network=resnet18"], "resume=outputs/tune/x"),
@@ -44,6 +45,7 @@ def test_help_shows_what_a_run_would_take():
 @pytest.mark.parametrize("one", IMPLIED, ids=lambda one: one.group)
 def test_what_is_implied_is_in_conf_and_said_there(one):
     assert one.group in groups_of(one.command)
-    assert {one.option, *one.unless} <= set(command_file(one.command))
+    known = {*command_file(one.command), *groups_of(one.command)}
+    assert {one.option, *one.unless} <= known
     assert (conf_folder() / one.group / f"{one.choice}.yaml").is_file()
     assert one.choice in (conf_folder() / f"{one.command}.yaml").read_text(encoding="utf-8")

@@ -14,6 +14,7 @@ from pruner.models.analyzer.calibrate import Sample, calibrate
 from pruner.models.analyzer.constants import GpuRates, load_constants, save_constants
 from pruner.models.analyzer.hardware import hardware_latency_s
 from pruner.models.analyzer.official import OfficialSwitches, official_latency_ms
+from pruner.models.analyzer.paper import PaperSwitches, paper_latency_s
 from pruner.models.analyzer.quality import TaskSymbols, cross_calibrated
 from pruner.models.analyzer.switches import HardwareSwitches
 from pruner.program.dag.dag import ComputeDAG
@@ -109,6 +110,35 @@ def test_penalties_of_the_paper_form_by_hand_where_registers_spill():
     b_s = 8 * n * k * 4 / (spilled * 60 / 64)  # 60 elements in two
     write_s = m * n * 4 / (device.dram_bytes_per_s * 60 / 64)
     assert analyzer.latency_s(symbols)[0] == pytest.approx(compute_s + a_s + b_s + write_s)
+
+
+def only(name):
+    """The paper's form with one penalty on."""
+    return PaperSwitches(**{term: term == name for term in PaperSwitches.names()})
+
+
+@pytest.mark.parametrize(
+    ("term", "compute", "loads", "loads_b", "write"),
+    [
+        (None, 1, 1, 1, 1),
+        ("reuse_c", 1 / (1 + 1 / (1 + 327680 / 26784)), 1, 1, 1),  # 160 + 26 * 1024 moved
+        ("warp_c", 48 / 64, 1, 1, 1),
+        ("wave_c", 128 / 160, 1, 1, 1),
+        ("registers_m", 1, 128 / 186, 128 / 186, 1),  # min(m_l0 / S1, 1)
+        ("shared_m", 1, 1 / 2, 1 / 2, 1),  # min(m_l1 / S3, 1): 6,016 elements, half fits
+        ("transaction_m", 1, 1, 60 / 64, 60 / 64),  # S7 = 32 and 60 elements of 32
+    ],
+)
+def test_every_penalty_of_the_paper_alone_by_hand(term, compute, loads, loads_b, write):
+    """docs/paper.md 2.3, on E3: Eq. 1's sum with the peak and the bandwidth times one factor."""
+    m, n, k = EXAMPLES[2][1]
+    symbols = symbols_of(matmul_dag(m, k, n), [matmul_steps(m, k, n, *EXAMPLES[2][2:5])])
+    device = dataclasses.replace(gpu("titanv"), shared_bytes_per_block=6016 * 4 // 2)
+    bandwidth = device.dram_bytes_per_s
+    expected_s = 2 * m * n * k / (device.peak_flops_per_s * compute)
+    expected_s += 16 * m * k * 4 / (bandwidth * loads) + 8 * n * k * 4 / (bandwidth * loads_b)
+    expected_s += m * n * 4 / (bandwidth * write)
+    assert paper_latency_s(symbols, device, only(term))[0] == pytest.approx(expected_s)
 
 
 def test_paper_form_by_hand_in_half_precision():

@@ -264,7 +264,8 @@ def test_rates_that_score_a_task_never_saw_its_half():
         latency_s = analyzer.latency_s(symbols) * np.exp(rng.normal(0, 0.1, 40))
         groups = ((np.arange(40), symbols),)
         name = f"task-{number}"
-        tasks.append(TaskSymbols(name=name, identity=name, latency_s=latency_s, groups=groups))
+        known = {"name": name, "identity": name, "latency_s": latency_s, "groups": groups}
+        tasks.append(TaskSymbols(**known, timed_s=np.stack([latency_s, latency_s], axis=1)))
     assert {task.fold for task in tasks} == {0, 1}
     _, fits = cross_calibrated(tasks, analyzer, 100, rng)
     for fold, fit in fits.items():

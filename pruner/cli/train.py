@@ -177,8 +177,8 @@ def _tell_about(config: DictConfig, model: Model, dataset: Dataset) -> None:
         )
     if model.num_dataflow_rows is not None and not dataset.store.dataflow.any():
         say(
-            "no program of these records has a dataflow pattern (programs of CPUs have none): "
-            f"{type(model).__name__} learns from its statement features alone"
+            "no program of these records has a dataflow pattern (the release's rows know none of "
+            f"CPUs): {type(model).__name__} learns from its statement features alone"
         )
 
 

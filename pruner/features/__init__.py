@@ -5,6 +5,7 @@
 * `batch`: the ragged container, from records, decision vectors or loop nests
 * `statement`: a row a buffer store
 * `dataflow`: rows of the multi-tiling pattern
+* `caches`: the same for CPUs, whose tiles are in caches
 * `symbols`: what the analyzer reads
 * `primitives`: schedule steps as tokens
 * `workload`: flags of the compute DAG's text

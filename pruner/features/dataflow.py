@@ -4,7 +4,10 @@ Paper: `NUM_ROWS` rows of `DATAFLOW_COLUMNS` (Pruner, section "PaCM"); official 
 without the epilogue (src/auto_scheduler/feature_pam.cc). Along the program every store appends one
 row for each buffer it touches, sources before the destination. The pattern is *initialise a local
 tile, stage two operands through shared memory, accumulate*: locations 2, 0 1, 0 1, 1 1 2. The paper
-adds the epilogue, local tile to result. Programs without the pattern have zero rows.
+adds the epilogue, local tile to result. GPU programs without the pattern have zero rows.
+
+Programs of CPUs have no such buffers; the paper's rows are what moves between memory, caches and
+registers there (:mod:`pruner.features.caches`), the release's are zero.
 
 On tensor cores the same rows are taken: *initialise accumulators, stage two operands, multiply two
 fragments into an accumulator*, then accumulators to shared memory and the result to global memory.
@@ -20,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.arrays import Floats
+from pruner.features.caches import cpu_rows
 from pruner.features.column import ColumnValues
 from pruner.features.columns import ACCESS_COLUMNS, DATAFLOW_COLUMNS, DATAFLOW_PLACES
 from pruner.features.statement.analysis import StoreAnalysis
@@ -73,6 +77,8 @@ def dataflow_features(
         float32 [N, rows, dataflow columns]; all zero where the program does not have the pattern.
     """
     num = nests.num_programs
+    if kind == "paper" and not any(analysis.is_gpu for analysis in analyses):
+        return cpu_rows(analyses, num, NUM_ROWS[kind])
     out = np.zeros((num, NUM_ROWS[kind], len(DATAFLOW_COLUMNS)), np.float32)
     # The last buffer touched comes first: the original's hash map lists them that way.
     steps = [(a, access) for a in analyses for access in reversed(a.accesses)]

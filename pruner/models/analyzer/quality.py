@@ -49,8 +49,8 @@ class TaskSymbols:
     name: str
     identity: str
     latency_s: Float[np.ndarray, " program"]
-    timed_s: Float[np.ndarray, "program 2"]
     groups: tuple[tuple[np.ndarray, Symbols], ...]
+    timed_s: Float[np.ndarray, "program 2"] | None = None
 
     @property
     def fold(self) -> int:

@@ -1,0 +1,195 @@
+"""Dataflow rows of CPU programs: what moves between memory, caches and registers.
+
+On GPUs a program says in words which tile goes to shared memory and which to registers, and the
+dataflow rows are the touches of these buffers (:mod:`pruner.features.dataflow`). On CPUs the same
+tiles exist without a name: the loops inside some depth touch what a cache holds. So the rows are
+those of the GPU pattern with levels in the place of scopes:
+
+| rows | what | location |
+|---|---|---|
+| 0 | the result's tile begins, in registers | local |
+| 1, 2 and 3, 4 | each of two operands: from memory (or L3) to L2, from L2 to L1 | global, shared |
+| 5, 6 | the operands from L1 to registers, with the operations of the statement | shared |
+| 7 | the result in registers, with the operations | local |
+| 8, 9 | the result to L2, and to memory | local, global |
+
+They are of the statement with most floating-point operations (the last one of equals), its two
+operands being those that move most from L1 to registers.
+
+*Traffic* into a level of ``C`` bytes follows the capacity rule of the CPU symbols
+(:mod:`pruner.features.symbols.cpu`): the loops from the outermost depth inwards whose footprint
+fits run without misses, so a tile crosses once for every iteration of the loops around, except of
+the one directly around as far as that does not move it. Levels have nominal sizes, not those of a
+device: a feature of a program is the same on every device, and a model learns the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.arrays import Floats
+from pruner.features.column import ColumnValues
+from pruner.features.columns import DATAFLOW_PLACES
+from pruner.features.statement.accesses import Access
+from pruner.features.statement.analysis import StoreAnalysis
+from pruner.features.statement.memory import CACHE_LINE_BYTES, AccessFeatures
+from pruner.features.statement.tensors import column, level_bounds, slog
+
+REGISTERS, L1, L2 = range(3)
+BYTES = (1 << 10, 1 << 15, 1 << 20)  # of every level: 16 vectors of 64 bytes, 32 KiB, 1 MiB
+_LOCATIONS = ("local", "shared", "global")
+_OPERANDS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """Of one access and one level, each [N].
+
+    ``moved``, ``lines``: bytes that cross into the level, and cache lines; ``tile``: bytes of the
+    access that the level holds; ``held``: of all accesses; ``inside``: iterations of its loops;
+    ``whole``: bytes that the whole program touches.
+    """
+
+    moved: Floats
+    lines: Floats
+    tile: Floats
+    held: Floats
+    inside: Floats
+    whole: Floats
+
+
+def cpu_rows(analyses: list[StoreAnalysis], num: int, rows: int) -> NDArray[np.float32]:
+    """Rows of N programs, float32 [N, rows, dataflow columns]; zero for one without accesses."""
+    out = np.zeros((num, rows, len(DATAFLOW_PLACES)), np.float32)
+    most = np.full(num, -1.0)
+    for analysis in analyses:
+        work = analysis.float_ops * analysis.frame.iterations
+        better = work >= most
+        if better.any():
+            most = np.where(better, work, most)
+            out[better] = _statement_rows(analysis, rows)[better]
+    return out
+
+
+def _statement_rows(analysis: StoreAnalysis, rows: int) -> NDArray[np.float32]:
+    """Rows of one statement, whichever its operands are in each program."""
+    num = analysis.frame.num
+    crossings = _crossings(analysis)
+    written, *reads = range(len(analysis.accesses))
+    out = np.zeros((num, rows, len(DATAFLOW_PLACES)), np.float32)
+
+    def put(row: int, access: int, level: int, location: int, ops: Floats | None = None) -> None:
+        where = _LOCATIONS[location]
+        values = _row(analysis.accesses[access], crossings[access], level, where, ops)
+        out[:, row] = values.T
+
+    work = analysis.float_ops * analysis.frame.iterations
+    put(0, written, REGISTERS, REGISTERS)
+    put(7, written, REGISTERS, REGISTERS, work)
+    put(8, written, L1, REGISTERS)
+    put(9, written, L2, L2)
+    if not reads:
+        return out
+    loads = np.stack([crossings[access][REGISTERS].moved for access in reads])
+    order = np.argsort(-loads, axis=0, kind="stable")[:_OPERANDS]
+    table = np.zeros((len(reads), num, 3, len(DATAFLOW_PLACES)), np.float32)
+    for place, access in enumerate(reads):
+        for level, where in ((L2, "global"), (L1, "shared"), (REGISTERS, "shared")):
+            ops = work if level == REGISTERS else None
+            values = _row(analysis.accesses[access], crossings[access], level, where, ops)
+            table[place, :, level] = values.T
+    for operand, chosen in enumerate(order):
+        found = table[chosen, np.arange(num)]
+        out[:, 1 + 2 * operand] = found[:, L2]
+        out[:, 2 + 2 * operand] = found[:, L1]
+        out[:, 5 + operand] = found[:, REGISTERS]
+    return out
+
+
+def _crossings(analysis: StoreAnalysis) -> list[list[Crossing]]:
+    """By access and level."""
+    frame = analysis.frame
+    boxes = [_boxes(one.access, analysis) for one in analysis.accesses]
+    held = np.sum([box for box, _ in boxes], axis=0)  # [L + 1, N]
+    levels = len(frame.extents)
+    inside = np.ones((levels + 1, frame.num))
+    for depth in range(levels - 1, -1, -1):
+        inside[depth] = inside[depth + 1] * frame.extents[depth]
+    out: list[list[Crossing]] = [[] for _ in boxes]
+    for size in BYTES:
+        fits = held <= size
+        fits[-1] = True  # one iteration is what it is
+        depth = fits.argmax(0)  # [N]
+        around = np.maximum(depth - 1, 0)
+        times = frame.iterations / _at(inside, around)
+        for access, (box, lines) in enumerate(boxes):
+            out[access].append(
+                Crossing(
+                    moved=_at(box, around) * times,
+                    lines=_at(lines, around) * times,
+                    tile=_at(box, depth),
+                    held=_at(held, depth),
+                    inside=_at(inside, depth),
+                    whole=box[0],
+                )
+            )
+    return out
+
+
+def _at(table: Floats, depth: NDArray[np.int64]) -> Floats:
+    return np.take_along_axis(table, depth[None], 0)[0]
+
+
+def _boxes(access: Access, analysis: StoreAnalysis) -> tuple[Floats, Floats]:
+    """Bytes of the box that an access touches in the loops from every depth inwards, and its cache
+    lines; each [L + 1, N], the last row being one iteration."""
+    frame, size = analysis.frame, access.bytes_per_element
+    levels, num = frame.extents.shape
+    elements, lines = np.ones((levels + 1, num)), np.ones((levels + 1, num))
+    rank = len(access.indices[0])
+    width = np.ones((levels, num))
+    for d in range(rank):
+        bounds = [level_bounds(touch[d], frame.depth, levels, num) for touch in access.indices]
+        low = np.minimum.reduce([lo for lo, _ in bounds])
+        high = np.maximum.reduce([hi for _, hi in bounds])
+        width = (high - low + 1).astype(np.float64)
+        width = np.minimum(width, column(access.buffer.shape[d], num))
+        elements[:levels] *= width
+        if d < rank - 1:
+            lines[:levels] *= width
+    lines[:levels] *= np.ceil(width * size / CACHE_LINE_BYTES)  # rows are neighbours in the last
+    return elements * size, lines
+
+
+def _row(
+    access: AccessFeatures, crossings: list[Crossing], level: int, where: str, ops: Floats | None
+) -> Floats:
+    """The columns of one crossing, [column, N]; names mean what they do on GPUs.
+
+    ``reuse_ct``: how often what crosses is used in the next level inwards.
+    """
+    here = crossings[level]
+    used = access.bytes if level == REGISTERS else crossings[level - 1].moved
+    count = used / np.maximum(here.moved, 1.0)
+    reused = count > 1.0
+    out = ColumnValues(DATAFLOW_PLACES, len(here.moved))
+    out["float_ops"] = 0.0 if ops is None else slog(ops)
+    out[f"location.{where}"] = 1.0
+    for kind, name in enumerate(("read", "write", "read_write")):
+        out[f"acc_type.{name}"] = access.access.kind == kind
+    out["reuse_type.loop"], out["reuse_type.none"] = reused, ~reused
+    out["reuse_dis_iter"], out["reuse_dis_bytes"] = slog(here.inside), slog(here.held)
+    out["reuse_ct"] = slog(np.where(reused, count, 0.0))
+    for name, value in (
+        ("bytes", here.moved),
+        ("unique_bytes", here.whole),
+        ("lines", here.lines),
+        ("unique_lines", np.ceil(here.whole / CACHE_LINE_BYTES)),
+    ):
+        out[name] = slog(value)
+        out[f"{name}_d_reuse_ct"] = slog(np.where(reused, value / np.maximum(count, 1), value * 2))
+    out["stride"], out["alloc_size"] = slog(access.stride), slog(here.tile)
+    return out.array

@@ -1,0 +1,108 @@
+"""Dataflow rows of CPU programs, by hand, against simulated caches, and where they must not be."""
+
+import numpy as np
+import pytest
+
+from pruner.features.batch import featurize_nests
+from pruner.features.columns import DATAFLOW_COLUMNS, DATAFLOW_PLACES
+from pruner.features.workload import text_flags
+from pruner.program.nests import Mark
+from pruner.program.tir import primitives
+from pruner.program.tir.lower import lower
+from tests.program.tir_trees import matmul, tile
+
+NO_FLAGS = text_flags("")
+
+
+def rows_of(tree, dataflow="paper"):
+    num = tree.num_programs
+    found = featurize_nests(
+        [(np.arange(num), lower(tree))], num, workload=NO_FLAGS, failures={}, dataflow=dataflow
+    )
+    assert found.valid.all()
+    return found.dataflow
+
+
+def value(rows, row, name):
+    """Before the logarithm."""
+    return float(2.0 ** rows[0, row, DATAFLOW_PLACES[name]] - 1)
+
+
+def tiled(m, n, k, order, factors):
+    """A matmul whose loops i, j, k are split once and stand in the order given (``"i0"`` ...)."""
+    tree, block = matmul(m, n, k)
+    (i0, i1), (j0, j1), (k0, k1) = tile(tree, block, factors)
+    loops = {"i0": i0, "i1": i1, "j0": j0, "j1": j1, "k0": k0, "k1": k1}
+    primitives.reorder(tree, [loops[name] for name in order])
+    return tree
+
+
+def test_a_tiled_product_by_hand():
+    # 256 x 256 x 256 floats: A, B, C have 256 KiB each, more than L1 and less than L2 in all.
+    # Inside i1 j1 k1 (32, 32, 32): 3 tiles of 4 KiB, which L1 holds; inside k0, too:
+    # A 32 x 256 and B 256 x 32 are 32 KiB each, which it does not.
+    tree = tiled(256, 256, 256, ("i0", "j0", "k0", "i1", "j1", "k1"), ([8, 32],) * 3)
+    rows = rows_of(tree)
+    a_l1, a_l2, result_l1 = 2, 1, 8
+    assert value(rows, a_l2, "bytes") == pytest.approx(256 * 256 * 4)  # once: all fits
+    assert value(rows, a_l2, "unique_bytes") == pytest.approx(256 * 256 * 4)
+    # L1: the loop around the tile is k0. A's 32 x 256 crosses for each of 64 (i0, j0).
+    assert value(rows, a_l1, "bytes") == pytest.approx(64 * 32 * 256 * 4)
+    assert value(rows, a_l1, "alloc_size") == pytest.approx(32 * 32 * 4)
+    assert value(rows, a_l1, "reuse_dis_bytes") == pytest.approx(3 * 32 * 32 * 4)
+    assert value(rows, a_l1, "lines") == pytest.approx(64 * 32 * 256 * 4 / 64)
+    # C's tile stays while k0 runs: it crosses once for each of 64.
+    assert value(rows, result_l1, "bytes") == pytest.approx(64 * 32 * 32 * 4)
+    assert value(rows, 7, "float_ops") == pytest.approx(2 * 256**3)
+    assert value(rows, 0, "float_ops") == 0.0
+
+
+def test_a_row_names_its_level_and_its_access():
+    rows = rows_of(tiled(64, 64, 64, ("i0", "j0", "k0", "i1", "j1", "k1"), ([4, 16],) * 3))[0]
+    columns = ["location.global", "location.shared", "location.local"]
+    found = rows[:, [DATAFLOW_PLACES[name] for name in columns]].argmax(axis=1)
+    assert found.tolist() == [2, 0, 1, 0, 1, 1, 1, 2, 2, 0]  # those of the GPU pattern
+    reads = rows[:, DATAFLOW_PLACES["acc_type.read"]]
+    assert reads.tolist() == [0, 1, 1, 1, 1, 1, 1, 0, 0, 0]
+    assert rows[:, DATAFLOW_PLACES["acc_type.read_write"]].tolist() == (1 - reads).tolist()
+
+
+def test_the_order_of_loops_moves_what_crosses():
+    """The dot-product order streams B for every row of C; with k outside a tile of it is held."""
+    factors = [64, 1], [512, 1], [512, 1]
+    inner_k = rows_of(tiled(64, 512, 512, ("i0", "i1", "j0", "j1", "k0", "k1"), factors))
+    factors = [2, 32], [16, 32], [16, 32]
+    tiles = rows_of(tiled(64, 512, 512, ("j0", "k0", "i0", "i1", "j1", "k1"), factors))
+    moved = [value(rows, 2, "bytes") + value(rows, 4, "bytes") for rows in (inner_k, tiles)]
+    assert moved[0] == pytest.approx(64 * 512 * 512 * 4 + 64 * 512 * 4, rel=1e-4)
+    assert moved[1] == pytest.approx(512 * 512 * 4 + 16 * 64 * 512 * 4, rel=1e-4)
+
+
+def test_rows_do_not_depend_on_the_batch():
+    tree, block = matmul(64, 64, 64)
+    factors = np.array([1, 2, 4, 8])
+    tree.num_programs = 4
+    (i0, i1), (j0, j1), (k0, k1) = tile(tree, block, ([64 // factors, factors],) * 3)
+    primitives.reorder(tree, [i0, j0, k0, i1, j1, k1])
+    together = rows_of(tree)
+    for place, factor in enumerate(factors.tolist()):
+        pairs = ([64 // factor, factor],) * 3
+        alone = rows_of(tiled(64, 64, 64, ("i0", "j0", "k0", "i1", "j1", "k1"), pairs))
+        np.testing.assert_allclose(together[place], alone[0], rtol=1e-6)
+
+
+def test_gpu_programs_and_the_releases_rows_are_as_they_were():
+    tree = tiled(64, 64, 64, ("i0", "j0", "k0", "i1", "j1", "k1"), ([4, 16],) * 3)
+    assert not rows_of(tree, "official").any()
+    (block,) = tree.blocks()
+    primitives.bind(tree.path(block)[0], "blockIdx.x")
+    assert not rows_of(tree).any()  # without shared buffers the pattern is not there
+    assert tree.path(block)[0].mark is Mark.BLOCK_X
+
+
+def test_columns_that_mean_something_are_set():
+    rows = rows_of(tiled(256, 256, 256, ("i0", "j0", "k0", "i1", "j1", "k1"), ([8, 32],) * 3))
+    never = {"reuse_type.serial", "acc_type.write"}
+    unset = {c.name for n, c in enumerate(DATAFLOW_COLUMNS) if not rows[..., n].any()}
+    assert unset <= never
+    assert np.isfinite(rows).all()

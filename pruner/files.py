@@ -1,15 +1,23 @@
-"""Files that are there whole or not at all: results as JSON, tables as CSV."""
+"""Files that are there whole or not at all, lines that prove themselves, folders with one owner."""
 
 import csv
+import fcntl
 import json
 import math
 import os
+import socket
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from pruner.errors import PrunerError
+
 METRICS_FILE = "metrics.json"  # of every finished run: the object of its last line
+LOCK_FILE = ".lock"  # of a run folder: who works in it
+_SEAL = b',"crc32":"'
+_SEAL_BYTES = len(_SEAL) + 8 + 2  # the number in hexadecimal, a quote and a brace
 
 
 @contextmanager
@@ -24,10 +32,15 @@ def write_whole(path: Path) -> Iterator[Path]:
         yield partial
         _to_disk(partial)
         partial.replace(path)
-        with suppress(OSError):  # not every file system can do that of a folder
-            _to_disk(path.parent)
+        names_to_disk(path.parent)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def names_to_disk(folder: Path) -> None:
+    """Have the names in a folder on the disk; not every file system can do that."""
+    with suppress(OSError):
+        _to_disk(folder)
 
 
 def _to_disk(path: Path) -> None:
@@ -36,6 +49,65 @@ def _to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sealed(line: bytes) -> bytes:
+    """A JSON object on one line with a checksum of the rest as its last member."""
+    return b'%s%s%08x"}' % (line[:-1], _SEAL, zlib.crc32(line))
+
+
+def unsealed(line: bytes) -> bytes:
+    """What `sealed` was given. Lines of older versions, which have no checksum, pass.
+
+    Raises:
+        ValueError: the line is not as it was written.
+    """
+    seal = line[-_SEAL_BYTES:]
+    if not (seal.startswith(_SEAL) and seal.endswith(b'"}')):
+        return line
+    whole = line[:-_SEAL_BYTES] + b"}"
+    if seal[len(_SEAL) : -2] != b"%08x" % zlib.crc32(whole):
+        raise ValueError("it does not match its checksum")
+    return whole
+
+
+def hold(folder: Path) -> None:
+    """Take a folder for this process until it ends, however it ends.
+
+    The lock is the system's, so one of a process that died counts for nothing; where a file system
+    has none, whether the process that it names is alive decides.
+
+    Raises:
+        PrunerError: another process works in it.
+    """
+    path = folder / LOCK_FILE
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)  # never closed: that is the lock
+    free = True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        free = False
+    except OSError:  # no locks on this file system
+        free = not _lives(_owner(path))
+    number, host = _owner(path)
+    if not free and (number, host) != (os.getpid(), socket.gethostname()):
+        raise PrunerError(
+            f"{folder}: process {number} on {host} works in it; wait until it has ended, or end it"
+        )
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
+
+
+def _owner(path: Path) -> tuple[int, str]:
+    """Process and machine that a lock names."""
+    number, _, host = path.read_text(encoding="utf-8", errors="replace").strip().partition(" ")
+    return (int(number) if number.isdigit() else 0), host
+
+
+def _lives(owner: tuple[int, str]) -> bool:
+    """Whether that process is there, as far as this machine can tell."""
+    number, host = owner
+    return number > 0 and (host != socket.gethostname() or Path(f"/proc/{number}").exists())
 
 
 def jsonable(value: Any) -> Any:

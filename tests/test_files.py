@@ -1,12 +1,18 @@
 """Files that are there whole or not at all."""
 
+import json
 import math
+import os
+import subprocess
+import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pruner import files
+from pruner.errors import PrunerError
 
 
 def test_an_error_while_writing_leaves_the_old_file_and_nothing_beside_it(tmp_path):
@@ -97,3 +103,50 @@ def test_arrays_and_numbers_of_numpy_are_json_too(tmp_path):
     values = {"losses": np.array([1.0, np.nan]), "nan": np.float32("nan")}
     files.write_json(tmp_path / "x.json", values)
     assert (tmp_path / "x.json").read_text() == '{"losses": [1.0, null], "nan": null}\n'
+
+
+def test_a_sealed_line_is_json_with_the_checksum_of_the_rest():
+    line = b'{"a": 1, "b": [2]}'
+    sealed = files.sealed(line)
+    assert json.loads(sealed) == {"a": 1, "b": [2], "crc32": f"{zlib.crc32(line):08x}"}
+    assert files.unsealed(sealed) == line
+    assert files.unsealed(line) == line  # of an older version
+    with pytest.raises(ValueError, match="checksum"):
+        files.unsealed(sealed.replace(b'"a": 1', b'"a": 2'))
+
+
+HOLD = "import sys, time; from pathlib import Path; from pruner.files import hold; "
+HOLD += "hold(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
+
+
+def test_a_folder_has_one_owner_until_that_dies(tmp_path):
+    child = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE)
+    with child.stdout:
+        assert child.stdout.readline() == b"held\n"
+        with pytest.raises(PrunerError, match=f"process {child.pid} on .* works in it"):
+            files.hold(tmp_path)
+        child.kill()
+        child.wait()
+    files.hold(tmp_path)
+    files.hold(tmp_path)  # it is ours already
+    assert (tmp_path / files.LOCK_FILE).read_text().split()[0] == str(os.getpid())
+
+
+def test_where_the_system_has_no_locks_the_process_that_is_named_counts(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(files.fcntl, "flock", refuse)
+    lock, host = tmp_path / files.LOCK_FILE, files.socket.gethostname()
+    lock.write_text(f"1 {host}\n")  # always there
+    with pytest.raises(PrunerError, match="process 1 on"):
+        files.hold(tmp_path)
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    for stale in (f"{dead.pid} {host}", "", "nonsense"):
+        lock.write_text(stale)
+        files.hold(tmp_path)
+        assert lock.read_text() == f"{os.getpid()} {host}\n"
+    lock.write_text("7 another machine\n")  # nobody here can tell
+    with pytest.raises(PrunerError, match="another machine"):
+        files.hold(tmp_path)

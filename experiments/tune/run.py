@@ -84,7 +84,7 @@ def run_cell(outputs: Path, name: str, options: list[str]) -> None:
     folder = outputs / "tune" / name
     if (folder / "metrics.json").is_file():
         return
-    resume = (folder / "state.pkl").is_file() or (folder / "ansor.json").is_file()
+    resume = (folder / "state.npz").is_file() or (folder / "ansor.json").is_file()
     if folder.exists() and not resume:
         folder.rename(folder.with_name(f"{name}-broken-{int(time.time())}"))
     command = [sys.executable, str(ROOT / "tune.py")]

@@ -36,6 +36,7 @@ from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.features.batch import ProgramFeatures, padded
 from pruner.files import write_whole
 from pruner.program.replay import Definitions, definitions_of
+from pruner.tune.child import end_with_parent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +196,8 @@ def reports(files: Sequence[TaskFile], plan: Plan, num_workers: int) -> Iterator
         return
     # Fresh interpreters: forking a process that already runs threads can hang, and nothing that
     # was read is shared (study/workers forks because fits share it).
-    with ProcessPoolExecutor(num_workers, mp_context=get_context("spawn")) as pool:
+    context = get_context("spawn")
+    with ProcessPoolExecutor(num_workers, context, initializer=end_with_parent) as pool:
         waiting = [pool.submit(featurize_file, file, plan) for file in files]
         try:
             for done in as_completed(waiting):

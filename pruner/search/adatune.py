@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pruner.arrays import Decisions, Keys, Scores
 from pruner.models.trees.forest import Forest, ForestSettings
 from pruner.search.explorer import ExplorerSettings, ScoreFunction, explore
-from pruner.search.policy import NO_KEYS, Learner, Measurements, accepted, fresh, guard
+from pruner.search.policy import NO_KEYS, Learner, Measurements, State, accepted, fresh, guard
 from pruner.search.space import SearchSpace
 
 ForestInputs = Callable[[Decisions], NDArray[np.float64]]  # what the forest sees, [N, column]
@@ -119,6 +119,15 @@ class AdaTunePolicy:
         """Take in results."""
         self._decisions = np.concatenate([self._decisions, measured.decisions])
         self._latency_s = np.concatenate([self._latency_s, measured.latency_s])
+
+    def state(self) -> State:
+        """See :class:`pruner.search.policy.Policy`."""
+        return {"rng": self._rng.bit_generator.state, "epsilon": self.epsilon}
+
+    def load_state(self, state: State) -> None:
+        """See :class:`pruner.search.policy.Policy`."""
+        self._rng.bit_generator.state = state["rng"]
+        self.epsilon = float(state["epsilon"])
 
     def _sample(self, num: int) -> Decisions:
         return accepted(self._accept, self._space.sample(num, self._rng))

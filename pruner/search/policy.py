@@ -7,9 +7,9 @@ function.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,8 @@ Learner = Callable[[Decisions, NDArray[np.float64]], ScoreFunction | None]
 
 NO_KEYS: Keys = np.zeros(0, np.int64)
 
+State = Mapping[str, Any]  # arrays, plain values, mappings and lists of them
+
 
 class Policy(Protocol):
     """What spends a measurement budget."""
@@ -42,6 +44,12 @@ class Policy(Protocol):
 
     def observe(self, measured: Measurements) -> None:
         """Take in results."""
+
+    def state(self) -> State:
+        """What it needs besides everything it has observed to go on exactly."""
+
+    def load_state(self, state: State) -> None:
+        """Take back what `state` returned; what had been observed then is observed before."""
 
 
 class PolicySettings(Protocol):
@@ -196,6 +204,14 @@ class RandomPolicy:
         """See :class:`Policy`."""
         self._history.add(measured)
 
+    def state(self) -> State:
+        """See :class:`Policy`."""
+        return {"rng": self._rng.bit_generator.state}
+
+    def load_state(self, state: State) -> None:
+        """See :class:`Policy`."""
+        self._rng.bit_generator.state = state["rng"]
+
 
 class DraftThenVerify:
     """Draft a set with the cheap score, verify it with the learned one, measure the best.
@@ -257,6 +273,16 @@ class DraftThenVerify:
     def observe(self, measured: Measurements) -> None:
         """See :class:`Policy`."""
         self._history.add(measured)
+
+    def state(self) -> State:
+        """See :class:`Policy`."""
+        rng = self._rng.bit_generator.state
+        return {"rng": rng, "round": self._round, "drafted": self._drafted}
+
+    def load_state(self, state: State) -> None:
+        """See :class:`Policy`."""
+        self._rng.bit_generator.state = state["rng"]
+        self._round, self._drafted = int(state["round"]), state["drafted"]
 
     def _judge(
         self, draft: ScoreFunction | None, model: ScoreFunction | None, seen: Decisions

@@ -15,6 +15,7 @@ import torch
 
 from pruner.errors import PrunerError
 from pruner.progress import Tell
+from pruner.tune.child import end_with_parent
 
 _Job = TypeVar("_Job")
 
@@ -57,6 +58,7 @@ def forked(
 
 
 def _work(jobs: Sequence[_Job], run: Callable[[_Job], Any], taken: Any, tell: Tell) -> None:
+    end_with_parent()
     torch.set_num_threads(1)  # the processes share the cores
     while True:
         with taken.get_lock():

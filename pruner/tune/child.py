@@ -5,8 +5,10 @@ What is imported, built or loaded there may print, take gigabytes and crash: tha
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +19,7 @@ from typing import IO, Any, Self
 from pruner.errors import PrunerError
 from pruner.files import write_json
 
+_PR_SET_PDEATHSIG = 1
 _MISTAKE = 2  # exit code: the last line of the log is for the user
 
 
@@ -116,6 +119,7 @@ def _open(pipe: IO[str] | None) -> IO[str]:
 
 def serve(jobs: Mapping[str, Callable[[Path], object]]) -> None:
     """In the child: do jobs, by name, until the parent is gone; a `PrunerError` is an answer."""
+    end_with_parent()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     for line in sys.stdin:
@@ -132,9 +136,15 @@ def serve(jobs: Mapping[str, Callable[[Path], object]]) -> None:
         answers.flush()
 
 
+def end_with_parent() -> None:
+    """In the child: the system ends it once its parent is gone, in whatever way that ended."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 @contextmanager
 def told_in_one_line() -> Iterator[None]:
-    """In the child: a `PrunerError` inside is its last line."""
+    """In the child: a `PrunerError` inside is its last line, and it does not outlive its parent."""
+    end_with_parent()
     try:
         yield
     except PrunerError as error:

@@ -41,8 +41,13 @@ class Workload:
         """Workload key of the same work: that of records for an operator, else of this program."""
         if self.spec is not None:
             return operators.key_of(self.spec)
+        return json.dumps(["tir", self.fingerprint])
+
+    @property
+    def fingerprint(self) -> str:
+        """TVM's structural hash of the program, 16 hexadecimal digits."""
         number = importlib.import_module("tvm_ffi").structural_hash(self.module)
-        return json.dumps(["tir", f"{number & (1 << 64) - 1:016x}"])
+        return f"{number & (1 << 64) - 1:016x}"
 
 
 def load_workloads(options: Mapping[str, Any]) -> list[Workload]:

@@ -86,7 +86,7 @@ def test_the_plan_counts_what_is_missing_at_the_speed_of_what_is_there(item, opt
 def test_an_interrupted_run_is_not_done_and_goes_on(item, options, tmp_path):
     listed(tmp_path)
     folder = finished(item, options(), "ours", OURS, 1.0)
-    (folder / "state.pkl").touch()
+    (folder / "state.npz").touch()
     name = folder.name
 
     def step():

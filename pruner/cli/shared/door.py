@@ -31,6 +31,7 @@ _UNKNOWN_CHOICE = re.compile(
 )
 
 HELP = {"-h", "--help"}
+UNSUCCESSFUL, UNSUCCESSFUL_CODE = "unsuccessful", 3  # parts of a result that came to nothing
 LAST = "last"  # checkpoint=last: that of the newest run
 Task = Callable[[DictConfig], Mapping[str, Any]]
 
@@ -73,7 +74,8 @@ def show_help(command: str) -> bool:
 def run_door(command: str, task: Task) -> None:
     """Compose the configuration, run `task`, print its result as the last stdout line.
 
-    A user's mistake ends as one line on stderr and exit code 2; a bug keeps its traceback. With
+    A user's mistake ends as one line on stderr and exit code 2; a bug keeps its traceback; a result
+    that names parts as ``unsuccessful`` has exit code 3. With
     ``-m`` the task runs once for every cell of the sweep (:mod:`pruner.cli.shared.sweep`).
     """
     if show_help(command):
@@ -115,7 +117,10 @@ def _entry(command: str, task: Task, asked: Asked) -> Callable[[], None]:
             if sweep_name() is not None:
                 run_cell(checked, config)
             else:
-                print_result(checked(config))
+                result = checked(config)
+                print_result(result)
+                if result.get(UNSUCCESSFUL):
+                    sys.exit(UNSUCCESSFUL_CODE)
         except PrunerError as error:
             fail(str(error))
         except HydraException as error:  # an unknown choice is an OSError, too

@@ -3,16 +3,20 @@
 import shlex
 import time
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 
+import yaml
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from pruner.cli.shared.options import plain
 from pruner.errors import DataError, PrunerError
-from pruner.files import METRICS_FILE, load_metrics, write_whole
+from pruner.files import METRICS_FILE, hold, load_metrics, write_whole
 
 CONFIG_FILE = "config.yaml"
+_SHA256 = "# sha256 of the options below: "
 MAKERS = ("train", "import_checkpoint")  # commands whose runs end with a checkpoint
 # Options that a resumed run may be given anew: they change how it runs, not what it computes.
 RESUMABLE = (
@@ -40,6 +44,7 @@ def new_run_folder(outputs: Path, command: str, run_id: str | None, label: str) 
             (parent / candidate).mkdir()
         except FileExistsError:
             continue
+        hold(parent / candidate)
         return parent / candidate
     raise PrunerError(
         f"run_id={name}: {parent / name} exists and is never overwritten; choose another"
@@ -47,8 +52,10 @@ def new_run_folder(outputs: Path, command: str, run_id: str | None, label: str) 
 
 
 def save_config(folder: Path, config: DictConfig) -> None:
-    """Write the resolved configuration beside what it produced, the options given on top."""
+    """Write the resolved configuration beside what it produced, with the options given and its
+    SHA-256 on top."""
     text = OmegaConf.to_yaml(config, resolve=True)
+    text = f"{_SHA256}{sha256(text.encode()).hexdigest()}\n{text}"
     if HydraConfig.initialized():
         hydra = HydraConfig.get()
         text = f"# {shlex.join([hydra.help.app_name, *hydra.overrides.task])}\n{text}"
@@ -69,18 +76,39 @@ def last_checkpoint(outputs: Path) -> Path:
     raise PrunerError(f"checkpoint=last: no finished run with a checkpoint in {outputs}")
 
 
+def _read_config(path: Path) -> DictConfig:
+    """What `save_config` wrote. Raises DataError where it is not as it was written."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        _, found, rest = text.partition(_SHA256)
+        written, _, options = rest.partition("\n")
+        if found and sha256(options.encode()).hexdigest() != written.strip():
+            raise DataError(
+                f"{path}: not as the run wrote it (its SHA-256 differs); put it back, or start a "
+                "new run"
+            )
+        config = OmegaConf.create(text)
+    except (AssertionError, yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
+        told = " ".join(str(error).split())[:120]
+        raise DataError(f"{path}: no configuration ({told}); start a new run") from error
+    if not isinstance(config, DictConfig):
+        raise DataError(f"{path}: no configuration; start a new run")
+    return config
+
+
 def resumed_config(folder: Path, config: DictConfig, more: Sequence[str] = ()) -> DictConfig:
     """Return the configuration of an earlier run, with the few overrides that may change.
 
-    `config` is what the command line composed now; `more` may change, too. Raises
-    DataError when the folder is no run of this command, PrunerError when an override would change
-    what is computed.
+    `config` is what the command line composed now; `more` may change, too. The folder is this
+    process's from now on. Raises DataError when the folder is no run of this command or its
+    configuration was changed, PrunerError when an override would change what is computed, or
+    another process works in the folder.
     """
     path = folder / CONFIG_FILE
     if not path.is_file():
         raise DataError(f"resume={folder}: no {CONFIG_FILE} there; name a run folder")
-    earlier = OmegaConf.load(path)
-    assert isinstance(earlier, DictConfig), type(earlier)
+    hold(folder)
+    earlier = _read_config(path)
     lacking = sorted(str(name) for name in config if name not in earlier and name not in RESUMABLE)
     if lacking:
         raise DataError(

@@ -101,6 +101,9 @@ def _tell_verdicts(tuned: Tuned) -> None:
         say(task.verdict())
         if task.kernel is not None:
             say(f"  kernel: {task.kernel} (docs/library.md says how to call it)")
+    if tuned.unsuccessful:
+        what = "without a program that is known to be right"
+        say(f"{len(tuned.unsuccessful)} tasks {what}: {', '.join(tuned.unsuccessful)}")
     if all(task.all_failed for task in tuned.tasks):
         failed = "; ".join(task.verdict() for task in tuned.tasks)
         raise PrunerError(f"nothing was tuned: {failed}; see {tuned.folder / JOURNAL_FILE}")

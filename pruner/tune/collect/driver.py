@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pruner.errors import PrunerError
+from pruner.files import hold
 from pruner.places import sources_folder
 from pruner.progress import Tell
 from pruner.tune.collect.layout import (
@@ -63,9 +64,11 @@ def collect(plan: CollectPlan, tell: Tell) -> CollectReport:
     """Measure every task on every target; targets are the inner loop, so partial results balance.
 
     Raises:
-        PrunerError: nothing could be measured at all.
+        PrunerError: nothing could be measured at all, or another process collects into the folder.
     """
     start = time.monotonic()
+    plan.out.mkdir(parents=True, exist_ok=True)
+    hold(plan.out)
     records = failed = skipped = 0
     short: list[str] = []
     pairs = [(task, target) for task in plan.tasks for target in plan.targets]

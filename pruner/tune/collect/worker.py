@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from pruner.program.dag.operators import te_tensors
+from pruner.tune.child import end_with_parent
 from pruner.tune.collect.layout import read_journal
 from pruner.tune.collect.spec import SLOW_PROGRAM_EXIT, WorkerSpec
 from pruner.tune.measure.priority import undisturbed
@@ -251,6 +252,7 @@ def make_policy(
 def main() -> None:
     """Measure what is missing from the journal of the given specification."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
+    end_with_parent()
     spec = WorkerSpec.from_json(sys.argv[1])
     task = make_task(spec)
     progress = resume(task, read_journal(Path(spec.journal)))

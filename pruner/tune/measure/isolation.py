@@ -8,7 +8,6 @@ cannot end one job that hangs.
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import multiprocessing
 import os
@@ -23,21 +22,24 @@ import types
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
+from pruner.tune.child import end_with_parent
 from pruner.tune.measure.numerics import NoReference
 
 JOBS = "pruner.tune.measure.jobs"
 _TVM = "pruner.tune.measure.loaded"  # imports it
 _CONTEXT = multiprocessing.get_context("forkserver")
-_PR_SET_PDEATHSIG = 1
 _START_S = 180.0  # a worker that is not there by then does not come
 
 # kinds of failure in which the job had no part
 NO_WORKER, NO_DEVICE, NO_REFERENCE = "no_worker", "no_device", "no_reference"
 NOT_TRIED = (NO_WORKER, NO_DEVICE, NO_REFERENCE)
+_KILLED, _CRASH = "killed", "crash"
+_FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT}
+_SERVER_GONE = 255  # the exit code of a worker whose server process was killed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,20 @@ class Worker:
         self._log: Any = None
 
     def call(self, job: str, *arguments: Any) -> Reply:
-        """Run ``<jobs>.<job>(*arguments)``; every failure is a value."""
+        """Run ``<jobs>.<job>(*arguments)``; every failure is a value.
+
+        A worker that somebody else ended says nothing of the job, which is tried once more; a
+        second time it counts as a crash.
+        """
+        reply = self._call(job, arguments)
+        if reply.error != _KILLED:
+            return reply
+        again = self._call(job, arguments)
+        seconds = reply.seconds + again.seconds
+        error = _CRASH if again.error == _KILLED else again.error
+        return replace(again, error=error, seconds=seconds)
+
+    def _call(self, job: str, arguments: tuple[Any, ...]) -> Reply:
         start = time.monotonic()
         if not self._started():
             message = "a worker process could not be started"
@@ -141,7 +156,9 @@ class Worker:
         message = f"{name}: {tail[-300:]}" if tail else name
         if -code in (signal.SIGSEGV, signal.SIGBUS):
             return "illegal_access", message
-        return ("out_of_memory" if _is_memory(tail) else "crash"), message
+        if -code in _FROM_OUTSIDE or code == _SERVER_GONE:
+            return _KILLED, message
+        return ("out_of_memory" if _is_memory(tail) else _CRASH), message
 
 
 class Pool:
@@ -211,11 +228,10 @@ def _serve(
     pipe: Connection, module: str, memory_bytes: int, environment: dict[str, str], log: Any
 ) -> None:
     """The worker's life: jobs in, results out, until the parent is gone."""
-    ctypes.CDLL(None).prctl(
-        _PR_SET_PDEATHSIG, signal.SIGKILL
-    )  # end with the server, even in a loop
+    end_with_parent()  # the server, even in a loop
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends its workers
     os.environ.update(environment)
+    tempfile.tempdir = None  # the server's; ours is asked for anew
     descriptor = log.detach()
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)

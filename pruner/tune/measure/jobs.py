@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,7 +99,14 @@ def load_target(target_json: str) -> Any:
 def run(
     path: str, device: str, arguments: Arguments, timing: Timing, address: RpcAddress | None
 ) -> list[float]:
-    """Seconds of every repeat."""
+    """Seconds of every repeat. Raises `ConnectionError` where the device is lost meanwhile."""
+    with _still_there(address):
+        return _timed(path, device, arguments, timing, address)
+
+
+def _timed(
+    path: str, device: str, arguments: Arguments, timing: Timing, address: RpcAddress | None
+) -> list[float]:
     module, handle = _open(path, device, address)
     arrays = _upload(inputs(arguments), handle)
     evaluator = module.time_evaluator(
@@ -159,9 +166,20 @@ def check(
 ) -> float:
     """Largest `worst_error` over all arguments and all inputs that the reference has.
 
-    Raises `NoReference` where it cannot be read.
+    Raises `NoReference` where it cannot be read, `ConnectionError` where the device is lost.
     """
     wanted = load_reference(expected)
+    with _still_there(address):
+        return _worst(path, device, arguments, wanted, address)
+
+
+def _worst(
+    path: str,
+    device: str,
+    arguments: Arguments,
+    wanted: Mapping[Kind, Sequence[NDArray[Any]]],
+    address: RpcAddress | None,
+) -> float:
     module, handle = _open(path, device, address)
     found = 0.0
     for kind, values in wanted.items():
@@ -185,6 +203,26 @@ def health(address: RpcAddress) -> float:
     values = np.arange(16, dtype=np.float32)
     array = load_tvm().tvm.runtime.tensor(values, device=_session(address).cpu(0))
     return float(array.numpy().sum())
+
+
+@contextmanager
+def _still_there(address: RpcAddress | None) -> Iterator[None]:
+    """Raise `ConnectionError` for whatever fails while a remote device goes away: that is no fault
+    of its program. A program that ends its own session leaves the device with the tracker."""
+    try:
+        yield
+    except ConnectionError:
+        raise
+    except Exception as error:  # TVM's own kinds
+        if address is None:
+            raise
+        try:
+            there = address.key in servers(address)
+        except Exception:  # no tracker any more
+            there = False
+        if not there:
+            raise ConnectionError(f"the device was lost: {error}"[:300]) from error
+        raise
 
 
 def _open(path: str, device: str, address: RpcAddress | None) -> tuple[Any, Any]:

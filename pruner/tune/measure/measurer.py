@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from pruner.errors import PrunerError
 from pruner.tune.measure.isolation import NO_REFERENCE, NOT_TRIED, Limits, Pool, Reply, start_server
 from pruner.tune.measure.jobs import RpcAddress, Timing
-from pruner.tune.measure.numerics import FLOOR, Arguments
+from pruner.tune.measure.numerics import FLOOR, Arguments, are_timings
 from pruner.tune.phases import Phases
 
 GIB = 1 << 30
+BUILDS = "builds"  # folder of a run with what is being measured; cleared by the next start
 _POLL_S = 0.2  # how soon a wait notices that the run was asked to end
 
 
@@ -125,7 +126,15 @@ class Platform:
 class Measurer:
     """A pool of builders and one runner, alive for the whole run."""
 
-    def __init__(self, platform: Platform, settings: MeasureSettings, phases: Phases) -> None:
+    def __init__(
+        self,
+        platform: Platform,
+        settings: MeasureSettings,
+        phases: Phases,
+        folder: Path | None = None,
+    ) -> None:
+        """`folder` is for what is built, and for the files of compilers: what is there is removed,
+        at the end too. None: a new one among the system's temporary files."""
         self._platform, self._settings, self._phases = platform, settings, phases
         self.alone = settings.alone
         if self.alone is None:
@@ -133,14 +142,15 @@ class Measurer:
         self.lag = int(not self.alone) if settings.lag is None else settings.lag
         start_server()
         memory_bytes = int(settings.memory_gib * GIB)
+        self._folder = _emptied(folder)
         threads = {"TVM_NUM_THREADS": str(platform.cores), "TVM_BIND_THREADS": "0"}
+        threads |= {"TMPDIR": str(self._folder)}
         size = settings.builders or os.cpu_count() or 1
         build = Limits(timeout_s=settings.build_timeout_s, memory_bytes=memory_bytes)
         run = Limits(timeout_s=settings.run_timeout_s, memory_bytes=memory_bytes)
         self._builders = Pool(size, build, threads | {"OMP_NUM_THREADS": "1"})
         self._runner = Pool(1, run, threads)
         self._runs, self._references = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
-        self._folder = Path(tempfile.mkdtemp(prefix="pruner-build-"))
         self._number = 0
         self._begun: list[Future[str | None]] = []  # references, some of them at work
 
@@ -340,10 +350,13 @@ class Measurer:
         return self._checked(job, outcome, check)
 
 
-def are_timings(costs_s: Sequence[float]) -> bool:
-    """Whether these can be seconds: some, finite and above 0 (a clock or a device may lie)."""
-    # The comparison is false for NaN too.
-    return len(costs_s) > 0 and all(0.0 < cost < float("inf") for cost in costs_s)
+def _emptied(folder: Path | None) -> Path:
+    """A folder of ours alone, with nothing in it."""
+    if folder is None:
+        return Path(tempfile.mkdtemp(prefix="pruner-build-"))
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder.resolve()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

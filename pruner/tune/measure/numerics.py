@@ -28,6 +28,12 @@ class NoReference(Exception):
     """There is nothing to compare with: no fault of the program."""
 
 
+def are_timings(costs_s: Sequence[float]) -> bool:
+    """Whether these can be seconds: some, finite and above 0 (a clock or a device may lie)."""
+    # The comparison is false for NaN too.
+    return len(costs_s) > 0 and all(0.0 < cost < float("inf") for cost in costs_s)
+
+
 def tolerance(arguments: Arguments) -> float:
     """The largest relative error that counts as right; exact for integers."""
     return max(TOLERANCE.get(dtype, 0.0) for _, dtype in arguments)

@@ -10,17 +10,24 @@ import json
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from pruner.errors import PrunerError
 from pruner.places import sources_folder
-from pruner.tune.measure.measurer import Measurer, MeasureSettings, Platform
+from pruner.tune.measure.measurer import BUILDS, Measurer, MeasureSettings, Platform
 from pruner.tune.phases import PHASES, Phases
 from pruner.tune.rivals.ansor_environment import child_environment, interpreter
 from pruner.tune.rivals.rival import RivalProcess
-from pruner.tune.run.journal import JOURNAL_FILE, Trial, cut_incomplete_line, read_trials
+from pruner.tune.run.journal import (
+    JOURNAL_FILE,
+    Trial,
+    cut_incomplete_line,
+    read_trial,
+    read_trials,
+)
 from pruner.tune.workloads import Workload, arguments
 
 _LOG = "ansor.json"
@@ -104,7 +111,7 @@ def tune_with_ansor(
     start, earlier = time.time(), _elapsed_s(folder)
     path, mcpu = folder / "reference.npz", platform.target.attrs.get("mcpu")
     if settings.check and not path.is_file():
-        with Measurer(platform, settings, Phases()) as measurer:
+        with Measurer(platform, settings, Phases(), folder / BUILDS) as measurer:
             measurer.reference(workload.module, arguments(workload.module), path)
     spec = {
         "task": workload.name,
@@ -140,7 +147,7 @@ def _follow(
     interrupted: Callable[[], bool],
 ) -> None:
     """Run the child and tell each new line of its journal; ends it when that is asked for."""
-    told = len(read_trials(folder / JOURNAL_FILE))
+    told = len(_lines(folder / JOURNAL_FILE))
     command = [str(python), "-m", "pruner.tune.rivals.ansor_child", json.dumps(spec)]
     environment = child_environment(platform.cores)
     with (folder / "ansor.log").open("ab") as log:
@@ -152,17 +159,22 @@ def _follow(
             while running:
                 running = child.poll() is None and not interrupted()
                 time.sleep(_POLL_S)
-                journal = folder / JOURNAL_FILE
-                text = journal.read_bytes() if journal.is_file() else b""
-                rows = text[: text.rfind(b"\n") + 1].splitlines()
+                rows = _lines(folder / JOURNAL_FILE)
                 for row in rows[told:]:
-                    report(Trial(**json.loads(row)))
+                    with suppress(ValueError):  # a damaged one
+                        report(read_trial(row))
                 told = len(rows)
         finally:
             child.kill()
             child.wait()
     if child.returncode != 0 and not interrupted():
         raise PrunerError(f"Ansor ended with status {child.returncode}; see {folder / 'ansor.log'}")
+
+
+def _lines(journal: Path) -> list[bytes]:
+    """Its complete lines."""
+    text = journal.read_bytes() if journal.is_file() else b""
+    return text[: text.rfind(b"\n") + 1].splitlines()
 
 
 def _elapsed_s(folder: Path) -> float:

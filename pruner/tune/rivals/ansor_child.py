@@ -18,13 +18,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pruner.files import sealed, unsealed
 from pruner.program.dag.operators.options import tensors
+from pruner.tune.child import end_with_parent
 from pruner.tune.measure.numerics import inputs, load_reference, tolerance, worst_error
 from pruner.tune.measure.priority import undisturbed
 
@@ -170,10 +172,18 @@ class Session:
             "elapsed_s": time.time() - self.spec["started"],
             "timestamp": time.time(),
             "extra": {"seconds": dict(self.seconds)},
+            "checked": kind is None and found["value"]["checked"],
         }
         with Path(self.spec["journal"]).open("ab", buffering=0) as journal:
-            journal.write(json.dumps(row).encode() + b"\n")
+            journal.write(sealed(json.dumps(row).encode()) + b"\n")
             os.fsync(journal.fileno())
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Earlier lines of the journal that are whole."""
+    for line in path.read_bytes().splitlines():
+        with suppress(ValueError):
+            yield json.loads(unsealed(line))
 
 
 def compiled(given: Any, path: str) -> bool:
@@ -199,7 +209,7 @@ def timed(spec: dict[str, Any], path: str, best_s: float) -> dict[str, Any]:
     )
     with undisturbed():
         costs = [float(cost) for cost in evaluator(*arrays).results]
-    wrong = ""
+    wrong, checked = "", False
     if spec["reference"] and np.mean(costs) < best_s:
         for kind, wanted in load_reference(spec["reference"]).items():
             arrays = [tvm.nd.array(value) for value in inputs(spec["arguments"], kind=kind)]
@@ -207,7 +217,8 @@ def timed(spec: dict[str, Any], path: str, best_s: float) -> dict[str, Any]:
             error = worst_error(arrays[-1].numpy(), wanted[-1])
             if not error <= tolerance(spec["arguments"]):
                 wrong = f"an element differs from the reference by {error:.3g}"
-    return {"costs_s": costs, "wrong": wrong}
+        checked = not wrong
+    return {"costs_s": costs, "wrong": wrong, "checked": checked}
 
 
 def make_task(spec: dict[str, Any]) -> Any:
@@ -237,6 +248,7 @@ def make_model(session: Session) -> Any:
 
 def main() -> None:
     """Spend the budget; earlier lines of the journal and Ansor's own log count as spent."""
+    end_with_parent()
     spec = json.loads(sys.argv[1])
     session = Session(spec)
     log = Path(spec["log"])
@@ -245,7 +257,7 @@ def main() -> None:
     if log.exists():
         model.update_from_file(str(log))
         callbacks.append(ansor.PreloadMeasuredStates(str(log)))
-        rows = [json.loads(row) for row in Path(spec["journal"]).read_bytes().splitlines()]
+        rows = list(_rows(Path(spec["journal"])))
         session.trial = len(rows)
         session.batch = max((row["batch"] for row in rows), default=0)
         session.best_s = min(

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.search.policy import State
 from pruner.tune.measure.measurer import Candidate, Outcome, Platform
 from pruner.tune.phases import Phases
 from pruner.tune.rivals.rival import RivalSearch
@@ -140,6 +141,14 @@ class MetaScheduleSearch:
     def restore(self, space: int, decisions: NDArray[np.int64]) -> Candidate:
         """Not possible: see the class."""
         raise NotImplementedError("MetaSchedule's search keeps its state inside TVM")
+
+    def state(self) -> State:
+        """See :class:`pruner.tune.run.live_search.LiveSearch`; the records tell the rest."""
+        return {"refused": self.refused}
+
+    def load_state(self, state: State) -> None:
+        """See :class:`pruner.tune.run.live_search.LiveSearch`."""
+        self.refused = state["refused"]
 
     def _learn_from(self, records: Sequence[Any]) -> None:
         if records:

@@ -1,18 +1,25 @@
-"""MetaSchedule's own JSON database of a run, which TVM's tools read and apply."""
+"""MetaSchedule's own JSON database of a run, which TVM's tools read and apply.
+
+It is made from the journal: a record is written there first, and what is lacking here is added when
+the run goes on.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pruner.tune.measure.measurer import are_timings
-from pruner.tune.run.journal import cut_incomplete_line
+from pruner.errors import DataError
+from pruner.progress import Tell
+from pruner.tune.measure.numerics import are_timings
+from pruner.tune.run.journal import Trial, cut_incomplete_line
 from pruner.tune.tvm_import import load_tvm
 
 WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
@@ -47,12 +54,36 @@ class Database:
 
     def commit(self, module: Any, schedule: Any, costs_s: tuple[float, ...], target: Any) -> None:
         """Append one measured schedule of a task."""
-        workload = self.tvm_database.commit_workload(module)
-        record = _record(workload, schedule, costs_s, target)
-        self.tvm_database.commit_tuning_record(record)
+        self.commit_json(module, record_json(module, schedule, costs_s, target))
+
+    def catch_up(self, modules: Mapping[str, Any], trials: Iterable[Trial]) -> int:
+        """Append what the journal tells of tasks and the database lacks; how many records.
+
+        A record is known by the seconds of its repeats, which the journal has too.
+        """
+        ran = [t for t in trials if t.record is not None and t.error is None]
+        if not ran:
+            return 0
+        known = self.tvm_database.get_all_tuning_records()
+        have = Counter(tuple(float(cost) for cost in r.run_secs or ()) for r in known)
+        lacking = Counter(tuple(trial.costs_s) for trial in ran) - have
+        added = 0
+        for trial in reversed(ran):  # of equal ones it is the last that a kill took
+            if lacking[tuple(trial.costs_s)] > 0:
+                lacking[tuple(trial.costs_s)] -= 1
+                self._commit_trial(modules[trial.task], trial)
+                added += 1
+        return added
+
+    def _commit_trial(self, module: Any, trial: Trial) -> None:
+        try:
+            self.commit_json(module, json.loads(trial.record or ""))
+        except Exception as error:  # TVM's own kinds
+            what = f"trial {trial.trial} of {trial.task}"
+            raise DataError(f"{what}: TVM does not take its record ({_first(error)})") from error
 
     def commit_json(self, module: Any, record: Any) -> None:
-        """Append what :func:`record_json` gave in another process."""
+        """Append what :func:`record_json` gave, here or in another process."""
         workload = self.tvm_database.commit_workload(module)
         self.tvm_database.commit_tuning_record(
             self._ms.database.TuningRecord.from_json(record, workload)
@@ -75,17 +106,39 @@ class Database:
         return None if schedule is None else schedule.mod
 
 
-def record_json(module: Any, schedule: Any, costs_s: tuple[float, ...], target: Any) -> list[Any]:
+def open_database(folder: Path, *, own: bool, tell: Tell) -> Database:
+    """The database in a folder. One that TVM cannot read is set aside where it is the run's `own`,
+    since the journal has all of it.
+
+    Raises:
+        DataError: it cannot be read, and other runs may have written it.
+    """
+    try:
+        return Database(folder)
+    except Exception as error:  # TVM's own kinds
+        if not own:
+            raise DataError(f"{folder}: TVM cannot read its database ({_first(error)})") from error
+        for name in (RECORDS, WORKLOADS):
+            if (folder / name).exists():
+                (folder / name).replace(folder / f"{name}.damaged")
+        tell(f"{folder}: TVM cannot read the database ({_first(error)}); it is made anew")
+        return Database(folder)
+
+
+def _first(error: Exception) -> str:
+    """The line of TVM's message that says most."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[-1] if lines else type(error).__name__)[:160]
+
+
+def record_json(module: Any, schedule: Any, costs_s: Sequence[float], target: Any) -> list[Any]:
     """A schedule of a task as TVM writes it, for :meth:`Database.commit_json`."""
-    workload = load_tvm().meta_schedule.database.Workload(module)
-    found: list[Any] = _record(workload, schedule, costs_s, target).as_json()
-    return found
-
-
-def _record(workload: Any, schedule: Any, costs_s: tuple[float, ...], target: Any) -> Any:
     ms = load_tvm().meta_schedule
     info = ms.arg_info.ArgInfo.from_entry_func(schedule.mod, remove_preproc=True)
-    return ms.database.TuningRecord(schedule.trace, workload, list(costs_s), target, info)
+    workload = ms.database.Workload(module)
+    made = ms.database.TuningRecord(schedule.trace, workload, list(costs_s), target, info)
+    found: list[Any] = made.as_json()
+    return found
 
 
 def measured_s(record: Any) -> float:

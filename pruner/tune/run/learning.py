@@ -34,6 +34,7 @@ from pruner.models.registry import ModelSpec
 from pruner.models.training.start import Start
 from pruner.models.trees.xgboost import XGBoostRanker
 from pruner.search.explorer import ScoreFunction
+from pruner.search.policy import State
 from pruner.tune.phases import Phases
 from pruner.tune.spaces.union import UnionSpace
 
@@ -57,6 +58,12 @@ class OnlineModel(Protocol):
 
     def keep(self, folder: Path, keys: Sequence[TaskKey]) -> Mapping[str, Path]:
         """Write what it has learned as checkpoints, name to file; `keys`: the tasks it learned."""
+
+    def state(self) -> State:
+        """All that it has learned, to go on exactly."""
+
+    def load_state(self, state: State) -> None:
+        """Take back what `state` returned."""
 
 
 class AdaptedModel:
@@ -98,6 +105,15 @@ class AdaptedModel:
             keys=keys,
             about={"method": type(self._adaptation).__name__},
         )
+
+    def state(self) -> State:
+        """See :class:`OnlineModel`."""
+        return {"knows": self._knows, "adaptation": _arrays(self._adaptation.state_dict())}
+
+    def load_state(self, state: State) -> None:
+        """See :class:`OnlineModel`."""
+        self._adaptation.load_state_dict(_tensors(state["adaptation"]))
+        self._knows = state["knows"]
 
 
 class TreeModel:
@@ -145,6 +161,17 @@ class TreeModel:
         save_checkpoint(path, self._ranker, info.with_seen(keys))
         return {ADAPTED: path}
 
+    def state(self) -> State:
+        """See :class:`OnlineModel`."""
+        return {"booster": None if self._ranker is None else self._ranker.state().numpy()}
+
+    def load_state(self, state: State) -> None:
+        """See :class:`OnlineModel`."""
+        self._ranker = None
+        if state["booster"] is not None:
+            self._ranker = XGBoostRanker(**self._options)
+            self._ranker.load_state(torch.from_numpy(state["booster"]))
+
 
 class FrozenModel:
     """A trained ranker that stays as it is, such as trees."""
@@ -162,6 +189,13 @@ class FrozenModel:
     def keep(self, folder: Path, keys: Sequence[TaskKey]) -> Mapping[str, Path]:
         """See :class:`OnlineModel`; it has learned nothing."""
         return {}
+
+    def state(self) -> State:
+        """See :class:`OnlineModel`."""
+        return {}
+
+    def load_state(self, state: State) -> None:
+        """See :class:`OnlineModel`."""
 
 
 class SharedModel:
@@ -195,6 +229,22 @@ class SharedModel:
             self.fit()
         return self.model.keep(folder, list(self._parts))
 
+    def state(self) -> State:
+        """What a resumed run needs besides the observations of its learners."""
+        return {
+            "parts": [key.task for key in self._parts],
+            "news": [learner.task for learner in self._news],
+            "model": self.model.state(),
+        }
+
+    def load_state(self, state: State) -> None:
+        """Take back what `state` returned; the learners have taken back theirs."""
+        known = {learner.task: learner for learner in self._news}
+        parts = [known[task].programs() for task in state["parts"]]
+        self._parts = {part.key: part for part in parts}
+        self._news = [known[task] for task in state["news"]]
+        self.model.load_state(state["model"])
+
 
 class LiveLearner:
     """The learner of one task's policy (:data:`pruner.search.policy.Learner`).
@@ -219,6 +269,19 @@ class LiveLearner:
         self._features: ProgramFeatures | None = None
         self._decisions: list[Decisions] = []  # not yet featurised
         self._latency_s = np.zeros(0)
+
+    @property
+    def task(self) -> str:
+        """The name of its task."""
+        return self._key.task
+
+    def state(self) -> State:
+        """What it needs besides its observations to go on exactly."""
+        return {"rng": self._rng.bit_generator.state, "met": self._met}
+
+    def load_state(self, state: State) -> None:
+        """Take back what `state` returned."""
+        self._rng.bit_generator.state, self._met = state["rng"], state["met"]
 
     def observe(self, decisions: Decisions, latency_s: NDArray[np.float64]) -> None:
         """Keep measured programs for the next fit."""
@@ -288,3 +351,29 @@ class LearnedScore:
                     chance = self._space.chance(decisions[~ranked])
                     out[~ranked] = np.quantile(self._given, chance)
         return out
+
+
+def _arrays(value: Any) -> Any:
+    """Mappings and sequences with arrays in the place of tensors."""
+    match value:
+        case torch.Tensor():
+            return value.detach().cpu().numpy()
+        case dict():
+            return {name: _arrays(item) for name, item in value.items()}
+        case list() | tuple():
+            return [_arrays(item) for item in value]
+        case _:
+            return value
+
+
+def _tensors(value: Any) -> Any:
+    """The other way round."""
+    match value:
+        case np.ndarray():
+            return torch.from_numpy(value)
+        case dict():
+            return {name: _tensors(item) for name, item in value.items()}
+        case list():
+            return [_tensors(item) for item in value]
+        case _:
+            return value

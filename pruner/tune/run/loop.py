@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -10,17 +12,18 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pruner.errors import PrunerError
+from pruner.errors import DataError, PrunerError
 from pruner.tune.measure.measurer import Candidate, Check, Outcome
 from pruner.tune.measure.numerics import Arguments
-from pruner.tune.phases import IDLE
+from pruner.tune.phases import IDLE, PHASES
 from pruner.tune.run.budget import TuneBudget
+from pruner.tune.run.database import record_json
 from pruner.tune.run.estimate import Estimate, has_settled
 from pruner.tune.run.journal import JOURNAL_FILE, Journal, Trial
 from pruner.tune.run.learning import SharedModel
 from pruner.tune.run.live_search import LiveSearch
 from pruner.tune.run.options import RunContext
-from pruner.tune.run.snapshot import SNAPSHOT_FILE, Snapshots
+from pruner.tune.run.snapshot import OLD_FILE, SNAPSHOT_FILE, load_state, save_state
 from pruner.tune.run.task_order import Order, TaskProgress, next_task, round_size, stays_behind
 from pruner.tune.workloads import Workload
 
@@ -31,8 +34,9 @@ OnBatch = Callable[[Mapping[str, Any]], None]  # gets a row of numbers after eve
 class LiveTask:
     """One task of a run with its search and what came of it.
 
-    ``make_search`` makes its search when the task is begun, ``find_check`` what its results are
-    compared with (None: nothing is checked). ``best_s`` is the best latency after every batch;
+    ``make_search`` makes its search when the task is begun, ``open_search`` one that takes back the
+    state of an earlier start, ``find_check`` what its results are compared with (None: nothing is
+    checked). ``best_s`` is the best latency after every batch;
     ``exhausted`` once its search has no programs left, ``alone`` once it is known to be like no
     other task.
     """
@@ -41,6 +45,7 @@ class LiveTask:
     flops: float
     arguments: Arguments
     make_search: Callable[[], LiveSearch]
+    open_search: Callable[[], LiveSearch]
     find_check: Callable[[], Check | None]
     made: LiveSearch | None = None  # its search, once it is begun
     untuned_s: float | None = None  # without schedule; None where that was not timed
@@ -82,10 +87,9 @@ class Prepared(Protocol):
     tasks: list[LiveTask]
     shared: SharedModel | None
     savable: bool
-    fixed: dict[str, object]
 
-    def find(self, name: str) -> object | None:
-        """The object that a snapshot calls so, made where it is not there yet."""
+    def begin_anew(self) -> None:
+        """Let the shared model forget everything."""
 
 
 class _Stopped(Exception):
@@ -115,14 +119,20 @@ class TuningRun:
         self._prepared, self.tasks, self._context = prepared, list(prepared.tasks), context
         self._measurer, self._phases = context.measurer, context.phases
         self._budget, self._order, self._report = budget, order, report
-        self._journal = Journal(folder / JOURNAL_FILE)
-        self._snapshots = Snapshots(folder / SNAPSHOT_FILE, prepared.fixed, prepared.find)
+        self._journal = Journal(folder / JOURNAL_FILE, context.tell)
+        self._snapshot = folder / SNAPSHOT_FILE
+        self._last_trial = max((row.trial for row in self._journal.rows), default=0)
+        self._programs = {task.workload.name: task.workload.fingerprint for task in self.tasks}
         self._done = {(row.batch, row.position): row for row in self._journal.rows}
         self._number = 0
         self._waiting: list[_Round] = []
         self._estimates_s: list[float] = []  # of all tasks, since each was tried
         self._pace_s: float | None = None  # seconds a trial of the latest rounds
-        self._restore()
+        try:
+            self._take_up()
+        except BaseException:
+            self._journal.close()
+            raise
         self._since_s = self._phases.elapsed_s
 
     @property
@@ -290,16 +300,14 @@ class TuningRun:
 
     def _record(self, current: _Round, position: int, outcome: Outcome) -> None:
         task, candidate = self.tasks[current.task], current.candidates[position]
+        module, database, record = task.workload.module, self._context.database, None
         if outcome.error is None:
-            self._context.database.commit(
-                task.workload.module,
-                candidate.schedule,
-                outcome.costs_s,
-                self._context.platform.target,
-            )
+            target = self._context.platform.target
+            record = record_json(module, candidate.schedule, outcome.costs_s, target)
+        self._last_trial += 1
         trial = Trial(
             task=task.workload.name,
-            trial=self.trials + 1,
+            trial=self._last_trial,
             batch=current.number,
             position=position,
             space=candidate.space,
@@ -311,8 +319,12 @@ class TuningRun:
             run_s=outcome.run_s,
             elapsed_s=self._phases.elapsed_s,
             timestamp=time.time(),
+            checked=outcome.checked,
+            record=None if record is None else json.dumps(record),
         )
         self._journal.append(trial)
+        if record is not None:
+            database.commit_json(module, record)
         _count(task, trial)
 
     def _line(self, current: _Round, outcomes: Sequence[Outcome]) -> dict[str, Any]:
@@ -331,48 +343,147 @@ class TuningRun:
         }
 
     def _save(self, rounds: Sequence[_Round]) -> None:
+        """Write down what is known and which batches were chosen."""
         waiting = [
-            (r.number, r.task, [(c.space, c.decisions) for c in r.candidates])
+            {
+                "number": r.number,
+                "task": self.tasks[r.task].workload.name,
+                "space": [c.space for c in r.candidates],
+                "decisions": [c.decisions for c in r.candidates],
+            }
             for r in rounds
             if self._prepared.savable
         ]
-        self._snapshots.save(
-            {
-                "number": self._number,
-                "waiting": waiting,
-                "searches": [task.made for task in self.tasks],
-                "model": self._prepared.shared,
-                "best_s": [task.best_s for task in self.tasks],
-                "exhausted": [task.exhausted for task in self.tasks],
-                "alone": [task.alone for task in self.tasks],
-                "estimates_s": self._estimates_s,
-                "pace_s": self._pace_s,
-                "seconds": self._phases.seconds(),
-            }
-        )
+        shared = self._prepared.shared
+        state = {
+            "number": self._number,
+            "waiting": waiting,
+            "programs": self._programs,
+            "tasks": {task.workload.name: _state_of(task) for task in self.tasks},
+            "model": None if shared is None else shared.state(),
+            "estimates_s": np.array(self._estimates_s),
+            "pace_s": self._pace_s,
+            "seconds": self._phases.seconds(),
+        }
+        save_state(self._snapshot, state)
 
-    def _restore(self) -> None:
-        by_name = {task.workload.name: task for task in self.tasks}
-        for row in self._journal.rows:
-            _count(by_name[row.task], row)
-        state = self._snapshots.load()
-        if state is None:
+    def _take_up(self) -> None:
+        """What earlier starts left: the journal is the truth, the other files follow it.
+
+        Raises:
+            PrunerError: a run of an older version, or of other programs.
+        """
+        folder, rows = self._context.folder, self._journal.rows
+        if (folder / OLD_FILE).is_file() and not self._snapshot.is_file():
+            raise DataError(
+                f"resume={folder}: a run of an older version, whose {OLD_FILE} is not read any "
+                f"more; a new run with warm_start=[{folder}] knows what it measured"
+            )
+        modules = {task.workload.name: task.workload.module for task in self.tasks}
+        strange = sorted({row.task for row in rows} - modules.keys())
+        if strange:
+            raise DataError(f"resume={folder}: its journal tells of {strange[0]}, no task of it")
+        added = self._context.database.catch_up(modules, rows)
+        if added:
+            self._context.tell(f"{added} records of the journal were not in the database yet")
+        known_s = [task.current_best_s for task in self.tasks]
+        for row in rows:
+            _count(self._task(row.task), row)
+        if not self._snapshot.is_file() and not rows:
             return
-        self._number = state["number"]
-        seconds = state["seconds"]
+        try:
+            self._restore(load_state(self._snapshot))
+        except DataError as error:
+            self._context.tell(
+                f"{error}; the search begins anew, with all that {JOURNAL_FILE} tells"
+            )
+            self._rebuild(known_s)
+
+    def _task(self, name: str) -> LiveTask:
+        return next(task for task in self.tasks if task.workload.name == name)
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        """Go on exactly. Raises `DataError` for a state that is not of this run."""
+        try:
+            self._check_state(state)
+            self._restore_tasks(state["tasks"])
+            if self._prepared.shared is not None:
+                self._prepared.shared.load_state(state["model"])
+            self._number, pace_s = int(state["number"]), state["pace_s"]
+            self._pace_s = None if pace_s is None else float(pace_s)
+            self._estimates_s = state["estimates_s"].tolist()
+            self._restore_waiting(state["waiting"])
+            self._add_seconds(state["seconds"])
+        except PrunerError:
+            raise
+        except Exception as error:  # the values of another version, or of nobody
+            told = f"{type(error).__name__}: {error}"
+            raise DataError(f"{self._snapshot}: not a state of this run ({told:.120})") from error
+
+    def _check_state(self, state: Mapping[str, Any]) -> None:
+        """Refuse other programs, and a state that is older than the journal."""
+        known = state["programs"]
+        other = [name for name in self._programs if known.get(name) != self._programs[name]]
+        if other:
+            raise PrunerError(
+                f"resume={self._context.folder}: {other[0]} is not the program that this run was "
+                "begun with; start a new run"
+            )
+        if any(row.batch > state["number"] for row in self._journal.rows):
+            raise DataError(f"{self._snapshot}: older than the journal")
+
+    def _restore_tasks(self, state: Mapping[str, Any]) -> None:
+        for task in self.tasks:
+            mine = state[task.workload.name]
+            if mine["search"] is not None:
+                task.made = task.open_search()
+                task.made.load_state(mine["search"])
+            task.best_s = mine["best_s"].tolist()
+            task.exhausted, task.alone = mine["exhausted"], mine["alone"]
+
+    def _restore_waiting(self, waiting: Sequence[Mapping[str, Any]]) -> None:
+        indices = {task.workload.name: index for index, task in enumerate(self.tasks)}
+        for batch in waiting:
+            index = indices[batch["task"]]
+            restore = self.tasks[index].search.restore
+            places = zip(batch["space"], batch["decisions"], strict=True)
+            candidates = [restore(space, decisions) for space, decisions in places]
+            self._waiting.append(_Round(number=batch["number"], task=index, candidates=candidates))
+
+    def _rebuild(self, known_s: Sequence[float]) -> None:
+        """Go on from the journal alone: the search draws other programs than it would have, but
+        whatever was measured is known. `known_s` of every task are seconds of earlier runs."""
+        self._waiting, self._estimates_s, self._pace_s = [], [], None
+        self._prepared.begin_anew()
+        for task in self.tasks:
+            task.made, task.best_s, task.exhausted, task.alone = None, [], False, False
+        best_s = dict(zip((task.workload.name for task in self.tasks), known_s, strict=True))
+        rows = sorted(self._journal.rows, key=lambda row: (row.batch, row.position))
+        for _, batch in itertools.groupby(rows, key=lambda row: row.batch):
+            done = list(batch)
+            task, name = self._task(done[0].task), done[0].task
+            if self._prepared.savable:
+                candidates = [_candidate(row) for row in done]
+                task.search.observe(candidates, [_outcome(row) for row in done])
+            best_s[name] = min([best_s[name], *(row.latency_s for row in done)])
+            task.best_s.append(best_s[name])
+        self._number = max((row.batch for row in rows), default=0)
+        self._add_seconds(dict.fromkeys((*PHASES, IDLE), 0.0))
+
+    def _add_seconds(self, seconds: Mapping[str, float]) -> None:
+        """Those of earlier starts, and between the last word of one and its end."""
         latest_s = max((row.elapsed_s for row in self._journal.rows), default=0.0)
-        seconds[IDLE] += max(0.0, latest_s - sum(seconds.values()))  # between it and the kill
-        self._phases.add(seconds)
-        kept = (state[name] for name in ("searches", "best_s", "exhausted", "alone"))
-        for task, *values in zip(self.tasks, *kept, strict=True):
-            task.made, task.best_s, task.exhausted, task.alone = values
-        self._prepared.shared = state["model"]
-        self._estimates_s = state.get("estimates_s", [])  # older versions kept neither
-        self._pace_s = state.get("pace_s")
-        for number, index, places in state["waiting"]:
-            search = self.tasks[index].search
-            candidates = [search.restore(space, np.array(row)) for space, row in places]
-            self._waiting.append(_Round(number=number, task=index, candidates=candidates))
+        idle_s = seconds[IDLE] + max(0.0, latest_s - sum(seconds.values()))
+        self._phases.add({**seconds, IDLE: idle_s})
+
+
+def _state_of(task: LiveTask) -> dict[str, Any]:
+    return {
+        "search": None if task.made is None else task.made.state(),
+        "best_s": np.array(task.best_s),
+        "exhausted": task.exhausted,
+        "alone": task.alone,
+    }
 
 
 def _count(task: LiveTask, trial: Trial) -> None:
@@ -389,4 +500,10 @@ def _outcome(row: Trial) -> Outcome:
         message=row.message,
         build_s=row.build_s,
         run_s=row.run_s,
+        checked=row.checked,
     )
+
+
+def _candidate(row: Trial) -> Candidate:
+    """The program of a row; there is no schedule of it any more."""
+    return Candidate(space=row.space, decisions=np.array(row.decisions, np.int64), schedule=None)

@@ -23,7 +23,9 @@ class TaskOutcome:
     ``exhausted``: there were no programs left. ``untuned_s``: the operator without a schedule, None
     where that was not timed. ``peak_share`` of the arithmetic that the platform's description says,
     None where it says nothing. ``compiled`` counts programs that were built only. ``kernel``: the
-    library of the best program.
+    library of the best program. ``checked``: its best program computes what the unscheduled one
+    does, as far as the inputs of the check tell; None where nothing ran, or an earlier run measured
+    the best. ``check``: that was asked for.
     """
 
     name: str
@@ -38,6 +40,8 @@ class TaskOutcome:
     peak_share: float | None = None
     compiled: int = 0
     kernel: Path | None = None
+    checked: bool | None = None
+    check: bool = True
 
     @staticmethod
     def of(
@@ -55,6 +59,8 @@ class TaskOutcome:
             min([known_s, *(t.latency_s for t in mine)]),
             flops(workload.module),
         )
+        best = min(mine, key=lambda trial: trial.latency_s, default=None)
+        ours = best is not None and best.latency_s <= best_s < float("inf")
         share = None if peak_flops_per_s is None else work / best_s / peak_flops_per_s
         return TaskOutcome(
             name=workload.name,
@@ -64,6 +70,7 @@ class TaskOutcome:
             trials=sum(not trial.compiled_only for trial in mine),
             failures=Counter(trial.error for trial in mine if trial.error is not None),
             peak_share=share,
+            checked=best.checked if best is not None and ours else None,
             compiled=sum(trial.compiled_only and trial.error is None for trial in mine),
             **known,
         )
@@ -83,6 +90,11 @@ class TaskOutcome:
         """All failed, and some ran but did not compute what the unscheduled program does."""
         return self.all_failed and self.failures[WRONG] > 0
 
+    @property
+    def unsuccessful(self) -> bool:
+        """It was tried, and there is no program, or none that is known to be right."""
+        return self.all_failed or (self.check and self.checked is False)
+
     def verdict(self) -> str:
         """One line for people: how fast, against what; or that nothing came of it."""
         if not self.trials and self.best_s == float("inf"):
@@ -97,6 +109,8 @@ class TaskOutcome:
             parts.append(f"{self.untuned_s / self.best_s:.3g} times as fast")
         if self.peak_share is not None:
             parts.append(f"{100 * self.peak_share:.3g} % of peak")
+        if self.checked is False:
+            parts.append("NOT CHECKED" if self.check else "not checked, as asked")
         return ", ".join(parts)
 
     def row(self) -> dict[str, Any]:
@@ -110,6 +124,7 @@ class TaskOutcome:
             "failures": dict(self.failures),
             "all_failed": self.all_failed,
             "all_wrong": self.all_wrong,
+            "checked": self.checked,
             "weight": self.weight,
             "exhausted": self.exhausted,
             "kernel": None if self.kernel is None else str(self.kernel),
@@ -137,6 +152,19 @@ class Tuned:
         return sum(task.weight * task.best_s for task in self.tasks)
 
     @property
+    def unsuccessful(self) -> list[str]:
+        """Tasks that were tried and have no program, or none that is known to be right."""
+        tried = [] if self.compile_only else self.tasks
+        return [task.name for task in tried if task.unsuccessful]
+
+    @property
+    def checked(self) -> bool | None:
+        """Whether the best programs of all tasks were checked; None where none of this run is
+        best."""
+        known = [task.checked for task in self.tasks if task.checked is not None]
+        return all(known) if known else None
+
+    @property
     def estimate(self) -> Estimate:
         """Of all tasks together, those without a program too."""
         return Estimate.of(self.tasks)
@@ -156,6 +184,8 @@ class Tuned:
             "invalid_share": failed / trials if trials else 0.0,
             "all_failed": [task.name for task in self.tasks if task.all_failed],
             "all_wrong": [task.name for task in self.tasks if task.all_wrong],
+            "checked": None if self.compile_only else self.checked,
+            "unsuccessful": self.unsuccessful,
             "refused_before_build": sum(task.refused for task in self.tasks),
             "tasks": {} if self.compile_only else {task.name: task.row() for task in self.tasks},
             "seconds": dict(self.seconds),

@@ -19,7 +19,7 @@ from pruner.files import write_json
 from pruner.search.failures import AvoidFailures, FailureModel
 from pruner.search.policy import PolicySettings
 from pruner.tune.measure.measurer import Check
-from pruner.tune.measure.numerics import tolerance
+from pruner.tune.measure.numerics import NoReference, load_reference, tolerance
 from pruner.tune.rivals.rival import RivalProcess, RivalSearch
 from pruner.tune.run.learning import LiveLearner, SharedModel
 from pruner.tune.run.live_search import DecisionSearch, LiveSearch
@@ -32,14 +32,12 @@ from pruner.tune.spaces.union import UnionSpace
 from pruner.tune.workloads import Workload, arguments, described, flops
 
 UNTUNED_FILE = "untuned.json"  # seconds of every task without schedule
-_SPACE, _SEARCH = "space-", "search-"  # names in a snapshot
 
 
 class Prepared:
     """The tasks of a run and what they share.
 
-    ``fixed`` are the objects that a snapshot of the run names instead of saving; it grows as tasks
-    are begun. ``savable``: searches can be pickled.
+    ``savable``: the state of a search is all that it knows.
     """
 
     def __init__(
@@ -52,8 +50,9 @@ class Prepared:
         self._theirs = None
         if isinstance(options.policy, RivalSearch):
             self._theirs = options.policy.shared(context.platform)
-        self.fixed: dict[str, object] = {"phases": context.phases}
         self._references: dict[str, Future[str | None]] = {}
+        self._sound: set[str] = set()  # tasks whose reference is there and whole
+        self._unchecked: set[str] = set()  # tasks of which none could be computed
         untuned_s = _untuned(context.folder)
         self.tasks = [
             LiveTask(
@@ -62,6 +61,7 @@ class Prepared:
                 arguments=arguments(workload.module),
                 untuned_s=untuned_s.get(workload.name),
                 make_search=partial(self._begin, number),
+                open_search=partial(self._open, number),
                 find_check=partial(self._check, number),
             )
             for number, workload in enumerate(workloads)
@@ -71,16 +71,10 @@ class Prepared:
         for task in self.tasks:
             task.current_best_s = self._known[task.workload.name].best_s
 
-    def find(self, name: str) -> object | None:
-        """The object that a snapshot calls so, made where it is not there yet."""
-        if name not in self.fixed and name.startswith(_SPACE):
-            wanted = name.removeprefix(_SPACE)
-            for task in self.tasks:
-                if task.workload.name == wanted:
-                    self._space(task.workload)
-        if name not in self.fixed and name.startswith(_SEARCH):
-            self._rival_search(int(name.removeprefix(_SEARCH)))
-        return self.fixed.get(name)
+    def begin_anew(self) -> None:
+        """Let the shared model forget everything; searches are made anew."""
+        if self._options.make_model is not None:
+            self.shared = SharedModel(self._options.make_model())
 
     def _begin(self, number: int) -> LiveSearch:
         """The search of a task; what is not as asked for is told.
@@ -92,7 +86,7 @@ class Prepared:
         context.tell(described(task.workload))
         if options.measure.check and not options.compile_only:
             self._begin_reference(task)
-        search = self._rival_search(number) or self._decision_search(number)
+        search = self._rival_search(number) or self._taught(number)
         if options.measure.baseline and not options.compile_only:
             task.untuned_s = _untuned_s(task, context)
         return search
@@ -101,7 +95,7 @@ class Prepared:
         policy, context = self._options.policy, self._context
         if not isinstance(policy, RivalSearch):
             return None
-        search = policy.make(
+        return policy.make(
             self.tasks[number].workload,
             context.platform,
             context.database.tvm_database,
@@ -110,31 +104,35 @@ class Prepared:
             seed=self._options.seed,
             phases=context.phases,
         )
-        self.fixed[f"{_SEARCH}{number}"] = search
-        return search
+
+    def _open(self, number: int) -> LiveSearch:
+        """The search of a task that knows nothing yet."""
+        return self._rival_search(number) or self._decision_search(number)
 
     def _decision_search(self, number: int) -> DecisionSearch:
         workload, policy = self.tasks[number].workload, self._options.policy
         assert not isinstance(policy, RivalProcess | RivalSearch), policy
-        space = self._space(workload)
-        rng = np.random.default_rng([self._options.seed, number])
+        space = _spaces(workload, self._options, self._context)
+        # other draws where the journal alone tells of earlier ones
+        trials = self.tasks[number].trials
+        stream = [self._options.seed, number, trials] if trials else [self._options.seed, number]
+        rng = np.random.default_rng(stream)
         learner = None
         if self.shared is not None and space.has_features:
             learner = self._learner(workload, space, self.shared)
-        search = decision_search(space, policy, learner, rng)
-        known = self._known[workload.name]
+        return decision_search(space, policy, learner, rng)
+
+    def _taught(self, number: int) -> DecisionSearch:
+        """The search of a task that knows what earlier runs measured."""
+        search, name = self._decision_search(number), self.tasks[number].workload.name
+        known = self._known[name]
         if known.records:
-            taught = known.teach(search, space)
+            taught = known.teach(search, search.space)
             self._context.tell(
-                f"{workload.name}: {taught} programs of earlier runs are known, the best takes "
+                f"{name}: {taught} programs of earlier runs are known, the best takes "
                 f"{1e3 * known.best_s:.4g} ms"
             )
         return search
-
-    def _space(self, workload: Workload) -> UnionSpace:
-        space = _spaces(workload, self._options, self._context)
-        self.fixed[f"{_SPACE}{workload.name}"] = space
-        return space
 
     def _learner(self, workload: Workload, space: UnionSpace, shared: SharedModel) -> LiveLearner:
         name = self._context.platform.name
@@ -144,11 +142,24 @@ class Prepared:
 
     def _begin_reference(self, task: LiveTask) -> None:
         """Have a builder compute it, unless an earlier start of the run has."""
-        path, name = self._reference_file(task), task.workload.name
-        if not path.is_file():
-            self._references[name] = self._context.measurer.begin_reference(
-                task.workload.module, task.arguments, path
+        if not self._has_reference(task):
+            self._references[task.workload.name] = self._context.measurer.begin_reference(
+                task.workload.module, task.arguments, self._reference_file(task)
             )
+
+    def _has_reference(self, task: LiveTask) -> bool:
+        """Whether it is there; of an earlier start, whether its checksums say that it is whole."""
+        path, name = self._reference_file(task), task.workload.name
+        if name in self._references or name in self._sound or not path.is_file():
+            return path.is_file()
+        try:
+            load_reference(str(path))
+        except NoReference as error:
+            self._context.tell(f"{name}: its reference is computed anew ({error})")
+            path.unlink()
+            return False
+        self._sound.add(name)
+        return True
 
     def _check(self, number: int) -> Check | None:
         """What results are compared with; waits until it is there."""
@@ -156,13 +167,16 @@ class Prepared:
         if not self._options.measure.check:
             return None
         path, name = self._reference_file(task), task.workload.name
-        if not path.is_file():
+        if name in self._unchecked:
+            return None
+        if not self._has_reference(task):
             if name not in self._references:
                 self._begin_reference(task)
             with self._context.phases.time("run"):
                 reason = self._references.pop(name).result()
             if reason is not None:
-                self._context.tell(f"{name}: results are not checked, no reference ({reason})")
+                self._context.tell(f"{name}: RESULTS ARE NOT CHECKED, no reference ({reason})")
+                self._unchecked.add(name)
                 return None
         return Check(expected=str(path), tolerance=tolerance(task.arguments))
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from pruner.errors import PrunerError
 from pruner.progress import Tell, silent
-from pruner.tune.measure.measurer import Candidate, Measurer, Outcome, never
+from pruner.tune.measure.measurer import BUILDS, Candidate, Measurer, Outcome, never
 from pruner.tune.phases import Phases
 from pruner.tune.rivals.rival import RivalProcess
 from pruner.tune.run.budget import TuneBudget
-from pruner.tune.run.database import Database
+from pruner.tune.run.database import Database, open_database
 from pruner.tune.run.journal import JOURNAL_FILE, Journal, Trial, read_trials
 from pruner.tune.run.learning import SharedModel
 from pruner.tune.run.loop import LiveTask, OnBatch, TuningRun
@@ -52,9 +52,12 @@ def tune(
         return _in_its_own_process(options.policy, tasks, options, folder, report, interrupted)
     work_dir = options.work_dir or folder
     work_dir.mkdir(parents=True, exist_ok=True)
-    phases, database = Phases(), Database(None if options.compile_only else work_dir)
+    phases, own = Phases(), work_dir.resolve() == folder.resolve()
+    database = (
+        Database(None) if options.compile_only else open_database(work_dir, own=own, tell=tell)
+    )
     tell("starting the processes that build and run programs")
-    with Measurer(options.platform, options.measure, phases) as measurer:
+    with Measurer(options.platform, options.measure, phases, folder / BUILDS) as measurer:
         context = RunContext(
             platform=options.platform,
             measurer=measurer,
@@ -146,6 +149,7 @@ def _result(
         TaskOutcome.of(
             task.workload,
             rows,
+            check=options.measure.check,
             peak_flops_per_s=context.platform.peak_flops_per_s,
             known_s=task.current_best_s,
             refused=0 if task.made is None else task.made.refused,
@@ -235,5 +239,6 @@ def _in_its_own_process(
     )
     rows = read_trials(folder / JOURNAL_FILE)
     peak = options.platform.peak_flops_per_s
-    outcomes = [TaskOutcome.of(w, rows, peak_flops_per_s=peak) for w in workloads]
+    check = options.measure.check
+    outcomes = [TaskOutcome.of(w, rows, check=check, peak_flops_per_s=peak) for w in workloads]
     return Tuned(tasks=outcomes, seconds=seconds, folder=folder, work_dir=folder)

@@ -63,3 +63,37 @@ def test_a_resumed_run_takes_only_what_its_command_lets_change(tmp_path, monkeyp
     assert (found.budget.trials, found.stop_after) == (16, None)
     save_config(tmp_path, found)  # a later start without the option goes on to sixteen
     assert runs.resumed_config(tmp_path, given()).budget.trials == 16
+
+
+def test_a_configuration_that_was_changed_or_cut_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        runs.HydraConfig, "get",
+        lambda: SimpleNamespace(overrides=SimpleNamespace(task=[])),
+    )  # fmt: skip
+    config = OmegaConf.create({"budget": {"trials": 8}, "stop_after": None, "lr": 1e-3})
+    save_config(tmp_path, config)
+    path = tmp_path / runs.CONFIG_FILE
+    whole = path.read_text()
+    assert runs.resumed_config(tmp_path, config) == config
+    for text in (whole.replace("trials: 8", "trials: 9"), whole[:-4], whole + "more: 1\n"):
+        path.write_text(text)
+        with pytest.raises(PrunerError, match="not as the run wrote it"):
+            runs.resumed_config(tmp_path, config)
+    for text in ("budget: [", "- 1", "7"):
+        path.write_text(text)
+        with pytest.raises(PrunerError, match="no configuration"):
+            runs.resumed_config(tmp_path, config)
+    path.write_text(whole[whole.index("budget") :])  # of an older version
+    assert runs.resumed_config(tmp_path, config) == config
+
+
+def test_a_result_with_unsuccessful_parts_has_an_exit_code_of_its_own(monkeypatch, capsys):
+    from pruner.cli.shared.door import run_door
+
+    monkeypatch.setattr("sys.argv", ["report.py"])
+    with pytest.raises(SystemExit) as stop:
+        run_door("report", lambda _: {"unsuccessful": ["a task"], "best_latency_s": None})
+    assert stop.value.code == 3
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert last["unsuccessful"] == ["a task"]
+    run_door("report", lambda _: {"unsuccessful": []})

@@ -1,5 +1,8 @@
 """What one candidate breaks costs one candidate, and is told by its kind."""
 
+import os
+import signal
+import threading
 import time
 from types import SimpleNamespace
 
@@ -294,3 +297,49 @@ def test_what_fails_when_the_run_is_asked_to_end_is_no_outcome(measurer, tmp_pat
     outcomes = measured(measurer, [good, bad, good], stopped=lambda: bool(asked))
     assert [outcome.error for outcome in outcomes] == [None]
     assert asked
+
+
+@pytest.mark.parametrize(("times", "error"), [(1, None), (2, "run_crash")])
+def test_a_worker_that_somebody_else_ends_costs_its_program_nothing_once(
+    measurer, tmp_path, times, error
+):
+    measurer._runner.warm_up()
+    (worker,) = measurer._runner._workers
+    module = program(tmp_path, "slow", 'T.evaluate(T.call_extern("int32", "usleep", 300000))')
+
+    def kill():
+        for _ in range(times):
+            process = worker._process
+            time.sleep(0.4)
+            os.kill(process.pid, signal.SIGKILL)
+            while worker._process is None or worker._process is process:
+                time.sleep(0.01)
+            time.sleep(0.2)
+
+    run, killer = measurer._run, threading.Thread(target=kill, daemon=True)
+    measurer._run = lambda job: (killer.start(), run(job))[1]
+    try:
+        (outcome,) = measured(measurer, [module])
+    finally:
+        measurer._run = run
+    assert (outcome.error, bool(outcome.costs_s)) == (error, error is None)
+    assert error is None or "SIGKILL" in outcome.message
+    assert measured(measurer, [doubling(tmp_path)])[0].error is None
+
+
+def test_what_is_built_lies_in_a_folder_of_ours_that_is_cleared(tmp_path):
+    from pruner.tune.measure.measurer import Measurer, MeasureSettings, Platform
+    from pruner.tune.phases import Phases
+    from pruner.tune.tvm_import import load_tvm
+
+    target, folder = load_tvm().tvm.target.Target("llvm"), tmp_path / "run" / "builds"
+    (folder / "tmp123").mkdir(parents=True)
+    (folder / "7.so").write_text("of a start that was killed")
+    (folder / "link").symlink_to(tmp_path)
+    settings, platform = MeasureSettings(builders=1), Platform(target=target, device="cpu")
+    with Measurer(platform, settings, Phases(), folder) as measurer:
+        assert list(folder.iterdir()) == []
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert measured(measurer, [doubling(tmp_path)])[0].error is None
+    assert not folder.exists()
+    assert tmp_path.exists()

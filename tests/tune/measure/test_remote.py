@@ -1,6 +1,8 @@
 """A real tracker and a real server on loopback; and what is told where they are missing."""
 
 import contextlib
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -33,12 +35,12 @@ def wait_for(port):
     raise TimeoutError(port)
 
 
-@pytest.fixture(scope="module")
-def tracker():
-    """Port of a tracker with one server of the key ``board``."""
-    port, own = free_port(), free_port()
+@contextlib.contextmanager
+def tracked(port, own):
+    """A tracker at `port` with one server of the key ``board`` at `own`, both in groups of their
+    own."""
     python = [sys.executable, "-m"]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
     started = [subprocess.Popen([*python, "tvm.exec.rpc_tracker", *ports(port)], **quiet)]
     try:
         wait_for(port)
@@ -51,11 +53,20 @@ def tracker():
             if jobs.servers(address):
                 break
             time.sleep(0.2)
-        yield port
+        yield started
     finally:
         for process in reversed(started):
-            process.terminate()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
             process.wait()
+
+
+@pytest.fixture(scope="module")
+def tracker():
+    """Port of a tracker with one server of the key ``board``."""
+    port = free_port()
+    with tracked(port, free_port()):
+        yield port
 
 
 def test_the_device_answers(tracker):

@@ -1,5 +1,10 @@
-"""The journal of a run after a kill, and what its rows mean."""
+"""The journal of a run after a kill and after damage, and what its rows mean."""
 
+import json
+
+import pytest
+
+from pruner.errors import PrunerError
 from pruner.tune.run.journal import Journal, Trial, cut_incomplete_line, read_trials
 
 
@@ -58,3 +63,68 @@ def test_a_file_without_a_complete_line_becomes_empty(tmp_path):
     path.write_bytes(b"{}\n")
     cut_incomplete_line(path)
     assert path.read_bytes() == b"{}\n"
+
+
+def written(path, *rows):
+    journal = Journal(path)
+    for row in rows:
+        journal.append(row)
+    journal.close()
+    return path
+
+
+def test_no_flipped_bit_is_believed_and_the_other_rows_stay(tmp_path):
+    """Whatever a disk or an editor does to one row costs that row."""
+    rows = [trial(number, [0.1 * number], checked=True, record="[]") for number in (1, 2, 3)]
+    path = written(tmp_path / "trials.jsonl", *rows)
+    lines = path.read_bytes().splitlines(keepends=True)
+    for place in range(len(lines[1]) - 1):
+        for bit in (1, 16, 128):
+            damaged = bytearray(lines[1])
+            damaged[place] ^= bit
+            path.write_bytes(lines[0] + bytes(damaged) + lines[2])
+            told = []
+            assert read_trials(path, told.append) == [rows[0], rows[2]], (place, bit)
+            assert any(f"{path}, line 2" in line for line in told)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"costs_s": [None]}, "costs_s"),
+        ({"costs_s": []}, "no seconds above 0"),
+        ({"costs_s": [0.0]}, "no seconds above 0"),
+        ({"trial": "1"}, "trial"),
+        ({"decisions": [1.5]}, "decisions"),
+        ({"strange": 1}, "strange"),
+        ({"error": 3}, "error"),
+    ],
+)
+def test_a_row_without_checksum_is_looked_at(tmp_path, changes, reason):
+    """Rows of older versions have none; what is written by hand may be anything."""
+    path = written(tmp_path / "trials.jsonl", trial(1, [1.0]), trial(2, [2.0]))
+    first = json.loads(path.read_bytes().splitlines()[0])
+    del first["crc32"]
+    plain, last = json.dumps(first).encode(), path.read_bytes().splitlines()[1]
+    path.write_bytes(plain + b"\n" + last + b"\n")
+    assert [row.trial for row in read_trials(path)] == [1, 2]
+    path.write_bytes(json.dumps(first | changes).encode() + b"\n" + last + b"\n")
+    told = []
+    assert [row.trial for row in read_trials(path, told.append)] == [2]
+    (line,) = told
+    assert f"{path}, line 1: its " in line
+    assert reason in line
+    del first["task"]
+    path.write_bytes(b"[]\n" + json.dumps(first).encode() + b"\nnonsense\n")
+    assert read_trials(path) == []
+
+
+def test_a_journal_has_one_writer(tmp_path):
+    path = tmp_path / "trials.jsonl"
+    journal = Journal(path)
+    with pytest.raises(PrunerError, match="another process writes it"):
+        Journal(path)
+    journal.append(trial(1, [1.0]))
+    assert [row.trial for row in read_trials(path)] == [1]  # readers are free
+    journal.close()
+    Journal(path).close()

@@ -51,12 +51,14 @@ def platform():
 
 def run(
     folder, platform, measurer, *, specs=(SIZES,), trials=24, model="trees", draft=True, prior=0.0,
-    interrupted=lambda: False, rows=None, warm_start=(), **budget,
+    interrupted=lambda: False, rows=None, warm_start=(), tell=lambda _: None, batch_size=6,
+    **budget,
 ):  # fmt: skip
 
     from pruner.models.analyzer.analyzer import load_analyzer
     from pruner.search.explorer import ExplorerSettings
     from pruner.search.policy import RoundSettings
+    from pruner.tune import workloads
     from pruner.tune.measure.measurer import MeasureSettings
     from pruner.tune.phases import Phases
     from pruner.tune.run.budget import TuneBudget
@@ -64,13 +66,12 @@ def run(
     from pruner.tune.run.loop import TuningRun
     from pruner.tune.run.options import RunContext, TuneOptions
     from pruner.tune.run.setup import prepare
-    from pruner.tune.workloads import from_operator
 
     small = ExplorerSettings(population=48, generations=1, keep=32)
     folder.mkdir(exist_ok=True)
     options = TuneOptions(
         platform=platform,
-        budget=TuneBudget(trials=trials, batch=6, **budget),
+        budget=TuneBudget(trials=trials, batch=batch_size, **budget),
         measure=MeasureSettings(check=False, baseline=False),
         policy=RoundSettings(
             draft=small if draft else None, verify=small, random_sample=32, prior=prior
@@ -82,9 +83,9 @@ def run(
     )
     context = RunContext(
         platform=platform, measurer=measurer, phases=Phases(), database=Database(folder),
-        folder=folder, tell=lambda _: None, interrupted=interrupted,
+        folder=folder, tell=tell, interrupted=interrupted,
     )  # fmt: skip
-    prepared = prepare([from_operator(spec) for spec in specs], options, context)
+    prepared = prepare([workloads.from_operator(spec) for spec in specs], options, context)
     tuning = TuningRun(
         prepared, context, budget=options.budget,
         report=(lambda _: None) if rows is None else rows.append,
@@ -353,6 +354,9 @@ class Listening:
 
     def learn(self, store):
         SEEN.append(("learn", tuple(key.task for key in store.keys), store.num_programs))
+
+    def state(self):
+        return {}
 
 
 def test_the_first_programs_of_a_task_are_judged_by_what_others_taught(tmp_path, platform):

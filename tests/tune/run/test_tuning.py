@@ -44,7 +44,9 @@ def test_tasks_of_equal_shapes_are_checked_against_their_own_reference(example):
     }  # fmt: skip
     metrics = tuned.metrics()
     assert (metrics["trials"], metrics["failed"], metrics["all_failed"]) == (4, 0, [])
+    assert (metrics["checked"], metrics["unsuccessful"]) == (True, [])
     for task in tuned.tasks:
+        assert min((row for row in rows if row.task == task.name), key=latency_of).checked
         assert 0 < task.best_s < 1
         assert 0 < task.untuned_s < 1
         assert "times as fast" in task.verdict()
@@ -122,6 +124,10 @@ def test_compiling_ends_when_asked_or_when_its_time_is_spent(tmp_path, interrupt
     assert found.metrics()["compiled"] == 0
 
 
+def latency_of(row):
+    return row.latency_s
+
+
 def outcome(failures, best_s=float("inf"), trials=4):
     from pruner.tune.run.result import TaskOutcome
 
@@ -156,3 +162,67 @@ def test_a_command_whose_every_program_is_wrong_fails(capsys):
     with pytest.raises(PrunerError, match="nothing was tuned: t: NO CORRECT PROGRAM"):
         _tell_verdicts(tuned)
     assert "NO CORRECT PROGRAM among 4" in capsys.readouterr().err
+
+
+def test_what_is_not_checked_is_said_and_is_no_success(tmp_path):
+    from pruner.tune.run.result import TaskOutcome, Tuned
+    from pruner.tune.workloads import operator
+    from tests.tune.run.test_journal import trial
+
+    task = operator("matmul", m=32, n=32, k=32)
+    rows = [trial(1, [3.0], checked=True, task=task.name), trial(2, [2.0], task=task.name)]
+
+    def judged(rows, **known):
+        found = TaskOutcome.of(task, rows, **known)
+        whole = Tuned(tasks=[found], seconds={}, folder=tmp_path, work_dir=tmp_path).metrics()
+        assert whole["tasks"][task.name]["checked"] is whole["checked"]
+        return found.verdict(), whole["checked"], whole["unsuccessful"]
+
+    verdict, checked, names = judged(rows)
+    assert verdict.endswith(", NOT CHECKED")
+    assert (checked, names) == (False, [task.name])
+    verdict, checked, names = judged(rows[:1])
+    assert "CHECKED" not in verdict
+    assert (checked, names) == (True, [])
+    verdict, checked, names = judged(rows, check=False)
+    assert verdict.endswith(", not checked, as asked")
+    assert (checked, names) == (False, [])
+    assert judged(rows, known_s=1.0)[1:] == (None, [])  # an earlier run has the best
+    wrong = trial(3, [], error="wrong_result", task=task.name)
+    assert judged([wrong])[1:] == (None, [task.name])
+    assert judged([])[1:] == (None, [])  # it had no turn
+
+
+def test_a_run_without_reference_says_so_once_and_is_not_checked(tmp_path, monkeypatch):
+    from pruner.tune import operator, tune
+    from pruner.tune.measure.measurer import Measurer
+
+    told, asked = [], []
+
+    def slow(*given):
+        asked.append(given)
+        return "timeout: stopped after 30 s"
+
+    monkeypatch.setattr(Measurer, "_reference", slow)
+    small = operator("matmul", m=32, n=32, k=32)
+    found = tune(small, options(trials=4), tmp_path, tell=told.append)
+    assert not any(row.checked for row in read_trials(tmp_path / JOURNAL_FILE))
+    assert found.metrics()["unsuccessful"] == [small.name]
+    assert len(asked) == 1
+    (line,) = (line for line in told if "NOT CHECKED" in line)
+    assert "no reference (timeout: stopped after 30 s)" in line
+
+
+def test_a_damaged_reference_of_an_earlier_start_is_computed_anew(tmp_path):
+    from pruner.tune import operator, tune
+
+    told, small = [], operator("matmul", m=32, n=32, k=32)
+    tune(small, options(trials=2), tmp_path)
+    (path,) = tmp_path.glob("reference-*.npz")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-500])
+    tune(small, options(trials=6), tmp_path, tell=told.append)
+    assert any("its reference is computed anew" in line for line in told)
+    assert len(path.read_bytes()) == len(whole)
+    assert {row.error for row in read_trials(tmp_path / JOURNAL_FILE)} == {None}
+    assert not (tmp_path / "builds").exists()

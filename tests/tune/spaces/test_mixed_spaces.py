@@ -126,7 +126,7 @@ def test_a_task_with_one_replayed_space_is_drafted(tmp_path, monkeypatch):
     (line,) = (line for line in told if "design spaces" in line)
     assert f"1 of {len(asked)} design spaces go through TVM's replay" in line
     assert "drafted by chance (trace-instruction: Blockize)" in line
-    union = prepared.fixed["space-matmul_64_64_64"]
+    union = search.space
     assert [isinstance(space, ReplaySpace) for space in union.spaces] == [True, False, False]
     chosen = search.propose(32)
     spaces = {candidate.space for candidate in chosen}

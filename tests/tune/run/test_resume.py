@@ -1,0 +1,179 @@
+"""What a resumed run makes of its files: the journal is the truth, the others follow it."""
+
+import os
+import pickle
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from pruner.errors import PrunerError
+from pruner.tune.run.journal import JOURNAL_FILE, read_trials
+from pruner.tune.run.snapshot import OLD_FILE, SNAPSHOT_FILE, load_state, save_state
+from tests.tune.run.test_loop import OTHER, SIZES, FakeMeasurer, Killed, measured, run
+
+pytestmark = pytest.mark.tvm
+
+
+@pytest.fixture(scope="module")
+def platform():
+    from pruner.tune.measure.measurer import Platform
+    from pruner.tune.tvm_import import load_tvm
+
+    target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 2})
+    return Platform(target=target, device="cpu", cores=2, name="cpu-avx2")
+
+
+def recorded(folder):
+    """Repeats of every record of the database."""
+    from pruner.tune.run.database import Database
+
+    records = Database.read(folder).tvm_database.get_all_tuning_records()
+    return Counter(tuple(float(cost) for cost in record.run_secs) for record in records)
+
+
+def ran(folder):
+    rows = read_trials(folder / JOURNAL_FILE)
+    return Counter(tuple(row.costs_s) for row in rows if row.error is None)
+
+
+def test_a_kill_between_journal_and_database_costs_neither(tmp_path, platform, monkeypatch):
+    from pruner.tune.run.database import Database
+
+    run(tmp_path / "whole", platform, FakeMeasurer())
+    commit, calls = Database.commit_json, []
+
+    def dying(self, module, record):
+        calls.append(record)
+        if len(calls) in (3, 9):
+            raise Killed
+        commit(self, module, record)
+
+    monkeypatch.setattr(Database, "commit_json", dying)
+    for _ in range(2):
+        with pytest.raises(Killed):
+            run(tmp_path / "killed", platform, FakeMeasurer())
+    run(tmp_path / "killed", platform, FakeMeasurer())
+    assert measured(tmp_path / "killed") == measured(tmp_path / "whole")
+    assert recorded(tmp_path / "killed") == ran(tmp_path / "whole") == ran(tmp_path / "killed")
+
+
+def test_a_database_that_is_gone_or_damaged_is_made_anew(tmp_path, platform):
+    from pruner.tune.run.database import RECORDS, WORKLOADS, Database, open_database
+
+    run(tmp_path, platform, FakeMeasurer(), specs=(SIZES, OTHER), trials=12)
+    before, best = recorded(tmp_path), {}
+    original = Database.read(tmp_path).best(workload(SIZES), platform.target)
+    for name in (RECORDS, WORKLOADS):
+        whole = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(whole[:40] + b"#" + whole[41:])
+        told = []
+        with pytest.raises(PrunerError, match="TVM cannot read its database"):
+            open_database(tmp_path, own=False, tell=told.append)
+        open_database(tmp_path, own=True, tell=told.append)
+        assert any("made anew" in line for line in told)
+        run(tmp_path, platform, FakeMeasurer(), specs=(SIZES, OTHER), trials=12)
+        assert recorded(tmp_path) == before
+        best[name] = Database.read(tmp_path).best(workload(SIZES), platform.target)
+    assert str(best[RECORDS]) == str(best[WORKLOADS]) == str(original)
+    assert "T.parallel" in str(original)  # scheduled
+
+
+def workload(spec):
+    from pruner.tune.workloads import from_operator
+
+    return from_operator(spec).module
+
+
+@pytest.mark.parametrize("model", ["trees", "pacm"])
+@pytest.mark.parametrize("damage", ["cut", "gone", "nonsense"])
+def test_a_state_that_is_gone_costs_nothing_that_was_measured(tmp_path, platform, model, damage):
+    told = []
+    options = {"specs": (SIZES, OTHER), "trials": 30, "model": model}
+    with pytest.raises(Killed):
+        run(tmp_path, platform, FakeMeasurer(dies_at=20), **options)
+    state, before = tmp_path / SNAPSHOT_FILE, read_trials(tmp_path / JOURNAL_FILE)
+    if damage == "cut":
+        state.write_bytes(state.read_bytes()[:-100])
+    elif damage == "gone":
+        state.unlink()
+    else:
+        save_state(state, load_state(state) | {"tasks": [], "model": 3})
+    run(tmp_path, platform, FakeMeasurer(), tell=told.append, **options)
+    rows = read_trials(tmp_path / JOURNAL_FILE)
+    assert rows[:19] == before
+    assert [row.trial for row in rows] == list(range(1, 31))
+    assert len({(row.task, row.space, *row.decisions) for row in rows}) == 30
+    assert len({(row.batch, row.position) for row in rows}) == 30
+    assert any("the search begins anew, with all that trials.jsonl tells" in line for line in told)
+
+
+def test_a_state_that_is_older_than_the_journal_is_not_believed(tmp_path, platform):
+    run(tmp_path, platform, FakeMeasurer(), trials=6)
+    old = (tmp_path / SNAPSHOT_FILE).read_bytes()
+    run(tmp_path, platform, FakeMeasurer(), trials=18)
+    (tmp_path / SNAPSHOT_FILE).write_bytes(old)
+    told = []
+    run(tmp_path, platform, FakeMeasurer(), trials=24, tell=told.append)
+    rows = read_trials(tmp_path / JOURNAL_FILE)
+    assert len({(row.space, *row.decisions) for row in rows}) == len(rows) == 24
+    assert any("older than the journal" in line for line in told)
+
+
+def test_a_damaged_row_costs_itself(tmp_path, platform):
+    run(tmp_path, platform, FakeMeasurer(), trials=12)
+    path = tmp_path / JOURNAL_FILE
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(
+        b"".join([*lines[:4], lines[4].replace(b'"batch":1', b'"batch":7'), *lines[5:]])
+    )
+    told = []
+    run(tmp_path, platform, FakeMeasurer(), trials=18, tell=told.append)
+    rows = read_trials(path)
+    assert [row.trial for row in rows] == [1, 2, 3, 4, *range(6, 20)]
+    assert f"{path}, line 5: it does not match its checksum" in "\n".join(told)
+
+
+def test_a_run_of_other_programs_or_another_version_is_refused(tmp_path, platform, monkeypatch):
+    from pruner.tune import workloads
+
+    run(tmp_path / "a", platform, FakeMeasurer(), trials=6)
+    real = workloads.from_operator
+    larger = real(SIZES | {"m": 128}).module
+    changed = type(real(SIZES))(name=real(SIZES).name, module=larger, spec=SIZES)
+    monkeypatch.setattr(workloads, "from_operator", lambda _: changed)
+    with pytest.raises(PrunerError, match="is not the program that this run was begun with"):
+        run(tmp_path / "a", platform, FakeMeasurer(), trials=12)
+    monkeypatch.undo()
+    with pytest.raises(PrunerError, match="its journal tells of matmul_64_64_64, no task of it"):
+        run(tmp_path / "a", platform, FakeMeasurer(), trials=12, specs=(OTHER,))
+    touched = tmp_path / "touched"
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / OLD_FILE).write_bytes(pickle.dumps(Touch(touched)))
+    with pytest.raises(PrunerError, match=r"warm_start=\[.*/b\] knows what it measured"):
+        run(tmp_path / "b", platform, FakeMeasurer(), trials=6)
+    assert not touched.exists()
+
+
+class Touch:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def test_programs_are_the_same_in_every_process():
+    code = (
+        "from pruner.tune.workloads import operator; print(operator('matmul', m=64, n=64, k=64)"
+        ".fingerprint)"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True, text=True, check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }  # fmt: skip
+    assert len(found) == 1

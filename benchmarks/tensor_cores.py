@@ -42,7 +42,8 @@ CASES: dict[str, dict[str, Any]] = {
     "matmul_wide": {"operator": "matmul", "m": 256, "n": 384, "k": 512, "epilogue": ["bias"]},
     "matmul_padded": {"operator": "matmul", "m": 197, "n": 768, "k": 768, "epilogue": ["bias"]},
     "matmul_odd": {"operator": "matmul", "m": 50, "n": 100, "k": 36},
-    "matmul_mma_padded": {"operator": "matmul", "m": 250, "n": 509, "k": 61},
+    "matmul_deep": {"operator": "matmul", "m": 256, "n": 512, "k": 61, "epilogue": ["relu"]},
+    "matmul_long": {"operator": "matmul", "m": 96, "n": 1536, "k": 768},
     "batch": {"operator": "batch_matmul", "batch": 12, "m": 128, "n": 128, "k": 64},
     "batch_padded": {"operator": "batch_matmul", "batch": 8, "m": 197, "n": 197, "k": 64},
     "conv": {

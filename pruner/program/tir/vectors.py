@@ -90,7 +90,8 @@ class _LaneForm:
 
         Terms that a divisor divides come out. Of the others ``x * c + rest`` with ``rest < c`` is
         understood where ``c`` divides the divisor (src/arith/rewrite_simplify.cc): the rest stays
-        after ``mod``, and goes with ``div``; the rules know sums of two and of three terms.
+        after ``mod``, and goes with ``div``; of ``mod`` alone the rules know sums of two terms, of
+        ``div`` those of three.
         """
         inner = _lane_form(index, lane)
         present = inner.even & np.not_equal(inner.stride, 0)
@@ -101,7 +102,8 @@ class _LaneForm:
         reaches.append(np.asarray(inner.stride * (np.asarray(lane.extent) - 1)))
         endless = np.greater_equal(t.upper, af.INF)
         taken = [np.True_ for _ in coefs]
-        kept = endless | _understood(coefs, reaches, t.upper, taken)
+        most = np.where(np.equal(t.lower, 1), _MOST_TERMS - 1, _MOST_TERMS)
+        kept = endless | _understood(coefs, reaches, t.upper, taken, most)
         outside = np.equal(np.mod(inner.stride, t.lower), 0)
         left = [np.not_equal(np.mod(c, t.lower), 0) for c in coefs]
         alike = _understood(coefs, reaches, t.lower, left) & np.less(coefs[-1], t.lower)
@@ -119,7 +121,11 @@ class _LaneForm:
 
 
 def _understood(
-    coefs: Sequence[Ints], reaches: Sequence[Ints], divisor: IntLike, where: Sequence[Any]
+    coefs: Sequence[Ints],
+    reaches: Sequence[Ints],
+    divisor: IntLike,
+    where: Sequence[Any],
+    most: IntLike = _MOST_TERMS,
 ) -> Mask:
     """Where terms are below the divisor together, or the first is and the rest below that one."""
     parts = [np.where(w, v, 0) for w, v in zip((*where, *where), (*coefs, *reaches), strict=True)]
@@ -128,7 +134,7 @@ def _understood(
     largest = np.take_along_axis(used, first[None], 0)[0]
     rest = spans.sum(axis=0) - np.take_along_axis(spans, first[None], 0)[0]
     divides = np.equal(np.mod(divisor, np.maximum(largest, 1)), 0) & (rest < largest)
-    divides = divides & ((used != 0).sum(axis=0) <= _MOST_TERMS)
+    divides = divides & ((used != 0).sum(axis=0) <= most)
     return np.less(spans.sum(axis=0), divisor) | divides
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from pruner.errors import PrunerError
 from pruner.files import write_json, write_whole
 from pruner.tune.child import Child, ask_child, request_file, told_in_one_line
+from pruner.tune.compiling import pass_context
 from pruner.tune.contenders.inputs import inputs_of
 from pruner.tune.contenders.runners import Eager, OnnxRuntime
 from pruner.tune.deploy.apply import Applied, apply_records, check_tasks, keys_of
@@ -153,7 +154,7 @@ def compiled(module: Any, target: Any) -> Any:
     steps = importlib.import_module(f"tvm.relax.backend.{backend}.pipeline")
     passes = steps.dataflow_lower_passes(target) + steps.finalize_passes(target)
     try:
-        with target:
+        with target, pass_context(module):
             return relax.build(module, target, relax_pipeline=tvm.transform.Sequential(passes))
     except Exception as error:  # compilers raise kinds of their own
         lines = str(error).strip().splitlines() or [repr(error)]

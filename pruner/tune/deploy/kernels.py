@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pruner.errors import DataError
+from pruner.tune.compiling import pass_context
 from pruner.tune.deploy.apply import recorded_keys
 from pruner.tune.networks.tasks import task_key
 from pruner.tune.run.database import Database
@@ -77,7 +78,8 @@ def _program(path: Path) -> Any:
 def _exported(folder: Path, name: str, module: Any, target: Any) -> Kernel:
     library = kernel_path(folder, name)
     library.parent.mkdir(exist_ok=True)
-    compiled = load_tvm().tvm.compile(module, target=target)
+    with pass_context(module):
+        compiled = load_tvm().tvm.compile(module, target=target)
     compiled.export_library(str(library))
     if target.kind.name == "llvm":
         texts = {k: compiled.mod.inspect_source(word) for k, word in _LLVM.items()}

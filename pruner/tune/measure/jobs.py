@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
 from pruner.files import write_whole
+from pruner.tune.compiling import pass_context
 from pruner.tune.measure.numerics import (
     Arguments,
     Kind,
@@ -86,7 +87,8 @@ def build(module_json: str, target_json: str, path: str) -> float:
     module = tvm.ir.load_json(module_json)
     cleared = importlib.import_module("tvm.s_tir.transform").RemoveWeightLayoutRewriteBlock
     module = cleared(skip_tensor_rewrite=True)(module)
-    built = tvm.compile(module, target=load_target(target_json))
+    with pass_context(module, module_json):
+        built = tvm.compile(module, target=load_target(target_json))
     built.export_library(path)
     return float(Path(path).stat().st_size)
 

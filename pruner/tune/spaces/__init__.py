@@ -3,6 +3,7 @@
 * `base`: what the loop asks of one space
 * `design`: MetaSchedule's spaces and their decision vectors
 * `rules`: what TVM's operators ask for and TVM lacks
+* `mma`: which spaces of `mma` instructions TVM can finish
 * `batched`: spaces whose programs our engine computes
 * `tvm`: spaces that TVM replays
 * `union`: all spaces of a task as one

@@ -8,7 +8,8 @@ and ``sample_partitioned_tile``, the index of ``sample_categorical``, the locati
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from pruner.errors import UnsupportedProgram
 from pruner.program.tir.trace import TILES
 from pruner.program.tir.verify import STATIC_BYTES
+from pruner.tune.spaces.mma import can_finish
 from pruner.tune.spaces.rules import provide_rules
 from pruner.tune.tvm_import import load_tvm
 
@@ -108,8 +110,7 @@ def design_spaces(module: Any, target: Any) -> list[DesignSpace]:
     rules = load_tvm().meta_schedule.ScheduleRule.create("cuda-tensorcore")
     kept = [rule for number, rule in enumerate(rules) if number != _WMMA_RULE]
     if _loops_of_fragments(found[0]) == _MMA_LOOPS:
-        with suppress(Exception):  # TVM raises where tiles do not fit the instruction, as odd ones
-            found += filter(_on_tensor_cores, _spaces(module, target, kept))
+        found += filter(_on_tensor_cores, _spaces(module, target, kept, keep=can_finish))
     return found + _spaces(module, _static_target(target), "cuda")
 
 
@@ -135,7 +136,9 @@ _WMMA_RULE = 1  # its place in DefaultCUDATensorCore of schedule_rule.cc
 _SHARED_BYTES = "max_shared_memory_per_block"
 
 
-def _spaces(module: Any, target: Any, rules: Any) -> list[DesignSpace]:
+def _spaces(
+    module: Any, target: Any, rules: Any, keep: Callable[[Any], bool] = lambda _: True
+) -> list[DesignSpace]:
     """What rules make; their own postprocessors and mutators finish it, or those of the target."""
     ms = load_tvm().meta_schedule
     provide_rules(module, target)
@@ -146,10 +149,11 @@ def _spaces(module: Any, target: Any, rules: Any) -> list[DesignSpace]:
     context = ms.TuneContext(
         mod=module, target=target, space_generator=generator, num_threads=1, rand_state=1
     )
-    return [
-        DesignSpace(module, target, schedule.trace, context)
-        for schedule in context.generate_design_space()
-    ]
+    schedules = []
+    with nullcontext() if isinstance(rules, str) else suppress(Exception):
+        # the rule for `mma` raises where its tiles do not fit, as an odd number of fragments
+        schedules = context.generate_design_space()
+    return [DesignSpace(module, target, s.trace, context) for s in schedules if keep(s)]
 
 
 def _on_tensor_cores(design: DesignSpace) -> bool:

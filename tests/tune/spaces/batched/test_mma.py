@@ -25,7 +25,7 @@ tvm_missing = pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
 CONF = Path(__file__).parents[4] / "conf"
 OPERATORS = {
     "relu": {"operator": "matmul", "m": 256, "n": 384, "k": 512, "epilogue": ["relu"]},
-    "padded": {"operator": "matmul", "m": 250, "n": 509, "k": 61},
+    "padded": {"operator": "matmul", "m": 256, "n": 512, "k": 61},
 }
 SHARED_BYTES = 166912
 
@@ -79,6 +79,30 @@ def test_spaces_are_the_union_of_instructions_and_lanes(tvm):
     assert {kind_of(one) for one in designs(tvm, OPERATORS["relu"], dtype="float32")} == {"lanes"}
     batch = {"operator": "batch_matmul", "batch": 4, "m": 128, "n": 128, "k": 64}
     assert {kind_of(one) for one in designs(tvm, batch)} == {"wmma", "lanes"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ({"m": 256, "n": 512, "k": 64, "epilogue": ["bias"]}, "Multiple buffer read"),
+        ({"m": 250, "n": 512, "k": 64}, "a guard of loops that stand inside it"),
+        ({"m": 208, "n": 512, "k": 64}, "13 fragments of rows, which are loaded two at a time"),
+    ],
+)
+def test_spaces_that_tvm_cannot_finish_are_not_offered(tvm, spec, reason):
+    kinds = {kind_of(one) for one in designs(tvm, {"operator": "matmul", **spec})}
+    assert kinds == {"wmma", "lanes"}, reason
+
+
+def test_only_mma_programs_are_compiled_with_asynchronous_copies(tvm):
+    from pruner.tune.compiling import pass_context
+
+    for design in designs(tvm, OPERATORS["relu"]):
+        if kind_of(design) == "wmma":
+            continue
+        schedule = next(s for seed in range(1, 40) if (s := design.replay(None, seed)))
+        asked = pass_context(schedule.mod).config.get("tirx.use_async_copy", False)
+        assert bool(asked) == (kind_of(design) == "mma")
 
 
 def test_static_shared_memory_is_judged_by_its_own_limit(tvm):

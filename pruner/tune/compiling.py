@@ -1,0 +1,33 @@
+"""What TVM is told when it compiles scheduled programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pruner.tune.tvm_import import load_tvm
+
+_FRAGMENTS = "m16n8k8"  # in the names of what `mma` programs keep in registers
+
+
+def pass_context(module: Any, text: str | None = None) -> Any:
+    """The settings for a module, to be entered around the compiler.
+
+    Pipelines of ``mma`` programs copy ahead of their use, but a copy that goes through registers is
+    waited for at once: with them copies to shared memory become asynchronous instructions
+    (``cp.async``, sm_80 and newer), which TVM leaves out unless it is asked.
+
+    Args:
+        module: scheduled functions, alone or of a network.
+        text: the module in any form of text, where there is one already.
+    """
+    ahead = _FRAGMENTS in text if text is not None else any(map(_of_mma, _functions(module)))
+    config = {"tirx.use_async_copy": True} if ahead else {}
+    return load_tvm().tvm.transform.PassContext(config=config)
+
+
+def _functions(module: Any) -> list[Any]:
+    return [f for _, f in module.functions_items() if type(f).__name__ == "PrimFunc"]
+
+
+def _of_mma(function: Any) -> bool:
+    return _FRAGMENTS in function.script()

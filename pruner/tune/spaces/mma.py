@@ -1,0 +1,73 @@
+"""Which spaces of ``mma`` instructions TVM can finish, from the copies that its rule makes.
+
+Its rule offers more: programs whose vectors would step, which its check of GPU code refuses one and
+all; results that are added to another tensor on the way out, on which ``LowerAutoCopy`` fails; and
+padded results, whose guard names loops that stand inside what it guards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+_ONE = ("a", "b", "condition", "true_value", "false_value", "value")  # fields of expressions
+_SEVERAL = ("args", "indices")
+
+
+def can_finish(schedule: Any) -> bool:
+    """Whether TVM makes programs of a design space's schedule."""
+    copies = list(_copies(schedule.mod["main"].body))
+    return all(_reads_rows(one) if _stages(one) else _writes_whole(one) for one in copies)
+
+
+def _copies(stmt: Any) -> Iterator[Any]:
+    """Blocks of ``ReadAt`` and ``WriteAt``."""
+    kind = type(stmt).__name__
+    if kind == "SeqStmt":
+        for part in stmt.seq:
+            yield from _copies(part)
+    elif kind == "SBlockRealize":
+        if "auto_copy" in stmt.block.annotations:
+            yield stmt.block
+        else:
+            yield from _copies(stmt.block.body)
+    elif hasattr(stmt, "body"):
+        yield from _copies(stmt.body)
+
+
+def _stages(block: Any) -> bool:
+    return str(block.writes[0].source.scope()).startswith("shared")
+
+
+def _reads_rows(block: Any) -> bool:
+    """Neighbours in shared memory are neighbours in global memory, padding aside."""
+    stmt, inner = block.body, None
+    while type(stmt).__name__ == "For":
+        stmt, inner = stmt.body, stmt.loop_var
+    loads = [e for e in _expressions(stmt.value) if type(e).__name__ == "TensorLoad"]
+    return all(
+        _uses(load.indices[-1], inner) and not any(_uses(i, inner) for i in load.indices[:-1])
+        for load in loads
+    )
+
+
+def _writes_whole(block: Any) -> bool:
+    """From the fragments alone, and all that they have."""
+    (written, *_), reads = block.writes, block.reads
+    shapes = [[int(extent) for extent in region.source.shape] for region in (written, reads[0])]
+    return len(reads) == 1 and prod(shapes[0]) == prod(shapes[1])
+
+
+def _expressions(value: Any) -> Iterator[Any]:
+    """An expression and all inside it."""
+    yield value
+    parts = [getattr(value, name, None) for name in _ONE]
+    parts += [part for name in _SEVERAL for part in getattr(value, name, ())]
+    for part in parts:
+        if part is not None and not isinstance(part, (bool, int, float, str)):
+            yield from _expressions(part)
+
+
+def _uses(index: Any, var: Any) -> bool:
+    return any(part.same_as(var) for part in _expressions(index))

@@ -32,7 +32,7 @@ from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import from_operator
 
 ROOT = Path(__file__).resolve().parents[1]
-PROGRAMS = {"wmma": 180, "mma": 360, "lanes": 60}  # of one space
+PROGRAMS = {"wmma": 90, "mma": 240, "lanes": 20}  # of one space
 TENSORIZED = {"wmma": 5, "mma": 4, "lanes": 0}  # fill, load a, load b, multiply; wmma: store, too
 SHARED_BYTES = 166912  # of an A100 with the opt-in: CUDA C++ Programming Guide
 SEED = 20

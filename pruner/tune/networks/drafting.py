@@ -33,7 +33,7 @@ __all__ = ["Draft", "DraftJob", "Drafted", "draft", "ready"]
 DRAWN, REPLAYED, NONE, VIEW = "drafted", "by chance", "none", "view"
 
 _REPLAYED = 4  # random programs that TVM replays where the engine has no form for the space
-_KEPT, _CHILDREN = 24, 6  # the best so far are changed, into so many each
+_KEPT, _CHILDREN = 32, 16  # the best so far are changed, into so many each
 _MOVES = 0.01  # a round that makes the estimate less by a smaller share was the last
 
 
@@ -47,11 +47,13 @@ class Depth:
     @staticmethod
     def of_share(share: float) -> Depth:
         """For a task that takes about this share of the network's time."""
-        return _DEEP if share >= _SMALL else _SHALLOW
+        return next((depth for least, depth in _DEPTHS if share >= least), _SHALLOW)
 
 
-_SMALL = 0.005
-_DEEP, _SHALLOW = Depth(sample=384, rounds=6), Depth(sample=96, rounds=1)
+# By the least share. A round costs about as much whether it has a hundred programs or a thousand,
+# most of which share their structure with others: few and large ones.
+_DEPTHS = ((0.02, Depth(sample=1536, rounds=2)), (0.003, Depth(sample=512, rounds=2)))
+_SHALLOW = Depth(sample=192, rounds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -197,7 +197,17 @@ def test_the_best_are_changed_until_that_does_not_pay_and_none_is_scored_twice()
     few = Line()
     rows, _ = best(few, Depth(sample=64, rounds=1), np.random.default_rng(0))
     assert 500 - 80 < rows[0, 0] < 520  # one change of what was drawn
-    assert len(few.asked) <= 64 + 24 * 6
+    assert len(few.asked) <= 64 + 32 * 16
+
+
+def test_tasks_of_little_time_get_a_small_draft():
+    from pruner.tune.networks.drafting import Depth
+
+    depths = [Depth.of_share(share) for share in (0.5, 0.02, 0.01, 0.003, 0.002, 0.0)]
+    samples = [depth.sample for depth in depths]
+    assert samples == sorted(samples, reverse=True)
+    assert samples[0] == samples[1] > samples[2] == samples[3] > samples[4] == samples[5]
+    assert depths[-1].rounds == 1
 
 
 def test_shares_of_time_are_by_arithmetic_or_by_bytes():

@@ -101,17 +101,20 @@ def design_spaces(module: Any, target: Any) -> list[DesignSpace]:
     these use tensor cores.
 
     There the default has spaces of ``wmma`` instructions alone. The rule for ``mma`` instructions
-    (copies ahead of their use by a software pipeline) stands after the one that takes the block,
-    and ordinary lanes, which win where tiles are mostly padding, are not offered at all.
+    (copies ahead of their use by a software pipeline, from sm_80 on) stands after the one that
+    takes the block, and ordinary lanes, which win where tiles are mostly padding, are not offered.
     """
-    found = _spaces(module, default_target(module, target), "from-target")
+    limited = _static_target(target)
+    found = _spaces(module, limited, "from-target")
     if not any(map(_on_tensor_cores, found)):
         return found
+    if limited is not target:
+        found = _spaces(module, target, "from-target")
     rules = load_tvm().meta_schedule.ScheduleRule.create("cuda-tensorcore")
     kept = [rule for number, rule in enumerate(rules) if number != _WMMA_RULE]
-    if _loops_of_fragments(found[0]) == _MMA_LOOPS:
+    if _architecture(target) >= _COPIES_AHEAD and _loops_of_fragments(found[0]) == _MMA_LOOPS:
         found += filter(_on_tensor_cores, _spaces(module, target, kept, keep=can_finish))
-    return found + _spaces(module, _static_target(target), "cuda")
+    return found + _spaces(module, limited, "cuda")
 
 
 def default_target(module: Any, target: Any) -> Any:
@@ -119,7 +122,7 @@ def default_target(module: Any, target: Any) -> Any:
     limited = _static_target(target)
     if limited is target:
         return target
-    found = _spaces(module, target, "from-target")
+    found = _spaces(module, limited, "from-target")
     return target if any(map(_on_tensor_cores, found)) else limited
 
 
@@ -132,6 +135,7 @@ def _static_target(target: Any) -> Any:
 
 
 _MMA_LOOPS = 3  # the rule takes no batches
+_COPIES_AHEAD = 80  # sm_80 has asynchronous copies: cp.async of the PTX ISA
 _WMMA_RULE = 1  # its place in DefaultCUDATensorCore of schedule_rule.cc
 _SHARED_BYTES = "max_shared_memory_per_block"
 
@@ -161,6 +165,11 @@ def _on_tensor_cores(design: DesignSpace) -> bool:
     is_cuda = str(design.target.kind.name) == "cuda"  # CPUs have such instructions, too
     found = (i.attrs[0] for i in design.trace.insts if i.kind.name == "Annotate")
     return is_cuda and any(str(name) == key for name in found)
+
+
+def _architecture(target: Any) -> int:
+    """80 of sm_80, 90 of sm_90a."""
+    return int("".join(c for c in str(target.attrs["arch"]) if c.isdigit()))
 
 
 def _loops_of_fragments(design: DesignSpace) -> int:

@@ -74,6 +74,9 @@ def test_spaces_are_the_union_of_instructions_and_lanes(tvm):
     matmul = [kind_of(one) for one in designs(tvm, OPERATORS["relu"])]
     assert matmul[:3] == ["wmma", "wmma", "mma"]
     assert set(matmul[3:]) == {"lanes"}
+    turing = designs(tvm, OPERATORS["relu"], architecture="sm_75")  # has no asynchronous copies
+    assert {kind_of(one) for one in turing} == {"wmma", "lanes"}
+    assert "mma" in {kind_of(one) for one in designs(tvm, OPERATORS["relu"], architecture="sm_90a")}
     lanes = designs(tvm, OPERATORS["relu"], architecture="sm_70")
     assert {kind_of(one) for one in lanes} == {"lanes"}
     assert {kind_of(one) for one in designs(tvm, OPERATORS["relu"], dtype="float32")} == {"lanes"}

@@ -87,16 +87,18 @@ def settle(
 def alike(tree: Tree, block: Block, taken: Ints) -> Ints:
     """Equal numbers where locations can share a tree: see :func:`shared`.
 
-    Neighbouring loops of one chain and one kind can, so that no program has its reductions, or what
-    else stands in these loops, in another order.
+    Neighbouring loops of one chain can that stand all outside of the first reduction, all from it
+    to the last, or all inside of that: what reductions start from, what else stands in these loops
+    and the tile inside the last reduction then have one place in all programs.
     """
     loops = candidate_loops(tree, block)
     reducing = reducing_variables(tree, loops[0]) if loops else set()
+    serial = [i for i, loop in enumerate(loops) if loop.var in reducing]
+    borders = (serial[0], serial[-1] + 1) if serial else ()
     runs = list(range(len(loops)))
     for i, loop in enumerate(loops[1:], start=1):
         simple = not (loop.fused or loop.annotations or loop.mark or loop.unroll)
-        same_kind = (loop.var in reducing) == (loops[i - 1].var in reducing)
-        if simple and same_kind and loops[i - 1].body == [loop]:
+        if simple and i not in borders and loops[i - 1].body == [loop]:
             runs[i] = runs[i - 1]
     return np.array([*runs, INLINE, ROOT])[taken]  # from the end
 

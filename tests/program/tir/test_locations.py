@@ -73,6 +73,11 @@ def test_reductions_and_what_stands_between_loops_part_locations():
     assert alike(tree, copy, np.array([-2, -1, 0, 1, 2, 3, 4, 5])).tolist() == [
         -2, -1, 0, 0, 2, 2, 4, 4,
     ]  # fmt: skip
+    primitives.reorder(tree, [x1, k1])  # a spatial loop between reductions
+    loops = [loop.var.name for loop in tree.path(block)]
+    assert loops == ["l0_0", "l1_0", "l2_0", "l0_1", "l2_1", "l1_1"]
+    assert alike(tree, copy, np.arange(6)).tolist() == [0, 0, 2, 2, 2, 5]
+    primitives.reorder(tree, [k1, x1])
     other = primitives.cache_read(tree, block, 1, "global", [])
     primitives.compute_at(tree, other, k0)
     assert alike(tree, copy, np.arange(6)).tolist() == [0, 0, 2, 3, 4, 4]

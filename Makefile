@@ -32,7 +32,7 @@ demo: setup ## train two models on the bundled CPU measurements, judge them on u
 	$(BIN)/python evaluate.py checkpoint=outputs/train/$(DEMO)-xgboost
 
 test: setup lint ## everything a change must pass: ruff, mypy, the fast tests
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile
 
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check .

@@ -2,7 +2,7 @@
 
 import inspect
 from dataclasses import fields
-from functools import partial
+from functools import cache, partial
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -32,6 +32,12 @@ CHOICES = [
 ]
 
 
+@cache
+def container(command, group, name):
+    """The whole configuration as plain values, with one choice made; not to be changed."""
+    return OmegaConf.to_container(composed(command, f"{group}={name}"), resolve=True)
+
+
 def composed(command, *overrides):
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONF), version_base="1.3"):
@@ -48,8 +54,7 @@ def targets(node):
 
 @pytest.mark.parametrize(("command", "group", "name"), CHOICES)
 def test_every_choice_composes_and_names_allowed_classes(command, group, name):
-    config = OmegaConf.to_container(composed(command, f"{group}={name}"), resolve=True)
-    found = [node["_target_"] for node in targets(config)]
+    found = [node["_target_"] for node in targets(container(command, group, name))]
     assert [target for target in found if not target.startswith(ALLOWED)] == []
 
 
@@ -57,8 +62,7 @@ def test_every_choice_composes_and_names_allowed_classes(command, group, name):
     ("group", "name"), [choice[1:] for choice in CHOICES if choice[0] == "train"]
 )
 def test_no_key_exists_that_no_constructor_takes(group, name):
-    config = OmegaConf.to_container(composed("train", f"{group}={name}"), resolve=True)
-    for node in targets(config):
+    for node in targets(container("train", group, name)):
         target = node["_target_"]
         is_class = target.rpartition(".")[2][:1].isupper()
         accepted = inspect.signature((get_class if is_class else get_method)(target)).parameters

@@ -125,6 +125,7 @@ def two_cells(tmp_path, *options):
     return [(cell["run_dir"], cell["top1"]) for cell in result["cells"]]
 
 
+@pytest.mark.slow
 def test_two_cells_on_the_bundled_records(tmp_path):
     (first, _), (second, _) = two_cells(tmp_path)
     assert first != second

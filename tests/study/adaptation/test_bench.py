@@ -1,7 +1,8 @@
 """What a comparison of adaptation methods runs on, and which of its cells are there."""
 
-import shutil
+import gzip
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -63,7 +64,8 @@ def test_pools_of_cached_features_are_those_of_the_records(tmp_path):
         if file.task.startswith(("matmul", "reduction", "pool")):
             place = few / "measure_records" / file.platform
             place.mkdir(parents=True, exist_ok=True)
-            shutil.copy(file.path, place)
+            with gzip.open(file.path) as lines, gzip.open(place / file.path.name, "wb") as kept:
+                kept.writelines(islice(lines, 24))
     root, cache = RecordRoot(few), tmp_path / "cache"
     analyzer = load_analyzer(conf_folder(), name)
     budget = Budget(

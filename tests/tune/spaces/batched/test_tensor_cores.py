@@ -73,7 +73,8 @@ def test_loops_buffers_and_verdicts_are_those_of_tvm(tvm, operator):
     assert compared == 4 * PROGRAMS
 
 
-def test_verdicts_of_fetches_whose_guard_is_an_equality(tvm):
+@pytest.mark.parametrize("num", [6, pytest.param(16, marks=pytest.mark.slow)])
+def test_verdicts_of_fetches_whose_guard_is_an_equality(tvm, num):
     """The dilated input of a transposed convolution is zero but where ``row mod stride == 0``."""
     from pruner.tune.spaces.batched.space import BatchedSpace
     from pruner.tune.spaces.design import design_spaces
@@ -88,7 +89,7 @@ def test_verdicts_of_fetches_whose_guard_is_an_equality(tvm):
         if not of_wmma(design):
             continue
         space = BatchedSpace(design)
-        draws = np.concatenate([space.sample_any(16, rng), space.sample(16, rng)])
+        draws = np.concatenate([space.sample_any(num, rng), space.sample(num, rng)])
         theirs += [truth.replayed(tvm, design, row)[1] for row in draws]
         ours += space.legal(draws).tolist()
     assert 0 < sum(theirs) < len(theirs)

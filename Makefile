@@ -7,7 +7,7 @@ EXTRAS := tvm,network,wandb,tensorboard,gbdt,sweep,dev
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint book ansor-env shapes slow attack clean
+.PHONY: help setup demo test lint book ansor-env pools shapes slow attack clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -44,6 +44,11 @@ book: setup ## remake every table and figure of experiments/ (DATA=folder of GPU
 
 ansor-env: setup ## install Ansor beside the project, to measure schedules of your own CPU
 	$(BIN)/python collect.py setup=true
+
+POOLS := outputs/pools
+
+pools: setup ## measure the pool set of this CPU's targets (hours, nothing else may run; goes on where it was; POOLS=folder)
+	$(BIN)/python collect.py backend=tvm workloads=small programs=192 measure.repeats=3 measure.min_repeat_ms=20 out=$(POOLS)
 
 shapes: setup ## the tests of the densest arrays with every shape in an annotation checked
 	$(BIN)/python -m pytest -m "not slow" --check-shapes tests/test_shapes.py tests/program tests/features tests/models tests/search

@@ -1,6 +1,7 @@
-"""``python import_logs.py``: raw Ansor logs into the measure_records layout."""
+"""``python import_logs.py``: raw Ansor logs, or MetaSchedule's databases, as measure_records."""
 
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from pruner.cli.shared.door import run_door
 from pruner.cli.shared.output import say
 from pruner.cli.shared.progress import live_bar
 from pruner.data.importing import import_logs
+from pruner.data.metaschedule import find_databases
 from pruner.data.quarantine import Quarantine
 from pruner.errors import PrunerError
 from pruner.places import conf_folder
@@ -35,21 +37,27 @@ def run(config: DictConfig) -> dict[str, Any]:
     start = time.monotonic()
     out, platform = Path(str(config.out)), str(config.platform)
     report = Path(str(config.report or out / f"quarantine-{platform}.jsonl"))
+    databases = find_databases(Path(str(config.logs)))
     with Quarantine(report) as quarantine, live_bar() as bar:
         task = bar.add_task("importing", total=None, note="")
 
         def show(done: int, total: int, records: int) -> None:
             bar.update(task, completed=done, total=total, note=f"{records} records")
 
-        result = import_logs(
-            Path(str(config.logs)),
-            out,
-            platform,
-            quarantine,
-            fusion=fused_in_steps,
-            compression=config.compress,
-            progress=show,
-        )
+        if databases:
+            # here, since it needs TVM, which takes seconds and other logs do not need
+            importing = import_module("pruner.tune.pools.importing")
+            result = importing.import_databases(databases, out, platform, quarantine, say)
+        else:
+            result = import_logs(
+                Path(str(config.logs)),
+                out,
+                platform,
+                quarantine,
+                fusion=fused_in_steps,
+                compression=config.compress,
+                progress=show,
+            )
     if not (conf_folder() / "platform" / f"{platform}.yaml").is_file():
         say(
             f"platform={platform} has no description yet, which train.py asks for: "

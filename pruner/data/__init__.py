@@ -16,5 +16,6 @@ it is quarantined with file, line and reason, and reading goes on; a failed meas
 * `splits`: what a model learns from, is tuned on, and is judged by
 * `frozen`: splits that are committed
 * `importing`: raw tuning logs into this layout
+* `metaschedule`: MetaSchedule's databases as tables
 * `tenset`: TenSet's task pickles
 """

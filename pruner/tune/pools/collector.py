@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pruner.errors import PrunerError
 from pruner.files import write_json
@@ -59,24 +59,27 @@ class Collected:
     interrupted: bool = False
 
 
+_Kind = Literal["open", "first", "again"]
+
+
 @dataclass(slots=True)
 class _Pace:
-    """Seconds that a first timing (with its build) and a later one take, by platform."""
+    """Seconds that opening a pool, a first timing (with its build) and a later one take."""
 
-    spent_s: dict[tuple[str, bool], float] = field(default_factory=dict)
-    count: dict[tuple[str, bool], int] = field(default_factory=dict)
+    spent_s: dict[tuple[str, _Kind], float] = field(default_factory=dict)
+    count: dict[tuple[str, _Kind], int] = field(default_factory=dict)
 
-    def add(self, platform: str, first: bool, seconds: float) -> None:
+    def add(self, platform: str, kind: _Kind, seconds: float) -> None:
         for name in (platform, ""):
-            key = (name, first)
-            self.spent_s[key] = self.spent_s.get(key, 0.0) + seconds
-            self.count[key] = self.count.get(key, 0) + 1
+            self.spent_s[name, kind] = self.spent_s.get((name, kind), 0.0) + seconds
+            self.count[name, kind] = self.count.get((name, kind), 0) + 1
 
-    def each_s(self, platform: str, first: bool) -> float:
+    def each_s(self, platform: str, kind: _Kind) -> float:
+        """By what this platform took, or others did; a later timing builds nothing."""
         for name in (platform, ""):
-            if self.count.get((name, first)):
-                return self.spent_s[name, first] / self.count[name, first]
-        return self.each_s(platform, True) / 2 if not first and self.count else 0.0
+            if self.count.get((name, kind)):
+                return self.spent_s[name, kind] / self.count[name, kind]
+        return self.each_s(platform, "first") / 2 if kind == "again" else 0.0
 
 
 class Collector:
@@ -157,17 +160,20 @@ class Collector:
         for pool in pools:
             probed = max(0, PROBED - len(pool.valid()))
             if probed and self._first(bench, pool, probed):
-                self._tell(
-                    f"{pool.name}: {self._pace.each_s(pool.paths.platform, True):.2f} s each"
-                )
+                each_s = self._pace.each_s(pool.paths.platform, "first")
+                self._tell(f"{pool.name}: {each_s:.2f} s a program so far")
             pool.close()
 
     def _first(self, bench: Bench, pool: Pool, limit: int | None) -> bool:
         """Whether there is something to time again; what cannot be done costs its task alone."""
         try:
+            start = time.monotonic()
+            if pool.missing:
+                pool.prepare(bench)
+                self._pace.add(pool.paths.platform, "open", time.monotonic() - start)
             since = time.monotonic()
             for _ in pool.first(bench, limit):
-                since = self._passed(pool, since, first=True)
+                since = self._passed(pool, since, "first")
         except Unavailable:
             raise
         except PrunerError as error:
@@ -182,7 +188,7 @@ class Collector:
         since = time.monotonic()
         if pool.doubted:
             for _ in pool.again(bench):
-                since = self._passed(pool, since, first=False)
+                since = self._passed(pool, since, "again")
         if not pool.doubted:
             pool.finish(bench)
             waiting.remove(pool)
@@ -197,12 +203,12 @@ class Collector:
                 raise Stopped
             time.sleep(min(0.5, max(0.0, until - time.time())))
 
-    def _passed(self, pool: Pool, since: float, *, first: bool) -> float:
+    def _passed(self, pool: Pool, since: float, kind: _Kind) -> float:
         now = time.monotonic()
-        self._pace.add(pool.paths.platform, first, now - since)
+        self._pace.add(pool.paths.platform, kind, now - since)
         if now - self._last_told > _TELL_S:
             self._last_told = now
-            doing = "timing" if first else "timing again"
+            doing = "timing" if kind == "first" else "timing again"
             self._tell(self._line(pool, doing))
         return now
 
@@ -215,12 +221,14 @@ class Collector:
 
     @property
     def left_s(self) -> float:
-        """Estimated seconds of what is left: first timings and second ones."""
+        """Estimated seconds of what is left: opening pools, first timings and second ones."""
         total = 0.0
         for _, pool in self.pools:
             name, missing = pool.paths.platform, pool.missing
-            total += missing * self._pace.each_s(name, True)
-            total += (missing + len(pool.doubted)) * self._pace.each_s(name, False)
+            total += missing * self._pace.each_s(name, "first")
+            total += (missing + len(pool.doubted)) * self._pace.each_s(name, "again")
+            if missing and not pool.is_open:
+                total += self._pace.each_s(name, "open")
         return total
 
     def _found(self) -> Collected:

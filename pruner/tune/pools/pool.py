@@ -133,6 +133,17 @@ class Pool:
         """Nothing is left to measure, and its records are written."""
         return self.paths.records.is_file() and not (self.missing or self.doubted)
 
+    @property
+    def is_open(self) -> bool:
+        """Its design spaces are there."""
+        return self._space is not None
+
+    def prepare(self, bench: Bench) -> None:
+        """Open its spaces, and have what results are compared with. Raises as `open`."""
+        self.open(bench)
+        if bench.check:
+            self._check(bench)
+
     def open(self, bench: Bench) -> UnionSpace:
         """Its design spaces; their files are written once.
 
@@ -298,6 +309,7 @@ class Pool:
     def _check(self, bench: Bench) -> Check | None:
         """What results are compared with; None, told, where there is no reference."""
         if self._checked is None:
+            self.paths.work.mkdir(parents=True, exist_ok=True)
             path, reason = self.paths.work / "reference.npz", None
             if not path.is_file():
                 module = self.workload.module

@@ -182,3 +182,33 @@ def test_a_few_programs_tell_how_long_all_will_take(tmp_path):
     assert found.records == PROBED
     assert found.left_s > 0
     assert collect(plan).records == PROGRAMS  # they count
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["todays names", "names of 0.1x"])
+def test_databases_of_others_become_records(pools, tmp_path, old):
+    import shutil
+
+    from pruner.data.metaschedule import find_databases
+    from pruner.tune.pools.importing import import_databases
+
+    theirs = tmp_path / "theirs"
+    shutil.copytree(pools[0] / "metaschedule", theirs)
+    if old:
+        for path in theirs.rglob("*tuning_record.json"):
+            path.write_text(path.read_text().replace('"GetSBlock"', '"GetBlock"'))
+    with Quarantine() as quarantine:
+        found = import_databases(find_databases(theirs), tmp_path / "out", PLATFORM, quarantine)
+    assert (found.records, found.failed, found.tasks) == (2 * PROGRAMS, 0, 2)
+    assert not quarantine.total
+    ours = by_latency(load_programs(RecordRoot(pools[0]), [PLATFORM]).store)
+    imported = by_latency(load_programs(RecordRoot(tmp_path / "out"), [PLATFORM]).store)
+    assert len(imported) == len(ours)
+    for (mine_s, mine), (other_s, other) in zip(ours, imported, strict=True):
+        assert other_s == pytest.approx(mine_s, rel=1e-6)
+        np.testing.assert_array_equal(other.statement.numpy(), mine.statement.numpy())
+
+
+def by_latency(store):
+    """(seconds, features) of every program, the fastest first."""
+    order = store.latency_s.argsort()
+    return [(float(store.latency_s[n]), store.programs(n[None])) for n in order]

@@ -1,0 +1,165 @@
+"""MetaSchedule's databases of others as records and design spaces of ours.
+
+Functions that this TVM cannot load, and traces that it or our engine cannot read, are counted with
+the reason; the records of what is left are read by every command.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pruner.data.importing import ImportResult
+from pruner.data.metaschedule import (
+    StoredRecord,
+    StoredWorkload,
+    decisions_of,
+    read_records,
+    read_workloads,
+    skeleton,
+)
+from pruner.data.quarantine import MalformedError, Quarantine, Reason
+from pruner.data.root import FOLDER as RECORDS
+from pruner.data.steps import TRACE
+from pruner.errors import DataError, PrunerError, UnsupportedProgram
+from pruner.files import write_whole
+from pruner.program.tir.saved import FOLDER as SPACES
+from pruner.program.tir.saved import SavedSpace
+from pruner.progress import Tell, silent
+from pruner.tune.pools.records import FAILED_COST_S, UNKNOWN_ERROR, VERSION
+from pruner.tune.spaces.batched.head import read_program
+from pruner.tune.spaces.design import DesignSpace
+from pruner.tune.spaces.text import module_text
+from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import Workload, normalised
+
+_NO_HARDWARE = [0] * 8
+
+
+@dataclass(slots=True, eq=False)
+class _Import:
+    out: Path
+    quarantine: Quarantine
+    tell: Tell
+    reasons: Counter[str]
+
+    def refuse(self, file: Path, line: int, error: Exception) -> None:
+        """Set one record aside."""
+        reason = Reason.NOT_A_RECORD if isinstance(error, MalformedError) else Reason.BAD_LINE
+        detail = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
+        self.quarantine.add(file=str(file), line=line, reason=reason, detail=detail)
+        self.reasons[detail] += 1
+
+
+def import_databases(
+    pairs: Sequence[tuple[Path, Path]],
+    out: Path,
+    platform: str,
+    quarantine: Quarantine,
+    tell: Tell = silent,
+) -> ImportResult:
+    """Write every record of the databases to ``out/measure_records/<platform>/<task>.json.gz``.
+
+    Raises:
+        DataError: no record could be read, or records of that platform are there already.
+    """
+    final = out / RECORDS / platform
+    if final.exists():
+        raise DataError(f"{final} exists and is left alone; choose another out or platform")
+    state = _Import(out, quarantine, tell, Counter())
+    lines: dict[str, list[str]] = {}
+    failed = 0
+    for workloads, records in pairs:
+        stored = read_workloads(workloads, quarantine)
+        by_workload: dict[int, list[StoredRecord]] = {}
+        for record in read_records(records, quarantine):
+            by_workload.setdefault(record.workload, []).append(record)
+        for number, found in by_workload.items():
+            if number not in stored:
+                state.refuse(records, found[0].line, DataError(f"no workload {number}"))
+                continue
+            task, made = _task(state, stored[number], found, records)
+            lines.setdefault(task, []).extend(made)
+            failed += sum(f"[{FAILED_COST_S}]" in line for line in made)
+    lines = {task: made for task, made in lines.items() if made}
+    if not lines:
+        worst = ", ".join(f"{num} x {why}" for why, num in state.reasons.most_common(2))
+        raise DataError(
+            f"{pairs[0][1]}: no record could be read ({worst or 'the files are empty'})"
+        )
+    final.mkdir(parents=True)
+    for task, made in lines.items():
+        with write_whole(final / f"{task}.json.gz") as partial:
+            partial.write_bytes(gzip.compress("".join(made).encode(), mtime=0))
+    return ImportResult(
+        records=sum(map(len, lines.values())),
+        failed=failed,
+        tasks=len(lines),
+        files=len(pairs),
+        quarantined=dict(quarantine.counts),
+        out=final,
+    )
+
+
+def _task(
+    state: _Import, stored: StoredWorkload, records: Sequence[StoredRecord], file: Path
+) -> tuple[str, list[str]]:
+    """The name of a task and the lines of its records."""
+    tvm = load_tvm().tvm
+    try:
+        module = normalised(tvm.ir.load_json(stored.module.decode()))
+        name = f"tir_{stored.hash}"
+        workload = Workload(name=name, module=module)
+        key = workload.key
+    except Exception as error:  # of a TVM whose functions this one cannot load: many kinds
+        for record in records:
+            state.refuse(file, record.line, PrunerError(f"function not loaded: {error}"))
+        return stored.hash, []
+    spaces: dict[str, str | UnsupportedProgram] = {}
+    made: list[str] = []
+    for record in records:
+        try:
+            steps = skeleton(record)
+            if steps not in spaces:
+                spaces[steps] = _space(state.out, module, record)
+            space = spaces[steps]
+            if isinstance(space, UnsupportedProgram):
+                raise space
+            made.append(_line(key, space, record))
+        except (PrunerError, MalformedError) as error:
+            state.refuse(file, record.line, error)
+    state.tell(f"{name}: {len(made)} of {len(records)} records, {len(spaces)} design spaces")
+    return name, made
+
+
+def _space(out: Path, module: Any, record: StoredRecord) -> str | UnsupportedProgram:
+    """The design space of a record, written down, or why there is none."""
+    tvm, s_tir, _, _ = load_tvm()
+    try:
+        target = tvm.target.Target(record.target)
+        schedule = s_tir.Schedule(module, seed=1, debug_mask=0, error_render_level="none")
+        s_tir.Trace.apply_json_to_schedule(record.trace, schedule)
+        design = DesignSpace(module, target, schedule.trace, None)
+        lines = tuple(str(line) for line in design.trace.as_python(True))
+        saved = SavedSpace(program=read_program(design), text=module_text(module), trace=lines)
+        return saved.save(out / SPACES)
+    except UnsupportedProgram as error:
+        return error
+    except Exception as error:  # traces of another TVM fail in many ways
+        return UnsupportedProgram("trace-not-read", str(error).splitlines()[0][:100])
+
+
+def _line(key: str, space: str, record: StoredRecord) -> str:
+    costs, error_no = (
+        (list(record.costs_s), 0) if record.costs_s else ([FAILED_COST_S], UNKNOWN_ERROR)
+    )
+    target = record.target if isinstance(record.target, str) else json.dumps(record.target)
+    steps = [[TRACE, space, decisions_of(record)]]
+    header = [key, target, _NO_HARDWARE]
+    line = {"i": [header, [[], steps]], "r": [costs, error_no, 0.0, 0], "v": VERSION}
+    return json.dumps(line) + "\n"

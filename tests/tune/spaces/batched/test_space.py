@@ -105,6 +105,7 @@ def test_a_program_is_the_same_alone_and_among_others(tvm, operator):
         for row in range(len(draws)):
             alone = space.features(draws[[row]])
             np.testing.assert_array_equal(together.statement[together.rows(row)], alone.statement)
+            np.testing.assert_array_equal(together.dataflow[row], alone.dataflow[0])
             assert space.draft_score(draws[[row]], analyzer) == scores[row]
 
 

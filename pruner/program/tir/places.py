@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine
-from pruner.program.index.regions import Region
+from pruner.program.index.regions import UNKNOWN_WIDTH, Region
 from pruner.program.tir.regions import (
     clipped,
     guarded_regions_of,
@@ -44,4 +47,13 @@ def _place(tree: Tree, key: int) -> Place:
         indices += [load.indices for load in block.loads_of(key)]
         boxes += guarded_regions_of(tree, block, dict.fromkeys(indices), moving)
     box = zip(union_all(boxes), buffer.shape, strict=True)
-    return Place(loop, [clipped(region, extent) for region, extent in box])
+    return Place(loop, [_known(tree, clipped(region, extent)) for region, extent in box])
+
+
+def _known(tree: Tree, region: Region) -> Region:
+    """The region; one element, and uncertain, where its width is no number."""
+    unknown = np.greater_equal(region.hi - region.lo, UNKNOWN_WIDTH)
+    if not np.any(unknown):
+        return region
+    tree.uncertain = tree.uncertain | unknown
+    return Region(region.start, region.lo, af.where(unknown, region.lo, region.hi))

@@ -482,8 +482,10 @@ def _move(
         region, uses = domains.get(slot, (whole, {}))
         region = clipped(region, it.extent)
         extent = region.hi - region.lo + 1
-        if np.any(np.greater_equal(extent, UNKNOWN_WIDTH)):
-            raise UnsupportedProgram("unresolved-size", block.name)
+        unknown = np.greater_equal(extent, UNKNOWN_WIDTH)
+        if np.any(unknown):
+            tree.uncertain = tree.uncertain | unknown
+            extent = af.where(unknown, 1, extent)
         var = LoopVar(f"ax{slot}", plain(extent))
         bindings.append(Binding(af.add(start_of(region), af.variable(var)), uses | {var: 1}))
         loops.append(LoopNode(var))

@@ -15,6 +15,7 @@ from pruner.features.dataflow import DataflowKind
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.program.tir.autocopy import layouts_permute
 from pruner.program.tir.lower import Lowering, lower
+from pruner.program.tir.places import buffer_places
 from pruner.program.tir.replay import apply_groups, tile_extents
 from pruner.program.tir.tree import Tree
 from pruner.program.tir.verify import TirLimits, verify_gpu_code
@@ -171,13 +172,13 @@ class BatchedSpace:
         groups, refused = self._trees(decisions)
         nests = []
         for rows, tree in groups:
-            unsure = np.broadcast_to(tree.uncertain, len(rows))
-            refused |= dict.fromkeys(rows[unsure].tolist(), _UNCERTAIN)
             try:
                 with unforeseen_refused():
                     nests.append((rows, lower(tree, self._lowering)))
             except UnsupportedProgram as error:
                 refused |= dict.fromkeys(rows.tolist(), error.reason)
+            unsure = np.broadcast_to(tree.uncertain, len(rows))
+            refused |= dict.fromkeys(rows[unsure].tolist(), _UNCERTAIN)
         return featurize_nests(
             nests,
             len(decisions),
@@ -242,6 +243,7 @@ class BatchedSpace:
         return judged, refused
 
     def _accepted(self, tree: Tree) -> NDArray[np.bool_]:
+        buffer_places(tree)  # and with them all that is uncertain
         certain = np.broadcast_to(~np.asarray(tree.uncertain), tree.num_programs)
         if self._limits is None:
             return certain

@@ -64,9 +64,24 @@ def safe_softmax(te, topi):
     return [x, zero]
 
 
+def grouped(te, topi):
+    """Six output channels a group: where a tile of channels meets two groups TVM knows no size."""
+    x, w = te.placeholder((1, 8, 8, 24), name="x"), te.placeholder((3, 3, 4, 36), name="w")
+    return [x, w, topi.nn.relu(topi.nn.conv(x, w, 1, 1, 1, 6, "NHWC", "HWIO"))]
+
+
+def grouped_first(te, topi):
+    x, w = te.placeholder((1, 32, 8, 8), name="x"), te.placeholder((64, 8, 3, 3), name="w")
+    return [x, w, topi.nn.conv(x, w, 1, 1, 1, 4, "NCHW", "OIHW")]
+
+
 OPERATORS = {
-    f.__name__: f for f in (heads, rows_of_heads, merged_product, gathered, resized, safe_softmax)
-}
+    f.__name__: f
+    for f in (
+        heads, rows_of_heads, merged_product, gathered, resized, safe_softmax, grouped,
+        grouped_first,
+    )
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

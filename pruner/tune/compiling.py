@@ -9,19 +9,27 @@ from pruner.tune.tvm_import import load_tvm
 _FRAGMENTS = "m16n8k8"  # in the names of what `mma` programs keep in registers
 
 
-def pass_context(module: Any, text: str | None = None) -> Any:
+def pass_context(module: Any, target: Any, text: str | None = None) -> Any:
     """The settings for a module, to be entered around the compiler.
 
     Pipelines of ``mma`` programs copy ahead of their use, but a copy that goes through registers is
     waited for at once: with them copies to shared memory become asynchronous instructions
     (``cp.async``, sm_80 and newer), which TVM leaves out unless it is asked.
 
+    For CUDA without ``StorageRewrite``: that of TVM 0.27 gives a buffer the memory of another,
+    which later passes may refuse: float32 sums staged where float16 operands of a tensor core lay
+    ("tvm_access_ptr element type must match the source buffer"), two sums over threads in one place
+    ("load_remap_.count"). Shared memory is still merged, by ``MergeSharedMemoryAllocations``.
+
     Args:
         module: scheduled functions, alone or of a network.
+        target: what they are compiled for.
         text: the module in any form of text, where there is one already.
     """
     ahead = _FRAGMENTS in text if text is not None else any(map(_of_mma, _functions(module)))
     config = {"tirx.use_async_copy": True} if ahead else {}
+    if target.kind.name == "cuda":
+        config["tirx.disable_storage_rewrite"] = True
     return load_tvm().tvm.transform.PassContext(config=config)
 
 

@@ -154,7 +154,7 @@ def compiled(module: Any, target: Any) -> Any:
     steps = importlib.import_module(f"tvm.relax.backend.{backend}.pipeline")
     passes = steps.dataflow_lower_passes(target) + steps.finalize_passes(target)
     try:
-        with target, pass_context(module):
+        with target, pass_context(module, target):
             return relax.build(module, target, relax_pipeline=tvm.transform.Sequential(passes))
     except Exception as error:  # compilers raise kinds of their own
         lines = str(error).strip().splitlines() or [repr(error)]

@@ -78,7 +78,7 @@ def _program(path: Path) -> Any:
 def _exported(folder: Path, name: str, module: Any, target: Any) -> Kernel:
     library = kernel_path(folder, name)
     library.parent.mkdir(exist_ok=True)
-    with pass_context(module):
+    with pass_context(module, target):
         compiled = load_tvm().tvm.compile(module, target=target)
     compiled.export_library(str(library))
     if target.kind.name == "llvm":

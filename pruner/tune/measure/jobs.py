@@ -87,8 +87,9 @@ def build(module_json: str, target_json: str, path: str) -> float:
     module = tvm.ir.load_json(module_json)
     cleared = importlib.import_module("tvm.s_tir.transform").RemoveWeightLayoutRewriteBlock
     module = cleared(skip_tensor_rewrite=True)(module)
-    with pass_context(module, module_json):
-        built = tvm.compile(module, target=load_target(target_json))
+    target = load_target(target_json)
+    with pass_context(module, target, module_json):
+        built = tvm.compile(module, target=target)
     built.export_library(path)
     return float(Path(path).stat().st_size)
 

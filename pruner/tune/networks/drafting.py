@@ -107,36 +107,54 @@ def is_view(module: Any) -> bool:
     return bool(analysis.has_reshape_pattern(module["main"]))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """Programs of one task, the best first; ``estimates_s`` of each, None where nothing tells them
+    apart."""
+
+    space: UnionSpace
+    rows: Decisions
+    estimates_s: list[float] | None
+
+
+def draw(job: DraftJob, module: Any, target: Any) -> Drawn:
+    """What the draft chooses of a task; legal by the engine's verdict, TVM was not asked.
+
+    Raises:
+        PrunerError: no legal program was met.
+    """
+    rng = np.random.default_rng(job.seed)
+    found = open_spaces(
+        design_spaces(module, target),
+        name=job.task,
+        analyzer=job.analyzer,
+        learns=False,
+        phases=Phases(),
+        tell=silent,
+    )
+    batched = [space for space in found.spaces if space.can_draft]
+    if not batched or job.analyzer is None:
+        return Drawn(space=found, rows=found.sample(_REPLAYED, rng), estimates_s=None)
+    space = UnionSpace(batched, Phases(), job.analyzer)
+    rows, estimates_s = best(space, job.depth, rng)
+    return Drawn(space=space, rows=rows, estimates_s=estimates_s)
+
+
 def _drafted(job: DraftJob, module: Any, target: Any) -> tuple[Draft, Any | None]:
     if is_view(module):
         return Draft(task=job.task, how=VIEW), None
-    rng = np.random.default_rng(job.seed)
     try:
-        found = open_spaces(
-            design_spaces(module, target),
-            name=job.task,
-            analyzer=job.analyzer,
-            learns=False,
-            phases=Phases(),
-            tell=silent,
-        )
+        drawn = draw(job, module, target)
     except PrunerError as error:
         return Draft(task=job.task, how=NONE, reason=str(error)), None
-    batched = [space for space in found.spaces if space.can_draft]
-    if not batched or job.analyzer is None:
-        rows = found.sample(_REPLAYED, rng)
-        place, schedule, reason = _first_built(found, rows, target)
-        if place is None:
-            reason = f"TVM builds no random program: {reason}"
-            return Draft(task=job.task, how=NONE, reason=reason), None
-        return Draft(task=job.task, how=REPLAYED), schedule
-    space = UnionSpace(batched, Phases(), job.analyzer)
-    rows, estimates_s = best(space, job.depth, rng)
-    place, schedule, reason = _first_built(space, rows, target)
+    place, schedule, reason = _first_built(drawn.space, drawn.rows, target)
     if place is None:
-        reason = f"TVM builds nothing that the draft chose: {reason}"
+        chosen = "nothing that the draft chose" if drawn.estimates_s else "no random program"
+        reason = f"TVM builds {chosen}: {reason}"
         return Draft(task=job.task, how=NONE, reason=reason), None
-    return Draft(task=job.task, how=DRAWN, estimate_s=estimates_s[place]), schedule
+    if drawn.estimates_s is None:
+        return Draft(task=job.task, how=REPLAYED), schedule
+    return Draft(task=job.task, how=DRAWN, estimate_s=drawn.estimates_s[place]), schedule
 
 
 def best(
@@ -184,7 +202,7 @@ def _build_error(schedule: Any, target: Any) -> str | None:
     if target.kind.name == "llvm":
         return None
     try:
-        with pass_context(schedule.mod):
+        with pass_context(schedule.mod, target):
             load_tvm().tvm.compile(schedule.mod, target=target)
     except Exception as error:  # compilers raise kinds of their own
         return (str(error).strip().splitlines() or [repr(error)])[-1]

@@ -1,141 +1,265 @@
-"""Which share of a network's design spaces, tasks and arithmetic the batched engine takes.
+"""Every network, target and precision: its tasks, what is batched, whether chosen programs compile.
 
-For each network and target: the tasks as `tune.py network=` finds them, MetaSchedule's design
-spaces of every task, and whether each is batched; a task is where all its spaces are. One random
-program of every space goes through the engine, features included. Nothing is built or run, no GPU
-is needed. Networks of equal layers have two of them: the others are the same tasks.
+For each network and form (layout and precision): the tasks as ``tune.py network=X list=true`` finds
+them, with the seconds and the memory of that command; for each target MetaSchedule's design spaces
+of every task, and whether the engine batches them (a task is batched where all its spaces are); on
+CUDA targets the best drafted programs of every task, replayed by TVM with its check of GPU code,
+their tensor-core instructions counted, written as CUDA and compiled by nvcc. Nothing runs, no GPU
+is needed.
 
-    python benchmarks/coverage.py [network ...] [targets=a100,h100,orin,cpu-avx512] [tasks=FOLDER]
+    python benchmarks/coverage.py [network ...] [targets=a100,h100,orin,cpu-avx512] [programs=2]
+        [forms=NCHW:float32,NHWC:float16] [folder=outputs/coverage]
 
-The table is ``benchmarks/results/coverage.csv``; rows of other networks and targets stay in it. The
-tasks are kept in FOLDER, so that they are imported once. The last line is a JSON object.
+Without ``forms=`` a target gets what ``layout=auto`` means there for float32 and float16 (CPUs:
+both layouts, float32). ``folder`` keeps what was found, a file a network or task: what is there is
+not run again, so the command goes on where it was ended. A network is listed for one CUDA target,
+the others have the same tasks.
+
+The table is ``benchmarks/results/coverage.csv``: a row with empty numbers was not run, rows of
+other networks and targets stay. Rows ``all`` count tasks that networks share once. The last line is
+a JSON object.
 """
 
-import csv
 import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from network_cells import (
+    TaskCell,
+    known_list,
+    listed,
+    pending,
+    settle,
+    task_rows,
+    tasks_file,
+    try_task,
+)
+from nvcc import compiled
+
 from pruner.errors import PrunerError
+from pruner.files import merged_table, read_table, write_table
+from pruner.places import conf_folder
 from pruner.program.device import load_device
 from pruner.tune.measure.machine import make_platform
+from pruner.tune.measure.measurer import Platform
 from pruner.tune.networks.catalog import NETWORKS
-from pruner.tune.networks.coverage import refusals
-from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks
-from pruner.tune.networks.sizes import NetworkOptions
-from pruner.tune.networks.source import NetworkSource
-from pruner.tune.networks.tasks import NetworkTask
+from pruner.tune.networks.coverage import NetworkCoverage
+from pruner.tune.networks.extraction import read_tasks
+from pruner.tune.networks.lowering import NetworkForm
+from pruner.tune.run.options import platform_analyzer
 
-CONF = Path(__file__).resolve().parents[1] / "conf"
 TABLE = Path(__file__).resolve().parent / "results" / "coverage.csv"
-TARGETS = ("a100", "h100", "orin", "cpu-avx512")
-LAYERS = dict.fromkeys(("vit_b_16", "bert_tiny", "bert_base", "gpt2", "opt", "llama", "mistral"), 2)
+CUDA, CPU = ("a100", "h100", "orin"), ("cpu-avx512",)
+TARGETS = (*CUDA, *CPU)
+FORMS = {
+    **dict.fromkeys(CUDA, ("NCHW:float32", "NHWC:float16")),
+    **dict.fromkeys(CPU, ("NHWC:float32", "NCHW:float32")),
+}
+ALL = "all"
+KEY = ("network", "target", "layout", "precision")
+STAGES = ("verdict", "replay", "tensorize", "tvm", "nvcc")
 COLUMNS = (
-    "network", "target", "tasks", "tasks_batched", "spaces", "spaces_batched", "flops_batched",
-    "reasons",
+    *KEY, "list_wall_s", "list_cpu_s", "list_peak_mib", "tasks", "tasks_tried", "tasks_batched",
+    "spaces", "spaces_batched", "flops_batched", "not_batched", "views", "tasks_without_program",
+    "programs", *(f"refused_{stage}" for stage in STAGES), "compiled", "reasons", "cpu_s",
 )  # fmt: skip
 
 
-@dataclass(slots=True)
-class Coverage:
-    """Counts of one network on one target; ``reasons`` of refused spaces."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The command line."""
 
-    tasks: int = 0
-    tasks_batched: int = 0
-    spaces: int = 0
-    flops: float = 0.0
-    flops_batched: float = 0.0
-    reasons: Counter[str] = field(default_factory=Counter)
+    networks: tuple[str, ...]
+    targets: tuple[str, ...]
+    forms: tuple[str, ...] | None
+    programs: int
+    folder: Path
 
-    def add(self, task: NetworkTask, reasons: list[str | None]) -> None:
-        """Count a task with what refused each of its spaces, None where nothing did."""
-        whole = all(reason is None for reason in reasons)
-        flops = task.weight * task.flops
-        self.tasks += 1
-        self.tasks_batched += whole
-        self.spaces += len(reasons)
-        self.flops += flops
-        self.flops_batched += flops * whole
-        self.reasons.update(reason for reason in reasons if reason is not None)
+    @staticmethod
+    def read(words: list[str]) -> "Asked":
+        """From words like ``resnet18`` and ``targets=a100``."""
+        given = dict(word.split("=", 1) for word in words if "=" in word)
+        forms = given.get("forms")
+        return Asked(
+            networks=tuple(w for w in words if "=" not in w) or tuple(NETWORKS),
+            targets=tuple(given.get("targets", ",".join(TARGETS)).split(",")),
+            forms=None if forms is None else tuple(forms.split(",")),
+            programs=int(given.get("programs", 2)),
+            folder=Path(given.get("folder", "outputs/coverage")).absolute(),
+        )
 
-    def row(self, network: str, target: str) -> dict[str, Any]:
-        """One line of the table."""
-        refused = self.reasons.total()
-        share = self.flops_batched / self.flops if self.flops else 1.0
-        reasons = "; ".join(f"{reason} {n}" for reason, n in self.reasons.most_common())
-        counts = (self.tasks, self.tasks_batched, self.spaces, self.spaces - refused)
-        values = (network, target, *counts, f"{share:.4f}", reasons)
-        return dict(zip(COLUMNS, values, strict=True))
-
-
-def tasks_of(network: str, target: Any, folder: Path) -> list[NetworkTask]:
-    """Tasks of a network for a kind of target, imported where ``folder`` does not have them.
-
-    Raises:
-        PrunerError: the network cannot be imported.
-    """
-    here = folder / str(target.kind.name) / network
-    if (here / TASKS).is_file():
-        return read_tasks(here / TASKS)
-    options = NetworkOptions(layers=LAYERS.get(network))
-    described = json.dumps(target.export())
-    return extract_tasks(NetworkSource(name=network, options=options), described, here)
+    def cells(self) -> Iterator["Cell"]:
+        """Networks in the order given, each with all that is asked of it."""
+        for network in self.networks:
+            for target in self.targets:
+                for form in self.forms or FORMS[target]:
+                    layout, precision = form.split(":")
+                    yield Cell(network, target, NetworkForm(layout=layout, precision=precision))
 
 
-def cover(tasks: Iterable[NetworkTask], target: Any) -> Coverage:
-    """Try every space of every task on a target."""
-    found = Coverage()
-    for task in tasks:
-        refused = refusals(task, target)
-        found.add(task, [None if error is None else error.reason for error in refused])
-    return found
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A row of the table."""
+
+    network: str
+    target: str
+    form: NetworkForm
+
+    @property
+    def lists_on(self) -> str:
+        """The target that the network is listed for."""
+        return CUDA[0] if self.target in CUDA else self.target
+
+    def listing(self, folder: Path) -> Path:
+        """Where its listing lies."""
+        form = f"{self.form.layout}-{self.form.precision}"
+        return folder / "networks" / f"{self.network}-{self.lists_on}-{form}"
+
+    def key(self, network: str | None = None) -> dict[str, str]:
+        """The first columns of its row."""
+        names = (network or self.network, self.target, self.form.layout, self.form.precision)
+        return dict(zip(KEY, names, strict=True))
 
 
-def keep(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The table with new rows in place of those of the same network and target."""
-    old: list[dict[str, Any]] = []
-    if TABLE.is_file():
-        with TABLE.open(encoding="utf-8", newline="") as file:
-            old = list(csv.DictReader(file))
-    table = {(row["network"], row["target"]): row for row in [*old, *rows]}
-    order = {name: place for place, name in enumerate([*NETWORKS, *TARGETS])}
-    kept = sorted(table.values(), key=lambda r: (order[r["network"]], order[r["target"]]))
-    TABLE.parent.mkdir(exist_ok=True)
-    with TABLE.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(kept)
+def say(text: str) -> None:
+    """Tell people."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def run(cell: Cell, asked: Asked, platforms: Mapping[str, Platform]) -> None:
+    """Do what is not done of a row."""
+    found = listed(cell.listing(asked.folder), cell.network, cell.lists_on, cell.form)
+    if found.error is not None:
+        say(f"{cell.network} {cell.lists_on} {cell.form}: {found.error}")
+        return
+    tasks = read_tasks(tasks_file(cell.listing(asked.folder)))
+    platform, folder = platforms[cell.target], asked.folder / cell.target
+    programs = asked.programs if cell.target in CUDA else 0
+    analyzer = platform_analyzer(platform)
+    for number, task in enumerate(tasks, start=1):
+        path = folder / f"{task.key}.json"
+        known = TaskCell.read(path)
+        if known is not None and (known.programs or known.none or not programs):
+            continue
+        tried = try_task(path, task, platform, analyzer, programs)
+        what = f"{tried.coverage}, {len(tried.programs)} programs, {tried.cpu_s:.1f} s"
+        say(f"{cell.network} {cell.target} {cell.form} {number}/{len(tasks)} {task.name}: {what}")
+    sources = pending(folder, [task.key for task in tasks])
+    arch, start = str(platform.target.attrs.get("arch", "")), time.perf_counter()
+    done = 0
+    for verdicts in compiled(sources, arch):
+        settle(folder, verdicts)
+        done += len(verdicts)
+        say(f"nvcc {arch} {done}/{len(sources)} programs, {time.perf_counter() - start:.0f} s")
+
+
+def counted(tasks: Iterable[Mapping[str, Any]], folder: Path) -> dict[str, Any]:
+    """The counts of a row: spaces and programs of all tasks that were tried."""
+    covered, stages, why = NetworkCoverage(), Counter[str](), Counter[str]()
+    number = programs = took = views = without = 0
+    cpu_s = 0.0
+    for number, task in enumerate(tasks, start=1):  # noqa: B007 its last value is a count
+        cell = TaskCell.read(folder / f"{task['key']}.json")
+        if cell is None:
+            continue
+        covered.add(cell.coverage, task["weight"] * task["flops"])
+        cpu_s += cell.cpu_s
+        views += cell.none == "view"
+        without += cell.none not in (None, "view")
+        programs += len(cell.programs)
+        took += sum(program.compiled for program in cell.programs)
+        refused = [program for program in cell.programs if program.refused_by is not None]
+        stages.update(str(program.refused_by) for program in refused)
+        why.update(f"{program.refused_by}: {program.reason}" for program in refused)
+        why.update([cell.none] if cell.none not in (None, "view") else [])
+    if not covered.tasks:
+        return {"tasks": number}
+    return {
+        "tasks": number,
+        "tasks_tried": covered.tasks,
+        "tasks_batched": covered.tasks_batched,
+        "spaces": covered.spaces,
+        "spaces_batched": covered.spaces_batched,
+        "flops_batched": f"{covered.share:.4f}",
+        "not_batched": _told(covered.reasons),
+        "views": views,
+        "tasks_without_program": without,
+        "programs": programs,
+        **{f"refused_{stage}": stages[stage] for stage in STAGES},
+        "compiled": took,
+        "reasons": _told(why),
+        "cpu_s": f"{cpu_s:.0f}",
+    }
+
+
+def _told(counts: Counter[str]) -> str:
+    return "; ".join(f"{n} {reason}" for reason, n in counts.most_common())
+
+
+def row(cell: Cell, folder: Path) -> dict[str, Any]:
+    """The row of a cell; empty where it was not run."""
+    empty = dict.fromkeys(COLUMNS, "") | cell.key()
+    where = cell.listing(folder)
+    found = known_list(where)
+    if found is None:
+        return empty
+    if found.error is not None:
+        return empty | {"reasons": f"not listed: {found.error}"}
+    cost: dict[str, str] = {}
+    if cell.target == cell.lists_on:
+        names = ("list_wall_s", "list_cpu_s", "list_peak_mib")
+        cost = {name: f"{getattr(found, name.removeprefix('list_')):.0f}" for name in names}
+    return empty | cost | counted(task_rows(where), folder / cell.target)
+
+
+def every(cells: list[Cell], folder: Path) -> dict[str, Any]:
+    """The row of all networks that were listed in a form on a target, shared tasks once."""
+    found = {task["key"]: task for cell in cells for task in task_rows(cell.listing(folder))}
+    counts = counted(found.values(), folder / cells[0].target)
+    counts["flops_batched"] = ""  # of no network
+    return dict.fromkeys(COLUMNS, "") | cells[0].key(ALL) | counts
+
+
+def keep(cell: Cell, folder: Path) -> list[Mapping[str, Any]]:
+    """Write the table with the row of a cell, and those of networks that were not run beside it."""
+    beside = [Cell(name, cell.target, cell.form) for name in NETWORKS]
+    there = {tuple(old[name] for name in KEY) for old in read_table(TABLE)}
+    fresh = [one for one in beside if one == cell or tuple(one.key().values()) not in there]
+    rows = [*(row(one, folder) for one in fresh), every(beside, folder)]
+    order = {name: place for place, name in enumerate([*NETWORKS, ALL, *TARGETS])}
+    kept = sorted(
+        merged_table(TABLE, rows, KEY),
+        key=lambda r: (order[r["network"]], order[r["target"]], r["precision"], r["layout"]),
+    )
+    write_table(TABLE, kept)
     return kept
 
 
 def main() -> None:
-    """Cover the networks that are named, or all."""
-    options = dict(a.split("=", 1) for a in sys.argv[1:] if "=" in a)
-    names = [a for a in sys.argv[1:] if "=" not in a] or list(NETWORKS)
-    folder = Path(options.get("tasks", "outputs/coverage"))
-    kept: list[dict[str, Any]] = []
-    for network in names:
-        for name in options.get("targets", ",".join(TARGETS)).split(","):
-            start = time.process_time()
-            target = make_platform(load_device(CONF / "platform" / f"{name}.yaml")).target
-            try:
-                found = cover(tasks_of(network, target, folder), target)
-            except PrunerError as error:
-                print(f"{network} {name}: {error}", file=sys.stderr)
-                continue
-            kept = keep([found.row(network, name)])
-            seconds = time.process_time() - start
-            print(f"{seconds:.1f} s {found.row(network, name)}", file=sys.stderr, flush=True)
-    spaces = sum(int(row["spaces"]) for row in kept)
-    batched = sum(int(row["spaces_batched"]) for row in kept)
-    lowest = min((float(row["flops_batched"]) for row in kept), default=1.0)
-    line = {"rows": len(kept), "spaces": spaces, "batched": batched, "least_flops": lowest}
-    print(json.dumps(line))
+    """Run what is asked and not yet known, and write the table after every network and target."""
+    asked = Asked.read(sys.argv[1:])
+    platforms = {
+        name: make_platform(load_device(conf_folder() / "platform" / f"{name}.yaml"))
+        for name in asked.targets
+    }
+    kept: list[Mapping[str, Any]] = []
+    for cell in asked.cells():
+        try:
+            run(cell, asked, platforms)
+        except PrunerError as error:
+            say(f"{cell.network} {cell.target}: {error}")
+        kept = keep(cell, asked.folder)
+    distinct = [found for found in kept if found["network"] == ALL]
+    total = {
+        name: sum(int(found[name] or 0) for found in distinct)
+        for name in ("tasks_tried", "programs", *(f"refused_{s}" for s in STAGES), "compiled")
+    }
+    print(json.dumps({"rows": len(kept), **total}))
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pruner.errors import UnsupportedProgram
@@ -16,11 +17,23 @@ _PROBES = 1  # random programs of a space; a run tries more of them
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """How many design spaces a task has, how many of them are batched, and why the others not."""
+    """How many design spaces a task has, and why each of those that are not batched is refused.
+
+    A reason starts with its code, what was found follows after a colon.
+    """
 
     spaces: int
-    batched: int
-    reasons: Sequence[str] = ()
+    refused: Sequence[str] = ()
+
+    @property
+    def batched(self) -> int:
+        """Spaces whose programs the engine computes."""
+        return self.spaces - len(self.refused)
+
+    @property
+    def reasons(self) -> list[str]:
+        """Each reason once."""
+        return sorted(set(self.refused))
 
     @property
     def whole(self) -> bool:
@@ -36,23 +49,44 @@ class Coverage:
         return "batched" if self.batched else "replayed"
 
 
+@dataclass(slots=True)
+class NetworkCoverage:
+    """Sums over tasks; a task and its arithmetic are batched where all its spaces are."""
+
+    tasks: int = 0
+    tasks_batched: int = 0
+    spaces: int = 0
+    spaces_batched: int = 0
+    flops: float = 0.0
+    flops_batched: float = 0.0
+    reasons: Counter[str] = field(default_factory=Counter)  # refused spaces by the reason's code
+
+    def add(self, found: Coverage, flops: float) -> None:
+        """Count a task whose calls do so much arithmetic together."""
+        self.tasks += 1
+        self.tasks_batched += found.whole
+        self.spaces += found.spaces
+        self.spaces_batched += found.batched
+        self.flops += flops
+        self.flops_batched += flops * found.whole
+        self.reasons.update(reason.partition(":")[0] for reason in found.refused)
+
+    @property
+    def share(self) -> float:
+        """Of the arithmetic; 1 where there is none."""
+        return self.flops_batched / self.flops if self.flops else 1.0
+
+
 def coverage(task: NetworkTask, target: Any) -> Coverage:
     """What the spaces of a task are; costs tenths of a second."""
-    found = refusals(task, target)
-    reasons = [str(refused) for refused in found if refused is not None]
-    return Coverage(
-        spaces=len(found), batched=len(found) - len(reasons), reasons=sorted(set(reasons))
-    )
+    found = [_refusal(design) for design in design_spaces(task.module, target)]
+    refused = [reason for reason in found if reason is not None]
+    return Coverage(spaces=len(found), refused=refused)
 
 
-def refusals(task: NetworkTask, target: Any) -> list[UnsupportedProgram | None]:
-    """Why the engine refuses each space of a task; None for those that it batches."""
-    return [_refusal(design) for design in design_spaces(task.module, target)]
-
-
-def _refusal(design: DesignSpace) -> UnsupportedProgram | None:
+def _refusal(design: DesignSpace) -> str | None:
     try:
         BatchedSpace(design, probes=_PROBES)
     except UnsupportedProgram as refused:
-        return refused
+        return str(refused)
     return None

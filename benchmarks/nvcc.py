@@ -1,0 +1,91 @@
+"""CUDA sources compiled many at a time, without a device: which of them the compiler refuses.
+
+Reading its headers takes nvcc seconds, once a file. So programs with the same head (what TVM writes
+before the first kernel) go into one file; where that is refused its halves are compiled, down to
+the programs that are at fault.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+_KERNEL = 'extern "C" __global__'
+_NAME = re.compile(r"\bmain(_kernel\w*)")  # TVM names kernels after the function
+_TOGETHER = 24  # programs a file
+_LIMIT_S = 600.0  # for one file
+_OPTIONS = (  # those of TVM's own calls (tvm/support/nvcc.py)
+    "--cubin",
+    "-O3",
+    "-U__CUDA_NO_HALF_OPERATORS__",
+    "-U__CUDA_NO_HALF_CONVERSIONS__",
+    "-U__CUDA_NO_BFLOAT16_OPERATORS__",
+    "-U__CUDA_NO_BFLOAT16_CONVERSIONS__",
+    "--expt-relaxed-constexpr",
+    "--expt-extended-lambda",
+    "--use_fast_math",
+    "--ptxas-options=--register-usage-level=10",
+)
+
+
+def compiled(sources: Mapping[str, str], arch: str) -> Iterator[dict[str, str | None]]:
+    """What nvcc says of every source, file by file: None, or why it is refused."""
+    heads: dict[str, list[str]] = {}
+    for name, source in sources.items():
+        heads.setdefault(source.partition(_KERNEL)[0], []).append(name)
+    for names in heads.values():
+        for start in range(0, len(names), _TOGETHER):
+            some = names[start : start + _TOGETHER]
+            yield _verdicts({name: sources[name] for name in some}, arch)
+
+
+def together(sources: Mapping[str, str]) -> str:
+    """One source of several with the same head, each with names of its own for its kernels."""
+    out: list[str] = []
+    for name, source in sources.items():
+        head, kernel, rest = source.partition(_KERNEL)
+        body = _NAME.sub(rf"{name}\1", kernel + rest)
+        out += [] if out else [head]
+        out.append(f'#line 1 "{name}"\n{body}')
+    return "\n".join(out)
+
+
+def _verdicts(sources: Mapping[str, str], arch: str) -> dict[str, str | None]:
+    reason = _compile(together(sources), arch)
+    if reason is None or len(sources) == 1:
+        return dict.fromkeys(sources, reason)
+    names = list(sources)
+    halves = names[: len(names) // 2], names[len(names) // 2 :]
+    first, second = ({name: sources[name] for name in half} for half in halves)
+    return _verdicts(first, arch) | _verdicts(second, arch)
+
+
+def _compile(text: str, arch: str) -> str | None:
+    """Why nvcc refuses a source, in one line."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "programs.cu")
+        source.write_text(text, encoding="utf-8")
+        command = ["nvcc", *_OPTIONS, "-arch", arch, "-o", f"{folder}/out.cubin", str(source)]
+        child = subprocess.Popen(  # in a group of its own: it starts compilers in turn
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        try:
+            told, _ = child.communicate(timeout=_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            return f"longer than {_LIMIT_S:.0f} s"
+        finally:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+    if child.returncode == 0:
+        return None
+    lines = [line.strip() for line in told.splitlines() if "error" in line]
+    return (lines or told.strip().splitlines()[-1:] or [f"exit {child.returncode}"])[0]

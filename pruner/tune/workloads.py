@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,11 +123,14 @@ def _run_file(path: Path) -> Any:
     if spec is None or spec.loader is None:
         raise PrunerError(f"workload.path={path}: not a Python file")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where the parser looks for the source of a class
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # the user's file may raise anything
         line = (str(error).strip().splitlines() or [repr(error)])[0]
         raise PrunerError(f"{path}: {type(error).__name__}: {line}") from error
+    finally:
+        del sys.modules[spec.name]
     return module
 
 

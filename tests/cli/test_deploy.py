@@ -45,12 +45,11 @@ def test_operators_become_libraries_and_sources(repository, tmp_path, compile_on
     np.testing.assert_allclose(c.numpy(), a @ b, rtol=1e-5)
 
 
-@pytest.mark.tvm
-@pytest.mark.slow
-def test_what_is_no_run_of_tune_is_told_in_one_line(repository, tmp_path):
-    done = run(repository, "deploy.py", f"run={tmp_path}")
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith(f"error: run={tmp_path}: no config.yaml there")
+def test_what_is_no_run_of_tune_is_told_in_one_line(command, tmp_path):
+    code, _, err = command("deploy", f"run={tmp_path}")
+    assert code == 2
+    assert err.splitlines()[-1].startswith(f"error: run={tmp_path}: no config.yaml there")
     (tmp_path / "config.yaml").write_text("model: pacm\n", encoding="utf-8")
-    done = run(repository, "deploy.py", f"run={tmp_path}")
-    assert done.stderr.splitlines()[-1].endswith("a run of another command, it has no network=")
+    code, _, err = command("deploy", f"run={tmp_path}")
+    assert code == 2
+    assert err.splitlines()[-1].endswith("a run of another command, it has no network=")

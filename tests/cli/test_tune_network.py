@@ -9,7 +9,7 @@ import pytest
 
 from pruner.tune.networks.extraction import TASKS, read_tasks
 
-pytestmark = [pytest.mark.tvm, pytest.mark.slow]
+pytestmark = pytest.mark.tvm
 NETWORK = "network=tests.tune.networks.small_networks:encoder"
 
 
@@ -21,6 +21,7 @@ def tune(repository, out, *words):
     )
 
 
+@pytest.mark.slow
 def test_tasks_are_listed(repository, tmp_path):
     done = tune(repository, tmp_path, NETWORK, "list=true")
     assert done.returncode == 0, done.stderr
@@ -36,6 +37,7 @@ def test_tasks_are_listed(repository, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_its_tasks_are_tuned_together(repository, tmp_path):
     words = ["budget.trials=12", "budget.batch=2", "verify=false", "measure.repeats=1"]
     done = tune(repository, tmp_path, NETWORK, *words)
@@ -63,7 +65,7 @@ def test_a_network_is_drafted_and_built_with_nothing_measured(repository, tmp_pa
     assert "importing and building" not in done.stderr
 
 
-def test_a_list_needs_a_network(repository, tmp_path):
-    done = tune(repository, tmp_path, "list=true")
-    assert done.returncode == 2
-    assert done.stderr.strip().splitlines()[-1].startswith("error: list=true lists the tasks")
+def test_a_list_needs_a_network(command):
+    code, _, err = command("tune", "list=true")
+    assert code == 2
+    assert err.strip().splitlines()[-1].startswith("error: list=true lists the tasks")

@@ -26,6 +26,8 @@ from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import Workload
 
 CANDIDATES = "candidates"  # programs of a run that only compiles
+# TVM prints these as comments; with them workload.path= and deploy.py can read the file.
+_IMPORTS = "from tvm.script import ir as I\nfrom tvm.script import tirx as T\n\n"
 
 
 def tune(
@@ -187,7 +189,7 @@ def _compile(tasks: Sequence[LiveTask], options: TuneOptions, context: RunContex
             row = _compiled(candidate, outcome, context.phases.elapsed_s)
             text = context.folder / CANDIDATES / f"{done}.py"
             text.parent.mkdir(exist_ok=True)
-            text.write_text(candidate.schedule.mod.script(), encoding="utf-8")
+            text.write_text(_IMPORTS + candidate.schedule.mod.script(), encoding="utf-8")
             journal.append(
                 Trial(task=task.workload.name, trial=done, batch=number, position=position, **row)
             )

@@ -1,0 +1,181 @@
+"""``python -m pruner.cli.leaderboard``: check a submission, rank all of them."""
+
+import resource
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from omegaconf import DictConfig
+
+from pruner.cli.shared.door import run_door
+from pruner.cli.shared.options import build, own_models
+from pruner.cli.shared.output import say
+from pruner.cli.shared.progress import track as shown
+from pruner.cli.shared.records import record_root
+from pruner.data.root import RecordRoot
+from pruner.data.tasks import TaskRecords
+from pruner.errors import PrunerError
+from pruner.files import load_metrics
+from pruner.models.analyzer.analyzer import Analyzer
+from pruner.models.analyzer.choice import AnalyzerChoice
+from pruner.models.predict import scored_tasks
+from pruner.models.ranker import NeuralRanker, Ranker
+from pruner.models.training.fit import checkpoint_file, ranker_of
+from pruner.places import conf_folder
+from pruner.program.device import load_device
+from pruner.program.replay import Definitions, definitions_of, find_definition
+from pruner.study.leaderboard import (
+    FORM,
+    Form,
+    ScoreTask,
+    Track,
+    as_markdown,
+    checked_programs,
+    judged,
+    load_form,
+    load_tracks,
+    ranking,
+    save_form,
+    write_scores,
+)
+
+BENCHMARK, ENTRIES, PAGE = "benchmark.yaml", "entries", "README.md"
+SAID = ("authors", "source", "machine")  # what no program can know
+BLANK = {"authors": "", "source": ""}
+_BEGIN, _END = "<!-- {track}: begin -->", "<!-- {track}: end -->"
+
+
+def leaderboard(config: DictConfig) -> dict[str, Any]:
+    """Run the command; returns the object of the last line."""
+    folder = Path(config.folder)
+    tracks = load_tracks(folder / BENCHMARK)
+    if config.track not in tracks:
+        raise PrunerError(f"track={config.track} is unknown; known: {', '.join(tracks)}")
+    track, root = tracks[config.track], record_root(config.data)
+    tasks = checked_programs(root, track)
+    say(f"track {track.name}: {len(tasks)} test tasks, {sum(map(len, tasks)):,} programs")
+    if config.entry is None:
+        if config.checkpoint is not None or config.get("model") is not None:
+            raise PrunerError("give entry=FOLDER, where the submission is to be")
+        return _ranked(config, folder, track, tasks)
+    entry = Path(config.entry)
+    if config.checkpoint is not None or config.get("model") is not None:
+        _fill(config, entry, track, tasks, root)
+    row = judged(entry, track, tasks)
+    rows = [
+        other for other in ranking(folder / ENTRIES, track, tasks) if other["entry"] != entry.name
+    ]
+    rank = 1 + sum(other["top1_task_mean"] > row["top1_task_mean"] for other in rows)
+    say(as_markdown([row]))
+    return {**row, "track": track.name, "rank": rank, "of": len(rows) + 1, "folder": str(entry)}
+
+
+def _ranked(
+    config: DictConfig, folder: Path, track: Track, tasks: Sequence[TaskRecords]
+) -> dict[str, Any]:
+    rows = ranking(folder / ENTRIES, track, tasks)
+    table = as_markdown(rows)
+    page = folder / PAGE
+    text = page.read_text(encoding="utf-8")
+    begin, end = (mark.format(track=track.name) for mark in (_BEGIN, _END))
+    if begin not in text or end not in text:
+        raise PrunerError(f"{page}: no place for the table: {begin} and {end}")
+    head, rest = text.split(begin, 1)
+    fresh = f"{head}{begin}\n{table}{end}{rest.split(end, 1)[1]}"
+    if config.check and fresh != text:
+        raise PrunerError(f"{page} is not what the entries give; run pruner.cli.leaderboard")
+    if not config.check:
+        page.write_text(fresh, encoding="utf-8")
+    say(table)
+    return {
+        "track": track.name,
+        "entries": len(rows) - 1,
+        "page": str(page),
+        "best": rows[0]["entry"],
+    }
+
+
+def _fill(
+    config: DictConfig,
+    entry: Path,
+    track: Track,
+    tasks: Sequence[TaskRecords],
+    root: RecordRoot,
+) -> None:
+    """Score the test programs with a model, and write what is known of it into the form."""
+    index = definitions_of(root.path)
+    if config.checkpoint is not None:
+        score, known = _learned(config, index)
+    else:
+        score, known = _unlearned(config, index)
+    start = time.process_time()
+    write_scores(entry, track, list(shown(tasks, "scoring", len(tasks))), score)
+    seconds = time.process_time() - start
+    known |= {
+        "scored_per_second": round(sum(map(len, tasks)) / max(seconds, 1e-9)),
+        "memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+    }
+    said = {name: config[name] for name in SAID if config[name] is not None}
+    before = load_form(entry) if (entry / FORM).is_file() else Form(**BLANK, **known)
+    save_form(entry, replace(before, **known, **said))
+
+
+def _learned(config: DictConfig, index: Definitions | None) -> tuple[ScoreTask, dict[str, Any]]:
+    path = checkpoint_file(Path(config.checkpoint))
+    ranker, info = ranker_of(path, own_models(config.models.own))
+    run: Mapping[str, Any] = load_metrics(path.parent) or {}
+    parts = list(run.get("parts", {}).values())
+    known: dict[str, Any] = {
+        "model": info.model.name,
+        "learned_from": ", ".join(
+            f"{len(seen)} tasks of {platform}" for platform, seen in sorted(info.seen_tasks.items())
+        ),
+        "fit_seconds": parts[0].get("fit_seconds") if parts else None,
+        "parameters": _parameters(ranker),
+    }
+
+    def score(records: TaskRecords) -> np.ndarray:
+        (rows,) = scored_tasks(ranker, [records], info.dataflow, index)
+        return rows.score.to_numpy(np.float64)
+
+    return score, known
+
+
+def _parameters(ranker: Ranker) -> int | None:
+    if not isinstance(ranker, NeuralRanker):
+        return None
+    return sum(value.numel() for value in ranker.network.parameters())
+
+
+def _unlearned(config: DictConfig, index: Definitions | None) -> tuple[ScoreTask, dict[str, Any]]:
+    choice = build(config.get("model"))
+    if not isinstance(choice, AnalyzerChoice):
+        raise PrunerError("model=symbolic enters without a checkpoint; others: give checkpoint=RUN")
+    analyzers: dict[str, Analyzer] = {}
+
+    def score(records: TaskRecords) -> np.ndarray:
+        platform = records.key.platform
+        if platform not in analyzers:
+            device = load_device(conf_folder() / "platform" / f"{platform}.yaml")
+            analyzers[platform] = choice.scorer(conf_folder(), device)
+        dag = find_definition(records.workload_key, records.fused, records.steps, index)
+        found = analyzers[platform].score_steps(dag, records.steps)
+        return np.where(np.isfinite(found), found, np.nan)
+
+    return score, {
+        "model": f"symbolic, {choice.form}",
+        "learned_from": "nothing",
+        "fit_seconds": 0.0,
+    }
+
+
+def main() -> None:
+    """Open the door."""
+    run_door("leaderboard", leaderboard)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,294 @@
+"""A frozen benchmark, and what submissions to it are: scores of named programs, checked and ranked.
+
+``leaderboard/benchmark.yaml`` names the tracks: records, a frozen split, and hashes of both; every
+submission is a folder of ``leaderboard/entries`` with a form (``entry.yaml``) and a file of scores
+for each track that it enters. Numbers of a ranking are computed here, from the scores and the
+records; only what cannot be (training time, what it learned from) is taken from the form.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from pruner.data.frozen import FrozenSplit
+from pruner.data.quarantine import Quarantine
+from pruner.data.root import RecordRoot
+from pruner.data.splits import make_split
+from pruner.data.tasks import TaskRecords
+from pruner.errors import DataError, PrunerError
+from pruner.files import write_whole
+from pruner.models.judging.metrics import ScoredTask
+from pruner.models.judging.summary import random_report, ranking_metrics
+
+FORM = "entry.yaml"
+COLUMNS = ("platform", "task", "line", "score")
+# Ranked by what counts every task the same: one slow task can decide a ratio of sums.
+RANKED_BY = "top1_task_mean"
+SHOWN = (RANKED_BY, "top1", "top5", "pairwise_accuracy")
+ScoreTask = Callable[[TaskRecords], np.ndarray]  # NaN for what it cannot score
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Track:
+    """Test programs of some platforms: those of the frozen split's test side.
+
+    ``split_sha256``: of the frozen list; ``programs_sha256``: of the test programs and their
+    latencies, which says that the records are the same.
+    """
+
+    name: str
+    platforms: Sequence[str]
+    split: str
+    seed: int
+    split_sha256: str
+    programs_sha256: str
+    records: str = ""
+
+    @property
+    def scores_file(self) -> str:
+        """The file of an entry with its scores."""
+        return f"scores-{self.name}.csv.gz"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """What a submission says of itself.
+
+    ``learned_from``: the records it was fitted to, in words; ``fit_seconds`` on what machine;
+    ``scored_per_second`` with one thread, ``memory_mb`` of the process that scored. None: unknown.
+    """
+
+    model: str
+    authors: str
+    source: str
+    learned_from: str
+    machine: str = ""
+    fit_seconds: float | None = None
+    parameters: int | None = None
+    scored_per_second: float | None = None
+    memory_mb: float | None = None
+    notes: str = ""
+
+
+def load_tracks(path: Path) -> dict[str, Track]:
+    """The tracks of the benchmark by name.
+
+    Raises:
+        DataError: the file is unreadable, or a frozen list is no longer the one that it names.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tracks = {name: Track(name=name, **given) for name, given in content["tracks"].items()}
+    except (OSError, yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
+        raise DataError(f"{path}: not a benchmark ({error!r})") from error
+    for track in tracks.values():
+        frozen = FrozenSplit.load(track.split, track.seed)
+        if frozen is None or frozen.sha256 != track.split_sha256:
+            raise DataError(
+                f"{path}: track {track.name}: the frozen list {track.split} (seed {track.seed}) is "
+                "another one; restore datasets/splits"
+            )
+    return tracks
+
+
+def programs_of(root: RecordRoot, track: Track) -> list[TaskRecords]:
+    """Measured programs of the test tasks, every program once, by platform and task.
+
+    Raises:
+        DataError: records are missing.
+    """
+    with Quarantine() as quarantine:
+        read = [
+            records.select(records.valid)
+            for records in root.read(quarantine, list(track.platforms))
+        ]
+    tasks = {records.key: records for records in read if len(records)}
+    split = make_split(track.split, tasks, track.seed)
+    return [tasks[key] for key in sorted(split.test)]
+
+
+def fingerprint(tasks: Sequence[TaskRecords]) -> str:
+    """Hash of which programs they are and how long each took."""
+    found = hashlib.sha256()
+    for records in tasks:
+        found.update(f"{records.key.platform} {records.key.task}\n".encode())
+        found.update(np.ascontiguousarray(records.line, "<i8").tobytes())
+        found.update(np.ascontiguousarray(records.latency_s, "<f8").tobytes())
+    return found.hexdigest()
+
+
+def checked_programs(root: RecordRoot, track: Track) -> list[TaskRecords]:
+    """The test programs of a track.
+
+    Raises:
+        DataError: the records here are not those of the benchmark.
+    """
+    tasks = programs_of(root, track)
+    if fingerprint(tasks) != track.programs_sha256:
+        raise DataError(
+            f"track {track.name}: the records in {root.path} are not those of the benchmark "
+            f"({track.records or 'see leaderboard/README.md'})"
+        )
+    return tasks
+
+
+def load_form(entry: Path) -> Form:
+    """The form of an entry.
+
+    Raises:
+        PrunerError: it is missing, or a field is unknown, lacking or of the wrong kind.
+    """
+    path = entry / FORM
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        form = Form(**content)
+    except OSError as error:
+        raise PrunerError(f"{path}: no such file; leaderboard/README.md has the form") from error
+    except (yaml.YAMLError, TypeError) as error:
+        known = ", ".join(field.name for field in fields(Form))
+        raise PrunerError(f"{path}: {error}; fields: {known}") from error
+    for name in ("model", "authors", "source", "learned_from"):
+        if not isinstance(getattr(form, name), str) or not getattr(form, name).strip():
+            raise PrunerError(f"{path}: {name} must say something")
+    for name in ("fit_seconds", "parameters", "scored_per_second", "memory_mb"):
+        value = getattr(form, name)
+        if value is not None and not (isinstance(value, int | float) and 0 <= value < np.inf):
+            raise PrunerError(f"{path}: {name}={value}: a number, 0 or more, or null")
+    return form
+
+
+def save_form(entry: Path, form: Form) -> None:
+    """Write the form of an entry."""
+    entry.mkdir(parents=True, exist_ok=True)
+    with write_whole(entry / FORM) as partial:
+        partial.write_text(yaml.safe_dump(asdict(form), sort_keys=False), encoding="utf-8")
+
+
+def write_scores(entry: Path, track: Track, tasks: Sequence[TaskRecords], score: ScoreTask) -> Path:
+    """Score every test program and write the file of the track."""
+    entry.mkdir(parents=True, exist_ok=True)
+    parts = [
+        pd.DataFrame(
+            {
+                "platform": records.key.platform,
+                "task": records.key.task,
+                "line": records.line,
+                "score": score(records),
+            }
+        )
+        for records in tasks
+    ]
+    path = entry / track.scores_file
+    with write_whole(path) as partial:
+        pd.concat(parts).to_csv(
+            partial,
+            index=False,
+            float_format="%.7g",
+            compression={"method": "gzip", "mtime": 0},
+        )
+    return path
+
+
+def scored_tasks(path: Path, tasks: Sequence[TaskRecords]) -> Iterator[ScoredTask]:
+    """The test tasks with the scores of a submission; a program without score is ranked last.
+
+    Raises:
+        PrunerError: the file is no table of scores, or does not name every test program once.
+    """
+    given = _table(path)
+    wanted = sum(map(len, tasks))
+    if len(given) != wanted:
+        raise PrunerError(f"{path}: {len(given):,} rows, the track has {wanted:,} test programs")
+    by_task = dict(iter(given.groupby(["platform", "task"])))
+    for records in tasks:
+        name = (records.key.platform, records.key.task)
+        rows = by_task.get(name)
+        lines = np.sort(records.line)
+        if rows is None or not np.array_equal(np.sort(rows.line.to_numpy()), lines):
+            raise PrunerError(
+                f"{path}: {'/'.join(name)}: its rows are not the {len(lines)} test programs of the "
+                "track (python -m pruner.cli.leaderboard entry=FOLDER checkpoint=RUN writes them)"
+            )
+        score = rows.set_index("line").score.loc[records.line].to_numpy(np.float64)
+        score = np.where(np.isnan(score), -np.inf, score)
+        yield ScoredTask(name="/".join(name), latency_s=records.latency_s, score=score)
+
+
+def _table(path: Path) -> pd.DataFrame:
+    if not path.is_file():
+        raise PrunerError(f"{path}: no such file")
+    try:
+        given = pd.read_csv(path)
+    except (ValueError, OSError, EOFError) as error:
+        raise PrunerError(f"{path}: not a table ({str(error).splitlines()[0]})") from error
+    if missing := [name for name in COLUMNS if name not in given]:
+        raise PrunerError(f"{path}: no column {', '.join(missing)}; needed: {', '.join(COLUMNS)}")
+    numeric = all(pd.api.types.is_numeric_dtype(given[name]) for name in ("line", "score"))
+    if not numeric or np.isposinf(given.score).any():
+        raise PrunerError(f"{path}: line and score must be numbers, a score finite or empty")
+    return given
+
+
+Row = dict[str, Any]
+
+
+def judged(entry: Path, track: Track, tasks: Sequence[TaskRecords]) -> Row:
+    """Check a submission and judge it: a row of the ranking."""
+    form = load_form(entry)
+    scored = list(scored_tasks(entry / track.scores_file, tasks))
+    metrics = ranking_metrics(scored)
+    return {
+        "entry": entry.name,
+        "model": form.model,
+        **{name: metrics[name] for name in SHOWN},
+        "fit_seconds": form.fit_seconds,
+        "scored_per_second": form.scored_per_second,
+        "memory_mb": form.memory_mb,
+        "learned_from": form.learned_from,
+    }
+
+
+def chance(tasks: Sequence[TaskRecords]) -> Row:
+    """The row of a random ranking, exact where there is a closed form."""
+    scored = [
+        ScoredTask(name=str(number), latency_s=t.latency_s, score=np.zeros(len(t)))
+        for number, t in enumerate(tasks)
+    ]
+    report = random_report(scored)
+    alone = [np.mean(task.best_s / task.latency_s) for task in scored]
+    return {
+        "entry": "chance",
+        "model": "a random order",
+        RANKED_BY: float(np.mean(alone)),
+        **{name: report[name] for name in ("top1", "top5", "pairwise_accuracy")},
+    }
+
+
+def ranking(entries: Path, track: Track, tasks: Sequence[TaskRecords]) -> list[Row]:
+    """Every submission to a track, the best first, and chance at its place."""
+    found = sorted(path.parent for path in entries.glob(f"*/{track.scores_file}"))
+    rows = [judged(entry, track, tasks) for entry in found] + [chance(tasks)]
+    return sorted(rows, key=lambda row: -row[RANKED_BY])
+
+
+def as_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The ranking as a table."""
+    heads = ("rank", "entry", "model", "Top-1 task mean", "Top-1", "Top-5", "pairwise", "fit (s)",
+             "programs scored a second", "memory (MB)", "learned from")  # fmt: skip
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    for number, row in enumerate(rows, 1):
+        numbers = [f"{row[name]:.3f}" for name in SHOWN]
+        costs = [_count(row.get(n)) for n in ("fit_seconds", "scored_per_second", "memory_mb")]
+        cells = [str(number), row["entry"], row["model"], *numbers, *costs]
+        lines.append(f"| {' | '.join([*cells, row.get('learned_from', '')])} |")
+    return "\n".join(lines) + "\n"
+
+
+def _count(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}"

@@ -1,0 +1,192 @@
+"""The leaderboard: frozen tracks, what a submission must be, its rank, and the committed page."""
+
+import gzip
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from pruner.data.root import RecordRoot
+from pruner.study.leaderboard import load_tracks, programs_of
+from tests.places import REPOSITORY
+
+BOARD = REPOSITORY / "leaderboard"
+FORM = {"model": "Mine", "authors": "Jane Doe", "source": "by hand", "learned_from": "nothing"}
+
+
+@pytest.fixture(scope="module")
+def truth():
+    """Every test program of the bundled track with its latency, read from the records."""
+    track = load_tracks(BOARD / "benchmark.yaml")["bundled"]
+    parts = [
+        pd.DataFrame({"platform": t.key.platform, "task": t.key.task, "line": t.line,
+                      "latency_s": t.latency_s})
+        for t in programs_of(RecordRoot(REPOSITORY / "datasets" / "bundled"), track)
+    ]  # fmt: skip
+    return pd.concat(parts, ignore_index=True)
+
+
+@pytest.fixture
+def board(tmp_path):
+    """A leaderboard without submissions."""
+    folder = tmp_path / "leaderboard"
+    (folder / "entries").mkdir(parents=True)
+    for name in ("benchmark.yaml", "README.md"):
+        shutil.copy(BOARD / name, folder)
+    return folder
+
+
+@pytest.fixture
+def submit(board, truth):
+    def submit(name, score, form=None, **changes):
+        entry = board / "entries" / name
+        entry.mkdir()
+        (entry / "entry.yaml").write_text(yaml.safe_dump({**FORM, **(form or {})}))
+        table = truth.drop(columns="latency_s").assign(score=score, **changes)
+        table.to_csv(entry / "scores-bundled.csv.gz", index=False)
+        return entry
+
+    return submit
+
+
+def run(command, board, *options):
+    return command("leaderboard", f"folder={board}", *options)
+
+
+def test_a_submission_is_judged_by_its_scores_alone(command, board, submit, truth):
+    perfect = submit("perfect", -truth.latency_s)
+    worst = submit("worst", truth.latency_s, {"notes": "the best there is"})
+    code, result, err = run(command, board, f"entry={perfect}")
+    assert code == 0, err
+    assert (result["rank"], result["of"]) == (1, 3)  # chance is one, too
+    assert result["top1"] == result["top1_task_mean"] == result["pairwise_accuracy"] == 1.0
+    code, result, err = run(command, board, f"entry={worst}")
+    assert code == 0, err
+    assert result["rank"] == 3
+    # by hand: the slowest program of every task is taken
+    groups = truth.groupby(["platform", "task"]).latency_s
+    assert result["top1"] == pytest.approx(groups.min().sum() / groups.max().sum())
+    assert result["top1_task_mean"] == pytest.approx((groups.min() / groups.max()).mean())
+    assert result["pairwise_accuracy"] == pytest.approx(0, abs=1e-12)
+
+
+def test_the_page_ranks_all_with_chance_and_is_checked(command, board, submit, truth):
+    submit("worst", truth.latency_s)
+    submit("perfect", -truth.latency_s)
+    code, _, err = run(command, board, "check=true")
+    assert code == 2
+    assert "is not what the entries give" in err
+    code, result, err = run(command, board)
+    assert code == 0, err
+    assert (result["entries"], result["best"]) == (2, "perfect")
+    lines = (board / "README.md").read_text().splitlines()
+    rows = [line.split(" | ")[1] for line in lines if line.startswith(("| 1 ", "| 2 ", "| 3 "))]
+    assert rows == ["perfect", "chance", "worst"]
+    assert "No submission yet." in lines  # the other track's place is left alone
+    assert run(command, board, "check=true")[0] == 0
+
+
+def test_chance_is_the_mean_over_random_orders(command, board, submit, truth):
+    rng = np.random.default_rng(0)
+    found = []
+    for number in range(30):
+        entry = submit(f"r{number}", rng.random(len(truth)))
+        found.append(run(command, board, f"entry={entry}")[1]["top1_task_mean"])
+    run(command, board)
+    page = (board / "README.md").read_text()
+    row = next(line for line in page.splitlines() if "| chance |" in line)
+    chance = float(row.split(" | ")[3])
+    assert np.mean(found) == pytest.approx(chance, abs=4 * np.std(found) / 30**0.5)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda t: t.iloc[1:], "767 rows, the track has 768 test programs"),
+        (lambda t: pd.concat([t.iloc[1:], t.iloc[1:2]]), "its rows are not the 64 test programs"),
+        (lambda t: t.assign(line=t.line + 1), "its rows are not the"),
+        (lambda t: t.assign(platform="v100"), "its rows are not the"),
+        (lambda t: t.drop(columns="score"), "no column score"),
+        (lambda t: t.assign(score="fast"), "must be numbers"),
+        (lambda t: t.assign(score=np.inf), "must be numbers"),
+    ],
+)
+def test_scores_that_are_not_the_tracks_are_one_line(command, board, submit, truth, spoil, told):
+    entry = submit("mine", -truth.latency_s)
+    path = entry / "scores-bundled.csv.gz"
+    spoil(pd.read_csv(path)).to_csv(path, index=False)
+    code, _, err = run(command, board, f"entry={entry}")
+    assert code == 2
+    assert told in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("form", "told"),
+    [
+        ({"speed": 3}, "fields: model, authors"),
+        ({"authors": ""}, "authors must say something"),
+        ({"fit_seconds": -1}, "fit_seconds=-1"),
+        ({"memory_mb": "much"}, "memory_mb=much"),
+    ],
+)
+def test_a_form_that_says_nothing_is_one_line(command, board, submit, truth, form, told):
+    code, _, err = run(command, board, f"entry={submit('mine', -truth.latency_s, form)}")
+    assert code == 2
+    assert told in err
+
+
+def test_a_missing_score_is_ranked_last(command, board, submit, truth):
+    score = -truth.latency_s
+    best = truth.groupby(["platform", "task"]).latency_s.idxmin()
+    score[best] = np.nan
+    result = run(command, board, f"entry={submit('mine', score)}")[1]
+    assert result["top1"] < 1
+    assert result["pairwise_accuracy"] < 1
+
+
+def test_damaged_files_and_other_records_are_refused(command, board, submit, truth, tmp_path):
+    entry = submit("mine", -truth.latency_s)
+    (entry / "scores-bundled.csv.gz").write_bytes(gzip.compress(b"\x00\x01")[:12])
+    code, _, err = run(command, board, f"entry={entry}")
+    assert code == 2
+    assert "not a table" in err
+    records = tmp_path / "records"
+    shutil.copytree(
+        REPOSITORY / "datasets" / "bundled" / "measure_records", records / "measure_records"
+    )
+    for path in sorted((records / "measure_records" / "cpu-sse4").glob("*.gz")):
+        text = gzip.decompress(path.read_bytes()).splitlines()
+        path.write_bytes(gzip.compress(b"\n".join(text[1:]) + b"\n"))
+    code, _, err = run(command, board, f"data.root={records}")
+    assert code == 2
+    assert "are not those of the benchmark" in err
+
+
+def test_a_draft_enters_by_one_command_and_is_judged_like_evaluate(
+    board, monkeypatch, capsys, tmp_path
+):
+    import json
+    import sys
+
+    from pruner.cli import leaderboard
+
+    entry = board / "entries" / "draft"
+    words = [f"folder={board}", f"entry={entry}", "model=symbolic",
+             "authors=Jane Doe", "source=this repository"]  # fmt: skip
+    monkeypatch.setattr(sys, "argv", ["leaderboard.py", *words])
+    monkeypatch.chdir(tmp_path)
+    leaderboard.main()
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (result["rank"], result["of"]) == (1, 2)  # ahead of chance
+    form = yaml.safe_load((entry / "entry.yaml").read_text())
+    assert form["model"] == "symbolic, hardware"
+    assert form["scored_per_second"] > 0
+
+
+def test_the_committed_page_is_what_the_entries_give(command):
+    code, result, err = run(command, BOARD, "check=true")
+    assert code == 0, err
+    assert result["entries"] > 0

@@ -1,0 +1,142 @@
+"""Rounds as published and ours, from scratch, on recorded pools: each with its draft and its model.
+
+    python experiments/rounds/run.py data.root=DIR [platforms=[v100]] [method=[random,ansor]]
+
+Five tasks of a platform take turns, ten programs a round, 200 in all, by a simulated clock
+(recorded cost of building and measuring, our own CPU seconds). `ansor` is the release's: TenSetMLP
+learnt anew every round, Ansor's evolution. Cells that are finished (under runs=) are not run again.
+Writes results.csv and curves.csv here, or to out=DIR.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from omegaconf import OmegaConf
+
+from pruner.cli.shared.options import build, plain
+from pruner.cli.shared.output import say
+from pruner.cli.shared.progress import track
+from pruner.cli.shared.script import Data, run_script
+from pruner.data.root import RecordRoot
+from pruner.errors import PrunerError
+from pruner.files import merged_table, write_table
+from pruner.models.adaptation.base import Adaptation, Setting
+from pruner.models.adaptation.fitting import official_fit
+from pruner.models.adaptation.warm import Scratch
+from pruner.models.model import Network
+from pruner.models.networks.mlp import TenSetMLP
+from pruner.models.networks.pacm import PaCM
+from pruner.places import conf_folder
+from pruner.progress import Progress
+from pruner.search.offline.tuning import without_draft
+from pruner.search.policy import RoundSettings
+from pruner.study.adaptation.bench import Budget
+from pruner.study.contest import Contestant, Ground, contest_rows, curve_rows, run_contest
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+BASELINE = "ansor"
+EVERY = 20  # trials between two points of a curve
+EIGHTH = 100  # of a pool: the paper's 512 of 4,000
+PRIOR = 20.0  # as in experiments/replay
+
+
+@dataclass(kw_only=True)
+class Options:
+    """What to run; see above."""
+
+    data: Data = field(default_factory=Data)
+    platforms: list[str] = field(default_factory=lambda: ["k80", "v100"])
+    method: list[str] | None = None
+    seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
+    budget: str = "default"
+    runs: str = str(ROOT / "outputs" / "rounds")
+    out: str = str(HERE)
+
+
+def policy(name: str) -> RoundSettings:
+    """A preset of conf/policy."""
+    settings: RoundSettings = build(OmegaConf.load(conf_folder() / "policy" / f"{name}.yaml"))
+    return settings
+
+
+def published(network: Callable[[], Network], seed: int) -> Adaptation:
+    """A new network every round on column maxima: 50 epochs, batches of 512 as one list."""
+    setting = Setting(make_network=network, relative=False, standard=False, seed=seed)
+    return Scratch(setting, fit=official_fit())
+
+
+def ours(seed: int) -> Adaptation:
+    """What tune.py learns from scratch."""
+    return Scratch(Setting(make_network=PaCM, seed=seed))
+
+
+def contestants() -> Mapping[str, Contestant]:
+    """Everything that is compared."""
+    paper = Contestant(
+        settings=policy("pruner_paper"), form="paper", model=partial(published, PaCM)
+    )
+    assert paper.settings.draft is not None
+    fewer = replace(paper.settings, draft=replace(paper.settings.draft, keep=EIGHTH))
+    eighth = replace(paper, settings=fewer)
+    released = partial(PaCM, num_dataflow_rows=8, norm_statistics="batch")
+    return {
+        "random": Contestant(),
+        BASELINE: Contestant(settings=policy("ansor"), model=partial(published, TenSetMLP)),
+        "pruner_paper": paper,
+        "pruner_paper_eighth": eighth,
+        "pruner_release": Contestant(
+            settings=policy("pruner_official"),
+            form="official",
+            dataflow="official",
+            model=partial(published, released),
+        ),
+        "without_draft": replace(eighth, settings=without_draft(eighth.settings)),
+        "without_dataflow": replace(
+            eighth, model=partial(published, partial(PaCM, use_dataflow=False))
+        ),
+        "without_statement": replace(
+            eighth, model=partial(published, partial(PaCM, use_statement=False))
+        ),
+        "ours": Contestant(settings=replace(policy("pool"), prior=PRIOR), model=ours),
+    }
+
+
+def run(options: Options) -> dict:
+    """Run what is missing, then the tables."""
+    torch.set_num_threads(1)
+    known = contestants()
+    names = list(dict.fromkeys([BASELINE, *(options.method or known)]))
+    if unknown := sorted(set(names) - set(known)):
+        raise PrunerError(f"method={unknown}: unknown; known: {', '.join(known)}")
+    budget = Budget(**plain(OmegaConf.load(conf_folder() / "budget" / f"{options.budget}.yaml")))
+    out, num = Path(options.out), 0
+    for platform in options.platforms:
+        ground = Ground(
+            root=RecordRoot(options.data.root),
+            platform=platform,
+            budget=budget,
+            conf=conf_folder(),
+            cache=ROOT / "outputs" / "cache",
+            progress=Progress(tell=say, track=track),
+        )
+        folder = Path(options.runs) / f"{platform}-{options.budget}"
+        cells = run_contest({n: known[n] for n in names}, ground, folder, seeds=options.seeds)
+        for name, rows, key in (
+            (
+                "results.csv",
+                contest_rows(cells, BASELINE, platform=platform),
+                ("platform", "method"),
+            ),
+            ("curves.csv", curve_rows(cells, EVERY, platform=platform), ("platform", "method")),
+        ):
+            write_table(out / name, merged_table(out / name, rows, key), floats=".6g")
+        num += len(cells)
+    return {"cells": num, "out": str(out)}
+
+
+if __name__ == "__main__":
+    run_script(Options, run, __doc__)

@@ -44,7 +44,6 @@ from pruner.study.leaderboard import (
 
 BENCHMARK, ENTRIES, PAGE = "benchmark.yaml", "entries", "README.md"
 SAID = ("authors", "source", "machine")  # what no program can know
-BLANK = {"authors": "", "source": ""}
 _BEGIN, _END = "<!-- {track}: begin -->", "<!-- {track}: end -->"
 
 
@@ -119,7 +118,7 @@ def _fill(
         "memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
     }
     said = {name: config[name] for name in SAID if config[name] is not None}
-    before = load_form(entry) if (entry / FORM).is_file() else Form(**BLANK, **known)
+    before = load_form(entry) if (entry / FORM).is_file() else Form(authors="", source="", **known)
     save_form(entry, replace(before, **known, **said))
 
 

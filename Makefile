@@ -56,8 +56,10 @@ shapes: setup ## the tests of the densest arrays with every shape in an annotati
 slow: setup ## the slow tests
 	$(BIN)/python -m pytest -m slow
 
-attack: setup ## damaged records, hostile checkpoints, wrong options: a table of what was tried, held and failed
-	$(BIN)/python -m tests.attack.report
+KILLS := 12
+
+attack: setup ## damaged records, hostile files and devices, wrong options, faults, kills (KILLS=200): what was tried, held and failed
+	ATTACK_KILLS=$(KILLS) $(BIN)/python -m tests.attack.report
 
 clean: ## remove caches; the environment and the runs stay
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info

@@ -9,6 +9,7 @@ import socket
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,10 @@ def write_whole(path: Path) -> Iterator[Path]:
     does a machine that stops: content and name are on the disk before this returns.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    for left in path.parent.glob(f".{escape(path.name)}.*.part"):  # by a kill
+        number = left.suffixes[-2].removeprefix(".")
+        if number.isdigit() and not Path(f"/proc/{number}").exists():
+            left.unlink(missing_ok=True)
     try:
         yield partial
         _to_disk(partial)

@@ -31,6 +31,22 @@ def test_an_error_while_writing_leaves_the_old_file_and_nothing_beside_it(tmp_pa
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_what_a_kill_left_of_a_file_goes_when_that_is_written_again(tmp_path):
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    left, other, live = (
+        tmp_path / f".{name}.{number}.part"
+        for name, number in (("a[1].npz", dead.pid), ("b.npz", dead.pid), ("a[1].npz", 1))
+    )
+    for path in (left, other, live):
+        path.write_text("half")
+    with files.write_whole(tmp_path / "a[1].npz") as partial:
+        partial.write_text("whole")
+    assert not left.exists()
+    assert other.exists()
+    assert live.exists()
+
+
 def test_content_is_on_the_disk_before_the_name_and_the_name_before_it_returns(
     tmp_path, monkeypatch
 ):

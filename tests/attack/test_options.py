@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from pruner.cli.shared.door import run_door
 from pruner.cli.shared.known import composed, groups_of
 from pruner.cli.shared.options import MAX_THREADS, check_options
 from pruner.errors import PrunerError
@@ -99,3 +100,23 @@ def test_values_beyond_what_can_work_are_refused(command, name, wrong):
     OmegaConf.update(config, name, wrong)
     with pytest.raises(PrunerError, match=f"^{name}={wrong}: it must be"):
         check_options(config, [values])
+
+
+NONSENSE = ("nosuchoption=1", "+nosuch.option=1", "--nosuch", "nothing", "outputs=[", "a b=1")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_wrong_words_end_every_door_in_one_line(command, monkeypatch, capsys, record_property):
+    """Nonsense, and the first number of the command as a word."""
+    numbers = [name for name, value in leaves(composed(command, [])) if type(value) is int]
+    words = [*NONSENSE, *(f"{name}=maybe" for name in numbers[:2])]
+    record_property("tried", len(words))
+    taken: list[Any] = []
+    for word in words:
+        monkeypatch.setattr("sys.argv", [f"{command}.py", word])
+        with pytest.raises(SystemExit) as stop:
+            run_door(command, lambda config: taken.append(config) or {})
+        told = capsys.readouterr()
+        assert (stop.value.code, told.out) == (2, ""), word
+        assert len(told.err.strip().splitlines()) == 1, told.err
+    assert not taken

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -219,7 +220,8 @@ def _still_there(address: RpcAddress | None) -> Iterator[None]:
     except Exception as error:  # TVM's own kinds
         if address is None:
             raise
-        try:
+        try:  # TVM's client asks a tracker that is gone for a minute
+            socket.create_connection((address.host, address.port), _SESSION_S).close()
             there = address.key in servers(address)
         except Exception:  # no tracker any more
             there = False

@@ -26,10 +26,8 @@ DEMO := demo-$(shell date +%Y%m%d-%H%M%S)
 BUNDLED := data.platform=all split=bundled
 
 demo: setup ## train two models on the bundled CPU measurements, judge them on unseen workloads
-	$(BIN)/python train.py $(BUNDLED) loss=listnet run_id=$(DEMO)-pacm
-	$(BIN)/python train.py $(BUNDLED) model=xgboost run_id=$(DEMO)-xgboost
-	$(BIN)/python evaluate.py checkpoint=outputs/train/$(DEMO)-pacm
-	$(BIN)/python evaluate.py checkpoint=outputs/train/$(DEMO)-xgboost
+	$(BIN)/python train.py $(BUNDLED) seeds=[0,1,2] loss=listnet run_id=$(DEMO)-pacm
+	$(BIN)/python train.py $(BUNDLED) seeds=[0,1,2] model=xgboost run_id=$(DEMO)-xgboost
 
 test: setup lint ## everything a change must pass: ruff, mypy, the fast tests
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile

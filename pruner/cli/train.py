@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from pruner.cli.shared.dataset import load_dataset
 from pruner.cli.shared.door import run_door
 from pruner.cli.shared.options import choice, plain
-from pruner.cli.shared.output import say, show_tasks
+from pruner.cli.shared.output import as_table, say, show_tasks
 from pruner.cli.shared.records import chosen_platforms, record_root
 from pruner.cli.shared.runs import new_run_folder, resumed_config, save_config
 from pruner.cli.shared.start import start_from, tell_blind, tell_start
@@ -27,6 +27,8 @@ from pruner.models.model import Model
 from pruner.models.programs.dataset import Dataset
 from pruner.models.training.fit import check_recipe
 from pruner.study.training import TASKS_FILE, judging_parts, plan, run_part, summarise
+
+_SHOWN = ("top1", "top5", "pairwise_accuracy")  # of every part, when a run ends
 
 
 def train(config: DictConfig) -> dict[str, Any]:
@@ -84,7 +86,19 @@ def train(config: DictConfig) -> dict[str, Any]:
     if result["finished"]:
         save_metrics(folder, result)
         show_tasks(judging_parts(parts)[0].folder / TASKS_FILE)
+        _tell_judged(result)
     return result
+
+
+def _tell_judged(result: dict[str, Any]) -> None:
+    """What the parts of a run reached, their mean and spread, and chance."""
+    found = dict(result["parts"])
+    if len(found) > 1:
+        found |= {"mean": result, "spread": result["spread"]}
+    found |= {"chance": result["random"]} | {
+        name: result[name] for name in ("ceiling",) if name in result
+    }
+    say(as_table([{"": row, **{n: found[row].get(n) for n in _SHOWN}} for row in found]))
 
 
 def _open_run(config: DictConfig, earlier: Path | None, platforms: Sequence[str]) -> Path:

@@ -56,7 +56,7 @@ def _batch_matmul(torch: Any, _: Spec) -> _Compute:
 def _conv2d(torch: Any, spec: Spec) -> _Compute:
     functional, stride = torch.nn.functional, spec["stride"]
     pad, padding = _padding(torch, spec, 0.0)
-    groups = spec.get("c", 1)  # depthwise: one a channel
+    groups = spec.get("groups", spec.get("c", 1))  # depthwise: one a channel
 
     def call(data: Any, kernel: Any, bias: Any) -> Any:
         return functional.conv2d(pad(data), kernel, bias, stride, padding, groups=groups)
@@ -99,6 +99,7 @@ _OPERATORS: Mapping[str, Callable[[Any, Spec], _Compute]] = {
     "batch_matmul": _batch_matmul,
     "conv2d": _conv2d,
     "depthwise_conv2d": _conv2d,
+    "grouped_conv2d": _conv2d,
     "pool": _pool,
     "softmax": _softmax,
     "layer_norm": _layer_norm,

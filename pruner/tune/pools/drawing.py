@@ -12,13 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.arrays import Decisions, Ints
+from pruner.program.tir.trace import LOCATE
 from pruner.tune.spaces.base import LiveSpace
-from pruner.tune.spaces.design import SAMPLING
 from pruner.tune.spaces.union import UnionSpace
 
 _OVERDRAW = 16  # draws for every program that is wanted: rare structures are among them
 _ROUNDS = 4  # of draws before a space counts as small
-_LOCATION = SAMPLING[2]
 _MUTATIONS = 3  # at most, from a parent to an evolved program
 
 
@@ -84,7 +83,7 @@ def location_slots(space: LiveSpace) -> list[int]:
     """Slots of the decisions where a block is computed."""
     slots, start = [], 0
     for inst, width in zip(space.design.sampling, space.design.widths, strict=True):
-        if str(inst.kind.name) == _LOCATION:
+        if str(inst.kind.name) == LOCATE:
             slots.append(start)
         start += width
     return slots

@@ -30,6 +30,10 @@ SPECS = {
         "operator": "depthwise_conv2d", **IMAGE, "c": 3, "stride": 1, "padding": 1,
         "epilogue": ["bias"],
     },
+    "groups": {
+        "operator": "grouped_conv2d", **IMAGE, "ci": 6, "co": 4, "groups": 2, "stride": 1,
+        "padding": 1, "epilogue": ["bias"],
+    },
     "maximum": {"operator": "pool", "kind": "max", **IMAGE, "c": 2, "stride": 2, "padding": 1},
     "mean": {"operator": "pool", "kind": "avg", **IMAGE, "c": 2, "stride": 2, "padding": 1},
     "odd maximum": {

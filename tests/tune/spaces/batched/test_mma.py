@@ -104,7 +104,8 @@ def test_only_mma_programs_are_compiled_with_asynchronous_copies(tvm):
         if kind_of(design) == "wmma":
             continue
         schedule = next(s for seed in range(1, 40) if (s := design.replay(None, seed)))
-        asked = pass_context(schedule.mod).config.get("tirx.use_async_copy", False)
+        context = pass_context(schedule.mod, target_of(tvm, "sm_80"))
+        asked = context.config.get("tirx.use_async_copy", False)
         assert bool(asked) == (kind_of(design) == "mma")
 
 

@@ -166,7 +166,7 @@ def attacked(
     """
     done = 0
     while done < kills and attack.round < kills + 3:
-        child = attack.start(words())
+        child, before = attack.start(words()), done
         while child.poll() is None and done < kills:
             wait(child, attack.rng.uniform(0, span_s))
             if child.poll() is None:
@@ -177,6 +177,9 @@ def attacked(
         if child.returncode == 0:
             judge(last_line(attack))
             attack.round += 1
+        elif done == before:  # it would do so again, for ever
+            attack.wrong.append(f"ended by itself with {child.returncode}")
+            break
     judge(attack.finish(words()))
     if done < kills:
         attack.wrong.append(f"only {done} of {kills} kills, the command is too quick")

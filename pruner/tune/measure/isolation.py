@@ -33,6 +33,7 @@ JOBS = "pruner.tune.measure.jobs"
 _TVM = "pruner.tune.measure.loaded"  # imports it
 _CONTEXT = multiprocessing.get_context("forkserver")
 _START_S = 180.0  # a worker that is not there by then does not come
+_POLL_S = 0.2  # how soon the wait for one notices that it is wanted no more
 
 # kinds of failure in which the job had no part
 NO_WORKER, NO_DEVICE, NO_REFERENCE = "no_worker", "no_device", "no_reference"
@@ -72,6 +73,7 @@ class Worker:
         self._process: Any = None
         self._pipe: Any = None
         self._log: Any = None
+        self._retired = False
 
     def call(self, job: str, *arguments: Any) -> Reply:
         """Run ``<jobs>.<job>(*arguments)``; every failure is a value.
@@ -80,12 +82,12 @@ class Worker:
         second time it counts as a crash.
         """
         reply = self._call(job, arguments)
+        if reply.error == _KILLED and not self._retired:
+            again = self._call(job, arguments)
+            reply = replace(again, seconds=reply.seconds + again.seconds)
         if reply.error != _KILLED:
             return reply
-        again = self._call(job, arguments)
-        seconds = reply.seconds + again.seconds
-        error = _CRASH if again.error == _KILLED else again.error
-        return replace(again, error=error, seconds=seconds)
+        return replace(reply, error=NO_WORKER if self._retired else _CRASH)
 
     def _call(self, job: str, arguments: tuple[Any, ...]) -> Reply:
         start = time.monotonic()
@@ -105,6 +107,13 @@ class Worker:
             self.stop()
         return Reply(value=value, error=error, message=message, seconds=time.monotonic() - start)
 
+    def retire(self) -> None:
+        """Do no more jobs; a call of another thread that waits for one returns at once."""
+        self._retired, process = True, self._process
+        if process is not None:
+            with suppress(AttributeError, ProcessLookupError):
+                process.kill()
+
     def stop(self) -> None:
         """Kill the process; the next call starts another."""
         if self._process is not None:
@@ -117,16 +126,23 @@ class Worker:
 
     def _started(self) -> bool:
         """Start the process if there is none, and wait for its first sign of life."""
-        if self._process is not None:
-            return True
+        if self._retired or self._process is not None:
+            return not self._retired
         try:
             self._start()
-            alive = bool(self._pipe.poll(_START_S) and self._pipe.recv())
+            alive = self._answers() and not self._retired
         except (EOFError, OSError):
             alive = False
         if not alive:
             self.stop()
         return alive
+
+    def _answers(self) -> bool:
+        end = time.monotonic() + _START_S
+        while not self._retired and time.monotonic() < end:
+            if self._pipe.poll(_POLL_S):
+                return bool(self._pipe.recv())
+        return False
 
     def _start(self) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process
@@ -184,8 +200,11 @@ class Pool:
             future.result()
 
     def close(self) -> None:
-        """Kill all workers."""
-        self._threads.shutdown(cancel_futures=True)
+        """End all workers now; jobs that wait are cancelled, what is at work is lost."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for worker in self._workers:
+            worker.retire()
+        self._threads.shutdown()
         for worker in self._workers:
             worker.stop()
 

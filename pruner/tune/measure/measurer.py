@@ -162,10 +162,11 @@ class Measurer:
 
     def __exit__(self, *_: object) -> None:
         """End the workers and remove what they built."""
-        self._runs.shutdown(cancel_futures=True)
-        self._references.shutdown(wait=False, cancel_futures=True)
+        for waiting in (self._runs, self._references):
+            waiting.shutdown(wait=False, cancel_futures=True)
         self._builders.close()
         self._runner.close()
+        self._runs.shutdown()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def begin(self, candidates: Sequence[Candidate], arguments: Arguments) -> Batch:

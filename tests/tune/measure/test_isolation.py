@@ -1,0 +1,41 @@
+"""Workers that are wanted no more end at once, whatever they are doing."""
+
+import time
+
+import pytest
+
+from pruner.tune.measure.isolation import NO_WORKER, Limits, Pool
+
+JOBS = "tests.tune.measure.napping"
+
+
+@pytest.fixture
+def pool():
+    made = Pool(1, Limits(timeout_s=60, memory_bytes=1 << 30), {}, JOBS)
+    yield made
+    made.close()
+
+
+def test_closing_waits_for_no_job(pool):
+    assert pool.submit("nap", 0).result().value == 0
+    at_work, waiting = pool.submit("nap", 50), pool.submit("nap", 50)
+    time.sleep(0.3)
+    start = time.monotonic()
+    pool.close()
+    assert time.monotonic() - start < 10
+    assert at_work.result().error == NO_WORKER  # nobody is to blame
+    assert waiting.cancelled()
+
+
+def test_closing_waits_for_no_start(pool):
+    pool.warm_up(wait=False)
+    start = time.monotonic()
+    pool.close()
+    assert time.monotonic() - start < 10
+
+
+def test_what_is_closed_starts_nothing(pool):
+    (worker,) = pool._workers
+    pool.close()
+    assert worker.call("nap", 0).error == NO_WORKER
+    assert worker._process is None

@@ -8,7 +8,7 @@ import os
 import socket
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -76,17 +76,17 @@ def unsealed(line: bytes) -> bytes:
     return whole
 
 
-def hold(folder: Path) -> None:
-    """Take a folder for this process until it ends, however it ends.
+def hold(folder: Path) -> int:
+    """Take a folder for this process until it ends, however it ends, or closes the descriptor.
 
     The lock is the system's, so one of a process that died counts for nothing; where a file system
-    has none, whether the process that it names is alive decides.
+    has none, whether the process that it names is alive decides. A process may take a folder twice.
 
     Raises:
         PrunerError: another process works in it.
     """
     path = folder / LOCK_FILE
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)  # never closed: that is the lock
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)  # closing it gives the lock back
     free = True
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -96,11 +96,22 @@ def hold(folder: Path) -> None:
         free = not _lives(_owner(path))
     number, host = _owner(path)
     if not free and (number, host) != (os.getpid(), socket.gethostname()):
+        os.close(descriptor)
         raise PrunerError(
             f"{folder}: process {number} on {host} works in it; wait until it has ended, or end it"
         )
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
+    return descriptor
+
+
+@contextmanager
+def held(*folders: Path) -> Iterator[None]:
+    """Take folders as long as this lasts. Raises like `hold`."""
+    with ExitStack() as stack:
+        for folder in dict.fromkeys(folder.resolve() for folder in folders):
+            stack.callback(os.close, hold(folder))
+        yield
 
 
 def _owner(path: Path) -> tuple[int, str]:

@@ -163,8 +163,8 @@ def drafted(
 
 
 def estimated(config: DictConfig, tuned: Tuned) -> dict[str, Any]:
-    """What is known of a network as a whole; nothing for operators."""
-    if config.network is None:
+    """What is known of a network as a whole; nothing for operators, or where nothing ran."""
+    if config.network is None or config.compile_only:
         return {}
     found = tuned.estimate
     say(

@@ -114,7 +114,14 @@ def _check_unfinished(folder: Path, config: DictConfig, options: TuneOptions) ->
     done, budget = load_metrics(folder), options.budget
     if done is None or "seconds" not in done or done.get("interrupted"):
         return
-    more = "trials" if options.compile_only or done["trials"] >= budget.trials else None
+    if options.compile_only:
+        if done["compiled"] + done["failed"] < budget.trials:  # its time was over
+            return
+        raise PrunerError(
+            f"resume={folder}: this run is finished ({done['compiled']} programs compile); start a "
+            "new one for more"
+        )
+    more = "trials" if done["trials"] >= budget.trials else None
     if budget.seconds is not None and done["total_seconds"] >= _NEARLY * budget.seconds:
         more = more or "seconds"
     if more is not None:

@@ -153,9 +153,11 @@ class Tuned:
 
     @property
     def unsuccessful(self) -> list[str]:
-        """Tasks that were tried and have no program, or none that is known to be right."""
-        tried = [] if self.compile_only else self.tasks
-        return [task.name for task in tried if task.unsuccessful]
+        """Tasks that were tried and have no program, or none that is known to be right; of a run
+        that only compiles those of which nothing compiles."""
+        if self.compile_only:
+            return [task.name for task in self.tasks if task.failures and not task.compiled]
+        return [task.name for task in self.tasks if task.unsuccessful]
 
     @property
     def checked(self) -> bool | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pruner.errors import PrunerError
+from pruner.files import held
 from pruner.progress import Tell, silent
 from pruner.tune.measure.measurer import BUILDS, Candidate, Measurer, Outcome, never
 from pruner.tune.phases import Phases
@@ -46,14 +47,28 @@ def tune(
     it has, and can be gone on with.
 
     Raises:
-        PrunerError: a workload that cannot be tuned on this platform, or no device that answers.
+        PrunerError: a workload that cannot be tuned on this platform, no device that answers, or
+            another process works in the folder or in ``work_dir``.
     """
     tasks = [workloads] if isinstance(workloads, Workload) else list(workloads)
-    folder.mkdir(parents=True, exist_ok=True)
-    if isinstance(options.policy, RivalProcess):
-        return _in_its_own_process(options.policy, tasks, options, folder, report, interrupted)
     work_dir = options.work_dir or folder
-    work_dir.mkdir(parents=True, exist_ok=True)
+    for place in (folder, work_dir):
+        place.mkdir(parents=True, exist_ok=True)
+    with held(folder, work_dir):  # TVM's records name programs by their line: one writer at a time
+        if isinstance(options.policy, RivalProcess):
+            return _in_its_own_process(options.policy, tasks, options, folder, report, interrupted)
+        return _tuned(tasks, options, folder, work_dir, tell, report, interrupted)
+
+
+def _tuned(
+    tasks: Sequence[Workload],
+    options: TuneOptions,
+    folder: Path,
+    work_dir: Path,
+    tell: Tell,
+    report: OnBatch,
+    interrupted: Callable[[], bool],
+) -> Tuned:
     phases, own = Phases(), work_dir.resolve() == folder.resolve()
     database = (
         Database(None) if options.compile_only else open_database(work_dir, own=own, tell=tell)
@@ -174,27 +189,51 @@ def _compile(tasks: Sequence[LiveTask], options: TuneOptions, context: RunContex
     """Build what each task's search proposes first; nothing runs, nothing is learned.
 
     The journal says what was chosen and whether it compiles; ``candidates/`` holds the programs.
-    Ends early once the run is asked to, or its time is spent.
+    Ends early once the run is asked to, or its time is spent; another start compiles the rest of
+    the same programs.
+
+    Raises:
+        PrunerError: an earlier start chose other programs.
     """
-    journal = Journal(context.folder / JOURNAL_FILE)
-    done, share = 0, -(-options.budget.trials // len(tasks))
+    journal, done = Journal(context.folder / JOURNAL_FILE, context.tell), 0
+    known = {(row.batch, row.position): row for row in journal.rows}
+    trials, share = options.budget.trials, -(-options.budget.trials // len(tasks))
     is_over = partial(context.is_over, options.budget.seconds)
-    for number, task in enumerate(tasks, start=1):
-        if is_over():
-            break
-        candidates = task.search.propose(min(share, options.budget.trials - done))
-        outcomes = context.measurer.build_only(candidates, task.arguments, is_over)
-        for position, (candidate, outcome) in enumerate(zip(candidates, outcomes, strict=False)):
-            done += 1
-            row = _compiled(candidate, outcome, context.phases.elapsed_s)
-            text = context.folder / CANDIDATES / f"{done}.py"
-            text.parent.mkdir(exist_ok=True)
-            text.write_text(_IMPORTS + candidate.schedule.mod.script(), encoding="utf-8")
-            journal.append(
-                Trial(task=task.workload.name, trial=done, batch=number, position=position, **row)
+    try:
+        for number, task in enumerate(tasks, start=1):
+            if is_over() or done >= trials:
+                break
+            chosen = task.search.propose(min(share, trials - done))
+            rest = [n for n, one in enumerate(chosen) if not _is_known(known.get((number, n)), one)]
+            outcomes = context.measurer.build_only(
+                [chosen[place] for place in rest], task.arguments, is_over
             )
-        context.tell(f"{task.workload.name}: {len(outcomes)} programs compiled")
-    journal.close()
+            for place, outcome in zip(rest, outcomes, strict=False):
+                trial, name = done + place + 1, task.workload.name
+                _write_candidate(context.folder, trial, chosen[place])
+                row = _compiled(chosen[place], outcome, context.phases.elapsed_s)
+                journal.append(Trial(task=name, trial=trial, batch=number, position=place, **row))
+            done += len(chosen)
+            built = sum(outcome.error is None for outcome in outcomes)
+            if rest or not chosen:
+                context.tell(f"{task.workload.name}: {built} of {len(outcomes)} programs compile")
+    finally:
+        journal.close()
+
+
+def _is_known(row: Trial | None, candidate: Candidate) -> bool:
+    """Whether there is a row of the program."""
+    if row is None:
+        return False
+    if (row.space, row.decisions) != (candidate.space, candidate.decisions.tolist()):
+        raise PrunerError(f"{row.task}: an earlier start chose other programs; start a new run")
+    return True
+
+
+def _write_candidate(folder: Path, trial: int, candidate: Candidate) -> None:
+    path = folder / CANDIDATES / f"{trial}.py"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(_IMPORTS + candidate.schedule.mod.script(), encoding="utf-8")
 
 
 def _compiled(candidate: Candidate, outcome: Outcome, elapsed_s: float) -> dict[str, Any]:

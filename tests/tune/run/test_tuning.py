@@ -1,5 +1,8 @@
 """`tune` from Python, with real workers: two tasks of equal shapes, kernels, what is told."""
 
+import json
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -7,8 +10,10 @@ import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
+from pruner.files import unsealed
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from tests.places import REPOSITORY
+from tests.test_files import HOLD
 
 pytestmark = pytest.mark.tvm
 EXAMPLE = REPOSITORY / "docs" / "examples" / "programs.py"
@@ -129,6 +134,52 @@ def test_compiling_ends_when_asked_or_when_its_time_is_spent(tmp_path, interrupt
     given = options(compile_only=True, budget=budget)
     found = tune(small, given, tmp_path, interrupted=lambda: interrupted)
     assert found.metrics()["compiled"] == 0
+
+
+def test_compiling_goes_on_with_what_is_left_of_the_same_programs(tmp_path):
+    from pruner.tune import operator, tune
+
+    small, given = operator("matmul", m=32, n=32, k=32), options(trials=3, compile_only=True)
+    tune(small, given, tmp_path)
+    journal, whole = tmp_path / JOURNAL_FILE, read_trials(tmp_path / JOURNAL_FILE)
+    first, *_ = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(first)
+    told = []
+    found = tune(small, given, tmp_path, tell=told.append)
+    rows = read_trials(journal)
+    assert [row.trial for row in rows] == [1, 2, 3]
+    assert [row.decisions for row in rows] == [row.decisions for row in whole]
+    assert found.metrics()["compiled"] == 3
+    assert f"{small.name}: 2 of 2 programs compile" in told
+    other = json.loads(unsealed(first)) | {"decisions": [7]}
+    journal.write_text(json.dumps(other) + "\n")
+    with pytest.raises(PrunerError, match="an earlier start chose other programs"):
+        tune(small, given, tmp_path)
+
+
+def test_a_task_of_which_nothing_compiles_is_no_success(tmp_path):
+    from pruner.tune.run.result import Tuned
+
+    tasks = [outcome({"build_error": 3}, trials=0), outcome({}, trials=0)]
+    places = {"folder": tmp_path, "work_dir": tmp_path, "seconds": {}, "compile_only": True}
+    assert Tuned(tasks=tasks, **places).metrics()["unsuccessful"] == ["t"]
+
+
+@pytest.mark.parametrize("place", ["folder", "work_dir"])
+def test_a_folder_of_another_process_is_refused_untouched(tmp_path, place):
+    from pruner.tune import operator, tune
+
+    taken, built = tmp_path / "taken", tmp_path / "taken" / "builds" / "1.so"
+    built.parent.mkdir(parents=True)
+    built.touch()
+    changes, folder = ({}, taken) if place == "folder" else ({"work_dir": taken}, tmp_path / "own")
+    words = [sys.executable, "-c", HOLD, str(taken)]
+    with subprocess.Popen(words, cwd=REPOSITORY, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(PrunerError, match=f"{taken}: process {other.pid} on .* works in it"):
+            tune(operator("matmul", m=32, n=32, k=32), options(trials=2, **changes), folder)
+        other.kill()
+    assert built.is_file()
 
 
 def latency_of(row):

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pruner.tune.child import end_with_parent
 from pruner.tune.contenders.protocol import Runner, serve
 
 
@@ -43,6 +44,7 @@ def pin(threads: int) -> None:
 
 
 def _main(text: str) -> None:
+    end_with_parent()  # who may be ended while a compiler works here for minutes
     request = Request(**json.loads(text))
     pin(request.threads)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")

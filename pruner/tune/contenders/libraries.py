@@ -32,11 +32,17 @@ def check_others(folder: Path, others: Sequence[Path]) -> None:
                 "run folder a name of its own"
             )
         found = _request(other)
-        if (found.source, found.target) != (asked.source, asked.target):
+        if _equal_parts(found) != _equal_parts(asked):
             raise PrunerError(
-                f"compare={other}: a run of another network or target, {found.source.label} with "
-                f"seed {found.source.seed} and {dict(found.target)}; compare runs of equal ones"
+                f"compare={other}: a run of another network, precision or target, "
+                f"{found.source.label} with seed {found.source.seed}, {found.form.precision} and "
+                f"{dict(found.target)}; compare runs of equal ones"
             )
+
+
+def _equal_parts(request: NetworkRequest) -> tuple[Any, ...]:
+    """What runs that are compared have in common; a layout is the choice of each."""
+    return request.source, request.target, request.form.precision
 
 
 def _request(folder: Path) -> NetworkRequest:

@@ -117,7 +117,8 @@ def deploy_network(
     """Build the network of a run folder; all that came of it lies there, ``deploy.json`` too.
 
     A library takes the place of an earlier one once its outputs are right, where they can be
-    compared; a wrong one stays in ``deploy/`` alone.
+    compared; a wrong one stays in ``deploy/`` alone, and then the earlier one is removed, too: its
+    numbers would be taken for this one's.
 
     `database`: TVM's records, by default in the folder itself. ``draft=False``: tasks without
     records get no schedule (TVM's rules on GPUs). `child`: :func:`~.holder.network_child`, where it
@@ -150,9 +151,13 @@ def deploy_network(
     tell("building the network" if child else "importing and building the network")
     built = build_network(asked, folder / LOG, child)
     deployed = _summary(folder, request, tasks, measured, built, platform, watch)
-    forget(folder)
     most = TOLERANCE[request.form.precision]
-    return _put(folder, _checked(folder, deployed, platform, watch, tell, most), platform)
+    try:
+        deployed = _checked(folder, deployed, platform, watch, tell, most)
+    except PrunerError:
+        forget(folder)
+        raise
+    return _put(folder, deployed, platform)
 
 
 def cannot_run(platform: Platform) -> str | None:
@@ -261,7 +266,8 @@ def _checked(
 
 
 def _put(folder: Path, deployed: Deployed, platform: Platform) -> Deployed:
-    """The library in its place, with the loader and then ``deploy.json`` beside it."""
+    """The library in the place of an earlier one, with the loader and then ``deploy.json``."""
+    forget(folder)
     deployed = replace(deployed, library=deployed.library.replace(folder / LIBRARY))
     device = "cpu" if platform.device == "cpu" else "cuda"
     (folder / LOADER).write_text(_LOADER.replace("{device}", device), encoding="utf-8")

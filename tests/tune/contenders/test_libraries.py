@@ -6,6 +6,7 @@ import pytest
 
 from pruner.errors import DataError, PrunerError
 from pruner.tune.contenders.libraries import check_others
+from pruner.tune.networks.lowering import NetworkForm
 from pruner.tune.networks.request import REQUEST, NetworkRequest
 from pruner.tune.networks.source import NetworkSource
 
@@ -34,11 +35,13 @@ def test_other_networks_and_targets_are_refused(tmp_path):
     others = {
         "source": NetworkSource(name="resnet50"),
         "target": {"kind": "cuda"},
+        "form": NetworkForm(precision="float16"),
     }
     for name, value in others.items():
         other = run(tmp_path / name, replace(ASKED, **{name: value}))
-        with pytest.raises(PrunerError, match="another network or target"):
+        with pytest.raises(PrunerError, match="another network, precision or target"):
             check_others(one, [other])
+    check_others(one, [run(tmp_path / "nhwc", replace(ASKED, form=NetworkForm(layout="NHWC")))])
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=r"no network\.json there"):
         check_others(one, [tmp_path / "empty"])

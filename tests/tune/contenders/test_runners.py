@@ -1,0 +1,83 @@
+"""onnxruntime runs where it is told to, or says that it does not; with one that is made up."""
+
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from pruner.errors import PrunerError
+from pruner.tune.contenders.runners import OnnxRuntime
+
+SOURCE = {"name": "made-up.onnx", "options": {}, "seed": 0}
+
+
+class Session:
+    """One input and no outputs; it has the providers that `started` names."""
+
+    started = ("CUDAExecutionProvider", "CPUExecutionProvider")
+
+    def __init__(self, file, settings, providers):
+        self.asked, self.threads = providers, settings.intra_op_num_threads
+        MADE.append(self)
+
+    def get_providers(self):
+        return list(self.started)
+
+    def get_inputs(self):
+        return [SimpleNamespace(name="x")]
+
+    def get_outputs(self):
+        return []
+
+    def io_binding(self):
+        return SimpleNamespace(
+            bind_ortvalue_input=lambda *_: None, synchronize_outputs=lambda: None
+        )
+
+    def run_with_iobinding(self, binding):
+        self.ran = True
+
+
+MADE = []
+
+
+@pytest.fixture
+def made_up(monkeypatch, tmp_path):
+    """An onnxruntime that has CUDA, and inputs for it."""
+    found = SimpleNamespace(
+        __version__="1",
+        get_available_providers=lambda: list(Session.started),
+        preload_dlls=lambda: None,
+        SessionOptions=SimpleNamespace,
+        InferenceSession=Session,
+        OrtValue=SimpleNamespace(ortvalue_from_numpy=lambda *given: given),
+    )
+    monkeypatch.setitem(sys.modules, "onnxruntime", found)
+    np.savez(tmp_path / "inputs.npz", np.zeros(3, np.float32))
+    MADE.clear()
+    return str(tmp_path / "inputs.npz")
+
+
+@pytest.mark.parametrize(
+    ("device", "wanted"),
+    [
+        ("cpu", ("CPUExecutionProvider", {})),
+        ("cuda", ("CUDAExecutionProvider", {"use_tf32": "0"})),  # nor does torch round here
+    ],
+)
+def test_onnxruntime_computes_float32_in_full(made_up, device, wanted):
+    OnnxRuntime(source=SOURCE, inputs=made_up, threads=2, device=device)
+    (session,) = MADE
+    assert (session.asked, session.threads, session.ran) == ([wanted], 2, True)
+
+
+def test_an_onnxruntime_that_fell_back_to_the_cpu_is_no_contender_of_a_gpu(made_up, monkeypatch):
+    monkeypatch.setattr(Session, "get_providers", lambda _: ["CPUExecutionProvider"])
+    with pytest.raises(PrunerError, match="could not start its CUDAExecutionProvider"):
+        OnnxRuntime(source=SOURCE, inputs=made_up, threads=2, device="cuda")
+    monkeypatch.setattr(
+        sys.modules["onnxruntime"], "get_available_providers", lambda: ["CPUExecutionProvider"]
+    )
+    with pytest.raises(PrunerError, match="install onnxruntime-gpu"):
+        OnnxRuntime(source=SOURCE, inputs=made_up, threads=2, device="cuda")

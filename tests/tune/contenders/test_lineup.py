@@ -47,9 +47,8 @@ def test_on_a_gpu_all_run_there_and_halves_are_what_a_user_would_give_torch():
     assert "half" not in told(found["ours"])  # it is what it was built as
     graphs = lined_up(["compile", "autotune"], lane=gpu)
     assert told(graphs["compile"])["options"] == {}
-    assert (
-        told(graphs["autotune"])["options"]["triton.cudagraphs"] is True
-    )  # as torch's mode has it
+    # as torch's mode of that name does
+    assert told(graphs["autotune"])["options"]["triton.cudagraphs"] is True
     frozen = told(lined_up(["autotune"])["autotune"])["options"]
     assert frozen == {"max_autotune": True, "coordinate_descent_tuning": True, "freezing": True}
     on_cpu = lined_up(["eager"], half=True)

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -74,11 +75,12 @@ class Child:
     """
 
     def __init__(self, module: str) -> None:
+        self._start_log = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process
         self._process = subprocess.Popen(
             [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._start_log,
             text=True,
         )
 
@@ -93,9 +95,11 @@ class Child:
         for pipe in (self._process.stdin, self._process.stdout):
             with suppress(BrokenPipeError):
                 _open(pipe).close()
+        self._start_log.close()
 
     def ask(self, job: str, argument: Path, log: Path) -> None:
-        """Have a job done; what is printed meanwhile is in `log`.
+        """Have a job done; what is printed meanwhile is in `log`, and what was printed before the
+        first job of a child that did not come to it.
 
         Raises:
             PrunerError: as :func:`run_child` does.
@@ -108,6 +112,9 @@ class Child:
             stdin.flush()
             answer = _open(self._process.stdout).readline()
         error = json.loads(answer) if answer else f"exit {self._process.wait()}"
+        if not answer and not log.stat().st_size:
+            self._start_log.seek(0)
+            log.write_bytes(self._start_log.read())
         if error is not None:
             raise PrunerError(f"{error}; {log} has the whole output")
 

@@ -21,3 +21,13 @@ def test_a_child_remembers_and_its_mistakes_are_one_line(tmp_path):
         assert "last words" in log.read_text()
         with pytest.raises(PrunerError, match=r"^exit 7"):
             child.ask("count", out, log)
+
+
+def test_a_child_that_does_not_start_says_why(tmp_path):
+    log = tmp_path / "log"
+    with (
+        Child("tests.tune.no_such_module") as child,
+        pytest.raises(PrunerError, match=f"^exit 1; {log} has the whole output$"),
+    ):
+        child.ask("count", tmp_path / "out", log)
+    assert "No module named tests.tune.no_such_module" in log.read_text()

@@ -210,11 +210,11 @@ class Measurer:
         if self.alone:
             with self._phases.time("build"):
                 for job in batch.jobs:
-                    _wait(job.built, stopped)
+                    wait_for(job.built, stopped)
             self._wait_for_references(stopped)
         for position, job in enumerate(batch.jobs):
             with self._phases.time("build"):
-                _wait(job.built, stopped)
+                wait_for(job.built, stopped)
             if stopped():
                 batch.cancel()
                 return
@@ -231,7 +231,7 @@ class Measurer:
         """They run on the cores that programs are timed on."""
         with self._phases.time("build"):
             for reference in self._begun:
-                _wait(reference, stopped)
+                wait_for(reference, stopped)
         self._begun = [reference for reference in self._begun if not reference.done()]
 
     def build_only(
@@ -246,7 +246,7 @@ class Measurer:
         found = list[Outcome]()
         for job in batch.jobs:
             with self._phases.time("build"):
-                _wait(job.built, stopped)
+                wait_for(job.built, stopped)
             if stopped():
                 batch.cancel()
                 break
@@ -376,7 +376,7 @@ class _Job:
     ran: Future[Reply] | None = None
 
 
-def _wait(future: Future[Any], stopped: Callable[[], bool]) -> None:
+def wait_for(future: Future[Any], stopped: Callable[[], bool]) -> None:
     """Until it is done, or nobody wants it any more."""
     while not stopped():
         try:

@@ -152,6 +152,7 @@ class TuningRun:
         try:
             while self._waiting or self._propose():
                 self._measure(self._waiting.pop(0), lag)
+            self._tell_standstill()
         except _Stopped:
             pass  # what was begun is lost as by a kill: the last snapshot does not know of it
         finally:
@@ -159,6 +160,20 @@ class TuningRun:
             self._journal.close()
         if not self.trials and not self._stopped():
             raise PrunerError("no task has a program that could be tried; the lines above say why")
+
+    def _tell_standstill(self) -> None:
+        """Why it ends before its trials are spent."""
+        patience, tolerance = self._budget.patience, self._budget.tolerance
+        if self._settled and self.trials < self._budget.trials and not self._stopped():
+            self._context.tell(
+                f"{patience} rounds changed the time of all tasks by less than {tolerance:.1%}: it "
+                f"ends after {self.trials} of {self._budget.trials} trials; with a larger "
+                "budget.patience= it goes on"
+            )
+
+    @property
+    def _settled(self) -> bool:
+        return has_settled(self._estimates_s, self._budget.patience, self._budget.tolerance)
 
     @property
     def estimate(self) -> Estimate:
@@ -198,7 +213,7 @@ class TuningRun:
         building = len(current.candidates) if current else 0
         left = min(self._budget.trials - self.trials, self._affordable()) - building
         budget = self._budget
-        if has_settled(self._estimates_s, budget.patience, budget.tolerance):
+        if self._settled:
             return False
         while left > 0 and not self._stopped():
             progress = self._progress(current)

@@ -18,7 +18,7 @@ from pruner.data.tasks import TaskKey
 from pruner.files import write_json
 from pruner.search.failures import AvoidFailures, FailureModel
 from pruner.search.policy import PolicySettings
-from pruner.tune.measure.measurer import Check
+from pruner.tune.measure.measurer import Check, wait_for
 from pruner.tune.measure.numerics import NoReference, load_reference, tolerance
 from pruner.tune.rivals.rival import RivalProcess, RivalSearch
 from pruner.tune.run.learning import LiveLearner, SharedModel
@@ -162,7 +162,7 @@ class Prepared:
         return True
 
     def _check(self, number: int) -> Check | None:
-        """What results are compared with; waits until it is there."""
+        """What results are compared with; waits until it is there, or the run is asked to end."""
         task = self.tasks[number]
         if not self._options.measure.check:
             return None
@@ -172,8 +172,12 @@ class Prepared:
         if not self._has_reference(task):
             if name not in self._references:
                 self._begin_reference(task)
+            begun = self._references[name]
             with self._context.phases.time("run"):
-                reason = self._references.pop(name).result()
+                wait_for(begun, partial(self._context.is_over, self._options.budget.seconds))
+            if not begun.done():  # the run ends: nothing is measured any more
+                return None
+            reason = self._references.pop(name).result()
             if reason is not None:
                 self._context.tell(f"{name}: RESULTS ARE NOT CHECKED, no reference ({reason})")
                 self._unchecked.add(name)

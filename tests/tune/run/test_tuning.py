@@ -3,7 +3,10 @@
 import json
 import subprocess
 import sys
+import threading
+import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -269,6 +272,32 @@ def test_a_run_without_reference_says_so_once_and_is_not_checked(tmp_path, monke
     assert len(asked) == 1
     (line,) = (line for line in told if "NOT CHECKED" in line)
     assert "no reference (timeout: stopped after 30 s)" in line
+
+
+def test_a_run_that_is_asked_to_end_waits_for_no_reference(tmp_path, monkeypatch):
+    from pruner.tune import operator, tune
+    from pruner.tune.measure.measurer import Measurer
+
+    begun, release = [], threading.Event()
+
+    def endless(*_):
+        begun.append(time.monotonic())
+        release.wait(60)
+
+    monkeypatch.setattr(Measurer, "_reference", endless)
+    small = operator("matmul", m=32, n=32, k=32)
+    quick = options(trials=4).measure
+    given = options(trials=4, measure=replace(quick, alone=False, lag=0, baseline=False))
+    try:
+        tune(small, given, tmp_path, interrupted=lambda: bool(begun) and ready(begun[0]))
+    finally:
+        release.set()
+    assert not read_trials(tmp_path / JOURNAL_FILE)
+
+
+def ready(since):
+    """Long enough for the first batch to wait for its reference."""
+    return time.monotonic() - since > 8
 
 
 def test_a_damaged_reference_of_an_earlier_start_is_computed_anew(tmp_path):

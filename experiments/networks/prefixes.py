@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import MISSING
 
-from pruner.cli.deploy import network_platform
 from pruner.cli.shared.output import say
+from pruner.cli.shared.runs import CONFIG_FILE, read_config
 from pruner.cli.shared.script import run_script
+from pruner.cli.tuning.network import network_platform
 from pruner.files import write_json
 from pruner.tune.contenders.lane import Lane
 from pruner.tune.contenders.prefixes import PREFIXES_FILE, Prefixes, content
@@ -35,8 +36,7 @@ class Options:
 def run(options: Options) -> Mapping[str, Any]:
     """Build and time the prefixes; the libraries are removed in the end."""
     ours, rival = Path(options.run).resolve(), Path(options.rival).resolve()
-    asked = OmegaConf.load(ours / "config.yaml")
-    assert isinstance(asked, DictConfig), type(asked)
+    asked = read_config(ours / CONFIG_FILE)
     work, drafts = ours / "prefixes", Path(options.drafts).resolve() / DRAFTS
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()

@@ -11,7 +11,6 @@ With out=DIR cells and tables go there instead of outputs/ and this folder. All 
 with the same settings on the same machine, one after another.
 """
 
-import json
 import subprocess
 import sys
 import time
@@ -25,8 +24,9 @@ import pandas as pd
 
 from pruner.cli.shared.output import say
 from pruner.cli.shared.script import run_script
-from pruner.files import write_table
+from pruner.files import load_metrics, write_table
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
+from pruner.tune.run.snapshot import SNAPSHOT_FILE
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -79,12 +79,18 @@ class Options:
         return ROOT / "outputs" / "experiments-tune" if self.folder == HERE else self.folder
 
 
+def finished(folder: Path) -> bool:
+    """Whether a cell ran to its end; an interrupted one leaves its numbers, too, and says so."""
+    metrics = load_metrics(folder)
+    return metrics is not None and not metrics.get("interrupted", False)
+
+
 def run_cell(outputs: Path, name: str, options: list[str]) -> None:
     """Run a cell to its end, or take it up; a failure is told and costs that cell."""
     folder = outputs / "tune" / name
-    if (folder / "metrics.json").is_file():
+    if finished(folder):
         return
-    resume = (folder / "state.npz").is_file() or (folder / "ansor.json").is_file()
+    resume = any((folder / one).is_file() for one in (SNAPSHOT_FILE, "ansor.json"))
     if folder.exists() and not resume:
         folder.rename(folder.with_name(f"{name}-broken-{int(time.time())}"))
     command = [sys.executable, str(ROOT / "tune.py")]
@@ -121,13 +127,13 @@ def rows_of(outputs: Path, trials: int, seeds: int) -> list[dict[str, Any]]:
             for policy in POLICIES
             for seed in range(seeds)
         }
-        done = {key: curve(f) for key, f in cells.items() if (f / "metrics.json").is_file()}
+        done = {key: curve(f) for key, f in cells.items() if finished(f)}
         finals = {
             policy: np.median([c["best_s"][-1] for (p, _), c in done.items() if p == policy])
             for policy in {p for p, _ in done}
         }
         for (policy, seed), found in done.items():
-            metrics = json.loads((cells[policy, seed] / "metrics.json").read_text())
+            metrics = load_metrics(cells[policy, seed]) or {}
             row: dict[str, Any] = {
                 "operator": operator,
                 "policy": policy,
@@ -172,7 +178,7 @@ def curves(outputs: Path, trials: int, seeds: int) -> pd.DataFrame:
     parts = []
     for operator, policy, seed in product(OPERATORS, POLICIES, range(seeds)):
         folder = outputs / "tune" / cell_name(operator, policy, seed, trials)
-        if (folder / "metrics.json").is_file():
+        if finished(folder):
             found = curve(folder)
             after = np.array([number for number in AFTER if number <= len(found["best_s"])])
             part = pd.DataFrame({"trials": after})

@@ -4,19 +4,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from pruner.cli.shared.door import run_door
 from pruner.cli.shared.options import plain, several
 from pruner.cli.shared.output import say
-from pruner.cli.shared.runs import CONFIG_FILE
+from pruner.cli.shared.runs import CONFIG_FILE, read_config
 from pruner.cli.tuning.network import database_of, deploy_run, network_platform
 from pruner.cli.tuning.platform import load_draft, platform_of
 from pruner.errors import DataError, PrunerError
 from pruner.files import load_metrics
 from pruner.study.network.page import write_report
 from pruner.tune.contenders.beside import set_run_beside
-from pruner.tune.contenders.kernels import check_runs, set_kernels_beside
+from pruner.tune.contenders.kernels import check_equal, check_runs, set_kernels_beside
 from pruner.tune.contenders.lane import Lane
 from pruner.tune.contenders.libraries import check_others
 from pruner.tune.contenders.lineup import FOR_KERNELS, check_names, installed
@@ -24,6 +24,7 @@ from pruner.tune.contenders.race import Timed
 from pruner.tune.deploy.kernels import deploy_kernels
 from pruner.tune.deploy.network import cannot_run
 from pruner.tune.measure.measurer import Platform
+from pruner.tune.run.database import same_target
 from pruner.tune.workloads import Workload, load_workloads
 
 
@@ -41,6 +42,7 @@ def deploy(config: DictConfig) -> dict[str, Any]:
         return {**row, **_beside(config, folder, asked, others)}
     platform = platform_of(asked, plain(asked.target))
     workloads = load_workloads(plain(asked.workload))
+    _check_beside(config, folder, platform, workloads)
     kernels = deploy_kernels(folder, workloads, platform.target, database_of(asked))
     for kernel in kernels:
         say(f"{kernel.task}: {kernel.library}, {', '.join(p.name for p in kernel.sources)}")
@@ -57,17 +59,37 @@ def deploy(config: DictConfig) -> dict[str, Any]:
     }
 
 
+def _check_beside(
+    config: DictConfig, folder: Path, platform: Platform, workloads: Sequence[Workload]
+) -> None:
+    """Refuse, before anything is compiled, what `_kernels_beside` could not do, or not fairly.
+
+    Raises:
+        PrunerError: unknown names, a device that is not here, or runs of other programs or targets.
+    """
+    others = [Path(other) for other in several(config.compare)]
+    check_names(several(config.beside), FOR_KERNELS)
+    check_runs(folder, others)
+    reason = cannot_run(platform)
+    if reason is not None and (config.beside or others):
+        raise PrunerError(f"{folder}: nothing can be timed beside it, {reason}; say beside=[]")
+    for other in others:
+        theirs = _asked(other)
+        if theirs.network is not None:
+            raise DataError(f"compare={other}: the run of a network; name runs of operators")
+        target = platform_of(theirs, plain(theirs.target)).target
+        check_equal(other, workloads, load_workloads(plain(theirs.workload)))
+        if not same_target(platform.target, target):
+            raise DataError(f"compare={other}: tuned for {target}, not for {platform.target}")
+
+
 def _kernels_beside(
     config: DictConfig, folder: Path, platform: Platform, workloads: Sequence[Workload]
 ) -> dict[str, Any]:
     """Time kernels beside torch, or those of other runs, where either is asked; rows by task."""
-    names, others = several(config.beside or []), [Path(o) for o in several(config.compare)]
-    check_names(names, FOR_KERNELS)
-    check_runs(folder, others)
+    names, others = several(config.beside), [Path(other) for other in several(config.compare)]
     if not (names or others):
         return {}
-    if (reason := cannot_run(platform)) is not None:
-        raise PrunerError(f"{folder}: nothing can be timed beside it, {reason}; say beside=[]")
     lane = Lane.of(platform)
     found = set_kernels_beside(folder, workloads, names, others, lane=lane, tell=say)
     for task, rows in found.items():
@@ -106,8 +128,7 @@ def _asked(folder: Path) -> DictConfig:
     path = folder / CONFIG_FILE
     if not path.is_file():
         raise DataError(f"run={folder}: no {CONFIG_FILE} there; name a run folder of tune.py")
-    found = OmegaConf.load(path)
-    assert isinstance(found, DictConfig), type(found)
+    found = read_config(path)
     lacking = [name for name in ("network", "platform", "workload") if name not in found]
     if lacking:
         raise DataError(f"run={folder}: a run of another command, it has no {lacking[0]}=")

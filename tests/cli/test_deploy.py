@@ -53,3 +53,7 @@ def test_what_is_no_run_of_tune_is_told_in_one_line(command, tmp_path):
     code, _, err = command("deploy", f"run={tmp_path}")
     assert code == 2
     assert err.splitlines()[-1].endswith("a run of another command, it has no network=")
+    (tmp_path / "config.yaml").write_text("network: [", encoding="utf-8")
+    code, _, err = command("deploy", f"run={tmp_path}")
+    assert code == 2
+    assert "no configuration" in err.splitlines()[-1]

@@ -45,6 +45,16 @@ def test_speedups_are_the_rivals_own_time_over_ours(item, tmp_path):
     assert ours.final_over_ansor == 2.0
 
 
+def test_an_interrupted_cell_is_not_finished(item, tmp_path):
+    folder = tmp_path / "tune" / item["cell_name"]("matmul", "ours", 0, 3)
+    assert item["finished"](folder)
+    metrics = json.loads((folder / "metrics.json").read_text()) | {"interrupted": True}
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    assert not item["finished"](folder)
+    assert {row["policy"] for row in item["rows_of"](tmp_path, 3, 1)} == {"metaschedule", "ansor"}
+    assert "ours" not in set(item["curves"](tmp_path, 3, 1).policy)
+
+
 def test_curves_never_rise_and_are_relative_to_the_best_of_all(item, tmp_path):
     curves = item["curves"](tmp_path, 3, 1).set_index(["policy", "trials"]).relative_latency
     assert curves["ours"].to_dict() == {1: 8.0, 2: 2.0}  # the third program is no better

@@ -81,6 +81,7 @@ SEED = Rule(_whole(0, MAX_SEED), f"a whole number from 0 to {MAX_SEED}")
 WIDTH = Rule(_whole(1, MAX_WIDTH), f"a whole number from 1 to {MAX_WIDTH}")
 EXTENT = Rule(_whole(0, MAX_EXTENT), f"a whole number from 0 to {MAX_EXTENT}")
 TRUE_OR_FALSE = Rule(lambda value: isinstance(value, bool), "true or false")
+TRUE_FALSE_OR_NULL = Rule(lambda v: v is None or isinstance(v, bool), "true, false or null")
 
 TEXT = Rule(lambda v: v is None or isinstance(v, str), "a path (a number in quotes: \"'3'\")")
 NAMES = Rule(lambda v: isinstance(v, list) and all(isinstance(x, str) for x in v), "a list [...]")
@@ -161,13 +162,17 @@ RULES: dict[str, Rule] = {
     "measure.build_timeout_s": POSITIVE_NUMBER,
     "measure.run_timeout_s": POSITIVE_NUMBER,
     "measure.memory_gib": POSITIVE_NUMBER,
-    "measure.alone": Rule(
-        lambda value: value is None or isinstance(value, bool), "true, false or null"
-    ),
+    "measure.alone": TRUE_FALSE_OR_NULL,
+    "measure.lag": Rule(_optional(_whole(0, 1)), "0, 1 or null"),
+    "measure.baseline": TRUE_FALSE_OR_NULL,
     "measure.check": TRUE_OR_FALSE,
     "runner.port": POSITIVE,
     "runner.session_timeout_s": POSITIVE,
     "runner.health_timeout_s": POSITIVE_NUMBER,
+    "sizes.batch": POSITIVE,
+    "sizes.image": POSITIVE_OR_NULL,
+    "sizes.length": POSITIVE_OR_NULL,
+    "sizes.layers": POSITIVE_OR_NULL,
     "inputs.relative": TRUE_OR_FALSE,
     "inputs.scale": _one_of("standard", "max"),
     "features.psa": TRUE_OR_FALSE,

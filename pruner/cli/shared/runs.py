@@ -76,7 +76,7 @@ def last_checkpoint(outputs: Path) -> Path:
     raise PrunerError(f"checkpoint=last: no finished run with a checkpoint in {outputs}")
 
 
-def _read_config(path: Path) -> DictConfig:
+def read_config(path: Path) -> DictConfig:
     """What `save_config` wrote. Raises DataError where it is not as it was written."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -108,7 +108,7 @@ def resumed_config(folder: Path, config: DictConfig, more: Sequence[str] = ()) -
     if not path.is_file():
         raise DataError(f"resume={folder}: no {CONFIG_FILE} there; name a run folder")
     hold(folder)
-    earlier = _read_config(path)
+    earlier = read_config(path)
     lacking = sorted(str(name) for name in config if name not in earlier and name not in RESUMABLE)
     if lacking:
         raise DataError(

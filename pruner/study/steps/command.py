@@ -54,14 +54,16 @@ def run_command(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask the group to end, then make it."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGINT)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(ASKED_S)
-    with suppress(ProcessLookupError):  # children that it has left behind, too
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    """Ask the group to end, then make it, at once where somebody insists."""
+    try:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(ASKED_S)
+    finally:
+        with suppress(ProcessLookupError):  # children that it has left behind, too
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _last_line(log: Path) -> str:

@@ -17,7 +17,7 @@ from pruner.tune.contenders.race import RaceSettings, Timed, race
 from pruner.tune.deploy.files import KERNELS_FILE
 from pruner.tune.measure.numerics import inputs as seeded
 from pruner.tune.run.tuning import kernel_path
-from pruner.tune.workloads import Workload, arguments
+from pruner.tune.workloads import Workload, arguments, by_name
 
 _WORK = "beside"
 _RACE = RaceSettings(warm_up_s=1.0, rounds=10, turn_s=0.2, most_s=20.0)
@@ -30,6 +30,17 @@ def check_runs(folder: Path, others: Sequence[Path]) -> None:
         if (name := other.resolve().name) in names:
             raise DataError(f"compare={other}: {name} is taken; give every run folder another name")
         names.append(name)
+
+
+def check_equal(other: Path, ours: Sequence[Workload], theirs: Sequence[Workload]) -> None:
+    """Raise `DataError` where a run has none of our tasks, or another program of the same name."""
+    known = by_name(theirs)
+    both = [task for task in ours if task.name in known]
+    if not both:
+        raise DataError(f"compare={other}: it has none of {', '.join(task.name for task in ours)}")
+    for task in both:
+        if task.fingerprint != known[task.name].fingerprint:
+            raise DataError(f"compare={other}: its {task.name} is another program")
 
 
 def set_kernels_beside(

@@ -41,11 +41,21 @@ def deploy_kernels(
     """
     found = _measured(workloads, target, database or folder) or _chosen(folder, workloads)
     if not found:
-        raise DataError(
-            f"{folder}: no task has a program that ran or was compiled; tune it longer: "
-            f"python tune.py resume={folder} budget.trials=..."
-        )
+        raise DataError(f"{folder}: {_lacking(folder)}")
     return [_exported(folder, name, module, target) for name, module in found.items()]
+
+
+def _lacking(folder: Path) -> str:
+    """Why nothing can be built, and what helps."""
+    if any(trial.error is None for trial in read_trials(folder / JOURNAL_FILE)):
+        return (
+            "its programs ran, but TVM's database has none of them: Ansor's stay in its own log; "
+            "tune with another policy"
+        )
+    return (
+        "no task has a program that ran or was compiled; tune it longer: "
+        f"python tune.py resume={folder} budget.trials=..."
+    )
 
 
 def _measured(workloads: Sequence[Workload], target: Any, folder: Path) -> Mapping[str, Any]:

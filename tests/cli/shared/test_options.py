@@ -33,7 +33,8 @@ def nested(name, value):
         ("policy.prior", float("inf")), ("policy.prior", None), ("model.width", 0),
         ("model.num_heads", 0), ("data.root", 3), ("checkpoint", 3),
         ("budget.tasks", 0), ("budget.labels", ["a"]), ("models.own", 3),
-        ("split.held_out", "conv2d"), ("leave_out", "v100"),
+        ("split.held_out", "conv2d"), ("leave_out", "v100"), ("measure.baseline", "maybe"),
+        ("measure.lag", 2), ("measure.lag", True), ("sizes.batch", 0), ("sizes.image", "large"),
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_named(name, value):
@@ -50,6 +51,7 @@ def test_a_wrong_value_is_named(name, value):
         ("budget.seconds", 0.5), ("measure.builders", None), ("measure.alone", None),
         ("measure.alone", True), ("verify", False), ("measure.min_repeat_ms", 0),
         ("policy.draft_leads", True), ("policy.prior", 0), ("policy.prior", 0.5),
+        ("measure.baseline", None), ("measure.lag", 0), ("sizes.image", None), ("sizes.layers", 2),
     ],
 )  # fmt: skip
 def test_a_right_value_passes(name, value):

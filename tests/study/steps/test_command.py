@@ -53,18 +53,19 @@ def test_its_environment(tmp_path):
     assert run(tmp_path, code, environment={"OF_THIS_TEST": "here"}).line == "here"
 
 
-def test_an_interrupt_here_ends_it(tmp_path, monkeypatch):
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_interrupt_here_ends_it_and_another_at_once(tmp_path, monkeypatch, times):
     began = []
 
     class Popen(command.subprocess.Popen):
         def wait(self, timeout=None):
-            if not began:
+            if len(began) < times:
                 began.append(self)
                 raise KeyboardInterrupt
             return super().wait(timeout)
 
     monkeypatch.setattr(command.subprocess, "Popen", Popen)
-    monkeypatch.setattr(command, "ASKED_S", 0.1)
+    monkeypatch.setattr(command, "ASKED_S", 0.1 if times == 1 else 600.0)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, DEAF)
     assert began[0].returncode is not None

@@ -122,6 +122,7 @@ def test_a_checkpoint_that_reads_primitives_is_refused_by_name(tmp_path):
         (["policy=ansor_tvm", "measure.cv_limit=0.1", "measure.repeats=6"], "measure.cv_limit=0.1"),
         (["policy=ansor_tvm", "compile_only=true"], "compile_only=True"),
         (["policy=ansor_tvm", "budget.seconds=9"], "budget.seconds=9"),
+        (["policy=ansor_tvm", "network=dcgan"], "Ansor tunes one named operator a run"),
         (["policy=ansor_tvm", "budget.patience=3"], "budget.patience=3"),
         (["policy=ansor_tvm", "warm_start=[a,b]"], "warm_start=a,b"),
         (["runner=rpc", "runner.key=board", "target=host"], "name the device"),
@@ -158,6 +159,20 @@ def test_mistakes_end_in_one_line(monkeypatch, capsys, tmp_path, options, told):
     lines = capsys.readouterr().err.splitlines()
     assert told in lines[-1]
     assert not list(tmp_path.iterdir())
+
+
+def test_a_finished_run_that_only_compiled_takes_no_more(tmp_path):
+    from pruner.cli.tuning.session import _check_unfinished
+
+    options = SimpleNamespace(budget=TuneBudget(trials=4), compile_only=True)
+    for compiled, finished in ((4, True), (3, False)):  # that one's time was over
+        counts = {"trials": 0, "compiled": compiled, "failed": 0, "total_seconds": 9.0}
+        save_metrics(tmp_path, {**counts, "seconds": {"build": 9.0}})
+        if finished:
+            with pytest.raises(PrunerError, match="finished .4 programs compile.; start a new one"):
+                _check_unfinished(tmp_path, SimpleNamespace(network=None), options)
+        else:
+            _check_unfinished(tmp_path, SimpleNamespace(network=None), options)
 
 
 def test_a_finished_run_says_how_to_get_its_missing_library(tmp_path):

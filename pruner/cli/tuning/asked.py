@@ -17,6 +17,7 @@ from pruner.models.training.fit import checkpoint_file
 from pruner.models.training.training import build_network
 from pruner.tune.measure.jobs import Timing
 from pruner.tune.measure.measurer import MeasureSettings
+from pruner.tune.rivals.rival import RivalProcess
 from pruner.tune.run.learning import OnlineModel
 from pruner.tune.run.options import TuneOptions
 from pruner.tune.run.verifier import Inputs, verifier
@@ -31,6 +32,11 @@ def tune_options(config: DictConfig) -> TuneOptions:
         PrunerError: a value that cannot work, or options that contradict each other.
     """
     policy = build(config.policy)
+    if config.network is not None and isinstance(policy, RivalProcess):  # before its import
+        raise PrunerError(
+            f"network={config.network}: {type(policy).__name__} tunes one named operator a run; "
+            "choose another policy"
+        )
     platform = asked_platform(config, measures=not config.compile_only)
     make_model = None
     _check_adaptation(config, learns=policy.takes_model and config.verify)

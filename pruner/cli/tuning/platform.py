@@ -25,7 +25,7 @@ def asked_platform(config: DictConfig, *, measures: bool) -> Platform:
         PrunerError: see :func:`platform_of`; or there is no such device.
     """
     platform = platform_of(config, plain(config.target))
-    if platform.address is not None:
+    if platform.address is not None and measures:
         found = check_health(platform.address, config.runner.health_timeout_s)
         key, seconds = platform.address.key, found["seconds"]
         say(f"{found['servers']} device(s) {key}, answer in {seconds:.2f} s")

@@ -36,6 +36,7 @@ def tune(config: DictConfig) -> dict[str, Any]:
         return list_run(config, earlier)
     if config.network is not None and not effort.measures:
         effort.budget(plain(config.budget), None)  # refuses what would not be spent
+        _check_drafted(config)
         return draft_run(config, earlier)
     if config.list:
         raise PrunerError("list=true lists the tasks of a network: say which with network=")
@@ -44,6 +45,15 @@ def tune(config: DictConfig) -> dict[str, Any]:
     from pruner.cli.tuning.session import tune_run
 
     return tune_run(config, effort, earlier)
+
+
+def _check_drafted(config: DictConfig) -> None:
+    """Raise `PrunerError` for an option that only a run that measures could follow."""
+    for name in ("checkpoint", "warm_start", "compile_only"):
+        if config[name]:
+            raise PrunerError(
+                f"{name}={config[name]}: effort=draft measures and learns nothing; leave it out"
+            )
 
 
 def main() -> None:

@@ -147,6 +147,8 @@ def test_the_draft_counts_the_cores_of_the_target():
         (["plot=absent"], "absent: no trials.jsonl"),
         (["runner=rpc"], "runner.key"),
         (["runner=rpc", "runner.key=board"], "name the device"),
+        (["network=dcgan", "effort=draft", "compile_only=true"], "effort=draft measures and lea"),
+        (["network=dcgan", "effort=draft", "warm_start=[a]"], "effort=draft measures and learns"),
     ],
 )
 def test_mistakes_end_in_one_line(monkeypatch, capsys, tmp_path, options, told):
@@ -169,7 +171,7 @@ def test_a_finished_run_that_only_compiled_takes_no_more(tmp_path):
         counts = {"trials": 0, "compiled": compiled, "failed": 0, "total_seconds": 9.0}
         save_metrics(tmp_path, {**counts, "seconds": {"build": 9.0}})
         if finished:
-            with pytest.raises(PrunerError, match="finished .4 programs compile.; start a new one"):
+            with pytest.raises(PrunerError, match=r"finished \(4 programs compile\); start a new"):
                 _check_unfinished(tmp_path, SimpleNamespace(network=None), options)
         else:
             _check_unfinished(tmp_path, SimpleNamespace(network=None), options)

@@ -284,7 +284,10 @@ class LiveLearner:
         self._rng.bit_generator.state, self._met = state["rng"], state["met"]
 
     def observe(self, decisions: Decisions, latency_s: NDArray[np.float64]) -> None:
-        """Keep measured programs for the next fit."""
+        """Keep measured programs for the next fit; NaN: one that had no turn, and teaches nothing.
+
+        Infinity is a failure, which the model takes for the slowest program of all.
+        """
         if len(latency_s):
             self._decisions.append(decisions)
             self._latency_s = np.concatenate([self._latency_s, latency_s])
@@ -296,8 +299,8 @@ class LiveLearner:
         self._decisions.clear()
         parts = [] if self._features is None else [self._features]
         self._features = ProgramFeatures.concatenate([*parts, fresh])
-        line = np.arange(len(self._latency_s))
-        return TaskPrograms.of(self._key, self._features, self._latency_s, line)
+        line = np.flatnonzero(~np.isnan(self._latency_s))
+        return TaskPrograms.of(self._key, self._features.take(line), self._latency_s[line], line)
 
     def _featurised(self, decisions: Decisions) -> ProgramFeatures:
         return self._space.features(decisions, self._shared.model.dataflow)

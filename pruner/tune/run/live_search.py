@@ -166,7 +166,7 @@ class DecisionSearch:
         self._told.append(told)
         self._policy.observe(Measurements(decisions=told.rows, latency_s=told.latency_s))
         if self._learner is not None:
-            self._learner.observe(told.rows, told.latency_s)
+            self._learner.observe(told.rows, np.where(told.tells, told.latency_s, np.nan))
         failed = ~np.isfinite(told.latency_s[told.tells])
         self._failure_model.observe(told.rows[told.tells], failed)
 

@@ -227,6 +227,21 @@ def trees(path):
     return ranker
 
 
+def test_programs_without_a_turn_are_no_part_of_what_is_learned(space, draws):
+    from pruner.tune.phases import Phases
+    from pruner.tune.run.learning import LiveLearner, SharedModel, TreeModel
+
+    shared, rng = SharedModel(TreeModel(seed=0)), np.random.default_rng(0)
+    learner = LiveLearner(synthetic.key("t", "cpu-avx2"), space, shared, Phases(), rng)
+    latency_s = np.arange(1.0, PROGRAMS + 1)
+    latency_s[3], latency_s[5] = np.nan, np.inf
+    learner.observe(draws, latency_s)
+    found, kept = learner.programs(), [n for n in range(PROGRAMS) if n != 3]
+    assert found.line.tolist() == kept
+    label = ProgramStore.build([found]).label.numpy()
+    np.testing.assert_allclose(label, 1 / latency_s[kept], rtol=1e-6)  # 0 for the failure
+
+
 def test_trained_trees_score_as_they_are_and_are_not_adapted(tmp_path, space, draws):
     ranker = trees(tmp_path / "best.pt")
     model = live(tmp_path / "best.pt", unchanged)()

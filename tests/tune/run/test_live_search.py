@@ -1,5 +1,7 @@
 """Failures in the tuning loop: which kinds teach, and that what was learned survives a kill."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -111,6 +113,19 @@ def test_kinds_that_teach(error, teaches):
     search.observe([candidate], [Outcome(error=error, costs_s=() if error else (1.0,))])
     assert failure_model.failures == int(teaches)
     assert (failure_model.probability(np.array([[0, 4, 2]])) > 0.3) == [teaches]
+
+
+def test_a_program_without_a_turn_teaches_the_learned_model_nothing():
+    """It is not the worst of its task because a device was lost."""
+    taught = []
+    learner = SimpleNamespace(observe=lambda _, latency_s: taught.append(latency_s))
+    policy = Silent()
+    search = DecisionSearch(Space(), policy, FailureModel(Space()), learner)
+    candidates = [Candidate(space=0, decisions=np.array([4, n]), schedule=None) for n in range(4)]
+    errors = (None, "run_no_device", "run_crash", "build_no_worker")
+    search.observe(candidates, [Outcome(error=e, costs_s=() if e else (1.0,)) for e in errors])
+    np.testing.assert_array_equal(taught[-1], [1.0, np.nan, np.inf, np.nan])
+    np.testing.assert_array_equal(policy.measured.latency_s, [1.0, np.inf, np.inf, np.inf])
 
 
 def test_what_tvm_refuses_teaches_too():

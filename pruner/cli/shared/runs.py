@@ -53,14 +53,23 @@ def new_run_folder(outputs: Path, command: str, run_id: str | None, label: str) 
 
 def save_config(folder: Path, config: DictConfig) -> None:
     """Write the resolved configuration beside what it produced, with the options given and its
-    SHA-256 on top."""
+    SHA-256 on top. Of a resumed run the command that began it stays there."""
     text = OmegaConf.to_yaml(config, resolve=True)
     text = f"{_SHA256}{sha256(text.encode()).hexdigest()}\n{text}"
-    if HydraConfig.initialized():
-        hydra = HydraConfig.get()
-        text = f"# {shlex.join([hydra.help.app_name, *hydra.overrides.task])}\n{text}"
+    command = _command(folder / CONFIG_FILE)
     with write_whole(folder / CONFIG_FILE) as partial:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_text(f"# {command}\n{text}" if command else text, encoding="utf-8")
+
+
+def _command(path: Path) -> str:
+    """The command of the file that is there, else the one that runs."""
+    first = path.read_text(encoding="utf-8").partition("\n")[0] if path.is_file() else ""
+    if first.startswith("# ") and not first.startswith(_SHA256):
+        return first.removeprefix("# ")
+    if not HydraConfig.initialized():
+        return ""
+    hydra = HydraConfig.get()
+    return shlex.join([hydra.help.app_name, *hydra.overrides.task])
 
 
 def last_checkpoint(outputs: Path) -> Path:

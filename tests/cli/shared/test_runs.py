@@ -87,6 +87,21 @@ def test_a_configuration_that_was_changed_or_cut_is_refused(tmp_path, monkeypatc
     assert runs.resumed_config(tmp_path, config) == config
 
 
+def test_the_command_that_began_a_run_stays_in_its_configuration(tmp_path, monkeypatch):
+    def written(*words):
+        asked = SimpleNamespace(
+            help=SimpleNamespace(app_name="tune.py"), overrides=SimpleNamespace(task=words)
+        )
+        hydra = SimpleNamespace(initialized=lambda: True, get=lambda: asked)
+        monkeypatch.setattr(runs, "HydraConfig", hydra)
+        save_config(tmp_path, OmegaConf.create({"words": list(words)}))
+        text = (tmp_path / "config.yaml").read_text(encoding="utf-8")
+        return text.splitlines()[0], list(runs.read_config(tmp_path / "config.yaml").words)
+
+    assert written("network=dcgan") == ("# tune.py network=dcgan", ["network=dcgan"])
+    assert written("resume=RUN") == ("# tune.py network=dcgan", ["resume=RUN"])
+
+
 def test_a_result_with_unsuccessful_parts_has_an_exit_code_of_its_own(monkeypatch, capsys):
     from pruner.cli.shared.door import run_door
 

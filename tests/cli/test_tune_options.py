@@ -126,6 +126,7 @@ def test_a_checkpoint_that_reads_primitives_is_refused_by_name(tmp_path):
         (["policy=ansor_tvm", "budget.patience=3"], "budget.patience=3"),
         (["policy=ansor_tvm", "warm_start=[a,b]"], "warm_start=a,b"),
         (["runner=rpc", "runner.key=board", "target=host"], "name the device"),
+        (["platform=a100", "compile_only=true", "measure.flush_cache=true"], "caches of CPUs"),
     ],
 )
 def test_choices_that_cannot_work_are_refused(options, told):

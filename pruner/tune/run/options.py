@@ -68,6 +68,11 @@ class TuneOptions:
     def __post_init__(self) -> None:
         """Raises `PrunerError` for options that contradict each other."""
         check_order(self.order)
+        if self.measure.timing.flush_cache and self.platform.device != "cpu":
+            raise PrunerError(
+                "measure.flush_cache=true empties the caches of CPUs, and reads the addresses of "
+                "arrays for that; leave it out on a GPU"
+            )
         if isinstance(self.policy, RivalProcess):
             asked = {
                 "compile_only": self.compile_only,

@@ -26,10 +26,11 @@ def pass_context(module: Any, target: Any, text: str | None = None) -> Any:
         target: what they are compiled for.
         text: the module in any form of text, where there is one already.
     """
-    ahead = _FRAGMENTS in text if text is not None else any(map(_of_mma, _functions(module)))
-    config = {"tirx.use_async_copy": True} if ahead else {}
+    config: dict[str, bool] = {}
     if target.kind.name == "cuda":
-        config["tirx.disable_storage_rewrite"] = True
+        ahead = _FRAGMENTS in text if text is not None else any(map(_of_mma, _functions(module)))
+        config = {"tirx.disable_storage_rewrite": True}
+        config |= {"tirx.use_async_copy": True} if ahead else {}
     return load_tvm().tvm.transform.PassContext(config=config)
 
 

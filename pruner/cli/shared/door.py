@@ -20,7 +20,13 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from pruner.cli.shared.help import commands, help_text, list_of_commands
 from pruner.cli.shared.known import Asked, nearest, read_words
 from pruner.cli.shared.options import check_options
-from pruner.cli.shared.output import print_result, print_text, say
+from pruner.cli.shared.output import (
+    UNSUCCESSFUL,
+    UNSUCCESSFUL_CODE,
+    print_result,
+    print_text,
+    say,
+)
 from pruner.cli.shared.runs import last_checkpoint
 from pruner.cli.shared.sweep import run_cell, sweep_name
 from pruner.errors import PrunerError
@@ -31,7 +37,6 @@ _UNKNOWN_CHOICE = re.compile(
 )
 
 HELP = {"-h", "--help"}
-UNSUCCESSFUL, UNSUCCESSFUL_CODE = "unsuccessful", 3  # parts of a result that came to nothing
 LAST = "last"  # checkpoint=last: that of the newest run
 Task = Callable[[DictConfig], Mapping[str, Any]]
 

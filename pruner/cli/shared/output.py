@@ -9,6 +9,7 @@ from typing import Any
 
 from pruner.files import jsonable, read_table
 
+UNSUCCESSFUL, UNSUCCESSFUL_CODE = "unsuccessful", 3  # parts of a result that came to nothing
 FEW = 5  # tasks below which the numbers say little
 _SHOWN = 8
 _NAME = 44

@@ -1,6 +1,7 @@
 """Sweeps (``-m``): every cell writes down how it ended, and the sweep ends with one table.
 
-A cell that fails is one line on stderr; the others go on, and the sweep ends with exit code 2.
+A cell that fails is one line on stderr; the others go on, and the sweep ends with exit code 2, or
+with 3 where parts of a cell came to nothing.
 Cells may run in other processes or on other machines, so they meet only in the sweep's folder.
 """
 
@@ -15,7 +16,13 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from pruner.cli.shared.output import as_table, print_result, say
+from pruner.cli.shared.output import (
+    UNSUCCESSFUL,
+    UNSUCCESSFUL_CODE,
+    as_table,
+    print_result,
+    say,
+)
 from pruner.errors import PrunerError
 from pruner.files import jsonable, load_metrics, save_metrics, write_table
 
@@ -53,6 +60,8 @@ def run_cell(task: Any, config: DictConfig) -> None:
         cell["error"] = f"{type(error).__name__}: {error}"
     else:
         cell |= _scalars(result)
+        if result.get(UNSUCCESSFUL):
+            cell[UNSUCCESSFUL] = len(result[UNSUCCESSFUL])
     say(f"{title}: {'error: ' + cell['error'] if 'error' in cell else cell.get('run_dir', 'done')}")
     save_metrics(Path(hydra.runtime.output_dir), cell)
 
@@ -80,6 +89,8 @@ class Gather(Callback):
         if failed:
             say(f"error: {len(failed)} of {len(cells)} cells failed; the others are in {folder}")
             sys.exit(2)
+        if any(UNSUCCESSFUL in cell for cell in cells):
+            sys.exit(UNSUCCESSFUL_CODE)
 
 
 def table_of(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:

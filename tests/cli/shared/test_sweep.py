@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
 
 from tests.places import REPOSITORY
 
@@ -53,6 +54,20 @@ def test_one_failing_cell_is_one_line_and_the_others_go_on(sweep):
     assert "Traceback" not in err
     assert "lower min_programs" in err
     assert "error: 1 of 2 cells failed" in err
+
+
+@pytest.mark.parametrize(("cell", "code"), [({"unsuccessful": 1}, 3), ({"error": "no"}, 2)])
+def test_what_came_to_nothing_in_a_cell_is_the_exit_code_of_the_sweep(tmp_path, cell, code):
+    from pruner.cli.shared.sweep import Gather
+
+    for number, more in enumerate(({}, cell)):
+        (tmp_path / str(number)).mkdir()
+        text = json.dumps({"cell": number, "overrides": [f"seed={number}"], **more})
+        (tmp_path / str(number) / "metrics.json").write_text(text)
+    config = OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path)}}})
+    with pytest.raises(SystemExit) as stop:
+        Gather().on_multirun_end(config)
+    assert stop.value.code == code
 
 
 def test_an_unknown_choice_ends_the_sweep_before_any_work(sweep, tmp_path):

@@ -440,12 +440,15 @@ class TuningRun:
         known = state["programs"]
         other = [name for name in self._programs if known.get(name) != self._programs[name]]
         if other:
-            raise PrunerError(
-                f"resume={self._context.folder}: {other[0]} is not the program that this run was "
-                "begun with; start a new run"
-            )
+            raise self._other_program(other[0])
         if any(row.batch > state["number"] for row in self._journal.rows):
             raise DataError(f"{self._snapshot}: older than the journal")
+
+    def _other_program(self, name: str) -> PrunerError:
+        return PrunerError(
+            f"resume={self._context.folder}: {name} is not the program that this run was begun "
+            "with; start a new run"
+        )
 
     def _restore_tasks(self, state: Mapping[str, Any]) -> None:
         for task in self.tasks:
@@ -467,7 +470,15 @@ class TuningRun:
 
     def _rebuild(self, known_s: Sequence[float]) -> None:
         """Go on from the journal alone: the search draws other programs than it would have, but
-        whatever was measured is known. `known_s` of every task are seconds of earlier runs."""
+        whatever was measured is known. `known_s` of every task are seconds of earlier runs.
+
+        Raises:
+            PrunerError: the database, which the journal agrees with, has records of other programs.
+        """
+        known = self._context.database.tvm_database
+        for name in {row.task for row in self._journal.rows if row.record is not None}:
+            if not known.has_workload(self._task(name).workload.module):
+                raise self._other_program(name)
         self._waiting, self._estimates_s, self._pace_s = [], [], None
         self._prepared.begin_anew()
         for task in self.tasks:

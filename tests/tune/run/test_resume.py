@@ -143,8 +143,11 @@ def test_a_run_of_other_programs_or_another_version_is_refused(tmp_path, platfor
     larger = real(SIZES | {"m": 128}).module
     changed = type(real(SIZES))(name=real(SIZES).name, module=larger, spec=SIZES)
     monkeypatch.setattr(workloads, "from_operator", lambda _: changed)
-    with pytest.raises(PrunerError, match="is not the program that this run was begun with"):
-        run(tmp_path / "a", platform, FakeMeasurer(), trials=12)
+    for state in (True, False):  # then its database tells
+        if not state:
+            (tmp_path / "a" / SNAPSHOT_FILE).unlink()
+        with pytest.raises(PrunerError, match="is not the program that this run was begun with"):
+            run(tmp_path / "a", platform, FakeMeasurer(), trials=12)
     monkeypatch.undo()
     with pytest.raises(PrunerError, match="its journal tells of matmul_64_64_64, no task of it"):
         run(tmp_path / "a", platform, FakeMeasurer(), trials=12, specs=(OTHER,))

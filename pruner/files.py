@@ -1,6 +1,7 @@
 """Files that are there whole or not at all, lines that prove themselves, folders with one owner."""
 
 import csv
+import errno
 import fcntl
 import json
 import math
@@ -17,6 +18,7 @@ from pruner.errors import PrunerError
 
 METRICS_FILE = "metrics.json"  # of every finished run: the object of its last line
 LOCK_FILE = ".lock"  # of a run folder: who works in it
+_OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # a write does not name its file
 _SEAL = b',"crc32":"'
 _SEAL_BYTES = len(_SEAL) + 8 + 2  # the number in hexadecimal, a quote and a brace
 
@@ -38,6 +40,10 @@ def write_whole(path: Path) -> Iterator[Path]:
         _to_disk(partial)
         partial.replace(path)
         names_to_disk(path.parent)
+    except OSError as error:
+        if error.filename is None and error.errno in _OF_DISKS:  # whoever reads it wants to know
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
     finally:
         partial.unlink(missing_ok=True)
 

@@ -31,6 +31,19 @@ def test_an_error_while_writing_leaves_the_old_file_and_nothing_beside_it(tmp_pa
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_full_disk_names_the_file(tmp_path):
+    path, full = tmp_path / "kept.json", OSError(28, "No space left on device")
+    with (
+        pytest.raises(OSError, match=f"No space left on device: '{path}'"),
+        files.write_whole(path),
+    ):
+        raise full
+    other = FileNotFoundError(2, "No such file or directory", "elsewhere")
+    with pytest.raises(OSError, match="'elsewhere'"), files.write_whole(path):
+        raise other
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_a_kill_left_of_a_file_goes_when_that_is_written_again(tmp_path):
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()

@@ -98,7 +98,8 @@ class TaskOutcome:
     def verdict(self) -> str:
         """One line for people: how fast, against what; or that nothing came of it."""
         if not self.trials and self.best_s == float("inf"):
-            return f"{self.name}: not tuned, the budget was spent on other tasks"
+            why = "no program of it could be tried" if self.exhausted else "the run ended before"
+            return f"{self.name}: not tuned, {why}"
         if self.all_failed:
             kinds = ", ".join(f"{num} {kind}" for kind, num in self.failures.most_common())
             what = "NO CORRECT PROGRAM" if self.all_wrong else "NO PROGRAM THAT RUNS"

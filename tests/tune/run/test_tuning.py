@@ -209,7 +209,10 @@ def test_a_task_of_which_nothing_is_right_says_so(tmp_path):
     assert (crashed.all_failed, crashed.all_wrong) == (True, False)
     assert "NO PROGRAM THAT RUNS" in crashed.verdict()
     assert not outcome({"wrong_result": 3}, best_s=1e-3).all_failed
-    assert "not tuned" in outcome({}, trials=0).verdict()
+    untried = outcome({}, trials=0)
+    assert untried.verdict() == "t: not tuned, the run ended before"
+    untried = replace(untried, exhausted=True)  # a line of the run said why
+    assert untried.verdict() == "t: not tuned, no program of it could be tried"
     row = Tuned(tasks=[wrong], seconds={}, folder=tmp_path, work_dir=tmp_path).metrics()
     assert (row["all_failed"], row["all_wrong"]) == (["t"], ["t"])
     assert row["tasks"]["t"]["failures"] == {"wrong_result": 3, "build_timeout": 1}

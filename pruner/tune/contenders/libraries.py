@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -63,7 +64,6 @@ def run_libraries(
     *,
     platform: Platform,
     analyzer: Analyzer | None,
-    seed: int = 0,
     tell: Tell = silent,
 ) -> dict[str, Library]:
     """The library of a deployed run, those of `others`, and those of TVM that `names` ask for.
@@ -78,8 +78,10 @@ def run_libraries(
         found[UNTUNED] = _built(folder, tasks, {}, place / UNTUNED, "TVM untuned", {})
     if DRAFT in names:
         start, database = time.perf_counter(), place / "drafts"
+        shutil.rmtree(database, ignore_errors=True)  # how long it takes is a fact of the contender
         rest = [task.workload for task in tasks if not is_view(task.module)]
         tell(f"drafting {len(rest)} tasks")
+        seed = _request(folder).source.seed
         drafted.draft_tasks(rest, platform, analyzer, database, seed=seed)
         facts = {"draft_s": time.perf_counter() - start}
         sources = {DRAFTED: str(database)}

@@ -154,7 +154,7 @@ def test_compiling_goes_on_with_what_is_left_of_the_same_programs(tmp_path):
     assert [row.decisions for row in rows] == [row.decisions for row in whole]
     assert found.metrics()["compiled"] == 3
     assert f"{small.name}: 2 of 2 programs compile" in told
-    other = json.loads(unsealed(first)) | {"decisions": [7]}
+    other = json.loads(unsealed(first.rstrip())) | {"decisions": [7]}
     journal.write_text(json.dumps(other) + "\n")
     with pytest.raises(PrunerError, match="an earlier start chose other programs"):
         tune(small, given, tmp_path)

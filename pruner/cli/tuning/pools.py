@@ -12,6 +12,7 @@ from pruner.cli.shared.options import plain, several
 from pruner.cli.shared.output import print_result, say
 from pruner.cli.tuning.interrupts import Interrupts
 from pruner.errors import PrunerError
+from pruner.files import hold
 from pruner.places import conf_folder
 from pruner.program.device import Device, load_device
 from pruner.tune.measure.jobs import RpcAddress, Timing
@@ -35,6 +36,8 @@ ALL = "all"  # platform=all: the described CPUs that this machine can run
 def collect_pools(config: DictConfig) -> dict[str, Any]:
     """Collect, or with ``plan=true`` estimate; the object of the last line."""
     plan = plan_of(config)
+    plan.out.mkdir(parents=True, exist_ok=True)
+    hold(plan.out)
     collector_of = Interrupts(say)
     with collector_of as asked:
         collector = Collector(plan, say, asked)

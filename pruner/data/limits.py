@@ -34,6 +34,9 @@ MAX_LENGTHS = 64
 MAX_SPLIT_LOOPS = 512
 """That all splits of one program make."""
 
+MAX_DECISIONS = 1024
+"""Of one trace of MetaSchedule: a loop has at most five, a space tens of loops."""
+
 MAX_TEXT_CHARS = 4096
 """Of a workload key and of a target: some ten thousand of them are remembered."""
 

@@ -9,12 +9,18 @@ sampling decisions in the order of the trace: all factors of ``sample_perfect_ti
 ``sample_categorical``, the location of ``sample_compute_location`` (-1: the root, -2: inlined).
 """
 
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import orjson
 
-from pruner.data.limits import MAX_LENGTHS, MAX_SPLIT_LOOPS, MAX_STEPS, MAX_STRUCTURES
+from pruner.data.limits import (
+    MAX_DECISIONS,
+    MAX_LENGTHS,
+    MAX_SPLIT_LOOPS,
+    MAX_STEPS,
+    MAX_STRUCTURES,
+)
 from pruner.data.quarantine import MalformedError, Reason
 from pruner.data.workload import MAX_EXTENT
 
@@ -53,12 +59,13 @@ class StepChecker:
 
     Two step lists have the same *structure* when their JSON is equal after deleting all digits and
     their tags are equal: same steps, same number and type of fields, same list lengths, no new
-    sign, point or quote. Only numbers can differ then, so only split extents need another look.
+    sign, point or quote. Only numbers can differ then, so only split extents and the decisions of
+    traces need another look.
     Tuning logs have one or two structures a task, which makes this cheap.
     """
 
     def __init__(self) -> None:
-        self._known: dict[bytes, tuple[int, list[str], list[int]]] = {}
+        self._known: dict[bytes, tuple[int, list[str], list[int], bool]] = {}
         self._count = 0
 
     def check(self, steps: Any) -> tuple[bytes, int]:
@@ -77,7 +84,9 @@ class StepChecker:
         known = self._known.get(key)
         if known is None or [step[0] for step in steps] != known[1]:
             return text, self._learn(steps, key)
-        structure, _, splits = known
+        structure, _, splits, has_trace = known
+        if has_trace:  # locations have signs, and no sign says how large a number is
+            _check_decisions(steps)
         for position in splits:
             step = steps[position]
             # No sign survived the comparison, so a positive product means positive factors.
@@ -93,6 +102,7 @@ class StepChecker:
             raise MalformedError(Reason.BAD_STEP, f"{len(steps)} steps, more than {MAX_STEPS}")
         for position, step in enumerate(steps):
             _check_step(position, step)
+        _check_decisions(steps)
         tags = [step[0] for step in steps]
         splits = [position for position, tag in enumerate(tags) if tag == "SP"]
         loops = sum(len(steps[position][4]) for position in splits)
@@ -101,7 +111,7 @@ class StepChecker:
             raise MalformedError(Reason.BAD_STEP, detail)
         structure, self._count = self._count, self._count + 1
         if structure < MAX_STRUCTURES:
-            self._known[key] = (structure, tags, splits)
+            self._known[key] = (structure, tags, splits, TRACE in tags)
         return structure
 
 
@@ -136,11 +146,22 @@ def _check_extent(position: int, step: list[Any], kind: str, value: Any) -> None
         raise _absurd(position, step)
 
 
+def _check_decisions(steps: list[list[Any]]) -> None:
+    """Decisions of traces within what extents, indices and locations can be."""
+    for position, step in enumerate(steps):
+        if step[0] == TRACE and step[2]:
+            if len(step[2]) > MAX_DECISIONS:
+                detail = f"{len(step[2])} decisions, more than {MAX_DECISIONS}"
+                raise MalformedError(Reason.BAD_STEP, detail)
+            if min(step[2]) < INLINED or max(step[2]) > MAX_EXTENT:
+                raise _absurd(position, step)
+
+
 def _fits(kind: str, value: Any) -> bool:
     if kind == "s":
         return isinstance(value, str)
     values = value if kind in "ID" else [value]
-    least = INLINED if kind == "D" else 0
+    least = -inf if kind == "D" else 0  # decisions: see `_check_decisions`
     return isinstance(values, list) and all(
         type(number) is int and least <= number for number in values
     )

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pruner.data import steps
 from pruner.data.parse import LineParser
-from pruner.data.quarantine import MalformedError
+from pruner.data.quarantine import MalformedError, Reason
 from pruner.data.steps import STEP_FIELDS, StepChecker
 
 
@@ -113,6 +113,10 @@ DAMAGE = {
         lambda r: with_step(r, 1, ["SP", 2, 0, 16, [2**20, 2**20], 1]),
         "absurd_extent",
     ),
+    "decision 2^64 - 1": (lambda r: with_step(r, 1, ["MS", "a", [2**64 - 1]]), "absurd_extent"),
+    "location -3": (lambda r: with_step(r, 1, ["MS", "a", [4, -3]]), "absurd_extent"),
+    "1025 decisions": (lambda r: with_step(r, 1, ["MS", "a", [1] * 1025]), "bad_step"),
+    "decision a fraction": (lambda r: with_step(r, 1, ["MS", "a", [1.5]]), "bad_step"),
 }
 
 
@@ -239,17 +243,37 @@ def test_structure_ignores_numbers_and_nothing_else():
 VALUES = st.one_of(
     st.integers(-(2**33), 2**33), st.floats(), st.none(), st.booleans(), st.sampled_from("ab5")
 )
-STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(["SP", "SP", "RE", "FU", "PPT", "SP1"]),
-        st.integers(-1, 3),
-        st.one_of(st.integers(0, 3), VALUES),
-        st.one_of(st.integers(0, 2**32), VALUES),
-        st.lists(st.one_of(st.integers(0, 2**20), VALUES), max_size=3),
-        st.integers(0, 1),
-    ).map(list),
-    max_size=3,
-)
+ANSOR_STEPS = st.tuples(
+    st.sampled_from(["SP", "SP", "RE", "FU", "PPT", "SP1"]),
+    st.integers(-1, 3),
+    st.one_of(st.integers(0, 3), VALUES),
+    st.one_of(st.integers(0, 2**32), VALUES),
+    st.lists(st.one_of(st.integers(0, 2**20), VALUES), max_size=3),
+    st.integers(0, 1),
+).map(list)
+TRACES = st.tuples(
+    st.just("MS"),
+    st.sampled_from(["a", "b", 1]),
+    st.lists(st.one_of(st.integers(-3, 64), VALUES), max_size=3),
+).map(list)
+STEPS = st.lists(st.one_of(ANSOR_STEPS, TRACES), max_size=3)
+
+
+def doubled(value):
+    if isinstance(value, list):
+        return [doubled(item) for item in value]
+    return 2 * value if type(value) is int else value
+
+
+@pytest.mark.parametrize("decision", [-3, -9999, 2**31 + 1, 2**63, 2**64 - 1])
+def test_decisions_are_looked_at_in_every_trace(decision):
+    """Their signs are part of a structure, how large they are is not."""
+    checker = StepChecker()
+    checker.check([["MS", "a", [4, -1, 4]]])
+    with pytest.raises(MalformedError) as error:
+        checker.check([["MS", "a", [abs(decision), -1, 4] if decision > 0 else [4, decision, 4]]])
+    assert error.value.reason == Reason.ABSURD_EXTENT
+    assert checker.check([["MS", "a", [8, -2, 2]]])[1] == 0
 
 
 @given(st.lists(STEPS, max_size=4), STEPS)
@@ -263,7 +287,7 @@ def test_what_came_before_never_changes_a_verdict(earlier, steps):
             return error.reason
 
     warm = StepChecker()
-    twin = [[2 * number if type(number) is int else number for number in step] for step in steps]
+    twin = doubled(steps)
     for other in [*earlier, twin]:
         verdict(warm, other)
     assert verdict(warm, steps) == verdict(StepChecker(), steps)

@@ -281,9 +281,10 @@ def featurize_traces(
         return _of_nests(nests, flags, dataflow, psa, node_keys="unique")
 
     done = replay(spaces, steps_list, compute, _CHUNK)
-    for group in done.groups:
+    for group in done.groups:  # the largest first
         with suppress(UnsupportedProgram):  # counted by the replay
             flags = text_flags(space_of(spaces, group).text)  # the same in all spaces of a task
+            break
     return _scattered(done, len(steps_list), flags, dataflow, psa)
 
 

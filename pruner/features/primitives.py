@@ -138,7 +138,11 @@ def skeleton_tokens(
 
 
 def primitive_tokens(groups: Sequence[SkeletonGroup], num_programs: int) -> PrimitiveTokens:
-    """Tokens of grouped programs; rows that are in no group belong to a skeleton without steps."""
+    """Tokens of grouped programs; rows that are in no group belong to a skeleton without steps.
+
+    So do programs of MetaSchedule, which have none.
+    """
+    groups = [group for group in groups if p.Trace not in map(type, group.skeleton)]
     most = max((group.decisions.shape[1] for group in groups), default=0)
     structure = np.zeros((len(groups) + 1, NUM_STEPS, NUM_COLUMNS), np.float32)
     place = np.full((len(groups) + 1, most), -1, np.int64)

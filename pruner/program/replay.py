@@ -64,13 +64,15 @@ def find_definition(
     steps_list: Sequence[list[list[Any]]],
     known: Definitions | None = None,
 ) -> Definition:
-    """What the records of a task are replayed with.
+    """What the records of a task are replayed with: what most of them are of.
+
+    Records of the other kind among them fail by themselves in :func:`replay`.
 
     Raises:
         UnsupportedProgram: as :func:`find_dag`; ``no-design-spaces`` where traces have none.
     """
     known = known or Definitions()
-    if not any(map(is_trace, steps_list)):
+    if 2 * sum(map(is_trace, steps_list)) <= len(steps_list):
         return find_dag(workload_key, fused, known.tasks)
     if known.spaces is None:
         raise UnsupportedProgram("no-design-spaces", f"no folder {FOLDER} beside measure_records")

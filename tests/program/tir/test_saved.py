@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from pruner.errors import UnsupportedProgram
-from pruner.features.batch import featurize_nests, featurize_traces
+from pruner.features.batch import featurize_nests, featurize_records, featurize_traces
 from pruner.features.workload import text_flags
 from pruner.program.replay import Definitions, find_definition, replay
 from pruner.program.tir.lower import lower
 from pruner.program.tir.replay import apply_groups
 from pruner.program.tir.saved import SavedSpace, SpaceFolder, load_space
 from pruner.program.tir.trace import Instruction, Ref, TraceProgram
+from tests.features.matmul_skeleton import matmul_steps
 from tests.program.tir_trees import blurred, matmul
 
 TEXT = "C(i, j) += (A[i, k]*B[k, j])\n"
@@ -101,6 +102,27 @@ def test_programs_that_do_not_fit_cost_themselves(tmp_path):
 def test_traces_without_their_spaces_are_refused_with_the_reason():
     with pytest.raises(UnsupportedProgram, match="no-design-spaces"):
         find_definition('["matmul_layer", 2, 2, 2]', (), steps_of("a"), Definitions())
+
+
+def test_a_trace_among_steps_of_ansors_costs_itself(tmp_path):
+    ansor = matmul_steps(128, 128, 128, (1, 8, 2, 2), (1, 8, 2, 2), (4, 2))
+    key, trace = '["matmul_layer", 128, 128, 128]', steps_of("a")[0]
+    found = featurize_records(key, (), [trace, ansor, ansor], tasks=Definitions())
+    assert found.valid.tolist() == [False, True, True]
+    assert found.failures == {0: "step-mismatch"}
+    spaces = SpaceFolder(tmp_path)
+    name = location_space().save(tmp_path)
+    mixed = [*steps_of(name), ansor]
+    found = featurize_records(key, (), mixed, tasks=Definitions(spaces=spaces))
+    assert found.valid.tolist() == [True] * 5 + [False]
+
+
+def test_a_foreign_space_does_not_decide_the_flags_of_a_task(tmp_path):
+    name = location_space().save(tmp_path)
+    other = SavedSpace(program=location_space().program, text="max(a, b)\n").save(tmp_path)
+    mixed = [*steps_of(name), steps_of(other)[0]]
+    found = featurize_traces(SpaceFolder(tmp_path), mixed)
+    np.testing.assert_array_equal(found.workload, text_flags(TEXT))
 
 
 @pytest.mark.parametrize(

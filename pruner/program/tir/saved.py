@@ -29,6 +29,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, get_args
 
+from pruner.data.limits import MAX_DECISIONS
+from pruner.data.workload import MAX_EXTENT
 from pruner.errors import UnsupportedProgram
 from pruner.files import write_whole
 from pruner.program.dag.expr import (
@@ -56,6 +58,9 @@ VERSION = 1
 _LETTERS = str.maketrans("0123456789abcdef", "abcdefghijklmnop")
 _BINARY = frozenset(get_args(BinaryOp))
 _MAX_BYTES = 1 << 24  # a space has kilobytes
+# Instructions search the loops and blocks: hundreds of each are many, and the work their product.
+_MAX_NODES = 2048
+_MAX_INSTRUCTIONS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -94,12 +99,12 @@ class SavedSpace:
     @property
     def name(self) -> str:
         """16 letters: 64 bits of the content."""
-        return blake2b(self.content, digest_size=8).hexdigest().translate(_LETTERS)
+        return _name_of(self.content)
 
     def save(self, folder: Path) -> str:
         """Write it into a folder unless it is there; its name."""
         content = self.content
-        name = blake2b(content, digest_size=8).hexdigest().translate(_LETTERS)
+        name = _name_of(content)
         path = folder / f"{name}{SUFFIX}"
         if not path.is_file():
             folder.mkdir(parents=True, exist_ok=True)
@@ -108,12 +113,16 @@ class SavedSpace:
         return name
 
 
-def load_space(path: Path) -> SavedSpace:
-    """Read what `SavedSpace.save` wrote.
+def _name_of(content: bytes) -> str:
+    return blake2b(content, digest_size=8).hexdigest().translate(_LETTERS)
+
+
+def load_space(path: Path, name: str | None = None) -> SavedSpace:
+    """Read what `SavedSpace.save` wrote; with a ``name`` only if the content has it.
 
     Raises:
         UnsupportedProgram: ``unknown-design-space`` where there is no such file,
-            ``bad-design-space`` where it is not a whole one.
+            ``bad-design-space`` where it is not a whole one, or not that of the name.
     """
     try:
         with gzip.open(path) as file:
@@ -124,6 +133,8 @@ def load_space(path: Path) -> SavedSpace:
         raise UnsupportedProgram("bad-design-space", f"{path}: {error}") from error
     if len(content) > _MAX_BYTES:
         raise UnsupportedProgram("bad-design-space", f"{path}: more than {_MAX_BYTES} bytes")
+    if name is not None and _name_of(content) != name:
+        raise UnsupportedProgram("bad-design-space", f"{path}: not what its name says")
     try:
         return _read(json.loads(content))
     except (MemoryError, UnsupportedProgram):
@@ -146,12 +157,12 @@ class SpaceFolder:
             try:
                 if not name.isalpha():  # a name, not a path
                     raise UnsupportedProgram("unknown-design-space", repr(name)[:80])
-                self._spaces[name] = load_space(self.folder / f"{name}{SUFFIX}")
+                self._spaces[name] = load_space(self.folder / f"{name}{SUFFIX}", name)
             except UnsupportedProgram as error:
                 self._spaces[name] = error
         found = self._spaces[name]
         if isinstance(found, UnsupportedProgram):
-            raise found
+            raise found.with_traceback(None)  # raised many times, it would keep every caller
         return found
 
 
@@ -242,7 +253,7 @@ def _open_expr(value: list[Any]) -> Expr:
     match value:
         case ["const", int() | float() as number, str(dtype)]:
             return Const(number, dtype)
-        case ["axis", int(slot), str(dtype)]:
+        case ["axis", int(slot), str(dtype)] if slot >= 0:
             return Axis(slot, dtype)
         case ["not", a]:
             return Not(_open_expr(a))
@@ -252,7 +263,7 @@ def _open_expr(value: list[Any]) -> Expr:
             return Call(name, tuple(map(_open_expr, args)), dtype, pure)
         case ["cast", a, str(dtype)]:
             return Cast(_open_expr(a), dtype)
-        case ["load", int(stage), list(indices), str(dtype)]:
+        case ["load", int(stage), list(indices), str(dtype)] if stage >= 0:
             return Load(stage, tuple(map(_open_expr, indices)), dtype)
         case [str(op), a, b, str(dtype)] if op in _BINARY:
             return Binary(op, _open_expr(a), _open_expr(b), dtype)  # type: ignore[arg-type]
@@ -263,21 +274,39 @@ def _read(value: Mapping[str, Any]) -> SavedSpace:
     if value["v"] != VERSION:
         raise UnsupportedProgram("bad-design-space", f"format {value['v']}, known: {VERSION}")
     buffers = [
-        Buffer(number, name, dtype, tuple(shape), Scope(scope), param, dynamic)
+        Buffer(number, name, dtype, tuple(map(_extent, shape)), Scope(scope), param, dynamic)
         for number, (name, dtype, shape, scope, param, dynamic) in enumerate(value["buffers"])
     ]
     tree = Tree(buffers, LoopNode(LoopVar("root")), annotations=dict(value["annotations"]))
     loops: list[LoopVar] = []
     _add(tree.root, value["body"], loops)
+    _at_most(sum(1 for _ in tree.nodes()), _MAX_NODES, "loops and blocks")
+    _at_most(len(value["instructions"]), _MAX_INSTRUCTIONS, "instructions")
+    num_slots = _at_most(_number(value["num_slots"]), MAX_DECISIONS, "decisions")
     instructions = tuple(
-        Instruction(str(kind), _opened(inputs), _opened(attrs), tuple(outputs), int(slot))
+        Instruction(str(kind), _opened(inputs), _opened(attrs), tuple(outputs), _number(slot, -1))
         for kind, inputs, attrs, outputs, slot in value["instructions"]
     )
-    known = {int(number): int(place) for number, place in value["known"]}
-    program = TraceProgram(
-        tree, instructions, int(value["num_slots"]), bool(value["is_gpu"]), known
-    )
+    known = {_number(number): _number(place) for number, place in value["known"]}
+    program = TraceProgram(tree, instructions, num_slots, bool(value["is_gpu"]), known)
     return SavedSpace(program=program, text=str(value["text"]), trace=tuple(value["trace"]))
+
+
+def _number(value: Any, least: int = 0) -> int:
+    """A place among others: Python would count negative ones from the end."""
+    if type(value) is not int or value < least:
+        raise UnsupportedProgram("bad-design-space", f"{value!r:.80} where a number was expected")
+    return value
+
+
+def _extent(value: Any) -> int:
+    return _at_most(_number(value), MAX_EXTENT, "iterations or elements")
+
+
+def _at_most(value: int, limit: int, what: str) -> int:
+    if value > limit:
+        raise UnsupportedProgram("bad-design-space", f"{value} {what}, more than {limit}")
+    return value
 
 
 def _add(parent: LoopNode, body: list[Mapping[str, Any]], loops: list[LoopVar]) -> None:
@@ -285,7 +314,7 @@ def _add(parent: LoopNode, body: list[Mapping[str, Any]], loops: list[LoopVar]) 
     for node in body:
         if "loop" in node:
             name, extent = node["loop"]
-            made = LoopNode(LoopVar(name, int(extent)), parent=parent)
+            made = LoopNode(LoopVar(name, _extent(extent)), parent=parent)
             loops.append(made.var)
             parent.body.append(made)
             _add(made, node["body"], loops)
@@ -294,23 +323,23 @@ def _add(parent: LoopNode, body: list[Mapping[str, Any]], loops: list[LoopVar]) 
 
 
 def _block(node: Mapping[str, Any], parent: LoopNode, loops: list[LoopVar]) -> Block:
-    inner = tuple(LoopVar(name, int(extent)) for name, extent in node["inner"])
+    inner = tuple(LoopVar(name, _extent(extent)) for name, extent in node["inner"])
 
     def binding(kind: str, number: int) -> Binding:
         if kind == "const":
             return Binding(evaluate_index(Const(number), {}), {})
-        var = {"loop": loops, "inner": inner}[kind][number]
+        var = {"loop": loops, "inner": inner}[kind][_number(number)]
         return Binding(af.variable(var), {var: 1})
 
     return Block(
         name=node["block"],
-        iters=tuple(BlockIter(kind, int(extent)) for kind, extent in node["iters"]),
+        iters=tuple(BlockIter(kind, _extent(extent)) for kind, extent in node["iters"]),
         bindings=[binding(*bound) for bound in node["bindings"]],
-        buffer=int(node["buffer"]),
+        buffer=_number(node["buffer"]),
         indices=tuple(map(_open_expr, node["indices"])),
         value=_open_expr(node["value"]),
         init=None if node["init"] is None else _open_expr(node["init"]),
-        reads=[int(buffer) for buffer in node["reads"]],
+        reads=[_number(buffer) for buffer in node["reads"]],
         annotations=dict(node["annotations"]),
         parent=parent,
         inner=inner,

@@ -125,6 +125,21 @@ def test_a_foreign_space_does_not_decide_the_flags_of_a_task(tmp_path):
     np.testing.assert_array_equal(found.workload, text_flags(TEXT))
 
 
+def changed(**fields):
+    return lambda text: json.dumps({**json.loads(text), **fields}).encode()
+
+
+def with_first(name, place, value):
+    """The first item of a list of the file, one of its members replaced."""
+
+    def change(text):
+        whole = json.loads(text)
+        whole[name][0][place] = value
+        return json.dumps(whole).encode()
+
+    return change
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -132,12 +147,46 @@ def test_a_foreign_space_does_not_decide_the_flags_of_a_task(tmp_path):
         lambda text: text.replace(b'"v":1', b'"v":2'),
         lambda text: text.replace(b'"mul"', b'"pow"'),
         lambda text: b"[]",
-        lambda text: json.dumps({**json.loads(text), "body": 3}).encode(),
+        changed(body=3),
+        changed(body=[{"loop": ["i", 2], "body": []}] * 2049),
+        changed(instructions=[["GetLoops", [], [], [], -1]] * 4097),
+        changed(num_slots=10**6),
+        changed(num_slots=-1),
+        changed(known=[[0, -1]]),
+        with_first("instructions", 4, -2),
+        with_first("buffers", 2, [2**31 + 1]),
+        with_first("buffers", 2, [-64]),
+        lambda text: text.replace(b'["load",0,', b'["load",-1,'),
+        lambda text: text.replace(b'["axis",0,', b'["axis",-1,'),
+        lambda text: text.replace(b'["loop",0]', b'["loop",-1]'),
+        lambda text: text.replace(b'"reads":[0]', b'"reads":[-1]'),
     ],
 )
 def test_a_damaged_file_costs_its_programs(damage, tmp_path):
-    saved = location_space()
+    content = location_space().content
     path = tmp_path / "abc.json.gz"
-    path.write_bytes(gzip.compress(damage(saved.content)))
+    path.write_bytes(gzip.compress(content))
+    assert load_space(path).content == content
+    assert damage(content) != content
+    path.write_bytes(gzip.compress(damage(content)))
     with pytest.raises(UnsupportedProgram, match="bad-design-space"):
-        SpaceFolder(tmp_path).space("abc")
+        load_space(path)
+
+
+def test_a_space_has_the_content_that_its_name_says(tmp_path):
+    name = location_space().save(tmp_path)
+    path = tmp_path / f"{name}.json.gz"
+    other = json.loads(location_space().content) | {"text": "another"}
+    path.write_bytes(gzip.compress(json.dumps(other).encode()))
+    load_space(path)  # a whole space
+    with pytest.raises(UnsupportedProgram, match="not what its name says"):
+        SpaceFolder(tmp_path).space(name)
+
+
+def test_a_refusal_asked_for_often_keeps_no_callers(tmp_path):
+    spaces, found = SpaceFolder(tmp_path), []
+    for _ in range(3):
+        with pytest.raises(UnsupportedProgram) as error:
+            spaces.space("nobody")
+        found.append(len(error.traceback))
+    assert found[0] >= found[1] == found[2]

@@ -165,7 +165,7 @@ def _trees(
     compute: Callable[[LoopNests], Found],
     failures: dict[int, str],
 ) -> Iterator[tuple[Ints, Found]]:
-    found, refused = apply_groups(space.program, decisions)
+    found, refused = apply_groups(space.program, decisions, strict=True)
     failures.update({int(rows[n]): reason for n, reason in refused.items()})
     for places, tree in found:
         unsure = np.broadcast_to(tree.uncertain, len(places))

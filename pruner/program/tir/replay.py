@@ -50,9 +50,13 @@ def tile_extents(program: TraceProgram, decision: Int64[np.ndarray, " slot"]) ->
 
 
 def apply_groups(
-    program: TraceProgram, decisions: Decisions
+    program: TraceProgram, decisions: Decisions, *, strict: bool = False
 ) -> tuple[list[tuple[Ints, Tree]], dict[int, str]]:
-    """Trees of N decision vectors: (rows, tree) for every structure, and refusals by row."""
+    """Trees of N decision vectors: (rows, tree) for every structure, and refusals by row.
+
+    With ``strict`` decisions of others are refused where they are no factors of their loop, or no
+    candidate; those that were drawn here are.
+    """
 
     def finished(state: State) -> Tree:
         state.finish(is_gpu=program.is_gpu)
@@ -60,7 +64,8 @@ def apply_groups(
             buffer_places(state.tree)  # here, where a program that cannot be told may begin anew
         return state.tree
 
-    return _structures(program, decisions, len(program.instructions), finished)
+    until = len(program.instructions)
+    return _structures(program, decisions, until, finished, strict=strict)
 
 
 def location_options(
@@ -94,8 +99,8 @@ def _applied(program: TraceProgram, decisions: Decisions) -> State:
     return state
 
 
-def _started(program: TraceProgram, decisions: Decisions) -> State:
-    state = State(Copy().tree(program.tree, len(decisions)), decisions)
+def _started(program: TraceProgram, decisions: Decisions, *, strict: bool = False) -> State:
+    state = State(Copy().tree(program.tree, len(decisions)), decisions, strict)
     if program.known:
         nodes = list(state.tree.nodes())
         found = {number: nodes[place] for number, place in program.known.items()}
@@ -147,7 +152,12 @@ class _Branch:
 
 
 def _structures(
-    program: TraceProgram, decisions: Decisions, until: int, found_of: Callable[[State], Found]
+    program: TraceProgram,
+    decisions: Decisions,
+    until: int,
+    found_of: Callable[[State], Found],
+    *,
+    strict: bool = False,
 ) -> tuple[list[tuple[Ints, Found]], dict[int, str]]:
     """What ``found_of`` finds before instruction ``until``, by rows, and refusals by row."""
     instructions = program.instructions[:until]
@@ -156,7 +166,8 @@ def _structures(
     pending: list[_Branch] = []
 
     def begin(rows: Ints, *, apart: bool = False) -> None:
-        pending.append(_Branch(rows, _started(program, decisions[rows]), apart=apart))
+        state = _started(program, decisions[rows], strict=strict)
+        pending.append(_Branch(rows, state, apart=apart))
 
     def refuse(branch: _Branch, error: UnsupportedProgram) -> None:
         if branch.mixed:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pruner.arrays import Decisions, IntLike, Ints
+from pruner.arrays import Decisions, IntLike, Ints, Mask
 from pruner.errors import UnsupportedProgram
 from pruner.program.nests import WARP_LANES, Scope
 from pruner.program.tir import locations as places
@@ -29,7 +29,7 @@ from pruner.program.tir.postprocs import (
     rewrite_reduction_blocks,
 )
 from pruner.program.tir.rfactor import rfactor
-from pruner.program.tir.tree import Block, LoopNode, Tree, plain, uniform
+from pruner.program.tir.tree import Block, Diverges, LoopNode, Tree, plain, uniform
 from pruner.program.tir.verify import WARP_EXECUTION
 
 LOCATE = "SampleComputeLocation"
@@ -72,10 +72,11 @@ class TraceProgram:
 
 @dataclass(slots=True, eq=False)
 class State:
-    """State while the instructions run."""
+    """State while the instructions run; ``strict``: decisions may be anything, and are checked."""
 
     tree: Tree
     decisions: Decisions
+    strict: bool = False
     results: dict[int, Any] = field(default_factory=dict)
     fetches: list[Fetch] = field(default_factory=list)
     threads: dict[str, IntLike] = field(default_factory=dict)
@@ -90,6 +91,19 @@ class State:
     def decision(self, slot: int) -> IntLike:
         """One column of the decision vectors."""
         return plain(self.decisions[:, slot])
+
+    def require(self, fits: Mask, what: str) -> None:
+        """Refuse programs whose decisions do not fit; those that do go on without them.
+
+        Raises:
+            Diverges: some do.
+            UnsupportedProgram: none does.
+        """
+        if fits.all():
+            return
+        if fits.any():
+            raise Diverges(fits.astype(np.int64))
+        raise UnsupportedProgram("bad-decision", what)
 
     def take(self, instruction: Instruction) -> None:
         """Apply an instruction.
@@ -124,7 +138,8 @@ class State:
         ]
         threads = {axis: copy.number(extent) for axis, extent in self.threads.items()}
         tiled = {slot: copy.number(extent) for slot, extent in self.tiled.items()}
-        return State(tree, self.decisions[rows], results, fetches, threads, tiled)
+        decisions = self.decisions[rows]
+        return State(tree, decisions, self.strict, results, fetches, threads, tiled)
 
     def finish(self, *, is_gpu: bool) -> None:
         """Apply MetaSchedule's postprocessors. Raises as :meth:`take`."""
@@ -173,7 +188,12 @@ def _get_producers(s: State, _: Instruction, block: Block) -> list[Block]:
 
 def _sample_perfect_tile(s: State, i: Instruction, loop: LoopNode) -> list[IntLike]:
     s.tiled[i.slot] = loop.extent
-    return [s.decision(i.slot + k) for k in range(int(i.attrs[0]))]
+    parts = int(i.attrs[0])
+    if s.strict:
+        factors = s.decisions[:, i.slot : i.slot + parts].astype(np.float64)  # no overflow
+        fits = (factors >= 1).all(axis=1) & (factors.prod(axis=1) == loop.extent)
+        s.require(fits, f"factors of {loop.var.name}")
+    return [s.decision(i.slot + k) for k in range(parts)]
 
 
 def _sample_partitioned_tile(s: State, i: Instruction, loop: LoopNode) -> list[IntLike]:
@@ -184,6 +204,9 @@ def _sample_partitioned_tile(s: State, i: Instruction, loop: LoopNode) -> list[I
 
 def _sample_categorical(s: State, i: Instruction) -> IntLike:
     candidates = np.asarray(i.attrs[0], np.int64)
+    if s.strict:
+        index = s.decisions[:, i.slot]
+        s.require((index >= 0) & (index < len(candidates)), f"one of {len(candidates)} candidates")
     return plain(candidates[s.decisions[:, i.slot]])
 
 

@@ -104,6 +104,32 @@ def test_traces_without_their_spaces_are_refused_with_the_reason():
         find_definition('["matmul_layer", 2, 2, 2]', (), steps_of("a"), Definitions())
 
 
+def test_decisions_that_decide_nothing_cost_themselves(tmp_path):
+    """Factors that do not multiply to their loop's 64 iterations; others stay as they are."""
+    name = location_space().save(tmp_path)
+    wrong = np.array([[8, 9, 0], [64, 0, -2], [-1, -64, -1], [128, 1, 0], [2**31, 2**31, -1]])
+    mixed = np.concatenate([DECISIONS[:2], wrong, DECISIONS[2:]])
+    found = featurize_traces(SpaceFolder(tmp_path), steps_of(name, mixed))
+    assert found.failures == dict.fromkeys(range(2, 7), "bad-decision")
+    alone = featurize_traces(SpaceFolder(tmp_path), steps_of(name))
+    assert found.valid.tolist() == [True] * 2 + [False] * 5 + [True] * 3
+    np.testing.assert_array_equal(found.take(found.valid).statement, alone.statement)
+
+
+def test_a_candidate_is_one_that_is_there(tmp_path):
+    tree, _, _ = blurred(64)
+    instructions = (
+        Instruction("GetSBlock", (), ("out", "main"), (0,)),
+        Instruction("SampleCategorical", (), ((0, 16, 64), (0.5, 0.25, 0.25)), (1,), slot=0),
+        Instruction("Annotate", (Ref(0), Ref(1)), ("meta_schedule.unroll_explicit",), ()),
+    )
+    program = TraceProgram(tree, instructions, num_slots=1, is_gpu=False)
+    name = SavedSpace(program=program, text=TEXT).save(tmp_path)
+    found = featurize_traces(SpaceFolder(tmp_path), steps_of(name, np.array([[2], [-1], [3], [0]])))
+    assert found.valid.tolist() == [True, False, False, True]
+    assert set(found.failures.values()) == {"bad-decision"}
+
+
 def test_a_trace_among_steps_of_ansors_costs_itself(tmp_path):
     ansor = matmul_steps(128, 128, 128, (1, 8, 2, 2), (1, 8, 2, 2), (4, 2))
     key, trace = '["matmul_layer", 128, 128, 128]', steps_of("a")[0]

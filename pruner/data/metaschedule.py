@@ -9,6 +9,7 @@ them so; the names of instructions changed, and :data:`RENAMED` gives today's.
 import base64
 import binascii
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from pruner.data.stream import read_lines
 WORKLOADS, RECORDS = "workload.json", "tuning_record.json"
 RENAMED = {"GetBlock": "GetSBlock"}
 _POSTPROCESSING = "EnterPostproc"
+_HASH = re.compile(r"-?[0-9]{1,20}")  # 64 bits; it becomes part of a file's name
 _LENGTH = 8  # bytes before a saved function that say how long it is
 
 
@@ -95,6 +97,8 @@ def _reason(error: Exception) -> Reason:
 
 def _workload(_: int, value: Any) -> StoredWorkload:
     name, packed = value
+    if not _HASH.fullmatch(str(name)):
+        raise MalformedError(Reason.BAD_FIELD, f"no hash of a function: {name!r:.60}")
     try:
         content = base64.b64decode(packed, validate=True)
     except binascii.Error as error:

@@ -41,6 +41,14 @@ from pruner.tune.workloads import Workload, normalised
 _NO_HARDWARE = [0] * 8
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Space:
+    """A design space that was written: its name, and how many decisions a program has."""
+
+    name: str
+    num_slots: int
+
+
 @dataclass(slots=True, eq=False)
 class _Import:
     out: Path
@@ -51,7 +59,7 @@ class _Import:
     def refuse(self, file: Path, line: int, error: Exception) -> None:
         """Set one record aside."""
         reason = Reason.NOT_A_RECORD if isinstance(error, MalformedError) else Reason.BAD_LINE
-        detail = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
+        detail = str(error).partition("\n")[0][:120] or type(error).__name__
         self.quarantine.add(file=str(file), line=line, reason=reason, detail=detail)
         self.reasons[detail] += 1
 
@@ -81,7 +89,8 @@ def import_databases(
             by_workload.setdefault(record.workload, []).append(record)
         for number, found in by_workload.items():
             if number not in stored:
-                state.refuse(records, found[0].line, DataError(f"no workload {number}"))
+                for record in found:
+                    state.refuse(records, record.line, DataError(f"no workload {number}"))
                 continue
             task, made = _task(state, stored[number], found, records)
             lines.setdefault(task, []).extend(made)
@@ -120,16 +129,16 @@ def _task(
         for record in records:
             state.refuse(file, record.line, PrunerError(f"function not loaded: {error}"))
         return stored.hash, []
-    spaces: dict[str, str | UnsupportedProgram] = {}
+    spaces: dict[tuple[str, str], _Space | UnsupportedProgram] = {}
     made: list[str] = []
     for record in records:
         try:
-            steps = skeleton(record)
+            steps = skeleton(record), json.dumps(record.target)
             if steps not in spaces:
                 spaces[steps] = _space(state.out, module, record)
             space = spaces[steps]
             if isinstance(space, UnsupportedProgram):
-                raise space
+                raise space.with_traceback(None)  # raised for every record of the space
             made.append(_line(key, space, record))
         except (PrunerError, MalformedError) as error:
             state.refuse(file, record.line, error)
@@ -137,7 +146,7 @@ def _task(
     return name, made
 
 
-def _space(out: Path, module: Any, record: StoredRecord) -> str | UnsupportedProgram:
+def _space(out: Path, module: Any, record: StoredRecord) -> _Space | UnsupportedProgram:
     """The design space of a record, written down, or why there is none."""
     tvm, s_tir, _, _ = load_tvm()
     try:
@@ -147,19 +156,24 @@ def _space(out: Path, module: Any, record: StoredRecord) -> str | UnsupportedPro
         design = DesignSpace(module, target, schedule.trace, None)
         lines = tuple(str(line) for line in design.trace.as_python(True))
         saved = SavedSpace(program=read_program(design), text=module_text(module), trace=lines)
-        return saved.save(out / SPACES)
+        return _Space(name=saved.save(out / SPACES), num_slots=saved.program.num_slots)
     except UnsupportedProgram as error:
         return error
     except Exception as error:  # traces of another TVM fail in many ways
-        return UnsupportedProgram("trace-not-read", str(error).splitlines()[0][:100])
+        return UnsupportedProgram("trace-not-read", str(error).partition("\n")[0][:100])
 
 
-def _line(key: str, space: str, record: StoredRecord) -> str:
+def _line(key: str, space: _Space, record: StoredRecord) -> str:
+    """Raises `MalformedError` where the decisions are not those of the space."""
+    decisions = decisions_of(record)
+    if len(decisions) != space.num_slots:
+        detail = f"{len(decisions)} decisions, the space takes {space.num_slots}"
+        raise MalformedError(Reason.BAD_FIELD, detail)
     costs, error_no = (
         (list(record.costs_s), 0) if record.costs_s else ([FAILED_COST_S], UNKNOWN_ERROR)
     )
     target = record.target if isinstance(record.target, str) else json.dumps(record.target)
-    steps = [[TRACE, space, decisions_of(record)]]
+    steps = [[TRACE, space.name, decisions]]
     header = [key, target, _NO_HARDWARE]
     line = {"i": [header, [[], steps]], "r": [costs, error_no, 0.0, 0], "v": VERSION}
     return json.dumps(line) + "\n"

@@ -208,6 +208,27 @@ def test_databases_of_others_become_records(pools, tmp_path, old):
         np.testing.assert_array_equal(other.statement.numpy(), mine.statement.numpy())
 
 
+def test_records_of_others_that_do_not_fit_are_counted_one_by_one(pools, tmp_path):
+    import shutil
+
+    from pruner.data.metaschedule import find_databases
+    from pruner.tune.pools.importing import import_databases
+
+    theirs = tmp_path / "theirs"
+    shutil.copytree(pools[0] / "metaschedule" / PLATFORM / "matmul_relu_32_32_32", theirs)
+    path = theirs / "database_tuning_record.json"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines[:3]:
+        line[0] = 7  # there is no such workload
+    tile = next(one for _, one in lines[3][1][0][1] if isinstance(one, list) and len(one) > 1)
+    tile.append(1)  # a factor more than the loop has
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with Quarantine() as quarantine:
+        found = import_databases(find_databases(theirs), tmp_path / "out", PLATFORM, quarantine)
+    assert found.records == PROGRAMS - 4
+    assert quarantine.total == 4
+
+
 def by_latency(store):
     """(seconds, features) of every program, the fastest first."""
     order = store.latency_s.argsort()

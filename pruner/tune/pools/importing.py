@@ -39,6 +39,7 @@ from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import Workload, normalised
 
 _NO_HARDWARE = [0] * 8
+_TRIES = 3  # records that a design space is opened with: the decisions of one may be damaged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,13 +131,15 @@ def _task(
             state.refuse(file, record.line, PrunerError(f"function not loaded: {error}"))
         return stored.hash, []
     spaces: dict[tuple[str, str], _Space | UnsupportedProgram] = {}
+    tries: Counter[tuple[str, str]] = Counter()
     made: list[str] = []
     for record in records:
         try:
             steps = skeleton(record), json.dumps(record.target)
-            if steps not in spaces:
-                spaces[steps] = _space(state.out, module, record)
-            space = spaces[steps]
+            space = spaces.get(steps)
+            if space is None or (isinstance(space, UnsupportedProgram) and tries[steps] < _TRIES):
+                space = spaces[steps] = _space(state.out, module, record)
+                tries[steps] += 1
             if isinstance(space, UnsupportedProgram):
                 raise space.with_traceback(None)  # raised for every record of the space
             made.append(_line(key, space, record))

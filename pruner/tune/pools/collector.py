@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pruner.errors import PrunerError
-from pruner.files import write_json
+from pruner.files import hold, write_json
 from pruner.program.device import Device
 from pruner.progress import Tell, silent
 from pruner.tune.measure.measurer import Measurer, MeasureSettings, Platform, never
@@ -83,7 +83,11 @@ class _Pace:
 
 
 class Collector:
-    """Fills the pools of a plan; a new one on the same folder goes on where it was."""
+    """Fills the pools of a plan; a new one on the same folder goes on where it was.
+
+    Raises:
+        PrunerError: a task is there twice, or another process works in the folder.
+    """
 
     def __init__(
         self, plan: PoolPlan, tell: Tell = silent, stopped: Callable[[], bool] = never
@@ -91,7 +95,9 @@ class Collector:
         self._plan, self._tell, self._stopped = plan, tell, stopped
         self._pace = _Pace()
         self._last_told = 0.0
-        self.short: list[str] = []
+        self.short: dict[str, str] = {}  # why a pool was left, by its name
+        plan.out.mkdir(parents=True, exist_ok=True)
+        hold(plan.out)  # before ledgers are read, which cuts off what a kill left half written
         self.pools = [
             (place, Pool(workload, place.platform.name, plan.out, plan.settings))
             for place in plan.platforms
@@ -100,6 +106,9 @@ class Collector:
         names = [pool.name for _, pool in self.pools]
         if doubled := sorted({name for name in names if names.count(name) > 1}):
             raise PrunerError(f"the task {doubled[0]} is there twice; leave one out")
+        for _, pool in self.pools:
+            if pool.is_finished:  # by a session that was killed before it cleared up
+                pool.clear()
 
     def collect(self) -> Collected:
         """Measure what is missing.
@@ -177,7 +186,7 @@ class Collector:
         except Unavailable:
             raise
         except PrunerError as error:
-            self.short.append(str(error))
+            self.short[pool.name] = str(error)
             self._tell(f"left out: {error}")
             return False
         return bool(pool.valid())
@@ -241,7 +250,9 @@ class Collector:
             seconds=0.0,
             pools=len(pools) - len(unfinished),
             of=len(pools),
-            short=(*self.short, *(f"{p.name}: {len(p.valid())} programs" for p in unfinished)),
+            short=tuple(
+                self.short.get(p.name, f"{p.name}: {len(p.valid())} programs") for p in unfinished
+            ),
             left_s=self.left_s,
         )
 

@@ -329,8 +329,12 @@ class Pool:
         header = header_of(self.workload, bench.platform, bench.device)
         write_database(self.paths.database, self.workload, bench.platform, space, self.ledger)
         write_records(self.paths.records, self.ledger, widths, header)
-        shutil.rmtree(self.paths.work, ignore_errors=True)
+        self.clear()
         self.close()
+
+    def clear(self) -> None:
+        """Let go of what was built."""
+        shutil.rmtree(self.paths.work, ignore_errors=True)
 
     def about(self) -> dict[str, Any]:
         """Counts, for ``about.json``."""

@@ -1,6 +1,8 @@
 """Pools of real programs: measured, interrupted, gone on with, read by every other room."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
+from pruner.errors import PrunerError
 from pruner.features.batch import featurize_records
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.analyzer.quality import score_records
@@ -172,6 +175,28 @@ def test_a_finished_collection_is_left_alone_and_takes_more_programs(pools, tmp_
     plan = plan_in(tmp_path / "more", programs=8, evolved=0.25)
     more = collect(replace(plan, settings=plan.settings))
     assert (more.records, more.pools) == (16, 2)
+
+
+def test_what_a_killed_session_built_goes(pools, tmp_path):
+    import shutil
+
+    shutil.copytree(pools[0], tmp_path / "left")
+    work = tmp_path / "left" / "pools" / PLATFORM / "matmul_relu_32_32_32"
+    work.mkdir()
+    (work / "0.so").write_bytes(b"")
+    collect(plan_in(tmp_path / "left", evolved=0.34))
+    assert not work.exists()
+
+
+def test_a_folder_has_one_collection_at_a_time(tmp_path):
+    words = "import pathlib, sys; from pruner.files import hold; hold(pathlib.Path(sys.argv[1])); "
+    words += "print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", words, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        with pytest.raises(PrunerError, match="works in it"):
+            collect(plan_in(tmp_path))
+        other.stdin.close()
 
 
 def test_a_few_programs_tell_how_long_all_will_take(tmp_path):

@@ -1,8 +1,12 @@
-"""The noise ceiling: what the best possible ranking would reach, since measurements differ.
+"""The noise ceiling: what measuring again would reach as a ranking, since measurements differ.
 
-Where every program was timed twice, minutes apart, the second timing is a ranking of the programs
-that knows everything but the noise: judged against the first, it gets the numbers that no model can
-be expected to beat. Both directions are judged, each timing being the truth once, and averaged.
+Where every program was timed twice, minutes apart, the second timing is judged as a ranking of the
+programs against the first, and the other way round, and both are averaged. It is no bound: a timing
+errs twice here, in the ranking and in what it is judged by, so a model that averages noise away may
+pass it. An order of the true latencies would have a pairwise accuracy of at most
+``(1 + sqrt(2 p - 1)) / 2`` where that of a second timing is p, judged by one timing (per pair
+``p = q^2 + (1 - q)^2`` with q of the true order, and the root is concave); labels are means of two
+timings and err less.
 """
 
 from collections.abc import Sequence

@@ -2,8 +2,9 @@
 
 A uniform draw of decisions is mostly of one structure (where blocks are computed decides it, and
 some places have many more tilings than others), so draws are taken in turns: every design space
-alike, and in it every choice of compute locations alike. Inside one structure decisions are as
-MetaSchedule draws them, uniform over tilings.
+alike, and in it every choice of compute locations alike. Inside one structure decisions are those
+of MetaSchedule's draws that came out so: uniform tilings, each as often as a location drawn among
+those that it offers is this one.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pruner.models.judging.ceiling import noise_ceiling
-from pruner.models.judging.metrics import ScoredTask
+from pruner.models.judging.metrics import ScoredTask, pairwise_accuracy
 from pruner.models.judging.summary import full_report
 
 
@@ -41,16 +41,22 @@ def test_programs_timed_once_are_left_out():
     assert mixed["pairwise_accuracy"] == 0.0
 
 
-def test_more_noise_lowers_it_and_no_ranking_is_expected_above_it():
+def test_more_noise_lowers_it_and_the_true_order_is_above_it_within_the_bound():
     rng = np.random.default_rng(0)
     true_s = np.exp(rng.normal(0, 0.5, (40, 64)))
     before = 1.0
     for noise in (0.02, 0.1, 0.4):
         timed = true_s[:, :, None] * np.exp(rng.normal(0, noise, (*true_s.shape, 2)))
         found = noise_ceiling([task(one, f"t{n}") for n, one in enumerate(timed)])
-        assert found["pairwise_accuracy"] < before
-        before = found["pairwise_accuracy"]
+        again = found["pairwise_accuracy"]
+        assert again < before
+        before = again
         assert found["spread"] == pytest.approx(noise * np.sqrt(2) * 0.6745, rel=0.15)
+        perfect = [
+            ScoredTask(name="x", latency_s=one[:, 0], score=-true)
+            for one, true in zip(timed, true_s, strict=True)
+        ]
+        assert again < pairwise_accuracy(perfect) < (1 + np.sqrt(2 * again - 1)) / 2
 
 
 def test_reports_have_it_beside_chance_where_it_is_known():

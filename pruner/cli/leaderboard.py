@@ -18,7 +18,7 @@ from pruner.cli.shared.records import record_root
 from pruner.data.root import RecordRoot
 from pruner.data.tasks import TaskRecords
 from pruner.errors import PrunerError
-from pruner.files import load_metrics
+from pruner.files import load_metrics, write_whole
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.models.analyzer.choice import AnalyzerChoice
 from pruner.models.predict import scored_tasks
@@ -43,7 +43,11 @@ from pruner.study.leaderboard import (
 )
 
 BENCHMARK, ENTRIES, PAGE = "benchmark.yaml", "entries", "README.md"
-SAID = ("authors", "source", "machine")  # what no program can know
+SAID = ("authors", "source", "machine", "notes")  # what no program can know
+# experiments/draft/README.md: the form of the terms and their rates are no test on unseen records.
+IN_VIEW = (
+    "no rates fitted; its terms were chosen with these records in view, test workloads included"
+)
 _BEGIN, _END = "<!-- {track}: begin -->", "<!-- {track}: end -->"
 
 
@@ -87,7 +91,8 @@ def _ranked(
     if config.check and fresh != text:
         raise PrunerError(f"{page} is not what the entries give; run pruner.cli.leaderboard")
     if not config.check:
-        page.write_text(fresh, encoding="utf-8")
+        with write_whole(page) as partial:
+            partial.write_text(fresh, encoding="utf-8")
     say(table)
     return {
         "track": track.name,
@@ -119,7 +124,7 @@ def _fill(
     }
     said = {name: config[name] for name in SAID if config[name] is not None}
     before = load_form(entry) if (entry / FORM).is_file() else Form(authors="", source="", **known)
-    save_form(entry, replace(before, **known, **said))
+    save_form(entry, replace(before, **(known | said)))
 
 
 def _learned(config: DictConfig, index: Definitions | None) -> tuple[ScoreTask, dict[str, Any]]:
@@ -128,6 +133,7 @@ def _learned(config: DictConfig, index: Definitions | None) -> tuple[ScoreTask, 
     run: Mapping[str, Any] = load_metrics(path.parent) or {}
     parts = list(run.get("parts", {}).values())
     known: dict[str, Any] = {
+        "notes": "",  # of an earlier model
         "model": info.model.name,
         "learned_from": ", ".join(
             f"{len(seen)} tasks of {platform}" for platform, seen in sorted(info.seen_tasks.items())
@@ -167,6 +173,7 @@ def _unlearned(config: DictConfig, index: Definitions | None) -> tuple[ScoreTask
     return score, {
         "model": f"symbolic, {choice.form}",
         "learned_from": "nothing",
+        "notes": IN_VIEW,
         "fit_seconds": 0.0,
     }
 

@@ -60,8 +60,9 @@ class Track:
 class Form:
     """What a submission says of itself.
 
-    ``learned_from``: the records it was fitted to, in words; ``fit_seconds`` on what machine;
-    ``scored_per_second`` with one thread, ``memory_mb`` of the process that scored. None: unknown.
+    ``learned_from``: the records it was fitted to, in words; ``notes``: what a reader of its rank
+    has to know beside that; ``fit_seconds`` on what machine; ``scored_per_second`` with one thread,
+    ``memory_mb`` of the process that scored. None: unknown.
     """
 
     model: str
@@ -251,6 +252,7 @@ def judged(entry: Path, track: Track, tasks: Sequence[TaskRecords]) -> Row:
         "scored_per_second": form.scored_per_second,
         "memory_mb": form.memory_mb,
         "learned_from": form.learned_from,
+        "notes": form.notes,
     }
 
 
@@ -280,13 +282,14 @@ def ranking(entries: Path, track: Track, tasks: Sequence[TaskRecords]) -> list[R
 def as_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """The ranking as a table."""
     heads = ("rank", "entry", "model", "Top-1 task mean", "Top-1", "Top-5", "pairwise", "fit (s)",
-             "programs scored a second", "memory (MB)", "learned from")  # fmt: skip
+             "programs scored a second", "memory (MB)", "learned from", "notes")  # fmt: skip
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for number, row in enumerate(rows, 1):
         numbers = [f"{row[name]:.3f}" for name in SHOWN]
         costs = [_count(row.get(n)) for n in ("fit_seconds", "scored_per_second", "memory_mb")]
         cells = [str(number), row["entry"], row["model"], *numbers, *costs]
-        lines.append(f"| {' | '.join([*cells, row.get('learned_from', '')])} |")
+        said = [row.get(name, "") for name in ("learned_from", "notes")]
+        lines.append(f"| {' | '.join([*cells, *said])} |")
     return "\n".join(lines) + "\n"
 
 

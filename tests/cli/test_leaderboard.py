@@ -73,7 +73,7 @@ def test_a_submission_is_judged_by_its_scores_alone(command, board, submit, trut
 
 
 def test_the_page_ranks_all_with_chance_and_is_checked(command, board, submit, truth):
-    submit("worst", truth.latency_s)
+    submit("worst", truth.latency_s, {"notes": "upside down"})
     submit("perfect", -truth.latency_s)
     code, _, err = run(command, board, "check=true")
     assert code == 2
@@ -84,6 +84,7 @@ def test_the_page_ranks_all_with_chance_and_is_checked(command, board, submit, t
     lines = (board / "README.md").read_text().splitlines()
     rows = [line.split(" | ")[1] for line in lines if line.startswith(("| 1 ", "| 2 ", "| 3 "))]
     assert rows == ["perfect", "chance", "worst"]
+    assert next(line for line in lines if "| upside down |" in line).startswith("| 3 | worst |")
     assert "No submission yet." in lines  # the other track's place is left alone
     assert run(command, board, "check=true")[0] == 0
 
@@ -183,6 +184,7 @@ def test_a_draft_enters_by_one_command_and_is_judged_like_evaluate(
     assert (result["rank"], result["of"]) == (1, 2)  # ahead of chance
     form = yaml.safe_load((entry / "entry.yaml").read_text())
     assert form["model"] == "symbolic, hardware"
+    assert "in view" in form["notes"]  # of the board's own rule
     assert form["scored_per_second"] > 0
 
 

@@ -2,18 +2,19 @@
 
 Tasks of one platform take turns, a batch each, by a simulated clock
 (:func:`pruner.search.offline.tuning.tune`). Every (contestant, seed) is a cell with a file, so an
-interrupted contest goes on.
+interrupted contest goes on; a cell of other rounds, another draft or another budget is run anew.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from pruner.data.root import RecordRoot
 from pruner.data.tasks import TaskKey
-from pruner.files import write_json
+from pruner.files import jsonable, write_json
 from pruner.models.adaptation.base import Adaptation
 from pruner.models.analyzer.analyzer import AnyForm, load_analyzer
 from pruner.models.programs.dataset import ProgramReader
@@ -96,10 +97,14 @@ class Ground:
 def run_contest(
     contestants: Mapping[str, Contestant], ground: Ground, folder: Path, *, seeds: Sequence[int]
 ) -> list[Cell]:
-    """Run the cells that `folder` has no result of; all of them."""
+    """Run the cells that `folder` has no result of; all of them.
+
+    What a contestant's model is made of is not compared with that of a finished cell.
+    """
     cells = Cells(folder=folder)
     wanted = [(name, seed) for seed in seeds for name in contestants]
-    missing = cells.missing(wanted)
+    about = {name: _about(one, ground.budget) for name, one in contestants.items()}
+    missing = [one for one in wanted if _stored(cells.path(one)) != about[one[0]]]
     (folder / "cells").mkdir(parents=True, exist_ok=True)
     for name, seed in ground.progress.track(missing, f"tuning {ground.platform}", len(missing)):
         one = contestants[name]
@@ -112,8 +117,22 @@ def run_contest(
             batch=ground.budget.batch,
             seed=seed,
         )
-        write_json(cells.path((name, seed)), Cell(method=name, seed=seed, curve=curve).to_json())
+        cell = Cell(method=name, seed=seed, curve=curve).to_json()
+        write_json(cells.path((name, seed)), {**cell, "about": about[name]})
     return [cells.load(one) for one in wanted]
+
+
+def _about(one: Contestant, budget: Budget) -> Any:
+    """What decides a cell beside its model and the records, as JSON has it."""
+    settings, spent = asdict(one.settings), asdict(budget)
+    return jsonable(
+        {"settings": settings, "form": one.form, "dataflow": one.dataflow, "budget": spent}
+    )
+
+
+def _stored(path: Path) -> Any:
+    """The same of a finished cell; None where there is none."""
+    return json.loads(path.read_text(encoding="utf-8")).get("about") if path.is_file() else None
 
 
 def contest_rows(

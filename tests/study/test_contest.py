@@ -1,0 +1,77 @@
+"""Cells of a contest: what is run again, and the rows that come of them."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from pruner.progress import Progress
+from pruner.search.offline.comparison import Cell
+from pruner.search.offline.tuning import TuningCurve
+from pruner.study import contest
+from pruner.study.adaptation.bench import Budget
+from pruner.study.contest import Contestant, contest_rows, run_contest
+
+BUDGET = Budget(
+    trials=20, batch=5, tasks=2, least=1, spread=1.0, held_out=0, label_tasks=0, labels=[0, "all"],
+    max_steps=None, source_programs=0,
+)  # fmt: skip
+
+
+def curve(*latencies, seconds):
+    num = len(latencies)
+    return TuningCurve(
+        trials=np.arange(1, num + 1),
+        relative_latency=np.array(latencies, float),
+        elapsed_s=np.linspace(seconds / num, seconds, num),
+    )
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """Which (rounds, seed) were tuned, instead of tuning."""
+    found = []
+
+    def tune(pools, model, settings, *, trials, batch, seed):
+        found.append((settings.random_sample, seed))
+        return curve(2.0, 1.0, seconds=4.0)
+
+    monkeypatch.setattr(contest, "tune", tune)
+    monkeypatch.setattr(contest, "affordable", lambda pools, trials: trials)
+    return found
+
+
+def ground(budget=BUDGET):
+    return SimpleNamespace(
+        platform="k80", budget=budget, progress=Progress(), pools=lambda form, dataflow: []
+    )
+
+
+def test_finished_cells_are_not_run_again_unless_they_are_of_something_else(ran, tmp_path):
+    one = Contestant()
+    other = replace(one, settings=replace(one.settings, random_sample=7))
+    first = run_contest({"a": one, "b": other}, ground(), tmp_path, seeds=[0, 1])
+    assert [(cell.method, cell.seed) for cell in first] == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
+    assert len(ran) == 4
+    run_contest({"a": one, "b": other}, ground(), tmp_path, seeds=[0, 1])
+    assert len(ran) == 4
+    run_contest({"a": one, "b": one}, ground(), tmp_path, seeds=[0, 1])  # b has other rounds now
+    assert ran[4:] == [(one.settings.random_sample, 0), (one.settings.random_sample, 1)]
+    run_contest({"a": one}, ground(replace(BUDGET, trials=30)), tmp_path, seeds=[0])
+    assert len(ran) == 7
+
+
+def test_rows_compare_with_the_baseline_of_the_same_seed():
+    cells = [
+        Cell(method="slow", seed=0, curve=curve(4.0, 3.0, 2.0, 2.0, seconds=8.0)),
+        Cell(method="quick", seed=0, curve=curve(3.0, 2.0, 1.0, 1.0, seconds=2.0)),
+        Cell(method="never", seed=0, curve=curve(5.0, 5.0, 5.0, 5.0, seconds=4.0)),
+    ]
+    slow, quick, never = contest_rows(cells, "slow", platform="k80")
+    # the baseline reaches its own final latency with its third trial of four, after 6 s of 8
+    assert (slow["speedup"], slow["cost_share"]) == (pytest.approx(8 / 6), 1.0)
+    # 2.0 with the second trial, after 1 s of 2
+    assert (quick["trials_to_baseline"], quick["speedup"]) == (2, pytest.approx(8 / 1))
+    assert quick["cost_share"] == pytest.approx(2 / 8)
+    assert (never["reached"], never["speedup"], never["cost_share"]) == (0, 0.0, 0.5)

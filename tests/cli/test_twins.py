@@ -317,7 +317,7 @@ def test_rounds_of_the_paper():
     """Section 3: S_spec of 512 drafted in every round; they and random ones are verified."""
     assert rounds_of(composed("tune", "paper_tuning")) == {
         "drafted": 512,
-        "population": 2048,  # 1: 8,000 scored by Ansor's model fit four generations of 2,048
+        "population": 2048,  # not published; Ansor's sizes, by which the paper counts 8,000 (1)
         "generations": 4,
         "every": 1,
         "mutation": 0.85,

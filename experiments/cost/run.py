@@ -1,0 +1,182 @@
+"""What a model costs: memory and speed of scoring and learning, one thread; time of equal trials.
+
+    python experiments/cost/run.py data.root=DIR [models=[pacm,tlp]]
+
+Every model scores 4,096 recorded programs of V100 and learns from 512 of them, in a process of its
+own: the growth of its largest resident memory, and CPU time, the best of several repeats, so that
+other work on the machine matters little. `live.csv` has what a live tuning of equal trials took
+against Ansor and MetaSchedule, from the committed runs of experiments/tune. Writes results.csv and
+live.csv here, or to out=DIR. Linux only.
+"""
+
+import json
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from pruner.cli.shared.script import Data, run_script
+from pruner.data.quarantine import Quarantine
+from pruner.data.root import RecordRoot
+from pruner.errors import PrunerError
+from pruner.features.dataflow import kind_of
+from pruner.files import merged_table, read_table, write_table
+from pruner.models.adaptation.fitting import adam
+from pruner.models.networks.hardware_attention import HardwareAttention
+from pruner.models.networks.mlp import TenSetMLP
+from pruner.models.networks.pacm import PaCM
+from pruner.models.networks.tlp import TLP
+from pruner.models.programs.dataset import ProgramReader
+from pruner.models.programs.reading import Dataflow
+from pruner.models.programs.store import ProgramStore
+from pruner.models.registry import ModelFactory
+from pruner.models.training.losses import LambdaRank
+from pruner.models.training.training import build_network
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+MODELS: dict[str, ModelFactory] = {
+    "pacm": PaCM,
+    "pacm_official": partial(PaCM, num_dataflow_rows=8),
+    "tensetmlp": TenSetMLP,
+    "tlp": TLP,
+    "attention": HardwareAttention,
+}
+SCORED, LEARNED = 4096, 512  # the release's batches of inference and of training
+REPEATS = 5
+PLATFORM = "v100"
+
+
+@dataclass(kw_only=True)
+class Options:
+    """What to measure; `programs` is for the processes that this one starts."""
+
+    data: Data = field(default_factory=Data)
+    models: list[str] = field(default_factory=lambda: list(MODELS))
+    programs: str | None = None
+    out: str = str(HERE)
+
+
+def read_some(root: RecordRoot, rows: Dataflow) -> ProgramStore:
+    """As many programs as are scored at once, of the first tasks of the platform."""
+    reader = ProgramReader(root, dataflow=rows, cache=ROOT / "outputs" / "cache")
+    with Quarantine() as quarantine:
+        store = ProgramStore.build(reader.tasks([PLATFORM], quarantine))
+    return store.subset(torch.arange(SCORED))
+
+
+class Peak:
+    """The largest resident memory of this process since it was made, above what it had then."""
+
+    def __init__(self) -> None:
+        Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak starts anew
+        self._before = self._status("VmRSS")
+
+    @property
+    def mb(self) -> float:
+        """Mebibytes."""
+        return (self._status("VmHWM") - self._before) / 1024
+
+    @staticmethod
+    def _status(name: str) -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(name))
+
+
+def best_seconds(work: Callable[[], object]) -> float:
+    """CPU seconds of the quickest of several repeats."""
+    found = []
+    for _ in range(REPEATS):
+        start = time.process_time()
+        work()
+        found.append(time.process_time() - start)
+    return min(found)
+
+
+def rows_of(name: str) -> Dataflow:
+    """The dataflow rows that a model reads."""
+    return kind_of(build_network(MODELS[name], 0).num_dataflow_rows)
+
+
+def measured(name: str, path: Path) -> dict:
+    """One model, in this process."""
+    torch.set_num_threads(1)
+    network = build_network(MODELS[name], 0)
+    store: ProgramStore = pickle.loads(path.read_bytes())  # written by the process that started us
+    whole, some = store.batch(torch.arange(SCORED)), store.batch(torch.arange(LEARNED))
+    optimizer, loss = adam()(network.parameters()), LambdaRank(lists="batch")
+
+    def score() -> None:
+        with torch.no_grad():
+            network.eval()(whole.programs)
+
+    def learn() -> None:
+        network.train()
+        optimizer.zero_grad()
+        loss(network(some.programs), some.label, some.task).backward()
+        optimizer.step()
+
+    scoring = Peak()
+    scoring_s, scoring_mb = best_seconds(score), scoring.mb
+    learning = Peak()
+    learning_s, learning_mb = best_seconds(learn), learning.mb
+    parameters = sum(value.numel() for value in network.parameters())
+    return {
+        "model": name,
+        "parameters": parameters,
+        "weights_mb": parameters * 4 / 2**20,
+        "scoring_mb": scoring_mb,
+        "learning_mb": learning_mb,
+        "scored_per_second": SCORED / scoring_s,
+        "learned_per_second": LEARNED / learning_s,
+    }
+
+
+def live_rows() -> list[dict]:
+    """Seconds of equal trials over a rival's, operator by operator."""
+    rows = read_table(ROOT / "experiments" / "tune" / "summary.csv")
+    total_s = {(row["operator"], row["policy"]): float(row["total_s"]) for row in rows}
+    return [
+        {
+            "operator": operator,
+            "rival": rival,
+            "live_cost_share": total_s[operator, "ours"] / seconds,
+        }
+        for (operator, rival), seconds in total_s.items()
+        if rival != "ours"
+    ]
+
+
+def run(options: Options) -> dict:
+    """Measure every model in a process of its own."""
+    if unknown := sorted(set(options.models) - set(MODELS)):
+        raise PrunerError(f"models={unknown}: unknown; known: {', '.join(MODELS)}")
+    if options.programs is not None:
+        return measured(options.models[0], Path(options.programs))
+    out, rows = Path(options.out), []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.models:
+            path = Path(folder) / rows_of(name)
+            if not path.is_file():
+                store = read_some(RecordRoot(options.data.root), rows_of(name))
+                path.write_bytes(pickle.dumps(store))
+            words = [f"data.root={options.data.root}", f"models=[{name}]", f"programs={path}"]
+            command = [sys.executable, __file__, *words]
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+            if done.returncode:
+                raise PrunerError(f"models=[{name}]: exit code {done.returncode}")
+            rows.append(json.loads(done.stdout.splitlines()[-1]))
+    write_table(out / "results.csv", merged_table(out / "results.csv", rows, ("model",)), ".6g")
+    write_table(out / "live.csv", live_rows(), ".6g")
+    return {"models": len(rows), "out": str(out)}
+
+
+if __name__ == "__main__":
+    run_script(Options, run, __doc__)

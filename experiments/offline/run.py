@@ -1,0 +1,262 @@
+"""Offline mode on recorded pools: pre-train, fine-tune on some target programs, freeze, search.
+
+    python experiments/offline/run.py data.root=DIR [target=v100] [method=[tlp,pruner_offline]]
+
+Every model is trained on the source's records without the workloads that are tuned or that judge,
+fine-tuned once on the programs of twelve other tasks of the target (about 10,000) and never again;
+then five tasks of the target are tuned with it, 200 trials. The rivals search as Ansor does,
+without draft. recipe=paper: trained as published (50 epochs; hours). Finished models and cells
+(under runs=) are not made again. Writes results.csv, models.csv and curves.csv here, or to out=DIR.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+
+from pruner.cli.shared.options import build, plain
+from pruner.cli.shared.output import say
+from pruner.cli.shared.progress import track
+from pruner.cli.shared.script import Data, run_script
+from pruner.data.root import RecordRoot
+from pruner.errors import PrunerError
+from pruner.files import load_metrics, merged_table, save_metrics, write_table
+from pruner.models.adaptation.base import Adaptation, Setting
+from pruner.models.adaptation.fitting import OnlineFit, adam, gentle_fit, released_fine_tuning
+from pruner.models.adaptation.warm import FineTune, Unchanged
+from pruner.models.analyzer.analyzer import AnyForm
+from pruner.models.networks.hardware_attention import HardwareAttention
+from pruner.models.networks.mlp import TenSetMLP
+from pruner.models.networks.tlp import TLP
+from pruner.models.programs.dataset import ProgramReader
+from pruner.models.programs.store import ProgramStore
+from pruner.models.ranker import NeuralRanker
+from pruner.models.training.fit import start_of
+from pruner.models.training.losses import LambdaRank
+from pruner.models.training.recipe import Recipe
+from pruner.models.training.sampler import MixedBatches, TaskBatches
+from pruner.places import conf_folder
+from pruner.progress import Progress
+from pruner.search.offline.tuning import Quality
+from pruner.search.policy import RoundSettings
+from pruner.study.adaptation.bench import Budget, read_programs, source_split
+from pruner.study.contest import Contestant, Ground, contest_rows, curve_rows, run_contest
+from pruner.study.training import Part, run_part
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+BASELINE = "tensetmlp"
+RIVALS = (BASELINE, "tlp")  # whose final latency is to be reached
+EVERY = 20  # trials between two points of a curve
+FINE_TUNE_EPOCHS = 5
+PRIOR = 20.0  # as in experiments/replay
+# On two cores TLP gets a quarter of the programs an epoch and eight epochs, as in table_topk.
+SLOW = {
+    "batches": TaskBatches(tasks=4, per_task=64),
+    "epochs": 8,
+    "trainer": {"precision": "bf16-mixed"},
+}
+PUBLISHED: dict[str, Any] = {
+    "loss": LambdaRank(lists="batch"),
+    "optimizer": adam(),
+    "schedule": None,
+    "batches": MixedBatches(programs=512),
+    "relative": False,
+    "scale": "max",
+    "keep": "last",
+    "patience": 16,
+    "epochs": 50,
+    "trainer": {"gradient_clip_val": 0.5},
+}
+
+
+@dataclass(kw_only=True)
+class Options:
+    """What to run; see above."""
+
+    data: Data = field(default_factory=Data)
+    source: str = "k80"
+    target: str = "v100"
+    method: list[str] | None = None
+    recipe: str = "ours"
+    seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
+    budget: str = "default"
+    runs: str = str(ROOT / "outputs" / "offline")
+    out: str = str(HERE)
+
+    @property
+    def folder(self) -> Path:
+        """Where models and cells are kept."""
+        return Path(self.runs) / f"{self.source}-{self.target}-{self.budget}-{self.recipe}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """A model with its training, and the rounds that it searches in.
+
+    ``shares``: the way whose trained model it takes.
+    """
+
+    recipe: Recipe
+    settings: RoundSettings
+    form: AnyForm = "hardware"
+    shares: str | None = None
+
+
+def policy(name: str) -> RoundSettings:
+    """A preset of conf/policy."""
+    settings: RoundSettings = build(OmegaConf.load(conf_folder() / "policy" / f"{name}.yaml"))
+    return settings
+
+
+def ways(recipe: str) -> Mapping[str, Way]:
+    """Everything that is compared.
+
+    Raises:
+        PrunerError: an unknown recipe.
+    """
+    if recipe not in ("ours", "paper"):
+        raise PrunerError(f"recipe={recipe} is unknown; known: ours, paper")
+    base = Recipe() if recipe == "ours" else Recipe(**PUBLISHED)
+    tlp = replace(base, model=TLP, **SLOW) if recipe == "ours" else replace(base, model=TLP)
+    attention = replace(base, model=HardwareAttention)
+    pruned = replace(attention, train_share=0.55, train_pick="spread")
+    ansor, pacm = policy("ansor"), "pruner_offline"
+    return {
+        BASELINE: Way(recipe=replace(base, model=TenSetMLP), settings=ansor),
+        "tlp": Way(recipe=tlp, settings=ansor),
+        pacm: Way(recipe=base, settings=policy("pruner_paper"), form="paper"),
+        "pacm_without_draft": Way(recipe=base, settings=ansor, shares=pacm),
+        "ours_offline": Way(
+            recipe=base, settings=replace(policy("pool"), prior=PRIOR), shares=pacm
+        ),
+        "attention": Way(recipe=attention, settings=ansor),
+        "attention_pruned": Way(recipe=pruned, settings=ansor),
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Models:
+    """The frozen models of all ways; each is trained and fine-tuned when it is first asked for."""
+
+    ground: Ground
+    options: Options
+    _made: dict[str, NeuralRanker] = field(default_factory=dict)
+
+    def ranker(self, name: str, way: Way) -> NeuralRanker:
+        """Trained on the source, fine-tuned on the target."""
+        name = way.shares or name
+        if name not in self._made:
+            self._made[name] = self._make(name, way.recipe)
+        return self._made[name]
+
+    def adaptation(self, name: str, way: Way, seed: int) -> Adaptation:
+        """The model as it searches: it never learns again."""
+        ranker = self.ranker(name, way)
+        return Unchanged(Setting(make_network=lambda: ranker.network, source=ranker, seed=seed))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What is known of every model: its training, and Top-k on the tasks that judge."""
+        return [
+            {"model": name, **known}
+            for name in ways(self.options.recipe)
+            if (known := load_metrics(self._folder(name) / "tuned")) is not None
+        ]
+
+    def _folder(self, name: str) -> Path:
+        return self.options.folder / "models" / name
+
+    def _make(self, name: str, recipe: Recipe) -> NeuralRanker:
+        folder = self._folder(name)
+        split = source_split(self._source, self.ground.chosen, 0)
+        part = Part(name="source", folder=folder, split=split, seed=0)
+        trained = run_part(recipe, self._source, part) or {}
+        start = start_of(part.checkpoint)
+        make = partial(type(start.ranker.network), **start.info.model.arguments)
+        fine_tuned = FineTune(
+            Setting(make_network=make, source=start.ranker), fit=self._fine_tuning()
+        )
+        before, began = self._quality(start.ranker), time.process_time()
+        fine_tuned.update(self.ground.labelled("paper"))
+        after = self._quality(fine_tuned.ranker)
+        (folder / "tuned").mkdir(exist_ok=True)
+        save_metrics(folder / "tuned", {
+            "train_programs": trained.get("num_train_programs"),
+            "fit_seconds": trained.get("fit_seconds"),
+            "fine_tune_seconds": time.process_time() - began,
+            "top1_before": before.top1, "top5_before": before.top5,
+            "top1": after.top1, "top5": after.top5,
+        })  # fmt: skip
+        return fine_tuned.ranker
+
+    def _fine_tuning(self) -> OnlineFit:
+        if self.options.recipe == "paper":
+            return released_fine_tuning()
+        return gentle_fit(epochs=FINE_TUNE_EPOCHS, max_steps=None)
+
+    def _quality(self, ranker: NeuralRanker) -> Quality:
+        return Quality.of(ranker, self._held_out)
+
+    @cached_property
+    def _held_out(self) -> ProgramStore:
+        programs = self.ground.programs("paper")
+        return ProgramStore.build(programs[key] for key in self.ground.chosen.held_out)
+
+    @cached_property
+    def _source(self) -> ProgramStore:
+        reader = ProgramReader(self.ground.root, cache=self.ground.cache)
+        found = read_programs(reader, self.options.source, self.ground.progress)
+        return ProgramStore.build(found.values())
+
+
+def run(options: Options) -> dict:
+    """Train, tune what is missing, then the tables."""
+    torch.set_num_threads(1)
+    known = ways(options.recipe)
+    names = list(dict.fromkeys([BASELINE, *(options.method or known)]))
+    if unknown := sorted(set(names) - set(known)):
+        raise PrunerError(f"method={unknown}: unknown; known: {', '.join(known)}")
+    budget = Budget(**plain(OmegaConf.load(conf_folder() / "budget" / f"{options.budget}.yaml")))
+    ground = Ground(
+        root=RecordRoot(options.data.root),
+        platform=options.target,
+        budget=budget,
+        conf=conf_folder(),
+        cache=ROOT / "outputs" / "cache",
+        progress=Progress(tell=say, track=track),
+    )
+    models = Models(ground=ground, options=options)
+    contestants = {
+        name: Contestant(
+            settings=known[name].settings,
+            form=known[name].form,
+            model=partial(models.adaptation, name, known[name]),
+        )
+        for name in names
+    }
+    contestants["random"] = Contestant()
+    cells = run_contest(contestants, ground, options.folder, seeds=options.seeds)
+    about = {"source": options.source, "target": options.target, "recipe": options.recipe}
+    out, key = Path(options.out), (*about, "method")
+    rows = [
+        row
+        for rival in RIVALS
+        if rival in names
+        for row in contest_rows(cells, rival, **about, against=rival)
+    ]
+    for name, table, columns in (
+        ("results.csv", rows, (*key, "against")),
+        ("curves.csv", curve_rows(cells, EVERY, **about), key),
+        ("models.csv", [{**about, **row} for row in models.rows()], (*about, "model")),
+    ):
+        write_table(out / name, merged_table(out / name, table, columns), floats=".6g")
+    return {"cells": len(cells), "out": str(out)}
+
+
+if __name__ == "__main__":
+    run_script(Options, run, __doc__)

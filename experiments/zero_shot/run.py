@@ -1,0 +1,164 @@
+"""Zero shot: every source platform against every target, by a model that knows the device or not.
+
+    python experiments/zero_shot/run.py data.root=DIR [targets=[v100]] [seeds=[0,1,2]]
+
+A model learns from one platform, or from all but the target, and ranks the target's workloads that
+no training task shares on any platform (the lists of split=by_task); nothing of the target is seen.
+Rows that out= has are not made again; fits are kept under runs=.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+
+from pruner.cli.shared.output import say
+from pruner.cli.shared.progress import track
+from pruner.cli.shared.script import Data, run_script
+from pruner.data.root import RecordRoot
+from pruner.data.splits import Split, make_split
+from pruner.files import merged_table, read_table, write_table
+from pruner.models.judging.judge import judge
+from pruner.models.networks.hardware_attention import HardwareAttention
+from pruner.models.networks.pacm import PaCM
+from pruner.models.programs.dataset import load_programs
+from pruner.models.programs.store import ProgramStore
+from pruner.models.ranker import RandomRanker, Ranker
+from pruner.models.registry import ModelFactory
+from pruner.models.training.fit import ranker_of
+from pruner.models.training.recipe import Recipe
+from pruner.models.training.sampler import TaskBatches
+from pruner.study.training import Part, run_part
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+MODELS: dict[str, ModelFactory] = {"pacm": PaCM, "attention": HardwareAttention}
+RANDOM, OTHERS = "random", "all others"
+# Programs of a task an epoch: about as many from one platform as from many.
+EACH, EACH_OF_MANY = 128, 48
+KEY = ("model", "source", "target", "seed")
+
+
+@dataclass(kw_only=True)
+class Options:
+    """What to run; see above."""
+
+    data: Data = field(default_factory=Data)
+    sources: list[str] = field(default_factory=lambda: ["k80", "v100", "mi50"])
+    targets: list[str] = field(default_factory=lambda: ["k80", "v100", "mi50", "a100"])
+    models: list[str] = field(default_factory=lambda: list(MODELS))
+    seeds: list[int] = field(default_factory=lambda: [0])
+    epochs: int = 12
+    runs: str = str(ROOT / "outputs" / "zero_shot")
+    out: str = str(HERE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """A model, the platforms that it learns from, and those that it is judged on."""
+
+    model: str
+    source: str
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+    seed: int
+
+    @property
+    def folder(self) -> str:
+        """Where it is kept."""
+        return f"{self.model}/{'+'.join(self.sources)}/seed-{self.seed}"
+
+
+def fits(options: Options) -> Iterator[Fit]:
+    """Every fit: from one platform for all targets, from all but the target for one."""
+    platforms = tuple(dict.fromkeys([*options.sources, *options.targets]))
+    for seed in options.seeds:
+        for model in options.models:
+            for source in options.sources:
+                yield Fit(model=model, source=source, sources=(source,),
+                          targets=tuple(options.targets), seed=seed)  # fmt: skip
+            for target in options.targets:
+                others = tuple(name for name in platforms if name != target)
+                yield Fit(model=model, source=OTHERS, sources=others, targets=(target,), seed=seed)
+
+
+def recipe_of(fit: Fit, epochs: int) -> Recipe:
+    """Ours, with as many programs an epoch whatever the number of platforms."""
+    each = EACH if len(fit.sources) == 1 else EACH_OF_MANY
+    return Recipe(
+        model=MODELS[fit.model], batches=TaskBatches(per_task=each), epochs=epochs, seed=fit.seed
+    )
+
+
+def only(split: Split, *, learn: Sequence[str], judged: Sequence[str]) -> Split:
+    """The split with some platforms on its training and validation sides, others to judge."""
+    return replace(
+        split,
+        train=tuple(key for key in split.train if key.platform in learn),
+        valid=tuple(key for key in split.valid if key.platform in learn),
+        test=tuple(key for key in split.test if key.platform in judged),
+    )
+
+
+def rows_of(fit: Fit, store: ProgramStore, options: Options) -> list[dict]:
+    """Fit, and judge on every target."""
+    split = make_split("by_task", store.keys, fit.seed)
+    whole = only(split, learn=fit.sources, judged=fit.targets)
+    part = Part(name=fit.folder, folder=Path(options.runs) / fit.folder, split=whole, seed=fit.seed)
+    run_part(recipe_of(fit, options.epochs), store, part)
+    ranker, _ = ranker_of(part.checkpoint)
+    rows = []
+    for target in fit.targets:
+        own = only(split, learn=fit.sources, judged=[target])
+        known = {"model": fit.model, "source": fit.source, "target": target, "seed": fit.seed}
+        rows.append(known | {"seen": int(target in fit.sources)} | numbers(ranker, store, own))
+    return rows
+
+
+def numbers(ranker: Ranker, store: ProgramStore, split: Split) -> dict:
+    """What a row says of a ranking."""
+    metrics = judge(ranker, store, split).metrics
+    names = ("top1", "top5", "pairwise_accuracy", "top1_task_mean", "num_tasks", "num_programs")
+    return {name: metrics[name] for name in names}
+
+
+def chance(store: ProgramStore, options: Options) -> Iterator[dict]:
+    """The rows of a random ranking."""
+    for seed in options.seeds:
+        split = make_split("by_task", store.keys, seed)
+        for target in options.targets:
+            metrics = judge(RandomRanker(), store, only(split, learn=(), judged=[target])).metrics
+            names = ("top1", "top5", "pairwise_accuracy")
+            yield {
+                "model": RANDOM, "source": RANDOM, "target": target, "seed": seed, "seen": 0,
+                **{name: metrics["random"][name] for name in names},
+                "num_tasks": metrics["num_tasks"], "num_programs": metrics["num_programs"],
+            }  # fmt: skip
+
+
+def run(options: Options) -> dict:
+    """Make the rows that the table lacks."""
+    torch.set_num_threads(1)
+    table = Path(options.out) / "results.csv"
+    there = {tuple(row[name] for name in KEY) for row in read_table(table)}
+    wanted = [
+        fit
+        for fit in fits(options)
+        if not {(fit.model, fit.source, t, str(fit.seed)) for t in fit.targets} <= there
+    ]
+    platforms = list(dict.fromkeys([*options.sources, *options.targets]))
+    store = load_programs(
+        RecordRoot(options.data.root), platforms, cache=ROOT / "outputs" / "cache"
+    ).store
+    write_table(table, merged_table(table, list(chance(store, options)), KEY), ".6f")
+    for fit in track(wanted, "zero shot", len(wanted)):
+        rows = rows_of(fit, store, options)
+        write_table(table, merged_table(table, rows, KEY), ".6f")
+        say(f"{fit.model} from {fit.source}: " + ", ".join(
+            f"{row['target']} {row['top1']:.3f}" for row in rows))  # fmt: skip
+    return {"fits": len(wanted), "out": str(options.out)}
+
+
+if __name__ == "__main__":
+    run_script(Options, run, __doc__)

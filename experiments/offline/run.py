@@ -4,9 +4,10 @@
 
 Every model is trained on the source's records without the workloads that are tuned or that judge,
 fine-tuned once on the programs of twelve other tasks of the target (about 10,000) and never again;
-then five tasks of the target are tuned with it, 200 trials. The rivals search as Ansor does,
-without draft. recipe=paper: trained as published (50 epochs; hours). Finished models and cells
-(under runs=) are not made again. Writes results.csv, models.csv and curves.csv here, or to out=DIR.
+then five tasks of the target are tuned with it, 200 trials: a model a seed. The rivals search as
+Ansor does, without draft. recipe=paper: trained as by experiment=paper_training (50 epochs; hours).
+Finished models and cells (under runs=) are not made again. Writes results.csv, models.csv and
+curves.csv here, or to out=DIR.
 """
 
 import time
@@ -52,7 +53,9 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BASELINE = "tensetmlp"
 RIVALS = (BASELINE, "tlp")  # whose final latency is to be reached
+RANDOM = "random"
 EVERY = 20  # trials between two points of a curve
+EIGHTH, BESIDE = 100, 25  # drafted and random of some 800 programs, as in experiments/rounds
 FINE_TUNE_EPOCHS = 5
 PRIOR = 20.0  # as in experiments/replay
 # On two cores TLP gets a quarter of the programs an epoch and eight epochs, as in table_topk.
@@ -61,7 +64,7 @@ SLOW = {
     "epochs": 8,
     "trainer": {"precision": "bf16-mixed"},
 }
-PUBLISHED: dict[str, Any] = {
+PUBLISHED: dict[str, Any] = {  # conf/experiment/paper_training.yaml; a test compares them
     "loss": LambdaRank(lists="batch"),
     "optimizer": adam(),
     "schedule": None,
@@ -126,11 +129,14 @@ def ways(recipe: str) -> Mapping[str, Way]:
     tlp = replace(base, model=TLP, **SLOW) if recipe == "ours" else replace(base, model=TLP)
     attention = replace(base, model=HardwareAttention)
     pruned = replace(attention, train_share=0.55, train_pick="spread")
-    ansor, pacm = policy("ansor"), "pruner_offline"
+    ansor, paper, pacm = policy("ansor"), policy("pruner_paper"), "pruner_offline"
+    assert paper.draft is not None
+    eighth = replace(paper, draft=replace(paper.draft, keep=EIGHTH), random_sample=BESIDE)
     return {
         BASELINE: Way(recipe=replace(base, model=TenSetMLP), settings=ansor),
         "tlp": Way(recipe=tlp, settings=ansor),
-        pacm: Way(recipe=base, settings=policy("pruner_paper"), form="paper"),
+        pacm: Way(recipe=base, settings=paper, form="paper"),
+        "pruner_offline_eighth": Way(recipe=base, settings=eighth, form="paper", shares=pacm),
         "pacm_without_draft": Way(recipe=base, settings=ansor, shares=pacm),
         "ours_offline": Way(
             recipe=base, settings=replace(policy("pool"), prior=PRIOR), shares=pacm
@@ -146,49 +152,50 @@ class Models:
 
     ground: Ground
     options: Options
-    _made: dict[str, NeuralRanker] = field(default_factory=dict)
+    _made: dict[tuple[str, int], NeuralRanker] = field(default_factory=dict)
 
-    def ranker(self, name: str, way: Way) -> NeuralRanker:
+    def ranker(self, name: str, way: Way, seed: int) -> NeuralRanker:
         """Trained on the source, fine-tuned on the target."""
         name = way.shares or name
-        if name not in self._made:
-            self._made[name] = self._make(name, way.recipe)
-        return self._made[name]
+        if (name, seed) not in self._made:
+            self._made[name, seed] = self._make(name, way.recipe, seed)
+        return self._made[name, seed]
 
     def adaptation(self, name: str, way: Way, seed: int) -> Adaptation:
         """The model as it searches: it never learns again."""
-        ranker = self.ranker(name, way)
+        ranker = self.ranker(name, way, seed)
         return Unchanged(Setting(make_network=lambda: ranker.network, source=ranker, seed=seed))
 
     def rows(self) -> list[dict[str, Any]]:
         """What is known of every model: its training, and Top-k on the tasks that judge."""
         return [
-            {"model": name, **known}
+            {"model": name, "seed": seed, **known}
             for name in ways(self.options.recipe)
-            if (known := load_metrics(self._folder(name) / "tuned")) is not None
+            for seed in self.options.seeds
+            if (known := load_metrics(self._folder(name, seed) / "tuned")) is not None
         ]
 
-    def _folder(self, name: str) -> Path:
-        return self.options.folder / "models" / name
+    def _folder(self, name: str, seed: int) -> Path:
+        return self.options.folder / "models" / name / f"seed-{seed}"
 
-    def _make(self, name: str, recipe: Recipe) -> NeuralRanker:
-        folder = self._folder(name)
-        split = source_split(self._source, self.ground.chosen, 0)
-        part = Part(name="source", folder=folder, split=split, seed=0)
+    def _make(self, name: str, recipe: Recipe, seed: int) -> NeuralRanker:
+        folder = self._folder(name, seed)
+        split = source_split(self._source, self.ground.chosen, seed)
+        part = Part(name="source", folder=folder, split=split, seed=seed)
         trained = run_part(recipe, self._source, part) or {}
         start = start_of(part.checkpoint)
         make = partial(type(start.ranker.network), **start.info.model.arguments)
-        fine_tuned = FineTune(
-            Setting(make_network=make, source=start.ranker), fit=self._fine_tuning()
-        )
-        before, began = self._quality(start.ranker), time.process_time()
+        setting = Setting(make_network=make, source=start.ranker, seed=seed)
+        fine_tuned, before = FineTune(setting, fit=self._fine_tuning()), self._quality(start.ranker)
+        began = time.process_time()
         fine_tuned.update(self.ground.labelled("paper"))
+        seconds = time.process_time() - began
         after = self._quality(fine_tuned.ranker)
         (folder / "tuned").mkdir(exist_ok=True)
         save_metrics(folder / "tuned", {
             "train_programs": trained.get("num_train_programs"),
             "fit_seconds": trained.get("fit_seconds"),
-            "fine_tune_seconds": time.process_time() - began,
+            "fine_tune_seconds": seconds,
             "top1_before": before.top1, "top5_before": before.top5,
             "top1": after.top1, "top5": after.top5,
         })  # fmt: skip
@@ -219,6 +226,7 @@ def run(options: Options) -> dict:
     torch.set_num_threads(1)
     known = ways(options.recipe)
     names = list(dict.fromkeys([BASELINE, *(options.method or known)]))
+    names = [name for name in names if name != RANDOM]  # chance is always there
     if unknown := sorted(set(names) - set(known)):
         raise PrunerError(f"method={unknown}: unknown; known: {', '.join(known)}")
     budget = Budget(**plain(OmegaConf.load(conf_folder() / "budget" / f"{options.budget}.yaml")))
@@ -239,10 +247,10 @@ def run(options: Options) -> dict:
         )
         for name in names
     }
-    contestants["random"] = Contestant()
+    contestants[RANDOM] = Contestant()
     cells = run_contest(contestants, ground, options.folder, seeds=options.seeds)
     about = {"source": options.source, "target": options.target, "recipe": options.recipe}
-    out, key = Path(options.out), (*about, "method")
+    out, key = Path(options.out), (*about, "method", "seed")
     rows = [
         row
         for rival in RIVALS
@@ -252,7 +260,7 @@ def run(options: Options) -> dict:
     for name, table, columns in (
         ("results.csv", rows, (*key, "against")),
         ("curves.csv", curve_rows(cells, EVERY, **about), key),
-        ("models.csv", [{**about, **row} for row in models.rows()], (*about, "model")),
+        ("models.csv", [{**about, **row} for row in models.rows()], (*about, "model", "seed")),
     ):
         write_table(out / name, merged_table(out / name, table, columns), floats=".6g")
     return {"cells": len(cells), "out": str(out)}

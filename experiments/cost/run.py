@@ -2,11 +2,11 @@
 
     python experiments/cost/run.py data.root=DIR [models=[pacm,tlp]]
 
-Every model scores 4,096 recorded programs of V100 and learns from 512 of them, in a process of its
-own: the growth of its largest resident memory, and CPU time, the best of several repeats, so that
-other work on the machine matters little. `live.csv` has what a live tuning of equal trials took
-against Ansor and MetaSchedule, from the committed runs of experiments/tune. Writes results.csv and
-live.csv here, or to out=DIR. Linux only.
+Every model scores 4,096 recorded programs of V100 and learns from 512 of them, each in a process of
+its own: the growth of its largest resident memory, and CPU time, the best of several repeats, so
+that other work on the machine matters little. `live.csv` has what a live tuning of equal trials
+took against Ansor and MetaSchedule, from the committed runs of experiments/tune. Writes results.csv
+and live.csv here, or to out=DIR. Linux only.
 """
 
 import json
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,10 +29,12 @@ from pruner.errors import PrunerError
 from pruner.features.dataflow import kind_of
 from pruner.files import merged_table, read_table, write_table
 from pruner.models.adaptation.fitting import adam
+from pruner.models.model import Network
 from pruner.models.networks.hardware_attention import HardwareAttention
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.pacm import PaCM
 from pruner.models.networks.tlp import TLP
+from pruner.models.programs.batch import LabelledBatch
 from pruner.models.programs.dataset import ProgramReader
 from pruner.models.programs.reading import Dataflow
 from pruner.models.programs.store import ProgramStore
@@ -51,16 +53,19 @@ MODELS: dict[str, ModelFactory] = {
 }
 SCORED, LEARNED = 4096, 512  # the release's batches of inference and of training
 REPEATS = 5
+# In a process each: what one has freed would be taken again by the other, and not count.
+SCORING, LEARNING = "scoring", "learning"
 PLATFORM = "v100"
 
 
 @dataclass(kw_only=True)
 class Options:
-    """What to measure; `programs` is for the processes that this one starts."""
+    """What to measure; `programs` and `work` are for the processes that this one starts."""
 
     data: Data = field(default_factory=Data)
     models: list[str] = field(default_factory=lambda: list(MODELS))
     programs: str | None = None
+    work: str = SCORING
     out: str = str(HERE)
 
 
@@ -105,38 +110,49 @@ def rows_of(name: str) -> Dataflow:
     return kind_of(build_network(MODELS[name], 0).num_dataflow_rows)
 
 
-def measured(name: str, path: Path) -> dict:
-    """One model, in this process."""
+def measured(name: str, path: Path, work: str) -> dict:
+    """One model doing one thing, in this process."""
     torch.set_num_threads(1)
     network = build_network(MODELS[name], 0)
     store: ProgramStore = pickle.loads(path.read_bytes())  # written by the process that started us
-    whole, some = store.batch(torch.arange(SCORED)), store.batch(torch.arange(LEARNED))
-    optimizer, loss = adam()(network.parameters()), LambdaRank(lists="batch")
+    if work == SCORING:
+        return scoring(network, store.batch(torch.arange(SCORED)))
+    return learning(network, store.batch(torch.arange(LEARNED)))
+
+
+def scoring(network: Network, batch: LabelledBatch) -> dict:
+    """Memory and speed of scores."""
+    network.eval()
 
     def score() -> None:
         with torch.no_grad():
-            network.eval()(whole.programs)
+            network(batch.programs)
+
+    peak = Peak()
+    seconds, mb = best_seconds(score), peak.mb
+    return {"scoring_mb": mb, "scored_per_second": SCORED / seconds}
+
+
+def learning(network: Network, batch: LabelledBatch) -> dict:
+    """Memory and speed of steps of training."""
+    optimizer, loss = adam()(network.parameters()), LambdaRank(lists="batch")
+    network.train()
 
     def learn() -> None:
-        network.train()
         optimizer.zero_grad()
-        loss(network(some.programs), some.label, some.task).backward()
+        loss(network(batch.programs), batch.label, batch.task).backward()
         optimizer.step()
 
-    scoring = Peak()
-    scoring_s, scoring_mb = best_seconds(score), scoring.mb
-    learning = Peak()
-    learning_s, learning_mb = best_seconds(learn), learning.mb
+    peak = Peak()
+    seconds, mb = best_seconds(learn), peak.mb
+    return {"learning_mb": mb, "learned_per_second": LEARNED / seconds}
+
+
+def weights(name: str) -> dict:
+    """Size of a model."""
+    network = build_network(MODELS[name], 0)
     parameters = sum(value.numel() for value in network.parameters())
-    return {
-        "model": name,
-        "parameters": parameters,
-        "weights_mb": parameters * 4 / 2**20,
-        "scoring_mb": scoring_mb,
-        "learning_mb": learning_mb,
-        "scored_per_second": SCORED / scoring_s,
-        "learned_per_second": LEARNED / learning_s,
-    }
+    return {"model": name, "parameters": parameters, "weights_mb": parameters * 4 / 2**20}
 
 
 def live_rows() -> list[dict]:
@@ -154,12 +170,26 @@ def live_rows() -> list[dict]:
     ]
 
 
+def alone(name: str, known: Sequence[str], work: str) -> dict:
+    """What a process of its own finds.
+
+    Raises:
+        PrunerError: it failed.
+    """
+    command = [sys.executable, __file__, *known, f"work={work}"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise PrunerError(f"models=[{name}]: {work}: exit code {done.returncode}")
+    found: dict = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
 def run(options: Options) -> dict:
-    """Measure every model in a process of its own."""
+    """Measure every model in processes of its own."""
     if unknown := sorted(set(options.models) - set(MODELS)):
         raise PrunerError(f"models={unknown}: unknown; known: {', '.join(MODELS)}")
     if options.programs is not None:
-        return measured(options.models[0], Path(options.programs))
+        return measured(options.models[0], Path(options.programs), options.work)
     out, rows = Path(options.out), []
     with tempfile.TemporaryDirectory() as folder:
         for name in options.models:
@@ -167,12 +197,8 @@ def run(options: Options) -> dict:
             if not path.is_file():
                 store = read_some(RecordRoot(options.data.root), rows_of(name))
                 path.write_bytes(pickle.dumps(store))
-            words = [f"data.root={options.data.root}", f"models=[{name}]", f"programs={path}"]
-            command = [sys.executable, __file__, *words]
-            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-            if done.returncode:
-                raise PrunerError(f"models=[{name}]: exit code {done.returncode}")
-            rows.append(json.loads(done.stdout.splitlines()[-1]))
+            known = [f"data.root={options.data.root}", f"models=[{name}]", f"programs={path}"]
+            rows.append(weights(name) | alone(name, known, SCORING) | alone(name, known, LEARNING))
     write_table(out / "results.csv", merged_table(out / "results.csv", rows, ("model",)), ".6g")
     write_table(out / "live.csv", live_rows(), ".6g")
     return {"models": len(rows), "out": str(out)}

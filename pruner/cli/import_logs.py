@@ -45,6 +45,9 @@ def run(config: DictConfig) -> dict[str, Any]:
             bar.update(task, completed=done, total=total, note=f"{records} records")
 
         if databases:
+            say(
+                f"{len(databases)} databases of MetaSchedule; other logs beside them are left alone"
+            )
             # here, since it needs TVM, which takes seconds and other logs do not need
             importing = import_module("pruner.tune.pools.importing")
             result = importing.import_databases(databases, out, platform, quarantine, say)

@@ -64,11 +64,7 @@ def import_logs(
         DataError: no log file, no record in them, a bad platform name, or records of that platform
             already in `out`.
     """
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", platform):
-        raise DataError(f"platform={platform!r}: use letters, digits, '.', '_' and '-' only")
-    final = out / FOLDER / platform
-    if final.exists():
-        raise DataError(f"{final} exists and is left alone; choose another out or platform")
+    final = new_platform(out, platform)
     files = _log_files(logs, out)
     partial = final.with_name(f".{platform}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # of an interrupted import
@@ -94,6 +90,20 @@ def import_logs(
         quarantined=dict(quarantine.counts),
         out=final,
     )
+
+
+def new_platform(out: Path, platform: str) -> Path:
+    """The folder of its records below a data root.
+
+    Raises:
+        DataError: a bad name, or there are records of that platform already.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", platform):
+        raise DataError(f"platform={platform!r}: use letters, digits, '.', '_' and '-' only")
+    final = out / FOLDER / platform
+    if final.exists():
+        raise DataError(f"{final} exists and is left alone; choose another out or platform")
+    return final
 
 
 def _log_files(logs: Path, out: Path) -> list[Path]:

@@ -113,6 +113,11 @@ DAMAGE = {
         lambda r: with_step(r, 1, ["SP", 2, 0, 16, [2**20, 2**20], 1]),
         "absurd_extent",
     ),
+    "timings a number": (lambda r: json.dumps({**r, "timings": 3}), "bad_field"),
+    "timings without a time": (lambda r: json.dumps({**r, "timings": [[[1e-3]]]}), "bad_field"),
+    "timings by name": (lambda r: json.dumps({**r, "timings": {"ab": 1}}), "bad_field"),
+    "a timing without cost": (lambda r: json.dumps({**r, "timings": [[0, []]]}), "bad_cost"),
+    "a timing negative": (lambda r: json.dumps({**r, "timings": [[0, [-1.0]]]}), "bad_cost"),
     "decision 2^64 - 1": (lambda r: with_step(r, 1, ["MS", "a", [2**64 - 1]]), "absurd_extent"),
     "location -3": (lambda r: with_step(r, 1, ["MS", "a", [4, -3]]), "absurd_extent"),
     "1025 decisions": (lambda r: with_step(r, 1, ["MS", "a", [1] * 1025]), "bad_step"),
@@ -263,6 +268,13 @@ def doubled(value):
     if isinstance(value, list):
         return [doubled(item) for item in value]
     return 2 * value if type(value) is int else value
+
+
+def test_timings_are_kept_beside_the_costs(record):
+    raw = {**record(), "timings": [[5.0, [1e-3, 2e-3]], [300, [2e-3]]]}
+    parsed = LineParser().parse(json.dumps(raw).encode())
+    assert parsed.timings == ((1e-3, 2e-3), (2e-3,))
+    assert LineParser().parse(json.dumps(record()).encode()).timings == ()
 
 
 @pytest.mark.parametrize("decision", [-3, -9999, 2**31 + 1, 2**63, 2**64 - 1])

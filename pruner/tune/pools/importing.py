@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pruner.data.importing import ImportResult
+from pruner.data.importing import ImportResult, new_platform
 from pruner.data.metaschedule import (
     StoredRecord,
     StoredWorkload,
@@ -24,10 +25,8 @@ from pruner.data.metaschedule import (
     skeleton,
 )
 from pruner.data.quarantine import MalformedError, Quarantine, Reason
-from pruner.data.root import FOLDER as RECORDS
 from pruner.data.steps import TRACE
 from pruner.errors import DataError, PrunerError, UnsupportedProgram
-from pruner.files import write_whole
 from pruner.program.tir.saved import FOLDER as SPACES
 from pruner.program.tir.saved import SavedSpace
 from pruner.progress import Tell, silent
@@ -75,11 +74,10 @@ def import_databases(
     """Write every record of the databases to ``out/measure_records/<platform>/<task>.json.gz``.
 
     Raises:
-        DataError: no record could be read, or records of that platform are there already.
+        DataError: no record could be read, a bad platform name, or records of that platform are
+            there already.
     """
-    final = out / RECORDS / platform
-    if final.exists():
-        raise DataError(f"{final} exists and is left alone; choose another out or platform")
+    final = new_platform(out, platform)
     state = _Import(out, quarantine, tell, Counter())
     lines: dict[str, list[str]] = {}
     failed = 0
@@ -102,10 +100,13 @@ def import_databases(
         raise DataError(
             f"{pairs[0][1]}: no record could be read ({worst or 'the files are empty'})"
         )
-    final.mkdir(parents=True)
+    partial = final.with_name(f".{platform}.partial")  # the folder appears when all is done
+    shutil.rmtree(partial, ignore_errors=True)  # of an interrupted import
+    partial.mkdir(parents=True)
     for task, made in lines.items():
-        with write_whole(final / f"{task}.json.gz") as partial:
-            partial.write_bytes(gzip.compress("".join(made).encode(), mtime=0))
+        path = partial / f"{task}.json.gz"
+        path.write_bytes(gzip.compress("".join(made).encode(), mtime=0))
+    partial.rename(final)
     return ImportResult(
         records=sum(map(len, lines.values())),
         failed=failed,

@@ -251,6 +251,11 @@ def test_records_of_others_that_do_not_fit_are_counted_one_by_one(pools, tmp_pat
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     with Quarantine() as quarantine:
         found = import_databases(find_databases(theirs), tmp_path / "out", PLATFORM, quarantine)
+    assert [path.name for path in (tmp_path / "out" / "measure_records").iterdir()] == [PLATFORM]
+    with pytest.raises(PrunerError, match="is left alone"):
+        import_databases(find_databases(theirs), tmp_path / "out", PLATFORM, Quarantine())
+    with pytest.raises(PrunerError, match="use letters"):
+        import_databases(find_databases(theirs), tmp_path / "out", "../out", Quarantine())
     assert found.records == PROGRAMS - 5
     assert quarantine.total == 5
 

@@ -90,6 +90,17 @@ class _Template:
         self.extents.append([steps[i][3] or 0 for i in self._splits])
 
 
+def _kind(steps: list[list[Any]]) -> tuple[str, int] | None:
+    """Space and number of decisions of a trace: a task may have thousands of spaces."""
+    if len(steps) != 1:
+        return None
+    match steps[0]:
+        case ["MS", str(space), list(values)]:
+            return space, len(values)
+        case _:
+            return None
+
+
 def group_programs(
     steps_list: Sequence[list[list[Any]]],
 ) -> tuple[list[SkeletonGroup], dict[int, UnsupportedProgram]]:
@@ -98,9 +109,11 @@ def group_programs(
     Returns the groups (largest first) and, for rows that cannot be read, the reason by position.
     """
     templates: list[_Template] = []
+    by_kind: dict[tuple[str, int] | None, list[_Template]] = {}
     failures: dict[int, UnsupportedProgram] = {}
     for row, steps in enumerate(steps_list):
-        for template in templates:
+        alike = by_kind.setdefault(_kind(steps), [])
+        for template in alike:
             found = template.read(steps)
             if found is not None:
                 break
@@ -112,6 +125,7 @@ def group_programs(
                 continue
             template = _Template(steps, skeleton)
             templates.append(template)
+            alike.append(template)
         template.add(row, steps, found)
     groups = [
         SkeletonGroup(

@@ -10,6 +10,7 @@ from pruner.errors import UnsupportedProgram
 from pruner.features.batch import featurize_nests, featurize_records, featurize_traces
 from pruner.features.workload import text_flags
 from pruner.program.replay import Definitions, find_definition, replay
+from pruner.program.te import skeleton
 from pruner.program.tir.lower import lower
 from pruner.program.tir.replay import apply_groups
 from pruner.program.tir.saved import SavedSpace, SpaceFolder, load_space
@@ -128,6 +129,22 @@ def test_a_candidate_is_one_that_is_there(tmp_path):
     found = featurize_traces(SpaceFolder(tmp_path), steps_of(name, np.array([[2], [-1], [3], [0]])))
     assert found.valid.tolist() == [True, False, False, True]
     assert set(found.failures.values()) == {"bad-decision"}
+
+
+def test_traces_are_compared_with_those_of_their_space_alone(monkeypatch):
+    """Thousands of spaces in one task must not cost their square."""
+    asked, read = [], skeleton._Template.read
+    monkeypatch.setattr(
+        skeleton._Template, "read", lambda self, steps: asked.append(1) or read(self, steps)
+    )
+    names = [f"{a}{b}" for a in "abcdefghij" for b in "abcdefghij"]
+    rows = [[["MS", name, values]] for name in names for values in ([1, 2], [3, 4], [5])]
+    groups, failures = skeleton.group_programs([*rows, [["CI", 1]], [["MS"]]])
+    # the second vector of two decisions with the first, and the step without fields with CI
+    assert len(asked) == len(names) + 1
+    assert set(failures) == {len(rows) + 1}
+    assert sorted(len(group.rows) for group in groups) == [1] * 101 + [2] * 100
+    assert groups[0].decisions.tolist() == [[1, 2], [3, 4]]
 
 
 def test_a_trace_among_steps_of_ansors_costs_itself(tmp_path):

@@ -141,13 +141,11 @@ def chance(store: ProgramStore, options: Options) -> Iterator[dict]:
     for seed in options.seeds:
         split = make_split("by_task", store.keys, seed)
         for target in options.targets:
-            report = judge(RandomRanker(), store, only(split, learn=(), judged=[target]))
-            metrics, names = report.metrics, ("top1", "top5", "pairwise_accuracy")
-            each = [row["random_top1"] for row in report.rows]
+            metrics = judge(RandomRanker(), store, only(split, learn=(), judged=[target])).metrics
+            names = ("top1", "top5", "pairwise_accuracy", "top1_task_mean")
             yield {
                 "model": RANDOM, "source": RANDOM, "target": target, "seed": seed, "epochs": 0,
                 "seen": 0, **{name: metrics["random"][name] for name in names},
-                "top1_task_mean": sum(each) / len(each),
                 "num_tasks": metrics["num_tasks"], "num_programs": metrics["num_programs"],
             }  # fmt: skip
 

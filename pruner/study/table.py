@@ -190,7 +190,7 @@ def _random_metrics(programs: ProgramStore, test: Tensor, split: str) -> Row:
     tasks = RandomRanker().score_tasks(programs, small_tasks_removed(programs, test, 1))
     report = random_report(tasks)
     return {
-        **{name: report[name] for name in ("top1", "top5", "pairwise_accuracy")},
+        **{name: report[name] for name in METRICS if name in report},
         "split": split,
         "num_tasks": len(tasks),
         "num_programs": sum(task.num_programs for task in tasks),

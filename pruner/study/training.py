@@ -258,8 +258,10 @@ def _averages(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _random_mean(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    names = ("top1", "top5", "pairwise_accuracy")
-    return {name: float(np.mean([r["random"][name] for r in results])) for name in names}
+    found = [result["random"] for result in results]
+    names = ("top1", "top5", "top1_task_mean", "top5_task_mean", "pairwise_accuracy")
+    there = [name for name in names if all(name in one for one in found)]  # earlier fits lack some
+    return {name: float(np.mean([one[name] for one in found])) for name in there}
 
 
 def _short(result: Mapping[str, Any]) -> dict[str, Any]:

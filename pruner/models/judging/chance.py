@@ -40,6 +40,13 @@ def expected_latency(task: ScoredTask, kept: int, k: int = 1) -> float:
     return float(probability @ np.sort(task.latency_s))
 
 
+def expected_ratio(task: ScoredTask, kept: int) -> float:
+    """Exact mean of best / best latency among `kept` programs drawn at random."""
+    kept = min(kept, task.num_programs)
+    probability = rank_probabilities(task.num_programs, kept, 1)
+    return float(probability @ (task.best_s / np.sort(task.latency_s)))
+
+
 def random_ratio(
     tasks: Sequence[ScoredTask],
     kept: Sequence[int],

@@ -7,7 +7,7 @@ import numpy as np
 
 from pruner.models.judging import metrics
 from pruner.models.judging.ceiling import noise_ceiling
-from pruner.models.judging.chance import random_ratio
+from pruner.models.judging.chance import expected_ratio, random_ratio
 from pruner.models.judging.metrics import ScoredTask
 
 _RANDOM_SEED = 0
@@ -32,7 +32,10 @@ def best_k_table(tasks: Sequence[ScoredTask], ks: Sequence[int] = (1, 5, 20)) ->
 
 
 def random_report(tasks: Sequence[ScoredTask], ks: Sequence[int] = (1, 5, 20)) -> dict[str, Any]:
-    """What a random ranker gets on the same tasks: Top-k, Best-k, pairwise accuracy."""
+    """What a random ranker gets on the same tasks: Top-k, Best-k, pairwise accuracy.
+
+    Means over tasks are exact, ratios of sums means of draws.
+    """
     rng = np.random.default_rng(_RANDOM_SEED)
     ones = {k: [k] * len(tasks) for k in (1, 5)}
     table = {
@@ -43,6 +46,8 @@ def random_report(tasks: Sequence[ScoredTask], ks: Sequence[int] = (1, 5, 20)) -
     return {
         "top1": random_ratio(tasks, ones[1], rng=rng),
         "top5": random_ratio(tasks, ones[5], rng=rng),
+        "top1_task_mean": float(np.mean([expected_ratio(task, 1) for task in tasks])),
+        "top5_task_mean": float(np.mean([expected_ratio(task, 5) for task in tasks])),
         "pairwise_accuracy": 0.5,
         "best_k": table,
     }

@@ -1,10 +1,17 @@
+from itertools import combinations
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pruner.models.judging import metrics
-from pruner.models.judging.chance import expected_latency, random_ratio, rank_probabilities
+from pruner.models.judging.chance import (
+    expected_latency,
+    expected_ratio,
+    random_ratio,
+    rank_probabilities,
+)
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.judging.summary import draft_sizes, full_report
 from tests.models import oracles
@@ -75,6 +82,13 @@ def test_expected_random_latency_is_the_mean_over_all_subsets(task, size, k):
     k = min(k, size)
     slow = oracles.expected_kth_best(list(task.latency_s), size, k)
     assert expected_latency(task, size, k) == pytest.approx(slow)
+
+
+@given(tasks(max_size=8), st.integers(1, 8))
+def test_expected_random_ratio_is_the_mean_over_all_subsets(task, size):
+    size = min(size, task.num_programs)
+    every = [task.best_s / min(some) for some in combinations(task.latency_s.tolist(), size)]
+    assert expected_ratio(task, size) == pytest.approx(np.mean(every))
 
 
 def test_rank_probabilities_by_hand():

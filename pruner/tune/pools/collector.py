@@ -246,7 +246,7 @@ class Collector:
         unfinished = [pool for pool in pools if not pool.is_finished]
         return Collected(
             records=records,
-            failed=sum(p.failed for pool in pools for p in pool.ledger.programs),
+            failed=sum(p.failed and p.has_record for q in pools for p in q.ledger.programs),
             seconds=0.0,
             pools=len(pools) - len(unfinished),
             of=len(pools),

@@ -22,6 +22,7 @@ from pruner.tune.measure.isolation import Reply
 from pruner.tune.measure.measurer import Outcome
 
 RANDOM, EVOLVED = "random", "evolved"
+REFUSED = "refused"  # by TVM, before anything is built
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,11 @@ class Program:
     def failed(self) -> bool:
         """It was tried, and never ran."""
         return self.error is not None and not self.passes
+
+    @property
+    def has_record(self) -> bool:
+        """It ran, or failed as a program; one that TVM makes no schedule of is none."""
+        return self.valid or (self.failed and self.error != REFUSED)
 
     @property
     def closest(self) -> tuple[Pass, ...]:
@@ -131,7 +137,7 @@ class Ledger:
 
     def refused(self, number: int) -> None:
         """TVM makes no schedule of its decisions."""
-        self._write({"program": number, "built": False, "error": "refused", "seconds": 0.0})
+        self._write({"program": number, "built": False, "error": REFUSED, "seconds": 0.0})
 
     def timed(self, number: int, outcome: Outcome) -> None:
         """A timing, or why there is none."""

@@ -34,7 +34,6 @@ ERROR_NUMBERS = {
     "run_error": 4,
     "run_crash": 4,
     "run_illegal_access": 4,
-    "refused": 1,
 }
 _COMPILER = 2  # whatever else goes wrong while building
 VERSION = "v0.6"
@@ -115,7 +114,7 @@ def header_of(workload: Workload, platform: Platform, device: Device) -> list[An
 
 def write_records(path: Path, ledger: Ledger, widths: Sequence[int], header: Sequence[Any]) -> int:
     """Write the record file of a pool; how many records."""
-    measured = [p for p in ledger.programs if p.valid or (p.failed and p.error != "refused")]
+    measured = [p for p in ledger.programs if p.has_record]
     lines = [json.dumps(record(p, ledger.spaces, widths, header)) for p in measured]
     path.parent.mkdir(parents=True, exist_ok=True)
     with write_whole(path) as partial:  # no time stamp: the same records give the same bytes
@@ -146,7 +145,8 @@ def about_pool(ledger: Ledger, told: Mapping[str, Any]) -> dict[str, Any]:
     """Counts of a pool and what the machine did meanwhile, for ``about.json``."""
     programs = ledger.programs
     valid = [program for program in programs if program.valid]
-    disagreement = [p.disagreement for p in valid if len(p.passes) > 1]
+    twice = [p.passes[:2] for p in valid if len(p.passes) > 1]
+    spread = [abs(second.latency_s / first.latency_s - 1.0) for first, second in twice]
     names = {name for reading in ledger.conditions for name in reading} - {"at"}
     readings = {
         name: [reading[name] for reading in ledger.conditions if name in reading]
@@ -155,10 +155,10 @@ def about_pool(ledger: Ledger, told: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **told,
         "valid": len(valid),
-        "failed": sum(p.failed and p.error != "refused" for p in programs),
+        "failed": sum(p.failed and p.has_record for p in programs),
         "timings": sum(len(p.passes) for p in programs),
         "timed_once": sum(len(p.passes) < 2 for p in valid),
-        "disagreement_median": float(np.median(disagreement)) if disagreement else None,
+        "spread_median": float(np.median(spread)) if spread else None,  # of the first two timings
         "seconds": round(sum(p.seconds for p in programs), 1),
         "first": _day(min((p.passes[0].at for p in valid), default=0.0)),
         "last": _day(max((p.last_at for p in valid), default=0.0)),

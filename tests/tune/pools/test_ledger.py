@@ -6,7 +6,7 @@ import pytest
 from pruner.tune.measure.isolation import Reply
 from pruner.tune.measure.measurer import Outcome
 from pruner.tune.pools.ledger import RANDOM, Ledger, Pass, Program
-from pruner.tune.pools.records import FAILED_COST_S, error_number, record
+from pruner.tune.pools.records import FAILED_COST_S, about_pool, error_number, record
 
 
 def program(*latencies, error=None, number=0):
@@ -39,6 +39,18 @@ def test_failures_are_records_with_ansors_numbers():
     assert found["r"][:2] == [[FAILED_COST_S], 7]
     assert [error_number(e) for e in ("build_timeout", "build_error", "wrong_result")] == [6, 2, 5]
     assert error_number("check_error") == 8
+
+
+def test_the_spread_is_of_the_first_two_timings(tmp_path):
+    """Those that agree best are chosen for it: they would say less noise than there is."""
+    ledger = Ledger(tmp_path / "pool.jsonl")
+    ledger.draw(np.array([[0, 1], [0, 2]]), RANDOM)
+    for cost_s in (2.0, 1.0, 1.01):
+        ledger.timed(0, Outcome(costs_s=(cost_s,)))
+    ledger.refused(1)
+    about = about_pool(ledger, {"task": "a"})
+    assert about["spread_median"] == pytest.approx(0.5)
+    assert (about["task"], about["valid"], about["failed"], about["timings"]) == ("a", 1, 0, 3)
 
 
 def test_what_was_written_is_read_again(tmp_path):

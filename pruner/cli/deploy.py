@@ -16,9 +16,9 @@ from pruner.errors import DataError, PrunerError
 from pruner.files import load_metrics
 from pruner.study.network.page import write_report
 from pruner.tune.contenders.beside import set_run_beside
-from pruner.tune.contenders.kernels import check_equal, check_runs, set_kernels_beside
+from pruner.tune.contenders.kernels import check_equal, set_kernels_beside
 from pruner.tune.contenders.lane import Lane
-from pruner.tune.contenders.libraries import check_others
+from pruner.tune.contenders.libraries import check_others, check_run_names
 from pruner.tune.contenders.lineup import FOR_KERNELS, check_names, installed
 from pruner.tune.contenders.race import Timed
 from pruner.tune.deploy.kernels import deploy_kernels
@@ -69,7 +69,7 @@ def _check_beside(
     """
     others = [Path(other) for other in several(config.compare)]
     check_names(several(config.beside), FOR_KERNELS)
-    check_runs(folder, others)
+    check_run_names(folder, others)
     reason = cannot_run(platform)
     if reason is not None and (config.beside or others):
         raise PrunerError(f"{folder}: nothing can be timed beside it, {reason}; say beside=[]")

@@ -38,6 +38,12 @@ def write_inputs(source: NetworkSource, path: Path) -> Path:
     return path
 
 
+def save_arrays(path: Path, arrays: Sequence[NDArray[Any]]) -> None:
+    """Write ``arr_0``, ``arr_1`` ... as an ``.npz`` file, whole or not at all."""
+    with write_whole(path) as partial, partial.open("wb") as file:
+        np.savez(file, *arrays)
+
+
 def inputs_of(source: NetworkSource) -> Sequence[NDArray[Any]]:
     """The example inputs of a module or exported program; of an ONNX file seeded ones that fit.
 
@@ -69,8 +75,7 @@ def _main(path: Path) -> None:
     asked = json.loads(path.read_text(encoding="utf-8"))
     with told_in_one_line():
         inputs = inputs_of(NetworkSource.read(asked["source"]))
-    with write_whole(Path(asked["path"])) as partial, partial.open("wb") as file:
-        np.savez(file, *inputs)
+    save_arrays(Path(asked["path"]), inputs)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
-
 from pruner.errors import DataError
-from pruner.files import write_json, write_whole
+from pruner.files import write_json
 from pruner.progress import Tell, silent
+from pruner.tune.contenders.inputs import save_arrays
 from pruner.tune.contenders.lane import Lane
-from pruner.tune.contenders.lineup import EAGER, FOR_KERNELS, OURS, Library, line_up_kernels
+from pruner.tune.contenders.lineup import EAGER, OURS, Library, line_up_kernels
 from pruner.tune.contenders.race import RaceSettings, Timed, race
 from pruner.tune.deploy.files import KERNELS_FILE
 from pruner.tune.measure.numerics import inputs as seeded
@@ -21,15 +20,6 @@ from pruner.tune.workloads import Workload, arguments, by_name
 
 _WORK = "beside"
 _RACE = RaceSettings(warm_up_s=1.0, rounds=10, turn_s=0.2, most_s=20.0)
-
-
-def check_runs(folder: Path, others: Sequence[Path]) -> None:
-    """Raise `DataError` where `others` do not each have a name of their own."""
-    names = [folder.resolve().name, OURS, *FOR_KERNELS]
-    for other in others:
-        if (name := other.resolve().name) in names:
-            raise DataError(f"compare={other}: {name} is taken; give every run folder another name")
-        names.append(name)
 
 
 def check_equal(other: Path, ours: Sequence[Workload], theirs: Sequence[Workload]) -> None:
@@ -91,8 +81,7 @@ def _raced(
     work = folder / _WORK / workload.name
     work.mkdir(parents=True, exist_ok=True)
     inputs = work / "inputs.npz"
-    with write_whole(inputs) as partial, partial.open("wb") as file:
-        np.savez(file, *seeded(given))
+    save_arrays(inputs, seeded(given))
     contenders = line_up_kernels(
         workload.spec, names, libraries, inputs=inputs, output=output, lane=lane
     )

@@ -25,13 +25,9 @@ from pruner.tune.networks.tasks import NetworkTask
 
 def check_others(folder: Path, others: Sequence[Path]) -> None:
     """Raise `PrunerError` where `others` are not each another run of the same network."""
-    asked, names = _request(folder), [_name(other) for other in others]
-    for other, name in zip(others, names, strict=True):
-        if names.count(name) > 1 or name == _name(folder) or name in (OURS, *BESIDE):
-            raise PrunerError(
-                f"compare={other}: {name} is taken, by a contender or another run; give every "
-                "run folder a name of its own"
-            )
+    asked = _request(folder)
+    check_run_names(folder, others)
+    for other in others:
         found = _request(other)
         if _equal_parts(found) != _equal_parts(asked):
             raise PrunerError(
@@ -39,6 +35,18 @@ def check_others(folder: Path, others: Sequence[Path]) -> None:
                 f"{found.source.label} with seed {found.source.seed}, {found.form.precision} and "
                 f"{dict(found.target)}; compare runs of equal ones"
             )
+
+
+def check_run_names(folder: Path, others: Sequence[Path]) -> None:
+    """Raise `DataError` where a run folder has the name of a contender or of another run."""
+    taken = [_name(folder), OURS, *BESIDE]
+    for other in others:
+        if (name := _name(other)) in taken:
+            raise DataError(
+                f"compare={other}: {name} is taken, by a contender or another run; give every "
+                "run folder a name of its own"
+            )
+        taken.append(name)
 
 
 def _equal_parts(request: NetworkRequest) -> tuple[Any, ...]:

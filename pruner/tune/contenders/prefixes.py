@@ -15,7 +15,7 @@ from pruner.progress import Tell, silent
 from pruner.tune.contenders.inputs import write_inputs
 from pruner.tune.contenders.lane import Lane
 from pruner.tune.contenders.lineup import Library, line_up
-from pruner.tune.contenders.race import RaceSettings, race
+from pruner.tune.contenders.race import SHORT_RACE, RaceSettings, race
 from pruner.tune.deploy.files import LIBRARY
 from pruner.tune.deploy.prefix import build_prefix
 from pruner.tune.networks.drafted import FOLDER as DRAFTS
@@ -29,7 +29,6 @@ OURS, RIVAL = "ours", "rival"
 SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2)  # of a run's seconds; its end is its deployed library
 _RIVAL_SHARES = (1 / 4, 1 / 2)
 _HALVINGS = 3
-_RACE = RaceSettings(rounds=10, turn_s=0.5, most_s=20.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +73,7 @@ class Prefixes:
         work: Path,
         *,
         lane: Lane,
-        settings: RaceSettings = _RACE,
+        settings: RaceSettings = SHORT_RACE,
         tell: Tell = silent,
     ) -> None:
         """Raises `DataError` for a run that is not deployed."""

@@ -38,6 +38,9 @@ class RaceSettings:
         return turns < min(3, self.rounds) or (turns < self.rounds and used_s < self.most_s)
 
 
+SHORT_RACE = RaceSettings(rounds=10, turn_s=0.5, most_s=20.0)  # of libraries that are alike
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
     """What came of one contender: seconds of every run, or the `error` that it ended with.

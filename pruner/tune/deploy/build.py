@@ -14,14 +14,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pruner.errors import PrunerError
-from pruner.files import write_json, write_whole
+from pruner.files import write_json
 from pruner.tune.child import Child, ask_child, request_file, told_in_one_line
 from pruner.tune.compiling import pass_context
-from pruner.tune.contenders.inputs import inputs_of
+from pruner.tune.contenders.inputs import inputs_of, save_arrays
 from pruner.tune.contenders.runners import Eager, OnnxRuntime
 from pruner.tune.deploy.apply import Applied, apply_records, check_tasks, keys_of
 from pruner.tune.networks.request import REQUEST, NetworkRequest, lowered_network
@@ -164,19 +161,14 @@ def compiled(module: Any, target: Any) -> Any:
 def write_reference(source: NetworkSource, folder: Path, threads: int) -> list[str]:
     """Write inputs and expected outputs; lines that say why there are none."""
     inputs = folder / INPUTS
-    _save(inputs, inputs_of(source))
+    save_arrays(inputs, inputs_of(source))
     given: dict[str, Any] = {"source": asdict(source), "inputs": str(inputs), "threads": threads}
     try:
         runner = OnnxRuntime(**given) if source.is_onnx else Eager(**given)
     except ImportError as error:
         return [f"outputs are not checked: {error}"]
-    _save(folder / EXPECTED, runner.outputs(runner.run()))
+    save_arrays(folder / EXPECTED, runner.outputs(runner.run()))
     return []
-
-
-def _save(path: Path, arrays: Sequence[NDArray[Any]]) -> None:
-    with write_whole(path) as partial, partial.open("wb") as file:
-        np.savez(file, *arrays)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pruner.progress import Tell, silent
 from pruner.tune.child import Child
 from pruner.tune.contenders.lane import Lane
 from pruner.tune.contenders.lineup import OURS, Library, line_up
-from pruner.tune.contenders.race import RaceSettings, outputs_error, race, timings
+from pruner.tune.contenders.race import SHORT_RACE, outputs_error, race, timings
 from pruner.tune.deploy.apply import recorded_keys
 from pruner.tune.deploy.build import EXPECTED, INPUTS, BuildRequest, Built, build_network
 from pruner.tune.deploy.files import DEPLOY_FILE, LIBRARY, LOADER, LOG, WORK, forget
@@ -32,7 +32,6 @@ from pruner.tune.phases import Stopwatch
 from pruner.tune.run.database import same_target
 
 MEASURED, DRAFTED = "measured", "drafted"
-_RACE = RaceSettings(rounds=10, turn_s=0.5, most_s=20.0)
 
 _LOADER = '''"""Run the tuned network with TVM's runtime alone; pip install apache-tvm numpy."""
 import os; os.environ["TVM_USE_RUNTIME_LIB"] = "1"  # noqa: E702
@@ -286,7 +285,7 @@ def _run(folder: Path, deployed: Deployed) -> dict[str, Any]:
         inputs=work / INPUTS,
         lane=deployed.lane,
     )
-    (ours,) = race(contenders, work, _RACE)
+    (ours,) = race(contenders, work, SHORT_RACE)
     if ours.error is not None:
         raise PrunerError(f"{deployed.library}: it was built but does not run: {ours.error}")
     found: dict[str, Any] = {"latencies_s": ours.latencies_s, "load_s": ours.facts["load_s"]}

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from pruner.errors import DataError
-from pruner.tune.contenders.kernels import check_equal, check_runs
+from pruner.tune.contenders.kernels import check_equal
+from pruner.tune.contenders.libraries import check_run_names
 
 
 def task(name, fingerprint="1"):
@@ -27,7 +28,7 @@ def test_other_programs_are_refused(theirs, told):
 
 
 def test_every_run_needs_a_name_of_its_own(tmp_path):
-    check_runs(tmp_path / "a", [tmp_path / "b", tmp_path / "c"])
+    check_run_names(tmp_path / "a", [tmp_path / "b", tmp_path / "c"])
     for others in (["a"], ["b", "b"], ["eager"], ["ours"]):
         with pytest.raises(DataError, match="is taken"):
-            check_runs(tmp_path / "a", [tmp_path / name for name in others])
+            check_run_names(tmp_path / "a", [tmp_path / name for name in others])

@@ -70,8 +70,8 @@ def test_every_operator_with_options_is_known():
 
 
 def test_names_of_kernels_contenders(tmp_path):
-    from pruner.tune.contenders.kernels import check_runs
     from pruner.tune.contenders.lane import Lane
+    from pruner.tune.contenders.libraries import check_run_names
     from pruner.tune.contenders.lineup import line_up_kernels
 
     places = {"inputs": tmp_path / "x.npz", "output": ((2,), "float32"), "lane": Lane(threads=1)}
@@ -80,7 +80,7 @@ def test_names_of_kernels_contenders(tmp_path):
     with pytest.raises(PrunerError, match=r"onnxruntime.*known: eager, compile, autotune"):
         line_up_kernels({}, ["onnxruntime"], {}, **places)
     with pytest.raises(DataError, match="a is taken"):
-        check_runs(tmp_path / "a", [tmp_path / "b", tmp_path / "c" / "a"])
+        check_run_names(tmp_path / "a", [tmp_path / "b", tmp_path / "c" / "a"])
 
 
 @pytest.mark.slow

@@ -2,17 +2,22 @@
 
 Relax's own ``FoldConstant`` compiles every constant expression with LLVM: 17 s for the batch
 normalisations of ResNet-50, and it cannot move a scale into the weights of a convolution at all.
-Three rewrites, each of an inference-time expression of constants:
+Four rewrites, each of an inference-time expression of constants:
 
+* ``batch_norm(x + c, g, b, m, v)`` -> ``batch_norm(x, g, b, m - c, v)`` for a bias ``c`` along the
+  channels, which convolutions have by default;
 * ``batch_norm(conv2d(x, w), g, b, m, v)`` -> ``conv2d(x, w s) + t``, and the same behind a
   transposed convolution, with ``s = g / sqrt(v + e)`` and ``t = b - m s``;
 * ``batch_norm(x, g, b, m, v)`` -> ``x s + t``;
 * ``permute_dims(w)`` -> the transposed weights.
+
+What something else reads, too, stays in front of its norm: it would be computed twice.
 """
 
 from __future__ import annotations
 
 import importlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,7 +30,8 @@ from pruner.arrays import Floats
 def fold_constants(module: Any) -> Any:
     """The Relax module with constants folded into ``main``; its parameters must be bound."""
     relax = importlib.import_module("tvm.relax")
-    return _rewritten(relax, module, (_fold_into_convolutions, _fold_norms, _fold_transposes))
+    folds = (_move_biases, _fold_into_convolutions, _fold_norms, _fold_transposes)
+    return _rewritten(relax, module, folds)
 
 
 def fold_transposes(module: Any) -> Any:
@@ -42,14 +48,51 @@ def _rewritten(relax: Any, module: Any, folds: Sequence[Callable[[Any, Any], Any
     return relax.transform.DeadCodeElimination()(relax.transform.Normalize()(module))
 
 
+def _move_biases(relax: Any, main: Any) -> Any:
+    dpl = relax.dpl
+    data, bias, norm = dpl.wildcard(), dpl.is_const(), _norm_constants(dpl)
+    along = dpl.is_op("relax.reshape")(bias, dpl.wildcard())
+    biased = dpl.is_op("relax.add")(data, bias | along)
+    normed = dpl.is_op("relax.nn.batch_norm")(biased, *norm)
+    uses = _uses(relax, main)
+
+    def rewrite(call: Any, found: Any) -> Any:
+        gamma, beta, mean, variance = (found[k] for k in norm)
+        values, added = mean.value.numpy(), found[biased].args[1]
+        channels = [1, len(values), 1, 1]
+        if [int(extent) for extent in added.ty.shape] != channels or int(call.attrs.axis) != 1:
+            return call
+        if uses[hash(call.args[0])] > 1:
+            return call
+        shift = found[bias].value.numpy().reshape(-1).astype(np.float64)
+        moved = _constant(relax, values.astype(np.float64) - shift, values.dtype)
+        return relax.Call(call.op, [found[data], gamma, beta, moved, variance], call.attrs)
+
+    # without the sums that nothing reads any more, which would count as uses
+    return relax.analysis.remove_all_unused(dpl.rewrite_call(normed, rewrite, main))
+
+
+def _uses(relax: Any, main: Any) -> Counter[int]:
+    """How many bindings read each variable, the result being one.
+
+    By hash, which is that of the object: numbers compare as expressions.
+    """
+    values = [binding.value for block in main.body.blocks for binding in block.bindings]
+    read = map(relax.analysis.free_vars, (*values, main.body.body))
+    return Counter(hash(var) for found in read for var in found)
+
+
 def _fold_into_convolutions(relax: Any, main: Any) -> Any:
     dpl = relax.dpl
     data, weight, norm = dpl.wildcard(), dpl.is_const(), _norm_constants(dpl)
     plain = dpl.is_op("relax.nn.conv2d")(data, weight)
     transposed = dpl.is_op("relax.nn.conv2d_transpose")(data, weight)
     normed = dpl.is_op("relax.nn.batch_norm")(plain | transposed, *norm)
+    uses = _uses(relax, main)
 
     def rewrite(call: Any, found: Any) -> Any:
+        if uses[hash(found[normed].args[0])] > 1:
+            return call
         is_plain = plain in found
         conv = found[plain if is_plain else transposed]
         layout = "OIHW" if is_plain else "IOHW"

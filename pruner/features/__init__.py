@@ -8,6 +8,7 @@
 * `caches`: the same for CPUs, whose tiles are in caches
 * `symbols`: what the analyzer reads
 * `primitives`: schedule steps as tokens
+* `versions`: which models of older features still hold
 * `workload`: flags of the compute DAG's text
 * `hardware`: a device as numbers
 """

@@ -1,6 +1,7 @@
 """Names, units and formulas of every feature column, and the version of the set.
 
-A checkpoint stores :data:`FEATURE_SET_VERSION` and refuses to run on another one.
+A checkpoint stores :data:`FEATURE_SET_VERSION` and refuses to run on another one, unless nothing
+that it learned from has changed (:mod:`pruner.features.versions`).
 """
 
 from __future__ import annotations

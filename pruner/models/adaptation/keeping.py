@@ -41,7 +41,9 @@ def adapted_info(
         info = replace(start.info, **start.inherited)
     else:
         info = replace(start.info, seen_tasks={}, seen_workloads={}, lineage=[])
-    info = replace(info, metrics={}, git_commit=git_commit())
+    info = replace(
+        info, feature_version=features.FEATURE_SET_VERSION, metrics={}, git_commit=git_commit()
+    )
     return info.with_seen(keys) if adaptation.learns else info
 
 

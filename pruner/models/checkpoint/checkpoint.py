@@ -19,7 +19,8 @@ import torch
 from pruner.data.tasks import TaskKey
 from pruner.data.tenset.safe_pickle import first_line
 from pruner.errors import DataError, PrunerError
-from pruner.features.dataflow import NUM_ROWS
+from pruner.features.dataflow import NUM_ROWS, kind_of
+from pruner.features.versions import unchanged_rows
 from pruner.files import write_whole
 from pruner.models.checkpoint.archive import load_archive
 from pruner.models.programs.scaler import ColumnScaler
@@ -133,20 +134,18 @@ def load_checkpoint(
     """Read a checkpoint, in evaluation mode, on the CPU.
 
     With `feature_version` (the version of the features it is going to score) a checkpoint of
-    another version is refused. `models` are the classes that it may name. Raises DataError for a
-    missing, damaged or mismatching file, or another name.
+    another version is refused, unless nothing that it learned from has changed since. `models` are
+    the classes that it may name. Raises DataError for a missing, damaged or mismatching file, or
+    another name.
     """
     content = _read(path)
     try:
         info = _info(content)
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path}: not what a checkpoint says about itself ({error!r})") from error
-    if feature_version is not None and info.feature_version != feature_version:
-        raise DataError(
-            f"{path}: made for feature-set version {info.feature_version!r}, this installation "
-            f"computes {feature_version!r}; retrain, or check out commit {info.git_commit[:10]}"
-        )
     try:
+        if feature_version is not None:
+            _check_features(info, feature_version, models)
         return _restored(info.model, content["state"], models), info
     except PrunerError as error:
         raise type(error)(f"{path}: {error}") from error
@@ -182,6 +181,24 @@ def _info(content: Mapping[str, Any]) -> CheckpointInfo:
     return info
 
 
+def _check_features(
+    info: CheckpointInfo, version: str, models: Mapping[str, type[Trainable]]
+) -> None:
+    """Raise DataError where the model learned from columns that `version` computes otherwise."""
+    if info.feature_version == version:
+        return
+    platforms = list(info.seen_tasks) if info.says_seen else []
+    unchanged = unchanged_rows(info.feature_version, version, platforms)
+    if unchanged:
+        rows = _without_weights(info.model, models).num_dataflow_rows
+        if (None if rows is None else kind_of(rows)) in unchanged:
+            return
+    raise DataError(
+        f"made for feature-set version {info.feature_version!r}, this installation computes "
+        f"{version!r}; retrain, or check out commit {info.git_commit[:10]}"
+    )
+
+
 def _state(ranker: Ranker) -> dict[str, Any]:
     match ranker:
         case NeuralRanker():
@@ -200,11 +217,7 @@ def _restored(
     spec: ModelSpec, state: Mapping[str, Any], models: Mapping[str, type[Trainable]]
 ) -> Ranker:
     """The model with what `_state` gave."""
-    try:
-        with torch.device("meta"):  # costs no memory, whatever size the arguments claim
-            model = spec.build(models)
-    except (NotImplementedError, RuntimeError):  # a user's class that reads a value of a tensor
-        model = spec.build(models)
+    model = _without_weights(spec, models)
     if isinstance(model, TreeRanker):
         model.load_state(state["booster"])
         return model
@@ -218,6 +231,14 @@ def _restored(
     if not isinstance(state["relative"], bool):
         raise DataError("inputs.relative is neither true nor false")
     return NeuralRanker(network, scaler, relative=state["relative"]).eval()
+
+
+def _without_weights(spec: ModelSpec, models: Mapping[str, type[Trainable]]) -> Trainable:
+    try:
+        with torch.device("meta"):  # costs no memory, whatever size the arguments claim
+            return spec.build(models)
+    except (NotImplementedError, RuntimeError):  # a user's class that reads a value of a tensor
+        return spec.build(models)
 
 
 def _check_weights(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> None:

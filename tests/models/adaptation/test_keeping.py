@@ -1,5 +1,6 @@
 """What an adaptation leaves: chains through files are chains in one process."""
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -100,6 +101,16 @@ def test_checkpoints_say_what_is_still_in_the_weights(tmp_path, method):
             assert checkpoint_file(tmp_path) == path
             for key, value in adapted.ranker.state_dict().items():
                 assert torch.equal(value, ranker.state_dict()[key]), key
+
+
+def test_a_successor_is_of_the_features_that_it_learned_with(tmp_path):
+    start = given()
+    start = replace(start, info=replace(start.info, feature_version="older"))
+    adapted = moa(world().ranker)
+    adapted.update(world().target)
+    files = keep(adapted, tmp_path, world().target.keys, start)
+    for path in files.values():
+        load_checkpoint(path, feature_version=features.FEATURE_SET_VERSION)
 
 
 def test_without_a_source_it_has_seen_the_target_alone(tmp_path):

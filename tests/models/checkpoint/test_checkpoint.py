@@ -1,4 +1,5 @@
 import pickle
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -66,6 +67,42 @@ def test_another_feature_version_is_refused_in_one_line(tmp_path):
     with pytest.raises(DataError, match=r"version 'f1'.*computes 'f2'; retrain") as caught:
         load_checkpoint(tmp_path / "best.pt", feature_version="f2")
     assert "\n" not in str(caught.value)
+
+
+OFFICIAL = ModelSpec(name="PaCM", arguments={"num_dataflow_rows": 8})
+BLIND = ModelSpec(name="PaCM", arguments={"use_dataflow": False})
+
+
+@pytest.mark.parametrize(
+    ("model", "seen", "holds"),
+    [
+        (PACM, {"v100": ["a"]}, True),
+        (PACM, {"v100": ["a"], "cpu-avx2": ["a"]}, False),
+        (PACM, {}, False),
+        (OFFICIAL, {"cpu-avx2": ["a"]}, True),
+        (OFFICIAL, {}, True),
+        (BLIND, {"cpu-avx2": ["a"]}, True),
+    ],
+)
+def test_a_model_of_older_features_loads_where_all_that_it_learned_from_is_as_it_was(
+    tmp_path, model, seen, holds
+):
+    path, store = tmp_path / "best.pt", synthetic.store()
+    about = replace(info(model), feature_version="official-1", seen_tasks=seen)
+    save_checkpoint(path, ranker(model, store), about)
+    if holds:
+        assert load_checkpoint(path, feature_version="official-2")[1] == about
+        return
+    with pytest.raises(DataError, match=r"best.pt: made for feature-set version 'official-1'"):
+        load_checkpoint(path, feature_version="official-2")
+
+
+def test_what_an_ancestor_does_not_tell_may_have_been_a_cpu(tmp_path):
+    untold = [{"checkpoint": "x", "sha256": "", "says_seen": False}]
+    about = replace(info(PACM), feature_version="official-1", lineage=untold)
+    save_checkpoint(tmp_path / "best.pt", ranker(PACM, synthetic.store()), about)
+    with pytest.raises(DataError, match="official-1"):
+        load_checkpoint(tmp_path / "best.pt", feature_version="official-2")
 
 
 @pytest.mark.parametrize(

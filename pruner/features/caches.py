@@ -36,7 +36,7 @@ from pruner.features.columns import DATAFLOW_PLACES
 from pruner.features.statement.accesses import Access
 from pruner.features.statement.analysis import StoreAnalysis
 from pruner.features.statement.memory import CACHE_LINE_BYTES, AccessFeatures
-from pruner.features.statement.tensors import column, level_bounds, slog
+from pruner.features.statement.tensors import column, level_bounds, pick, slog
 
 REGISTERS, L1, L2 = range(3)
 BYTES = (1 << 10, 1 << 15, 1 << 20)  # of every level: 16 vectors of 64 bytes, 32 KiB, 1 MiB
@@ -64,49 +64,45 @@ class Crossing:
 def cpu_rows(analyses: list[StoreAnalysis], num: int, rows: int) -> NDArray[np.float32]:
     """Rows of N programs, float32 [N, rows, dataflow columns]; zero for one without accesses."""
     out = np.zeros((num, rows, len(DATAFLOW_PLACES)), np.float32)
-    most = np.full(num, -1.0)
-    for analysis in analyses:
-        work = analysis.float_ops * analysis.frame.iterations
-        better = work >= most
-        if better.any():
-            most = np.where(better, work, most)
-            out[better] = _statement_rows(analysis, rows)[better]
+    if not analyses:
+        return out
+    work = np.stack([analysis.float_ops * analysis.frame.iterations for analysis in analyses])
+    chosen = len(work) - 1 - work[::-1].argmax(0)  # the last of equals
+    for number in np.unique(chosen):
+        here = chosen == number
+        out[here] = _statement_rows(analyses[number], work[number], rows)[here]
     return out
 
 
-def _statement_rows(analysis: StoreAnalysis, rows: int) -> NDArray[np.float32]:
-    """Rows of one statement, whichever its operands are in each program."""
+def _statement_rows(analysis: StoreAnalysis, work: Floats, rows: int) -> NDArray[np.float32]:
+    """Rows of one statement with ``work`` operations, whatever its operands are in a program."""
     num = analysis.frame.num
     crossings = _crossings(analysis)
     written, *reads = range(len(analysis.accesses))
-    out = np.zeros((num, rows, len(DATAFLOW_PLACES)), np.float32)
+    out = np.zeros((rows, len(DATAFLOW_PLACES), num))
 
-    def put(row: int, access: int, level: int, location: int, ops: Floats | None = None) -> None:
+    def row(access: int, level: int, location: int, ops: Floats | None = None) -> Floats:
         where = _LOCATIONS[location]
-        values = _row(analysis.accesses[access], crossings[access], level, where, ops)
-        out[:, row] = values.T
+        return _row(analysis.accesses[access], crossings[access], level, where, ops)
 
-    work = analysis.float_ops * analysis.frame.iterations
-    put(0, written, REGISTERS, REGISTERS)
-    put(7, written, REGISTERS, REGISTERS, work)
-    put(8, written, L1, REGISTERS)
-    put(9, written, L2, L2)
-    if not reads:
-        return out
-    loads = np.stack([crossings[access][REGISTERS].moved for access in reads])
+    out[7] = row(written, REGISTERS, REGISTERS, work)
+    out[0] = out[7]
+    out[0, DATAFLOW_PLACES["float_ops"]] = 0.0
+    out[8] = row(written, L1, REGISTERS)
+    out[9] = row(written, L2, L2)
+    loads = np.reshape([crossings[access][REGISTERS].moved for access in reads], (len(reads), num))
     order = np.argsort(-loads, axis=0, kind="stable")[:_OPERANDS]
-    table = np.zeros((len(reads), num, 3, len(DATAFLOW_PLACES)), np.float32)
     for place, access in enumerate(reads):
-        for level, where in ((L2, "global"), (L1, "shared"), (REGISTERS, "shared")):
-            ops = work if level == REGISTERS else None
-            values = _row(analysis.accesses[access], crossings[access], level, where, ops)
-            table[place, :, level] = values.T
-    for operand, chosen in enumerate(order):
-        found = table[chosen, np.arange(num)]
-        out[:, 1 + 2 * operand] = found[:, L2]
-        out[:, 2 + 2 * operand] = found[:, L1]
-        out[:, 5 + operand] = found[:, REGISTERS]
-    return out
+        if not (order == place).any():
+            continue
+        from_memory, from_l2 = row(access, L2, L2), row(access, L1, L1)
+        to_registers = row(access, REGISTERS, L1, work)
+        for operand, chosen in enumerate(order):
+            here = chosen == place
+            out[1 + 2 * operand][:, here] = from_memory[:, here]
+            out[2 + 2 * operand][:, here] = from_l2[:, here]
+            out[5 + operand][:, here] = to_registers[:, here]
+    return slog(out).transpose(2, 0, 1).astype(np.float32)
 
 
 def _crossings(analysis: StoreAnalysis) -> list[list[Crossing]]:
@@ -124,23 +120,19 @@ def _crossings(analysis: StoreAnalysis) -> list[list[Crossing]]:
         fits[-1] = True  # one iteration is what it is
         depth = fits.argmax(0)  # [N]
         around = np.maximum(depth - 1, 0)
-        times = frame.iterations / _at(inside, around)
+        times = frame.iterations / pick(inside, around)
         for access, (box, lines) in enumerate(boxes):
             out[access].append(
                 Crossing(
-                    moved=_at(box, around) * times,
-                    lines=_at(lines, around) * times,
-                    tile=_at(box, depth),
-                    held=_at(held, depth),
-                    inside=_at(inside, depth),
+                    moved=pick(box, around) * times,
+                    lines=pick(lines, around) * times,
+                    tile=pick(box, depth),
+                    held=pick(held, depth),
+                    inside=pick(inside, depth),
                     whole=box[0],
                 )
             )
     return out
-
-
-def _at(table: Floats, depth: NDArray[np.int64]) -> Floats:
-    return np.take_along_axis(table, depth[None], 0)[0]
 
 
 def _boxes(access: Access, analysis: StoreAnalysis) -> tuple[Floats, Floats]:
@@ -167,7 +159,7 @@ def _boxes(access: Access, analysis: StoreAnalysis) -> tuple[Floats, Floats]:
 def _row(
     access: AccessFeatures, crossings: list[Crossing], level: int, where: str, ops: Floats | None
 ) -> Floats:
-    """The columns of one crossing, [column, N]; names mean what they do on GPUs.
+    """The columns of one crossing before the logarithm, [column, N]; as those of GPUs.
 
     ``reuse_ct``: how often what crosses is used in the next level inwards.
     """
@@ -176,20 +168,20 @@ def _row(
     count = used / np.maximum(here.moved, 1.0)
     reused = count > 1.0
     out = ColumnValues(DATAFLOW_PLACES, len(here.moved))
-    out["float_ops"] = 0.0 if ops is None else slog(ops)
+    out["float_ops"] = 0.0 if ops is None else ops
     out[f"location.{where}"] = 1.0
     for kind, name in enumerate(("read", "write", "read_write")):
         out[f"acc_type.{name}"] = access.access.kind == kind
     out["reuse_type.loop"], out["reuse_type.none"] = reused, ~reused
-    out["reuse_dis_iter"], out["reuse_dis_bytes"] = slog(here.inside), slog(here.held)
-    out["reuse_ct"] = slog(np.where(reused, count, 0.0))
+    out["reuse_dis_iter"], out["reuse_dis_bytes"] = here.inside, here.held
+    out["reuse_ct"] = np.where(reused, count, 0.0)
     for name, value in (
         ("bytes", here.moved),
         ("unique_bytes", here.whole),
         ("lines", here.lines),
         ("unique_lines", np.ceil(here.whole / CACHE_LINE_BYTES)),
     ):
-        out[name] = slog(value)
-        out[f"{name}_d_reuse_ct"] = slog(np.where(reused, value / np.maximum(count, 1), value * 2))
-    out["stride"], out["alloc_size"] = slog(access.stride), slog(here.tile)
+        out[name] = value
+        out[f"{name}_d_reuse_ct"] = np.where(reused, value / np.maximum(count, 1), value * 2)
+    out["stride"], out["alloc_size"] = access.stride, here.tile
     return out.array

@@ -28,9 +28,10 @@ def value(rows, row, name):
     return float(2.0 ** rows[0, row, DATAFLOW_PLACES[name]] - 1)
 
 
-def tiled(m, n, k, order, factors):
+def tiled(m, n, k, order, factors, num=1):
     """A matmul whose loops i, j, k are split once and stand in the order given (``"i0"`` ...)."""
     tree, block = matmul(m, n, k)
+    tree.num_programs = num
     (i0, i1), (j0, j1), (k0, k1) = tile(tree, block, factors)
     loops = {"i0": i0, "i1": i1, "j0": j0, "j1": j1, "k0": k0, "k1": k1}
     primitives.reorder(tree, [loops[name] for name in order])
@@ -79,16 +80,28 @@ def test_the_order_of_loops_moves_what_crosses():
 
 
 def test_rows_do_not_depend_on_the_batch():
-    tree, block = matmul(64, 64, 64)
-    factors = np.array([1, 2, 4, 8])
-    tree.num_programs = 4
-    (i0, i1), (j0, j1), (k0, k1) = tile(tree, block, ([64 // factors, factors],) * 3)
-    primitives.reorder(tree, [i0, j0, k0, i1, j1, k1])
-    together = rows_of(tree)
+    factors, order = np.array([1, 2, 4, 8]), ("i0", "j0", "k0", "i1", "j1", "k1")
+    together = rows_of(tiled(64, 64, 64, order, ([64 // factors, factors],) * 3, num=4))
     for place, factor in enumerate(factors.tolist()):
         pairs = ([64 // factor, factor],) * 3
-        alone = rows_of(tiled(64, 64, 64, ("i0", "j0", "k0", "i1", "j1", "k1"), pairs))
+        alone = rows_of(tiled(64, 64, 64, order, pairs))
         np.testing.assert_allclose(together[place], alone[0], rtol=1e-6)
+
+
+def test_operands_trade_places_in_one_batch():
+    """A low tile reads its second operand more often, a narrow one its first."""
+    high, wide = np.array([1, 64, 8]), np.array([64, 1, 8])
+    order = ("i0", "j0", "k0", "i1", "j1", "k1")
+    together = rows_of(
+        tiled(64, 64, 64, order, ([64 // high, high], [64 // wide, wide], [64, 1]), num=3)
+    )
+    moved = []
+    for place, (i, j) in enumerate(zip(high.tolist(), wide.tolist(), strict=True)):
+        alone = rows_of(tiled(64, 64, 64, order, ([64 // i, i], [64 // j, j], [64, 1])))
+        np.testing.assert_allclose(together[place], alone[0], rtol=1e-6)
+        moved.append([value(alone, row, "bytes") for row in (5, 6)])
+    assert moved[0][0] > moved[0][1]
+    assert moved[1] == moved[0]  # the first row is of whichever moves more
 
 
 def test_gpu_programs_and_the_releases_rows_are_as_they_were():

@@ -76,8 +76,7 @@ def _annotation_product(frame: LoopFrame, mark: Mark, stale: Floats) -> Floats:
 def _computation(table: ColumnValues, analysis: StoreAnalysis, products: list[Floats]) -> None:
     """Group 1: operation counts, annotated loops, GPU indices."""
     frame = analysis.frame
-    for counted, operations in zip(COUNT_COLUMNS, analysis.counts, strict=True):
-        table[counted.name] = slog(operations * frame.iterations)
+    table.set_block(COUNT_COLUMNS[0].name, slog(np.stack(analysis.counts) * frame.iterations))
     for mark, name, product in zip(_MARKS, _MARK_NAMES, products, strict=True):
         rows = _marked(frame, mark)
         number = frame.present[rows].sum(0) if rows else np.zeros(frame.num)

@@ -102,7 +102,7 @@ class AccessFeatures:
         return np.where(count > 0.5, value / np.maximum(count, 0.5), value * 2)
 
     def log_columns(self, *, kept: bool = False) -> Floats:
-        """The columns of an access as [column, N]: slog of all but the one-hots.
+        """The columns of an access as [column, N]: slog of all, which leaves 0 and 1 what they are.
 
         ``kept``: see :class:`Reuse`.
         """
@@ -112,19 +112,19 @@ class AccessFeatures:
             out[f"acc_type.{name}"] = self.access.kind == kind
         for kind, name in enumerate(("loop", "serial", "none")):
             out[f"reuse_type.{name}"] = reuse.kind == kind
-        out["reuse_dis_iter"] = slog(reuse.distance_iters)
-        out["reuse_dis_bytes"] = slog(reuse.kept_bytes if kept else reuse.distance_bytes)
-        out["reuse_ct"] = slog(reuse.count)
+        out["reuse_dis_iter"] = reuse.distance_iters
+        out["reuse_dis_bytes"] = reuse.kept_bytes if kept else reuse.distance_bytes
+        out["reuse_ct"] = reuse.count
         for name, value in (
             ("bytes", self.bytes),
             ("unique_bytes", self.unique_bytes),
             ("lines", self.lines),
             ("unique_lines", self.unique_lines),
         ):
-            out[name] = slog(value)
-            out[f"{name}_d_reuse_ct"] = slog(self.per_reuse(value))
-        out["stride"] = slog(self.stride)
-        return out.array
+            out[name] = value
+            out[f"{name}_d_reuse_ct"] = self.per_reuse(value)
+        out["stride"] = self.stride
+        return slog(out.array)
 
 
 def _lines_and_stride(access: Access, foot: Footprint, frame: LoopFrame) -> tuple[Floats, Floats]:

@@ -26,7 +26,8 @@ from pruner.program.te.replay import Replay
 from pruner.program.te.skeleton import SkeletonGroup, group_programs
 from pruner.program.te.steps import Trace
 from pruner.program.tir.lower import lower as lower_tree
-from pruner.program.tir.replay import apply_groups
+from pruner.program.tir.places import buffer_places
+from pruner.program.tir.replay import apply_groups, possible
 from pruner.program.tir.saved import FOLDER, SavedSpace, SpaceFolder
 
 logger = logging.getLogger(__name__)
@@ -154,8 +155,9 @@ def _trace_parts(
     except UnsupportedProgram as error:
         out.failures.update(dict.fromkeys(group.rows.tolist(), error.reason))
         return
-    for rows, found in _trees(space, group.rows, group.decisions, compute, out.failures):
-        out.parts.append((rows, found))
+    fits = possible(space.program, group.decisions)
+    out.failures.update(dict.fromkeys(group.rows[~fits].tolist(), "malformed-step"))
+    out.parts.extend(_trees(space, group.rows[fits], group.decisions[fits], compute, out.failures))
 
 
 def _trees(
@@ -168,18 +170,20 @@ def _trees(
     found, refused = apply_groups(space.program, decisions, strict=True)
     failures.update({int(rows[n]): reason for n, reason in refused.items()})
     for places, tree in found:
-        unsure = np.broadcast_to(tree.uncertain, len(places))
-        if unsure.any():  # not guessed: once more without them
-            failures.update(dict.fromkeys(rows[places[unsure]].tolist(), UNCERTAIN))
-            sure = places[~unsure]
-            if len(sure):
-                yield from _trees(space, rows[sure], decisions[sure], compute, failures)
-            continue
+        made: list[Found] = []
         try:
             with unforeseen_refused():
-                made = compute(lower_tree(tree))
+                buffer_places(tree)  # and with them all is known that is uncertain
+                unsure = np.broadcast_to(tree.uncertain, len(places))
+                if not unsure.any():
+                    made.append(compute(lower_tree(tree)))
         except UnsupportedProgram as error:
             failures.update(dict.fromkeys(rows[places].tolist(), error.reason))
             logger.debug("%d programs not replayed: %s", len(places), error)
             continue
-        yield rows[places], made
+        if made:
+            yield rows[places], made[0]
+            continue
+        failures.update(dict.fromkeys(rows[places[unsure]].tolist(), UNCERTAIN))  # not guessed
+        sure = places[~unsure]
+        yield from _trees(space, rows[sure], decisions[sure], compute, failures)

@@ -32,7 +32,7 @@ from pruner.program.tir.rfactor import rfactor
 from pruner.program.tir.tree import Block, Diverges, LoopNode, Tree, plain, uniform
 from pruner.program.tir.verify import WARP_EXECUTION
 
-LOCATE = "SampleComputeLocation"
+LOCATE, CATEGORICAL = "SampleComputeLocation", "SampleCategorical"
 TILES = ("SamplePerfectTile", "SamplePartitionedTile")  # instructions that decide factors of a loop
 _FIRST_WRITE = (0, 1)  # attributes of TransformLayout: which buffer, BufferIndexType.WRITE
 
@@ -348,7 +348,7 @@ _HANDLERS: dict[str, Callable[..., Any]] = {
     "GetProducers": _get_producers,
     "SamplePerfectTile": _sample_perfect_tile,
     "SamplePartitionedTile": _sample_partitioned_tile,
-    "SampleCategorical": _sample_categorical,
+    CATEGORICAL: _sample_categorical,
     LOCATE: _sample_compute_location,
     "Split": _split,
     "Fuse": _fuse,

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -98,6 +99,32 @@ def test_programs_that_do_not_fit_cost_themselves(tmp_path):
     assert done.failures[2] == done.failures[3] == "unknown-design-space"
     assert done.failures[4] == "no-trace"
     assert set(done.failures) == {1, 2, 3, 4}
+
+
+def test_decisions_that_no_trace_takes_cost_their_program_alone(tmp_path):
+    program = location_space().program
+    unroll = Instruction("SampleCategorical", (), ((0, 16), (0.5, 0.5)), (8,), slot=3)
+    program = replace(program, instructions=(*program.instructions, unroll), num_slots=4)
+    name = SavedSpace(program=program, text=TEXT).save(tmp_path)
+    decisions = np.array([[8, 8, -2, 1], [8, 8, -2, 2], [4, 16, -1, -1], [0, 16, -1, 0]])
+    done = replay(SpaceFolder(tmp_path), steps_of(name, decisions), lambda nests: None)
+    assert [rows.tolist() for rows, _ in done.parts] == [[0]]
+    assert done.failures == dict.fromkeys([1, 2, 3], "malformed-step")
+
+
+def test_what_is_uncertain_of_buffers_alone_is_refused(tmp_path, monkeypatch):
+    """On GPUs nobody asks where buffers live before the nests are made."""
+
+    def told_late(tree):
+        if tree.num_programs == 2:
+            tree.uncertain = np.array([False, True])
+
+    monkeypatch.setattr("pruner.program.replay.buffer_places", told_late)
+    name = location_space().save(tmp_path)
+    steps = steps_of(name, DECISIONS[[1, 3]])
+    done = replay(SpaceFolder(tmp_path), steps, lambda nests: nests.num_programs)
+    assert [(rows.tolist(), num) for rows, num in done.parts] == [([0], 1)]
+    assert done.failures == {1: "uncertain-region"}
 
 
 def test_traces_without_their_spaces_are_refused_with_the_reason():

@@ -138,6 +138,8 @@ class LocationDecision:
 
     def _draw(self, out: Decisions, rows: Ints, rng: np.random.Generator, *, change: bool) -> None:
         places, allowed = location_options(self.program, out[rows], self.slot)
+        if not len(places):  # no program, or none that can be replayed, which the replay tells of
+            return
         if change:
             allowed = allowed & (places[None, :] != out[rows, self.slot][:, None])
         count = allowed.sum(axis=1)

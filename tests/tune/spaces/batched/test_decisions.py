@@ -6,7 +6,15 @@ from itertools import product
 import numpy as np
 import pytest
 
-from pruner.tune.spaces.batched.decisions import ChoiceDecision, TileDecision, prime_powers
+from pruner.program.tir.replay import apply_groups
+from pruner.program.tir.trace import Instruction, Ref, TraceProgram
+from pruner.tune.spaces.batched.decisions import (
+    ChoiceDecision,
+    LocationDecision,
+    TileDecision,
+    prime_powers,
+)
+from tests.program.tir_trees import blurred
 
 
 def factorisations(extent, parts, limit):
@@ -78,3 +86,17 @@ def test_prime_powers_multiply_to_the_number():
         found = prime_powers(number)
         assert np.prod([p**e for p, e in found], initial=1) == number
         assert all(p > 1 and all(p % d for d in range(2, p)) for p, _ in found)
+
+
+@pytest.mark.parametrize("num", [0, 3])
+def test_programs_that_cannot_be_replayed_keep_their_location(num):
+    """The replay refuses them with its reason; here there is nothing to choose from."""
+    tree, _, _ = blurred(64)
+    locate = Instruction("SampleComputeLocation", (Ref(0),), (), (1,), slot=0)
+    program = TraceProgram(tree, (Instruction("Tensorize", (), (), ()), locate), 1, is_gpu=False)
+    out = np.full((num, 1), -1)
+    decision = LocationDecision(0, program)
+    decision.sample(out, np.random.default_rng(0))
+    decision.mutate(out, np.arange(num), np.random.default_rng(0))
+    assert (out == -1).all()
+    assert set(apply_groups(program, out)[1].values()) <= {"trace-instruction"}

@@ -210,9 +210,13 @@ def _node(node: TreeNode, loops: Mapping[LoopVar, int]) -> dict[str, Any]:
     inner = {var: number for number, var in enumerate(node.inner)}
 
     def bound(binding: Binding) -> list[Any]:
-        for var in binding.uses:
-            return ["inner", inner[var]] if var in inner else ["loop", loops[var]]
-        return ["const", int(binding.value.base)]
+        base = int(binding.value.base)
+        match list(binding.uses.items()):
+            case []:
+                return ["const", base]
+            case [(var, 1)] if not base:
+                return ["inner", inner[var]] if var in inner else ["loop", loops[var]]
+        raise UnsupportedProgram("unsaved-value", f"{node.name}: an iterator that is no loop")
 
     return {
         "block": node.name,

@@ -10,12 +10,14 @@ import pytest
 from pruner.errors import UnsupportedProgram
 from pruner.features.batch import featurize_nests, featurize_records, featurize_traces
 from pruner.features.workload import text_flags
+from pruner.program.index import affine as af
 from pruner.program.replay import Definitions, find_definition, replay
 from pruner.program.te import skeleton
 from pruner.program.tir.lower import lower
 from pruner.program.tir.replay import apply_groups
 from pruner.program.tir.saved import SavedSpace, SpaceFolder, load_space
 from pruner.program.tir.trace import Instruction, Ref, TraceProgram
+from pruner.program.tir.tree import Binding
 from tests.features.matmul_skeleton import matmul_steps
 from tests.program.tir_trees import blurred, matmul
 
@@ -82,6 +84,17 @@ def test_trees_are_read_back_with_bindings_and_reductions(make, tmp_path):
     ]
     np.testing.assert_array_equal(features[0].statement, features[1].statement)
     assert features[0].valid.all()
+
+
+@pytest.mark.parametrize("scale", [2, 0])
+def test_a_tree_that_has_no_form_is_not_saved_as_another(scale, tmp_path):
+    """An iterator may be a multiple or a quotient of a loop; the file has loops alone."""
+    tree, block = matmul(4, 8, 16)
+    (var,) = block.bindings[0].uses
+    block.bindings[0] = Binding(af.variable(var), {var: scale})
+    program = TraceProgram(tree, (), num_slots=0, is_gpu=False)
+    with pytest.raises(UnsupportedProgram, match="unsaved-value"):
+        SavedSpace(program=program, text="").save(tmp_path)
 
 
 def test_programs_that_do_not_fit_cost_themselves(tmp_path):

@@ -62,7 +62,8 @@ class TileDecision:
     def mutate(self, out: Decisions, rows: Ints, rng: np.random.Generator) -> None:
         """Move a divisor of one factor to another (``MutateSampleTileSize``).
 
-        TVM does so with perfect tiles only: partitioned ones stay as they were drawn.
+        TVM does so with perfect tiles only and leaves partitioned ones as they were drawn; here
+        their factors move, too.
         """
         tiles = out[rows, self.slots]
         parts = tiles.shape[1]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pruner.arrays import Floats, IntLike
+from pruner.arrays import Floats
 from pruner.program.index.affine import Affine, LoopVar, Term, any_nonzero, wrap_bounds
 
 Number = TypeVar("Number", np.float64, np.int64)
@@ -23,14 +22,6 @@ def column(value: ArrayLike, num: int) -> Floats:
 def pick(table: NDArray[Number], row: NDArray[np.int64]) -> NDArray[Number]:
     """``table[row[n], n]`` [N], or [S, N] of rows [S, N]."""
     return table[row, np.arange(table.shape[1])]
-
-
-def stack(values: Sequence[IntLike], num: int) -> Floats:
-    """Rows of per-candidate values as float64 [L, N]."""
-    out = np.empty((len(values), num))
-    for row, value in enumerate(values):
-        out[row] = value
-    return out
 
 
 def slog(x: ArrayLike) -> Floats:

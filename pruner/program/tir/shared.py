@@ -3,7 +3,9 @@
 Static buffers (``shared``) are summed up. Dynamic ones (``shared.dyn``) share one allocation, in
 which a buffer may lie where others lay that are no longer used. Two passes plan that:
 ``StorageRewrite`` (src/tirx/transform/storage_rewrite.cc) gives a buffer the memory of one that is
-free, ``MergeSharedMemoryAllocations`` (src/s_tir/transform) also that of several.
+free, ``MergeSharedMemoryAllocations`` (src/s_tir/transform) also that of several. TVM's check of
+GPU code runs both. Programs are compiled without the first (:mod:`pruner.tune.compiling`): results
+then lie over at least as much.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 import numpy as np
 
 from pruner.program.tir import primitives
+from pruner.program.tir.lower import lower
 from tests.program.tir_trees import blurred, box, extents, matmul, tile
 
 
@@ -37,3 +38,14 @@ def test_overlapping_reads_make_the_tile_one_wider():
     ((outer, _),) = tile(tree, out, [(None, np.array([4, 16]))])
     primitives.compute_at(tree, mid, outer)
     assert box(tree, mid.buffer) == [[5, 17]]
+
+
+def test_a_loop_that_no_program_has_is_not_in_the_nests():
+    """A unit loop is: whether it stands inside or outside of others is known of it."""
+    tree, block = matmul(1, 1, 8)
+    tree.path(block)[0].absent = np.ones(1, bool)
+    for store in lower(tree).stores:
+        assert [loop.extent for loop in store.loops] == [1, 8]
+    tree.num_programs, tree.path(block)[0].absent = 2, np.array([True, False])
+    tree.places.clear()
+    assert all(len(store.loops) == 3 for store in lower(tree).stores)

@@ -66,13 +66,7 @@ def analyse_stores(nests: LoopNests, node_keys: NodeKeys = "recycled") -> list[S
         for access, foot in zip(accesses, feet, strict=True):
             table.record(frame.rows, access, foot.elements)
             touched += foot.elements * access.bytes_per_element
-        # The original reads the last-visited buffer's region for all of them; small libstdc++
-        # hash maps are visited in reverse order of insertion, so that is the written buffer.
-        last_region = feet[0].region
-        rows = [
-            access_features(access, foot, last_region, frame, table)
-            for access, foot in zip(accesses, feet, strict=True)
-        ]
+        rows = access_features(accesses, feet, frame, table)
         is_gpu = is_gpu or any(loop.is_bound for loop in store.loops)
         counts = [column(c, num) for c in OpCounter(store).counts]
         out.append(StoreAnalysis(store, frame, rows, counts, touched, is_gpu))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -127,59 +127,76 @@ class AccessFeatures:
         return slog(out.array)
 
 
-def _lines_and_stride(access: Access, foot: Footprint, frame: LoopFrame) -> tuple[Floats, Floats]:
-    """Cache lines touched, and the stride of the innermost loop."""
+def _lines_and_strides(
+    accesses: Sequence[Access], moves: NDArray[np.bool_], frame: LoopFrame
+) -> tuple[Floats, Floats]:
+    """Cache lines touched, and the stride of the innermost loop, each [A, N]."""
     levels, num = frame.extents.shape
     if levels == 0:
-        return np.ones(num), np.zeros(num)
+        return np.ones((len(accesses), num)), np.zeros((len(accesses), num))
     present = frame.present[::-1]
-    moving = foot.moves[::-1] & present
-    nearest = moving.argmax(0)  # innermost loop that moves the access, counted from inside
-    some = moving.any(0)
-    target = Target(frame.depth, np.where(some, levels - 1 - nearest, -1))
-    stride = touch_stride(access.indices, access.buffer.shape, target)
+    moving = moves[:, ::-1] & present
+    nearest = moving.argmax(1)  # innermost loop that moves the access, counted from inside
+    some = moving.any(1)
+    rows = np.where(some, levels - 1 - nearest, -1)
+    stride = np.empty((len(accesses), num))
+    for place, access in enumerate(accesses):
+        target = Target(frame.depth, rows[place])
+        stride[place] = touch_stride(access.indices, access.buffer.shape, target)
     stride = np.where(some, np.minimum(stride, _MAX_STRIDE), 0.0)
     innermost = present.argmax(0)
-    skipped = (present & (np.arange(levels)[:, None] < nearest)).sum(0)
+    skipped = (present & (np.arange(levels)[:, None] < nearest[:, None])).sum(1)
     inner_extent = pick(frame.extents[::-1], innermost)
     # The original multiplies the innermost extent once for every skipped loop.
     ratio = np.where(skipped > 0, inner_extent, 1.0) ** skipped
-    share = np.minimum(1.0, stride * access.bytes_per_element / CACHE_LINE_BYTES)
+    sizes = np.array([[access.bytes_per_element] for access in accesses])
+    share = np.minimum(1.0, stride * sizes / CACHE_LINE_BYTES)
     lines = np.maximum(frame.iterations / ratio * share, 1.0)
     return lines, np.where(innermost == nearest, stride, 0.0)
 
 
-def access_features(
-    access: Access,
-    foot: Footprint,
-    last_region: list[Floats],
-    frame: LoopFrame,
-    table: TouchTable,
-) -> AccessFeatures:
-    """All values of one access.
-
-    ``last_region`` is the region of the buffer that the original visited last: its contiguous
-    length is used for every buffer of the store (a slip of the original, kept).
-    """
-    size = access.bytes_per_element
-    num = frame.num
-    lines, stride = _lines_and_stride(access, foot, frame)
-    if len(frame.rows):
-        outermost = frame.present.argmax(0)
-        first = table.of(access).first[frame.rows]
-        unique = pick(first, outermost) * size
-        unique = np.where(frame.present.any(0), unique, size)
-    else:
-        unique = np.full(num, float(size))
-    contiguous = np.full(num, float(size))
+def _contiguous(access: Access, last_region: list[Floats], num: int) -> Floats:
+    """Bytes of the innermost dimensions that ``last_region`` covers whole [N]."""
+    out = np.full(num, float(access.bytes_per_element))
     open_ = np.ones(num, bool)
     shape = access.buffer.shape
     for d in range(min(len(last_region), len(shape)) - 1, -1, -1):
         match = open_ & (last_region[d] == column(shape[d], num))
-        contiguous = np.where(match, contiguous * last_region[d], contiguous)
+        out = np.where(match, out * last_region[d], out)
         open_ &= ~match
-    unique_lines = np.maximum(unique / np.minimum(contiguous, CACHE_LINE_BYTES), 1.0)
-    reuse = compute_reuse(access, table, frame.rows, foot.moves, frame.present, frame.extents)
-    return AccessFeatures(
-        access, foot.moves, frame.iterations * size, unique, lines, unique_lines, reuse, stride
-    )
+    return out
+
+
+def access_features(
+    accesses: Sequence[Access], feet: Sequence[Footprint], frame: LoopFrame, table: TouchTable
+) -> list[AccessFeatures]:
+    """All values of every access of a store, in their order."""
+    num, rows = frame.num, frame.rows
+    moves = np.array([foot.moves for foot in feet])
+    lines, strides = _lines_and_strides(accesses, moves, frame)
+    reuses = compute_reuse(accesses, table, rows, moves, frame.present, frame.extents)
+    outermost = frame.present.argmax(0) if len(rows) else np.zeros(num, np.int64)
+    # The original reads the last-visited buffer's region for all of them; small libstdc++ hash
+    # maps are visited in reverse order of insertion, so that is the written buffer.
+    last_region = feet[0].region
+    out = []
+    for place, access in enumerate(accesses):
+        size = access.bytes_per_element
+        unique = np.full(num, float(size))
+        if len(rows):
+            whole = pick(table.of(access).first[rows], outermost) * size
+            unique = np.where(frame.present.any(0), whole, unique)
+        run = np.minimum(_contiguous(access, last_region, num), CACHE_LINE_BYTES)
+        out.append(
+            AccessFeatures(
+                access,
+                moves[place],
+                frame.iterations * size,
+                unique,
+                lines[place],
+                np.maximum(unique / run, 1.0),
+                reuses[place],
+                strides[place],
+            )
+        )
+    return out

@@ -1,4 +1,4 @@
-"""Data reuse of one access (``ComputeReuse`` of feature.cc), for N candidates at once.
+"""Data reuse of a store's accesses (``ComputeReuse`` of feature.cc), for N candidates at once.
 
 Scanning loops from the inside out: loops whose variable is in the indices lengthen the reuse
 distance; the first one that is not starts the reuse count, which ends at the next loop that moves
@@ -7,6 +7,7 @@ the access. A loop in which the buffer was touched before ends the scan with ser
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,13 +37,16 @@ class Reuse:
 
 
 def _first(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Row of the first True per column; the number of rows where there is none."""
-    return np.where(mask.any(0), mask.argmax(0), len(mask))
+    """Place of the first True along axis 1, [A, N]; the number of places where there is none."""
+    return np.where(mask.any(1), mask.argmax(1), mask.shape[1])
 
 
 def _pick(table: Floats, row: NDArray[np.int64]) -> Floats:
-    """``table[row[n], n]`` (the row is clipped to the table)."""
-    return pick(table, np.minimum(row, len(table) - 1))
+    """``table[row[a, n], n]`` or ``table[a, row[a, n], n]`` (the row is clipped to the table)."""
+    row = np.minimum(row, table.shape[-2] - 1)
+    if table.ndim == 2:
+        return pick(table, row)
+    return table[np.arange(len(table))[:, None], row, np.arange(table.shape[2])]
 
 
 def _near_bytes(
@@ -55,8 +59,8 @@ def _near_bytes(
 
     Without such a loop: one element of every access in the loop where the reuse begins.
     """
-    last_moved = np.maximum(len(moved) - 1 - _first(moved[::-1]), 0)
-    no_move = ~moved.any(0)
+    last_moved = np.maximum(moved.shape[1] - 1 - _first(moved[:, ::-1]), 0)
+    no_move = ~moved.any(1)
     repeated = _pick(table.entry_bytes[inner_rows], start)
     near = np.where(no_move, repeated, _pick(table.all_bytes[inner_rows], last_moved))
     kept = np.where(no_move, repeated, _pick(table.kept_bytes[inner_rows], last_moved))
@@ -64,58 +68,54 @@ def _near_bytes(
 
 
 def compute_reuse(
-    access: Access,
+    accesses: Sequence[Access],
     table: TouchTable,
     rows: NDArray[np.int64],
     moves: NDArray[np.bool_],
     present: NDArray[np.bool_],
     extents: Floats,
-) -> Reuse:
-    """Reuse of ``access`` under loops ``rows`` (outermost first).
+) -> list[Reuse]:
+    """Reuse of every access of a store under loops ``rows`` (outermost first).
 
     Args:
-        access: the access; its touches are already in ``table``.
+        accesses: A of them, whose touches are already in ``table``.
         table: what was touched so far.
         rows: int64 [L] loop numbers.
-        moves: bool [L, N], the loop's variable is in the indices.
+        moves: bool [A, L, N], the loop's variable is in the indices.
         present: bool [L, N], the loop exists.
         extents: float64 [L, N].
     """
     levels, num = extents.shape
     if levels == 0:
         zero = np.zeros(num)
-        return Reuse(np.full(num, NONE), zero, zero, zero, zero)
+        return [Reuse(np.full(num, NONE), zero, zero, zero, zero) for _ in accesses]
     inner_rows = rows[::-1]
-    moves, present, extents = moves[::-1], present[::-1], extents[::-1]
+    moves, present, extents = moves[:, ::-1], present[::-1], extents[::-1]
     order = np.arange(levels)[:, None]
-    stands = present & ~moves
-    start = _first(stands)  # first loop that repeats the access
-    lead = order < start
-    end = _first(present & moves & (order > start))  # loop reuse ends here
-    entries = table.of(access)
-    shared = entries.count[inner_rows] > 1
-    serial_at = _first(present & shared[:, None])
+    start = _first(present & ~moves)  # first loop that repeats the access
+    lead = order < start[:, None]
+    # loop reuse ends at the next loop that moves it
+    end = _first(present & moves & (order > start[:, None]))
+    entries = [table.of(access) for access in accesses]
+    shared = np.array([one.count[inner_rows] > 1 for one in entries])
+    serial_at = _first(present & shared[:, :, None])
     serial = serial_at < end
 
-    distance = np.where(lead, extents, 1.0).prod(0)
-    run = (order >= start) & (order < end)
-    count = np.where(run, extents, 1.0).prod(0)
-    moved = present & moves & lead
-    near_bytes, kept_bytes = _near_bytes(table, inner_rows, moved, start)
+    distance = np.where(lead, extents, 1.0).prod(1)
+    run = (order >= start[:, None]) & (order < end[:, None])
+    count = np.where(run, extents, 1.0).prod(1)
+    near_bytes, kept_bytes = _near_bytes(table, inner_rows, present & moves & lead, start)
     kind = np.where(serial, SERIAL, np.where(start < levels, LOOP, NONE))
 
     extent_there = _pick(extents, serial_at)
-    outward = np.where(order >= serial_at, extents, 1.0).prod(0)
-    serial_iters = _pick(entries.least[inner_rows], serial_at) / extent_there
+    outward = np.where(order >= serial_at[:, None], extents, 1.0).prod(1)
+    least = np.array([one.least[inner_rows] for one in entries])
+    serial_iters = _pick(least, serial_at) / extent_there
     serial_bytes = _pick(table.read_bytes[inner_rows], serial_at) / extent_there
 
     def choose(on_serial: Floats, on_loop: Floats) -> Floats:
         return np.where(serial, on_serial, np.where(kind == LOOP, on_loop, 0.0))
 
-    return Reuse(
-        kind,
-        choose(serial_iters, distance),
-        choose(serial_bytes, near_bytes),
-        choose(outward, count),
-        choose(serial_bytes, kept_bytes),
-    )
+    iters, bytes_ = choose(serial_iters, distance), choose(serial_bytes, near_bytes)
+    times, kept = choose(outward, count), choose(serial_bytes, kept_bytes)
+    return [Reuse(kind[a], iters[a], bytes_[a], times[a], kept[a]) for a in range(len(accesses))]

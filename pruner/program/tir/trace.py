@@ -122,9 +122,19 @@ class State:
         self.results.update(zip(instruction.outputs, results, strict=True))
 
     def locate(self, instruction: Instruction, taken: Ints) -> None:
-        """Apply a ``SampleComputeLocation`` whose locations can share a tree."""
+        """Apply a ``SampleComputeLocation`` whose locations can share a tree.
+
+        A loop that is cut for that is no result any more: an instruction that wants it is refused,
+        and each location then has a tree of its own.
+        """
         block = self.get(instruction.inputs[0])
         self.results[instruction.outputs[0]] = places.shared(self.tree, block, taken)
+        if (taken == taken[0]).all():
+            return
+        alive = set(self.tree.nodes())
+        for number, value in self.results.items():
+            if isinstance(value, LoopNode) and value not in alive:
+                self.results[number] = None
 
     def select(self, rows: Ints) -> State:
         """The same of some programs, which go on by themselves."""

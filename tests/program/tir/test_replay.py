@@ -147,3 +147,17 @@ def test_programs_that_cannot_be_told_in_a_shared_tree_have_trees_of_their_own(m
     assert not refused
     assert sorted(row for rows, _ in groups for row in rows) == list(range(60))
     assert len(groups) == 5  # inlined, at the root, in one of three loops
+
+
+def test_what_comes_after_a_location_finds_the_loops_that_it_names():
+    """Two programs share no tree where an instruction wants a loop that would be cut."""
+    instructions = (*LOCATED, Instruction("Annotate", (Ref(6), 1), ("mark",), ()))
+    program = TraceProgram(located().tree, instructions, num_slots=4, is_gpu=False)
+    decisions = np.array([[4, 4, 4, 0], [2, 8, 4, 1], [4, 4, 4, 2], [4, 4, 4, -1]])
+    groups, refused = apply_groups(program, decisions)
+    assert not refused
+    assert sorted(row for rows, _ in groups for row in rows) == [0, 1, 2, 3]
+    for rows, tree in groups:
+        marked = [x.extent for x in tree.nodes() if "mark" in x.annotations]
+        assert len(marked) == 1
+        np.testing.assert_array_equal(np.broadcast_to(marked[0], len(rows)), decisions[rows, 1])

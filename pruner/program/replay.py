@@ -27,7 +27,7 @@ from pruner.program.te.skeleton import SkeletonGroup, group_programs
 from pruner.program.te.steps import Trace
 from pruner.program.tir.lower import lower as lower_tree
 from pruner.program.tir.places import buffer_places
-from pruner.program.tir.replay import apply_groups, possible
+from pruner.program.tir.replay import apply_groups
 from pruner.program.tir.saved import FOLDER, SavedSpace, SpaceFolder
 
 logger = logging.getLogger(__name__)
@@ -155,9 +155,7 @@ def _trace_parts(
     except UnsupportedProgram as error:
         out.failures.update(dict.fromkeys(group.rows.tolist(), error.reason))
         return
-    fits = possible(space.program, group.decisions)
-    out.failures.update(dict.fromkeys(group.rows[~fits].tolist(), "malformed-step"))
-    out.parts.extend(_trees(space, group.rows[fits], group.decisions[fits], compute, out.failures))
+    out.parts.extend(_trees(space, group.rows, group.decisions, compute, out.failures))
 
 
 def _trees(

@@ -22,15 +22,7 @@ from pruner.errors import ReplayFailed, UnsupportedProgram
 from pruner.program.tir import locations as places
 from pruner.program.tir.copies import Copy
 from pruner.program.tir.places import buffer_places
-from pruner.program.tir.trace import (
-    CATEGORICAL,
-    LOCATE,
-    TILES,
-    Instruction,
-    State,
-    TraceProgram,
-    settled,
-)
+from pruner.program.tir.trace import LOCATE, Instruction, State, TraceProgram, settled
 from pruner.program.tir.tree import Diverges, Tree, uniform
 
 logger = logging.getLogger(__name__)
@@ -74,21 +66,6 @@ def apply_groups(
 
     until = len(program.instructions)
     return _structures(program, decisions, until, finished, strict=strict)
-
-
-def possible(program: TraceProgram, decisions: Decisions) -> Mask:
-    """Where decisions are such as the instructions take: factors from 1 on, candidates they have.
-
-    Of records, which may say anything: one such program would be taken for a fault of all others.
-    """
-    out = np.ones(len(decisions), bool)
-    for i in program.instructions:
-        if i.kind in TILES:
-            out &= (decisions[:, i.slot : i.slot + int(i.attrs[0])] > 0).all(axis=1)
-        elif i.kind == CATEGORICAL:
-            chosen = decisions[:, i.slot]
-            out &= (chosen >= 0) & (chosen < len(i.attrs[0]))
-    return out
 
 
 def location_options(

@@ -32,7 +32,7 @@ from pruner.program.tir.rfactor import rfactor
 from pruner.program.tir.tree import Block, Diverges, LoopNode, Tree, plain, uniform
 from pruner.program.tir.verify import WARP_EXECUTION
 
-LOCATE, CATEGORICAL = "SampleComputeLocation", "SampleCategorical"
+LOCATE = "SampleComputeLocation"
 TILES = ("SamplePerfectTile", "SamplePartitionedTile")  # instructions that decide factors of a loop
 _FIRST_WRITE = (0, 1)  # attributes of TransformLayout: which buffer, BufferIndexType.WRITE
 
@@ -358,7 +358,7 @@ _HANDLERS: dict[str, Callable[..., Any]] = {
     "GetProducers": _get_producers,
     "SamplePerfectTile": _sample_perfect_tile,
     "SamplePartitionedTile": _sample_partitioned_tile,
-    CATEGORICAL: _sample_categorical,
+    "SampleCategorical": _sample_categorical,
     LOCATE: _sample_compute_location,
     "Split": _split,
     "Fuse": _fuse,

@@ -122,7 +122,7 @@ def test_decisions_that_no_trace_takes_cost_their_program_alone(tmp_path):
     decisions = np.array([[8, 8, -2, 1], [8, 8, -2, 2], [4, 16, -1, -1], [0, 16, -1, 0]])
     done = replay(SpaceFolder(tmp_path), steps_of(name, decisions), lambda nests: None)
     assert [rows.tolist() for rows, _ in done.parts] == [[0]]
-    assert done.failures == dict.fromkeys([1, 2, 3], "malformed-step")
+    assert done.failures == dict.fromkeys([1, 2, 3], "bad-decision")
 
 
 def test_what_is_uncertain_of_buffers_alone_is_refused(tmp_path, monkeypatch):

@@ -42,9 +42,10 @@ def residual():
 
 
 class Biased(nn.Module):
-    """Convolutions with a bias, their default, before norms; a shortcut reads the third one, too.
+    """Convolutions with a bias, their default, before norms.
 
-    The last bias is no bias of channels: its image has as many columns.
+    Shortcuts read two of them, too, one with a bias and one without. The last bias is no bias of
+    channels: its image has as many columns.
     """
 
     def __init__(self):
@@ -52,13 +53,15 @@ class Biased(nn.Module):
         self.first, self.first_norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
         self.up, self.up_norm = nn.ConvTranspose2d(8, 4, 2, 2), nn.BatchNorm2d(4)
         self.shared, self.shared_norm = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
+        self.bare, self.bare_norm = nn.Conv2d(4, 4, 1, bias=False), nn.BatchNorm2d(4)
         self.last, self.last_norm = nn.Conv2d(4, 16, 1, bias=False), nn.BatchNorm2d(16)
         self.columns = nn.Parameter(torch.randn(1, 1, 1, 16))
 
     def forward(self, x):
         x = torch.relu(self.first_norm(self.first(x)))
         x = self.shared(torch.relu(self.up_norm(self.up(x))))
-        x = x + torch.relu(self.shared_norm(x))
+        x = self.bare(x + torch.relu(self.shared_norm(x)))
+        x = x + torch.relu(self.bare_norm(x))
         return self.last_norm(self.last(x) + self.columns)
 
 

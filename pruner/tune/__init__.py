@@ -11,7 +11,8 @@
 * `collect`: records of random and evolved schedules, by Ansor
 * `pools`: pools of measured programs, evenly drawn, to learn from
 * `deploy`: the way out: a tuned network as one library, checked against torch
-* `compiling`: what TVM is told when it compiles
+* `compiling`: scheduled programs compiled, and what TVM is told meanwhile
+* `vector_math`: exp, erf, tanh as vector instructions of CPUs
 * `child`: jobs in a process of their own
 * `analyzer`: what drafts for a platform
 * `phases`: where the seconds go

@@ -1,12 +1,23 @@
-"""What TVM is told when it compiles scheduled programs."""
+"""Scheduled programs compiled by TVM: what it is told, and what is written out before."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from pruner.tune.tvm_import import load_tvm
+from pruner.tune.vector_math import with_vector_math
 
 _FRAGMENTS = "m16n8k8"  # in the names of what `mma` programs keep in registers
+
+
+def compiled(module: Any, target: Any, text: str | None = None, *, exact: bool = False) -> Any:
+    """The executable of scheduled functions; arguments as of :func:`pass_context`.
+
+    ``exact``: exp and its like are those of the C library, also where vector units could do them.
+    """
+    with pass_context(module, target, text):
+        written = module if exact else with_vector_math(module, target)
+        return load_tvm().tvm.compile(written, target=target)
 
 
 def pass_context(module: Any, target: Any, text: str | None = None) -> Any:

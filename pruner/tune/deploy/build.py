@@ -26,6 +26,7 @@ from pruner.tune.networks.source import NetworkSource
 from pruner.tune.networks.tasks import NetworkTask
 from pruner.tune.phases import Stopwatch
 from pruner.tune.tvm_import import load_tvm
+from pruner.tune.vector_math import with_vector_math
 
 INPUTS, EXPECTED = "inputs.npz", "expected.npz"
 JOB = "build"  # of a child that serves
@@ -152,6 +153,7 @@ def compiled(module: Any, target: Any) -> Any:
     passes = steps.dataflow_lower_passes(target) + steps.finalize_passes(target)
     try:
         with target, pass_context(module, target):
+            module = with_vector_math(module, target)
             return relax.build(module, target, relax_pipeline=tvm.transform.Sequential(passes))
     except Exception as error:  # compilers raise kinds of their own
         lines = str(error).strip().splitlines() or [repr(error)]

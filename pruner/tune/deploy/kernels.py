@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from pruner.errors import DataError
-from pruner.tune.compiling import pass_context
+from pruner.tune.compiling import compiled
 from pruner.tune.deploy.apply import recorded_keys
 from pruner.tune.networks.tasks import task_key
 from pruner.tune.run.database import Database
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from pruner.tune.run.tuning import CANDIDATES, kernel_path
-from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import Workload, from_file
 
 _LLVM = {"ll": "ll", "s": "asm"}  # suffix: TVM's word
@@ -88,13 +87,12 @@ def _program(path: Path) -> Any:
 def _exported(folder: Path, name: str, module: Any, target: Any) -> Kernel:
     library = kernel_path(folder, name)
     library.parent.mkdir(exist_ok=True)
-    with pass_context(module, target):
-        compiled = load_tvm().tvm.compile(module, target=target)
-    compiled.export_library(str(library))
+    executable = compiled(module, target)
+    executable.export_library(str(library))
     if target.kind.name == "llvm":
-        texts = {k: compiled.mod.inspect_source(word) for k, word in _LLVM.items()}
+        texts = {k: executable.mod.inspect_source(word) for k, word in _LLVM.items()}
     else:
-        texts = {"cu": "\n".join(part.inspect_source() for part in compiled.mod.imports)}
+        texts = {"cu": "\n".join(part.inspect_source() for part in executable.mod.imports)}
     sources = []
     for suffix, text in texts.items():
         path = library.with_suffix(f".{suffix}")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
 from pruner.files import write_whole
-from pruner.tune.compiling import pass_context
+from pruner.tune.compiling import compiled
 from pruner.tune.measure.numerics import (
     Arguments,
     Kind,
@@ -82,16 +82,17 @@ def ready() -> bool:
     return True
 
 
-def build(module_json: str, target_json: str, path: str) -> float:
-    """Compile a scheduled module into the shared library `path`; its size in bytes."""
+def build(module_json: str, target_json: str, path: str, exact: bool = False) -> float:
+    """Compile a scheduled module into the shared library `path`; its size in bytes.
+
+    ``exact``: with the C library's own functions, for what others are compared with.
+    """
     tvm = load_tvm().tvm
     module = tvm.ir.load_json(module_json)
     cleared = importlib.import_module("tvm.s_tir.transform").RemoveWeightLayoutRewriteBlock
     module = cleared(skip_tensor_rewrite=True)(module)
     target = load_target(target_json)
-    with pass_context(module, target, module_json):
-        built = tvm.compile(module, target=target)
-    built.export_library(path)
+    compiled(module, target, module_json, exact=exact).export_library(path)
     return float(Path(path).stat().st_size)
 
 

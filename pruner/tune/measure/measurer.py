@@ -303,7 +303,7 @@ class Measurer:
 
     def _reference(self, text: str, arguments: Arguments, path: Path, library: str) -> str | None:
         host = json.dumps({"kind": "llvm"})
-        built = self._builders.submit("build", text, host, library).result()
+        built = self._builders.submit("build", text, host, library, True).result()
         if built.error is not None:
             return f"{built.error}: {built.message}"
         done = self._builders.submit("reference", library, arguments, str(path)).result()

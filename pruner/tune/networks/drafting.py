@@ -19,7 +19,7 @@ from pruner.errors import PrunerError
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.progress import silent
 from pruner.search.explorer import ExplorerSettings, Memoised, explore
-from pruner.tune.compiling import pass_context
+from pruner.tune.compiling import compiled
 from pruner.tune.measure.jobs import load_target, ready
 from pruner.tune.phases import Phases
 from pruner.tune.run.database import NEVER_MEASURED_S, record_json
@@ -202,8 +202,7 @@ def _build_error(schedule: Any, target: Any) -> str | None:
     if target.kind.name == "llvm":
         return None
     try:
-        with pass_context(schedule.mod, target):
-            load_tvm().tvm.compile(schedule.mod, target=target)
+        compiled(schedule.mod, target)
     except Exception as error:  # compilers raise kinds of their own
         return (str(error).strip().splitlines() or [repr(error)])[-1]
     return None

@@ -18,10 +18,8 @@ chooses its own, so their tasks differ and only built networks are compared.
 """
 
 import re
-import sys
-import time
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +43,13 @@ from pruner.study.network.campaign import (
 )
 from pruner.study.network.run import NetworkRun, read_network_run
 from pruner.study.steps.boxes import Box, BoxRunner, plan
-from pruner.study.steps.command import Ended, run_command
+from pruner.study.steps.command import Ended, run_command, started
+from pruner.study.steps.runs import put_aside, taken_up
 from pruner.study.steps.step import Step
 from pruner.study.steps.times import Times
 from pruner.tune.contenders.lineup import OURS
 from pruner.tune.contenders.prefixes import PREFIXES_FILE
 from pruner.tune.deploy.files import BESIDE_FILE, DEPLOY_FILE
-from pruner.tune.run.snapshot import SNAPSHOT_FILE
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -187,9 +185,7 @@ class Campaign:
             size=size,
             needs=needs,
         )
-        if (folder / SNAPSHOT_FILE).is_file() and not step.done:
-            return replace(step, words=["tune.py", f"resume={folder}"])
-        return step
+        return taken_up(step)
 
     def _listing(self, network: str) -> Step:
         name = f"{plain_name(network)}-tasks"
@@ -243,12 +239,9 @@ class Campaign:
 
     def run(self, step: Step, _share_s: float, limit_s: float) -> Ended:
         """Run a step to its end, with a log; what broke before is put aside."""
-        folder = step.leaves.parent
-        if folder.exists() and step.words[0] == "tune.py" and "resume=" not in step.words[1]:
-            folder.rename(folder.with_name(f"{folder.name}-broken-{int(time.time())}"))
-        words = [sys.executable, str(ROOT / step.words[0]), *step.words[1:]]
+        put_aside(step)
         log = self.options.runs / "logs" / f"{step.name}.log"
-        return run_command(words, log, place=ROOT, limit_s=limit_s)
+        return run_command(started(step.words, ROOT), log, place=ROOT, limit_s=limit_s)
 
 
 def plain_name(network: str) -> str:

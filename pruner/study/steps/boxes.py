@@ -1,17 +1,18 @@
 """Many steps in order, those of a box within its seconds; what is done is skipped."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pruner.progress import Tell
+from pruner.progress import Tell, silent
 from pruner.study.steps.command import Ended
 from pruner.study.steps.step import Step
 from pruner.study.steps.times import Times
 
 Run = Callable[[Step, float, float], Ended]  # a step, the seconds it may use, when it is ended
 Clock = Callable[[], float]
+CUT = 0.5  # of what it is expected to take a step with a budget gets, if its box can give it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,17 +30,18 @@ class Box:
 
 @dataclass(slots=True, kw_only=True)
 class BoxRunner:
-    """Runs boxes: a box begins with the seconds that those before it did not use.
+    """Runs boxes: each ends when it would if all those before it had used their seconds.
 
-    Of what is left of its box a step may use its share by what all the box's unfinished steps are
-    expected to take, and is ended once the box is over. One that fails, or lacks what it needs, is
-    told and costs itself.
+    A step with a budget gets its share of what its box has left (`fair_share_s`), and every step is
+    ended once the box is over. One that fails, or lacks what it needs, is told and costs itself.
+    ``after`` is called after every box.
     """
 
     run: Run
     times: Times
     tell: Tell
     clock: Clock = field(default=time.monotonic)
+    after: Callable[[Box], None] = silent
 
     def run_all(self, boxes: Iterable[Box]) -> None:
         """Run what is not done."""
@@ -47,7 +49,8 @@ class BoxRunner:
         for box in boxes:
             ends = self.clock() + box.seconds + spare_s
             self._run_box(box, ends)
-            spare_s = 0.0 if box.seconds == float("inf") else max(0.0, ends - self.clock())
+            self.after(box)
+            spare_s = 0.0 if box.seconds == float("inf") else ends - self.clock()
 
     def _run_box(self, box: Box, ends: float) -> None:
         tried: set[str] = set()
@@ -64,13 +67,7 @@ class BoxRunner:
             if step.lacks:
                 self.tell(f"{step.name}: left out, not done: {', '.join(step.lacks)}")
                 continue
-            self._run_step(step, self._share_s(step, left, left_s), left_s)
-
-    def _share_s(self, step: Step, left: list[Step], left_s: float) -> float:
-        if left_s == float("inf"):
-            return left_s
-        expected_s = sum(self.times.expected_s(one) for one in left)
-        return left_s * self.times.expected_s(step) / expected_s
+            self._run_step(step, fair_share_s(left, self.times, left_s), left_s)
 
     def _run_step(self, step: Step, share_s: float, left_s: float) -> None:
         start = self.clock()
@@ -82,7 +79,28 @@ class BoxRunner:
             ending = "ended, its box is over"
         self.tell(f"{step.name}: {ending}, {seconds:.0f} s")
         if ended.code == 0:
+            step.keep()
             self.times.keep(step, seconds)
+
+
+def fair_share_s(steps: Sequence[Step], times: Times, left_s: float) -> float:
+    """Seconds that the first of the unfinished `steps` of a box may use of the `left_s` it has.
+
+    Steps without a budget take what they take. Those with one share the rest by what they are
+    expected to take, and none is cut below `CUT` of that for the sake of later ones: as many are
+    reckoned with, in their order, as there is time for.
+    """
+    first, *others = steps
+    if left_s == float("inf") or not first.budget:
+        return left_s
+    fixed_s, shared_s = 0.0, times.expected_s(first)
+    for step in others:
+        needed_s = times.expected_s(step)
+        more = (0.0, needed_s) if step.budget else (needed_s, 0.0)
+        if fixed_s + more[0] + CUT * (shared_s + more[1]) > left_s:
+            break
+        fixed_s, shared_s = fixed_s + more[0], shared_s + more[1]
+    return (left_s - fixed_s) * times.expected_s(first) / shared_s
 
 
 def plan(boxes: Iterable[Box], times: Times) -> list[dict[str, Any]]:

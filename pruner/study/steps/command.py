@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +19,15 @@ class Ended:
 
     code: int | None
     line: str
+
+
+def started(words: Sequence[str], place: Path) -> list[str]:
+    """What to run for the words of a step, with this Python: ``FILE.py`` is a script below `place`,
+    another first word a command of this project, which is found as it is installed."""
+    first, *options = words
+    if first.endswith(".py"):
+        return [sys.executable, str(place / first), *options]
+    return [sys.executable, "-m", f"pruner.cli.{first}", *options]
 
 
 def run_command(

@@ -5,14 +5,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pruner.files import write_json
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """One command: done once ``leaves``, a JSON object, is there; begun once all it needs is done.
 
-    ``words``: a script below the checkout and its options. ``kind`` and ``size`` say what it may
+    ``words``: see `pruner.study.steps.command.started`. ``kind`` and ``size`` say what it may
     take (`pruner.study.steps.times`). ``budget``: the option that takes the seconds it may use,
-    for commands that can end in time and keep what they have; "": none.
+    for commands that can end in time and keep what they have; "": none. ``spent_s`` of them an
+    earlier start has used. ``made``: the file that the command writes, where another step's does
+    the same; it is copied to ``leaves``.
     """
 
     name: str
@@ -22,6 +26,8 @@ class Step:
     size: float = 1.0
     needs: Sequence["Step"] = ()
     budget: str = ""
+    spent_s: float = 0.0
+    made: Path | None = None
 
     @property
     def done(self) -> bool:
@@ -36,7 +42,13 @@ class Step:
         return [step.name for step in self.needs if not step.done]
 
     def within(self, seconds: float) -> list[str]:
-        """Its words, with `seconds` as its budget where it takes one and they are limited."""
+        """Its words, with `seconds` more as its budget where it takes one and they are limited."""
         if not self.budget or seconds == float("inf"):
             return list(self.words)
-        return [*self.words, f"{self.budget}={max(1, int(seconds))}"]
+        return [*self.words, f"{self.budget}={max(1, int(self.spent_s + seconds))}"]
+
+    def keep(self) -> None:
+        """Copy what its command made to where this step leaves it; call it once that ended well."""
+        if self.made is not None:
+            self.leaves.parent.mkdir(parents=True, exist_ok=True)
+            write_json(self.leaves, json.loads(self.made.read_text(encoding="utf-8")), indent=1)

@@ -1,11 +1,12 @@
 """Boxes of steps against a clock that the steps themselves move."""
 
+import json
 from dataclasses import dataclass, field
 
 import pytest
 
 from pruner.files import write_json
-from pruner.study.steps.boxes import Box, BoxRunner, plan
+from pruner.study.steps.boxes import Box, BoxRunner, fair_share_s, plan
 from pruner.study.steps.command import Ended
 from pruner.study.steps.step import Step
 from pruner.study.steps.times import Times
@@ -56,9 +57,54 @@ def world(tmp_path):
 
 def test_steps_share_a_box_by_what_they_are_expected_to_take(world):
     world.takes = {"a": 5, "b": 50}
-    world.boxes(([world.step("a"), world.step("b", "long")], {"name": "x", "seconds": 80}))
+    steps = [world.step("a", budget="x"), world.step("b", "long", budget="x")]
+    world.boxes((steps, {"name": "x", "seconds": 80}))
     # 10 and 30 expected: of 80 s a quarter; then all of the 75 that a has left
     assert world.began == [("a", 20.0, 80.0), ("b", 75.0, 75.0)]
+
+
+def test_what_takes_no_budget_takes_what_it_takes_and_the_others_share_the_rest(world):
+    shared = [world.step("a", budget="x"), world.step("b", "long", budget="x")]
+    fixed = world.step("c")  # 10 s
+    # of 50 s 10 are the fixed one's; of the rest a quarter
+    assert fair_share_s([*shared, fixed], world.times(), 50.0) == 10.0
+    # 10 s and half of what a and b should have are more than 25 s: c is not reckoned with
+    assert fair_share_s([*shared, fixed], world.times(), 25.0) == 25.0 / 4
+    # nor is b, where a would get less than half of its 10 s
+    assert fair_share_s(shared, world.times(), 15.0) == 15.0
+    assert fair_share_s([fixed, *shared], world.times(), 50.0) == 50.0
+    assert fair_share_s(shared, world.times(), float("inf")) == float("inf")
+
+
+def test_what_a_box_uses_too_much_the_next_one_lacks(world):
+    """A command that is asked to end may take some seconds to do so."""
+    world.takes = {"a": 1, "b": 1}
+    one, two = world.step("a"), world.step("b")
+    run = world.run
+
+    def slow(step, share_s, limit_s):
+        ended = run(step, share_s, limit_s)
+        world.now += 12
+        return ended
+
+    world.run = slow
+    world.boxes(([one], {"name": "x", "seconds": 10}), ([two], {"name": "y", "seconds": 20}))
+    assert [limit for _, _, limit in world.began] == [10, 17]
+
+
+def test_what_comes_after_a_box_is_called_after_each(world):
+    world.takes = {"a": 1}
+    seen = []
+    runner = BoxRunner(
+        run=world.run,
+        times=world.times(),
+        tell=world.told.append,
+        clock=lambda: world.now,
+        after=lambda box: seen.append((box.name, world.now)),
+    )
+    steps = [world.step("a")]
+    runner.run_all([Box(name=name, steps=lambda: steps, seconds=5) for name in ("x", "y")])
+    assert seen == [("x", 1.0), ("y", 1.0)]
 
 
 def test_what_a_box_does_not_use_the_next_one_gets(world):
@@ -102,6 +148,27 @@ def test_a_budget_is_the_seconds_of_a_limited_box(world):
     assert step.within(61.9) == ["a", "budget.seconds=61"]
     assert step.within(float("inf")) == ["a"]
     assert world.step("b").within(5.0) == ["b"]
+
+
+def test_a_budget_counts_what_an_earlier_start_has_used(world):
+    step = world.step("a", budget="budget.seconds", spent_s=30.5)
+    assert step.within(10.0) == ["a", "budget.seconds=40"]
+
+
+def test_what_several_commands_write_is_kept_for_each(world):
+    world.takes = {"a": 1, "b": 1}
+    made = world.folder / "made.json"
+
+    def run(step, share_s, limit_s):
+        write_json(made, {"by": step.name})
+        return Ended(code=0, line="{}")
+
+    world.run = run
+    kept = [world.folder / "kept" / f"{name}.json" for name in "ab"]
+    steps = [Step(name=path.stem, words=[], leaves=path, kind="short", made=made) for path in kept]
+    world.boxes((steps, {"name": "x"}))
+    assert [json.loads(path.read_text())["by"] for path in kept] == ["a", "b"]
+    assert all(step.done for step in steps)
 
 
 def test_expected_seconds_come_from_steps_of_the_kind(world):

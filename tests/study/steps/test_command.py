@@ -6,7 +6,7 @@ import time
 import pytest
 
 from pruner.study.steps import command
-from pruner.study.steps.command import run_command
+from pruner.study.steps.command import run_command, started
 
 KEEPS = """
 import signal, sys, time
@@ -46,6 +46,12 @@ def test_one_that_does_not_listen_is_ended(tmp_path, monkeypatch):
     start = time.monotonic()
     assert run(tmp_path, DEAF, limit_s=1.0).code is None
     assert time.monotonic() - start < 20
+
+
+def test_a_step_starts_a_command_of_this_project_or_a_script(tmp_path):
+    python = sys.executable
+    assert started(["tune", "a=1"], tmp_path) == [python, "-m", "pruner.cli.tune", "a=1"]
+    assert started(["x/run.py", "a=1"], tmp_path) == [python, str(tmp_path / "x/run.py"), "a=1"]
 
 
 def test_its_environment(tmp_path):

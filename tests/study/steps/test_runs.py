@@ -1,0 +1,51 @@
+"""Runs that were ended go on; what broke before anything could be kept is put aside."""
+
+import json
+
+import pytest
+
+from pruner.files import write_json
+from pruner.study.steps.runs import put_aside, taken_up
+from pruner.study.steps.step import Step
+from tests.study.network.fabricated import trial
+
+
+@pytest.fixture
+def step(tmp_path):
+    folder = tmp_path / "tune" / "one"
+    return Step(
+        name="one",
+        words=["tune", "workload=matmul", "run_id=one"],
+        leaves=folder / "metrics.json",
+        kind="tune",
+        budget="budget.seconds",
+    )
+
+
+def test_a_run_that_was_ended_goes_on_with_the_seconds_it_has_used(step):
+    folder = step.leaves.parent
+    assert taken_up(step) is step  # nothing was begun
+    folder.mkdir(parents=True)
+    assert taken_up(step) is step  # nothing that could be gone on with
+    (folder / "state.npz").touch()
+    rows = [trial(n, "a", 1.0, 7.0 * n) for n in (1, 2)]
+    (folder / "trials.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    again = taken_up(step)
+    assert again.words == ["tune", f"resume={folder}"]
+    assert again.within(10.0)[-1] == "budget.seconds=24"
+    write_json(step.leaves, {"interrupted": True})
+    assert taken_up(step).words == again.words
+    write_json(step.leaves, {})
+    assert taken_up(step) is step  # done
+
+
+def test_only_what_begins_anew_puts_aside_what_is_there(step):
+    folder = step.leaves.parent
+    put_aside(step)  # nothing to put aside
+    folder.mkdir(parents=True)
+    (folder / "state.npz").touch()
+    put_aside(taken_up(step))
+    assert folder.is_dir()
+    put_aside(step)
+    assert not folder.exists()
+    assert [path.name.startswith("one-broken-") for path in folder.parent.iterdir()] == [True]

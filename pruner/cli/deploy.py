@@ -1,6 +1,7 @@
 """``python deploy.py run=RUN``: the tuned network or operators of a run as libraries."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,19 @@ from pruner.errors import DataError, PrunerError
 from pruner.files import load_metrics
 from pruner.study.network.page import write_report
 from pruner.tune.contenders.beside import set_run_beside
-from pruner.tune.contenders.kernels import check_equal, set_kernels_beside
+from pruner.tune.contenders.kernels import KERNEL_RACE, check_equal, set_kernels_beside
 from pruner.tune.contenders.lane import Lane
 from pruner.tune.contenders.libraries import check_others, check_run_names
 from pruner.tune.contenders.lineup import FOR_KERNELS, check_names, installed
-from pruner.tune.contenders.race import Timed
+from pruner.tune.contenders.race import RaceSettings, Timed
 from pruner.tune.deploy.kernels import deploy_kernels
 from pruner.tune.deploy.network import cannot_run
+from pruner.tune.measure.energy import EnergyMeter, energy_meter
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.run.database import same_target
 from pruner.tune.workloads import Workload, load_workloads
+
+_LONGEST_TURN_S = 60.0  # of energy
 
 
 def deploy(config: DictConfig) -> dict[str, Any]:
@@ -90,8 +94,17 @@ def _kernels_beside(
     names, others = several(config.beside), [Path(other) for other in several(config.compare)]
     if not (names or others):
         return {}
-    lane = Lane.of(platform)
-    found = set_kernels_beside(folder, workloads, names, others, lane=lane, tell=say)
+    settings, meter = _energy(config, platform, KERNEL_RACE)
+    found = set_kernels_beside(
+        folder,
+        workloads,
+        names,
+        others,
+        lane=Lane.of(platform),
+        settings=settings,
+        meter=meter,
+        tell=say,
+    )
     for task, rows in found.items():
         say(task)
         _tell_medians(rows)
@@ -108,8 +121,17 @@ def _beside(
     if reason is not None and (config.beside or others):
         say(f"nothing is timed beside it: {reason}")
     if reason is None and (names or others):
-        analyzer = load_draft(platform)
-        rows = set_run_beside(folder, names, others, platform=platform, analyzer=analyzer, tell=say)
+        settings, meter = _energy(config, platform, RaceSettings())
+        rows = set_run_beside(
+            folder,
+            names,
+            others,
+            platform=platform,
+            analyzer=load_draft(platform),
+            settings=settings,
+            meter=meter,
+            tell=say,
+        )
         found = {row.name: row.row() for row in rows}
         _tell_medians(rows)
     report = write_report(folder, others)
@@ -117,11 +139,30 @@ def _beside(
     return {"beside": found, "report": str(report)}
 
 
+def _energy(
+    config: DictConfig, platform: Platform, settings: RaceSettings
+) -> tuple[RaceSettings, EnergyMeter | None]:
+    """The settings with turns of ``energy=`` seconds, and what counts it, told where nothing does.
+
+    Raises:
+        PrunerError: a number of seconds that cannot be.
+    """
+    seconds = config.energy
+    if not 0 <= seconds <= _LONGEST_TURN_S:
+        raise PrunerError(f"energy={seconds}: seconds of a turn, 0 to {_LONGEST_TURN_S:g}")
+    meter = energy_meter(platform.device) if seconds else None
+    if seconds and meter is None:
+        say("no energy is counted: neither NVML nor powercap tells it here")
+    return replace(settings, energy_s=float(seconds)), meter
+
+
 def _tell_medians(rows: Sequence[Timed]) -> None:
     """The fastest first."""
     for row in sorted(rows, key=lambda row: row.median_s or float("inf")):
         if row.median_s is not None:
-            say(f"{row.label:40s} {1e3 * row.median_s:10.4g} ms")
+            used = row.energy
+            joules = f" {used['watts']:8.4g} W {used['joules']:10.4g} J a run" if used else ""
+            say(f"{row.label:40s} {1e3 * row.median_s:10.4g} ms{joules}")
 
 
 def _asked(folder: Path) -> DictConfig:

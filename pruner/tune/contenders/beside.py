@@ -19,6 +19,7 @@ from pruner.tune.contenders.lineup import EAGER, ONNXRUNTIME, Library, check_nam
 from pruner.tune.contenders.race import RaceSettings, Timed, race
 from pruner.tune.deploy.files import BESIDE_FILE
 from pruner.tune.deploy.network import cannot_run
+from pruner.tune.measure.energy import EnergyMeter
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.networks.request import REQUEST, NetworkRequest
 from pruner.tune.networks.source import NetworkSource
@@ -53,6 +54,7 @@ def set_beside(
     lane: Lane,
     half: bool = False,
     settings: RaceSettings = RaceSettings(),  # noqa: B008  # frozen
+    meter: EnergyMeter | None = None,
     tell: Tell = silent,
 ) -> list[Timed]:
     """Time a network's libraries and the named contenders; ``beside.json`` in `folder` keeps it.
@@ -68,7 +70,7 @@ def set_beside(
     inputs = write_inputs(source, work / "inputs.npz")
     reference = ONNXRUNTIME if source.is_onnx else EAGER
     contenders = line_up(source, names, libraries, inputs=inputs, lane=lane, half=half)
-    found = race(contenders, work, settings, reference=reference, tell=tell)
+    found = race(contenders, work, settings, reference=reference, meter=meter, tell=tell)
     rows = [row.row() for row in found]
     content = {**asdict(lane), "reference": reference, "contenders": rows}
     write_json(folder / BESIDE_FILE, content, indent=1)
@@ -83,6 +85,7 @@ def set_run_beside(
     platform: Platform,
     analyzer: Analyzer | None,
     settings: RaceSettings = RaceSettings(),  # noqa: B008  # frozen
+    meter: EnergyMeter | None = None,
     tell: Tell = silent,
 ) -> list[Timed]:
     """The deployed network of a run folder beside the named contenders and those of other runs.
@@ -108,6 +111,7 @@ def set_run_beside(
         lane=Lane.of(platform),
         half=request.form.halves,
         settings=settings,
+        meter=meter,
         tell=tell,
     )
 

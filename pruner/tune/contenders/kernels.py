@@ -13,13 +13,15 @@ from pruner.tune.contenders.inputs import save_arrays
 from pruner.tune.contenders.lane import Lane
 from pruner.tune.contenders.lineup import EAGER, OURS, Library, line_up_kernels
 from pruner.tune.contenders.race import RaceSettings, Timed, race
+from pruner.tune.contenders.process import Contender
 from pruner.tune.deploy.files import KERNELS_FILE
+from pruner.tune.measure.energy import EnergyMeter
 from pruner.tune.measure.numerics import inputs as seeded
 from pruner.tune.run.tuning import kernel_path
 from pruner.tune.workloads import Workload, arguments, by_name
 
 _WORK = "beside"
-_RACE = RaceSettings(warm_up_s=1.0, rounds=10, turn_s=0.2, most_s=20.0)
+KERNEL_RACE = RaceSettings(warm_up_s=1.0, rounds=10, turn_s=0.2, most_s=20.0)
 
 
 def check_equal(other: Path, ours: Sequence[Workload], theirs: Sequence[Workload]) -> None:
@@ -40,12 +42,14 @@ def set_kernels_beside(
     others: Sequence[Path],
     *,
     lane: Lane,
-    settings: RaceSettings = _RACE,
+    settings: RaceSettings = KERNEL_RACE,
+    meter: EnergyMeter | None = None,
     tell: Tell = silent,
 ) -> dict[str, list[Timed]]:
     """Race every task's kernel; ``kernels_beside.json`` in `folder` keeps what came of it.
 
-    Outputs are compared with those of torch eager, where it runs.
+    It is written after every task. Outputs are compared with those of torch eager, where it runs;
+    `meter`: see :func:`~pruner.tune.contenders.race.race`.
 
     Raises:
         PrunerError: an unknown name.
@@ -55,10 +59,14 @@ def set_kernels_beside(
         tell(f"{workload.name}: beside {', '.join([*names, *(o.name for o in others)])}")
         places = {OURS: folder, **{other.resolve().name: other for other in others}}
         libraries = {name: _kernel(name, place, workload) for name, place in places.items()}
-        found[workload.name] = _raced(workload, names, libraries, folder, lane, settings, tell)
-    content = {**asdict(lane), "reference": EAGER}
-    rows = {task: [row.row() for row in timed] for task, timed in found.items()}
-    write_json(folder / KERNELS_FILE, {**content, "tasks": rows}, indent=1)
+        contenders = _lined_up(workload, names, libraries, folder, lane)
+        work = folder / _WORK / workload.name
+        found[workload.name] = race(
+            contenders, work, settings, reference=EAGER, meter=meter, tell=tell
+        )
+        content = {**asdict(lane), "reference": EAGER}
+        rows = {task: [row.row() for row in timed] for task, timed in found.items()}
+        write_json(folder / KERNELS_FILE, {**content, "tasks": rows}, indent=1)
     return found
 
 
@@ -68,21 +76,16 @@ def _kernel(name: str, folder: Path, workload: Workload) -> Library:
     return Library(label=name, path=path, missing=missing)
 
 
-def _raced(
+def _lined_up(
     workload: Workload,
     names: Sequence[str],
     libraries: Mapping[str, Library],
     folder: Path,
     lane: Lane,
-    settings: RaceSettings,
-    tell: Tell,
-) -> list[Timed]:
+) -> list[Contender]:
     *given, output = arguments(workload.module)
     work = folder / _WORK / workload.name
     work.mkdir(parents=True, exist_ok=True)
     inputs = work / "inputs.npz"
     save_arrays(inputs, seeded(given))
-    contenders = line_up_kernels(
-        workload.spec, names, libraries, inputs=inputs, output=output, lane=lane
-    )
-    return race(contenders, work, settings, reference=EAGER, tell=tell)
+    return line_up_kernels(workload.spec, names, libraries, inputs=inputs, output=output, lane=lane)

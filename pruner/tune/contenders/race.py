@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ import numpy as np
 from pruner.progress import Tell, silent
 from pruner.tune.contenders.process import Contender, ContenderProcess, Fallen
 from pruner.tune.contenders.protocol import LATENCIES, READY, RUN_FOR_S, SAVE
+from pruner.tune.measure.energy import EnergyMeter
 from pruner.tune.measure.numerics import relative_error
 
 
@@ -24,7 +26,8 @@ class RaceSettings:
     a process has started its runs were seen to take up to 1.7 times as long, whoever it was. A turn
     lasts ``turn_s``; each has ``rounds`` of them, or, where its runs are longer than a turn,
     as many as start within ``most_s`` (three at least). ``prepare_s`` is the limit for loading,
-    exporting and compiling.
+    exporting and compiling. ``energy_s``: after that, where a meter is given, ``energy_turns`` of so
+    many seconds each, in turns too, whose energy is counted.
     """
 
     warm_up_s: float = 4.0
@@ -32,6 +35,8 @@ class RaceSettings:
     turn_s: float = 0.3
     most_s: float = 60.0
     prepare_s: float = 900.0
+    energy_s: float = 0.0
+    energy_turns: int = 3
 
     def has_turn(self, used_s: float, turns: int) -> bool:
         """Whether a contender that used so much in so many turns gets one more."""
@@ -46,7 +51,8 @@ class Timed:
     """What came of one contender: seconds of every run, or the `error` that it ended with.
 
     ``relative_error`` is that of its outputs against the reference's, None where there is none;
-    ``facts`` are its versions and how long it took to be ready.
+    ``facts`` are its versions and how long it took to be ready. ``watts``: of the device in every
+    turn whose energy was counted.
     """
 
     name: str
@@ -55,6 +61,15 @@ class Timed:
     facts: Mapping[str, Any] = field(default_factory=dict)
     relative_error: float | None = None
     error: str | None = None
+    watts: Sequence[float] = ()
+
+    @property
+    def energy(self) -> dict[str, float]:
+        """For files and tables: median watts, and joules of a run at the median latency."""
+        if not len(self.watts) or self.median_s is None:
+            return {}
+        watts = float(np.median(self.watts))
+        return {"watts": watts, "joules": watts * self.median_s}
 
     @property
     def median_s(self) -> float | None:
@@ -71,6 +86,7 @@ class Timed:
             **timings(self.latencies_s),
             "relative_error": self.relative_error,
             "facts": dict(self.facts),
+            **self.energy,
         }
 
 
@@ -94,6 +110,7 @@ def race(
     settings: RaceSettings = RaceSettings(),  # frozen
     *,
     reference: str | None = None,
+    meter: EnergyMeter | None = None,
     tell: Tell = silent,
 ) -> list[Timed]:
     """Time the contenders; `folder` keeps their logs and outputs.
@@ -118,6 +135,9 @@ def race(
                 _drop(found, one.name, error, tell)
         tell(f"timing {len(running)} in turns")
         _take_turns(running, found, settings, tell)
+        if meter is not None and settings.energy_s > 0:
+            tell(f"counting energy ({meter.name}) in turns of {settings.energy_s:g} s")
+            _count_energy(running, found, settings, meter, tell)
     return _compared(list(found.values()), folder, reference)
 
 
@@ -144,8 +164,32 @@ def _take_turns(
                 found[name] = replace(found[name], latencies_s=known + latencies_s)
 
 
+def _count_energy(
+    running: dict[str, ContenderProcess],
+    found: dict[str, Timed],
+    settings: RaceSettings,
+    meter: EnergyMeter,
+    tell: Tell,
+) -> None:
+    """Watts of every turn, A B C A B C: a device that grows warm uses more."""
+    for _ in range(settings.energy_turns):
+        for name, process in list(running.items()):
+            try:
+                before_j, start = meter.joules(), time.monotonic()
+                process.ask({RUN_FOR_S: settings.energy_s}, settings.prepare_s)
+                watts = (meter.joules() - before_j) / (time.monotonic() - start)
+            except Fallen as error:
+                running.pop(name)
+                _drop(found, name, error, tell)
+                continue
+            except OSError as error:
+                tell(f"no energy: {error}")
+                return
+            found[name] = replace(found[name], watts=[*found[name].watts, watts])
+
+
 def _drop(found: dict[str, Timed], name: str, error: Fallen, tell: Tell) -> None:
-    found[name] = replace(found[name], latencies_s=(), error=str(error))
+    found[name] = replace(found[name], latencies_s=(), watts=(), error=str(error))
     tell(f"{found[name].label}: left out, {error}")
 
 

@@ -6,6 +6,7 @@
 * `loaded`: TVM, imported once for all of them
 * `numerics`: inputs, and how far results may be off
 * `repeats`: how often to repeat
+* `energy`: joules that a device has used
 * `priority`: real-time priority while timing
 * `remote`: devices behind an RPC tracker
 * `machine`: the target of a platform's name

@@ -1,0 +1,105 @@
+"""Joules that a device has used: NVML's counter of a GPU, powercap's of a processor.
+
+NVML's total (Volta and later, since the driver was loaded) moves about ten times a second and covers
+the whole board; RAPL's is of the package. So one turn should last seconds, and of kernels of some
+microseconds the gaps between launches are in the number too: good to compare finalists, no label to
+train on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+POWERCAP = Path("/sys/class/powercap")
+_NVML = "libnvidia-ml.so.1"  # comes with the driver
+_MILLI, _MICRO = 1e-3, 1e-6
+
+
+class EnergyMeter(Protocol):
+    """A counter of joules that only grows."""
+
+    name: str
+
+    def joules(self) -> float:
+        """Used since some moment in the past."""
+
+
+class NvmlMeter:
+    """The board of one GPU: the first that this process may see."""
+
+    name = "nvml"
+
+    def __init__(self, library: Any, device: Any) -> None:
+        self._library, self._device = library, device
+
+    def joules(self) -> float:
+        """NVML's total in joules. Raises `OSError` where the driver does not answer."""
+        used = ctypes.c_ulonglong()
+        code = self._library.nvmlDeviceGetTotalEnergyConsumption(self._device, ctypes.byref(used))
+        if code != 0:
+            raise OSError(f"NVML tells no energy (code {code})")
+        return _MILLI * used.value
+
+
+class PowercapMeter:
+    """All packages of this machine's processors; counters that wrap around are added up."""
+
+    name = "powercap"
+
+    def __init__(self, zones: list[Path]) -> None:
+        self._zones = zones
+        self._ranges = [_number(zone / "max_energy_range_uj") for zone in zones]
+        self._last = [_number(zone / "energy_uj") for zone in zones]
+        self._used = 0
+
+    def joules(self) -> float:
+        """Used since this meter was made; asked less often than a counter wraps, that is lost."""
+        now = [_number(zone / "energy_uj") for zone in self._zones]
+        for before, after, size in zip(self._last, now, self._ranges, strict=True):
+            self._used += after - before if after >= before else after - before + size
+        self._last = now
+        return _MICRO * self._used
+
+
+def energy_meter(
+    device: str,
+    *,
+    powercap: Path = POWERCAP,
+    nvml: str = _NVML,
+    environment: Mapping[str, str] | None = None,
+) -> EnergyMeter | None:
+    """The meter of ``cpu`` or ``cuda``; None where this machine tells nothing."""
+    with suppress(OSError, ValueError):
+        if device == "cuda":
+            return _nvml(nvml, os.environ if environment is None else environment)
+        zones = [z for z in sorted(powercap.glob("intel-rapl:*")) if z.name.count(":") == 1]
+        if zones:
+            meter = PowercapMeter(zones)
+            meter.joules()
+            return meter
+    return None
+
+
+def _nvml(name: str, environment: Mapping[str, str]) -> NvmlMeter:
+    """Raises `OSError` without a driver, or where it does not tell energy."""
+    library, device = ctypes.CDLL(name), ctypes.c_void_p()
+    visible = environment.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() or "0"
+    code = library.nvmlInit_v2()
+    if code == 0 and visible.isdigit():
+        code = library.nvmlDeviceGetHandleByIndex_v2(int(visible), ctypes.byref(device))
+    elif code == 0:
+        code = library.nvmlDeviceGetHandleByUUID(visible.encode(), ctypes.byref(device))
+    if code != 0:
+        raise OSError(f"NVML: no device {visible} (code {code})")
+    meter = NvmlMeter(library, device)
+    meter.joules()
+    return meter
+
+
+def _number(path: Path) -> int:
+    return int(path.read_text(encoding="utf-8"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -26,8 +25,8 @@ class RaceSettings:
     a process has started its runs were seen to take up to 1.7 times as long, whoever it was. A turn
     lasts ``turn_s``; each has ``rounds`` of them, or, where its runs are longer than a turn,
     as many as start within ``most_s`` (three at least). ``prepare_s`` is the limit for loading,
-    exporting and compiling. ``energy_s``: after that, where a meter is given, ``energy_turns`` of so
-    many seconds each, in turns too, whose energy is counted.
+    exporting and compiling. ``energy_s``: where a meter is given, the energy of ``energy_turns``
+    more turns of so many seconds each is counted.
     """
 
     warm_up_s: float = 4.0
@@ -175,9 +174,9 @@ def _count_energy(
     for _ in range(settings.energy_turns):
         for name, process in list(running.items()):
             try:
-                before_j, start = meter.joules(), time.monotonic()
+                start_s, before_j = meter.read()
                 process.ask({RUN_FOR_S: settings.energy_s}, settings.prepare_s)
-                watts = (meter.joules() - before_j) / (time.monotonic() - start)
+                end_s, after_j = meter.read()
             except Fallen as error:
                 running.pop(name)
                 _drop(found, name, error, tell)
@@ -185,7 +184,8 @@ def _count_energy(
             except OSError as error:
                 tell(f"no energy: {error}")
                 return
-            found[name] = replace(found[name], watts=[*found[name].watts, watts])
+            watts = [*found[name].watts, (after_j - before_j) / (end_s - start_s)]
+            found[name] = replace(found[name], watts=watts)
 
 
 def _drop(found: dict[str, Timed], name: str, error: Fallen, tell: Tell) -> None:

@@ -1,15 +1,16 @@
 """Joules that a device has used: NVML's counter of a GPU, powercap's of a processor.
 
-NVML's total (Volta and later, since the driver was loaded) moves about ten times a second and covers
-the whole board; RAPL's is of the package. So one turn should last seconds, and of kernels of some
-microseconds the gaps between launches are in the number too: good to compare finalists, no label to
-train on.
+NVML's total (Volta and later, since the driver was loaded) moves about ten times a second and
+covers the whole board; RAPL's is of the package. So one turn should last seconds, and of kernels of
+some microseconds the gaps between launches are in the number too: good to compare finalists, no
+label to train on.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -25,8 +26,8 @@ class EnergyMeter(Protocol):
 
     name: str
 
-    def joules(self) -> float:
-        """Used since some moment in the past."""
+    def read(self) -> tuple[float, float]:
+        """Seconds and joules since some moment in the past. Raises `OSError` where it is gone."""
 
 
 class NvmlMeter:
@@ -37,13 +38,13 @@ class NvmlMeter:
     def __init__(self, library: Any, device: Any) -> None:
         self._library, self._device = library, device
 
-    def joules(self) -> float:
-        """NVML's total in joules. Raises `OSError` where the driver does not answer."""
+    def read(self) -> tuple[float, float]:
+        """See `EnergyMeter`."""
         used = ctypes.c_ulonglong()
         code = self._library.nvmlDeviceGetTotalEnergyConsumption(self._device, ctypes.byref(used))
         if code != 0:
             raise OSError(f"NVML tells no energy (code {code})")
-        return _MILLI * used.value
+        return time.monotonic(), _MILLI * used.value
 
 
 class PowercapMeter:
@@ -57,13 +58,13 @@ class PowercapMeter:
         self._last = [_number(zone / "energy_uj") for zone in zones]
         self._used = 0
 
-    def joules(self) -> float:
-        """Used since this meter was made; asked less often than a counter wraps, that is lost."""
+    def read(self) -> tuple[float, float]:
+        """See `EnergyMeter`; asked less often than a counter wraps, that is lost."""
         now = [_number(zone / "energy_uj") for zone in self._zones]
         for before, after, size in zip(self._last, now, self._ranges, strict=True):
             self._used += after - before if after >= before else after - before + size
         self._last = now
-        return _MICRO * self._used
+        return time.monotonic(), _MICRO * self._used
 
 
 def energy_meter(
@@ -80,7 +81,7 @@ def energy_meter(
         zones = [z for z in sorted(powercap.glob("intel-rapl:*")) if z.name.count(":") == 1]
         if zones:
             meter = PowercapMeter(zones)
-            meter.joules()
+            meter.read()
             return meter
     return None
 
@@ -97,7 +98,7 @@ def _nvml(name: str, environment: Mapping[str, str]) -> NvmlMeter:
     if code != 0:
         raise OSError(f"NVML: no device {visible} (code {code})")
     meter = NvmlMeter(library, device)
-    meter.joules()
+    meter.read()
     return meter
 
 

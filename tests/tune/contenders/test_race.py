@@ -55,30 +55,27 @@ def test_whoever_fails_is_left_out_with_the_reason(tmp_path, diary):
 
 
 class Meter:
-    """One contender uses 3 J a turn, the next 5 J."""
+    """One contender uses 3 J a turn of 2 s, the next 5 J."""
 
     name = "toy"
 
     def __init__(self):
         self.asked, self.used = 0, 0.0
 
-    def joules(self):
+    def read(self):
         self.used += (0, 3, 0, 5)[self.asked % 4]
         self.asked += 1
-        return self.used
+        return 2.0 * self.asked, self.used
 
 
-def test_energy_is_counted_in_turns_of_its_own_after_the_others(tmp_path, diary, monkeypatch):
-    seconds = iter(range(0, 1000, 2))  # every turn takes 2 s
-    monkeypatch.setattr("pruner.tune.contenders.race.time.monotonic", lambda: next(seconds))
+def test_energy_is_counted_in_turns_of_its_own_after_the_others(tmp_path, diary):
     both = [fake("a", [1.0, 3.0], diary), fake("b", [2.0], diary)]
     settings = replace(SETTINGS, rounds=1, energy_s=2.0, energy_turns=2)
     a, b = race(both, tmp_path, settings, meter=Meter())
     assert diary.read_text() == "ab" + "ab" + "abab"
     assert a.latencies_s == [1.0, 3.0]
-    assert len(a.watts) == len(b.watts) == 2
-    assert a.row()["joules"] == 2.0 * a.row()["watts"]  # at its median of 2 s
-    assert b.row()["watts"] / a.row()["watts"] == pytest.approx(5 / 3)
+    assert (a.watts, b.watts) == ([1.5, 1.5], [2.5, 2.5])
+    assert (a.row()["watts"], a.row()["joules"]) == (1.5, 3.0)  # at its median of 2 s
     alone = race(both, tmp_path, replace(settings, energy_s=0.0), meter=Meter())
     assert "watts" not in alone[0].row()
 

@@ -1,35 +1,67 @@
 """What a campaign is told."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-LEAST_S = 20.0  # TVM's start and one batch: with less left of a box nothing is begun
+from pruner.study.device.sizes import FULL, Group, Size
+
+CUDA = "cuda"
+LEAST_S = 20.0  # a command's start and one batch: with less left of a box nothing is begun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignOptions:
     """A device, and how much is asked of it.
 
-    ``platform``: the words that name it for every command. ``minutes`` in all, shared among the
+    ``platform``: the described device (conf/platform). ``minutes`` in all, shared among the
     stages; infinite: every stage runs to its end. ``compile_only``: nothing is run, the device may
-    be absent. ``trials`` an operator and policy, ``seconds`` a network where minutes are limited,
-    ``pool`` programs a task of the uniform pools.
+    be absent. ``checkpoint`` of another device, for the stage that adapts it. ``stages``: only
+    these, () all. ``more``: further words of every ``tune.py``.
     """
 
     out: Path
-    platform: Sequence[str]
+    platform: str
+    device: str = CUDA
     minutes: float = float("inf")
     compile_only: bool = False
-    trials: int = 64
-    network_trials: int = 640
-    pool: int = 192
-    operators: Sequence[str] = ()
-    networks: Sequence[str] = ("resnet50", "bert_base")
-    precisions: Sequence[str] = ("float32", "float16")
-    checkpoint: Path | None = None  # of another device, for the stage of adaptation
-    more: Sequence[str] = field(default_factory=tuple)  # further words of every tune.py
+    size: Size = FULL
+    checkpoint: Path | None = None
+    stages: Sequence[str] = ()
+    more: Sequence[str] = ()
 
-    def runs(self, name: str) -> Path:
+    @property
+    def has_tensor_cores(self) -> bool:
+        """Whether half precision is worth asking for."""
+        return self.device == CUDA
+
+    @property
+    def groups(self) -> list[Group]:
+        """The operators, by precision."""
+        single = Group(name="float32", tasks=self.size.single)
+        half = Group(name="float16", tasks=self.size.half)
+        return [single, half] if self.has_tensor_cores else [single]
+
+    @property
+    def sanity(self) -> Group:
+        """The first kernels; those of this device's precisions."""
+        tasks = [task for task in self.size.sanity if self.has_tensor_cores or "dtype" not in task]
+        return Group(name="sanity", tasks=tasks)
+
+    @property
+    def precisions(self) -> Sequence[str]:
+        """Of networks, the more telling first."""
+        return ("float16", "float32") if self.has_tensor_cores else ("float32",)
+
+    def run(self, name: str) -> Path:
         """The folder of a run of ``tune.py``."""
         return self.out / "tune" / name
+
+    def kept(self, name: str) -> Path:
+        """Where the result of a comparison is kept."""
+        return self.out / "kept" / f"{name}.json"
+
+    @property
+    def pools(self) -> Path:
+        """The folder of the collected pools."""
+        return self.out / "pools"

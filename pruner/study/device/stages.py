@@ -1,162 +1,246 @@
 """The stages of a campaign, in the order of their value; each is a box of commands.
 
 What one stage finds the next ones may use, but none needs another: what there is time for is there.
+With ``compile_only`` all programs are chosen and built, none is run, so stages that only time
+something have nothing to do.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from pruner.study.device.operators import OPERATORS, SANITY
+from pruner.errors import PrunerError
 from pruner.study.device.options import LEAST_S, CampaignOptions
-from pruner.study.device.state import STATE_FILE
+from pruner.study.device.sizes import Group, NetworkChoice
 from pruner.study.steps.boxes import Box
+from pruner.study.steps.runs import taken_up
 from pruner.study.steps.step import Step
+from pruner.tune.deploy.files import BESIDE_FILE, DEPLOY_FILE, KERNELS_FILE
+from pruner.tune.pools.collector import ABOUT
 
 OURS, METASCHEDULE, RANDOM = "ours", "metaschedule", "random"
-POLICIES = {
+POLICIES: Mapping[str, Sequence[str]] = {
     OURS: (),
+    # its model counts from 32 programs of a task on (100 by default, more than a task gets)
     METASCHEDULE: ("policy=metaschedule", "+policy.num_warmup_samples=32"),
     RANDOM: ("policy=random",),
 }
-# Shares of the minutes: sanity, operators, networks, pools, adaptation.
-SHARES = {"sanity": 0.06, "operators": 0.44, "networks": 0.28, "pools": 0.14, "adaptation": 0.08}
-# Seconds before any of a kind has run: of a trial, of one command.
+# Seconds on an idle machine where nothing of a kind has run yet: of a trial, a program of a pool,
+# a task beside others, a network built and beside others. Not measured: a first run replaces them.
 GUESSES = {
-    "state": 5.0, "check": 20.0, "ours": 0.6, "metaschedule": 1.5, "random": 0.6,
-    "beside": 45.0, "network": 1.0, "deploy": 90.0, "pool": 0.4, "adapt": 0.8,
+    "check": 0.8, OURS: 0.5, METASCHEDULE: 0.9, RANDOM: 0.5, "beside": 30.0, "finals": 90.0,
+    "network": 0.6, "network beside": 90.0, "network finals": 180.0, "pool": 0.6, "adapt": 0.6,
+    "built": 60.0,
 }  # fmt: skip
-_TORCH = "beside=[eager,compile,autotune]"
+_Stage = Callable[[CampaignOptions], Iterator[Step]]
 
 
 def boxes(options: CampaignOptions) -> list[Box]:
-    """All stages with their shares of the minutes."""
-    makers = {
-        "sanity": _sanity,
-        "operators": _operators,
-        "networks": _networks,
-        "pools": _pools,
-        "adaptation": _adaptation,
-    }
+    """The stages that are asked for, with their shares of the minutes.
+
+    Raises:
+        PrunerError: a stage that is unknown.
+    """
+    if unknown := sorted(set(options.stages) - set(STAGES)):
+        raise PrunerError(f"stages={unknown[0]} is unknown; known: {', '.join(STAGES)}")
+    chosen = {name: STAGES[name] for name in STAGES if name in (options.stages or STAGES)}
+    whole = sum(share for share, _ in chosen.values())
     return [
         Box(
             name=name,
-            steps=lambda make=make: make(options),  # type: ignore[misc]
-            seconds=60 * options.minutes * SHARES[name],
+            steps=_bound(make, options),
+            seconds=60 * options.minutes * share / whole,
             least_s=LEAST_S,
         )
-        for name, make in makers.items()
+        for name, (share, make) in chosen.items()
     ]
 
 
+def _bound(make: _Stage, options: CampaignOptions) -> Callable[[], Iterator[Step]]:
+    return lambda: make(options)
+
+
 def _sanity(options: CampaignOptions) -> Iterator[Step]:
-    """The device's own words; three kernels that are right, against torch too."""
-    state = options.out / STATE_FILE
-    words = ["pruner/study/device/state.py", str(state)]
-    yield Step(name="state", words=words, leaves=state, kind="state")
-    for name in SANITY:
-        tuned = _tune(options, f"sanity-{name}", name, ["budget.trials=8", "verify=false"], "check")
-        yield tuned
-        if not options.compile_only:
-            yield _kernels(options, tuned, (), ["beside=[eager]"])
+    """A few kernels that are right, against torch too; how far repeats of a timing differ."""
+    group, trials = options.sanity, options.size.sanity_trials
+    tuned = _tuned(options, group, group.name, ["verify=false"], trials, "check")
+    yield tuned
+    yield from _beside(options, group, tuned, (), options.size.beside)
 
 
 def _operators(options: CampaignOptions) -> Iterator[Step]:
-    """Every operator by all policies with equal trials; the kernels of all beside torch's."""
-    for name in options.operators or OPERATORS:
-        runs = {
-            policy: _tune(
-                options,
-                f"{name}-{policy}",
-                name,
-                [*words, f"budget.trials={options.trials}"],
-                policy,
-                size=options.trials,
-            )
-            for policy, words in POLICIES.items()
-        }
-        yield from runs.values()
-        if not options.compile_only:
-            others = [runs[METASCHEDULE], runs[RANDOM]]
-            built = [_kernels(options, run, (), []) for run in others]
-            yield from built
-            compare = f"compare=[{','.join(str(run.leaves.parent) for run in others)}]"
-            yield _kernels(options, runs[OURS], built, [_TORCH, compare])
+    """Every group by ours and MetaSchedule with equal trials, their kernels beside torch's; then at
+    random."""
+    runs = {
+        (group.name, policy): _tuned(
+            options, group, f"{group.name}-{policy}", words, options.size.trials, policy
+        )
+        for group in options.groups
+        for policy, words in POLICIES.items()
+    }
+    for group in options.groups:
+        ours, rival = runs[group.name, OURS], runs[group.name, METASCHEDULE]
+        yield from (ours, rival)
+        yield from _beside(options, group, ours, (rival,), options.size.beside)
+    yield from (run for (_, policy), run in runs.items() if policy == RANDOM)
 
 
 def _networks(options: CampaignOptions) -> Iterator[Step]:
-    """Whole networks by ours, beside torch."""
+    """Whole networks by ours, beside torch; with ``compile_only`` their libraries are built."""
     for precision in options.precisions:
-        for network in options.networks:
-            name = f"{network}-{precision}"
-            words = [f"network={network}", f"precision={precision}", "deploy=false"]
-            words.append(f"budget.trials={options.network_trials}")
-            tuned = _step(options, name, words, "network", size=options.network_trials)
+        for network in options.size.networks:
+            tuned = network_run(options, network, precision)
             yield tuned
-            yield Step(
-                name=f"{name}, beside others",
-                words=["deploy.py", f"run={tuned.leaves.parent}", _TORCH],
-                leaves=tuned.leaves.parent / "deploy.json",
-                kind="deploy",
-                needs=(tuned,),
-            )
+            folder = tuned.leaves.parent
+            if options.compile_only:
+                yield Step(
+                    name=f"{tuned.name}, built",
+                    words=["deploy", f"run={folder}", "beside=[]"],
+                    leaves=folder / DEPLOY_FILE,
+                    kind="built",
+                    needs=(tuned,),
+                )
+            else:
+                yield _network_beside(options, tuned, "network beside", options.size.beside, 0)
 
 
 def _pools(options: CampaignOptions) -> Iterator[Step]:
-    """Uniform samples of every operator's space, timed twice: records to learn from."""
+    """Uniform samples of many tasks' spaces, timed twice: records to learn from; few, then more."""
     if options.compile_only:
         return
-    for name in options.operators or OPERATORS:
-        folder = options.out / "collect" / name
-        words = ["collect.py", "backend=tvm", *options.platform, *OPERATORS[name]]
-        words += [f"programs={options.pool}", f"out={folder}"]
-        leaves = folder / "metrics.json"
-        yield Step(name=f"{name}, pool", words=words, leaves=leaves, kind="pool", size=options.pool)
+    size = options.size
+    for programs in (size.few, size.pool):
+        words = ["collect", "backend=tvm", f"platform={options.platform}"]
+        words += [f"workloads={size.pools}", f"programs={programs}", f"out={options.pools}"]
+        words += [f"pool.apart_s={size.apart_s:g}", "measure.repeats=3"]
+        words += ["measure.min_repeat_ms=20"]
+        yield Step(
+            name=f"pools of {programs}",
+            words=words,
+            leaves=options.kept(f"pools-{programs}"),
+            made=options.pools / ABOUT,
+            kind="pool",
+            size=16 * programs,
+        )
 
 
 def _adaptation(options: CampaignOptions) -> Iterator[Step]:
-    """A model of another device, adapted while it tunes, against none."""
+    """A model of another device, adapted while it tunes; ours from scratch is what it meets."""
     if options.compile_only or options.checkpoint is None:
         return
-    for name in ("matmul", "conv2d"):
-        for method in ("moa", "finetune", "distill"):
-            words = [f"checkpoint={options.checkpoint}", f"adaptation={method}"]
-            words.append(f"budget.trials={options.trials}")
-            yield _tune(options, f"{name}-{method}", name, words, "adapt", size=options.trials)
+    group = options.groups[0]
+    for method in options.size.methods:
+        words = [f"checkpoint={options.checkpoint}", f"adaptation={method}"]
+        name = f"{group.name}-{method}"
+        yield _tuned(options, group, name, words, options.size.trials, "adapt")
 
 
-def _tune(
+def _finals(options: CampaignOptions) -> Iterator[Step]:
+    """The finalists once more, beside all of torch's compilers, with the energy that they use."""
+    for group in options.groups:
+        ours, rival = (
+            _tuned(options, group, f"{group.name}-{policy}", (), options.size.trials, policy)
+            for policy in (OURS, METASCHEDULE)
+        )
+        yield from _beside(options, group, ours, (rival,), options.size.finals, finals=True)
+    if options.compile_only:
+        return
+    for precision in options.precisions:
+        for network in options.size.networks:
+            tuned, size = network_run(options, network, precision), options.size
+            yield _network_beside(options, tuned, "network finals", size.finals, size.energy_s)
+
+
+# Shares of the minutes, and what is done in them.
+STAGES: Mapping[str, tuple[float, _Stage]] = {
+    "sanity": (0.06, _sanity),
+    "operators": (0.40, _operators),
+    "pools": (0.10, _pools),
+    "networks": (0.26, _networks),
+    "adaptation": (0.06, _adaptation),
+    "finals": (0.12, _finals),
+}
+
+
+def network_run(options: CampaignOptions, network: NetworkChoice, precision: str) -> Step:
+    """The run of a network."""
+    trials = options.size.network_trials
+    words = [f"network={network.name}", f"precision={precision}", "deploy=false", *network.words]
+    words += [f"budget.trials={trials}", "budget.patience=1000000"]
+    name = f"{network.name}-{precision}"
+    return _run(options, name, words, "network", trials)
+
+
+def _tuned(
     options: CampaignOptions,
+    group: Group,
     name: str,
-    operator: str,
     words: Sequence[str],
+    trials: int,
     kind: str,
-    size: float = 1.0,
 ) -> Step:
-    return _step(options, name, [*OPERATORS[operator], *words], kind, size)
+    """The run of a group of operators, `trials` each."""
+    in_all = trials * len(group.tasks)
+    told = [*group.words, *words, f"budget.trials={in_all}", "task_order=round_robin"]
+    return _run(options, name, told, kind, in_all)
 
 
-def _step(
-    options: CampaignOptions, name: str, words: Sequence[str], kind: str, size: float = 1.0
-) -> Step:
-    folder = options.runs(name)
-    told = ["tune.py", *options.platform, *words, *options.more]
+def _run(options: CampaignOptions, name: str, words: Sequence[str], kind: str, size: float) -> Step:
+    told = ["tune", f"platform={options.platform}", *words, *options.size.settings, *options.more]
     told += [f"outputs={options.out}", f"run_id={name}"]
     if options.compile_only:
         told.append("compile_only=true")
-    leaves = folder / "metrics.json"
-    return Step(
-        name=name, words=told, leaves=leaves, kind=kind, size=size, budget="budget.seconds"
+    return taken_up(
+        Step(
+            name=name,
+            words=told,
+            leaves=options.run(name) / "metrics.json",
+            kind=kind,
+            size=size,
+            budget="budget.seconds",
+        )
     )
 
 
-def _kernels(
-    options: CampaignOptions, tuned: Step, needs: Sequence[Step], words: Sequence[str]
+def _beside(
+    options: CampaignOptions,
+    group: Group,
+    tuned: Step,
+    others: Sequence[Step],
+    names: Sequence[str],
+    *,
+    finals: bool = False,
+) -> Iterator[Step]:
+    """The kernels of a run beside torch's, and those of other runs that have ended so far; nothing
+    where no program may run."""
+    if options.compile_only:
+        return
+    folder, kind = tuned.leaves.parent, "finals" if finals else "beside"
+    words = ["deploy", f"run={folder}", f"beside=[{','.join(names)}]"]
+    ended = [str(other.leaves.parent) for other in others if other.leaves.is_file()]
+    words.append(f"compare=[{','.join(ended)}]")
+    if finals:
+        words.append(f"energy={options.size.energy_s}")
+    yield Step(
+        name=f"{group.name}, {kind}",
+        words=words,
+        leaves=options.kept(f"{group.name}-{kind}"),
+        made=folder / KERNELS_FILE,
+        kind=kind,
+        size=len(group.tasks),
+        needs=(tuned,),
+    )
+
+
+def _network_beside(
+    options: CampaignOptions, tuned: Step, kind: str, names: Sequence[str], energy_s: int
 ) -> Step:
     folder = tuned.leaves.parent
-    file = "kernels_beside.json" if words else "kernels.json"
+    words = ["deploy", f"run={folder}", f"beside=[{','.join(names)}]", f"energy={energy_s}"]
+    stage = kind.removeprefix("network ")
     return Step(
-        name=f"{tuned.name}, {'beside others' if words else 'built'}",
-        words=["deploy.py", f"run={folder}", *words],
-        leaves=folder / file,
-        kind="beside",
-        needs=(tuned, *needs),
+        name=f"{tuned.name}, {stage}",
+        words=words,
+        leaves=options.kept(f"{tuned.name}-{stage}"),
+        made=folder / BESIDE_FILE,
+        kind=kind,
+        needs=(tuned,),
     )

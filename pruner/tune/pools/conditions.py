@@ -15,7 +15,11 @@ from typing import Any
 
 import numpy as np
 
-_GPU = ("temperature.gpu", "clocks.sm", "power.draw", "utilization.gpu")
+_GPU = ("temperature.gpu", "clocks.sm", "clocks.mem", "power.draw", "utilization.gpu")
+_OF_GPU = (
+    "name", "compute_cap", "driver_version", "memory.total", "clocks.max.sm", "clocks.max.memory",
+    "power.limit", "persistence_mode", "mig.mode.current", "uuid",
+)  # fmt: skip
 _MILLI = 1000.0
 
 
@@ -67,14 +71,32 @@ def _mean(name: str, values: Sequence[float], unit: float) -> dict[str, float]:
 
 
 def _gpu() -> dict[str, float]:
+    """Of the first GPU; what it does not tell is left out."""
+    found = {}
+    for name, value in next(iter(_asked(_GPU)), {}).items():
+        with suppress(ValueError):
+            found[f"gpu_{name}"] = float(value)
+    return found
+
+
+def about_gpus() -> list[dict[str, str]]:
+    """What the driver says of every visible GPU, in its words; empty without a driver."""
+    return _asked(_OF_GPU)
+
+
+def _asked(names: Sequence[str]) -> list[dict[str, str]]:
     if shutil.which("nvidia-smi") is None:
-        return {}
-    command = ["nvidia-smi", f"--query-gpu={','.join(_GPU)}", "--format=csv,noheader,nounits"]
+        return []
+    command = ["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader,nounits"]
     with suppress(OSError, ValueError, subprocess.TimeoutExpired):
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
-        values = done.stdout.partition("\n")[0].split(",")
-        return {f"gpu_{k}": float(v) for k, v in zip(_GPU, values, strict=True)}
-    return {}
+        if done.returncode == 0:
+            lines = [line.split(",") for line in done.stdout.splitlines() if line.strip()]
+            return [
+                {name: value.strip() for name, value in zip(names, line, strict=True)}
+                for line in lines
+            ]
+    return []
 
 
 def about_machine() -> dict[str, Any]:

@@ -1,0 +1,121 @@
+"""``python -m pruner.cli.campaign``: all that a device is asked, in boxes of minutes."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from pruner.cli.shared.door import run_door
+from pruner.cli.shared.options import plain, several
+from pruner.cli.shared.output import as_table, say
+from pruner.errors import PrunerError
+from pruner.places import conf_folder
+from pruner.program.device import load_device
+from pruner.study.device.campaign import Campaign
+from pruner.study.device.finding import described_gpu
+from pruner.study.device.options import CUDA, CampaignOptions
+from pruner.study.device.results import write_results
+from pruner.study.device.sizes import FULL, SMALL, NetworkChoice, Size
+from pruner.tune.measure.machine import local_platform
+from pruner.tune.pools.conditions import about_gpus
+
+DEVICES = ("cpu", CUDA)
+PLACES = ("out", "results", "checkpoint")  # of this machine, no news of the device
+
+
+def campaign(config: DictConfig) -> dict[str, Any]:
+    """Run the command; returns the object of the last line."""
+    start = time.monotonic()
+    options = options_of(config)
+    results = options.out / "results" if config.results is None else Path(config.results).resolve()
+    if config.summary:
+        return {**_written(options, results), "results": str(results)}
+    work = Campaign(options, tell=say, write=lambda given: write_results(given, results))
+    if config.plan:
+        return _planned(work)
+    say(f"{options.platform}, into {options.out}; if interrupted, the same command goes on")
+    work.run_all({name: value for name, value in plain(config).items() if name not in PLACES})
+    undone = work.undone
+    if undone:
+        say(f"not done: {'; '.join(undone)}; the same command goes on")
+    return {
+        **_written(options, results),
+        "out": str(options.out),
+        "results": str(results),
+        "undone": undone,
+        "seconds": round(time.monotonic() - start, 1),
+    }
+
+
+def options_of(config: DictConfig) -> CampaignOptions:
+    """The options as typed values.
+
+    Raises:
+        PrunerError: an unknown device or platform, or minutes that are none.
+    """
+    if config.device not in DEVICES:
+        raise PrunerError(f"device={config.device} is unknown; known: {', '.join(DEVICES)}")
+    minutes = config.minutes
+    if minutes is not None and not minutes > 0:
+        raise PrunerError(f"minutes={minutes}: a number above 0, or null for no limit")
+    return CampaignOptions(
+        out=Path(config.out).resolve(),
+        platform=_platform(config),
+        device=config.device,
+        minutes=float("inf") if minutes is None else float(minutes),
+        compile_only=config.compile_only,
+        size=_size(config),
+        checkpoint=None if config.checkpoint is None else Path(config.checkpoint).resolve(),
+        stages=several(config.stages),
+        more=several(config.more),
+    )
+
+
+def _platform(config: DictConfig) -> str:
+    """The platform that is named, or the one that describes this machine's device."""
+    folder = conf_folder() / "platform"
+    if config.platform is not None:
+        known = sorted(path.stem for path in folder.glob("*.yaml"))
+        if config.platform not in known:
+            raise PrunerError(f"platform={config.platform} is unknown; known: {', '.join(known)}")
+        return str(config.platform)
+    if config.device == CUDA:
+        described = (load_device(path) for path in sorted(folder.glob("*.yaml")))
+        return described_gpu(about_gpus(), described)
+    return local_platform()
+
+
+def _size(config: DictConfig) -> Size:
+    size = SMALL if config.small else FULL
+    given: dict[str, Any] = {
+        "trials": config.trials,
+        "network_trials": config.network_trials,
+        "pool": config.pool,
+        "networks": [NetworkChoice(name=name) for name in several(config.networks)] or None,
+    }
+    return replace(size, **{name: value for name, value in given.items() if value is not None})
+
+
+def _written(options: CampaignOptions, results: Path) -> Mapping[str, int]:
+    counts = write_results(options, results)
+    say(", ".join(f"{number} rows of {name}" for name, number in counts.items()))
+    return counts
+
+
+def _planned(work: Campaign) -> dict[str, Any]:
+    rows = work.plan()
+    say(as_table(rows) if rows else "nothing is left to do")
+    minutes = sum(row["minutes"] for row in rows)
+    return {"steps": len(rows), "minutes": round(minutes, 1)}
+
+
+def main() -> None:
+    """Open the door."""
+    run_door("campaign", campaign)
+
+
+if __name__ == "__main__":
+    main()

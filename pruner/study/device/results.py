@@ -1,0 +1,92 @@
+"""What a campaign leaves as small files: tables, the device, records with a card."""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pruner.data.root import FOLDER as RECORDS
+from pruner.files import write_json, write_table
+from pruner.program.tir.saved import FOLDER as SPACES
+from pruner.study.device.options import CampaignOptions
+from pruner.study.device.state import STATE_FILE, about_device
+from pruner.study.device.tables import beside_rows, group_rows, network_rows, operator_rows
+from pruner.tune.pools.collector import ABOUT
+
+CARD = "README.md"
+TABLES = {
+    "operators": operator_rows,
+    "groups": group_rows,
+    "networks": network_rows,
+    "beside": beside_rows,
+}
+
+
+def write_results(options: CampaignOptions, folder: Path) -> dict[str, int]:
+    """Write what is there so far into `folder`; rows of every table.
+
+    ``operators.csv``, ``groups.csv``, ``networks.csv`` and ``beside.csv``
+    (`pruner.study.device.tables`), ``device.json``, and ``records/``: finished pools as a data root
+    with a card.
+    """
+    counts = {}
+    for name, rows_of in TABLES.items():
+        rows = rows_of(options)
+        counts[name] = len(rows)
+        if rows:
+            write_table(folder / f"{name}.csv", rows, floats=".6g")
+    about = about_device(options.out)
+    if about:
+        write_json(folder / STATE_FILE, about, indent=1)
+    counts["records"] = _write_records(options, folder / "records", about)
+    return counts
+
+
+def _write_records(options: CampaignOptions, folder: Path, device: Mapping[str, Any]) -> int:
+    """Copy the finished pools; how many of their programs ran."""
+    source = options.pools
+    if not (source / RECORDS).is_dir() or not (source / ABOUT).is_file():
+        return 0
+    for name in (RECORDS, SPACES):
+        shutil.copytree(source / name, folder / name, dirs_exist_ok=True)
+    about = json.loads((source / ABOUT).read_text(encoding="utf-8"))
+    written = {path.name.partition(".")[0] for path in (folder / RECORDS).rglob("*.json.gz")}
+    pools = [pool for pool in about["pools"] if pool["task"] in written]
+    (folder / CARD).write_text(card(options, about, pools, device), encoding="utf-8")
+    return sum(pool["valid"] for pool in pools)
+
+
+def card(
+    options: CampaignOptions,
+    about: Mapping[str, Any],
+    pools: Sequence[Mapping[str, Any]],
+    device: Mapping[str, Any],
+) -> str:
+    """What the records are, for whoever finds the folder."""
+    gpus = ", ".join(gpu["name"] for gpu in device.get("gpus", []))
+    what = gpus or str(about["machine"].get("processor"))
+    days = sorted(pool["first"] for pool in pools)
+    lines = [
+        f"# Pools of {options.platform}",
+        "",
+        f"{sum(p['valid'] for p in pools)} programs of {len(pools)} tasks on {what}, drawn evenly "
+        "from MetaSchedule's design spaces and timed at least twice (docs/pools.md). Record files "
+        "are in TenSet's layout; train.py and evaluate.py take the folder as data.root=.",
+        "",
+        f"* measured: {days[0] if days else '-'} to {max((p['last'] for p in pools), default='-')}"
+        " (UTC)",
+        f"* target: `{about['targets'].get(options.platform, '-')}`",
+        f"* machine: {', '.join(f'{k} {v}' for k, v in about['machine'].items())}",
+        f"* timing: {about['timing']}",
+        "",
+        "| task | ran | failed | timings | median disagreement |",
+        "|---|---|---|---|---|",
+    ]
+    for pool in pools:
+        apart = pool["disagreement_median"]
+        cells = [pool["task"], pool["valid"], pool["failed"], pool["timings"]]
+        lines.append(
+            f"| {' | '.join(map(str, cells))} | {'-' if apart is None else f'{apart:.3f}'} |"
+        )
+    return "\n".join([*lines, ""])

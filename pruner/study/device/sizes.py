@@ -1,0 +1,114 @@
+"""What a campaign asks for: operators, networks and pools, in full or small enough to rehearse."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Task = Mapping[str, Any]  # as in conf/workload
+_CONV = {"operator": "conv2d", "kh": 3, "kw": 3, "stride": 1, "padding": 1}
+_DEPTHWISE = {**_CONV, "operator": "depthwise_conv2d"}
+_HALF = {"dtype": "float16"}
+
+MATMUL = {"operator": "matmul", "m": 1024, "n": 1024, "k": 1024}
+CONV = {**_CONV, "n": 8, "ci": 64, "h": 56, "w": 56, "co": 64}
+BATCH_MATMUL = {
+    "operator": "batch_matmul",
+    "batch": 12,
+    "m": 128,
+    "n": 128,
+    "k": 64,
+}  # of BERT-base
+DEPTHWISE = {**_DEPTHWISE, "n": 8, "c": 96, "h": 56, "w": 56}
+SOFTMAX = {"operator": "softmax", "rows": 1536, "columns": 128}
+
+TINY = {"operator": "matmul", "m": 64, "n": 64, "k": 64}
+TINY_SOFTMAX = {"operator": "softmax", "rows": 64, "columns": 64}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Operators of one precision, tuned in one run with equal trials: every start takes seconds."""
+
+    name: str
+    tasks: Sequence[Task]
+
+    @property
+    def words(self) -> list[str]:
+        """For ``tune.py``."""
+        return ["workload=list", f"workload.tasks={as_words(self.tasks)}"]
+
+
+def as_words(tasks: Sequence[Task]) -> str:
+    """Tasks as a list that a command line takes.
+
+    >>> as_words([{"operator": "matmul", "m": 8}])
+    '[{operator: matmul, m: 8}]'
+    """
+    entries = (", ".join(f"{name}: {value}" for name, value in task.items()) for task in tasks)
+    return f"[{', '.join('{' + entry + '}' for entry in entries)}]"
+
+
+def halves(tasks: Sequence[Task]) -> list[Task]:
+    """The same with operands of float16, which GPUs multiply on tensor cores."""
+    return [{**task, **_HALF} for task in tasks]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkChoice:
+    """A network of ``tune.py``, with further words for it."""
+
+    name: str
+    words: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How much is asked.
+
+    ``trials`` a task of the operators: 10 and then rounds of 16 are the same number for all tasks.
+    ``network_trials`` of a whole network, ``pool`` programs a task of the pools (``few`` first, so
+    that every task has some); ``pools``: the tasks, as ``collect.py`` takes ``workloads=``.
+    ``beside``: whom kernels and networks are timed with first; ``finals``: whom in the end, with
+    ``energy_s`` seconds a turn of counting joules. ``settings`` are words of every ``tune.py``.
+    """
+
+    sanity: Sequence[Task]
+    single: Sequence[Task]
+    half: Sequence[Task]
+    networks: Sequence[NetworkChoice]
+    trials: int = 58
+    sanity_trials: int = 8
+    network_trials: int = 640
+    few: int = 12
+    pool: int = 192
+    pools: str = "gpu"
+    apart_s: float = 10.0
+    beside: Sequence[str] = ("eager",)
+    finals: Sequence[str] = ("eager", "compile", "autotune")
+    energy_s: int = 2
+    settings: Sequence[str] = ("measure.min_repeat_ms=20", "measure.repeats=3")
+    methods: Sequence[str] = field(default_factory=lambda: ("moa", "finetune", "distill"))
+
+
+FULL = Size(
+    sanity=[MATMUL, CONV, SOFTMAX, *halves([MATMUL])],
+    single=[MATMUL, CONV, BATCH_MATMUL, DEPTHWISE, SOFTMAX],
+    half=halves([MATMUL, CONV, BATCH_MATMUL]),
+    networks=[NetworkChoice(name="bert_base"), NetworkChoice(name="resnet50")],
+)
+SMALL = Size(
+    sanity=[TINY],
+    single=[TINY, TINY_SOFTMAX],
+    half=halves([TINY]),
+    networks=[NetworkChoice(name="bert_tiny", words=("sizes.length=16", "sizes.layers=1"))],
+    trials=4,
+    sanity_trials=2,
+    network_trials=4,
+    few=2,
+    pool=3,
+    pools=as_words([TINY, TINY_SOFTMAX]),
+    apart_s=1.0,
+    finals=("eager",),
+    energy_s=1,
+    settings=("measure.min_repeat_ms=1", "measure.repeats=2", "measure.baseline=false"),
+)

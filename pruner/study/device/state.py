@@ -1,0 +1,61 @@
+"""What a device and its machine say of themselves: once, and before and after every step."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pruner.files import write_json
+from pruner.tune.pools.conditions import Conditions, about_gpus, about_machine
+
+STATE_FILE, READINGS_FILE = "device.json", "readings.jsonl"
+
+
+class State:
+    """Readings of a campaign, a line each in a file of its folder."""
+
+    def __init__(self, out: Path, device: str) -> None:
+        self._out, self._device = out, device
+        self._conditions = Conditions(device)
+
+    def begin(self, options: Mapping[str, Any]) -> None:
+        """Write what machine and device are, and what was asked of them."""
+        self._out.mkdir(parents=True, exist_ok=True)
+        about: dict[str, Any] = {"machine": about_machine(), "asked": dict(options)}
+        if self._device != "cpu":
+            about["gpus"] = about_gpus()
+        write_json(self._out / STATE_FILE, about, indent=1)
+
+    def note(self, step: str, when: str) -> None:
+        """Read clocks, temperature, power and load now; ``when``: before or after the step."""
+        line = json.dumps({"step": step, "when": when, **self._conditions.read()})
+        with (self._out / READINGS_FILE).open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+
+def about_device(out: Path) -> dict[str, Any]:
+    """What `State` wrote, each reading as least, median and most; empty before it began."""
+    path = out / STATE_FILE
+    if not path.is_file():
+        return {}
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    values: dict[str, list[float]] = {}
+    for reading in _readings(out / READINGS_FILE):
+        for name, value in reading.items():
+            if isinstance(value, float) and name != "at":
+                values.setdefault(name, []).append(value)
+    found["readings"] = {
+        name: {"min": min(v), "median": float(np.median(v)), "max": max(v), "number": len(v)}
+        for name, v in sorted(values.items())
+    }
+    return found
+
+
+def _readings(path: Path) -> list[dict[str, Any]]:
+    """Whole lines; a kill may have cut the last."""
+    if not path.is_file():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines if line.endswith("}")]

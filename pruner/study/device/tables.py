@@ -1,0 +1,225 @@
+"""Rows from the runs of a campaign: what is there is read, what is missing is left out."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruner.files import load_metrics
+from pruner.study.device.options import CampaignOptions
+from pruner.study.device.sizes import Group
+from pruner.study.device.stages import METASCHEDULE, OURS, POLICIES, network_run
+from pruner.study.network.campaign import contender_rows
+from pruner.study.network.run import read_network_run
+from pruner.study.tuning import best_curve
+from pruner.tune.networks.extraction import TASKS
+from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
+
+Row = dict[str, Any]
+_REPEATS = 2  # of a timing, at least, to say how far they differ
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupRun:
+    """The trials of one policy on a group of operators."""
+
+    policy: str
+    folder: Path
+
+    @cached_property
+    def trials(self) -> Sequence[Trial]:
+        """In their order."""
+        return read_trials(self.folder / JOURNAL_FILE)
+
+    @property
+    def tasks(self) -> list[str]:
+        """Names, in the order of their first trials."""
+        return list(dict.fromkeys(trial.task for trial in self.trials))
+
+    def of(self, task: str) -> list[Trial]:
+        """The trials of a task."""
+        return [trial for trial in self.trials if trial.task == task]
+
+    def best_s(self, task: str, trials: int | None = None) -> float | None:
+        """Its best latency, or that of its first so many trials; None where none ran."""
+        found = min((t.latency_s for t in self.of(task)[:trials]), default=np.inf)
+        return float(found) if np.isfinite(found) else None
+
+    def curve(self, tasks: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Seconds, and the sum of the best latencies, from where all tasks have one."""
+        _, elapsed_s, best_s = best_curve(self.trials, dict.fromkeys(tasks, 1.0))
+        return elapsed_s, best_s
+
+    @property
+    def noise(self) -> float | None:
+        """How far the repeats of a timing differ: the median of (most - least) / median."""
+        timed = [np.array(t.costs_s) for t in self.trials if len(t.costs_s) >= _REPEATS]
+        spreads = [(costs.max() - costs.min()) / np.median(costs) for costs in timed]
+        return float(np.median(spreads)) if spreads else None
+
+
+def group_runs(options: CampaignOptions, group: Group) -> list[GroupRun]:
+    """The runs of a group that have begun: of all policies, and of the ways to adapt a model."""
+    names = [*POLICIES, *options.size.methods]
+    runs = [GroupRun(policy=name, folder=options.run(f"{group.name}-{name}")) for name in names]
+    return [run for run in runs if run.trials]
+
+
+def operator_rows(options: CampaignOptions) -> list[Row]:
+    """One row an operator and policy.
+
+    ``best_at_equal_s``: after as many trials as the policy with the fewest had; ``raced_s``: the
+    median of its kernel in turns with torch, ``over_torch``: torch eager's median over that.
+    """
+    rows = []
+    for group in options.groups:
+        runs, raced = group_runs(options, group), _raced(options, group)
+        for task in dict.fromkeys(task for run in runs for task in run.tasks):
+            having = [run for run in runs if run.of(task)]
+            equal = min(len(run.of(task)) for run in having)
+            medians = {row["name"]: row.get("median_s") for row in raced.get(task, [])}
+            rows += [_operator_row(group, run, task, equal, medians) for run in having]
+    return rows
+
+
+def _operator_row(
+    group: Group, run: GroupRun, task: str, equal: int, medians: Mapping[str, float | None]
+) -> Row:
+    mine = run.of(task)
+    raced_s = medians.get(OURS if run.policy == OURS else run.folder.name)
+    torch_s = medians.get("eager")
+    return {
+        "table": "operators",
+        "group": group.name,
+        "task": task,
+        "policy": run.policy,
+        "trials": sum(not trial.compiled_only for trial in mine),
+        "compiled": sum(trial.compiled_only and trial.error is None for trial in mine),
+        "failed": sum(trial.error is not None for trial in mine),
+        "seconds": mine[-1].elapsed_s,
+        "best_s": run.best_s(task),
+        "equal_trials": equal,
+        "best_at_equal_s": run.best_s(task, equal),
+        "raced_s": raced_s,
+        "over_torch": torch_s / raced_s if torch_s and raced_s else None,
+        "checked": any(trial.checked for trial in mine),
+    }
+
+
+def group_rows(options: CampaignOptions) -> list[Row]:
+    """One row a group and policy: all operators together.
+
+    ``seconds_to_rival``: until the sum of the best latencies was MetaSchedule's last one (0 in
+    ``times_less``: never); ``over_rival``: geometric mean of the latencies at equal trials over
+    MetaSchedule's.
+    """
+    rows = []
+    for group in options.groups:
+        runs = group_runs(options, group)
+        rival = next((run for run in runs if run.policy == METASCHEDULE), None)
+        for run in runs:
+            metrics = load_metrics(run.folder) or {}
+            rows.append(
+                {
+                    "table": "groups",
+                    "group": group.name,
+                    "policy": run.policy,
+                    "tasks": len(run.tasks),
+                    "trials": len(run.trials),
+                    "failed": sum(trial.error is not None for trial in run.trials),
+                    "compiled": sum(t.compiled_only and t.error is None for t in run.trials),
+                    "total_s": metrics.get("total_seconds"),
+                    "build_s": float(np.mean([trial.build_s for trial in run.trials])),
+                    "run_s": float(np.mean([trial.run_s for trial in run.trials])),
+                    "noise": run.noise,
+                    **(_beside_rival(run, rival) if rival is not None else {}),
+                }
+            )
+    return rows
+
+
+def _beside_rival(run: GroupRun, rival: GroupRun) -> Row:
+    """How soon a run was as fast as the rival in the end, and how fast both are."""
+    tasks = rival.tasks
+    their_s, theirs = rival.curve(tasks)
+    our_s, ours = run.curve(tasks)
+    if not len(theirs):
+        return {}
+    ends_s, found = _reached(their_s, theirs, theirs[-1]), _reached(our_s, ours, theirs[-1])
+    equal = [min(len(run.of(task)), len(rival.of(task))) for task in tasks]
+    pairs = [(run.best_s(t, n), rival.best_s(t, n)) for t, n in zip(tasks, equal, strict=True)]
+    ratios = [a / b for a, b in pairs if a is not None and b is not None]
+    return {
+        "sum_s": float(ours[-1]) if len(ours) else None,
+        "seconds_to_rival": found if np.isfinite(found) else None,
+        "times_less": ends_s / found,
+        "over_rival": float(np.exp(np.mean(np.log(ratios)))) if ratios else None,
+    }
+
+
+def _reached(elapsed_s: NDArray[np.float64], best_s: NDArray[np.float64], wanted_s: float) -> float:
+    """The first second at which it was so fast; infinite where it never was."""
+    hits = np.flatnonzero(best_s <= wanted_s)
+    return float(elapsed_s[hits[0]]) if len(hits) else float("inf")
+
+
+def beside_rows(options: CampaignOptions) -> list[Row]:
+    """One row an operator and contender, of the finals where they were held."""
+    rows = []
+    for group in [options.sanity, *options.groups]:
+        for task, timed in _raced(options, group).items():
+            ours = next((row.get("median_s") for row in timed if row["name"] == OURS), None)
+            rows += [
+                {"table": "beside", "group": group.name, "task": task, **_timed(row, ours)}
+                for row in timed
+            ]
+    return rows
+
+
+def _timed(row: Mapping[str, Any], ours_s: float | None) -> Row:
+    names = ("median_s", "low_s", "high_s", "relative_error", "watts", "joules", "error")
+    median_s = row.get("median_s")
+    return {
+        "contender": row["label"],
+        **{name: row.get(name) for name in names},
+        "over_ours": median_s / ours_s if median_s and ours_s else None,
+    }
+
+
+def network_rows(options: CampaignOptions) -> list[Row]:
+    """One row a network, precision and contender; one without contender where none was timed."""
+    rows = []
+    for precision in options.precisions:
+        for network in options.size.networks:
+            folder = network_run(options, network, precision).leaves.parent
+            if not (folder / TASKS).is_file():
+                continue
+            run = read_network_run(folder)
+            trials = read_trials(folder / JOURNAL_FILE)
+            about = {
+                "table": "networks",
+                "precision": precision,
+                "trials": sum(not trial.compiled_only for trial in trials),
+                "compiled": sum(trial.compiled_only and trial.error is None for trial in trials),
+                "failed": sum(trial.error is not None for trial in trials),
+                "tuned_s": run.metrics.get("total_seconds"),
+                "estimate_s": run.estimate_s or None,
+            }
+            found = contender_rows(network.name, run, OURS) or [{"network": network.name}]
+            rows += [{**about, **row} for row in found]
+    return rows
+
+
+def _raced(options: CampaignOptions, group: Group) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    """Contenders of every task of a group, of the latest comparison that ended."""
+    for kind in ("finals", "beside"):
+        path = options.kept(f"{group.name}-{kind}")
+        if path.is_file():
+            tasks: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["tasks"]
+            return tasks
+    return {}

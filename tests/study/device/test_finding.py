@@ -1,0 +1,36 @@
+"""Which description a GPU has, by the words of its driver."""
+
+import pytest
+
+from pruner.errors import PrunerError
+from pruner.program.device import load_device
+from pruner.study.device.finding import described_gpu
+from tests.places import CONF
+
+DEVICES = [load_device(path) for path in sorted((CONF / "platform").glob("*.yaml"))]
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "platform"),
+    [
+        ("NVIDIA H200", "9.0", "h200"),
+        ("NVIDIA H100 80GB HBM3", "9.0", "h100"),
+        ("NVIDIA A100-SXM4-80GB", "8.0", "a100"),
+        ("NVIDIA GeForce RTX 4090", "8.9", "rtx4090"),
+        ("Tesla V100-SXM2-16GB", "7.0", "v100"),
+        ("Tesla T4", "7.5", "t4"),
+        ("NVIDIA TITAN V", "7.0", "titanv"),
+    ],
+)
+def test_names_as_drivers_tell_them(name, capability, platform):
+    gpus = [{"name": name, "compute_cap": capability}, {"name": "other", "compute_cap": "1.0"}]
+    assert described_gpu(gpus, DEVICES) == platform
+
+
+def test_an_unknown_one_is_told_with_those_of_its_architecture():
+    with pytest.raises(PrunerError, match=r"NVIDIA GH 480GB .*: h100, h200"):
+        described_gpu([{"name": "NVIDIA GH 480GB", "compute_cap": "9.0"}], DEVICES)
+    with pytest.raises(PrunerError, match=r"sm_123\) has no description"):
+        described_gpu([{"name": "NVIDIA H200", "compute_cap": "12.3"}], DEVICES)
+    with pytest.raises(PrunerError, match="no NVIDIA GPU is visible"):
+        described_gpu([], DEVICES)

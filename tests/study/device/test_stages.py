@@ -1,0 +1,183 @@
+"""What a campaign would run: the commands of its stages, within their minutes, by a toy clock."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from pruner.errors import PrunerError
+from pruner.files import write_json
+from pruner.study.device.campaign import Campaign
+from pruner.study.device.options import CampaignOptions
+from pruner.study.device.sizes import FULL, SMALL, as_words, halves
+from pruner.study.device.stages import GUESSES, STAGES, boxes
+from pruner.study.steps.command import Ended
+
+
+@pytest.fixture
+def options(tmp_path):
+    return CampaignOptions(out=tmp_path, platform="h200", minutes=25.0)
+
+
+def steps_of(options):
+    return {step.name: step for box in boxes(options) for step in box.steps()}
+
+
+class World:
+    """Commands that take what is expected of their kind, times ``slower``; none is run."""
+
+    def __init__(self, options, slower=1.0):
+        self.now, self.slower, self.began, self.told, self.written = 0.0, slower, [], [], []
+        self.campaign = Campaign(
+            options,
+            tell=self.told.append,
+            write=lambda _: self.written.append(self.now),
+            run=self.run,
+            clock=lambda: self.now,
+        )
+
+    def run(self, step, share_s, limit_s):
+        needed = self.slower * step.size * GUESSES[step.kind]
+        if step.budget:
+            needed = min(needed, share_s)
+        self.began.append((step.name, self.now))
+        self.now += min(needed, limit_s)
+        if needed > limit_s:
+            return Ended(code=None, line="")
+        write_json(step.leaves if step.made is None else step.made, {"tasks": {}})
+        return Ended(code=0, line="{}")
+
+    def names(self):
+        return [name for name, _ in self.began]
+
+
+def prepared(options):
+    """The folders that commands would make."""
+    for step in steps_of(options).values():
+        step.leaves.parent.mkdir(parents=True, exist_ok=True)
+        if step.made is not None:
+            step.made.parent.mkdir(parents=True, exist_ok=True)
+    return options
+
+
+def test_the_shares_of_all_stages_are_the_minutes(options):
+    assert sum(share for share, _ in STAGES.values()) == pytest.approx(1.0)
+    assert sum(box.seconds for box in boxes(options)) == pytest.approx(25 * 60)
+    two = boxes(replace(options, stages=["operators", "sanity"]))
+    assert [box.name for box in two] == ["sanity", "operators"]
+    assert sum(box.seconds for box in two) == pytest.approx(25 * 60)
+    with pytest.raises(PrunerError, match="stages=energy is unknown; known: sanity, operators"):
+        boxes(replace(options, stages=["energy"]))
+
+
+def test_every_policy_gets_the_same_trials_of_the_same_operators(options):
+    steps = steps_of(options)
+    for group, tasks in (("float32", 5), ("float16", 3)):
+        runs = [steps[f"{group}-{policy}"] for policy in ("ours", "metaschedule", "random")]
+        for run in runs:
+            assert f"budget.trials={58 * tasks}" in run.words
+            assert "task_order=round_robin" in run.words
+            assert "platform=h200" in run.words
+        assert len({word for run in runs for word in run.words if "workload.tasks" in word}) == 1
+    half = next(word for word in steps["float16-ours"].words if "workload.tasks" in word)
+    assert half.count("dtype: float16") == 3
+
+
+def test_the_operators_of_the_issue_are_there():
+    single = [task["operator"] for task in FULL.single]
+    assert sorted(single) == ["batch_matmul", "conv2d", "depthwise_conv2d", "matmul", "softmax"]
+    half = [task["operator"] for task in FULL.half]
+    assert sorted(half) == ["batch_matmul", "conv2d", "matmul"]
+    assert all(task["dtype"] == "float16" for task in FULL.half)
+
+
+def test_tasks_as_a_word_of_the_command_line():
+    word = as_words(halves([{"operator": "matmul", "m": 8, "n": 8, "k": 8}]))
+    assert word == "[{operator: matmul, m: 8, n: 8, k: 8, dtype: float16}]"
+
+
+def test_a_cpu_has_no_half_precision(options):
+    names = steps_of(replace(options, device="cpu", platform="cpu-avx2"))
+    assert not any("float16" in name for name in names)
+    assert "float32-ours" in names
+    assert "bert_base-float32" in names
+
+
+def test_what_only_compiles_runs_nothing_and_builds_the_networks(options):
+    steps = steps_of(replace(options, compile_only=True, checkpoint=options.out))
+    tuned = [step for step in steps.values() if step.words[0] == "tune"]
+    assert all("compile_only=true" in step.words for step in tuned)
+    others = sorted(step.name for step in steps.values() if step.words[0] != "tune")
+    networks = ("bert_base", "resnet50")
+    built = [f"{name}-{bits}, built" for name in networks for bits in ("float16", "float32")]
+    assert others == sorted(built)
+
+
+def test_a_checkpoint_is_adapted_in_three_ways(options):
+    assert "float32-moa" not in steps_of(options)
+    steps = steps_of(replace(options, checkpoint=options.out / "model.pt"))
+    for method in ("moa", "finetune", "distill"):
+        assert f"adaptation={method}" in steps[f"float32-{method}"].words
+
+
+def test_the_minutes_are_kept_and_what_comes_first_is_there(options):
+    world = World(prepared(options))
+    world.campaign.run_all({})
+    assert world.now <= 25 * 60
+    names = world.names()
+    assert names[:4] == ["sanity", "sanity, beside", "float32-ours", "float32-metaschedule"]
+    assert {"float16-ours", "float16, beside", "pools of 12"} <= set(names)
+    assert any(name.startswith("bert_base-float16") for name in names)
+    assert len(world.written) == len(STAGES)
+
+
+def test_a_machine_three_times_as_slow_still_ends_in_time_and_reaches_every_stage(options):
+    world = World(prepared(options), slower=3.0)
+    world.campaign.run_all({})
+    assert world.now <= 25 * 60
+    begun = set(world.names())
+    for name, (_, make) in STAGES.items():
+        steps = [step.name for step in make(options)]
+        assert not steps or begun & set(steps), name
+
+
+def test_the_same_command_goes_on_with_what_is_left(options):
+    world = World(prepared(options))
+    world.campaign.run_all({})
+    undone = world.campaign.undone
+    assert undone  # pools of 192 programs, for one, take longer
+    again = World(replace(options, minutes=float("inf")))
+    again.campaign.run_all({})
+    assert again.names() == undone
+    assert again.campaign.undone == []
+    assert again.campaign.plan() == []
+
+
+def test_the_plan_has_the_minutes_of_every_step_and_of_its_stage(options):
+    rows = World(options).campaign.plan()
+    first = rows[0]
+    assert (first["box"], first["step"]) == ("sanity", "sanity")
+    assert first["minutes"] == pytest.approx(4 * 8 * GUESSES["check"] / 60)
+    assert first["of"] == pytest.approx(0.06 * 25)
+
+
+def test_readings_stand_before_and_after_every_step(options, tmp_path):
+    world = World(prepared(replace(options, size=SMALL, stages=["sanity"])))
+    world.campaign.run_all({"device": "cuda"})
+    lines = (tmp_path / "readings.jsonl").read_text().splitlines()
+    found = [(row["step"], row["when"]) for row in map(json.loads, lines)]
+    assert found == [
+        (name, when) for name in ("sanity", "sanity, beside") for when in ("before", "after")
+    ]
+    about = json.loads((tmp_path / "device.json").read_text())
+    assert about["asked"] == {"device": "cuda"}
+    assert about["machine"]["cores"] >= 1
+
+
+def test_a_rival_that_has_not_ended_is_not_waited_for(options):
+    prepared(options)
+    steps = steps_of(options)
+    assert "compare=[]" in steps["float32, beside"].words
+    write_json(steps["float32-metaschedule"].leaves, {})
+    rival = steps["float32-metaschedule"].leaves.parent
+    assert f"compare=[{rival}]" in steps_of(options)["float32, beside"].words

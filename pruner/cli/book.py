@@ -20,7 +20,7 @@ from pruner.study.book.items import load_items
 from pruner.study.book.page import HTML, Page, build_page, write_page
 from pruner.study.book.remake import chosen, publish, remake
 
-COMMITTED = ("full", "alone")  # presets whose results the committed page shows
+COMMITTED = ("full", "alone", "gpu")  # presets whose results the committed page shows
 
 
 def book(config: DictConfig) -> dict[str, Any]:

@@ -49,6 +49,11 @@ class CampaignOptions:
         return Group(name="sanity", tasks=tasks)
 
     @property
+    def adapted(self) -> Group:
+        """The operators for which a model of another device is adapted."""
+        return Group(name="adaptation", tasks=self.size.adapted)
+
+    @property
     def precisions(self) -> Sequence[str]:
         """Of networks, the more telling first."""
         return ("float16", "float32") if self.has_tensor_cores else ("float32",)

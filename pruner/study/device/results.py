@@ -34,8 +34,12 @@ def write_results(options: CampaignOptions, folder: Path) -> dict[str, int]:
     for name, rows_of in TABLES.items():
         rows = rows_of(options)
         counts[name] = len(rows)
+        table = folder / f"{name}.csv"
         if rows:
-            write_table(folder / f"{name}.csv", rows, floats=".6g")
+            write_table(table, rows, floats=".6g")
+        else:  # the book reads all tables, or none
+            table.parent.mkdir(parents=True, exist_ok=True)
+            table.write_text("table\n", encoding="utf-8")
     about = about_device(options.out)
     if about:
         write_json(folder / STATE_FILE, about, indent=1)

@@ -1,7 +1,7 @@
 """What a campaign asks for: operators, networks and pools, in full or small enough to rehearse."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 Task = Mapping[str, Any]  # as in conf/workload
@@ -69,16 +69,18 @@ class Size:
     ``network_trials`` of a whole network, ``pool`` programs a task of the pools (``few`` first, so
     that every task has some); ``pools``: the tasks, as ``collect.py`` takes ``workloads=``.
     ``beside``: whom kernels and networks are timed with first; ``finals``: whom in the end, with
-    ``energy_s`` seconds a turn of counting joules. ``settings`` are words of every ``tune.py``.
+    ``energy_s`` seconds a turn of counting joules. ``adapted``: the operators for which a model of
+    another device is adapted. ``settings`` are words of every ``tune.py``.
     """
 
     sanity: Sequence[Task]
     single: Sequence[Task]
     half: Sequence[Task]
+    adapted: Sequence[Task]
     networks: Sequence[NetworkChoice]
     trials: int = 58
     sanity_trials: int = 8
-    network_trials: int = 640
+    network_trials: int = 320
     few: int = 12
     pool: int = 192
     pools: str = "gpu"
@@ -87,19 +89,20 @@ class Size:
     finals: Sequence[str] = ("eager", "compile", "autotune")
     energy_s: int = 2
     settings: Sequence[str] = ("measure.min_repeat_ms=20", "measure.repeats=3")
-    methods: Sequence[str] = field(default_factory=lambda: ("moa", "finetune", "distill"))
 
 
 FULL = Size(
-    sanity=[MATMUL, CONV, SOFTMAX, *halves([MATMUL])],
+    sanity=[MATMUL, CONV, *halves([MATMUL])],
     single=[MATMUL, CONV, BATCH_MATMUL, DEPTHWISE, SOFTMAX],
     half=halves([MATMUL, CONV, BATCH_MATMUL]),
+    adapted=[CONV],
     networks=[NetworkChoice(name="bert_base"), NetworkChoice(name="resnet50")],
 )
 SMALL = Size(
     sanity=[TINY],
     single=[TINY, TINY_SOFTMAX],
     half=halves([TINY]),
+    adapted=[TINY],
     networks=[NetworkChoice(name="bert_tiny", words=("sizes.length=16", "sizes.layers=1"))],
     trials=4,
     sanity_trials=2,

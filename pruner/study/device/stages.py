@@ -23,10 +23,12 @@ POLICIES: Mapping[str, Sequence[str]] = {
     METASCHEDULE: ("policy=metaschedule", "+policy.num_warmup_samples=32"),
     RANDOM: ("policy=random",),
 }
+SCRATCH = "scratch"
+METHODS = (SCRATCH, "moa", "finetune", "distill")
 # Seconds on an idle machine where nothing of a kind has run yet: of a trial, a program of a pool,
 # a task beside others, a network built and beside others. Not measured: a first run replaces them.
 GUESSES = {
-    "check": 0.8, OURS: 0.5, METASCHEDULE: 0.9, RANDOM: 0.5, "beside": 30.0, "finals": 90.0,
+    "check": 0.8, OURS: 0.5, METASCHEDULE: 0.9, RANDOM: 0.5, "beside": 22.0, "finals": 90.0,
     "network": 0.6, "network beside": 90.0, "network finals": 180.0, "pool": 0.6, "adapt": 0.6,
     "built": 60.0,
 }  # fmt: skip
@@ -123,19 +125,21 @@ def _pools(options: CampaignOptions) -> Iterator[Step]:
 
 
 def _adaptation(options: CampaignOptions) -> Iterator[Step]:
-    """A model of another device, adapted while it tunes; ours from scratch is what it meets."""
+    """A model of another device, adapted while it tunes, against one that begins anew."""
     if options.compile_only or options.checkpoint is None:
         return
-    group = options.groups[0]
-    for method in options.size.methods:
-        words = [f"checkpoint={options.checkpoint}", f"adaptation={method}"]
+    group = options.adapted
+    for method in METHODS:
+        words = [f"adaptation={method}"]
+        if method != SCRATCH:
+            words.append(f"checkpoint={options.checkpoint}")
         name = f"{group.name}-{method}"
         yield _tuned(options, group, name, words, options.size.trials, "adapt")
 
 
 def _finals(options: CampaignOptions) -> Iterator[Step]:
     """The finalists once more, beside all of torch's compilers, with the energy that they use."""
-    for group in options.groups:
+    for group in reversed(options.groups):  # tensor cores first
         ours, rival = (
             _tuned(options, group, f"{group.name}-{policy}", (), options.size.trials, policy)
             for policy in (OURS, METASCHEDULE)
@@ -151,9 +155,9 @@ def _finals(options: CampaignOptions) -> Iterator[Step]:
 
 # Shares of the minutes, and what is done in them.
 STAGES: Mapping[str, tuple[float, _Stage]] = {
-    "sanity": (0.06, _sanity),
+    "sanity": (0.07, _sanity),
     "operators": (0.40, _operators),
-    "pools": (0.10, _pools),
+    "pools": (0.09, _pools),
     "networks": (0.26, _networks),
     "adaptation": (0.06, _adaptation),
     "finals": (0.12, _finals),

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from pruner.files import load_metrics
 from pruner.study.device.options import CampaignOptions
 from pruner.study.device.sizes import Group
-from pruner.study.device.stages import METASCHEDULE, OURS, POLICIES, network_run
+from pruner.study.device.stages import METASCHEDULE, METHODS, OURS, POLICIES, SCRATCH, network_run
 from pruner.study.network.campaign import contender_rows
 from pruner.study.network.run import read_network_run
 from pruner.study.tuning import best_curve
+from pruner.tune.deploy.files import KERNELS_FILE
 from pruner.tune.networks.extraction import TASKS
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 
@@ -64,10 +65,14 @@ class GroupRun:
 
 
 def group_runs(options: CampaignOptions, group: Group) -> list[GroupRun]:
-    """The runs of a group that have begun: of all policies, and of the ways to adapt a model."""
-    names = [*POLICIES, *options.size.methods]
+    """The runs of a group that have begun: of the policies, or of the ways to adapt a model."""
+    names = [*POLICIES, *METHODS]
     runs = [GroupRun(policy=name, folder=options.run(f"{group.name}-{name}")) for name in names]
     return [run for run in runs if run.trials]
+
+
+def _tuned_groups(options: CampaignOptions) -> list[Group]:
+    return [*options.groups, options.adapted]
 
 
 def operator_rows(options: CampaignOptions) -> list[Row]:
@@ -77,7 +82,7 @@ def operator_rows(options: CampaignOptions) -> list[Row]:
     median of its kernel in turns with torch, ``over_torch``: torch eager's median over that.
     """
     rows = []
-    for group in options.groups:
+    for group in _tuned_groups(options):
         runs, raced = group_runs(options, group), _raced(options, group)
         for task in dict.fromkeys(task for run in runs for task in run.tasks):
             having = [run for run in runs if run.of(task)]
@@ -114,14 +119,14 @@ def _operator_row(
 def group_rows(options: CampaignOptions) -> list[Row]:
     """One row a group and policy: all operators together.
 
-    ``seconds_to_rival``: until the sum of the best latencies was MetaSchedule's last one (0 in
-    ``times_less``: never); ``over_rival``: geometric mean of the latencies at equal trials over
-    MetaSchedule's.
+    The rival is MetaSchedule, of models the one that begins anew. ``seconds_to_rival``: until the
+    sum of the best latencies was the rival's last one (0 in ``times_less``: never);
+    ``over_rival``: geometric mean of the latencies at equal trials over the rival's.
     """
     rows = []
-    for group in options.groups:
+    for group in _tuned_groups(options):
         runs = group_runs(options, group)
-        rival = next((run for run in runs if run.policy == METASCHEDULE), None)
+        rival = next((run for run in runs if run.policy in (METASCHEDULE, SCRATCH)), None)
         for run in runs:
             metrics = load_metrics(run.folder) or {}
             rows.append(
@@ -216,10 +221,15 @@ def network_rows(options: CampaignOptions) -> list[Row]:
 
 
 def _raced(options: CampaignOptions, group: Group) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-    """Contenders of every task of a group, of the latest comparison that ended."""
-    for kind in ("finals", "beside"):
-        path = options.kept(f"{group.name}-{kind}")
+    """Contenders of every task of a group, of the latest comparison that reached it."""
+    ours = group.name if group.name == options.sanity.name else f"{group.name}-{OURS}"
+    unfinished = options.run(ours) / KERNELS_FILE
+    found: dict[str, Any] = {}
+    for path in (
+        options.kept(f"{group.name}-beside"),
+        unfinished,
+        options.kept(f"{group.name}-finals"),
+    ):
         if path.is_file():
-            tasks: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["tasks"]
-            return tasks
-    return {}
+            found |= json.loads(path.read_text(encoding="utf-8"))["tasks"]
+    return found

@@ -114,10 +114,13 @@ def test_what_only_compiles_runs_nothing_and_builds_the_networks(options):
 
 
 def test_a_checkpoint_is_adapted_in_three_ways(options):
-    assert "float32-moa" not in steps_of(options)
-    steps = steps_of(replace(options, checkpoint=options.out / "model.pt"))
-    for method in ("moa", "finetune", "distill"):
-        assert f"adaptation={method}" in steps[f"float32-{method}"].words
+    assert "adaptation-moa" not in steps_of(options)
+    model = options.out / "model.pt"
+    steps = steps_of(replace(options, checkpoint=model))
+    for method in ("scratch", "moa", "finetune", "distill"):
+        words = steps[f"adaptation-{method}"].words
+        assert f"adaptation={method}" in words
+        assert (f"checkpoint={model}" in words) == (method != "scratch")
 
 
 def test_the_minutes_are_kept_and_what_comes_first_is_there(options):
@@ -157,8 +160,8 @@ def test_the_plan_has_the_minutes_of_every_step_and_of_its_stage(options):
     rows = World(options).campaign.plan()
     first = rows[0]
     assert (first["box"], first["step"]) == ("sanity", "sanity")
-    assert first["minutes"] == pytest.approx(4 * 8 * GUESSES["check"] / 60)
-    assert first["of"] == pytest.approx(0.06 * 25)
+    assert first["minutes"] == pytest.approx(3 * 8 * GUESSES["check"] / 60)
+    assert first["of"] == pytest.approx(STAGES["sanity"][0] * 25)
 
 
 def test_readings_stand_before_and_after_every_step(options, tmp_path):

@@ -1,0 +1,162 @@
+"""Tables of a campaign from fabricated runs, by hand; a folder that was left anywhere is read."""
+
+import json
+import math
+
+import pandas as pd
+import pytest
+
+from pruner.files import write_json
+from pruner.study.device.options import CampaignOptions
+from pruner.study.device.results import write_results
+from pruner.study.device.sizes import SMALL
+from pruner.study.device.tables import beside_rows, group_rows, network_rows, operator_rows
+from tests.study.network.fabricated import contender, fabricate, trial
+
+# task, latency, seconds since the start
+OURS = [("a", 4.0, 1.0), ("b", 2.0, 2.0), ("a", 1.0, 3.0), ("b", 1.0, 4.0)]
+RIVAL = [("a", 2.0, 10.0), ("b", 4.0, 20.0), ("b", 1.0, 30.0)]
+
+
+@pytest.fixture
+def options(tmp_path):
+    return CampaignOptions(out=tmp_path, platform="h200", size=SMALL)
+
+
+def ran(folder, rows, total_s, *, compiled_only=False):
+    folder.mkdir(parents=True)
+    trials = [trial(n, *row) for n, row in enumerate(rows, 1)]
+    if compiled_only:
+        trials = [{**row, "costs_s": [], "compiled_only": True} for row in trials]
+    (folder / "trials.jsonl").write_text("".join(json.dumps(row) + "\n" for row in trials))
+    write_json(folder / "metrics.json", {"total_seconds": total_s})
+    return folder
+
+
+@pytest.fixture
+def both(options):
+    ran(options.run("float32-ours"), OURS, 5.0)
+    ran(options.run("float32-metaschedule"), RIVAL, 31.0)
+    return options
+
+
+def test_operators_at_equal_trials(both):
+    rows = {(row["task"], row["policy"]): row for row in operator_rows(both)}
+    assert len(rows) == 4
+    ours = rows["a", "ours"]
+    assert (ours["trials"], ours["best_s"]) == (2, 1.0)
+    # MetaSchedule tried a once; our first try of it took 4 s
+    assert (ours["equal_trials"], ours["best_at_equal_s"]) == (1, 4.0)
+    assert rows["b", "metaschedule"]["best_at_equal_s"] == 1.0
+    assert ours["raced_s"] is None
+
+
+def test_groups_tell_how_soon_ours_was_as_fast_as_the_rival_in_the_end(both):
+    ours, rival = group_rows(both)
+    # the rival ends with 2 + 1 s after 30 s; ours has 1 + 2 s after 3 s
+    assert (rival["seconds_to_rival"], rival["times_less"], rival["over_rival"]) == (30.0, 1.0, 1.0)
+    assert (ours["seconds_to_rival"], ours["times_less"]) == (3.0, 10.0)
+    # at equal trials: of a 4 over 2, of b 1 over 1
+    assert ours["over_rival"] == pytest.approx(math.sqrt(2.0))
+    assert (ours["trials"], ours["total_s"]) == (4, 5.0)
+
+
+def test_who_never_gets_there_is_told_so(options):
+    ran(options.run("float32-ours"), OURS[:2], 3.0)
+    ran(options.run("float32-metaschedule"), RIVAL, 31.0)
+    ours, _ = group_rows(options)
+    assert (ours["seconds_to_rival"], ours["times_less"]) == (None, 0.0)
+
+
+def test_ways_to_adapt_meet_the_model_that_begins_anew(options):
+    ran(options.run("adaptation-scratch"), [("a", 2.0, 8.0)], 9.0)
+    ran(options.run("adaptation-moa"), [("a", 2.0, 2.0)], 9.0)
+    found = {row["policy"]: row["times_less"] for row in group_rows(options)}
+    assert found == {"scratch": 1.0, "moa": 4.0}
+
+
+def test_programs_that_were_only_compiled_are_counted(options):
+    ran(options.run("float16-ours"), OURS, 5.0, compiled_only=True)
+    (row,) = group_rows(options)
+    assert (row["group"], row["trials"], row["compiled"], row["failed"]) == ("float16", 4, 4, 0)
+    assert row["noise"] is None
+    assert {(r["trials"], r["compiled"], r["best_s"]) for r in operator_rows(options)} == {
+        (0, 2, None)
+    }
+
+
+def raced(ours_s, torch_s, **more):
+    return [contender("ours", ours_s, **more), contender("eager", torch_s)]
+
+
+def test_kernels_beside_torch_come_from_the_latest_comparison_that_reached_them(both):
+    kept = both.kept("float32-beside")
+    kept.parent.mkdir()
+    write_json(kept, {"tasks": {"a": raced(2.0, 4.0), "b": raced(1.0, 3.0)}})
+    # the finals were ended after the first task
+    unfinished = both.run("float32-ours") / "kernels_beside.json"
+    write_json(unfinished, {"tasks": {"a": raced(2.0, 5.0, watts=300.0, joules=600.0)}})
+    rows = {(row["task"], row["contender"]): row for row in beside_rows(both)}
+    assert rows["a", "eager"]["over_ours"] == 2.5
+    assert rows["a", "ours"]["joules"] == 600.0
+    assert rows["b", "eager"]["over_ours"] == 3.0
+    found = {(r["task"], r["policy"]): r["over_torch"] for r in operator_rows(both)}
+    assert found["a", "ours"] == 2.5
+    assert found["a", "metaschedule"] is None  # it was not in that comparison
+
+
+def test_networks_with_their_contenders(options):
+    folder = options.run("bert_tiny-float16")
+    rows = [contender("ours", 2.0), contender("eager", 5.0)]
+    trials = [("conv_a", 1.0, 1.0), ("dense_b", 1.0, 2.0)]
+    fabricate(folder, trials, contenders=rows)
+    fabricate(options.run("bert_tiny-float32"), trials)
+    found = network_rows(options)
+    assert [(r["precision"], r.get("contender"), r.get("over_ours")) for r in found] == [
+        ("float16", "ours", 1.0), ("float16", "eager", 2.5), ("float32", None, None),
+    ]  # fmt: skip
+    assert found[0]["estimate_s"] == 3.0  # conv_a is called twice
+
+
+def test_results_of_an_empty_folder_are_no_error(options, tmp_path):
+    counts = write_results(options, tmp_path / "results")
+    assert set(counts.values()) == {0}
+
+
+def test_finished_pools_become_a_data_root_with_a_card(both, tmp_path):
+    records = both.pools / "measure_records" / "h200"
+    (both.pools / "design_spaces").mkdir(parents=True)
+    records.mkdir(parents=True)
+    (records / "matmul_8_8_8.json.gz").touch()
+    pool = {"platform": "h200", "failed": 1, "timings": 7, "disagreement_median": 0.01,
+            "first": "2026-01-01 10:00:00", "last": "2026-01-01 11:00:00"}  # fmt: skip
+    pools = [{**pool, "task": name, "valid": 3} for name in ("matmul_8_8_8", "unfinished")]
+    about = {"machine": {"processor": "p"}, "targets": {"h200": "t"}, "timing": {}, "pools": pools}
+    write_json(both.pools / "about.json", about)
+    assert write_results(both, tmp_path / "results")["records"] == 3
+    card = (tmp_path / "results" / "records" / "README.md").read_text()
+    assert "3 programs of 1 tasks" in card
+    assert "| matmul_8_8_8 | 3 | 1 | 7 | 0.010 |" in card
+    copied = tmp_path / "results" / "records" / "measure_records" / "h200"
+    assert [path.name for path in copied.iterdir()] == ["matmul_8_8_8.json.gz"]
+
+
+def test_the_book_reads_the_tables(both, tmp_path, repository):
+    from pruner.study.book.items import load_item
+    from pruner.study.book.page import build_page
+
+    options = both
+    kept = options.kept("float32-beside")
+    kept.parent.mkdir()
+    write_json(kept, {"tasks": {"a": raced(2.0, 4.0), "b": raced(1.0, 3.0)}})
+    folder = options.run("bert_tiny-float16")
+    others = [contender("ours", 2.0), contender("eager", 5.0, label="torch eager")]
+    fabricate(folder, [("conv_a", 1.0, 1.0), ("dense_b", 1.0, 2.0)], contenders=others)
+    ran(options.run("float16-ours"), OURS, 5.0)
+    ran(options.run("float16-metaschedule"), RIVAL, 31.0)
+    write_results(options, tmp_path / "gpu")
+    assert len(pd.read_csv(tmp_path / "gpu" / "operators.csv")) == 8
+    page = build_page([load_item(repository / "experiments" / "gpu")], results=tmp_path)
+    numbers = {one.number.name: one.value for _, one in page.numbers}
+    assert [value for name, value in numbers.items() if "time to its final" in name] == [10.0]
+    assert len(page.drawings) == 1

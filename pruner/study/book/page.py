@@ -143,7 +143,7 @@ def _range(one: Measured) -> str:
 
 
 def _head(item: Item) -> list[PageBlock]:
-    commands = "\n".join(item.run.get("full") or item.run["alone"])
+    commands = "\n".join(item.run.get("full") or next(iter(item.run.values())))
     minutes = ", ".join(f"{name} preset {value:g}" for name, value in item.minutes.items())
     return [
         PageBlock(kind="heading", text=f"{item.title} ({item.paper})"),

@@ -13,4 +13,6 @@
 * `workers`: jobs in forked processes
 * `commands`: shell commands side by side
 * `steps`: commands one after another, in boxes of seconds
+* `device`: a campaign on one device, in boxes of minutes
+* `package`: the project in a folder, for machines without network
 """

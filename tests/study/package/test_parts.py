@@ -1,0 +1,163 @@
+"""A package of a toy wheel, taken apart by the script that travels with it."""
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from pruner.errors import PrunerError
+from pruner.study.package import make, wheels
+from pruner.study.package.make import PackageOptions, make_package
+from pruner.study.package.wheels import Target, platforms
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+import toy.more
+data = Path(sys.prefix).parent / "data" / "notes.txt"
+print(json.dumps([sys.argv[1:], data.read_text(), toy.more.WORD]))
+"""
+
+
+def toy_wheel(folder):
+    """A command `pruner.cli.toy`, a package with a part in .data, a program that may be run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(folder / "pruner-1-py3-none-any.whl", "w") as archive:
+        archive.writestr("pruner/__init__.py", "")
+        archive.writestr("pruner/cli/__init__.py", "")
+        archive.writestr("pruner/cli/toy.py", PROGRAM)
+    with zipfile.ZipFile(folder / "toy-1-py3-none-any.whl", "w") as archive:
+        archive.writestr("toy/__init__.py", "")
+        archive.writestr("toy-1.data/purelib/toy/more.py", "WORD = 'found'")
+        archive.writestr("toy-1.data/scripts/toy", "no place for it")
+        tool = zipfile.ZipInfo("toy/tool")
+        tool.external_attr = 0o755 << 16
+        archive.writestr(tool, "#!/bin/sh\n")
+
+
+@pytest.fixture
+def packed(tmp_path, monkeypatch):
+    def gather(sources, folder, **_):
+        toy_wheel(folder)
+        return []
+
+    monkeypatch.setattr(make, "gather", gather)
+    notes = tmp_path / "notes.txt"
+    notes.write_text("hello " * 1000)
+
+    def pack(**more):
+        options = {"part_bytes": 2000, "data": [notes], **more}
+        given = PackageOptions(sources=tmp_path, out=tmp_path / "out", **options)
+        return make_package(given, lambda _: None)
+
+    return pack
+
+
+def run(folder, *words):
+    command = [sys.executable, "-I", folder / "unpack.py", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={})
+
+
+def test_parts_are_taken_apart_where_there_is_nothing_else(packed, tmp_path):
+    manifest = packed()
+    out, place = tmp_path / "out", tmp_path / "place"
+    sizes = [path.stat().st_size for path in sorted(out.glob("part-*"))]
+    assert len(sizes) > 2
+    assert set(sizes[:-1]) == {2000}
+    assert sizes[-1] <= 2000
+    assert [row["bytes"] for row in manifest["parts"]] == sizes
+    done = run(out, place, "toy", "device=cuda", "a b")
+    assert done.returncode == 0, done.stderr
+    words, notes, word = json.loads(done.stdout)
+    assert words == ["device=cuda", "a b"]
+    assert notes == "hello " * 1000
+    assert word == "found"
+    (site,) = (place / "env" / "lib").glob("python*/site-packages")
+    assert (site / "toy" / "tool").stat().st_mode & 0o100
+    assert not list(site.glob("**/scripts"))
+    for part in out.glob("part-*"):
+        part.unlink()
+    assert run(out, place, "toy").returncode == 0  # a second call unpacks nothing
+
+
+def test_a_damaged_or_missing_part_is_told_before_anything_is_done(packed, tmp_path):
+    packed()
+    out, place = tmp_path / "out", tmp_path / "place"
+    part = out / "part-001"
+    content = bytearray(part.read_bytes())
+    content[7] ^= 1
+    part.write_bytes(content)
+    done = run(out, place, "toy")
+    assert done.returncode == 2
+    assert "part-001 is damaged" in done.stderr
+    part.unlink()
+    assert "part-001 is missing" in run(out, place, "toy").stderr
+    assert not place.exists()
+
+
+def test_another_python_is_told(packed, tmp_path):
+    packed(target=Target(python="3.99"))
+    done = run(tmp_path / "out", tmp_path / "place")
+    assert done.returncode == 2
+    assert "made for Python 3.99" in done.stderr
+
+
+def test_what_cannot_be_packed_is_told(packed, tmp_path):
+    with pytest.raises(PrunerError, match=r"most_mb="):
+        packed(most_bytes=4000.0)
+    with pytest.raises(PrunerError, match="name a new folder"):
+        packed()
+    for path in (tmp_path / "out").iterdir():
+        path.unlink()
+    with pytest.raises(PrunerError, match=r"notes.txt is there twice"):
+        packed(data=[tmp_path / "notes.txt"] * 2)
+    with pytest.raises(PrunerError, match="nothing is not there"):
+        packed(data=[tmp_path / "nothing"])
+
+
+def test_a_platform_takes_wheels_of_older_ones():
+    found = list(platforms("manylinux_2_28_x86_64"))
+    assert found[0] == "manylinux_2_28_x86_64"
+    assert "manylinux2014_x86_64" in found
+    assert found[-1] == "manylinux1_x86_64"
+    assert list(platforms("win_amd64")) == ["win_amd64"]
+    words = Target(python="3.12", platform="linux_x86_64").words
+    assert words[1:3] == ["--python-version", "3.12"]
+    assert "cp312" in words
+    assert words[-2:] == ["--platform", "linux_x86_64"]
+    assert Target().words == ["--only-binary=:all:"]
+
+
+def test_what_the_machine_has_is_left_out(tmp_path, monkeypatch):
+    asked = []
+
+    def pip(words):
+        asked.append(words)
+        if words[0] == "install":
+            rows = [("Torch", "2.9"), ("nvidia_cublas", "12"), ("numpy", "2.4"), ("pruner", "0")]
+            report = {"install": [{"metadata": {"name": n, "version": v}} for n, v in rows]}
+            Path(words[words.index("--report") + 1]).write_text(json.dumps(report))
+
+    monkeypatch.setattr(wheels, "_pip", pip)
+    monkeypatch.setattr(wheels, "own_wheel", lambda _, folder: toy_wheel(folder) or folder / "own")
+    left_out = wheels.gather(
+        tmp_path,
+        tmp_path / "wheels",
+        target=Target(),
+        extras=["tvm"],
+        without=["torch", "nvidia-*"],
+        pure=[],
+        constraints=None,
+        tell=lambda _: None,
+    )
+    assert left_out == ["nvidia-cublas", "torch"]
+    assert asked[0][-1] == f"{tmp_path / 'wheels' / 'own'}[tvm]"
+    assert asked[-1][-1:] == ["numpy==2.4"]  # ours is there, the others the machine has
+
+
+def test_a_folder_that_is_no_checkout_is_told(tmp_path):
+    with pytest.raises(PrunerError, match="a package is made from one"):
+        wheels.own_wheel(tmp_path, tmp_path)

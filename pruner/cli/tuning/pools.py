@@ -46,13 +46,16 @@ def collect_pools(config: DictConfig) -> dict[str, Any]:
             f"{num} pools of {plan.settings.programs} programs on "
             f"{', '.join(place.platform.name for place in plan.platforms)}, into {plan.out}"
         )
-        found = collector.estimate() if config.plan else collector.collect()
+        work = collector.prepare if config.prepare else collector.collect
+        found = collector.estimate() if config.plan else work()
     result = asdict(found) | {"out": str(plan.out)}
     if found.interrupted:
         say("ended early; the same command goes on")
         print_result(result)
         sys.exit(collector_of.exit_code)
-    if config.plan:
+    if config.prepare:
+        say(f"{found.built} programs are built; the same command without prepare=true times them")
+    elif config.plan:
         say(f"about {hours(found.left_s)} for all that is left; plan=false measures it")
     else:
         _check(found)
@@ -71,6 +74,8 @@ def plan_of(config: DictConfig) -> PoolPlan:
     Raises:
         PrunerError: no workload, a platform that cannot be measured on, or wrong numbers.
     """
+    if config.plan and config.prepare:
+        raise PrunerError("plan=true measures a few programs, prepare=true none: give one")
     if (config.workloads is None) == (config.network is None):
         raise PrunerError("backend=tvm collects workloads=FILE.yaml or network=NAME: give one")
     timing = Timing(
@@ -125,8 +130,11 @@ def _platform(config: DictConfig, device: Device) -> Platform:
         address = RpcAddress(**{name: config.runner[name] for name in names})
         check_health(address, config.runner.health_timeout_s)
     platform = make_platform(device, address=address)
-    if reason := missing_device(platform):
-        raise PrunerError(f"platform={device.name}: {reason}; use runner=rpc or platform=all")
+    reason = None if config.prepare else missing_device(platform)
+    if reason is not None:
+        raise PrunerError(
+            f"platform={device.name}: {reason}; use runner=rpc, prepare=true or platform=all"
+        )
     return platform
 
 

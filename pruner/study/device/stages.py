@@ -1,8 +1,8 @@
 """The stages of a campaign, in the order of their value; each is a box of commands.
 
 What one stage finds the next ones may use, but none needs another: what there is time for is there.
-With ``compile_only`` all programs are chosen and built, none is run, so stages that only time
-something have nothing to do.
+With ``compile_only`` all programs are chosen and built, none is run: stages that only time
+something have nothing to do, and what is built of the pools need not be built where the device is.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -105,19 +105,22 @@ def _networks(options: CampaignOptions) -> Iterator[Step]:
 
 
 def _pools(options: CampaignOptions) -> Iterator[Step]:
-    """Uniform samples of many tasks' spaces, timed twice: records to learn from; few, then more."""
-    if options.compile_only:
-        return
-    size = options.size
+    """Uniform samples of many tasks' spaces, timed twice: records to learn from; few, then more.
+
+    With ``compile_only`` they are built, and a later start with the same folder times them.
+    """
+    size, prepared = options.size, options.compile_only
     for programs in (size.few, size.pool):
         words = ["collect", "backend=tvm", f"platform={options.platform}"]
         words += [f"workloads={size.pools}", f"programs={programs}", f"out={options.pools}"]
         words += [f"pool.apart_s={size.apart_s:g}", "measure.repeats=3"]
         words += ["measure.min_repeat_ms=20"]
+        if prepared:
+            words.append("prepare=true")
         yield Step(
-            name=f"pools of {programs}",
+            name=f"pools of {programs}{', built' if prepared else ''}",
             words=words,
-            leaves=options.kept(f"pools-{programs}"),
+            leaves=options.kept(f"pools-{programs}{'-built' if prepared else ''}"),
             made=options.pools / ABOUT,
             kind="pool",
             size=16 * programs,

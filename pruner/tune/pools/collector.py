@@ -47,7 +47,8 @@ class PoolPlan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
     """``records`` ran, ``failed`` did not; ``pools`` are finished of ``of`` (``short`` lists the
-    others with the reason). ``left_s``: estimated seconds of what is left."""
+    others with the reason). ``left_s``: estimated seconds of what is left; ``built``: programs
+    that wait for their first timing."""
 
     records: int
     failed: int
@@ -56,6 +57,7 @@ class Collected:
     of: int
     short: tuple[str, ...] = ()
     left_s: float = 0.0
+    built: int = 0
     interrupted: bool = False
 
 
@@ -122,6 +124,13 @@ class Collector:
         """Measure a few programs of every pool, which count, to tell how long all will take."""
         return self._over_all(self._probe)
 
+    def prepare(self) -> Collected:
+        """Choose and build the programs of all pools, time none: elsewhere they are timed.
+
+        Needs no device; `Collected.built` counts them.
+        """
+        return self._over_all(self._prepare)
+
     def _over_all(self, work: Callable[[Bench, list[Pool]], None]) -> Collected:
         start, interrupted = time.monotonic(), False
         try:
@@ -171,6 +180,19 @@ class Collector:
             if probed and self._first(bench, pool, probed):
                 each_s = self._pace.each_s(pool.paths.platform, "first")
                 self._tell(f"{pool.name}: {each_s:.2f} s a program so far")
+            pool.close()
+
+    def _prepare(self, bench: Bench, pools: list[Pool]) -> None:
+        for pool in pools:
+            try:
+                pool.prepare(bench)
+                number = sum(pool.build(bench))
+                self._tell(f"{pool.name}: {number} programs built, {pool.built} are there")
+            except Unavailable:
+                raise
+            except PrunerError as error:
+                self.short.append(str(error))
+                self._tell(f"left out: {error}")
             pool.close()
 
     def _first(self, bench: Bench, pool: Pool, limit: int | None) -> bool:
@@ -254,6 +276,7 @@ class Collector:
                 self.short.get(p.name, f"{p.name}: {len(p.valid())} programs") for p in unfinished
             ),
             left_s=self.left_s,
+            built=sum(pool.built for pool in pools),
         )
 
     def _write_about(self, seconds: float) -> None:

@@ -101,6 +101,13 @@ class Pool:
         return [p for p in found if origin in (None, p.origin)]
 
     @property
+    def built(self) -> int:
+        """Programs whose libraries wait for their first timing."""
+        return sum(
+            p.built and not p.tries and self._library(p).is_file() for p in self.ledger.programs
+        )
+
+    @property
     def missing(self) -> int:
         """Programs that are to be timed for the first time, if all goes well."""
         return sum(map(self._missing, (RANDOM, EVOLVED)))
@@ -202,6 +209,27 @@ class Pool:
                 for program in self._timed(bench, chunk, check=True):
                     left -= program.valid
                     yield program
+
+    def build(self, bench: Bench) -> Iterator[int]:
+        """Draw and build what is drawn evenly and not timed yet, time nothing; how many, a chunk.
+
+        What is built stays, so a later start, on the machine of the device, only times it.
+
+        Raises:
+            Stopped: the collection was asked to end.
+            Unavailable: a worker is gone.
+            PrunerError: the task has no programs.
+        """
+        lacking = self._missing(RANDOM) - len(self._pending(RANDOM))
+        if lacking > 0:
+            self._draw(bench, RANDOM, lacking)
+        pending, size = self._pending(RANDOM), self.settings.chunk
+        for start in range(0, len(pending), size):
+            if bench.stopped():
+                raise Stopped
+            chunk = pending[start : start + size]
+            self._build(bench, chunk)
+            yield len(chunk)
 
     def _next(self, bench: Bench, origin: str, left: int) -> list[Program]:
         """The next programs to time first; none once enough of the origin ran, or none is left."""

@@ -107,7 +107,10 @@ def test_what_only_compiles_runs_nothing_and_builds_the_networks(options):
     steps = steps_of(replace(options, compile_only=True, checkpoint=options.out))
     tuned = [step for step in steps.values() if step.words[0] == "tune"]
     assert all("compile_only=true" in step.words for step in tuned)
-    others = sorted(step.name for step in steps.values() if step.words[0] != "tune")
+    pools = [step for step in steps.values() if step.words[0] == "collect"]
+    assert [step.name for step in pools] == ["pools of 12, built", "pools of 192, built"]
+    assert all("prepare=true" in step.words for step in pools)
+    others = sorted(step.name for step in steps.values() if step.words[0] == "deploy")
     networks = ("bert_base", "resnet50")
     built = [f"{name}-{bits}, built" for name in networks for bits in ("float16", "float32")]
     assert others == sorted(built)

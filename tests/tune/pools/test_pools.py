@@ -86,6 +86,27 @@ def test_an_ended_collection_goes_on_where_it_was(pools):
     assert timed[:PROGRAMS] != timed[PROGRAMS:]  # another order
 
 
+def test_what_was_built_before_is_only_timed(tmp_path):
+    """On a machine without a device the programs are built; with one the folder is gone on with."""
+    from pruner.tune.pools.collector import Collector
+
+    plan = plan_in(tmp_path, SPECS[:1])
+    prepared = Collector(plan).prepare()
+    assert (prepared.built, prepared.records) == (PROGRAMS, 0)
+    ledger = tmp_path / "pools" / PLATFORM / "matmul_relu_32_32_32.jsonl"
+
+    def entries(word):
+        return [e for e in map(json.loads, ledger.read_text().splitlines()) if word in e]
+
+    assert len(entries("built")) == PROGRAMS
+    assert not entries("costs_s")
+    assert Collector(plan).prepare().built == PROGRAMS  # nothing is drawn or built twice
+    found = collect(plan)
+    assert (found.records, found.built, found.pools) == (PROGRAMS, 0, 1)
+    assert len(entries("built")) == PROGRAMS
+    assert len(entries("costs_s")) == 2 * PROGRAMS
+
+
 def test_records_are_read_like_any_others(pools):
     root = RecordRoot(pools[0])
     with Quarantine() as quarantine:

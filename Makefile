@@ -7,7 +7,7 @@ EXTRAS := tvm,network,wandb,tensorboard,gbdt,sweep,dev
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint book ansor-env pools shapes slow attack clean
+.PHONY: help setup demo test lint book ansor-env pools shapes slow gpu attack clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -53,6 +53,11 @@ shapes: setup ## the tests of the densest arrays with every shape in an annotati
 
 slow: setup ## the slow tests
 	$(BIN)/python -m pytest -m slow
+
+GPU := 0
+
+gpu: setup ## the tests that need a CUDA device (GPU=number)
+	CUDA_VISIBLE_DEVICES=$(GPU) $(BIN)/python -m pytest -m gpu tests/gpu
 
 KILLS := 12
 

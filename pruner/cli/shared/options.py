@@ -159,6 +159,7 @@ RULES: dict[str, Rule] = {
     "measure.cv_limit": POSITIVE_NUMBER_OR_NULL,
     "measure.flush_cache": TRUE_OR_FALSE,
     "measure.builders": POSITIVE_OR_NULL,
+    "measure.devices": POSITIVE_OR_NULL,
     "measure.build_timeout_s": POSITIVE_NUMBER,
     "measure.run_timeout_s": POSITIVE_NUMBER,
     "measure.memory_gib": POSITIVE_NUMBER,

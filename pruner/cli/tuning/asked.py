@@ -48,6 +48,7 @@ def tune_options(config: DictConfig) -> TuneOptions:
             "policy such as pruner_live"
         )
     options, network = plain(config.measure), config.network is not None
+    options.pop("devices", None)  # part of the platform
     timing = Timing(**{k: options.pop(k) for k in TIMING})
     if network and options["lag"] is None:
         options["lag"] = 1  # while one task's programs are built, another's are chosen

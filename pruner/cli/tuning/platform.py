@@ -13,7 +13,10 @@ from pruner.tune.analyzer import platform_analyzer
 from pruner.tune.measure.jobs import RpcAddress
 from pruner.tune.measure.machine import make_platform, missing_device
 from pruner.tune.measure.measurer import Platform
+from pruner.tune.measure.places import visible_gpus, with_devices
 from pruner.tune.measure.remote import check_health
+
+CPU = "cpu"
 
 
 def asked_platform(config: DictConfig, *, measures: bool) -> Platform:
@@ -25,9 +28,10 @@ def asked_platform(config: DictConfig, *, measures: bool) -> Platform:
         PrunerError: see :func:`platform_of`; or there is no such device.
     """
     platform = platform_of(config, plain(config.target))
+    there = 1
     if platform.address is not None and measures:
         found = check_health(platform.address, config.runner.health_timeout_s)
-        key, seconds = platform.address.key, found["seconds"]
+        key, seconds, there = platform.address.key, found["seconds"], found["servers"]
         say(f"{found['servers']} device(s) {key}, answer in {seconds:.2f} s")
     reason = missing_device(platform) if measures else None
     if reason is not None:
@@ -35,6 +39,12 @@ def asked_platform(config: DictConfig, *, measures: bool) -> Platform:
             f"platform={config.platform.name}: {reason}; use runner=rpc, compile_only=true, "
             "platform=cpu or, for a network, effort=draft"
         )
+    if measures:
+        if platform.address is None and platform.device != CPU:
+            there = len(visible_gpus())
+        platform = with_devices(platform, config.measure.get("devices", 1), there)
+        if len(platform.places) > 1:
+            say(f"{len(platform.places)} devices measure at the same time")
     say(f"target {platform.target_json}")
     return platform
 

@@ -58,9 +58,14 @@ class CampaignOptions:
         """Of networks, the more telling first."""
         return ("float16", "float32") if self.has_tensor_cores else ("float32",)
 
+    @property
+    def outputs(self) -> Path:
+        """``outputs=`` of the runs; what only compiled is no measured run, so it lies elsewhere."""
+        return self.out / "compiled" if self.compile_only else self.out
+
     def run(self, name: str) -> Path:
         """The folder of a run of ``tune.py``."""
-        return self.out / "tune" / name
+        return self.outputs / "tune" / name
 
     def kept(self, name: str) -> Path:
         """Where the result of a comparison is kept."""

@@ -192,7 +192,7 @@ def _tuned(
 
 def _run(options: CampaignOptions, name: str, words: Sequence[str], kind: str, size: float) -> Step:
     told = ["tune", f"platform={options.platform}", *words, *options.size.settings, *options.more]
-    told += [f"outputs={options.out}", f"run_id={name}"]
+    told += [f"outputs={options.outputs}", f"run_id={name}"]
     if options.compile_only:
         told.append("compile_only=true")
     return taken_up(

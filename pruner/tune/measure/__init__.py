@@ -8,6 +8,7 @@
 * `repeats`: how often to repeat
 * `energy`: joules that a device has used
 * `priority`: real-time priority while timing
+* `places`: several devices of a kind at the same time
 * `remote`: devices behind an RPC tracker
 * `machine`: the target of a platform's name
 * `targets`: CPU targets

@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -178,13 +178,23 @@ class Worker:
 
 
 class Pool:
-    """Several workers that take jobs from one queue; `jobs` is the module of their functions."""
+    """Several workers that take jobs from one queue; `jobs` is the module of their functions.
+
+    ``places``: further environment of each in turn, such as the device that it may see.
+    """
 
     def __init__(
-        self, size: int, limits: Limits, environment: dict[str, str], jobs: str = JOBS
+        self,
+        size: int,
+        limits: Limits,
+        environment: dict[str, str],
+        jobs: str = JOBS,
+        *,
+        places: Sequence[Mapping[str, str]] = ({},),
     ) -> None:
         self._idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
-        self._workers = [Worker(limits, environment, jobs) for _ in range(size)]
+        each = [{**environment, **places[number % len(places)]} for number in range(size)]
+        self._workers = [Worker(limits, one, jobs) for one in each]
         for worker in self._workers:
             self._idle.put(worker)
         self._threads = ThreadPoolExecutor(size)

@@ -68,12 +68,13 @@ class Timing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RpcAddress:
-    """A device behind a TVM RPC tracker."""
+    """A device behind a TVM RPC tracker; ``devices`` of its key are asked at the same time."""
 
     host: str
     port: int
     key: str
     session_timeout_s: int = 60
+    devices: int = 1
 
 
 def ready() -> bool:
@@ -213,7 +214,11 @@ def health(address: RpcAddress) -> float:
 @contextmanager
 def _still_there(address: RpcAddress | None) -> Iterator[None]:
     """Raise `ConnectionError` for whatever fails while a remote device goes away: that is no fault
-    of its program. A program that ends its own session leaves the device with the tracker."""
+    of its program. A program that ends its own session leaves the device with the tracker.
+
+    Of several devices one is lost where there are fewer than before.
+    """
+    before = _number(address) if address is not None and address.devices > 1 else 1
     try:
         yield
     except ConnectionError:
@@ -221,14 +226,18 @@ def _still_there(address: RpcAddress | None) -> Iterator[None]:
     except Exception as error:  # TVM's own kinds
         if address is None:
             raise
-        try:  # TVM's client asks a tracker that is gone for a minute
-            socket.create_connection((address.host, address.port), _SESSION_S).close()
-            there = address.key in servers(address)
-        except Exception:  # no tracker any more
-            there = False
-        if not there:
+        if _number(address) < max(1, before):
             raise ConnectionError(f"the device was lost: {error}"[:300]) from error
         raise
+
+
+def _number(address: RpcAddress) -> int:
+    """How many devices of the key there are; none where there is no tracker."""
+    try:  # TVM's client asks a tracker that is gone for a minute
+        socket.create_connection((address.host, address.port), _SESSION_S).close()
+        return servers(address).get(address.key, 0)
+    except Exception:  # no tracker any more
+        return 0
 
 
 def _open(path: str, device: str, address: RpcAddress | None) -> tuple[Any, Any]:

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
-from pruner.tune.measure.isolation import NO_REFERENCE, NOT_TRIED, Limits, Pool, Reply, start_server
+from pruner.tune.measure.isolation import (
+    NO_DEVICE,
+    NO_REFERENCE,
+    NOT_TRIED,
+    Limits,
+    Pool,
+    Reply,
+    start_server,
+)
 from pruner.tune.measure.jobs import RpcAddress, Timing
 from pruner.tune.measure.numerics import FLOOR, Arguments, are_timings
 from pruner.tune.phases import Phases
@@ -107,7 +115,9 @@ class Platform:
     """A TVM target, the kind of device that runs it, and the remote address of that device.
 
     ``cores`` is how many a CPU program may use. ``name`` is the described platform it belongs to,
-    ``peak_flops_per_s`` what its description says of float32 on that many cores.
+    ``peak_flops_per_s`` what its description says of float32 on that many cores. ``places``: the
+    devices that measure at the same time, each as the further environment of the process that has
+    it.
     """
 
     target: Any
@@ -116,6 +126,7 @@ class Platform:
     address: RpcAddress | None = None
     name: str = ""
     peak_flops_per_s: float | None = None
+    places: Sequence[Mapping[str, str]] = field(default=({},), compare=False)
 
     @property
     def target_json(self) -> str:
@@ -124,7 +135,7 @@ class Platform:
 
 
 class Measurer:
-    """A pool of builders and one runner, alive for the whole run."""
+    """A pool of builders, and a runner for every device, alive for the whole run."""
 
     def __init__(
         self,
@@ -149,8 +160,9 @@ class Measurer:
         build = Limits(timeout_s=settings.build_timeout_s, memory_bytes=memory_bytes)
         run = Limits(timeout_s=settings.run_timeout_s, memory_bytes=memory_bytes)
         self._builders = Pool(size, build, threads | {"OMP_NUM_THREADS": "1"})
-        self._runner = Pool(1, run, threads)
-        self._runs, self._references = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+        devices = len(platform.places)
+        self._runner = Pool(devices, run, threads, places=platform.places)
+        self._runs, self._references = ThreadPoolExecutor(devices), ThreadPoolExecutor(1)
         self._number = 0
         self._begun: list[Future[str | None]] = []  # references, some of them at work
 
@@ -189,11 +201,17 @@ class Measurer:
         return str(self._folder / f"{self._number}.so")
 
     def _run(self, job: _Job) -> Reply:
-        """Run a program as soon as it is built; an empty reply where it could not be."""
+        """Run a program as soon as it is built; an empty reply where it could not be.
+
+        One whose device was lost gets a second turn where there are others.
+        """
         if job.built.result().error is not None:
             return Reply()
         place = self._platform.device, job.arguments, self._settings.timing
-        return self._runner.submit("run", job.path, *place, self._platform.address).result()
+        reply = self._runner.submit("run", job.path, *place, self._platform.address).result()
+        if reply.error == NO_DEVICE and len(self._platform.places) > 1:
+            reply = self._runner.submit("run", job.path, *place, self._platform.address).result()
+        return reply
 
     def results(
         self,

@@ -107,6 +107,8 @@ def test_what_only_compiles_runs_nothing_and_builds_the_networks(options):
     steps = steps_of(replace(options, compile_only=True, checkpoint=options.out))
     tuned = [step for step in steps.values() if step.words[0] == "tune"]
     assert all("compile_only=true" in step.words for step in tuned)
+    measured = steps_of(options)  # the same folder later: nothing of it counts as done
+    assert all(step.leaves != measured[step.name].leaves for step in tuned)
     pools = [step for step in steps.values() if step.words[0] == "collect"]
     assert [step.name for step in pools] == ["pools of 12, built", "pools of 192, built"]
     assert all("prepare=true" in step.words for step in pools)

@@ -1,0 +1,51 @@
+"""Devices of a kind that measure at the same time: GPUs of this machine, servers of a key."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pruner.errors import PrunerError
+from pruner.tune.measure.measurer import Platform
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def with_devices(platform: Platform, wanted: int | None, there: int) -> Platform:
+    """The platform with `wanted` of the devices that are `there` (None: with all of them).
+
+    Every runner has one: of this machine the GPU that its process may see, of a tracker whatever
+    server of the key is free.
+
+    Raises:
+        PrunerError: more devices than there are, or several of a CPU.
+    """
+    if platform.device == "cpu" and platform.address is None:
+        if wanted not in (None, 1):
+            raise PrunerError(f"measure.devices={wanted}: this machine's CPU is one device")
+        return platform
+    number = there if wanted is None else wanted
+    if not 1 <= number <= there:
+        raise PrunerError(f"measure.devices={wanted}: there are {there}; null takes all of them")
+    if platform.address is not None:
+        address = replace(platform.address, devices=number)
+        return replace(platform, address=address, places=({},) * number)
+    if number == 1:
+        return platform
+    places = tuple({_VISIBLE: name} for name in visible_gpus()[:number])
+    return replace(platform, places=places)
+
+
+def visible_gpus(environment: Mapping[str, str] | None = None) -> list[str]:
+    """What `CUDA_VISIBLE_DEVICES` would call each GPU that this process may use."""
+    given = (os.environ if environment is None else environment).get(_VISIBLE)
+    if given is not None:
+        return [name.strip() for name in given.split(",") if name.strip()]
+    if shutil.which("nvidia-smi") is None:
+        return []
+    done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("GPU ")]
+    return [str(number) for number in range(len(lines))]

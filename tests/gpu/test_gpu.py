@@ -1,0 +1,137 @@
+"""On a real GPU: programs run and are right, torch beside them, energy, readings, many devices."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.places import REPOSITORY
+
+pytestmark = [pytest.mark.gpu, pytest.mark.tvm, pytest.mark.slow]
+
+SHORT = ["measure.min_repeat_ms=5", "measure.repeats=3", "budget.trials=8", "verify=false"]
+WORKLOADS = {
+    "float32": ["workload=matmul", "workload.m=256", "workload.n=256", "workload.k=256"],
+    "tensor cores": [
+        "workload=matmul", "workload.m=256", "workload.n=256", "workload.k=256",
+        "workload.dtype=float16",
+    ],
+    "convolution": ["workload=conv2d", "workload.h=14", "workload.w=14"],
+    "softmax": ["workload=softmax"],
+}  # fmt: skip
+
+
+def run(script, *words, code=0):
+    done = subprocess.run(
+        [sys.executable, script, *words],
+        cwd=REPOSITORY, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("policy", ["pruner_live", "metaschedule", "random"])
+@pytest.mark.parametrize("what", WORKLOADS)
+def test_programs_run_and_are_right(platform, tmp_path, what, policy):
+    words = [f"platform={platform}", f"policy={policy}", f"outputs={tmp_path}"]
+    if policy != "pruner_live":
+        words += SHORT[:-1]
+    else:
+        words += SHORT
+    found = run("tune.py", *words, *WORKLOADS[what])
+    (task,) = found["tasks"].values()
+    assert task["trials"] == 8
+    assert not task["all_failed"]
+    assert task["checked"]
+    assert "wrong_result" not in task["failures"]
+
+
+def test_a_kernel_beside_torch_and_its_energy(platform, tmp_path):
+    words = [f"platform={platform}", f"outputs={tmp_path}", "run_id=one", *SHORT]
+    run("tune.py", *words, *WORKLOADS["float32"])
+    folder = tmp_path / "tune" / "one"
+    run("deploy.py", f"run={folder}", "beside=[eager,compile]", "energy=1")
+    (rows,) = json.loads((folder / "kernels_beside.json").read_text())["tasks"].values()
+    found = {row["name"]: row for row in rows}
+    assert all(row["error"] is None for row in rows)
+    # float32 on both sides, without TF32: sums of 256 products in another order
+    assert found["ours"]["relative_error"] < 1e-4
+    for row in rows:  # Volta and later tell energy; an idle card uses some tens of watts
+        assert 10 < row["watts"] < 2000
+
+
+def test_the_card_tells_its_state(platform):
+    from pruner.tune.measure.energy import energy_meter
+    from pruner.tune.pools.conditions import Conditions
+
+    found = Conditions("cuda").read()
+    assert 0 < found["gpu_temperature.gpu"] < 110
+    assert found["gpu_clocks.sm"] > 0
+    meter = energy_meter("cuda")
+    assert meter is not None
+    assert meter.read()[1] > 0
+
+
+def test_the_timer_is_steady(platform, tmp_path):
+    """Repeats of 20 ms: half of all programs differ by less than a twentieth."""
+    from pruner.study.device.tables import GroupRun
+
+    words = [f"platform={platform}", f"outputs={tmp_path}", "run_id=one", *SHORT]
+    run("tune.py", *words, "measure.min_repeat_ms=20", *WORKLOADS["float32"])
+    assert GroupRun(policy="ours", folder=tmp_path / "tune" / "one").noise < 0.05
+
+
+def test_a_program_that_breaks_the_device_costs_itself(platform, tmp_path):
+    """An illegal access ends the process that has the device; the next program finds it whole."""
+    from types import SimpleNamespace
+
+    import numpy as np
+
+    from pruner.program.device import load_device
+    from pruner.tune.measure.jobs import Timing
+    from pruner.tune.measure.machine import make_platform
+    from pruner.tune.measure.measurer import Candidate, Measurer, MeasureSettings
+    from pruner.tune.phases import Phases
+    from pruner.tune.workloads import arguments, from_file
+    from tests.places import CONF
+
+    path = tmp_path / "programs.py"
+    path.write_text(PROGRAMS)
+    good, bad = (from_file(path, name)[0].module for name in ("good", "bad"))
+    described = load_device(CONF / "platform" / f"{platform}.yaml")
+    settings = MeasureSettings(timing=Timing(repeats=2, min_repeat_ms=1))
+    with Measurer(make_platform(described), settings, Phases()) as measurer:
+        chosen = [
+            Candidate(space=0, decisions=np.zeros(0, np.int64), schedule=SimpleNamespace(mod=mod))
+            for mod in (good, bad, good)
+        ]
+        batch = measurer.begin(chosen, arguments(good))
+        errors = [o.error for _, o in measurer.results(batch, lambda *_: False, None)]
+    assert errors[0] is errors[2] is None
+    assert errors[1] in ("run_illegal_access", "run_error", "run_crash")
+
+
+PROGRAMS = """
+from tvm.script import tirx as T
+
+
+@T.prim_func
+def good(a: T.Buffer((1024,), "float32"), b: T.Buffer((1024,), "float32")):
+    for block in T.thread_binding(8, thread="blockIdx.x"):
+        for lane in T.thread_binding(128, thread="threadIdx.x"):
+            with T.sblock("b"):
+                i = T.axis.spatial(1024, block * 128 + lane)
+                b[i] = a[i] * T.float32(2)
+
+
+@T.prim_func
+def bad(a: T.Buffer((1024,), "float32"), b: T.Buffer((1024,), "float32")):
+    for block in T.thread_binding(8, thread="blockIdx.x"):
+        for lane in T.thread_binding(128, thread="threadIdx.x"):
+            with T.sblock("b"):
+                i = T.axis.spatial(1024, block * 128 + lane)
+                T.reads(a[i])
+                T.writes(b[i])
+                b[i + 1073741824] = a[i]
+"""

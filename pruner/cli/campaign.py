@@ -89,14 +89,19 @@ def _platform(config: DictConfig) -> str:
 
 
 def _size(config: DictConfig) -> Size:
-    size = SMALL if config.small else FULL
-    given: dict[str, Any] = {
+    """In full or small, with the numbers that are given. Raises `PrunerError` for no number."""
+    counts = {
         "trials": config.trials,
         "network_trials": config.network_trials,
         "pool": config.pool,
-        "networks": [NetworkChoice(name=name) for name in several(config.networks)] or None,
     }
-    return replace(size, **{name: value for name, value in given.items() if value is not None})
+    for name, value in counts.items():
+        if value is not None and (type(value) is not int or value < 2):
+            raise PrunerError(f"{name}={value}: a whole number, 2 or more, or null")
+    given: dict[str, Any] = {name: n for name, n in counts.items() if n is not None}
+    if config.networks:
+        given["networks"] = [NetworkChoice(name=name) for name in several(config.networks)]
+    return replace(SMALL if config.small else FULL, **given)
 
 
 def _written(options: CampaignOptions, results: Path) -> Mapping[str, int]:

@@ -116,7 +116,7 @@ PROGRAMS = """
 from tvm.script import tirx as T
 
 
-@T.prim_func
+@T.prim_func(s_tir=True)
 def good(a: T.Buffer((1024,), "float32"), b: T.Buffer((1024,), "float32")):
     for block in T.thread_binding(8, thread="blockIdx.x"):
         for lane in T.thread_binding(128, thread="threadIdx.x"):
@@ -125,7 +125,7 @@ def good(a: T.Buffer((1024,), "float32"), b: T.Buffer((1024,), "float32")):
                 b[i] = a[i] * T.float32(2)
 
 
-@T.prim_func
+@T.prim_func(s_tir=True)
 def bad(a: T.Buffer((1024,), "float32"), b: T.Buffer((1024,), "float32")):
     for block in T.thread_binding(8, thread="blockIdx.x"):
         for lane in T.thread_binding(128, thread="threadIdx.x"):

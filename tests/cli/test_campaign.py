@@ -1,0 +1,126 @@
+"""``python -m pruner.cli.campaign``: its options; rehearsals on a CPU and without a device."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+
+from pruner.data.root import RecordRoot
+from tests.places import REPOSITORY
+
+
+def test_a_users_mistake_is_one_line(command, tmp_path):
+    for words, told in (
+        (["device=tpu"], "device=tpu is unknown; known: cpu, cuda"),
+        (["platform=h2000"], "platform=h2000 is unknown; known: a100"),
+        (["platform=h200", "minutes=0"], "minutes=0: a number above 0"),
+        (["platform=h200", "trials=many"], "trials=many: a whole number, 2 or more"),
+        (["platform=h200", "stages=[all]", "plan=true"], "stages=all is unknown; known: sanity"),
+    ):
+        code, _, err = command("campaign", f"out={tmp_path}", *words)
+        assert code == 2
+        assert told in err
+        assert "Traceback" not in err
+
+
+def test_without_a_gpu_it_says_what_can_be_done(command, tmp_path, monkeypatch):
+    monkeypatch.setattr("pruner.cli.campaign.about_gpus", list)
+    code, _, err = command("campaign", f"out={tmp_path}", "plan=true")
+    assert code == 2
+    assert "no NVIDIA GPU is visible: say device=cpu" in err
+
+
+def test_the_plan_is_told_and_nothing_is_run(command, tmp_path):
+    code, found, err = command("campaign", "platform=h200", f"out={tmp_path / 'out'}", "plan=true")
+    assert code == 0, err
+    assert found["steps"] > 20
+    assert found["minutes"] > 25  # all of it takes longer than a start has
+    assert "float16-metaschedule" in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_summary_of_nothing_is_empty_tables(command, tmp_path):
+    words = ["platform=h200", f"out={tmp_path / 'out'}", "summary=true"]
+    code, found, err = command("campaign", *words)
+    assert code == 0, err
+    assert found["operators"] == found["records"] == 0
+
+
+def rehearsed(out, *words):
+    done = subprocess.run(
+        [sys.executable, "-m", "pruner.cli.campaign", f"out={out}", "small=true", *words],
+        cwd=REPOSITORY, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    logs = "".join(path.read_text()[-2000:] for path in sorted((out / "logs").glob("*.log")))
+    assert done.returncode == 0, done.stderr + logs
+    return json.loads(done.stdout.splitlines()[-1]), done.stderr, logs
+
+
+@pytest.mark.tvm
+@pytest.mark.slow
+def test_all_stages_on_this_cpu_in_small(tmp_path):
+    words = ["device=cpu", "minutes=null"]
+    found, err, logs = rehearsed(tmp_path, *words)
+    assert found["undone"] == [], err + logs
+    results = tmp_path / "results"
+    operators = pd.read_csv(results / "operators.csv")
+    assert set(operators.policy) == {"ours", "metaschedule", "random"}
+    assert set(operators.trials) == {4}
+    ours = operators[operators.policy == "ours"]
+    assert (ours.over_torch > 0).all()
+    beside = pd.read_csv(results / "beside.csv")
+    assert beside.error.isna().all()
+    assert (beside.relative_error.dropna() < 1e-3).all()
+    networks = pd.read_csv(results / "networks.csv")
+    assert set(networks.contender) == {"ours", "torch eager"}
+    assert found["records"] == 2 * 3
+    root = RecordRoot(results / "records")
+    assert len(root.task_files()) == 2
+    about = json.loads((results / "device.json").read_text())
+    assert about["readings"]["load_1min"]["number"] > 10
+    assert str(tmp_path) not in json.dumps(about)
+    # nothing is left to do, so nothing is done
+    again, err, _ = rehearsed(tmp_path, *words)
+    assert again["seconds"] < 60
+    assert "minutes" not in err.split("the same command goes on")[1].split("rows of")[0]
+
+
+@pytest.mark.tvm
+@pytest.mark.slow
+def test_a_checkpoint_is_adapted(tmp_path):
+    from tests.cli.test_tune_options import run_folder
+
+    model = run_folder(tmp_path / "model", seen=("k80",))
+    words = ["device=cpu", "minutes=null", "stages=[adaptation]", f"checkpoint={model}"]
+    found, err, logs = rehearsed(tmp_path / "out", *words)
+    assert found["undone"] == [], err + logs
+    groups = pd.read_csv(tmp_path / "out" / "results" / "groups.csv")
+    assert list(groups.policy) == ["scratch", "moa", "finetune", "distill"]
+
+
+@pytest.mark.tvm
+@pytest.mark.slow
+def test_all_stages_of_a_gpu_that_is_not_there_are_compiled(tmp_path):
+    if shutil.which("nvcc") is None:
+        pytest.skip("no CUDA compiler (nvcc) on this machine")
+    words = ["platform=h200", "compile_only=true", "minutes=null"]
+    found, err, logs = rehearsed(tmp_path, *words)
+    assert found["undone"] == [], err + logs
+    groups = pd.read_csv(tmp_path / "results" / "groups.csv")
+    assert set(groups.group) == {"float32", "float16"}
+    assert groups.compiled.sum() == groups.trials.sum()  # every program that was chosen builds
+    libraries = sorted(path.parent.name for path in (tmp_path / "compiled").rglob("network.so"))
+    assert libraries == ["bert_tiny-float16", "bert_tiny-float32"]
+    assert len(list((tmp_path / "pools" / "pools" / "h200").rglob("*.so"))) == 2 * 3
+
+
+@pytest.mark.tvm
+@pytest.mark.slow
+def test_two_minutes_are_two_minutes(tmp_path):
+    found, err, _ = rehearsed(tmp_path, "device=cpu", "minutes=2")
+    assert found["seconds"] < 120 + 60  # a command that is asked to end has half a minute
+    assert found["operators"] >= 0
+    assert "not done" in err or not found["undone"]

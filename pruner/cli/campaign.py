@@ -4,14 +4,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from pruner.cli.shared.door import run_door
 from pruner.cli.shared.options import plain, several
 from pruner.cli.shared.output import as_table, say
-from pruner.errors import PrunerError
+from pruner.errors import DataError, PrunerError
 from pruner.places import conf_folder
 from pruner.program.device import load_device
 from pruner.study.device.campaign import Campaign
@@ -19,6 +19,7 @@ from pruner.study.device.finding import described_gpu
 from pruner.study.device.options import CUDA, CampaignOptions
 from pruner.study.device.results import write_results
 from pruner.study.device.sizes import FULL, SMALL, NetworkChoice, Size
+from pruner.study.device.state import about_device
 from pruner.tune.measure.machine import local_platform
 from pruner.tune.pools.conditions import about_gpus
 
@@ -29,7 +30,7 @@ PLACES = ("out", "results", "checkpoint")  # of this machine, no news of the dev
 def campaign(config: DictConfig) -> dict[str, Any]:
     """Run the command; returns the object of the last line."""
     start = time.monotonic()
-    options = options_of(config)
+    options = options_of(_as_asked(config) if config.summary else config)
     results = options.out / "results" if config.results is None else Path(config.results).resolve()
     if config.summary:
         return {**_written(options, results), "results": str(results)}
@@ -37,7 +38,8 @@ def campaign(config: DictConfig) -> dict[str, Any]:
     if config.plan:
         return _planned(work)
     say(f"{options.platform}, into {options.out}; if interrupted, the same command goes on")
-    work.run_all({name: value for name, value in plain(config).items() if name not in PLACES})
+    asked = {name: value for name, value in plain(config).items() if name not in PLACES}
+    work.run_all({**asked, "platform": options.platform})
     undone = work.undone
     if undone:
         say(f"not done: {'; '.join(undone)}; the same command goes on")
@@ -48,6 +50,14 @@ def campaign(config: DictConfig) -> dict[str, Any]:
         "undone": undone,
         "seconds": round(time.monotonic() - start, 1),
     }
+
+
+def _as_asked(config: DictConfig) -> DictConfig:
+    """The options with which the folder was begun. Raises `DataError` where nothing was."""
+    asked = about_device(Path(config.out)).get("asked")
+    if asked is None:
+        raise DataError(f"out={config.out}: no campaign was begun there; leave out summary=true")
+    return cast(DictConfig, OmegaConf.merge(config, asked))
 
 
 def options_of(config: DictConfig) -> CampaignOptions:

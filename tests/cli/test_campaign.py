@@ -42,11 +42,19 @@ def test_the_plan_is_told_and_nothing_is_run(command, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_the_summary_of_nothing_is_empty_tables(command, tmp_path):
-    words = ["platform=h200", f"out={tmp_path / 'out'}", "summary=true"]
-    code, found, err = command("campaign", *words)
+def test_the_summary_is_of_what_was_asked_in_the_folder(command, tmp_path):
+    words = [f"out={tmp_path / 'out'}", "summary=true"]
+    code, _, err = command("campaign", *words)
+    assert code == 2
+    assert "no campaign was begun there" in err
+    (tmp_path / "out").mkdir()
+    asked = {"device": "cuda", "platform": "h200", "small": True}
+    (tmp_path / "out" / "device.json").write_text(json.dumps({"asked": asked}))
+    code, found, err = command("campaign", *words)  # without a GPU
     assert code == 0, err
     assert found["operators"] == found["records"] == 0
+    header = (tmp_path / "out" / "results" / "operators.csv").read_text()
+    assert header == "table\n"
 
 
 def rehearsed(out, *words):

@@ -2,19 +2,26 @@
 
 import json
 import shutil
+import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pruner.data.root import FOLDER as RECORDS
-from pruner.files import write_json, write_table
+from pruner.files import write_json, write_table, write_whole
 from pruner.program.tir.saved import FOLDER as SPACES
 from pruner.study.device.options import CampaignOptions
 from pruner.study.device.state import STATE_FILE, about_device
 from pruner.study.device.tables import beside_rows, group_rows, network_rows, operator_rows
 from pruner.tune.pools.collector import ABOUT
+from pruner.tune.run.journal import JOURNAL_FILE
 
-CARD = "README.md"
+CARD, ARCHIVE = "README.md", "campaign.tar.gz"
+# Of the folder of a campaign: what its tables are made from, without libraries and models.
+_KEPT = (
+    "*.json", "*.jsonl", "kept/*.json", "logs/*.log", "**/tune/*/*.json", "**/tune/*/*.jsonl",
+    "**/tune/*/*.yaml", "pools/about.json", "pools/pools/*/*.jsonl",
+)  # fmt: skip
 TABLES = {
     "operators": operator_rows,
     "groups": group_rows,
@@ -28,7 +35,8 @@ def write_results(options: CampaignOptions, folder: Path) -> dict[str, int]:
 
     ``operators.csv``, ``groups.csv``, ``networks.csv`` and ``beside.csv``
     (`pruner.study.device.tables`), ``device.json``, and ``records/``: finished pools as a data root
-    with a card.
+    with a card. ``campaign.tar.gz`` is all of it in one file, with the journals and logs of the
+    runs, so that the tables can be made anew elsewhere.
     """
     counts = {}
     for name, rows_of in TABLES.items():
@@ -44,7 +52,20 @@ def write_results(options: CampaignOptions, folder: Path) -> dict[str, int]:
     if about:
         write_json(folder / STATE_FILE, about, indent=1)
     counts["records"] = _write_records(options, folder / "records", about)
+    if counts["records"] or any(options.out.rglob(JOURNAL_FILE)):
+        _write_archive(options, folder)
     return counts
+
+
+def _write_archive(options: CampaignOptions, folder: Path) -> None:
+    """One file to bring home: the results, and what they were made from as far as it is small."""
+    found = [path for name in _KEPT for path in sorted(options.out.glob(name)) if path.is_file()]
+    made = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != ARCHIVE]
+    with write_whole(folder / ARCHIVE) as partial, tarfile.open(partial, "w:gz") as archive:
+        for path in found:
+            archive.add(path, arcname=str(path.relative_to(options.out)))
+        for path in made:
+            archive.add(path, arcname=f"results/{path.relative_to(folder)}")
 
 
 def _write_records(options: CampaignOptions, folder: Path, device: Mapping[str, Any]) -> int:

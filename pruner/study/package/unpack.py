@@ -4,8 +4,9 @@
     python unpack.py DIR campaign device=cuda minutes=25 out=RESULTS    and run a command
 
 It stands beside the parts and uses nothing but Python itself, of the version that the package was
-made for. DIR/env is an environment, DIR/data what was packed beside it; a second call unpacks
-nothing. Exit code 2 and one line where something is wrong.
+made for; call it with the Python that has what the package leaves out. DIR/env is an environment,
+DIR/data what was packed beside it; a second call unpacks nothing. Exit code 2 and one line where
+something is wrong.
 """
 
 import hashlib
@@ -13,6 +14,7 @@ import io
 import json
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import venv
 import zipfile
@@ -83,11 +85,11 @@ def unpack(folder: Path, place: Path) -> Path:
     place.mkdir(parents=True, exist_ok=True)
     with tarfile.open(fileobj=io.BufferedReader(Parts(paths), 1 << 20), mode="r|") as archive:
         archive.extractall(place, filter="data")
-    shared = bool(manifest["left_out"])  # what was left out is this machine's
-    venv.EnvBuilder(with_pip=False, clear=True, symlinks=True, system_site_packages=shared).create(
-        place / "env"
-    )
+    venv.EnvBuilder(with_pip=False, clear=True, symlinks=True).create(place / "env")
     (site,) = (place / "env" / "lib").glob("python*/site-packages")
+    if manifest["left_out"]:  # this Python has it, itself perhaps of an environment; ours is first
+        theirs = dict.fromkeys(sysconfig.get_path(name) for name in _DATA)
+        (site / "machine.pth").write_text("\n".join(theirs) + "\n", encoding="utf-8")
     for wheel in sorted((place / "wheels").glob("*.whl")):
         install(wheel, site)
     (place / DONE).write_text(json.dumps({"left_out": manifest["left_out"]}), encoding="utf-8")

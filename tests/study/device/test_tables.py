@@ -2,6 +2,8 @@
 
 import json
 import math
+import tarfile
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -139,6 +141,24 @@ def test_finished_pools_become_a_data_root_with_a_card(both, tmp_path):
     assert "| matmul_8_8_8 | 3 | 1 | 7 | 0.010 |" in card
     copied = tmp_path / "results" / "records" / "measure_records" / "h200"
     assert [path.name for path in copied.iterdir()] == ["matmul_8_8_8.json.gz"]
+
+
+def test_one_file_brings_home_what_the_tables_are_made_from(both, tmp_path):
+    (both.run("float32-ours") / "kernels").mkdir()
+    (both.run("float32-ours") / "kernels" / "a.so").touch()
+    results = tmp_path / "results"
+    write_results(both, results)
+    write_results(both, results)  # the archive is not in itself
+    with tarfile.open(results / "campaign.tar.gz") as archive:
+        names = archive.getnames()
+        archive.extractall(tmp_path / "home", filter="data")
+    assert "tune/float32-ours/trials.jsonl" in names
+    assert "results/operators.csv" in names
+    assert not [name for name in names if name.endswith((".so", ".tar.gz", ".part"))]
+    again = write_results(replace(both, out=tmp_path / "home"), tmp_path / "again")
+    assert again["operators"] == 4
+    tables = [path / "groups.csv" for path in (results, tmp_path / "again")]
+    assert tables[0].read_text() == tables[1].read_text()
 
 
 def test_the_book_reads_the_tables(both, tmp_path, repository):

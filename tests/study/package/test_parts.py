@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -81,6 +82,18 @@ def test_parts_are_taken_apart_where_there_is_nothing_else(packed, tmp_path):
     for part in out.glob("part-*"):
         part.unlink()
     assert run(out, place, "toy").returncode == 0  # a second call unpacks nothing
+
+
+def test_what_was_left_out_is_that_of_the_python_that_unpacks(packed, tmp_path, monkeypatch):
+    monkeypatch.setattr(make, "gather", lambda _, folder, **__: toy_wheel(folder) or ["numpy"])
+    packed()
+    assert run(tmp_path / "out", tmp_path / "place").returncode == 0
+    python = tmp_path / "place" / "env" / "bin" / "python"
+    code = "import numpy, toy; print(numpy.__file__); print(toy.__file__)"
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, env={})
+    theirs, ours = done.stdout.split()
+    assert theirs.startswith(sysconfig.get_path("purelib"))
+    assert ours.startswith(str(tmp_path / "place"))
 
 
 def test_a_damaged_or_missing_part_is_told_before_anything_is_done(packed, tmp_path):

@@ -7,9 +7,16 @@ import sys
 
 import pandas as pd
 import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 
+from pruner.cli.shared.known import read_words
+from pruner.cli.shared.options import check_options
 from pruner.data.root import RecordRoot
-from tests.places import REPOSITORY
+from pruner.study.device import sizes
+from pruner.study.device.options import CampaignOptions
+from pruner.study.device.stages import boxes
+from tests.places import CONF, REPOSITORY
 
 
 def test_a_users_mistake_is_one_line(command, tmp_path):
@@ -132,3 +139,33 @@ def test_two_minutes_are_two_minutes(tmp_path):
     assert found["seconds"] < 120 + 60  # a command that is asked to end has half a minute
     assert found["operators"] >= 0
     assert "not done" in err or not found["undone"]
+
+
+@pytest.mark.parametrize("size", ["FULL", "SMALL"])
+@pytest.mark.parametrize(("device", "platform"), [("cuda", "h200"), ("cpu", "cpu-avx512")])
+@pytest.mark.parametrize("compile_only", [False, True])
+def test_every_command_of_a_campaign_is_one_that_its_door_takes(
+    tmp_path, size, device, platform, compile_only
+):
+    """Composed and checked as the door does it, and not begun; the folder has an odd name."""
+    options = CampaignOptions(
+        out=tmp_path / "one, o'clock",
+        platform=platform,
+        device=device,
+        compile_only=compile_only,
+        size=getattr(sizes, size),
+        checkpoint=tmp_path / "a model.pt",
+    )
+    for box in boxes(options):
+        for step in box.steps():
+            command, *words = step.within(37.5)
+            asked = read_words(command, words)
+            GlobalHydra.instance().clear()
+            with initialize_config_dir(str(CONF), version_base="1.3"):
+                config = compose(command, overrides=list(asked.words))
+            check_options(config, asked.defaults)
+            named = {"tune": "outputs", "collect": "out", "deploy": "run"}[command]
+            assert config[named].startswith(str(options.out))
+            if command == "tune":
+                assert config.budget.seconds == 37
+                assert config.compile_only == compile_only

@@ -1,5 +1,6 @@
 """What a campaign asks for: operators, networks and pools, in full or small enough to rehearse."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -59,6 +60,11 @@ class NetworkChoice:
 
     name: str
     words: Sequence[str] = ()
+
+    @property
+    def label(self) -> str:
+        """Its name as a folder may have it; a network may be a file or package:factory."""
+        return re.sub(r"[^\w.-]", "-", self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

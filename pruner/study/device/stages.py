@@ -11,6 +11,7 @@ from pruner.errors import PrunerError
 from pruner.study.device.options import LEAST_S, CampaignOptions
 from pruner.study.device.sizes import Group, NetworkChoice
 from pruner.study.steps.boxes import Box
+from pruner.study.steps.command import quoted
 from pruner.study.steps.runs import taken_up
 from pruner.study.steps.step import Step
 from pruner.tune.deploy.files import BESIDE_FILE, DEPLOY_FILE, KERNELS_FILE
@@ -95,7 +96,7 @@ def _networks(options: CampaignOptions) -> Iterator[Step]:
             if options.compile_only:
                 yield Step(
                     name=f"{tuned.name}, built",
-                    words=["deploy", f"run={folder}", "beside=[]"],
+                    words=["deploy", f"run={quoted(folder)}", "beside=[]"],
                     leaves=folder / DEPLOY_FILE,
                     kind="built",
                     needs=(tuned,),
@@ -112,7 +113,7 @@ def _pools(options: CampaignOptions) -> Iterator[Step]:
     size, prepared = options.size, options.compile_only
     for programs in (size.few, size.pool):
         words = ["collect", "backend=tvm", f"platform={options.platform}"]
-        words += [f"workloads={size.pools}", f"programs={programs}", f"out={options.pools}"]
+        words += [f"workloads={size.pools}", f"programs={programs}", f"out={quoted(options.pools)}"]
         words += [f"pool.apart_s={size.apart_s:g}", "measure.repeats=3"]
         words += ["measure.min_repeat_ms=20"]
         if prepared:
@@ -135,7 +136,7 @@ def _adaptation(options: CampaignOptions) -> Iterator[Step]:
     for method in METHODS:
         words = [f"adaptation={method}"]
         if method != SCRATCH:
-            words.append(f"checkpoint={options.checkpoint}")
+            words.append(f"checkpoint={quoted(options.checkpoint)}")
         name = f"{group.name}-{method}"
         yield _tuned(options, group, name, words, options.size.trials, "adapt")
 
@@ -172,7 +173,7 @@ def network_run(options: CampaignOptions, network: NetworkChoice, precision: str
     trials = options.size.network_trials
     words = [f"network={network.name}", f"precision={precision}", "deploy=false", *network.words]
     words += [f"budget.trials={trials}", "budget.patience=1000000"]
-    name = f"{network.name}-{precision}"
+    name = f"{network.label}-{precision}"
     return _run(options, name, words, "network", trials)
 
 
@@ -192,7 +193,7 @@ def _tuned(
 
 def _run(options: CampaignOptions, name: str, words: Sequence[str], kind: str, size: float) -> Step:
     told = ["tune", f"platform={options.platform}", *words, *options.size.settings, *options.more]
-    told += [f"outputs={options.outputs}", f"run_id={name}"]
+    told += [f"outputs={quoted(options.outputs)}", f"run_id={name}"]
     if options.compile_only:
         told.append("compile_only=true")
     return taken_up(
@@ -221,8 +222,8 @@ def _beside(
     if options.compile_only:
         return
     folder, kind = tuned.leaves.parent, "finals" if finals else "beside"
-    words = ["deploy", f"run={folder}", f"beside=[{','.join(names)}]"]
-    ended = [str(other.leaves.parent) for other in others if other.leaves.is_file()]
+    words = ["deploy", f"run={quoted(folder)}", f"beside=[{','.join(names)}]"]
+    ended = [quoted(other.leaves.parent) for other in others if other.leaves.is_file()]
     words.append(f"compare=[{','.join(ended)}]")
     if finals:
         words.append(f"energy={options.size.energy_s}")
@@ -241,7 +242,7 @@ def _network_beside(
     options: CampaignOptions, tuned: Step, kind: str, names: Sequence[str], energy_s: int
 ) -> Step:
     folder = tuned.leaves.parent
-    words = ["deploy", f"run={folder}", f"beside=[{','.join(names)}]", f"energy={energy_s}"]
+    words = ["deploy", f"run={quoted(folder)}", f"beside=[{','.join(names)}]", f"energy={energy_s}"]
     stage = kind.removeprefix("network ")
     return Step(
         name=f"{tuned.name}, {stage}",

@@ -1,6 +1,7 @@
 """One command with a limit of seconds: first it is asked to end, then it is ended."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ASKED_S = 30.0  # to keep its best, once asked
+_PLAIN = re.compile(r"[\w./+@-]+")
 TAIL = 4096  # bytes of a log in which the last line is looked for
 
 
@@ -19,6 +21,19 @@ class Ended:
 
     code: int | None
     line: str
+
+
+def quoted(path: Path) -> str:
+    """A path as the value of an option, in quotes where the commands would read it otherwise.
+
+    >>> quoted(Path("a/b-1.json")), quoted(Path("my runs, new"))
+    ('a/b-1.json', "'my runs, new'")
+    """
+    text = str(path)
+    if _PLAIN.fullmatch(text):
+        return text
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def started(words: Sequence[str], place: Path) -> list[str]:

@@ -3,6 +3,7 @@
 import time
 from dataclasses import replace
 
+from pruner.study.steps.command import quoted
 from pruner.study.steps.step import Step
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from pruner.tune.run.snapshot import SNAPSHOT_FILE
@@ -21,7 +22,7 @@ def taken_up(step: Step) -> Step:
         return step
     trials = read_trials(folder / JOURNAL_FILE)
     spent_s = max((trial.elapsed_s for trial in trials), default=0.0)
-    return replace(step, words=[step.words[0], f"{RESUME}{folder}"], spent_s=spent_s)
+    return replace(step, words=[step.words[0], f"{RESUME}{quoted(folder)}"], spent_s=spent_s)
 
 
 def put_aside(step: Step) -> None:

@@ -12,7 +12,13 @@ from pruner.files import write_json, write_table, write_whole
 from pruner.program.tir.saved import FOLDER as SPACES
 from pruner.study.device.options import CampaignOptions
 from pruner.study.device.state import STATE_FILE, about_device
-from pruner.study.device.tables import beside_rows, group_rows, network_rows, operator_rows
+from pruner.study.device.tables import (
+    beside_rows,
+    curve_rows,
+    group_rows,
+    network_rows,
+    operator_rows,
+)
 from pruner.tune.pools.collector import ABOUT
 from pruner.tune.run.journal import JOURNAL_FILE
 
@@ -26,6 +32,7 @@ TABLES = {
     "operators": operator_rows,
     "groups": group_rows,
     "networks": network_rows,
+    "curves": curve_rows,
     "beside": beside_rows,
 }
 
@@ -33,7 +40,7 @@ TABLES = {
 def write_results(options: CampaignOptions, folder: Path) -> dict[str, int]:
     """Write what is there so far into `folder`; rows of every table.
 
-    ``operators.csv``, ``groups.csv``, ``networks.csv`` and ``beside.csv``
+    ``operators.csv``, ``groups.csv``, ``networks.csv``, ``curves.csv`` and ``beside.csv``
     (`pruner.study.device.tables`), ``device.json``, and ``records/``: finished pools as a data root
     with a card. ``campaign.tar.gz`` is all of it in one file, with the journals and logs of the
     runs, so that the tables can be made anew elsewhere.

@@ -22,6 +22,7 @@ from pruner.tune.networks.extraction import TASKS
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 
 Row = dict[str, Any]
+_EVERY = 8  # trials between two points of a curve
 _REPEATS = 2  # of a timing, at least, to say how far they differ
 
 
@@ -145,6 +146,34 @@ def group_rows(options: CampaignOptions) -> list[Row]:
                     **(_beside_rival(run, rival) if rival is not None else {}),
                 }
             )
+    return rows
+
+
+def curve_rows(options: CampaignOptions) -> list[Row]:
+    """The sum of the best latencies of a group after some trials, once all operators have one.
+
+    ``relative``: over the best sum of any policy.
+    """
+    rows = []
+    for group in _tuned_groups(options):
+        runs = group_runs(options, group)
+        tasks = list(dict.fromkeys(task for run in runs for task in run.tasks))
+        curves = {run.policy: best_curve(run.trials, dict.fromkeys(tasks, 1.0)) for run in runs}
+        least_s = min((best_s[-1] for *_, best_s in curves.values() if len(best_s)), default=1.0)
+        for policy, (number, elapsed_s, best_s) in curves.items():
+            chosen = sorted({*range(0, len(number), _EVERY), len(number) - 1} - {-1})
+            rows += [
+                {
+                    "table": "curves",
+                    "group": group.name,
+                    "policy": policy,
+                    "after": int(number[at]),
+                    "elapsed_s": float(elapsed_s[at]),
+                    "sum_s": float(best_s[at]),
+                    "relative": float(best_s[at] / least_s),
+                }
+                for at in chosen
+            ]
     return rows
 
 

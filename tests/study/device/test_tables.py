@@ -12,7 +12,13 @@ from pruner.files import write_json
 from pruner.study.device.options import CampaignOptions
 from pruner.study.device.results import write_results
 from pruner.study.device.sizes import SMALL
-from pruner.study.device.tables import beside_rows, group_rows, network_rows, operator_rows
+from pruner.study.device.tables import (
+    beside_rows,
+    curve_rows,
+    group_rows,
+    network_rows,
+    operator_rows,
+)
 from tests.study.network.fabricated import contender, fabricate, trial
 
 # task, latency, seconds since the start
@@ -68,6 +74,15 @@ def test_who_never_gets_there_is_told_so(options):
     ran(options.run("float32-metaschedule"), RIVAL, 31.0)
     ours, _ = group_rows(options)
     assert (ours["seconds_to_rival"], ours["times_less"]) == (None, 0.0)
+
+
+def test_curves_begin_where_all_operators_have_a_program(both):
+    rows = {row["policy"]: [] for row in curve_rows(both)}
+    for row in curve_rows(both):
+        rows[row["policy"]].append((row["after"], row["elapsed_s"], row["relative"]))
+    # ours: 4 + 2 s after two trials, 1 + 1 s after four, which is the best sum of any
+    assert rows["ours"] == [(2, 2.0, 3.0), (4, 4.0, 1.0)]
+    assert rows["metaschedule"] == [(2, 20.0, 3.0), (3, 30.0, 1.5)]
 
 
 def test_ways_to_adapt_meet_the_model_that_begins_anew(options):
@@ -179,4 +194,4 @@ def test_the_book_reads_the_tables(both, tmp_path, repository):
     page = build_page([load_item(repository / "experiments" / "gpu")], results=tmp_path)
     numbers = {one.number.name: one.value for _, one in page.numbers}
     assert [value for name, value in numbers.items() if "time to its final" in name] == [10.0]
-    assert len(page.drawings) == 1
+    assert len(page.drawings) == 2

@@ -191,7 +191,7 @@ class Collector:
             except Unavailable:
                 raise
             except PrunerError as error:
-                self.short.append(str(error))
+                self.short[pool.name] = str(error)
                 self._tell(f"left out: {error}")
             pool.close()
 

@@ -214,9 +214,9 @@ def health(address: RpcAddress) -> float:
 @contextmanager
 def _still_there(address: RpcAddress | None) -> Iterator[None]:
     """Raise `ConnectionError` for whatever fails while a remote device goes away: that is no fault
-    of its program. A program that ends its own session leaves the device with the tracker.
-
-    Of several devices one is lost where there are fewer than before.
+    of its program. Of several devices one is lost where there are fewer than before. A program that
+    crashes takes TVM 0.27's server with it (`tvm.rpc.server._serving` raises), so it may look the
+    same: it gets no second turn, which would cost a second device.
     """
     before = _number(address) if address is not None and address.devices > 1 else 1
     try:

@@ -17,15 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
-from pruner.tune.measure.isolation import (
-    NO_DEVICE,
-    NO_REFERENCE,
-    NOT_TRIED,
-    Limits,
-    Pool,
-    Reply,
-    start_server,
-)
+from pruner.tune.measure.isolation import NO_REFERENCE, NOT_TRIED, Limits, Pool, Reply, start_server
 from pruner.tune.measure.jobs import RpcAddress, Timing
 from pruner.tune.measure.numerics import FLOOR, Arguments, are_timings
 from pruner.tune.phases import Phases
@@ -201,17 +193,11 @@ class Measurer:
         return str(self._folder / f"{self._number}.so")
 
     def _run(self, job: _Job) -> Reply:
-        """Run a program as soon as it is built; an empty reply where it could not be.
-
-        One whose device was lost gets a second turn where there are others.
-        """
+        """Run a program as soon as it is built; an empty reply where it could not be."""
         if job.built.result().error is not None:
             return Reply()
         place = self._platform.device, job.arguments, self._settings.timing
-        reply = self._runner.submit("run", job.path, *place, self._platform.address).result()
-        if reply.error == NO_DEVICE and len(self._platform.places) > 1:
-            reply = self._runner.submit("run", job.path, *place, self._platform.address).result()
-        return reply
+        return self._runner.submit("run", job.path, *place, self._platform.address).result()
 
     def results(
         self,

@@ -140,19 +140,20 @@ def _boxes(access: Access, analysis: StoreAnalysis) -> tuple[Floats, Floats]:
     lines; each [L + 1, N], the last row being one iteration."""
     frame, size = analysis.frame, access.bytes_per_element
     levels, num = frame.extents.shape
-    elements, lines = np.ones((levels + 1, num)), np.ones((levels + 1, num))
-    rank = len(access.indices[0])
-    width = np.ones((levels, num))
-    for d in range(rank):
+    run, rows = np.ones((levels, num)), np.ones((levels, num))  # neighbours, and how many such runs
+    inside = np.ones(num)  # elements of the dimensions further in
+    for d in reversed(range(len(access.indices[0]))):
         bounds = [level_bounds(touch[d], frame.depth, levels, num) for touch in access.indices]
         low = np.minimum.reduce([lo for lo, _ in bounds])
         high = np.maximum.reduce([hi for _, hi in bounds])
-        width = (high - low + 1).astype(np.float64)
-        width = np.minimum(width, column(access.buffer.shape[d], num))
-        elements[:levels] *= width
-        if d < rank - 1:
-            lines[:levels] *= width
-    lines[:levels] *= np.ceil(width * size / CACHE_LINE_BYTES)  # rows are neighbours in the last
+        extent = column(access.buffer.shape[d], num)
+        width = np.minimum((high - low + 1).astype(np.float64), extent)
+        whole = run >= inside  # rows that are touched whole are one run
+        run, rows = np.where(whole, run * width, run), np.where(whole, rows, rows * width)
+        inside = inside * extent
+    elements, lines = np.ones((levels + 1, num)), np.ones((levels + 1, num))
+    elements[:levels] = run * rows
+    lines[:levels] = np.ceil(run * size / CACHE_LINE_BYTES) * rows
     return elements * size, lines
 
 

@@ -10,8 +10,8 @@ from pruner.features.column import Column, places
 from pruner.features.symbols.table import OFFICIAL_COLUMNS
 from pruner.features.workload import WORKLOAD_COLUMNS
 
-FEATURE_SET_VERSION = "official-2"
-"""Changes whenever any column's value changes for any program; 2 has dataflow rows of CPUs."""
+FEATURE_SET_VERSION = "official-3"
+"""Changes whenever any column's value changes for any program (what did: `versions`)."""
 
 _STATEMENT_SOURCE = "TenSet feature.cc, GetPerStoreFeature"
 _DATAFLOW_SOURCE = "Pruner feature_pam.cc, GetPerStoreFeaturePAM"

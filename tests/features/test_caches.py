@@ -58,6 +58,25 @@ def test_a_tiled_product_by_hand():
     assert value(rows, 0, "float_ops") == 0.0
 
 
+@pytest.mark.parametrize(
+    ("n", "split", "b_lines", "c_lines"),
+    [
+        (1, [1, 1], 8 * 256 // 16, 8 * 32 // 16),  # [N, 1]: neighbours, though rows of one each
+        (7, [1, 7], 8 * 256 * 7 // 16, 8 * 32 * 7 // 16),  # whole rows of 7
+        (7, [7, 1], 8 * 7 * 256, 8 * 7 * 32),  # one of 7 in a row: each is in a line of its own
+        (48, [3, 16], 8 * 3 * 256, 8 * 3 * 32),  # a third of a row
+    ],
+)
+def test_rows_that_are_touched_whole_are_one_run_of_lines(n, split, b_lines, c_lines):
+    # A 256 x 256, B 256 x n: 32 x 32 of A and 32 rows of B and C fit into L1, with k0 they do not.
+    # B's 256 rows cross for each of 8 i0 and j0, C's 32 rows, too. 16 floats are a line.
+    order = ("i0", "j0", "k0", "i1", "j1", "k1")
+    rows = rows_of(tiled(256, n, 256, order, ([8, 32], split, [8, 32])))
+    (of_b,) = (row for row in (2, 4) if value(rows, row, "unique_bytes") < 256 * 256 * 4 - 1)
+    assert value(rows, of_b, "lines") == pytest.approx(b_lines)
+    assert value(rows, 8, "lines") == pytest.approx(c_lines)
+
+
 def test_a_row_names_its_level_and_its_access():
     rows = rows_of(tiled(64, 64, 64, ("i0", "j0", "k0", "i1", "j1", "k1"), ([4, 16],) * 3))[0]
     columns = ["location.global", "location.shared", "location.local"]

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pruner.errors import DataError, PrunerError
+from pruner.features import FEATURE_SET_VERSION
 from pruner.models.checkpoint.checkpoint import (
     CheckpointInfo,
     git_commit,
@@ -91,10 +92,10 @@ def test_a_model_of_older_features_loads_where_all_that_it_learned_from_is_as_it
     about = replace(info(model), feature_version="official-1", seen_tasks=seen)
     save_checkpoint(path, ranker(model, store), about)
     if holds:
-        assert load_checkpoint(path, feature_version="official-2")[1] == about
+        assert load_checkpoint(path, feature_version=FEATURE_SET_VERSION)[1] == about
         return
     with pytest.raises(DataError, match=r"best.pt: made for feature-set version 'official-1'"):
-        load_checkpoint(path, feature_version="official-2")
+        load_checkpoint(path, feature_version=FEATURE_SET_VERSION)
 
 
 def test_what_an_ancestor_does_not_tell_may_have_been_a_cpu(tmp_path):
@@ -102,7 +103,7 @@ def test_what_an_ancestor_does_not_tell_may_have_been_a_cpu(tmp_path):
     about = replace(info(PACM), feature_version="official-1", lineage=untold)
     save_checkpoint(tmp_path / "best.pt", ranker(PACM, synthetic.store()), about)
     with pytest.raises(DataError, match="official-1"):
-        load_checkpoint(tmp_path / "best.pt", feature_version="official-2")
+        load_checkpoint(tmp_path / "best.pt", feature_version=FEATURE_SET_VERSION)
 
 
 @pytest.mark.parametrize(

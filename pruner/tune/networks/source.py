@@ -105,19 +105,17 @@ def import_network(source: NetworkSource) -> Any:
     """The network as a Relax module with bound parameters.
 
     Raises:
-        PrunerError: it cannot be exported or an operator of it is unknown to TVM, in one line.
+        PrunerError: it cannot be exported, an operator of it is unknown to TVM, or it was exported
+            as it trains, in one line.
     """
     try:
-        if source.path is not None:
-            source.check_unsized("a file has sizes of its own")
-            if source.is_onnx:
-                return _from_onnx(source.path)
-        torch = importlib.import_module("torch")
-        if source.path is not None:
-            return _from_exported(torch.export.load(source.path))
-        network, inputs = network_of(source)
-        with torch.no_grad():
-            return _from_exported(torch.export.export(network, inputs))
+        module = _imported(source)
+        if _trains(module):
+            raise PrunerError(
+                f"network={source.name}: its batch normalisations are in training mode; export it "
+                "in evaluation mode (network.eval() in torch, training_mode=0 in ONNX)"
+            )
+        return module
     except PrunerError:
         raise
     except FileNotFoundError as error:
@@ -125,6 +123,31 @@ def import_network(source: NetworkSource) -> Any:
     except Exception as error:  # exporters and front ends raise kinds of their own
         line = (str(error).strip().splitlines() or [repr(error)])[0]
         raise PrunerError(f"network={source.name}: {type(error).__name__}: {line}") from error
+
+
+def _imported(source: NetworkSource) -> Any:
+    if source.path is not None:
+        source.check_unsized("a file has sizes of its own")
+        if source.is_onnx:
+            return _from_onnx(source.path)
+    torch = importlib.import_module("torch")
+    if source.path is not None:
+        return _from_exported(torch.export.load(source.path))
+    network, inputs = network_of(source)
+    with torch.no_grad():
+        return _from_exported(torch.export.export(network, inputs))
+
+
+def _trains(module: Any) -> bool:
+    """Whether a norm takes the statistics of its batch, which TVM's passes take for its own."""
+    tvm, relax = importlib.import_module("tvm"), importlib.import_module("tvm.relax")
+    norm, found = tvm.ir.Op.get("relax.nn.batch_norm"), []
+
+    def look(call: Any) -> None:
+        found.append(norm.same_as(call.op) and bool(call.attrs.training))
+
+    importlib.import_module("tvm_ffi").structural_walk(module["main"].body, (relax.Call, look))
+    return any(found)
 
 
 def _from_exported(program: Any) -> Any:

@@ -152,6 +152,39 @@ def test_mistakes_are_one_line(target, tmp_path):
             import_network(NetworkSource(name=name, options=NetworkOptions()))
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_a_file_of_a_network_that_trains_is_refused(training, tmp_path):
+    """Its norms would be computed with statistics of other batches: another result than torch's."""
+    network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
+    with torch.no_grad():
+        program = torch.export.export(network.train(training), (torch.randn(2, 3, 8, 8),))
+    torch.export.save(program, tmp_path / "net.pt2")
+    given = NetworkSource(name=str(tmp_path / "net.pt2"))
+    if training:
+        with pytest.raises(PrunerError, match=r"net\.pt2: its batch .* in training mode; export"):
+            import_network(given)
+    else:
+        assert "batch_norm" in import_network(given).script()
+
+
+def test_an_onnx_file_of_a_network_that_trains_is_refused(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    make, floats = onnx.helper, onnx.TensorProto.FLOAT
+    node = make.make_node("BatchNormalization", [*"xgbmv"], [*"ynw"], training_mode=1)
+    graph = make.make_graph(
+        [node],
+        "norm",
+        [make.make_tensor_value_info("x", floats, [2, 4, 6, 6])],
+        [make.make_tensor_value_info("y", floats, [2, 4, 6, 6])],
+        [onnx.numpy_helper.from_array(np.ones(4, np.float32), name) for name in "gbmv"],
+    )
+    onnx.save(
+        make.make_model(graph, opset_imports=[make.make_opsetid("", 15)]), tmp_path / "net.onnx"
+    )
+    with pytest.raises(PrunerError, match="training_mode=0"):
+        import_network(NetworkSource(name=str(tmp_path / "net.onnx")))
+
+
 def test_sizes_go_to_those_that_take_them():
     two = NetworkOptions(batch=2)
     (images,) = network_of(NetworkSource(name=f"{HERE}:sized", options=two))[1]

@@ -36,9 +36,9 @@ lint: setup ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-book: setup ## remake every table and figure of experiments/ (DATA=folder of GPU records; an hour on two cores; PRESET=small, or alone for tune)
+book: setup ## remake tables and figures of experiments/ (DATA=folder of GPU records; an hour on two cores; PRESET=small, or alone: hours, on an idle machine)
 	@test -n "$(DATA)" || { echo "say where the GPU records are: make book DATA=DIR" >&2; exit 1; }
-	$(BIN)/python -m pruner.cli.book data.root=$(DATA) preset=$(PRESET)
+	$(BIN)/python -m pruner.cli.book data.root=$(DATA) preset=$(PRESET) num_workers=$(if $(filter alone gpu,$(PRESET)),1,2)
 
 ansor-env: setup ## install Ansor beside the project, to measure schedules of your own CPU
 	$(BIN)/python collect.py setup=true

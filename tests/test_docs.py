@@ -8,6 +8,14 @@ from pruner.data.quarantine import Reason
 from tests.places import REPOSITORY
 
 DOCUMENTS = ["README.md", "CONTRIBUTING.md"]
+PAGES = sorted(  # all that readers are sent to
+    page.relative_to(REPOSITORY).as_posix()
+    for pattern in ("*.md", "*/*.md", "*/*/*.md", "*/*/*/*.md")
+    for page in REPOSITORY.glob(pattern)
+    if page.relative_to(REPOSITORY).parts[0]
+    in (*DOCUMENTS, "docs", "experiments", "datasets", "benchmarks", "leaderboard")
+)
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
 def text_of(name):
@@ -40,6 +48,40 @@ def test_every_folder_and_link_named_exists(name):
     )
     links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
     assert [p for p in folders + links if not (REPOSITORY / p).exists()] == []
+
+
+def anchors_of(text):
+    """What a link may name behind #, as the hosts of such pages make it of headings."""
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_link_leads_somewhere(name):
+    text, wrong = FENCE.sub("", text_of(name)), []
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        path, _, anchor = link.partition("#")
+        target = (REPOSITORY / name).parent / path if path else REPOSITORY / name
+        if "://" in link or (target.exists() and not anchor):
+            continue
+        if not target.is_file() or anchor not in anchors_of(target.read_text(encoding="utf-8")):
+            wrong.append(link)
+    assert wrong == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_command_that_a_page_names_is_there(name):
+    text = text_of(name)
+    scripts = re.findall(r"\bpython ((?!PACKAGE)[\w/]+\.py)\b", text)
+    modules = re.findall(r"\bpython -m (pruner[\w.]+)", text)
+    paths = [*scripts, *(f"{module.replace('.', '/')}.py" for module in modules)]
+    assert [path for path in paths if not (REPOSITORY / path).is_file()] == []
+
+
+def test_every_page_of_docs_is_in_the_index():
+    index = text_of("docs/README.md")
+    pages = {path.name for path in (REPOSITORY / "docs").glob("*.md")} - {"README.md"}
+    assert [page for page in sorted(pages) if f"]({page})" not in index] == []
 
 
 def test_platforms_named_in_the_readme_exist():

@@ -24,13 +24,29 @@ def run(code, folder, monkeypatch):
     return names
 
 
-def test_the_first_screen_shows_ten_lines_of_python():
-    first, second = blocks("README.md")[:2]
+def test_the_first_screen_tunes_a_network():
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    assert text[: text.index(second)].count("\n") < 50
+    commands = [line.split() for line in text.splitlines()[:15] if line.startswith("    python ")]
+    assert [words[:3] for words in commands] == [
+        ["python", "tune.py", "network=resnet18"],
+        ["python", "deploy.py", "run=outputs/tune/RUN"],
+    ]
+
+
+def test_ten_lines_of_python_do_it():
+    first, second = blocks("README.md")
     assert len(first.split("\n\n")[-1].splitlines()) <= 5
     assert "Recipe()" in first
     assert "trials=64" in second
+
+
+def test_a_network_of_ones_own_is_a_function_as_the_page_has_it():
+    from pruner.tune.networks.sizes import NetworkOptions
+
+    names = {}
+    exec(compile(blocks("docs/networks.md")[0], "networks.md", "exec"), names)
+    network, (example,) = names["factory"](NetworkOptions(batch=3))
+    assert network(example).shape == (3, 8)
 
 
 def test_records_are_read_and_a_model_is_fitted_and_judged(tmp_path, monkeypatch, capsys):

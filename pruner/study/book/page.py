@@ -29,10 +29,11 @@ _Made = TypeVar("_Made")
 INTRO = (
     "Written by `python report.py` from the CSV files of `experiments/`; never edited by hand. "
     "Every section is an item of the paper that can be done on the records at hand, with the "
-    "command that remakes it. `make book` remakes all but the live tuning, which needs an idle "
-    "machine (`make book PRESET=alone`). A key number stands beside what chance reaches on the "
-    "same programs and what the paper reports; where a range is expected, it comes from the source "
-    "in brackets, never from our own results. How to read the metrics: `experiments/README.md`."
+    "command that remakes it. `make book DATA=DIR` remakes all that needs no idle machine "
+    "(`PRESET=alone`) and no GPU (`PRESET=gpu`). A key number stands beside what chance reaches on "
+    "the same programs and what the paper reports; where a range is expected, it comes from the "
+    "source in brackets, never from our own results. How to read the metrics: "
+    "`experiments/README.md`."
 )
 SHOWN = {"python": "python", "root": "DATA_ROOT", "data": "DATA", "out": "OUT"}
 STYLE = (

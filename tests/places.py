@@ -7,3 +7,9 @@ CONF = REPOSITORY / "conf"
 DATASETS = REPOSITORY / "datasets"
 # Development data beside the checkout; absent on most machines.
 SHARED = REPOSITORY.parent / "shared"
+# What readers are sent to.
+PAGES = sorted(
+    page
+    for folder in (".", "docs", "experiments", "datasets", "benchmarks", "leaderboard")
+    for page in (REPOSITORY / folder).glob("*.md" if folder == "." else "**/*.md")
+)

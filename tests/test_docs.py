@@ -5,16 +5,10 @@ import re
 import pytest
 
 from pruner.data.quarantine import Reason
-from tests.places import REPOSITORY
+from tests.places import PAGES, REPOSITORY
 
 DOCUMENTS = ["README.md", "CONTRIBUTING.md"]
-PAGES = sorted(  # all that readers are sent to
-    page.relative_to(REPOSITORY).as_posix()
-    for pattern in ("*.md", "*/*.md", "*/*/*.md", "*/*/*/*.md")
-    for page in REPOSITORY.glob(pattern)
-    if page.relative_to(REPOSITORY).parts[0]
-    in (*DOCUMENTS, "docs", "experiments", "datasets", "benchmarks", "leaderboard")
-)
+NAMES = [page.relative_to(REPOSITORY).as_posix() for page in PAGES]
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
@@ -56,7 +50,7 @@ def anchors_of(text):
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_link_leads_somewhere(name):
     text, wrong = FENCE.sub("", text_of(name)), []
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -69,7 +63,7 @@ def test_every_link_leads_somewhere(name):
     assert wrong == []
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_command_that_a_page_names_is_there(name):
     text = text_of(name)
     scripts = re.findall(r"\bpython ((?!PACKAGE)[\w/]+\.py)\b", text)

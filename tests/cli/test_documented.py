@@ -7,9 +7,8 @@ import pytest
 
 from pruner.cli.shared.help import commands
 from pruner.cli.shared.known import command_file, read_words
-from tests.places import REPOSITORY
+from tests.places import PAGES
 
-PAGES = sorted(page for page in REPOSITORY.glob("**/*.md") if ".venv" not in page.parts)
 _COMMAND = re.compile(r"(?:python -m pruner\.cli\.|python |pruner )(\w+)(?:\.py)? (.*)")
 _START = r"(?:python|pruner) "
 
@@ -17,11 +16,9 @@ _START = r"(?:python|pruner) "
 def shown(text):
     """Command and words of every command line: blocks, and words in backticks."""
     text = re.sub(r"\\\n\s*|\n {12,}(?=[\"'])", " ", text)
-    fenced = re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    lines = re.findall(rf"^ {{4,}}({_START}.*)$", text, re.MULTILINE)
-    lines += [
-        line for block in fenced for line in re.findall(rf"^{_START}.*$", block, re.MULTILINE)
-    ]
+    fenced = "".join(re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+    lines = re.findall(rf"^ {{2,}}({_START}.*)$", text, re.MULTILINE)
+    lines += re.findall(rf"^{_START}.*$", fenced, re.MULTILINE)
     lines = [re.split(r" {2,}|\s#", line)[0] for line in lines]  # what follows is a remark
     lines += re.findall(rf"`({_START}[^`\n]*)`", text)
     for found in filter(None, map(_COMMAND.fullmatch, lines)):

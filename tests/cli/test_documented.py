@@ -42,6 +42,7 @@ def test_commands_are_found_in_pages_and_help():
     assert ("tune", ("network=resnet18", "list=true")) in found
 
 
+@pytest.mark.slow  # every command line is composed
 @pytest.mark.parametrize("command", sorted(commands()))
 def test_every_option_that_is_shown_is_known(command):
     for shown_command, words in documented():

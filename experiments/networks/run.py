@@ -78,7 +78,7 @@ class Options:
     """
 
     networks: list[str] = field(default_factory=lambda: list(NETWORKS))
-    many_seeds: list[str] = field(default_factory=lambda: ["resnet18", "mobilenet_v2"])
+    many_seeds: list[str] = field(default_factory=lambda: ["dcgan", "bert_tiny"])
     seeds: int = 3
     trials_a_task: int = 20
     long: list[str] = field(default_factory=lambda: ["resnet50", "bert_base"])

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from pruner.arrays import IntLike, Ints, Mask
-from pruner.program.dag.expr import Expr
 from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar
 from pruner.program.index.divide import floordiv, floormod
@@ -46,12 +45,30 @@ class PragmaSettings:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Plan:
-    """Which of a block's loops are fused, one mask a loop; ``whole``: all of them are fused and
-    then split into a parallel loop and vectors of ``lanes``."""
+class _Path:
+    """The loops around a block, outermost first: ``extents`` and where each ``exists``, [L, N]."""
 
-    outer: list[Mask]
-    inner: list[Mask]
+    loops: list[LoopNode]
+    extents: Ints
+    exists: Mask
+
+    @staticmethod
+    def of(tree: Tree, loops: list[LoopNode]) -> _Path:
+        """Of the loops of a path, at least one."""
+        shape = (len(loops), tree.num_programs)
+        extents, absent = np.empty(shape, np.int64), np.empty(shape, bool)
+        for row, loop in enumerate(loops):
+            extents[row], absent[row] = loop.extent, loop.absent
+        return _Path(loops, extents, ~absent)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Plan:
+    """Which of a block's loops are fused, [L, N]; ``whole`` [N]: all of them are fused and then
+    split into a parallel loop and vectors of ``lanes``."""
+
+    outer: Mask
+    inner: Mask
     whole: Mask
     lanes: IntLike
 
@@ -63,7 +80,8 @@ def rewrite_parallel_vectorize_unroll(tree: Tree, settings: PragmaSettings) -> N
         if not loops:
             continue
         if settings.parallel is not None or settings.vectorize is not None:
-            _apply(tree, block, loops, _plan(tree, block, loops, settings))
+            path = _Path.of(tree, loops)
+            _apply(tree, block, path, _plan(tree, block, path, settings))
         if settings.unroll is not None and block.reduces:
             _set_unroll(tree.path(block), settings.unroll)
 
@@ -80,149 +98,145 @@ def _set_unroll(loops: list[LoopNode], depth: IntLike) -> None:
             return
 
 
-def _plan(tree: Tree, block: Block, loops: list[LoopNode], settings: PragmaSettings) -> _Plan:
-    exists = [~np.asarray(loop.absent) for loop in loops]
-    count = sum(x * 1 for x in exists)
-    free = [_is_free(loop) for loop in loops]
-    reducing = reducing_variables(tree, loops[0])
-    kinds = [is_data_parallel(loop, reducing) for loop in loops]
-    usable = [f & kind for f, kind in zip(free, kinds, strict=True)]
-    single = _single(loops)
-    fusible = contiguous_loops(tree, block, loops)
-    outer, inner = np.full((), _NO_LOOPS), np.full((), _NO_LOOPS)
+def _plan(tree: Tree, block: Block, path: _Path, settings: PragmaSettings) -> _Plan:
+    exists, count = path.exists, path.exists.sum(0)
+    reducing = reducing_variables(tree, path.loops[0])
+    usable, single = _usable(path, reducing), _single(path)
+    fusible = contiguous_loops(tree, block, path)
+    outer, inner = np.full(count.shape, _NO_LOOPS), np.full(count.shape, _NO_LOOPS)
     if settings.parallel is not None:
-        outer = _outer_loops(loops, usable, single, settings.parallel)
+        outer = _outer_loops(path, usable, single, settings.parallel)
     if settings.vectorize is not None:
-        inner = _inner_loops(loops, usable, single, settings.vectorize, fusible)
+        inner = _inner_loops(path, usable, single, settings.vectorize, fusible)
     # AdjustParallelVectorize: where both counts together exceed the loops, the parallel one gives
     # way; RewriteFuseSplitParallelVectorize instead fuses all loops and splits off the vector where
     # every loop is usable and all accesses are contiguous over all of them.
     both = (outer > _NO_LOOPS) & (inner > _NO_LOOPS)
-    rewritable = sum((u & x & s) * 1 for u, x, s in zip(usable, exists, single, strict=True))
+    rewritable = (usable & exists & single).sum(0)
     whole = both & (rewritable == count) & (fusible == count)
     outer = np.where(both, np.minimum(outer, count - inner), outer)
-    rank = np.cumsum(np.broadcast_arrays(*[x * 1 for x in exists]), axis=0)
-    left = [x & (r <= outer) & ~whole for x, r in zip(exists, rank, strict=True)]
-    right = [x & (count - r < inner) & ~whole for x, r in zip(exists, rank, strict=True)]
+    rank = exists.cumsum(0)
+    some = exists & ~whole
     lanes = 1 if settings.vectorize is None else settings.vectorize
-    return _Plan(left, right, np.asarray(whole), lanes)
+    return _Plan(some & (rank <= outer), some & (count - rank < inner), whole, lanes)
 
 
-def _is_free(loop: LoopNode) -> Mask:
-    """Neither annotated nor bound: the first test of a loop in ``AdjustParallelVectorize``."""
-    if loop.annotations:
-        return np.zeros((), bool)
-    marked = np.asarray(loop.marked) if loop.mark is not None else np.zeros((), bool)
-    return ~marked & ~np.greater(0 if loop.unroll is None else loop.unroll, 0)
+def _usable(path: _Path, reducing: set[LoopVar]) -> Mask:
+    """Where loops are data parallel and neither annotated nor bound: the first tests of a loop in
+    ``AdjustParallelVectorize``."""
+    out = np.ones(path.exists.shape, bool)
+    for row, loop in enumerate(path.loops):
+        if not is_data_parallel(loop, reducing) or loop.annotations:
+            out[row] = False
+            continue
+        if loop.mark is not None:
+            out[row] &= ~np.asarray(loop.marked)
+        if loop.unroll is not None:
+            out[row] &= ~np.greater(loop.unroll, 0)
+    return out
 
 
-def _single(loops: list[LoopNode]) -> list[Mask]:
+def _single(path: _Path) -> Mask:
     """Where each loop of a path has but one child.
 
     What stands in a loop that is absent stands in the one around it.
     """
-    out: list[Mask] = []
-    only = np.ones((), bool)
-    for loop in reversed(loops):
-        only = only & (len(loop.body) == 1)
-        out.insert(0, only)
-        only = only | ~np.asarray(loop.absent)
+    out = np.ones(path.exists.shape, bool)
+    several = False  # children of a loop further in
+    for row in range(len(path.loops) - 1, -1, -1):
+        if len(path.loops[row].body) != 1:
+            out[row], several = False, True
+        elif several:
+            out[row] = out[row + 1] | path.exists[row + 1]
     return out
 
 
-def _outer_loops(
-    loops: list[LoopNode], usable: list[Mask], single: list[Mask], most: IntLike
-) -> Ints:
+def _outer_loops(path: _Path, usable: Mask, single: Mask, most: IntLike) -> Ints:
     """Outer loops fused until their iterations exceed ``most``; -1 where they have but one.
 
     ``max_parallel_extent`` of AdjustParallelVectorize: the loop that exceeds it is still taken, and
     a loop with several children ends the run.
     """
-    number, product, open_ = np.zeros((), np.int64), np.ones((), np.int64), np.ones((), bool)
-    for loop, can, alone in zip(loops, usable, single, strict=True):
-        exists = ~np.asarray(loop.absent)
-        open_ = open_ & (can | ~exists)
-        taken = open_ & exists
-        number = number + taken * 1
-        product = np.where(taken, product * loop.extent, product)
-        stops = np.greater(product, most) | ~alone
-        open_ = open_ & ~(exists & stops)
-    return np.where(product == 1, _NO_LOOPS, number)
+    exists, product = path.exists, np.where(path.exists, path.extents, 1)
+    ends = exists & ~usable
+    ends[1:] |= (exists & (np.greater(product.cumprod(0), most) | ~single))[:-1]
+    taken = exists & ~np.logical_or.accumulate(ends)
+    return _counted(taken, np.where(taken, path.extents, 1))
 
 
-def _inner_loops(
-    loops: list[LoopNode], usable: list[Mask], single: list[Mask], most: IntLike, fusible: Ints
-) -> Ints:
+def _inner_loops(path: _Path, usable: Mask, single: Mask, most: IntLike, fusible: Ints) -> Ints:
     """Inner loops fused while the accesses stay contiguous and within ``most`` lanes.
 
     ``max_vectorize_extent`` of AdjustParallelVectorize: here the loop that exceeds it stays out.
     """
-    number, product, open_ = np.zeros((), np.int64), np.ones((), np.int64), np.ones((), bool)
-    for loop, can, alone in reversed(list(zip(loops, usable, single, strict=True))):
-        exists = ~np.asarray(loop.absent)
-        open_ = open_ & (~exists | (can & alone & (number < fusible)))
-        product = np.where(open_ & exists, product * loop.extent, product)
-        open_ = open_ & np.less_equal(product, most)
-        number = number + (open_ & exists) * 1
-    return np.where(product == 1, _NO_LOOPS, number)
+    exists = path.exists[::-1]
+    product = np.where(exists, path.extents[::-1], 1)
+    inside = exists.cumsum(0) - exists  # loops further in
+    exceeds = np.greater(product.cumprod(0), most)
+    ends = exists & ~((usable & single)[::-1] & (inside < fusible))
+    ends[1:] |= exceeds[:-1]
+    looked_at = exists & ~np.logical_or.accumulate(ends)
+    return _counted(looked_at & ~exceeds, np.where(looked_at, product, 1))
 
 
-def _apply(tree: Tree, block: Block, loops: list[LoopNode], plan: _Plan) -> None:
-    extents = [loop.extent for loop in loops]
-    everything = [plan.whole & ~np.asarray(loop.absent) for loop in loops]
-    steps = [_steps(extents, masks) for masks in (plan.outer, plan.inner, everything)]
-    total = steps[2][0] * np.where(everything[0], extents[0], 1)
-    wide = np.where(plan.whole, -(-total // plan.lanes), _product(extents, plan.outer))
-    narrow = np.where(plan.whole, plan.lanes, _product(extents, plan.inner))
+def _counted(taken: Mask, extents: Ints) -> Ints:
+    return np.where(extents.prod(0) == 1, _NO_LOOPS, taken.sum(0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Fusion:
+    """Loops that go into one: where (``masks``), ``steps`` of it for one of theirs, whether they
+    are the ``first`` that go into it, all [L, N]; ``total`` iterations [N]."""
+
+    masks: Mask
+    steps: Ints
+    first: Mask
+    total: Ints
+
+    @staticmethod
+    def of(path: _Path, masks: Mask) -> _Fusion:
+        """Of the loops that ``masks`` tells."""
+        inside = np.where(masks, path.extents, 1)[::-1].cumprod(0)[::-1]
+        steps = np.ones_like(inside)
+        steps[:-1] = inside[1:]
+        first = masks.copy()
+        first[1:] &= ~np.logical_or.accumulate(masks)[:-1]
+        return _Fusion(masks, steps, first, inside[0])
+
+
+def _apply(tree: Tree, block: Block, path: _Path, plan: _Plan) -> None:
+    masks = (plan.outer, plan.inner, plan.whole & path.exists)
+    left, right, everything = (_Fusion.of(path, mask) for mask in masks)
+    wide = np.where(plan.whole, -(-everything.total // plan.lanes), left.total)
+    narrow = np.where(plan.whole, plan.lanes, right.total)
     parallel = LoopNode(LoopVar("parallel", plain(wide)), mark=Mark.PARALLEL)
     vector = LoopNode(LoopVar("vector", plain(narrow)), mark=Mark.VECTORIZE)
     p, v = af.variable(parallel.var), af.variable(vector.var)
     together = af.add(v, p, plan.lanes)
-    for i, loop in enumerate(loops):
-        fused = plan.outer[i] | plan.inner[i] | everything[i]
-        if not np.any(fused):
-            continue
+    fused = masks[0] | masks[1] | masks[2]
+    alone = plan.outer & (plan.outer.sum(0) == 1)
+    for row in np.flatnonzero(fused.any(1)).tolist():
+        loop = path.loops[row]
         old = loop.var
-        loop.var = LoopVar(old.name, plain(np.where(fused, 1, old.extent)))
+        loop.var = LoopVar(old.name, plain(np.where(fused[row], 1, old.extent)))
         value = af.variable(loop.var)
-        for source, masks, step in zip(
-            (p, v, together), (plan.outer, plan.inner, everything), steps, strict=True
-        ):
-            value = af.add(value, _part(source, masks, step[i], old.extent, i))
-        alone = plan.outer[i] & (sum(m * 1 for m in plan.outer) == 1)
-        uses: Uses = {loop.var: 1, parallel.var: plain(alone * 1), vector.var: 0}
+        for source, fusion in ((p, left), (v, right), (together, everything)):
+            value = af.add(value, _part(source, fusion, old.extent, row))
+        uses: Uses = {loop.var: 1, parallel.var: plain(alone[row] * 1), vector.var: 0}
         tree.define(old, value, uses)
-        loop.absent = np.asarray(loop.absent) | fused
-    _insert_above(loops[0], parallel, np.any(plan.outer, axis=0) | plan.whole)
-    _insert_below(block, vector, np.any(plan.inner, axis=0) | plan.whole)
+        loop.absent = ~path.exists[row] | fused[row]
+    _insert_above(path.loops[0], parallel, plan.outer.any(0) | plan.whole)
+    _insert_below(block, vector, plan.inner.any(0) | plan.whole)
 
 
-def _steps(extents: list[IntLike], masks: list[Mask]) -> list[Ints]:
-    """Iterations of the fused loops inside each loop."""
-    out: list[Ints] = []
-    step = np.ones((), np.int64)
-    for extent, mask in reversed(list(zip(extents, masks, strict=True))):
-        out.insert(0, step)
-        step = step * np.where(mask, extent, 1)
-    return out
-
-
-def _product(extents: list[IntLike], masks: list[Mask]) -> Ints:
-    out = np.ones((), np.int64)
-    for extent, mask in zip(extents, masks, strict=True):
-        out = out * np.where(mask, extent, 1)
-    return out
-
-
-def _part(source: Affine, masks: list[Mask], step: Ints, extent: IntLike, place: int) -> Affine:
+def _part(source: Affine, fusion: _Fusion, extent: IntLike, row: int) -> Affine:
     """What a fused loop says of one of the loops that it is made of, 0 where it is not."""
-    mask = masks[place]
-    if not np.any(mask):
+    mask = fusion.masks[row]
+    if not mask.any():
         return Affine()
-    quotient = floordiv(source, plain(np.where(mask, step, 1)))
-    first = mask & ~np.any(np.broadcast_arrays(*masks[:place], np.False_), axis=0)
+    quotient = floordiv(source, plain(np.where(mask, fusion.steps[row], 1)))
     inside = floormod(quotient, plain(np.where(mask, extent, 1)))
-    return af.mul(af.select(first, quotient, inside), plain(mask * 1))
+    return af.mul(af.select(fusion.first[row], quotient, inside), plain(mask * 1))
 
 
 def _insert_above(loop: LoopNode, made: LoopNode, where: Mask) -> None:
@@ -241,41 +255,39 @@ def _insert_below(block: Block, made: LoopNode, where: Mask) -> None:
     made.marked, made.absent = where, ~where
 
 
-def contiguous_loops(tree: Tree, block: Block, loops: list[LoopNode]) -> Ints:
+def contiguous_loops(tree: Tree, block: Block, path: _Path) -> Ints:
     """Innermost loops over which every access of the block is contiguous."""
     values = dict(enumerate(tree.values(block)))
-    least: IntLike = len(loops) + 1
-    accesses: list[tuple[int, tuple[Expr, ...]]] = []
-    for key in block.reads:
-        found = block.loads_of(key)
-        if found:
-            accesses.append((key, found[0].indices))
+    found = [(key, block.loads_of(key)) for key in block.reads]
+    accesses = [(key, loads[0].indices) for key, loads in found if loads]
     accesses.append((block.buffer, block.indices))
-    for key, indices in accesses:
+    strides = np.zeros((len(accesses), *path.exists.shape), np.int64)
+    rows = {loop.var: row for row, loop in enumerate(path.loops)}
+    for access, (key, indices) in enumerate(accesses):
         sums = [~_has_difference(evaluate_index(index, values)) for index in indices]
         forms = [index_uses(tree, block, index) for index in indices]
-        strides = _strides(forms, sums, tree.buffers[key].shape)
-        least = np.minimum(least, _loops_of(loops, strides))
-    return np.asarray(least)
+        for var, stride in _strides(forms, sums, tree.buffers[key].shape).items():
+            if var in rows:
+                strides[access, rows[var]] = stride
+    return _loops_of(path, strides).min(0)
 
 
-def _loops_of(loops: list[LoopNode], strides: dict[LoopVar, IntLike]) -> IntLike:
-    number: IntLike = 0
-    expected: IntLike = 0  # 0: no loop inside moves the access
-    open_: Mask | np.bool_ = np.bool_(True)
-    for loop in reversed(loops):
-        stride, exists = strides.get(loop.var, 0), ~np.asarray(loop.absent)
-        if isinstance(stride, int) and stride == 0:
-            number = number + (open_ & exists) * 1
-            continue
-        moves = np.not_equal(stride, 0)
-        unmoved = np.equal(expected, 0)
-        begins = unmoved & (np.equal(stride, 1) | np.equal(number, 0))
-        fits = begins | (~unmoved & np.equal(stride, expected))
-        open_ = open_ & (~exists | ~moves | fits)
+def _loops_of(path: _Path, strides: Ints) -> Ints:
+    """Innermost loops over which an access is contiguous, [A, N] of strides [A, L, N]."""
+    number, expected = np.zeros((2, *strides[:, 0].shape), np.int64)  # 0: no loop inside moves it
+    open_ = np.ones(number.shape, bool)
+    moving = np.any(strides != 0, axis=(0, 2))
+    for row in range(len(path.loops) - 1, -1, -1):
+        exists, stride = path.exists[row], strides[:, row]
+        if moving[row]:
+            moves, unmoved = stride != 0, expected == 0
+            begins = unmoved & ((stride == 1) | (number == 0))
+            fits = begins | (~unmoved & (stride == expected))
+            open_ &= ~exists | ~moves | fits
         here = open_ & exists
-        number = number + here * 1
-        expected = af.where(here & moves, stride * loop.extent, expected)
+        number += here
+        if moving[row]:
+            expected = np.where(here & moves, stride * path.extents[row], expected)
     return number
 
 

@@ -29,13 +29,14 @@ from pruner.features.symbols.statement import (
     NestStatement,
     ProgramMask,
     StatementLoop,
+    count_choices,
     count_operations,
     extent_of,
     nest_statements,
     product_of,
 )
 from pruner.features.symbols.table import CACHES, CPU_COLUMNS, PerProgram, SymbolRow, Symbols, fill
-from pruner.program.dag.expr import Call, Expr, Select, walk
+from pruner.features.symbols.together import Table, tables_of
 from pruner.program.device import CpuDevice
 from pruner.program.nests import LoopNests
 
@@ -46,14 +47,26 @@ _COMPILER_UNROLLS = 64  # statements that it turns into one block by itself
 
 def cpu_symbols(nests: LoopNests, device: CpuDevice) -> Symbols:
     """Symbols of N programs on ``device``, one row a statement in program order."""
-    statements = nest_statements(nests)
-    rows = [_CpuRow(statement, device).columns() for statement in statements]
-    return Symbols(
-        values=fill(CPU_COLUMNS, rows, nests.num_programs),
-        scopes=tuple(s.scope for s in statements),
-        reductions=tuple(s.is_reduction for s in statements),
-        columns=CPU_COLUMNS,
-    )
+    return cpu_symbols_of([nests], device)[0]
+
+
+def cpu_symbols_of(nests: Sequence[LoopNests], device: CpuDevice) -> list[Symbols]:
+    """Symbols of several nests: what their statements have in common is computed once."""
+
+    def table_of(statement: NestStatement) -> Table:
+        return fill(CPU_COLUMNS, [_CpuRow(statement, device).columns()], statement.num)[0]
+
+    statements = [nest_statements(one) for one in nests]
+    tables = iter(tables_of([one for some in statements for one in some], table_of))
+    return [
+        Symbols(
+            values=np.stack([next(tables) for _ in some]),
+            scopes=tuple(one.scope for one in some),
+            reductions=tuple(one.is_reduction for one in some),
+            columns=CPU_COLUMNS,
+        )
+        for some in statements
+    ]
 
 
 class _CpuRow:
@@ -89,7 +102,7 @@ class _CpuRow:
             "regions": self._regions(),
             "lanes": self._lanes,
             "automatic": np.where(self._marked > 1, 0.0, 1.0),
-            "choices": self._iterations * _count_choices(self._s.value),
+            "choices": self._iterations * count_choices(self._s.value),
             "tile": self._tile_of(None) / self._lanes,
             "accumulators": self._tile_of(self._s.write) / self._lanes,
             "steps": self._reductions(self._tile_depth, around=True),
@@ -288,10 +301,3 @@ def _run_and_rows(access: NestAccess, moving: Moving) -> tuple[PerProgram, PerPr
         run = np.where(whole, run * widths[place], run)
         rows = np.where(whole, rows / widths[place], rows)
     return run, rows
-
-
-def _count_choices(value: Expr) -> int:
-    return sum(
-        isinstance(node, Select) or (isinstance(node, Call) and node.name == "if_then_else")
-        for node in walk(value)
-    )

@@ -14,7 +14,7 @@ from jaxtyping import Bool
 from pruner.arrays import IntLike, Ints, dtype_bytes
 from pruner.features.statement.tensors import column
 from pruner.features.symbols.table import PerProgram
-from pruner.program.dag.expr import Binary, Call, Expr, Load, children, loads
+from pruner.program.dag.expr import Binary, Call, Expr, Load, Select, children, loads, walk
 from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar, Term
 from pruner.program.index.regions import evaluate_index
@@ -67,6 +67,14 @@ def count_operations(value: Expr) -> Operations:
             special += 1
         pending.extend(children(node))
     return Operations(flops, special, half)
+
+
+def count_choices(value: Expr) -> int:
+    """Selects and conditional values."""
+    return sum(
+        isinstance(node, Select) or (isinstance(node, Call) and node.name == "if_then_else")
+        for node in walk(value)
+    )
 
 
 def _is_float(dtype: str) -> bool:
@@ -185,10 +193,11 @@ def _term_bounds(term: Term, moving: Moving) -> tuple[IntLike, IntLike]:
     return lo, hi if af.is_endless(term.limit) else np.minimum(hi, term.limit - 1)
 
 
-def _variables(index: LoopVar | Affine) -> Moving:
+def variables_of(index: LoopVar | Affine) -> Moving:
+    """The loop variables in an index."""
     if isinstance(index, LoopVar):
         return frozenset((index,))
-    return frozenset().union(*(_variables(t.index) for t in index.terms))
+    return frozenset().union(*(variables_of(t.index) for t in index.terms))
 
 
 @dataclass(slots=True, eq=False)
@@ -437,7 +446,7 @@ def _access(nests: LoopNests, buffer: Buffer, indices: Iterable[Affine]) -> Nest
     allocation = nests.allocations.get(buffer.key)
     sizes = buffer.shape if allocation is None else allocation.extents
     terms = [
-        [IndexTerm(t, column(np.abs(t.coef), num), _variables(t.index)) for t in index.terms]
+        [IndexTerm(t, column(np.abs(t.coef), num), variables_of(t.index)) for t in index.terms]
         for index in indices
     ]
     around = () if allocation is None else allocation.loops

@@ -16,7 +16,7 @@ from jaxtyping import Bool
 from pruner.arrays import Scores
 from pruner.errors import PrunerError
 from pruner.features.statement.analysis import analyse_stores
-from pruner.features.symbols.cpu import cpu_symbols
+from pruner.features.symbols.cpu import cpu_symbols, cpu_symbols_of
 from pruner.features.symbols.gpu import gpu_symbols
 from pruner.features.symbols.official import official_symbols
 from pruner.features.symbols.table import Symbols
@@ -53,6 +53,10 @@ class Analyzer(ABC):
     @abstractmethod
     def score_nests(self, nests: LoopNests) -> Scores:
         """Scores of loop nests, minus infinity beyond the device's limits."""
+
+    def score_all(self, nests: Sequence[LoopNests]) -> list[Scores]:
+        """The same of several, at once where that is cheaper."""
+        return [self.score_nests(one) for one in nests]
 
     @abstractmethod
     def _unlimited(self, nests: LoopNests) -> Scores:
@@ -176,6 +180,10 @@ class CpuAnalyzer(SymbolAnalyzer):
     def symbols(self, nests: LoopNests) -> Symbols:
         """Symbols of N programs."""
         return cpu_symbols(nests, self.device)
+
+    def score_all(self, nests: Sequence[LoopNests]) -> list[Scores]:
+        """See :class:`Analyzer`."""
+        return [self.scores(symbols) for symbols in cpu_symbols_of(nests, self.device)]
 
     def latency_s(self, symbols: Symbols) -> Scores:
         """Predicted seconds."""

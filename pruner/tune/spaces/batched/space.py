@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.arrays import Decisions, Verdicts
+from pruner.arrays import Decisions, Scores, Verdicts
 from pruner.errors import PrunerError, UnsupportedProgram, unforeseen_refused
 from pruner.features.batch import ProgramFeatures, featurize_nests
 from pruner.features.dataflow import DataflowKind
 from pruner.models.analyzer.analyzer import Analyzer
+from pruner.program.nests import LoopNests
 from pruner.program.tir.autocopy import layouts_permute
 from pruner.program.tir.lower import Lowering, lower
 from pruner.program.tir.places import buffer_places
@@ -190,10 +192,15 @@ class BatchedSpace:
     def draft_score(self, decisions: Decisions, analyzer: Analyzer) -> NDArray[np.float64]:
         """Scores without a learned model; minus infinity where illegal."""
         out = np.full(len(decisions), -np.inf)
+        found: list[tuple[Rows, Verdicts, LoopNests]] = []
         for rows, tree, good in self._judged(decisions)[0]:
             if good.any():
                 with suppress(UnsupportedProgram), unforeseen_refused():
-                    out[rows] = np.where(good, analyzer.score_nests(lower(tree)), -np.inf)
+                    found.append((rows, good, lower(tree)))
+        for (rows, good, _), scores in zip(
+            found, _scores([nests for *_, nests in found], analyzer), strict=True
+        ):
+            out[rows] = np.where(good, scores, -np.inf)
         return out
 
     def instantiate(self, decisions: Decisions) -> list[Any | None]:
@@ -248,3 +255,16 @@ class BatchedSpace:
         if self._limits is None:
             return certain
         return certain & verify_gpu_code(tree, self._limits) & layouts_permute(tree)
+
+
+def _scores(nests: Sequence[LoopNests], analyzer: Analyzer) -> list[Scores | float]:
+    """Scores of every one; where that fails for all together, those that fail cost themselves."""
+    try:
+        with unforeseen_refused():
+            return [*analyzer.score_all(nests)]
+    except UnsupportedProgram:
+        out: list[Scores | float] = [-np.inf] * len(nests)
+        for place, one in enumerate(nests):
+            with suppress(UnsupportedProgram), unforeseen_refused():
+                out[place] = analyzer.score_nests(one)
+        return out

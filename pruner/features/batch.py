@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float32, Int64
 
 from pruner.arrays import Decisions, Ints, Mask
 from pruner.errors import UnsupportedProgram, unforeseen_refused
+from pruner.features.caches import cpu_rows_together
 from pruner.features.columns import (
     DATAFLOW_COLUMNS,
     OFFICIAL_COLUMNS,
@@ -22,6 +23,7 @@ from pruner.features.dataflow import NUM_ROWS, DataflowKind, dataflow_features
 from pruner.features.primitives import PrimitiveTokens, primitive_tokens
 from pruner.features.statement.analysis import analyse_stores
 from pruner.features.statement.features import statement_features
+from pruner.features.statement.together import StoresTogether
 from pruner.features.statement.touches import NodeKeys
 from pruner.features.symbols.official import official_symbols
 from pruner.features.workload import text_flags, workload_flags
@@ -319,18 +321,52 @@ def featurize_nests(
     groups whose features cannot be computed.
     """
     bad, refused = np.array(sorted(failures), np.int64), dict(failures)
+    every = list(groups)
     parts = []
-    for rows, nests in groups:
+    for (rows, _), found in zip(
+        every, _of_each([nests for _, nests in every], workload, dataflow), strict=True
+    ):
         known = ~np.isin(rows, bad)
-        try:
-            with unforeseen_refused():
-                found = _of_nests(nests, workload, dataflow, psa=False, node_keys="unique")
-        except UnsupportedProgram as error:
-            refused |= dict.fromkeys(rows[known].tolist(), error.reason)
+        if isinstance(found, UnsupportedProgram):
+            refused |= dict.fromkeys(rows[known].tolist(), found.reason)
         else:
             parts.append((rows[known], found.take(known)))
     nothing = ProgramFeatures.empty(num, workload=workload, dataflow=dataflow, failures=refused)
     return nothing.scatter(parts)
+
+
+def _of_each(
+    nests: Sequence[LoopNests], workload: WorkloadFlags, dataflow: DataflowKind
+) -> list[ProgramFeatures | UnsupportedProgram]:
+    """Features of every one, or why there are none: at once where that is cheaper.
+
+    Where that fails for all together, those that fail cost themselves.
+    """
+    if dataflow == "paper" and not any(_is_gpu(one) for one in nests):
+        with suppress(UnsupportedProgram), unforeseen_refused():
+            return [*_together(nests, workload, dataflow)]
+    out: list[ProgramFeatures | UnsupportedProgram] = []
+    for one in nests:
+        try:
+            with unforeseen_refused():
+                out.append(_of_nests(one, workload, dataflow, psa=False, node_keys="unique"))
+        except UnsupportedProgram as error:
+            out.append(error)
+    return out
+
+
+def _is_gpu(nests: LoopNests) -> bool:
+    return any(loop.is_bound for store in nests.stores for loop in store.loops)
+
+
+def _together(
+    nests: Sequence[LoopNests], workload: WorkloadFlags, dataflow: DataflowKind
+) -> Iterator[ProgramFeatures]:
+    """Features of CPU programs: what their stores have in common is computed once."""
+    stores = StoresTogether.of(nests)
+    rows = cpu_rows_together(stores, NUM_ROWS[dataflow])
+    for one, statement, crossings in zip(nests, stores.statement_rows(), rows, strict=True):
+        yield _resolved(one, statement, crossings, workload, dataflow)
 
 
 def _of_nests(
@@ -346,12 +382,25 @@ def _of_nests(
     """
     analyses = analyse_stores(nests, node_keys)
     statement = statement_features(nests, analyses)
-    num, width = statement.shape[:2]
+    rows = dataflow_features(nests, analyses, dataflow)
     symbols = official_symbols(nests, analyses) if psa else None
+    return _resolved(nests, statement, rows, workload, dataflow, symbols)
+
+
+def _resolved(
+    nests: LoopNests,
+    statement: Float32[np.ndarray, "program statement column"],
+    rows: Float32[np.ndarray, "program slot flow"],
+    workload: WorkloadFlags,
+    dataflow: DataflowKind,
+    symbols: Float32[np.ndarray, "program statement symbol"] | None = None,
+) -> ProgramFeatures:
+    """Features of programs with one shape of nests; without those of unknown sizes."""
+    num, width = statement.shape[:2]
     found = ProgramFeatures(
         statement=statement.reshape(num * width, statement.shape[2]),
         row_start=np.arange(num + 1) * width,
-        dataflow=dataflow_features(nests, analyses, dataflow),
+        dataflow=rows,
         workload=workload,
         valid=np.ones(num, bool),
         psa=None if symbols is None else symbols.reshape(num * width, symbols.shape[2]),
@@ -366,7 +415,7 @@ def _of_nests(
         workload=workload,
         dataflow=dataflow,
         failures=dict.fromkeys(unknown, "unresolved-size"),
-        psa=psa,
+        psa=symbols is not None,
     )
     return nothing.scatter([(kept, found.take(kept))])
 

@@ -25,18 +25,19 @@ device: a feature of a program is the same on every device, and a model learns t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.arrays import Floats
+from pruner.arrays import Floats, Ints
 from pruner.features.column import ColumnValues
 from pruner.features.columns import DATAFLOW_PLACES
-from pruner.features.statement.accesses import Access
 from pruner.features.statement.analysis import StoreAnalysis
-from pruner.features.statement.memory import CACHE_LINE_BYTES, AccessFeatures
-from pruner.features.statement.tensors import column, level_bounds, pick, slog
+from pruner.features.statement.memory import CACHE_LINE_BYTES, AccessFeatures, LoopFrame
+from pruner.features.statement.tensors import column, pick, slog
+from pruner.features.statement.together import StoresTogether
 
 REGISTERS, L1, L2 = range(3)
 BYTES = (1 << 10, 1 << 15, 1 << 20)  # of every level: 16 vectors of 64 bytes, 32 KiB, 1 MiB
@@ -66,17 +67,43 @@ def cpu_rows(analyses: list[StoreAnalysis], num: int, rows: int) -> NDArray[np.f
     out = np.zeros((num, rows, len(DATAFLOW_PLACES)), np.float32)
     if not analyses:
         return out
-    work = np.stack([analysis.float_ops * analysis.frame.iterations for analysis in analyses])
-    chosen = len(work) - 1 - work[::-1].argmax(0)  # the last of equals
+    chosen = busiest([work_of(analysis) for analysis in analyses])
     for number in np.unique(chosen):
         here = chosen == number
-        out[here] = _statement_rows(analyses[number], work[number], rows)[here]
+        out[here] = statement_rows(analyses[number], rows)[here]
     return out
 
 
-def _statement_rows(analysis: StoreAnalysis, work: Floats, rows: int) -> NDArray[np.float32]:
-    """Rows of one statement with ``work`` operations, whatever its operands are in a program."""
-    num = analysis.frame.num
+def cpu_rows_together(stores: StoresTogether, rows: int) -> list[NDArray[np.float32]]:
+    """Those of :func:`cpu_rows`, by nest."""
+    work = [work_of(group) for group in stores.groups]
+    found: dict[int, NDArray[np.float32]] = {}
+    out = []
+    for one, parts in zip(stores.nests, stores.parts, strict=True):
+        table = np.zeros((one.num_programs, rows, len(DATAFLOW_PLACES)), np.float32)
+        chosen = busiest([work[part.group][part.programs] for part in parts])
+        for number in np.unique(chosen):
+            part, here = parts[number], chosen == number
+            if part.group not in found:
+                found[part.group] = statement_rows(stores.groups[part.group], rows)
+            table[here] = found[part.group][part.programs][here]
+        out.append(table)
+    return out
+
+
+def work_of(analysis: StoreAnalysis) -> Floats:
+    """Floating-point operations of a statement [N]."""
+    return analysis.float_ops * analysis.frame.iterations
+
+
+def busiest(work: Sequence[Floats]) -> Ints:
+    """The place of the statement with most ``work`` in each program, the last of equals [N]."""
+    return np.asarray(len(work) - 1 - np.stack(work)[::-1].argmax(0))
+
+
+def statement_rows(analysis: StoreAnalysis, rows: int) -> NDArray[np.float32]:
+    """Rows of one statement, whatever its operands are in a program."""
+    num, work = analysis.frame.num, work_of(analysis)
     crossings = _crossings(analysis)
     written, *reads = range(len(analysis.accesses))
     out = np.zeros((rows, len(DATAFLOW_PLACES), num))
@@ -108,7 +135,7 @@ def _statement_rows(analysis: StoreAnalysis, work: Floats, rows: int) -> NDArray
 def _crossings(analysis: StoreAnalysis) -> list[list[Crossing]]:
     """By access and level."""
     frame = analysis.frame
-    boxes = [_boxes(one.access, analysis) for one in analysis.accesses]
+    boxes = [_boxes(one, frame) for one in analysis.accesses]
     held = np.sum([box for box, _ in boxes], axis=0)  # [L + 1, N]
     levels = len(frame.extents)
     inside = np.ones((levels + 1, frame.num))
@@ -135,19 +162,16 @@ def _crossings(analysis: StoreAnalysis) -> list[list[Crossing]]:
     return out
 
 
-def _boxes(access: Access, analysis: StoreAnalysis) -> tuple[Floats, Floats]:
+def _boxes(one: AccessFeatures, frame: LoopFrame) -> tuple[Floats, Floats]:
     """Bytes of the box that an access touches in the loops from every depth inwards, and its cache
     lines; each [L + 1, N], the last row being one iteration."""
-    frame, size = analysis.frame, access.bytes_per_element
+    size, shape = one.access.bytes_per_element, one.access.buffer.shape
     levels, num = frame.extents.shape
     run, rows = np.ones((levels, num)), np.ones((levels, num))  # neighbours, and how many such runs
     inside = np.ones(num)  # elements of the dimensions further in
-    for d in reversed(range(len(access.indices[0]))):
-        bounds = [level_bounds(touch[d], frame.depth, levels, num) for touch in access.indices]
-        low = np.minimum.reduce([lo for lo, _ in bounds])
-        high = np.maximum.reduce([hi for _, hi in bounds])
-        extent = column(access.buffer.shape[d], num)
-        width = np.minimum((high - low + 1).astype(np.float64), extent)
+    for width_there, size_there in zip(reversed(one.foot.widths), reversed(shape), strict=True):
+        extent = column(size_there, num)
+        width = np.minimum(width_there, extent)
         whole = run >= inside  # rows that are touched whole are one run
         run, rows = np.where(whole, run * width, run), np.where(whole, rows, rows * width)
         inside = inside * extent

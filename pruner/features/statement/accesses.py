@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pruner.arrays import dtype_bytes
 from pruner.program.dag.expr import Expr, Load, children
 from pruner.program.index.affine import Affine
 from pruner.program.index.regions import evaluate_index
-from pruner.program.nests import Buffer, BufferStore, LoopNests
+from pruner.program.nests import Buffer, BufferStore
 
 READ, WRITE, READ_WRITE = 0, 1, 2
+Buffers = Sequence[Buffer] | Mapping[int, Buffer]  # by key
 
 
 @dataclass(slots=True, eq=False)
@@ -48,12 +49,12 @@ def _loads_in_visit_order(expr: Expr) -> Iterator[Load]:
         yield from _loads_in_visit_order(child)
 
 
-def store_accesses(nests: LoopNests, store: BufferStore) -> list[Access]:
+def store_accesses(buffers: Buffers, store: BufferStore) -> list[Access]:
     """Buffers of a store in order of first touch: the written one, then the reads."""
     written = Access(store.buffer, WRITE, [store.indices])
     found: dict[int, Access] = {store.buffer.key: written}
     for load in _loads_in_visit_order(store.value):
-        access = found.setdefault(load.stage, Access(nests.buffers[load.stage], READ))
+        access = found.setdefault(load.stage, Access(buffers[load.stage], READ))
         if access.kind == WRITE:
             access.kind = READ_WRITE
         if access.kind != READ_WRITE:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from pruner.arrays import Floats
-from pruner.features.statement.accesses import store_accesses
+from pruner.features.statement.accesses import Access, Buffers, store_accesses
 from pruner.features.statement.memory import (
     AccessFeatures,
+    Footprint,
     LoopFrame,
     access_features,
     footprint,
@@ -17,8 +19,8 @@ from pruner.features.statement.memory import (
 )
 from pruner.features.statement.ops import FLOAT, INT, OpCounter
 from pruner.features.statement.tensors import column
-from pruner.features.statement.touches import NodeKeys, TouchTable, number_loops
-from pruner.program.nests import BufferStore, LoopNests
+from pruner.features.statement.touches import NodeKeys, Seen, TouchTable, number_loops
+from pruner.program.nests import BufferStore, Loop, LoopNests
 
 
 @dataclass(slots=True, eq=False)
@@ -43,31 +45,68 @@ class StoreAnalysis:
         return np.sum(self.counts[FLOAT:INT], axis=0)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Footprints:
+    """What a store touches in its own loops, whatever stands before it."""
+
+    store: BufferStore
+    frame: LoopFrame
+    accesses: list[Access]
+    feet: list[Footprint]
+
+    @staticmethod
+    def of(store: BufferStore, buffers: Buffers, num: int) -> Footprints:
+        """Of ``num`` programs."""
+        frame = make_frame(store.loops, num)
+        accesses = store_accesses(buffers, store)
+        return Footprints(store, frame, accesses, [footprint(one, frame) for one in accesses])
+
+    def analysed(self, seen: Seen, *, is_gpu: bool) -> StoreAnalysis:
+        """The store, met when its loops had ``seen`` what came before and itself."""
+        touched = np.zeros_like(self.frame.extents)
+        for access, foot in zip(self.accesses, self.feet, strict=True):
+            touched += foot.elements * access.bytes_per_element
+        rows = access_features(self.accesses, self.feet, self.frame, seen)
+        counts = [column(c, self.frame.num) for c in OpCounter(self.store).counts]
+        return StoreAnalysis(self.store, self.frame, rows, counts, touched, is_gpu)
+
+
+class Recorder:
+    """The touches of the stores of one program after another, in program order."""
+
+    def __init__(self, nests: LoopNests, node_keys: NodeKeys) -> None:
+        self._numbers = number_loops(nests, node_keys)
+        self._table = TouchTable(len(self._numbers), nests.num_programs)
+        self._entered: set[int] = set()
+
+    def record(
+        self, store: BufferStore, loops: Sequence[Loop], touched: Sequence[tuple[Access, Floats]]
+    ) -> Seen:
+        """Append a store's accesses, each with its elements in ``loops`` [L, N]: those around the
+        store that a program has."""
+        for loop in store.loops:
+            if id(loop) not in self._entered and np.any(self._numbers[loop].forgets):
+                self._table.forget(self._numbers[loop].row, self._numbers[loop].forgets)
+            self._entered.add(id(loop))
+        rows = np.array([self._numbers[loop].row for loop in loops], np.int64)
+        for access, elements in touched:
+            self._table.record(rows, access, elements)
+        return self._table.seen(rows, [access for access, _ in touched])
+
+
 def analyse_stores(nests: LoopNests, node_keys: NodeKeys = "recycled") -> list[StoreAnalysis]:
     """Measure the stores in program order.
 
     ``node_keys``: what tells loops apart in the table of touches, see :func:`number_loops`.
     """
-    num = nests.num_programs
-    numbers = number_loops(nests, node_keys)
-    table = TouchTable(len(numbers), num)
+    recorder = Recorder(nests, node_keys)
     is_gpu = False
-    entered: set[int] = set()
     out = []
     for store in nests.stores:
-        frame = make_frame(store.loops, numbers, num)
-        for loop in store.loops:
-            if id(loop) not in entered and np.any(numbers[loop].forgets):
-                table.forget(numbers[loop].row, numbers[loop].forgets)
-            entered.add(id(loop))
-        accesses = store_accesses(nests, store)
-        feet = [footprint(access, frame) for access in accesses]
-        touched = np.zeros_like(frame.extents)
-        for access, foot in zip(accesses, feet, strict=True):
-            table.record(frame.rows, access, foot.elements)
-            touched += foot.elements * access.bytes_per_element
-        rows = access_features(accesses, feet, frame, table)
+        found = Footprints.of(store, nests.buffers, nests.num_programs)
+        elements = [foot.elements for foot in found.feet]
+        touched = list(zip(found.accesses, elements, strict=True))
+        seen = recorder.record(store, found.frame.loops, touched)
         is_gpu = is_gpu or any(loop.is_bound for loop in store.loops)
-        counts = [column(c, num) for c in OpCounter(store).counts]
-        out.append(StoreAnalysis(store, frame, rows, counts, touched, is_gpu))
+        out.append(found.analysed(seen, is_gpu=is_gpu))
     return out

@@ -6,10 +6,12 @@ TenSet and the official Pruner release use). The functions below carry the origi
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.arrays import Floats
+from pruner.arrays import Floats, Mask
 from pruner.features.column import ColumnValues
 from pruner.features.columns import (
     ACCESS_COLUMNS,
@@ -37,26 +39,43 @@ def statement_features(nests: LoopNests, analyses: list[StoreAnalysis]) -> NDArr
     """
     num = nests.num_programs
     latest: dict[int, StoreAnalysis] = {}
-    products: dict[int, list[Floats]] = {}
+    products: dict[int, Floats] = {}
     for analysis in analyses:
         key = analysis.store.buffer.key
         latest[key] = analysis
-        stale = products.get(key, [np.zeros(num)] * 3)
-        products[key] = [
-            _annotation_product(analysis.frame, mark, old)
-            for mark, old in zip(_MARKS, stale, strict=True)
-        ]
+        stale = products.get(key, np.zeros((len(_MARKS), num)))
+        products[key] = Marked.of(analysis.frame).products(stale)
     out = np.zeros((num, len(latest), len(STATEMENT_COLUMNS)), np.float32)
     for row, (key, analysis) in enumerate(latest.items()):
-        table = ColumnValues(STATEMENT_PLACES, num)
-        _computation(table, analysis, products[key])
-        _accesses(table, analysis)
-        _intensity_curve(table, analysis)
-        allocation = nests.allocations.get(key)
-        if allocation is not None:
-            _allocation(table, analysis, allocation)
-        _scope(table, analysis)
-        out[:, row] = table.array.T
+        stored = stored_sizes(nests.allocations.get(key), num)
+        out[:, row] = statement_columns(analysis, products[key], stored).T
+    return out
+
+
+def statement_columns(analysis: StoreAnalysis, products: Floats, stored: Floats | None) -> Floats:
+    """The columns of the last store of a buffer, [column, N].
+
+    ``products``: of its marked loops, see :class:`Marked`; ``stored``: see :func:`stored_sizes`.
+    """
+    table = ColumnValues(STATEMENT_PLACES, analysis.frame.num)
+    _computation(table, analysis, products)
+    _accesses(table, analysis)
+    _intensity_curve(table, analysis)
+    if stored is not None:
+        _allocation(table, analysis, stored)
+    _scope(table, analysis)
+    return table.array
+
+
+def stored_sizes(allocation: Allocation | None, num: int) -> Floats | None:
+    """Elements of an allocation, and iterations of the loops around it, [2, N]; None for none."""
+    if allocation is None:
+        return None
+    out = np.ones((2, num))
+    for extent in allocation.extents:
+        out[0] *= extent
+    for loop in allocation.loops:
+        out[1] *= loop.extent
     return out
 
 
@@ -64,16 +83,33 @@ def _marked(frame: LoopFrame, mark: Mark) -> list[int]:
     return [row for row, loop in enumerate(frame.loops) if loop.mark is mark]
 
 
-def _annotation_product(frame: LoopFrame, mark: Mark, stale: Floats) -> Floats:
-    """Product of the marked loops; an unmarked store keeps its buffer's earlier value."""
-    rows = _marked(frame, mark)
-    if not rows:
-        return stale
-    some = frame.present[rows].any(0)
-    return np.where(some, frame.extents[rows].prod(0), stale)
+@dataclass(frozen=True, slots=True, eq=False)
+class Marked:
+    """The loops around a store with each of the marks of :data:`_MARKS`: whether a program has
+    ``some``, and the ``product`` of their extents, [3, N]."""
+
+    some: Mask
+    product: Floats
+
+    @staticmethod
+    def of(frame: LoopFrame) -> Marked:
+        """Of all loops around a store."""
+        some, product = np.zeros((len(_MARKS), frame.num), bool), np.ones((len(_MARKS), frame.num))
+        for place, mark in enumerate(_MARKS):
+            rows = _marked(frame, mark)
+            if rows:
+                some[place], product[place] = (
+                    frame.present[rows].any(0),
+                    frame.extents[rows].prod(0),
+                )
+        return Marked(some, product)
+
+    def products(self, stale: Floats, programs: slice = slice(None)) -> Floats:
+        """Of ``programs``; without marked loops a store keeps its buffer's ``stale`` value."""
+        return np.where(self.some[:, programs], self.product[:, programs], stale)
 
 
-def _computation(table: ColumnValues, analysis: StoreAnalysis, products: list[Floats]) -> None:
+def _computation(table: ColumnValues, analysis: StoreAnalysis, products: Floats) -> None:
     """Group 1: operation counts, annotated loops, GPU indices."""
     frame = analysis.frame
     table.set_block(COUNT_COLUMNS[0].name, slog(np.stack(analysis.counts) * frame.iterations))
@@ -140,15 +176,9 @@ def _intensity_curve(table: ColumnValues, analysis: StoreAnalysis) -> None:
     table.set_block("arith_intensity_curve_0", np.where(usable, value, 0.0))
 
 
-def _allocation(table: ColumnValues, analysis: StoreAnalysis, allocation: Allocation) -> None:
+def _allocation(table: ColumnValues, analysis: StoreAnalysis, stored: Floats) -> None:
     """Group 4: the buffer's own allocation."""
-    num = analysis.frame.num
-    elements = np.ones(num)
-    for extent in allocation.extents:
-        elements = elements * extent
-    outer = np.ones(num)
-    for loop in allocation.loops:
-        outer = outer * loop.extent
+    elements, outer = stored
     table["alloc_size"] = slog(elements * analysis.accesses[0].access.bytes_per_element)
     table["alloc_prod"] = slog(elements * outer)
     table["alloc_outer_prod"] = slog(outer)

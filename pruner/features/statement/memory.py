@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ from pruner.features.statement.accesses import Access
 from pruner.features.statement.reuse import Reuse, compute_reuse
 from pruner.features.statement.stride import Target, touch_stride
 from pruner.features.statement.tensors import column, level_bounds, mentions, pick, slog
-from pruner.features.statement.touches import LoopNumber, TouchTable
+from pruner.features.statement.touches import Seen
 from pruner.program.index.affine import LoopVar
 from pruner.program.nests import Loop
 
@@ -28,7 +28,6 @@ class LoopFrame:
     """The loops around one store as arrays, outermost first."""
 
     loops: tuple[Loop, ...]
-    rows: NDArray[np.int64]  # [L] rows of the loops in the touch table
     extents: Floats  # [L, N]
     present: NDArray[np.bool_]  # [L, N]
     iterations: Floats  # [N] product of all extents
@@ -40,7 +39,7 @@ class LoopFrame:
         return len(self.iterations)
 
 
-def make_frame(loops: tuple[Loop, ...], numbers: Mapping[Loop, LoopNumber], num: int) -> LoopFrame:
+def make_frame(loops: tuple[Loop, ...], num: int) -> LoopFrame:
     """Arrays of the loops around a store that at least one program has."""
     loops = tuple(loop for loop in loops if np.any(loop.present))
     extents = np.empty((len(loops), num))
@@ -48,18 +47,17 @@ def make_frame(loops: tuple[Loop, ...], numbers: Mapping[Loop, LoopNumber], num:
     for row, loop in enumerate(loops):
         extents[row] = loop.extent
         present[row] = loop.present
-    rows = np.array([numbers[loop].row for loop in loops], np.int64)
     depth = {loop.var: row for row, loop in enumerate(loops)}
-    return LoopFrame(loops, rows, extents, present, extents.prod(0), depth)
+    return LoopFrame(loops, extents, present, extents.prod(0), depth)
 
 
 @dataclass(slots=True, eq=False)
 class Footprint:
-    """What an access touches: per-loop elements [L, N], region per dimension at the outermost loop
-    (list of [N]) and which loops move it, bool [L, N]."""
+    """What an access touches in the loops from each depth inwards: elements [L, N], and of them
+    along each dimension (``widths``, list of [L, N]); ``moves``: which loops move it, [L, N]."""
 
     elements: Floats
-    region: list[Floats]
+    widths: list[Floats]
     moves: NDArray[np.bool_]
 
 
@@ -67,7 +65,7 @@ def footprint(access: Access, frame: LoopFrame) -> Footprint:
     """Touched region per loop: product over dimensions of the index interval's width."""
     levels, num = frame.extents.shape
     elements = np.ones((levels, num))
-    region: list[Floats] = []
+    widths: list[Floats] = []
     for d in range(len(access.indices[0])):
         lo, hi = level_bounds(access.indices[0][d], frame.depth, levels, num)
         for touch in access.indices[1:]:
@@ -75,26 +73,31 @@ def footprint(access: Access, frame: LoopFrame) -> Footprint:
             lo, hi = np.minimum(lo, lo2), np.maximum(hi, hi2)
         width = (hi - lo + 1).astype(np.float64)
         elements *= width
-        region.append(width[0] if levels else np.ones(num))
+        widths.append(width)
     moves = np.zeros((levels, num), bool)
     for touch in access.indices:
         for index in touch:
             moves |= mentions(index, levels, frame.depth, num)
-    return Footprint(elements, region, moves)
+    return Footprint(elements, widths, moves)
 
 
 @dataclass(slots=True, eq=False)
 class AccessFeatures:
-    """Values of one access before the logarithm, each [N]; ``moves`` as in Footprint."""
+    """Values of one access before the logarithm, each [N]; what it touches is ``foot``."""
 
     access: Access
-    moves: NDArray[np.bool_]
+    foot: Footprint
     bytes: Floats
     unique_bytes: Floats
     lines: Floats
     unique_lines: Floats
     reuse: Reuse
     stride: Floats
+
+    @property
+    def moves(self) -> NDArray[np.bool_]:
+        """Which loops move it, [L, N]."""
+        return self.foot.moves
 
     def per_reuse(self, value: Floats) -> Floats:
         """``value`` divided by the reuse count; doubled where there is no reuse."""
@@ -168,29 +171,29 @@ def _contiguous(access: Access, last_region: list[Floats], num: int) -> Floats:
 
 
 def access_features(
-    accesses: Sequence[Access], feet: Sequence[Footprint], frame: LoopFrame, table: TouchTable
+    accesses: Sequence[Access], feet: Sequence[Footprint], frame: LoopFrame, seen: Seen
 ) -> list[AccessFeatures]:
     """All values of every access of a store, in their order."""
-    num, rows = frame.num, frame.rows
+    num, levels = frame.num, len(frame.extents)
     moves = np.array([foot.moves for foot in feet])
     lines, strides = _lines_and_strides(accesses, moves, frame)
-    reuses = compute_reuse(accesses, table, rows, moves, frame.present, frame.extents)
-    outermost = frame.present.argmax(0) if len(rows) else np.zeros(num, np.int64)
+    reuses = compute_reuse(seen, moves, frame.present, frame.extents)
+    outermost = frame.present.argmax(0) if levels else np.zeros(num, np.int64)
     # The original reads the last-visited buffer's region for all of them; small libstdc++ hash
     # maps are visited in reverse order of insertion, so that is the written buffer.
-    last_region = feet[0].region
+    last_region = [width[0] if levels else np.ones(num) for width in feet[0].widths]
     out = []
     for place, access in enumerate(accesses):
         size = access.bytes_per_element
         unique = np.full(num, float(size))
-        if len(rows):
-            whole = pick(table.of(access).first[rows], outermost) * size
+        if levels:
+            whole = pick(seen.first[place], outermost) * size
             unique = np.where(frame.present.any(0), whole, unique)
         run = np.minimum(_contiguous(access, last_region, num), CACHE_LINE_BYTES)
         out.append(
             AccessFeatures(
                 access,
-                moves[place],
+                feet[place],
                 frame.iterations * size,
                 unique,
                 lines[place],

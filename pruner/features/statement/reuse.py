@@ -7,16 +7,14 @@ the access. A loop in which the buffer was touched before ends the scan with ser
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pruner.arrays import Floats
-from pruner.features.statement.accesses import Access
 from pruner.features.statement.tensors import pick
-from pruner.features.statement.touches import TouchTable
+from pruner.features.statement.touches import Seen
 
 LOOP, SERIAL, NONE = 0, 1, 2
 
@@ -50,8 +48,7 @@ def _pick(table: Floats, row: NDArray[np.int64]) -> Floats:
 
 
 def _near_bytes(
-    table: TouchTable,
-    inner_rows: NDArray[np.int64],
+    seen: Seen,
     moved: NDArray[np.bool_],
     start: NDArray[np.int64],
 ) -> tuple[Floats, Floats]:
@@ -61,26 +58,22 @@ def _near_bytes(
     """
     last_moved = np.maximum(moved.shape[1] - 1 - _first(moved[:, ::-1]), 0)
     no_move = ~moved.any(1)
-    repeated = _pick(table.entry_bytes[inner_rows], start)
-    near = np.where(no_move, repeated, _pick(table.all_bytes[inner_rows], last_moved))
-    kept = np.where(no_move, repeated, _pick(table.kept_bytes[inner_rows], last_moved))
+    repeated = _pick(seen.entry_bytes[::-1], start)
+    near = np.where(no_move, repeated, _pick(seen.all_bytes[::-1], last_moved))
+    kept = np.where(no_move, repeated, _pick(seen.kept_bytes[::-1], last_moved))
     return near, kept
 
 
 def compute_reuse(
-    accesses: Sequence[Access],
-    table: TouchTable,
-    rows: NDArray[np.int64],
+    seen: Seen,
     moves: NDArray[np.bool_],
     present: NDArray[np.bool_],
     extents: Floats,
 ) -> list[Reuse]:
-    """Reuse of every access of a store under loops ``rows`` (outermost first).
+    """Reuse of the A accesses of a store, loops being outermost first.
 
     Args:
-        accesses: A of them, whose touches are already in ``table``.
-        table: what was touched so far.
-        rows: int64 [L] loop numbers.
+        seen: what was touched so far, by the store itself, too.
         moves: bool [A, L, N], the loop's variable is in the indices.
         present: bool [L, N], the loop exists.
         extents: float64 [L, N].
@@ -88,34 +81,30 @@ def compute_reuse(
     levels, num = extents.shape
     if levels == 0:
         zero = np.zeros(num)
-        return [Reuse(np.full(num, NONE), zero, zero, zero, zero) for _ in accesses]
-    inner_rows = rows[::-1]
+        return [Reuse(np.full(num, NONE), zero, zero, zero, zero) for _ in moves]
     moves, present, extents = moves[:, ::-1], present[::-1], extents[::-1]
     order = np.arange(levels)[:, None]
     start = _first(present & ~moves)  # first loop that repeats the access
     lead = order < start[:, None]
     # loop reuse ends at the next loop that moves it
     end = _first(present & moves & (order > start[:, None]))
-    entries = [table.of(access) for access in accesses]
-    shared = np.array([one.count[inner_rows] > 1 for one in entries])
-    serial_at = _first(present & shared[:, :, None])
+    serial_at = _first(present & seen.shared[:, ::-1])
     serial = serial_at < end
 
     distance = np.where(lead, extents, 1.0).prod(1)
     run = (order >= start[:, None]) & (order < end[:, None])
     count = np.where(run, extents, 1.0).prod(1)
-    near_bytes, kept_bytes = _near_bytes(table, inner_rows, present & moves & lead, start)
+    near_bytes, kept_bytes = _near_bytes(seen, present & moves & lead, start)
     kind = np.where(serial, SERIAL, np.where(start < levels, LOOP, NONE))
 
     extent_there = _pick(extents, serial_at)
     outward = np.where(order >= serial_at[:, None], extents, 1.0).prod(1)
-    least = np.array([one.least[inner_rows] for one in entries])
-    serial_iters = _pick(least, serial_at) / extent_there
-    serial_bytes = _pick(table.read_bytes[inner_rows], serial_at) / extent_there
+    serial_iters = _pick(seen.least[:, ::-1], serial_at) / extent_there
+    serial_bytes = _pick(seen.read_bytes[::-1], serial_at) / extent_there
 
     def choose(on_serial: Floats, on_loop: Floats) -> Floats:
         return np.where(serial, on_serial, np.where(kind == LOOP, on_loop, 0.0))
 
     iters, bytes_ = choose(serial_iters, distance), choose(serial_bytes, near_bytes)
     times, kept = choose(outward, count), choose(serial_bytes, kept_bytes)
-    return [Reuse(kind[a], iters[a], bytes_[a], times[a], kept[a]) for a in range(len(accesses))]
+    return [Reuse(kind[a], iters[a], bytes_[a], times[a], kept[a]) for a in range(len(moves))]

@@ -10,7 +10,7 @@ feature.cc that the released models have learned with, followed by :func:`number
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 import numpy as np
@@ -95,6 +95,31 @@ class _BufferTouches:
         self.least = np.full((num_loops, num), np.inf)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Seen:
+    """What the loops around a store have touched when it was met, outermost first.
+
+    ``all_bytes``, ``kept_bytes``, ``read_bytes``, ``entry_bytes``: see :class:`TouchTable`, [L, N];
+    ``first``, ``least``: elements of each access's buffer that the first of its touches takes, and
+    the smallest one, [A, L, N]; ``shared``: where the buffer was touched before, too, [A, L, N].
+    """
+
+    all_bytes: Floats
+    kept_bytes: Floats
+    read_bytes: Floats
+    entry_bytes: Floats
+    first: Floats
+    least: Floats
+    shared: Mask
+
+    @staticmethod
+    def joined(parts: Sequence[Seen]) -> Seen:
+        """Of the programs of all parts, one after another."""
+        names = [field.name for field in fields(Seen)]
+        together = (np.concatenate([getattr(x, name) for x in parts], -1) for name in names)
+        return parts[0] if len(parts) == 1 else Seen(**dict(zip(names, together, strict=True)))
+
+
 class TouchTable:
     """Running totals by loop: [num_loops, N]."""
 
@@ -125,6 +150,17 @@ class TouchTable:
         table.least[rows] = np.minimum(table.least[rows], elements)
         table.count[rows] += 1
 
-    def of(self, access: Access) -> _BufferTouches:
-        """Entries of the access's buffer."""
-        return self._buffers[access.buffer.key]
+    def seen(self, rows: NDArray[np.int64], accesses: Sequence[Access]) -> Seen:
+        """What the loops ``rows`` have touched so far, and how of the buffers of ``accesses``."""
+        entries = [self._buffers[access.buffer.key] for access in accesses]
+        shape = (len(entries), len(rows), self._shape[1])
+        shared = np.array([entry.count[rows] > 1 for entry in entries])
+        return Seen(
+            all_bytes=self.all_bytes[rows],
+            kept_bytes=self.kept_bytes[rows],
+            read_bytes=self.read_bytes[rows],
+            entry_bytes=self.entry_bytes[rows],
+            first=np.array([entry.first[rows] for entry in entries]),
+            least=np.array([entry.least[rows] for entry in entries]),
+            shared=np.broadcast_to(shared[:, :, None], shape),
+        )

@@ -8,13 +8,13 @@ program depends on the others, so the numbers are those of the statements alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float
 
-from pruner.arrays import Floats, IntLike
+from pruner.arrays import Floats
 from pruner.features.symbols.statement import (
     IndexTerm,
     NestAccess,
@@ -23,10 +23,9 @@ from pruner.features.symbols.statement import (
     count_operations,
     variables_of,
 )
-from pruner.program.index.affine import Affine, LoopVar, Term
+from pruner.program.index.joined import Joined, Places, term_structure
 
 Table = Float[np.ndarray, "column program"]
-_Places = Mapping[LoopVar, int]  # of the loops around a statement, outermost first
 
 
 def tables_of(
@@ -69,43 +68,32 @@ def _structure(statement: NestStatement) -> Hashable:
         return id(statement)
 
 
-def _places_of(statement: NestStatement) -> _Places:
+def _places_of(statement: NestStatement) -> Places:
     return {loop.var: place for place, loop in enumerate(statement.loops)}
 
 
-def _access_structure(access: NestAccess, places: _Places) -> Hashable:
+def _access_structure(access: NestAccess, places: Places) -> Hashable:
     return (
         access.bytes_per_element,
         access.scope,
         len(access.sizes),
         tuple(sorted(places[var] for var in access.around if var in places)),
-        tuple(tuple(_term_structure(t.term, places) for t in terms) for terms in access.indices),
+        tuple(tuple(term_structure(t.term, places) for t in terms) for terms in access.indices),
     )
-
-
-def _term_structure(term: Term, places: _Places) -> Hashable:
-    if isinstance(term.index, LoopVar):
-        return places[term.index]
-    return tuple(_term_structure(inner, places) for inner in term.index.terms)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Joined:
-    """Statements of one structure; ``variables`` of the loops for all programs, by the first's."""
+    """Statements of one structure."""
 
     members: Sequence[NestStatement]
-    num: int
-    variables: dict[LoopVar, LoopVar]
+    joined: Joined
 
     @staticmethod
     def of(members: Sequence[NestStatement]) -> _Joined:
         """Of at least one statement."""
-        joined = _Joined(members, sum(member.num for member in members), {})
-        for loops in zip(*(member.loops for member in members), strict=True):
-            var = loops[0].var
-            extent = joined._numbers([loop.var.extent for loop in loops])
-            joined.variables[var] = LoopVar(var.name, extent)
-        return joined
+        loops = [[loop.var for loop in member.loops] for member in members]
+        return _Joined(members, Joined.of([member.num for member in members], loops))
 
     def statement(self) -> NestStatement:
         """The statement of all programs, in the order of the members."""
@@ -113,14 +101,14 @@ class _Joined:
         loops = [
             replace(
                 same[0],
-                var=self.variables[same[0].var],
+                var=self.joined.variables[same[0].var],
                 extent=np.concatenate([loop.extent for loop in same]),
             )
             for same in zip(*(member.loops for member in self.members), strict=True)
         ]
         return NestStatement(
             buffer=first.buffer,
-            num=self.num,
+            num=sum(self.joined.nums),
             value=first.value,
             loops=loops,
             write=self._access([member.write for member in self.members]),
@@ -135,6 +123,7 @@ class _Joined:
 
     def _access(self, accesses: Sequence[NestAccess]) -> NestAccess:
         first = accesses[0]
+        variables = self.joined.variables
         return NestAccess(
             buffer=first.buffer,
             sizes=_each_joined([access.sizes for access in accesses]),
@@ -142,44 +131,14 @@ class _Joined:
                 [self._index_term(terms) for terms in zip(*dimension, strict=True)]
                 for dimension in zip(*(access.indices for access in accesses), strict=True)
             ],
-            around=frozenset(new for old, new in self.variables.items() if old in first.around),
-            num=self.num,
+            around=frozenset(new for old, new in variables.items() if old in first.around),
+            num=sum(self.joined.nums),
         )
 
     def _index_term(self, terms: Sequence[IndexTerm]) -> IndexTerm:
-        term = self._term([one.term for one in terms])
+        term = self.joined.term([one.term for one in terms])
         scale = np.concatenate([one.scale for one in terms])
         return IndexTerm(term, scale, variables_of(term.index))
-
-    def _term(self, terms: Sequence[Term]) -> Term:
-        index = terms[0].index
-        return Term(
-            self.variables[index]
-            if isinstance(index, LoopVar)
-            else self._sum([term.index for term in terms if isinstance(term.index, Affine)]),
-            self._numbers([term.lower for term in terms]),
-            self._numbers([term.upper for term in terms]),
-            self._numbers([term.coef for term in terms]),
-            self._numbers([term.limit for term in terms]),
-        )
-
-    def _sum(self, sums: Sequence[Affine]) -> Affine:
-        return Affine(
-            [self._term(terms) for terms in zip(*(one.terms for one in sums), strict=True)],
-            self._numbers([one.base for one in sums]),
-            self._numbers([one.limit for one in sums]),
-        )
-
-    def _numbers(self, values: Sequence[IntLike]) -> IntLike:
-        """One number a program; a plain one where all members agree."""
-        first = values[0]
-        if isinstance(first, int) and all(isinstance(x, int) and x == first for x in values):
-            return first
-        out, start = np.empty(self.num, np.int64), 0
-        for member, value in zip(self.members, values, strict=True):
-            out[start : start + member.num] = value
-            start += member.num
-        return out
 
 
 def _each_joined(values: Sequence[Sequence[Floats]]) -> list[Floats]:

@@ -29,7 +29,8 @@ def counts(store, program=0):
 def test_an_update_reads_and_writes_its_own_element():
     nests = nests_of([])
     init, update = nests.stores
-    ((written,), accesses) = store_accesses(nests, init), store_accesses(nests, update)
+    (written,) = store_accesses(nests.buffers, init)
+    accesses = store_accesses(nests.buffers, update)
     assert (written.buffer.name, written.kind) == ("compute", WRITE)
     kinds = [(access.buffer.name, access.kind) for access in accesses]
     assert kinds == [("compute", READ_WRITE), ("A", READ), ("B", READ)]

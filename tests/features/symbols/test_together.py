@@ -1,66 +1,14 @@
 """Symbols of statements that are computed together: those of each alone, and fewer computations."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from pruner.features.symbols.cpu import cpu_symbols, cpu_symbols_of
 from pruner.features.symbols.statement import nest_statements
 from pruner.features.symbols.together import tables_of
-from pruner.program.dag.expr import Binary, Const
 from pruner.program.device import load_device
-from pruner.program.nests import Mark
-from pruner.program.tir import primitives
-from pruner.program.tir.lower import lower
-from tests.features.test_caches import tiled
+from tests.features.cpu_nests import NESTS
 from tests.places import CONF
-from tests.program.tir_trees import blurred
-
-ORDER = ("i0", "j0", "k0", "i1", "j1", "k1")
-
-
-def product(order, *sizes, mark=None):
-    """A 64 x 64 x 64 product with inner tiles of ``sizes`` in i, j and k, a list a program."""
-    factors = [[64 // np.array(size), np.array(size)] for size in sizes]
-    tree = tiled(64, 64, 64, order, factors, num=len(sizes[0]))
-    (block,) = tree.blocks()
-    tree.path(block)[0].mark = mark
-    return lower(tree)
-
-
-def changed(change, size=64):
-    """Nests of two stages, the first of which is not as it was."""
-    tree, mid, out = blurred(size)
-    change(tree, mid)
-    (outer, _) = primitives.split(tree, tree.path(out)[0], [None, 8])
-    primitives.compute_at(tree, mid, outer)
-    return lower(tree)
-
-
-def as_it_was(tree, block):
-    pass
-
-
-def with_a_sum_more(tree, block):
-    block.value = Binary("add", block.value, Const(1.0, "float32"), "float32")
-
-
-def of_halves(tree, block):
-    tree.buffers[block.buffer] = replace(tree.buffers[block.buffer], dtype="float16")
-
-
-NESTS = {
-    "tiles": product(ORDER, [4, 8, 16], [16, 4, 2], [8, 8, 32]),
-    "others": product(ORDER, [1, 64], [64, 1], [2, 4]),
-    "one": product(ORDER, [32], [32], [32]),
-    "parallel": product(ORDER, [4, 8], [8, 8], [4, 4], mark=Mark.PARALLEL),
-    "order": product(("j0", "i0", "k0", "i1", "j1", "k1"), [4, 8], [16, 4], [8, 8]),
-    "stages": changed(as_it_was),
-    "larger": changed(as_it_was, 128),
-    "sum": changed(with_a_sum_more),
-    "halves": changed(of_halves),
-}
 
 
 @pytest.mark.parametrize("platform", ["cpu-avx2", "cpu-avx512"])

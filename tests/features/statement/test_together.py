@@ -1,0 +1,63 @@
+"""Stores that are measured together: rows of each nest alone, and fewer measurements."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pruner.features.batch import featurize_nests
+from pruner.features.caches import cpu_rows
+from pruner.features.columns import WORKLOAD_COLUMNS
+from pruner.features.dataflow import NUM_ROWS
+from pruner.features.statement.analysis import analyse_stores
+from pruner.features.statement.features import statement_features
+from pruner.features.statement.together import StoresTogether
+from tests.features.cpu_nests import NESTS
+
+FLAGS = np.zeros(len(WORKLOAD_COLUMNS), np.float32)
+
+
+def featurized(nests):
+    """Rows by nest: its programs are numbered on from those before."""
+    starts = np.cumsum([0, *(one.num_programs for one in nests)])
+    groups = [(s + np.arange(n.num_programs), n) for s, n in zip(starts, nests, strict=False)]
+    return featurize_nests(groups, int(starts[-1]), workload=FLAGS, failures={}), starts
+
+
+def test_rows_are_those_of_each_alone():
+    found, starts = featurized(list(NESTS.values()))
+    assert found.valid.all()
+    for start, (name, nests) in zip(starts, NESTS.items(), strict=False):
+        some = found.take(start + np.arange(nests.num_programs))
+        analyses = analyse_stores(nests, "unique")
+        rows = statement_features(nests, analyses)
+        np.testing.assert_array_equal(some.statement, rows.reshape(-1, rows.shape[2]), name)
+        crossings = cpu_rows(analyses, nests.num_programs, NUM_ROWS["paper"])
+        np.testing.assert_array_equal(some.dataflow, crossings, name)
+
+
+@pytest.mark.parametrize(
+    ("names", "groups"),
+    [
+        (["tiles", "others", "one"], 2),  # where a product starts, and what it adds
+        (["tiles", "parallel", "order"], 6),  # another mark; C's columns move with the outer loop
+        (["stages", "larger"], 2),  # two stages, whatever their sizes
+        (["stages", "sum"], 3),
+        (["stages", "halves"], 4),
+    ],
+)
+def test_what_has_one_structure_is_measured_once(names, groups):
+    assert len(StoresTogether.of([NESTS[name] for name in names]).groups) == groups
+
+
+def test_many_programs_are_measured_by_themselves(monkeypatch):
+    monkeypatch.setattr("pruner.features.statement.together._WIDE", 2)
+    assert len(StoresTogether.of([NESTS["tiles"], NESTS["others"], NESTS["one"]]).groups) == 4
+
+
+def test_a_nest_that_fails_costs_itself():
+    good = NESTS["tiles"]
+    bad = replace(good, stores=[replace(good.stores[0], slots=())])
+    found, _ = featurized([good, bad])
+    assert found.valid.tolist() == [True] * 3 + [False] * 3
+    assert set(found.failures) == {3, 4, 5}

@@ -136,7 +136,7 @@ class _CpuRow:
             if loop.is_reduce:
                 reduced = reduced * loop.extent
                 open_ &= (reduced <= _SHORT_REDUCTION) & (inside <= limit)
-            open_ &= loop.mark != "parallel"
+            open_ &= (loop.mark != "parallel") | (loop.extent == 1)
             depth = np.where(open_, place, depth)
             open_ &= inside <= limit
         return depth
@@ -216,7 +216,8 @@ class _CpuRow:
         for loop in reversed(self._loops):
             if loop.mark != "vectorize":
                 larger = body * loop.extent
-                open_ &= (larger <= self._s.unroll) & (loop.mark != "parallel")
+                open_ &= larger <= self._s.unroll
+                open_ &= (loop.mark != "parallel") | (loop.extent == 1)
                 body = np.where(open_, larger, body)
         return body
 

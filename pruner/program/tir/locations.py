@@ -40,18 +40,22 @@ def _offers(tree: Tree, loops: list[LoopNode]) -> list[_Offer]:
     """Unit loops are left out, parallel loops inside reductions and trailing reductions too."""
     reducing = reducing_variables(tree, loops[0]) if loops else set()
     kinds = [is_data_parallel(loop, reducing) for loop in loops]
-    last = max((i for i, parallel in enumerate(kinds) if parallel), default=-1)
+    leads = np.zeros((len(loops) + 1, tree.num_programs), bool)  # to a parallel loop
+    for i in range(len(loops) - 1, -1, -1):
+        leads[i] = leads[i + 1] | (~np.asarray(loops[i].absent) & kinds[i])
     below: Mask | np.bool_ = np.bool_(False)  # inside a reduction that is no unit loop
     closed: Mask | np.bool_ = np.bool_(False)  # and inside a parallel loop in there
     location: IntLike = 0
     out = []
-    for loop, parallel in list(zip(loops, kinds, strict=True))[: last + 1]:
+    for i, (loop, parallel) in enumerate(zip(loops, kinds, strict=True)):
+        if not leads[i].any():
+            break
         exists = np.not_equal(loop.extent, 1)
         if parallel:
             closed = closed | (exists & below)
         else:
             below = below | exists
-        out.append(_Offer(location, exists & ~closed))
+        out.append(_Offer(location, exists & ~closed & leads[i]))
         location = plain(location + 1 - np.asarray(loop.absent))
     return out
 
@@ -89,25 +93,40 @@ def alike(tree: Tree, block: Block, taken: Ints) -> Ints:
 
     Neighbouring loops of one chain can that stand all outside of the first reduction, all from it
     to the last, or all inside of that: what reductions start from, what else stands in these loops
-    and the tile inside the last reduction then have one place in all programs.
+    and the tile inside the last reduction then have one place in all programs. To stay where it is
+    goes with the outermost loops where that is directly before them.
     """
     loops = candidate_loops(tree, block)
     reducing = reducing_variables(tree, loops[0]) if loops else set()
     serial = [i for i, loop in enumerate(loops) if loop.var in reducing]
     borders = (serial[0], serial[-1] + 1) if serial else ()
     runs = list(range(len(loops)))
-    for i, loop in enumerate(loops[1:], start=1):
-        simple = not (loop.fused or loop.annotations or loop.mark or loop.unroll)
-        if simple and i not in borders and loops[i - 1].body == [loop]:
-            runs[i] = runs[i - 1]
+    for i, loop in enumerate(loops):
+        before = loops[i - 1].body == [loop] if i else _is_neighbour(tree, block, loop)
+        if _is_simple(loop) and i not in borders and before:
+            runs[i] = runs[i - 1] if i else ROOT
     return np.array([*runs, INLINE, ROOT])[taken]  # from the end
+
+
+def _is_simple(loop: LoopNode) -> bool:
+    return not (loop.fused or loop.annotations or loop.mark or loop.unroll)
+
+
+def _is_neighbour(tree: Tree, block: Block, loop: LoopNode) -> bool:
+    """Whether the block has a nest of its own, of simple loops, directly before ``loop``."""
+    path, body = tree.path(block), tree.root.body
+    if not path or loop.parent is not tree.root:
+        return False
+    alone = all(len(x.body) == 1 and _is_simple(x) for x in path)
+    return alone and body.index(loop) == body.index(path[0]) + 1
 
 
 def shared(tree: Tree, block: Block, taken: Ints) -> LoopNode | int:
     """One loop for all these locations, which are :func:`alike`, or one that is no loop.
 
     A loop that is around the block in some programs and inside the loop it stands under in others
-    is cut in two halves, of which a program has one.
+    is cut in two halves, of which a program has one. Where a block stays in its place in some
+    programs, none of them has the loop.
     """
     first, last = int(taken.min()), int(taken.max())
     if last < 0:

@@ -205,28 +205,74 @@ class _Fusion:
 
 
 def _apply(tree: Tree, block: Block, path: _Path, plan: _Plan) -> None:
-    masks = (plan.outer, plan.inner, plan.whole & path.exists)
-    left, right, everything = (_Fusion.of(path, mask) for mask in masks)
-    wide = np.where(plan.whole, -(-everything.total // plan.lanes), left.total)
-    narrow = np.where(plan.whole, plan.lanes, right.total)
-    parallel = LoopNode(LoopVar("parallel", plain(wide)), mark=Mark.PARALLEL)
+    inner = _Fusion.of(path, plan.inner)
+    narrow = np.where(plan.whole, plan.lanes, inner.total)
     vector = LoopNode(LoopVar("vector", plain(narrow)), mark=Mark.VECTORIZE)
-    p, v = af.variable(parallel.var), af.variable(vector.var)
-    together = af.add(v, p, plan.lanes)
-    fused = masks[0] | masks[1] | masks[2]
-    alone = plan.outer & (plan.outer.sum(0) == 1)
+    outer = [_Outer.of(path, plan, vector, top, here) for top, here in _tops(path)]
+    parts = [(one.var, one.left) for one in outer]
+    parts.append((af.variable(vector.var), inner))
+    parts += [(one.together, one.everything) for one in outer]
+    fused = plan.outer | plan.inner | (plan.whole & path.exists)
     for row in np.flatnonzero(fused.any(1)).tolist():
         loop = path.loops[row]
         old = loop.var
         loop.var = LoopVar(old.name, plain(np.where(fused[row], 1, old.extent)))
         value = af.variable(loop.var)
-        for source, fusion in ((p, left), (v, right), (together, everything)):
+        for source, fusion in parts:
             value = af.add(value, _part(source, fusion, old.extent, row))
-        uses: Uses = {loop.var: 1, parallel.var: plain(alone[row] * 1), vector.var: 0}
-        tree.define(old, value, uses)
+        uses: Uses = {loop.var: 1}
+        uses |= {one.loop.var: plain(one.alone[row] * 1) for one in outer}
+        tree.define(old, value, uses | {vector.var: 0})
         loop.absent = ~path.exists[row] | fused[row]
-    _insert_above(path.loops[0], parallel, plan.outer.any(0) | plan.whole)
+    for one in outer:
+        _insert_above(path.loops[one.top], one.loop, one.used)
     _insert_below(block, vector, plan.inner.any(0) | plan.whole)
+
+
+def _tops(path: _Path) -> list[tuple[int, Mask]]:
+    """Above which loop what is fused stands, and in which programs that is so.
+
+    Above all loops, but where a program lacks the outer ones and other blocks stand in them: there
+    above the first loop inside these.
+    """
+    borders = [row + 1 for row, loop in enumerate(path.loops[:-1]) if len(loop.body) != 1]
+    tops = np.array([0, *borders])
+    first = path.exists.argmax(0)
+    chosen = tops[np.searchsorted(tops, first, side="right") - 1]
+    return [(top, chosen == top) for top in np.unique(chosen).tolist()]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Outer:
+    """A parallel loop to come above the loop at ``top``, ``used`` [N] where it is.
+
+    ``left``: the outer loops that go into it, or ``everything``, which its value ``together`` with
+    the vector's tells; ``alone`` [L, N]: loops that go into it by themselves.
+    """
+
+    top: int
+    loop: LoopNode
+    used: Mask
+    left: _Fusion
+    everything: _Fusion
+    together: Affine
+    alone: Mask
+
+    @property
+    def var(self) -> Affine:
+        """The value of the loop."""
+        return af.variable(self.loop.var)
+
+    @staticmethod
+    def of(path: _Path, plan: _Plan, vector: LoopNode, top: int, here: Mask) -> _Outer:
+        """In the programs ``here``."""
+        some, whole = plan.outer & here, plan.whole & here
+        left, everything = _Fusion.of(path, some), _Fusion.of(path, path.exists & whole)
+        wide = np.where(whole, -(-everything.total // plan.lanes), left.total)
+        loop = LoopNode(LoopVar("parallel", plain(wide)), mark=Mark.PARALLEL)
+        together = af.add(af.variable(vector.var), af.variable(loop.var), plan.lanes)
+        alone = some & (some.sum(0) == 1)
+        return _Outer(top, loop, some.any(0) | whole, left, everything, together, alone)
 
 
 def _part(source: Affine, fusion: _Fusion, extent: IntLike, row: int) -> Affine:

@@ -388,8 +388,20 @@ def reverse_compute_inline(tree: Tree, block: Block) -> None:
 _Required = list[tuple[Region, Uses]]
 
 
+def lacking(tree: Tree, loop: LoopNode) -> Mask | np.bool_:
+    """Where there is neither the loop nor one around it: what stands in it stands in none."""
+    out: Mask | np.bool_ = np.bool_(True)
+    for one in (*tree.path(loop), loop):
+        out = out & np.asarray(one.absent)
+    return out
+
+
 def compute_at(tree: Tree, block: Block, loop: LoopNode) -> None:
-    """``block`` under ``loop``, before the first subtree that reads what it writes."""
+    """``block`` under ``loop``, before the first subtree that reads what it writes.
+
+    Programs that are :func:`lacking` the loop keep the loops that the block has: see
+    :func:`pruner.program.tir.locations.shared`.
+    """
     below = set(tree.blocks(loop))
     consumers = [b for b in tree.consumers(block) if b in below]
     if not consumers or len(consumers) < len(tree.consumers(block)):
@@ -399,7 +411,8 @@ def compute_at(tree: Tree, block: Block, loop: LoopNode) -> None:
     for consumer in consumers:
         moving = loops_between(tree, consumer, loop) | shared_threads(tree, loop, scope)
         for load in consumer.loads_of(block.buffer):
-            tree.uncertain = tree.uncertain | partly_moving(tree, consumer, load.indices, moving)
+            unsure = partly_moving(tree, consumer, load.indices, moving)
+            tree.uncertain = tree.uncertain | (unsure & ~lacking(tree, loop))
             boxes.append(region_of(tree, consumer, load.indices, moving))
             uses.append([index_uses(tree, consumer, i) for i in load.indices])
     required = _with_uses(tree, union_all(boxes), uses, loop)
@@ -472,8 +485,10 @@ def _move(
     anchor = loop.body[place] if place < len(loop.body) else None
     if block in set(tree.blocks(loop)):
         raise UnsupportedProgram("compute-at-own-loop", block.name)
+    stays = lacking(tree, loop)
+    kept = _kept_loops(tree, block, stays) if np.any(stays) else []
     remove(block)
-    bindings, loops = [], []
+    bindings, made = [], []
     for slot, it in enumerate(block.iters):
         if it.kind == "derived":
             bindings.append(block.bindings[slot])
@@ -481,17 +496,53 @@ def _move(
         whole = Region(af.Affine(), 0, it.extent - 1)
         region, uses = domains.get(slot, (whole, {}))
         region = clipped(region, it.extent)
-        extent = region.hi - region.lo + 1
+        extent = af.where(stays, 1, region.hi - region.lo + 1)
         unknown = np.greater_equal(extent, UNKNOWN_WIDTH)
         if np.any(unknown):
             tree.uncertain = tree.uncertain | unknown
             extent = af.where(unknown, 1, extent)
         var = LoopVar(f"ax{slot}", plain(extent))
-        bindings.append(Binding(af.add(start_of(region), af.variable(var)), uses | {var: 1}))
-        loops.append(LoopNode(var))
+        value, uses = af.add(start_of(region), af.variable(var)), uses | {var: 1}
+        if np.any(stays):
+            value = af.add(block.bindings[slot].value, af.mul(value, af.where(stays, 0, 1)))
+            uses = block.bindings[slot].uses | uses
+        bindings.append(Binding(value, uses))
+        made.append((LoopNode(var, absent=stays), it.kind == "reduce"))
     block.bindings = bindings
     nest: TreeNode = block
-    for node in reversed(loops):
+    for node in reversed(_by_phase(kept, made)):
         node.body, nest.parent = [nest], node
         nest = node
     insert(loop, loop.body.index(anchor) if anchor is not None else len(loop.body), nest)
+
+
+_Loops = list[tuple[LoopNode, bool]]  # and whether a loop is one of the block's reductions
+
+
+def _kept_loops(tree: Tree, block: Block, stays: Mask | np.bool_) -> _Loops:
+    """The loops of a block in programs where it ``stays``, which have one iteration elsewhere."""
+    slots = [slot for slot, it in enumerate(block.iters) if it.kind == "reduce"]
+    reducing = {var for slot in slots for var in tree.uses(block, slot)}
+    out = []
+    for loop in tree.path(block):
+        var = LoopVar(loop.var.name, plain(af.where(stays, loop.extent, 1)))
+        tree.define(loop.var, af.variable(var), {var: 1})
+        node = LoopNode(var, absent=np.asarray(loop.absent) | ~stays)
+        out.append((node, loop.var in reducing))
+    return out
+
+
+def _by_phase(*nests: _Loops) -> list[LoopNode]:
+    """Loops of several nests, of which a program has one, as one nest.
+
+    What stands outside of the first reduction, from it to the last, or inside of that in a nest
+    does so in all: see :func:`pruner.program.tir.locations.alike`.
+    """
+    phases: list[list[LoopNode]] = [[], [], []]
+    for nest in nests:
+        reductions = [place for place, (_, reduces) in enumerate(nest) if reduces]
+        first, end = (reductions[0], reductions[-1] + 1) if reductions else (len(nest), len(nest))
+        loops = [loop for loop, _ in nest]
+        for phase, some in zip(phases, (loops[:first], loops[first:end], loops[end:]), strict=True):
+            phase += some
+    return [loop for phase in phases for loop in phase]

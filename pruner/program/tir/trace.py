@@ -129,8 +129,11 @@ class State:
         """
         block = self.get(instruction.inputs[0])
         self.results[instruction.outputs[0]] = places.shared(self.tree, block, taken)
-        if (taken == taken[0]).all():
-            return
+        if (taken != taken[0]).any():
+            self.forget_lost()
+
+    def forget_lost(self) -> None:
+        """Loops that are no more are no results any more."""
         alive = set(self.tree.nodes())
         for number, value in self.results.items():
             if isinstance(value, LoopNode) and value not in alive:
@@ -331,6 +334,8 @@ def _rfactor(s: State, i: Instruction, loop: LoopNode) -> Block:
 def _compute_at(s: State, _: Instruction, block: Block, loop: LoopNode | int) -> None:
     if isinstance(loop, LoopNode):
         primitives.compute_at(s.tree, block, loop)
+        if np.any(primitives.lacking(s.tree, loop)):
+            s.forget_lost()
     elif loop == places.INLINE:
         primitives.compute_inline(s.tree, block)
 

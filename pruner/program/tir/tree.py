@@ -293,19 +293,32 @@ class Tree:
     def values_above(self, block: Block, moving: set[int]) -> tuple[list[Affine], set[int]]:
         """The iterators of a block, where loops made of ``moving`` loops only stay as they were.
 
-        Returns the sums and the ids of such variables.
+        Loops that a program lacks do not count. Returns the sums and the ids of such variables.
         """
         whole: set[int] = set()
+        absent = {loop.var: loop.absent for loop in self.path(block)}
+
+        def moves(var: LoopVar) -> Mask | np.bool_:
+            runs, stands = np.bool_(False), np.bool_(False)
+            for leaf in self._leaves(var):
+                exists = ~np.asarray(absent.get(leaf, False))
+                if id(leaf) in moving:
+                    runs = runs | exists
+                else:
+                    stands = stands | exists
+            return runs & ~stands
 
         def lookup(var: LoopVar) -> Affine | None:
             if var in block.stands_for:
                 return substitute(block.bindings[block.stands_for[var]].value, lookup)
             if var not in self.definitions:
                 return None
-            if all(id(leaf) in moving for leaf in self._leaves(var)):
+            here = moves(var)
+            if np.any(here):
                 whole.add(id(var))
+            if np.all(here):
                 return None
-            return substitute(self.definitions[var], lookup)
+            return af.select(here, af.variable(var), substitute(self.definitions[var], lookup))
 
         return [substitute(binding.value, lookup) for binding in block.bindings], whole
 

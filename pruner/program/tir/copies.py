@@ -6,6 +6,7 @@ values. Loops, blocks and buffers change while a tree is scheduled, so every cop
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -35,6 +36,7 @@ class Copy:
         self._rows = rows
         self._variables: dict[LoopVar, LoopVar] = {}
         self._literals = False  # numbers of programs in expressions, which layouts put there
+        self._lacking: list[LoopVar] = []  # of loops that none of the programs has
         self.nodes: dict[TreeNode, TreeNode] = {}
 
     def tree(self, tree: Tree, num_programs: int) -> Tree:
@@ -46,8 +48,14 @@ class Copy:
             root,
             self._annotations(tree.annotations),
             num_programs,
-            {self._variable(v): self._sum(value) for v, value in tree.definitions.items()},
-            {self._variable(v): self._uses(uses) for v, uses in tree.made_of.items()},
+            {
+                **{self._variable(v): self._sum(value) for v, value in tree.definitions.items()},
+                **{var: Affine() for var in self._lacking},
+            },
+            {
+                **{self._variable(v): self._uses(uses) for v, uses in tree.made_of.items()},
+                **{var: {} for var in self._lacking},
+            },
             self._mask(tree.uncertain),
             layouts={key: self._layout(layout) for key, layout in tree.layouts.items()},
         )
@@ -122,11 +130,20 @@ class Copy:
             fused=loop.fused,
         )
         self.nodes[loop] = out
-        for child in loop.body:
+        for child in self._children(loop):
             made = self._loop(child) if isinstance(child, LoopNode) else self._block(child)
             made.parent = out
             out.body.append(made)
         return out
+
+    def _children(self, loop: LoopNode) -> Iterator[TreeNode]:
+        """What stands in a loop, and in the loops in it that none of the programs has."""
+        for child in loop.body:
+            if isinstance(child, LoopNode) and np.all(self._mask(child.absent)):
+                self._lacking.append(self._variable(child.var))
+                yield from self._children(child)
+            else:
+                yield child
 
     def _block(self, block: Block) -> Block:
         out = replace(

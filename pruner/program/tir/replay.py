@@ -145,8 +145,9 @@ class _Branch:
         for kind in found:
             rows = np.flatnonzero(kinds == kind)
             part = state if len(found) == 1 else state.select(rows)
-            part.locate(instruction, taken[rows])
-            mixed = self.mixed or len(np.unique(taken[rows])) > 1
+            here = settled(part, instruction)  # by its own loops, which may be fewer
+            part.locate(instruction, here)
+            mixed = self.mixed or len(np.unique(here)) > 1
             out.append(_Branch(self.rows[rows], part, done, self.apart, mixed))
         return out
 

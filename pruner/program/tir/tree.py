@@ -186,6 +186,7 @@ class Tree:
     places: dict[int, Place] = field(default_factory=dict)
     layouts: dict[int, Layout] = field(default_factory=dict)
     _resolved: dict[LoopVar, Affine] = field(default_factory=dict)
+    _parts: dict[LoopVar, frozenset[LoopVar]] = field(default_factory=dict)
     _values: dict[Block, tuple[list[Binding], list[Affine]]] = field(default_factory=dict)
     _used: dict[Block, tuple[list[Binding], list[Uses]]] = field(default_factory=dict)
 
@@ -203,6 +204,7 @@ class Tree:
         self.definitions[var] = value
         self.made_of[var] = uses
         self._resolved.clear()
+        self._parts.clear()
         self._values.clear()
         self._used.clear()
 
@@ -284,11 +286,13 @@ class Tree:
                 out[var] = out.get(var, 0) + scale
         return out
 
-    def _leaves(self, var: LoopVar) -> Iterator[LoopVar]:
-        for part in self.made_of.get(var, ()):
-            yield from self._leaves(part)
+    def _leaves(self, var: LoopVar) -> frozenset[LoopVar]:
+        """The loops that exist now and make up a variable."""
         if var not in self.made_of:
-            yield var
+            return frozenset((var,))
+        if var not in self._parts:
+            self._parts[var] = frozenset().union(*map(self._leaves, self.made_of[var]))
+        return self._parts[var]
 
     def values_above(self, block: Block, moving: set[int]) -> tuple[list[Affine], set[int]]:
         """The iterators of a block, where loops made of ``moving`` loops only stay as they were.
@@ -298,9 +302,10 @@ class Tree:
         whole: set[int] = set()
         absent = {loop.var: loop.absent for loop in self.path(block)}
 
-        def moves(var: LoopVar) -> Mask | np.bool_:
-            runs, stands = np.bool_(False), np.bool_(False)
-            for leaf in self._leaves(var):
+        def moves(leaves: frozenset[LoopVar]) -> Mask | np.bool_:
+            runs: Mask | np.bool_ = np.bool_(False)
+            stands: Mask | np.bool_ = np.bool_(False)
+            for leaf in leaves:
                 exists = ~np.asarray(absent.get(leaf, False))
                 if id(leaf) in moving:
                     runs = runs | exists
@@ -313,7 +318,10 @@ class Tree:
                 return substitute(block.bindings[block.stands_for[var]].value, lookup)
             if var not in self.definitions:
                 return None
-            here = moves(var)
+            leaves = self._leaves(var)
+            if not any(id(leaf) in moving for leaf in leaves):
+                return self._value_of(var)
+            here = moves(leaves)
             if np.any(here):
                 whole.add(id(var))
             if np.all(here):

@@ -51,16 +51,16 @@ def test_candidates_that_need_different_trees_part():
     decisions = np.array([[4, 4, 4, -2], [4, 4, 4, -1], [2, 4, 8, 0], [4, 4, 4, -1]])
     groups, refused = apply_groups(program, decisions)
     assert not refused
-    assert sorted(rows.tolist() for rows, _ in groups) == [[0], [1, 3], [2]]
+    assert sorted(rows.tolist() for rows, _ in groups) == [[0], [1, 2, 3]]
     blocks = {rows.tolist()[0]: [b.name for b in t.blocks()] for rows, t in groups}
-    assert blocks == {0: ["out"], 1: ["mid", "out"], 2: ["mid", "out"]}
+    assert blocks == {0: ["out"], 1: ["mid", "out"]}
 
 
 def test_a_program_is_the_same_alone_and_among_others():
     program, decisions = located(), some_decisions(60)
     groups, refused = apply_groups(program, decisions)
     assert not refused
-    assert len(groups) == 3  # inlined, at the root, in any loop
+    assert len(groups) == 2  # inlined, at the root or in any loop
     seen = []
     for rows, tree in groups:
         for place, row in enumerate(rows):
@@ -75,7 +75,7 @@ def test_what_comes_before_the_locations_is_applied_once(monkeypatch):
     split = trace._HANDLERS["Split"]
     monkeypatch.setitem(trace._HANDLERS, "Split", lambda *a: calls.append(1) or split(*a))
     program, decisions = located(), some_decisions(60)
-    assert len(apply_groups(program, decisions)[0]) == 3
+    assert len(apply_groups(program, decisions)[0]) == 2
     assert len(calls) == 1
     places, allowed = location_options(program, decisions, 3)
     assert len(calls) == 2

@@ -386,6 +386,7 @@ def reverse_compute_inline(tree: Tree, block: Block) -> None:
 
 
 _Required = list[tuple[Region, Uses]]
+_Loops = list[tuple[LoopNode, bool]]  # and whether a loop is one of the block's reductions
 
 
 def lacking(tree: Tree, loop: LoopNode) -> Mask | np.bool_:
@@ -488,7 +489,8 @@ def _move(
     stays = lacking(tree, loop)
     kept = _kept_loops(tree, block, stays) if np.any(stays) else []
     remove(block)
-    bindings, made = [], []
+    bindings: list[Binding] = []
+    made: _Loops = []
     for slot, it in enumerate(block.iters):
         if it.kind == "derived":
             bindings.append(block.bindings[slot])
@@ -514,9 +516,6 @@ def _move(
         node.body, nest.parent = [nest], node
         nest = node
     insert(loop, loop.body.index(anchor) if anchor is not None else len(loop.body), nest)
-
-
-_Loops = list[tuple[LoopNode, bool]]  # and whether a loop is one of the block's reductions
 
 
 def _kept_loops(tree: Tree, block: Block, stays: Mask | np.bool_) -> _Loops:

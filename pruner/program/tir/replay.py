@@ -2,8 +2,9 @@
 
 Where blocks are computed is decided last in a trace, and every location is a tree of its own. All
 programs go together as far as they agree, and the instructions before are applied once. Locations
-in loops of one run share a tree (:func:`pruner.program.tir.locations.shared`); where locations part
-the programs, each part goes on with a copy of it. A program that parts from the others in the
+in loops of one run share a tree (:func:`pruner.program.tir.locations.shared`), as do programs in
+which a block stays and those in which it moves into the loops directly behind it; where locations
+part the programs, each part goes on with a copy of it. A program that parts from the others in the
 middle of an instruction begins anew, and so does one that cannot be told in a shared tree.
 """
 

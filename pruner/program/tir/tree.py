@@ -62,9 +62,9 @@ class Binding:
 class LoopNode:
     """One loop; ``mark`` is its annotation, ``unroll`` the depth its pragma sets (0: none).
 
-    ``marked``: where the mark holds; ``absent``: where the loop went into another one or is half of
-    one that stands elsewhere, its extent being 1; ``fused``: made by fusing (also of a single
-    loop).
+    ``marked``: where the mark holds; ``absent``: where the loop went into another one, is half of
+    one that stands elsewhere or is of a nest that the program lacks, its extent being 1; ``fused``:
+    made by fusing (also of a single loop).
     """
 
     var: LoopVar

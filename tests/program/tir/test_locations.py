@@ -130,6 +130,7 @@ def summed(num, order):
     )
     nested(tree, rows, (64, 32))
     nested(tree, out, (64, 16))
+    tile(tree, out, [(4, 16), (16,)])
     (i0, i1), (k0, k1) = tile(tree, rows, [(8, 8), (4, 8)])
     named = {"i0": i0, "i1": i1, "k0": k0, "k1": k1}
     primitives.reorder(tree, [named[name] for name in order])
@@ -137,7 +138,8 @@ def summed(num, order):
 
 
 def finished(taken, order, wishes):
-    """Loops around every block, where TVM starts the reduction, and what is stored, by program.
+    """By program: loops around every block, how many of them are around the block before, too, and
+    what is stored of the rows.
 
     A loop that a program lacks, or that has one iteration, is none.
     """
@@ -151,23 +153,23 @@ def finished(taken, order, wishes):
     def here(value, n):
         return int(np.broadcast_to(value, len(taken))[n])
 
-    return [
-        (
-            [
-                (b.name, [(here(e, n), mark) for e, mark in extents(tree, b) if here(e, n) > 1])
-                for b in tree.blocks()
-            ],
-            here(stored, n),
-        )
-        for n in range(len(taken))
-    ]
+    def described(n):
+        out, before = [], []
+        for block in tree.blocks():
+            path = [loop for loop in tree.path(block) if here(loop.extent, n) > 1]
+            loops = [(here(loop.extent, n), loop.mark) for loop in path]
+            out.append((block.name, loops, len(set(path) & set(before))))
+            before = path
+        return out, here(stored, n)
+
+    return [described(n) for n in range(len(taken))]
 
 
 @pytest.mark.parametrize("order", ["i0 i1 k0 k1", "i0 k0 i1 k1", "k0 i0 k1 i1", "k0 k1 i0 i1"])
 @pytest.mark.parametrize(("parallel", "vectorize"), [(16, 4), (1000, 64), (1, 1000)])
 def test_a_block_that_stays_shares_a_tree_with_those_that_move(order, parallel, vectorize):
     wishes = PragmaSettings(parallel=parallel, vectorize=vectorize, unroll=None)
-    taken = np.array([-1, 0, 1, -1, 1])
+    taken = np.array([-1, 0, 1, -1, 2, 0])
     tree, rows = summed(len(taken), order.split())
     assert len(set(alike(tree, rows, taken))) == 1
     together = finished(taken, order.split(), wishes)

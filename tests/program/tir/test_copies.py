@@ -38,6 +38,25 @@ def test_a_part_has_the_numbers_of_its_programs():
     assert copy.nodes[mid] is not mid
 
 
+def test_a_part_leaves_out_loops_that_none_of_its_programs_has():
+    tree, mid, out = blurred(64)
+    tree.num_programs = 3
+    outside = np.array([True, False, False])
+    half = primitives.cut(tree, tree.path(out), [outside])
+    primitives.compute_at(tree, mid, half)
+    assert len(tree.path(mid)) == 3  # the half, the loop that it has where it stays, a new one
+    copy = Copy(np.array([1, 2]))
+    part = copy.tree(tree, 2)
+    assert extents(part, copy.nodes[mid]) == [(65, None)]
+    assert extents(part, copy.nodes[out]) == [(64, None)]
+    assert [part.root.body[n] for n in (0, 1)] == [
+        part.path(copy.nodes[block])[0] for block in (mid, out)
+    ]
+    (value,) = part.values(copy.nodes[out])
+    assert [(t.index, t.coef) for t in value.terms] == [(part.path(copy.nodes[out])[0].var, 1)]
+    assert set(part.uses(copy.nodes[mid], 0)) == {part.path(copy.nodes[mid])[0].var}
+
+
 def test_numbers_of_programs_in_expressions_are_cut_too():
     tree, mid, out = blurred(63)  # mid has 64 elements
     tree.num_programs = 2

@@ -33,6 +33,7 @@ JOBS = "pruner.tune.measure.jobs"
 _TVM = "pruner.tune.measure.loaded"  # imports it
 _CONTEXT = multiprocessing.get_context("forkserver")
 _START_S = 180.0  # a worker that is not there by then does not come
+_STARTS = 2  # somebody may end a worker, or the server, while it starts
 _POLL_S = 0.2  # how soon the wait for one notices that it is wanted no more
 
 # kinds of failure in which the job had no part
@@ -79,7 +80,8 @@ class Worker:
         """Run ``<jobs>.<job>(*arguments)``; every failure is a value.
 
         A worker that somebody else ended says nothing of the job, which is tried once more; a
-        second time it counts as a crash.
+        second time it counts as a crash. One that was ended while it started is started once more;
+        a second time the job had no worker, and counts for nothing.
         """
         reply = self._call(job, arguments)
         if reply.error == _KILLED and not self._retired:
@@ -120,22 +122,28 @@ class Worker:
             with suppress(AttributeError, ProcessLookupError):
                 self._process.kill()
             self._process.join()
-            self._pipe.close()
-            self._log.close()
-        self._process = None
+        for opened in (self._pipe, self._log):
+            if opened is not None:
+                opened.close()
+        self._process = self._pipe = self._log = None
 
     def _started(self) -> bool:
         """Start the process if there is none, and wait for its first sign of life."""
-        if self._retired or self._process is not None:
+        if self._process is not None:
             return not self._retired
-        try:
-            self._start()
-            alive = self._answers() and not self._retired
-        except (EOFError, OSError):
-            alive = False
-        if not alive:
-            self.stop()
-        return alive
+        for _ in range(_STARTS):
+            if self._retired:
+                break
+            try:
+                self._start()
+                alive = self._answers() and not self._retired
+            except (EOFError, OSError):  # it was ended, or the server that starts it
+                self.stop()
+                continue
+            if not alive:
+                self.stop()
+            return alive
+        return False
 
     def _answers(self) -> bool:
         end = time.monotonic() + _START_S

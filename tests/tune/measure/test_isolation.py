@@ -1,5 +1,7 @@
 """Workers that are wanted no more end at once, whatever they are doing."""
 
+import os
+import signal
 import time
 
 import pytest
@@ -39,3 +41,22 @@ def test_what_is_closed_starts_nothing(pool):
     pool.close()
     assert worker.call("nap", 0).error == NO_WORKER
     assert worker._process is None
+
+
+@pytest.mark.parametrize(("times", "error"), [(1, None), (2, NO_WORKER)])
+def test_a_worker_that_is_ended_while_it_starts_is_started_once_more(
+    pool, monkeypatch, times, error
+):
+    (worker,) = pool._workers
+    start, ended = worker._start, []
+
+    def start_and_end():
+        start()
+        if len(ended) < times:
+            ended.append(worker._process.pid)
+            os.kill(ended[-1], signal.SIGKILL)
+
+    monkeypatch.setattr(worker, "_start", start_and_end)
+    reply = pool.submit("nap", 0).result()
+    assert (reply.error, len(ended)) == (error, times)
+    assert pool.submit("nap", 0).result().value == 0  # and the next job has a worker

@@ -301,27 +301,24 @@ def test_what_fails_when_the_run_is_asked_to_end_is_no_outcome(measurer, tmp_pat
 
 @pytest.mark.parametrize(("times", "error"), [(1, None), (2, "run_crash")])
 def test_a_worker_that_somebody_else_ends_costs_its_program_nothing_once(
-    measurer, tmp_path, times, error
+    measurer, tmp_path, monkeypatch, times, error
 ):
     measurer._runner.warm_up()
     (worker,) = measurer._runner._workers
     module = program(tmp_path, "slow", 'T.evaluate(T.call_extern("int32", "usleep", 300000))')
+    ready, started = threading.Semaphore(0), worker._started
 
     def kill():
         for _ in range(times):
-            process = worker._process
-            time.sleep(0.4)
-            os.kill(process.pid, signal.SIGKILL)
-            while worker._process is None or worker._process is process:
-                time.sleep(0.01)
-            time.sleep(0.2)
+            ready.acquire()  # the worker has been told to run it, or is about to be
+            time.sleep(0.1)
+            os.kill(worker._process.pid, signal.SIGKILL)
 
+    monkeypatch.setattr(worker, "_started", lambda: (started(), ready.release())[0])
     run, killer = measurer._run, threading.Thread(target=kill, daemon=True)
-    measurer._run = lambda job: (killer.start(), run(job))[1]
-    try:
-        (outcome,) = measured(measurer, [module])
-    finally:
-        measurer._run = run
+    monkeypatch.setattr(measurer, "_run", lambda job: (killer.start(), run(job))[1])
+    (outcome,) = measured(measurer, [module])
+    monkeypatch.undo()
     assert (outcome.error, bool(outcome.costs_s)) == (error, error is None)
     assert error is None or "SIGKILL" in outcome.message
     assert measured(measurer, [doubling(tmp_path)])[0].error is None

@@ -60,9 +60,11 @@ gpu: setup ## the tests that need a CUDA device (GPU=number)
 	CUDA_VISIBLE_DEVICES=$(GPU) $(BIN)/python -m pytest -m gpu tests/gpu
 
 KILLS := 12
+LINES := 50000
+FAULTS := 0
 
-attack: setup ## damaged records, hostile files and devices, wrong options, faults, kills (KILLS=200): what was tried, held and failed
-	ATTACK_KILLS=$(KILLS) $(BIN)/python -m tests.attack.report
+attack: setup ## damaged records, hostile files and devices, wrong options, faults, kills (KILLS=200): what was tried, held and failed; goes on where it was (ONLY=kills: a part, SECONDS=3000: begin no more then, TABLE=file)
+	ATTACK_KILLS=$(KILLS) ATTACK_LINES=$(LINES) ATTACK_FAULTS=$(FAULTS) ATTACK_ONLY="$(ONLY)" ATTACK_SECONDS=$(SECONDS) ATTACK_TABLE=$(TABLE) $(BIN)/python -m tests.attack.report
 
 clean: ## remove caches; the environment and the runs stay
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info

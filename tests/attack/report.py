@@ -1,71 +1,219 @@
 """``make attack``: everything under tests/attack, slow tests too, as a table of what held.
 
 A test that tries many things says how many with ``record_property("tried", n)``, and of a partial
-success ``("failed", n)``; without them it counts as one. A new attack is a new test here: kills of
-running commands belong into ``test_kills.py``.
+success ``("failed", n)``, as often as it likes; without them it counts as one. A new attack is a
+new test here: kills of running commands belong into ``test_kills.py``.
+
+What came of a case is a file in a folder of its commit and sizes. The same command therefore goes
+on where it was ended (cases that held are not run again), parts may run one after another or at the
+same time (``ONLY=kills``), and the table is whole whatever fails. ``SECONDS=`` begins no further
+case after that time.
 """
 
+import json
+import os
+import platform
+import re
+import subprocess
 import sys
-from dataclasses import dataclass, field
+import time
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pruner.files import write_json, write_whole
+from tests.attack.sizes import SIZES
+from tests.places import REPOSITORY
 
-@dataclass(slots=True)
-class Row:
-    """One test function with all its cases."""
-
-    tried: int = 0
-    failed: int = 0
-    seconds: float = 0.0
+OUT = REPOSITORY / "outputs" / "attack"
+TABLE = "attack.md"
+_WRITE_S = 10.0  # the table is written at most so often
 
 
-@dataclass(slots=True)
-class Table:
-    """Collects the outcome of every case."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What came of one case of a test; ``told``: why it failed or was left out."""
 
-    rows: dict[str, Row] = field(default_factory=dict)
+    name: str
+    tried: int
+    failed: int
+    seconds: float
+    left_out: bool = False
+    told: str = ""
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def attack(self) -> str:
+        """Its test, in words: a row of the table."""
+        name = self.short.partition("[")[0].replace(".py::test_", ": ").replace("_", " ")
+        return name.removeprefix("test ")
+
+    @property
+    def short(self) -> str:
+        """Its name without the folder."""
+        return short(self.name)
+
+
+def short(name: str) -> str:
+    """A case without the folder of its file."""
+    file, _, test = name.partition("::")
+    return f"{Path(file).name}::{test}"
+
+
+def case_of(report: pytest.TestReport) -> Case:
+    """What pytest tells of a case."""
+    notes = dict(report.user_properties)
+    tried = int(str(notes.pop("tried", 1)))
+    failed = max(int(str(notes.pop("failed", 0))), int(report.failed))
+    told = report.longreprtext.strip().splitlines() if report.failed else []
+    told = [line.removeprefix("E").strip() for line in told if line.startswith("E ")] or told[-1:]
+    if report.skipped:
+        told = [str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else "left out"]
+    return Case(
+        name=report.nodeid,
+        tried=0 if report.skipped else tried,
+        failed=min(failed, tried),
+        seconds=report.duration,
+        left_out=report.skipped,
+        told=" ".join(told)[:300],
+        notes={} if report.skipped else notes,
+    )
+
+
+class Results:
+    """The files of cases in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def cases(self) -> list[Case]:
+        """All that are there, in the order of their names."""
+        found = [json.loads(path.read_text()) for path in self.folder.glob("*.json")]
+        return sorted((Case(**row) for row in found), key=lambda case: case.name)
+
+    def keep(self, case: Case) -> None:
+        """Write what came of one."""
+        name = re.sub(r"[^\w.-]+", "-", case.short)[:80]
+        write_json(self.folder / f"{name}-{zlib.crc32(case.name.encode()):08x}.json", asdict(case))
+
+    def held(self) -> set[str]:
+        """Names of those that need not be run again."""
+        return {case.name for case in self.cases() if not (case.failed or case.left_out)}
+
+
+def table(cases: Sequence[Case], waiting: Iterable[str] = ()) -> str:
+    """A row a test with all its cases, then what failed, was left out and has not been run."""
+    lines = ["| attack | tried | held | failed | seconds |", "|---|---|---|---|---|"]
+    rows = {
+        name: [c for c in cases if c.attack == name] for name in sorted({c.attack for c in cases})
+    }
+    for name, row in [*rows.items(), ("all", list(cases))]:
+        tried, failed = sum(c.tried for c in row), sum(c.failed for c in row)
+        seconds = sum(c.seconds for c in row)
+        lines.append(f"| {name} | {tried:,} | {tried - failed:,} | {failed:,} | {seconds:.1f} |")
+    noted = [f"* {c.attack}: {_words(c.notes)}" for c in cases if c.notes]
+    wrong = [f"* FAILED {c.short}: {c.told}" for c in cases if c.failed]
+    left = sorted({f"* left out: {c.attack}: {c.told}" for c in cases if c.left_out})
+    waits = [f"* not run yet: {short(name)}" for name in waiting]
+    return "\n".join([*lines, "", *noted, *wrong, *left, *waits]).strip() + "\n"
+
+
+def _words(notes: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in notes.items())
+
+
+def commit() -> str:
+    """What is checked out; changes that are in no commit have a number of their own."""
+    try:
+        name = _git("rev-parse", "--short=10", "HEAD").decode().strip()
+        changes = _git("diff", "HEAD")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return f"{name}-changed-{zlib.crc32(changes):08x}" if changes else name
+
+
+def _git(*words: str) -> bytes:
+    return subprocess.run(["git", *words], cwd=REPOSITORY, capture_output=True, check=True).stdout
+
+
+def about(name: str) -> str:
+    """What was tried on what."""
+    sizes = ", ".join(f"{number} {what}" for what, number in SIZES.items())
+    machine = f"Python {platform.python_version()}, {os.cpu_count()} cores"
+    return f"Commit {name}; {sizes}; {machine}; {time.strftime('%Y-%m-%d')}."
+
+
+class Plugin:
+    """Keeps what came of every case, and passes over those that held before."""
+
+    def __init__(self, results: Results, title: str, seconds: float, copy: Path | None) -> None:
+        self._results, self._title, self._copy = results, title, copy
+        self._end, self._written = time.monotonic() + seconds, 0.0
+        self._session: pytest.Session | None = None
+        self.waiting: list[str] = []
+
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """The session, to be ended once the time is over."""
+        self._session = session
+
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
+        """Leave out what held before."""
+        held = self._results.held()
+        known = [item for item in items if item.nodeid in held]
+        if known:
+            config.hook.pytest_deselected(items=known)
+            items[:] = [item for item in items if item.nodeid not in held]
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """What is to be done; other words of pytest may have chosen among it."""
+        self.waiting = [item.nodeid for item in session.items]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count one case; what fails before or after it, too."""
-        if report.skipped or (report.when != "call" and report.passed):
+        """One case; what fails before or after it, too."""
+        if report.when != "call" and report.passed:
             return
-        name = report.nodeid.partition("[")[0].replace(".py::test_", ": ").replace("_", " ")
-        row = self.rows.setdefault(name.rpartition("/")[2].removeprefix("test "), Row())
-        properties = dict(report.user_properties)
-        tried = int(str(properties.get("tried", 1)))
-        row.tried += tried
-        row.failed += int(str(properties.get("failed", tried if report.failed else 0)))
-        row.seconds += report.duration
+        self._results.keep(case_of(report))
+        self.waiting = [name for name in self.waiting if name != report.nodeid]
+        if time.monotonic() > self._written + _WRITE_S:
+            self.write()
 
-    def text(self) -> str:
-        """The table as Markdown."""
-        lines = ["| attack | tried | held | failed | seconds |", "|---|---|---|---|---|"]
-        for name, row in [*self.rows.items(), ("all", self._sum())]:
-            held = row.tried - row.failed
-            cells = (name, f"{row.tried:,}", f"{held:,}", f"{row.failed:,}", f"{row.seconds:.1f}")
-            lines.append(f"| {' | '.join(cells)} |")
-        return "\n".join(lines)
+    def pytest_runtest_logfinish(self) -> None:
+        """Begin no more once the time is over."""
+        if self._session is not None and time.monotonic() > self._end:
+            self._session.shouldstop = "the time is over; the same command goes on"
 
-    def _sum(self) -> Row:
-        rows = self.rows.values()
-        return Row(
-            sum(row.tried for row in rows),
-            sum(row.failed for row in rows),
-            sum(row.seconds for row in rows),
-        )
+    def write(self) -> str:
+        """The table, into the folder and wherever it was asked for."""
+        self._written = time.monotonic()
+        text = f"{self._title}\n\n{table(self._results.cases(), self.waiting)}"
+        for path in (self._results.folder / TABLE, self._copy):
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with write_whole(path) as partial:
+                    partial.write_text(text)
+        return text
 
 
 def main() -> int:
     """Run the attack; extra words go to pytest."""
-    table = Table()
-    folder = str(Path(__file__).parent)
-    code = pytest.main(
-        ["-q", "--no-header", "-p", "no:cacheprovider", folder, *sys.argv[1:]], [table]
-    )
-    sys.stdout.write(table.text() + "\n")
-    return int(code)
+    asked, name = os.environ.get, commit()
+    sizes = "-".join(f"{what}-{number}" for what, number in SIZES.items())
+    results = Results(OUT / f"{name}-{sizes}")
+    copy, seconds = asked("ATTACK_TABLE"), float(asked("ATTACK_SECONDS") or "inf")
+    plugin = Plugin(results, about(name), seconds, Path(copy) if copy else None)
+    only = ["-k", asked("ATTACK_ONLY", "")] if asked("ATTACK_ONLY") else []
+    words = ["-v", "--no-header", "-p", "no:cacheprovider", *only, *sys.argv[1:]]
+    code = int(pytest.main([*words, str(Path(__file__).parent)], [plugin]))
+    sys.stdout.write(f"\n{plugin.write()}\nThe table: {results.folder / TABLE}\n")
+    nothing_left = code == pytest.ExitCode.NO_TESTS_COLLECTED and results.cases()
+    return 0 if nothing_left and not any(case.failed for case in results.cases()) else code
 
 
 if __name__ == "__main__":

@@ -1,222 +1,54 @@
 """Commands that are killed again and again: nothing lost, nothing twice, nothing left behind.
 
 ``ATTACK_KILLS`` (``make attack KILLS=200``) is the number of kills of all commands together. Each
-command is started, killed at a random moment, and started again until it has had its kills; then it
-runs to its end. Half of the kills end the whole group of processes, the others the main process
-alone, one of its workers, or the main process by SIGTERM.
+command is run once as a whole, then started, killed at a random moment, and started again until it
+has had its kills; then it runs to its end.
 """
 
 import gzip
 import json
-import os
 import random
-import shutil
 import signal
-import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
+from tests.attack.kills import Attack, attacked, partial_files, resumed, send
+from tests.attack.sizes import KILLS
 from tests.places import REPOSITORY
 
 pytestmark = [pytest.mark.tvm, pytest.mark.slow]
 
-KILLS = int(os.environ.get("ATTACK_KILLS", "12"))
 SHARE = {
-    "tune": 0.44,
-    "train": 0.16,
-    "featurize": 0.16,
-    "collect": 0.12,
-    "deploy": 0.1,
+    "test_tune": 0.36,
+    "test_train": 0.14,
+    "test_featurize": 0.14,
+    "test_collect": 0.1,
+    "test_collect_pools": 0.08,
+    "test_adapt": 0.1,
+    "test_deploy": 0.08,
 }
-TOKEN = "PRUNER_ATTACK"
-GONE_S = 20  # until all processes of a killed command have ended
-WAYS = ("group", "group", "group", "main", "worker", "term")
-
-
-def kills_of(command: str) -> int:
-    """Its share of all."""
-    return max(1, round(KILLS * SHARE[command]))
-
-
-@dataclass(slots=True)
-class Attack:
-    """Starts a command, kills it, and counts what it finds afterwards."""
-
-    folder: Path
-    rng: random.Random
-    wrong: list[str] = field(default_factory=list)
-    starts: int = 0
-    round: int = 0  # of a command that ended before it was killed
-
-    @property
-    def name(self) -> str:
-        """Of the folder of this round."""
-        return f"killed-{self.round}"
-
-    @property
-    def temporary(self) -> Path:
-        """What the command is told is the place of temporary files."""
-        return self.folder / "temporary"
-
-    def start(self, words: Sequence[str]) -> "subprocess.Popen[bytes]":
-        """Begin the command in a group of its own."""
-        self.starts += 1
-        self.temporary.mkdir(parents=True, exist_ok=True)
-        environment = os.environ | {
-            "TMPDIR": str(self.temporary), TOKEN: str(self.folder), "PYTHONPATH": str(REPOSITORY),
-        }  # fmt: skip
-        with (self.folder / f"{self.starts}.out").open("wb") as out:
-            return subprocess.Popen(
-                [sys.executable, *words], cwd=REPOSITORY, env=environment, stdout=out,
-                stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
-
-    def processes(self) -> list[int]:
-        """All processes that came of the command."""
-        mark, found = f"{TOKEN}={self.folder}".encode(), []
-        for entry in Path("/proc").glob("[0-9]*"):
-            try:
-                if mark in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-        return found
-
-    def workers(self, main: int) -> list[int]:
-        """Those that are Python and not the main one."""
-        names = {pid: name_of(pid) for pid in self.processes() if pid != main}
-        return [pid for pid, name in names.items() if name.startswith("python")]
-
-    def kill(self, child: "subprocess.Popen[bytes]") -> None:
-        """One kill; waits until what it ended is gone."""
-        way = self.rng.choice(WAYS)
-        workers = self.workers(child.pid) if way == "worker" else []
-        if way == "worker" and workers:
-            send(self.rng.choice(workers), signal.SIGKILL)
-            return
-        if way == "term":
-            send(child.pid, signal.SIGTERM)
-            wait(child, GONE_S)
-        elif way == "main":
-            send(child.pid, signal.SIGKILL)
-        if child.poll() is None or way == "group":
-            send(-child.pid, signal.SIGKILL)
-        child.wait()
-        end = time.monotonic() + GONE_S
-        while self.processes() and time.monotonic() < end:
-            time.sleep(0.05)
-        for pid in self.processes():
-            self.wrong.append(f"{way}: {name_of(pid)} left behind")
-            send(pid, signal.SIGKILL)
-
-    def finish(self, words: Sequence[str]) -> dict:
-        """Run the command to its end; the object of its last line."""
-        child = self.start(words)
-        code = child.wait(timeout=900)
-        text = (self.folder / f"{self.starts}.out").read_text(errors="replace")
-        assert code == 0, text[-3000:]
-        names = (path.name for path in self.temporary.iterdir())
-        left = [name for name in names if not name.startswith("torchinductor_")]  # torch's cache
-        self.wrong += [f"temporary {name} left behind" for name in left]
-        return json.loads(text.strip().splitlines()[-1])
-
-
-def name_of(pid: int) -> str:
-    """What a process is called."""
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return "gone"
-
-
-def send(pid: int, number: int) -> None:
-    """A signal to what may be gone."""
-    try:
-        os.killpg(-pid, number) if pid < 0 else os.kill(pid, number)
-    except ProcessLookupError:
-        return
-
-
-def wait(child: "subprocess.Popen[bytes]", seconds: float) -> None:
-    """Until it has ended, or the time is over."""
-    end = time.monotonic() + seconds
-    while child.poll() is None and time.monotonic() < end:
-        time.sleep(0.02)
-
-
-def attacked(
-    attack: Attack,
-    words: Callable[[], Sequence[str]],
-    judge: Callable[[dict], None],
-    kills: int,
-    span_s: float,
-) -> None:
-    """Kill a command so many times at any moment of its first `span_s` seconds, then let it finish.
-
-    `words` says how to start it now; `judge` looks at what came of it. One that has ended before
-    its kill is judged, and the next round begins in a new folder.
-    """
-    done = 0
-    while done < kills and attack.round < kills + 3:
-        child, before = attack.start(words()), done
-        while child.poll() is None and done < kills:
-            wait(child, attack.rng.uniform(0, span_s))
-            if child.poll() is None:
-                attack.kill(child)
-                done += 1
-        if child.poll() is None:
-            child.wait(timeout=900)
-        if child.returncode == 0:
-            judge(last_line(attack))
-            attack.round += 1
-        elif done == before:  # it would do so again, for ever
-            attack.wrong.append(f"ended by itself with {child.returncode}")
-            break
-    judge(attack.finish(words()))
-    if done < kills:
-        attack.wrong.append(f"only {done} of {kills} kills, the command is too quick")
-
-
-def last_line(attack: Attack) -> dict:
-    """Of the start that has ended by itself."""
-    text = (attack.folder / f"{attack.starts}.out").read_text(errors="replace")
-    return json.loads(text.strip().splitlines()[-1])
-
-
-def resumed(folder: Path, fresh: Sequence[str], again: Sequence[str]) -> Sequence[str]:
-    """Go on with a run; one that was killed before it had written its options begins anew."""
-    if (folder / "config.yaml").is_file():
-        return again
-    shutil.rmtree(folder, ignore_errors=True)
-    return fresh
-
-
-def partial_files(folder: Path) -> list[str]:
-    """Those that a finished command has no more use for."""
-    return [str(path.relative_to(folder)) for path in folder.rglob("*.part")]
 
 
 @pytest.fixture
-def attack(tmp_path, request, record_property):
-    """An attack with a seed of its own, which counts what it found."""
-    made = Attack(folder=tmp_path, rng=random.Random(request.node.name))
+def attack(tmp_path, request, record_property, tell):
+    """An attack with a seed of its own, and its share of all kills."""
+    name = request.node.name
+    made = Attack(
+        folder=tmp_path,
+        rng=random.Random(name),
+        kills=max(1, round(KILLS * SHARE[name])),
+        tell=tell,
+        record=record_property,
+    )
     yield made
-    record_property("failed", len(made.wrong))
     for pid in made.processes():
         send(pid, signal.SIGKILL)
-
-
-def judged(attack: Attack, record_property: Callable[[str, object], None], command: str) -> None:
-    record_property("tried", kills_of(command))
-    assert not attack.wrong
 
 
 TUNE = [
@@ -226,17 +58,19 @@ TUNE = [
 TRIALS = 48
 
 
-def test_tune(attack, record_property):
+def test_tune(attack):
+    fresh = [*TUNE, f"outputs={attack.folder}", f"budget.trials={TRIALS}"]
+
     def words() -> Sequence[str]:
         folder = attack.folder / "tune" / attack.name
-        own = [f"outputs={attack.folder}", f"run_id={attack.name}", f"budget.trials={TRIALS}"]
-        return resumed(folder, [*TUNE, *own], ["tune.py", f"resume={folder}"])
+        return resumed(folder, [*fresh, f"run_id={attack.name}"], ["tune.py", f"resume={folder}"])
 
     def judge(result: dict) -> None:
         attack.wrong += wrong_in(attack.folder / "tune" / attack.name, result)
 
-    attacked(attack, words, judge, kills_of("tune"), span_s=15)
-    judged(attack, record_property, "tune")
+    whole = attack.finish([*fresh, "run_id=whole"])
+    attack.wrong += wrong_in(attack.folder / "tune" / "whole", whole)
+    attacked(attack, words, judge)
 
 
 def wrong_in(folder: Path, result: dict) -> list[str]:
@@ -262,7 +96,7 @@ def wrong_in(folder: Path, result: dict) -> list[str]:
     ]
 
 
-def test_deploy(attack, record_property):
+def test_deploy(attack):
     folder = attack.folder / "tune" / "tuned"
     attack.finish([*TUNE, "budget.trials=8", "run_id=tuned", f"outputs={attack.folder}"])
     kept = {name: (folder / name).read_bytes() for name in (JOURNAL_FILE, "config.yaml")}
@@ -274,7 +108,8 @@ def test_deploy(attack, record_property):
         attack.wrong += [*others, *empty, *partial_files(folder)]
 
     words = ["deploy.py", f"run={folder}"]
-    attacked(attack, lambda: words, judge, kills_of("deploy"), span_s=8)
+    judge(attack.finish(words))
+    attacked(attack, lambda: words, judge)
     from pruner.tune import tuned_module
     from pruner.tune.tvm_import import load_tvm
 
@@ -283,7 +118,6 @@ def test_deploy(attack, record_property):
     c = tensor(np.zeros_like(a))
     tuned_module(folder)["main"](tensor(a), tensor(b), c)
     np.testing.assert_allclose(c.numpy(), a @ b, rtol=1e-4)
-    judged(attack, record_property, "deploy")
 
 
 TRAIN = [
@@ -304,7 +138,7 @@ def weights(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_train(attack, record_property):
+def test_train(attack):
     own = [f"outputs={attack.folder}", f"data.cache={attack.folder}/cache"]
     whole = attack.finish([*TRAIN, *own, "run_id=whole"])
     numbers = ("top1", "top5", "top1_task_mean", "pairwise_accuracy", "num_tasks", "num_programs")
@@ -321,8 +155,7 @@ def test_train(attack, record_property):
         attack.wrong += [name for name in numbers if result[name] != whole[name]]
         attack.wrong += partial_files(folder)
 
-    attacked(attack, words, judge, kills_of("train"), span_s=12)
-    judged(attack, record_property, "train")
+    attacked(attack, words, judge)
 
 
 def arrays(folder: Path) -> dict[str, bytes]:
@@ -335,7 +168,7 @@ def arrays(folder: Path) -> dict[str, bytes]:
     return found
 
 
-def test_featurize(attack, record_property):
+def test_featurize(attack):
     words = ["featurize.py", "platform=cpu-avx2", "num_workers=2"]
     whole = attack.folder / "whole"
     attack.finish([*words, f"out={whole}"])
@@ -345,14 +178,7 @@ def test_featurize(attack, record_property):
         attack.wrong += [] if arrays(folder) == arrays(whole) else ["other features"]
         attack.wrong += partial_files(folder)
 
-    attacked(
-        attack,
-        lambda: [*words, f"out={attack.folder / attack.name}"],
-        judge,
-        kills_of("featurize"),
-        span_s=8,
-    )
-    judged(attack, record_property, "featurize")
+    attacked(attack, lambda: [*words, f"out={attack.folder / attack.name}"], judge)
 
 
 # Stands for the Python of the Ansor environment: a worker that copies records, one at a time.
@@ -381,7 +207,7 @@ for origin, wanted in (("random", spec["num_random"]), ("evolved", spec["num_evo
 """
 
 
-def test_collect(attack, record_property):
+def test_collect(attack):
     from pruner.tune.collect.tasks import BUNDLED_TASKS
 
     task, number = "matmul_128_128_128", 40
@@ -407,11 +233,78 @@ def test_collect(attack, record_property):
             attack.wrong.append(f"{len(found)} records, or others")
         attack.wrong += partial_files(out)
 
-    attacked(
-        attack,
-        lambda: [*words, f"out={attack.folder / attack.name}"],
-        judge,
-        kills_of("collect"),
-        span_s=6,
-    )
-    judged(attack, record_property, "collect")
+    attack.finish([*words, f"out={attack.folder / 'whole'}"])
+    attacked(attack, lambda: [*words, f"out={attack.folder / attack.name}"], judge)
+
+
+POOLS = [
+    "collect.py", "backend=tvm", "platform=cpu-sse4", "programs=12", "pool.apart_s=0",
+    "pool.most=2", "measure.repeats=2", "measure.min_repeat_ms=1",
+    "workloads=[{operator:matmul,m:32,n:32,k:32,epilogue:[relu]},"
+    "{operator:softmax,rows:16,columns:64}]",
+]  # fmt: skip
+
+
+def test_collect_pools(attack):
+    whole = attack.folder / "whole"
+    attack.finish([*POOLS, f"out={whole}"])
+
+    def judge(result: dict) -> None:
+        attack.wrong += wrong_in_pools(attack.folder / attack.name, whole)
+
+    attacked(attack, lambda: [*POOLS, f"out={attack.folder / attack.name}"], judge)
+
+
+def wrong_in_pools(folder: Path, whole: Path) -> list[str]:
+    """Where pools are not what an uninterrupted collection has of the same seed."""
+    wrong = partial_files(folder) + [f"left {path}" for path in folder.rglob("*.so")]
+    wrong += ["builds"] if (folder / "builds").exists() else []
+    for path in sorted((whole / "pools").rglob("*.jsonl")):
+        ours = folder / path.relative_to(whole)
+        timed, errors = ledger_of(ours)
+        wrong += [f"{ours.stem} {n} timed {times} times" for n, times in timed.items() if times > 2]
+        if (set(timed), errors) != (set(ledger_of(path)[0]), ledger_of(path)[1]):
+            wrong.append(f"{ours.stem}: other programs, or blamed ones: {sorted(errors)}")
+    for path in sorted((whole / "measure_records").rglob("*.json.gz")):
+        ours = folder / path.relative_to(whole)
+        if inputs_of(ours) != inputs_of(path):
+            wrong.append(f"{ours.name}: other records")
+        task = path.name.removesuffix(".json.gz")
+        database = folder / "metaschedule" / path.parent.name / task / "database_tuning_record.json"
+        if len(database.read_text().splitlines()) != len(inputs_of(path)):
+            wrong.append(f"{task}: a database of other programs")
+    return wrong
+
+
+def ledger_of(path: Path) -> tuple[Counter[int], set[tuple[int, str]]]:
+    """How often every program was timed, and what went wrong with which."""
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    timed = Counter(entry["program"] for entry in entries if entry.get("costs_s"))
+    return timed, {(entry["program"], entry["error"]) for entry in entries if entry.get("error")}
+
+
+def inputs_of(path: Path) -> list[object]:
+    """Which program each record is of."""
+    return [json.loads(line)["i"] for line in gzip.decompress(path.read_bytes()).splitlines()]
+
+
+def test_adapt(attack):
+    own = [f"outputs={attack.folder}", f"data.cache={attack.folder}/cache"]
+    fresh = [
+        "adapt.py", "source=cpu-sse4", "target=cpu-avx2", "method=finetune", "references=[]",
+        "budget=small", "seeds=[0]", "trainer.max_epochs=2", *own,
+    ]  # fmt: skip
+    whole = attack.finish([*fresh, "run_id=whole"])
+
+    def words() -> Sequence[str]:
+        folder = attack.folder / "adapt" / attack.name
+        return resumed(folder, [*fresh, f"run_id={attack.name}"], ["adapt.py", f"resume={folder}"])
+
+    def judge(result: dict) -> None:
+        for name, found in whole["methods"].items():
+            for unit in ("area", "final", "trials_to_target"):
+                if result["methods"][name][unit] != found[unit]:
+                    attack.wrong.append(f"{name}: another {unit}")
+        attack.wrong += partial_files(attack.folder / "adapt" / attack.name)
+
+    attacked(attack, words, judge)

@@ -93,7 +93,7 @@ def test_a_hostile_tracker_is_one_line_in_time(talk):
         with pytest.raises(PrunerError) as told:
             check_health(RpcAddress(host="127.0.0.1", port=port, key="board"), LIMIT_S)
         assert "\n" not in str(told.value)
-        assert time.monotonic() - start < 60  # it starts a process that imports TVM
+        assert time.monotonic() - start < 300  # it starts a process that imports TVM
 
 
 @pytest.mark.parametrize("name", ["closes", "silent", "noise", "another protocol"])
@@ -113,7 +113,7 @@ def test_a_hostile_device_costs_no_program_anything(name, tmp_path):
         reply = worker.call("run", str(library), "cpu", [((4,), "float32")], Timing(), address)
     worker.stop()
     assert reply.error == "no_device", reply
-    assert reply.seconds < 25 + 60
+    assert reply.seconds < 25 + 300  # it starts a process that imports TVM
 
 
 @pytest.mark.parametrize("what", ["device", "tracker"])
@@ -133,7 +133,7 @@ def test_a_device_that_dies_while_it_measures_costs_no_program_anything(what, tm
             address=RpcAddress(host="127.0.0.1", port=port, key="board"),
         )
         settings = MeasureSettings(
-            timing=Timing(repeats=8, min_repeat_ms=1), builders=1, run_timeout_s=60
+            timing=Timing(repeats=20, min_repeat_ms=1), builders=1, run_timeout_s=60
         )
         with Measurer(platform, settings, Phases()) as measurer:
             candidate = Candidate(
@@ -141,7 +141,7 @@ def test_a_device_that_dies_while_it_measures_costs_no_program_anything(what, tm
             )
             batch = measurer.begin([candidate] * 2, arguments(slow))
             batch.jobs[0].built.result()
-            time.sleep(2.5)  # it runs for four seconds
+            time.sleep(2.5)  # it runs for ten seconds
             chosen = processes[1:] if what == "device" else processes
             for process in chosen:
                 os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,89 @@
+"""The table of the attack is whole whatever fails, and goes on where it was ended."""
+
+import subprocess
+import sys
+
+from tests.attack.report import Case, Results, table
+from tests.places import REPOSITORY
+
+CASES = """
+import os, pytest
+
+def test_good(record_property):
+    assert "SECOND" not in os.environ  # it held: it is not run again
+    record_property("tried", 40)
+    record_property("peak_mb", 7)
+
+@pytest.mark.parametrize("kind", ["a/b", "c"])
+def test_kinds(kind, record_property):
+    record_property("tried", 10)
+    record_property("tried", 20)
+    record_property("failed", 3 if kind == "c" else 0)
+    assert kind != "c" or "SECOND" in os.environ, "the line that tells"
+    record_property("failed", 0)
+
+def test_left_out():
+    pytest.skip("no device")
+"""
+RUN = """
+import pytest, sys
+from pathlib import Path
+from tests.attack.report import Plugin, Results
+
+folder, seconds = Path(sys.argv[1]), float(sys.argv[2])
+plugin = Plugin(Results(folder / "out"), "Title.", seconds, folder / "copy.md")
+words = ["-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", str(folder)]
+pytest.main([*words, str(folder / "test_some.py")], [plugin])
+plugin.write()
+"""
+
+
+def ran(folder, seconds=1000, **environment):
+    (folder / "test_some.py").write_text(CASES)
+    command = [sys.executable, "-c", RUN, str(folder), str(seconds)]
+    done = subprocess.run(
+        command, cwd=REPOSITORY, env={"PYTHONPATH": str(REPOSITORY), **environment},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return (folder / "copy.md").read_text()
+
+
+def test_what_failed_is_run_again_and_what_held_is_not(tmp_path):
+    text = ran(tmp_path)
+    assert text.startswith("Title.\n\n| attack |")
+    assert "| some: good | 40 | 40 | 0 |" in text
+    assert "| some: kinds | 40 | 37 | 3 |" in text
+    assert "| all | 80 | 77 | 3 |" in text
+    assert "* some: good: peak_mb 7" in text
+    assert "* FAILED test_some.py::test_kinds[c]: " in text
+    assert "the line that tells" in text
+    assert "* left out: some: left out: Skipped: no device" in text
+    again = ran(tmp_path, SECOND="1")
+    assert "| all | 80 | 80 | 0 |" in again
+    assert "FAILED" not in again
+
+
+def test_what_is_not_begun_in_time_is_said(tmp_path):
+    text = ran(tmp_path, seconds=0)
+    assert "| all | 40 | 40 | 0 |" in text
+    assert "* not run yet: test_some.py::test_kinds[a/b]" in text
+    assert "not run yet" not in ran(tmp_path)
+
+
+def test_a_table_by_hand(tmp_path):
+    results = Results(tmp_path / "out")
+    held = Case(name="tests/attack/test_kills.py::test_tune", tried=1200, failed=0, seconds=60.0)
+    wrong = Case(name="tests/attack/x.py::test_y[a/b]", tried=2, failed=1, seconds=0.5, told="why")
+    for case in (wrong, held, held):
+        results.keep(case)
+    assert results.held() == {held.name}
+    assert table(results.cases()) == (
+        "| attack | tried | held | failed | seconds |\n"
+        "|---|---|---|---|---|\n"
+        "| kills: tune | 1,200 | 1,200 | 0 | 60.0 |\n"
+        "| x: y | 2 | 1 | 1 | 0.5 |\n"
+        "| all | 1,202 | 1,201 | 1 | 60.5 |\n"
+        "\n"
+        "* FAILED x.py::test_y[a/b]: why\n"
+    )

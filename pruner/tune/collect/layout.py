@@ -11,11 +11,13 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pruner.files import write_whole
+from pruner.errors import DataError
+from pruner.files import unsealed, write_whole
 
 ORIGINS = ("random", "evolved")
 
@@ -50,7 +52,11 @@ class TaskPaths:
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
-    """Return the complete entries; cut off a last line that a kill left incomplete."""
+    """Return the complete entries; cut off a last line that a kill left incomplete.
+
+    Raises:
+        DataError: a line is damaged; those behind it may mean something only with it.
+    """
     if not path.exists():
         return []
     data = path.read_bytes()
@@ -58,7 +64,19 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
     if len(complete) != len(data):
         with path.open("r+b") as file:
             file.truncate(len(complete))
-    return [json.loads(line) for line in complete.splitlines()]
+    entries = []
+    for number, line in enumerate(complete.splitlines(), start=1):
+        try:
+            entries.append(json.loads(unsealed(line)))
+        except ValueError as error:
+            raise damaged(path, f"line {number}: {error}") from error
+    return entries
+
+
+def damaged(path: Path, what: str) -> DataError:
+    """The error of a journal that is not as it was written."""
+    told = " ".join(what.split())[:120]
+    return DataError(f"{path}: damaged ({told}); delete it, and its task is measured anew")
 
 
 def count_valid(entries: list[dict[str, Any]]) -> dict[str, int]:
@@ -70,17 +88,29 @@ def count_valid(entries: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def open_journal(paths: TaskPaths) -> list[dict[str, Any]]:
-    """Return what is already measured, after putting finished records back into the journal."""
+    """Return what is already measured, after putting finished records back into the journal.
+
+    Raises:
+        DataError: what is there is damaged.
+    """
     if not paths.journal.exists() and paths.records.exists():
-        lines = gzip.decompress(paths.records.read_bytes()).splitlines()
-        origins = json.loads(paths.origin.read_text())
-        entries = [
-            {"origin": origin, "record": json.loads(line)}
-            for origin, line in zip(origins, lines, strict=True)
-        ]
+        entries = _finished(paths)
         text = "".join(json.dumps(entry) + "\n" for entry in entries)
         _replace(paths.journal, text.encode())
     return read_journal(paths.journal)
+
+
+def _finished(paths: TaskPaths) -> list[dict[str, Any]]:
+    """The entries of a finished task. Raises `DataError` where its files are damaged."""
+    try:
+        lines = gzip.decompress(paths.records.read_bytes()).splitlines()
+        origins = json.loads(paths.origin.read_text(encoding="utf-8"))
+        return [
+            {"origin": origin, "record": json.loads(line)}
+            for origin, line in zip(origins, lines, strict=True)
+        ]
+    except (EOFError, ValueError, TypeError, zlib.error, gzip.BadGzipFile) as error:
+        raise damaged(paths.records, f"it and its origin: {error}") from error
 
 
 def finish_journal(paths: TaskPaths) -> list[dict[str, Any]]:

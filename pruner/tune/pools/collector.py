@@ -13,7 +13,7 @@ from pruner.errors import PrunerError
 from pruner.files import hold, write_json
 from pruner.program.device import Device
 from pruner.progress import Tell, silent
-from pruner.tune.measure.measurer import Measurer, MeasureSettings, Platform, never
+from pruner.tune.measure.measurer import BUILDS, Measurer, MeasureSettings, Platform, never
 from pruner.tune.phases import Phases
 from pruner.tune.pools.conditions import Conditions, about_machine
 from pruner.tune.pools.pool import Bench, Pool, Stopped, Unavailable
@@ -148,8 +148,8 @@ class Collector:
         self, place: PoolPlatform, pools: list[Pool], work: Callable[[Bench, list[Pool]], None]
     ) -> None:
         self._tell(f"{place.platform.name}: starting the processes that build and run programs")
-        phases = Phases()
-        with Measurer(place.platform, self._plan.measure, phases) as measurer:
+        phases, builds = Phases(), self._plan.out / BUILDS
+        with Measurer(place.platform, self._plan.measure, phases, builds) as measurer:
             bench = Bench(
                 platform=place.platform,
                 device=place.device,

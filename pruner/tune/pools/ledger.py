@@ -1,7 +1,9 @@
 """The ledger of a pool: one JSON line for every draw, build, timing and reading, written at once.
 
-A kill loses at most the program in flight. What a pool holds is what its ledger says, so records
-can be written anew from it at any time, and a pool can be given more programs.
+A kill loses at most the program in flight. Every line has a checksum, and a damaged one is not
+passed over: what the others say of programs, by number, depends on it. What a pool holds is what
+its ledger says, so records can be written anew from it at any time, and a pool can be given more
+programs.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from pruner.tune.collect.layout import read_journal
+from pruner.files import sealed
+from pruner.tune.collect.layout import damaged, read_journal
 from pruner.tune.measure.isolation import Reply
 from pruner.tune.measure.measurer import Outcome
 
@@ -105,14 +108,18 @@ class Ledger:
     """
 
     def __init__(self, path: Path) -> None:
+        """Raises `DataError` where the file is not as it was written."""
         self.path = path
         self.programs: list[Program] = []
         self.spaces: list[str] = []
         self.conditions: list[dict[str, float]] = []
         self.ended: dict[str, str] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
-        for entry in read_journal(path):
-            self._take(entry)
+        for number, entry in enumerate(read_journal(path), start=1):
+            try:
+                self._take(entry)
+            except (KeyError, IndexError, TypeError) as error:  # of versions without checksums
+                raise damaged(path, f"line {number}: {error!r}") from error
 
     def open_spaces(self, names: Iterable[str]) -> None:
         """Write down the design spaces of a pool that has none yet."""
@@ -152,7 +159,7 @@ class Ledger:
 
     def _write(self, entry: dict[str, Any]) -> None:
         with self.path.open("ab", buffering=0) as file:
-            file.write(json.dumps(entry).encode() + b"\n")
+            file.write(sealed(json.dumps(entry).encode()) + b"\n")
             os.fsync(file.fileno())
         self._take(entry)
 

@@ -3,6 +3,7 @@ import json
 
 import pytest
 
+from pruner.errors import DataError
 from pruner.tune.collect.layout import (
     TaskPaths,
     count_valid,
@@ -38,6 +39,21 @@ def test_a_half_written_last_line_is_cut_off(paths):
     with paths.journal.open("a") as file:  # what the next child appends must be a line of its own
         file.write(json.dumps(entry("evolved", 2)) + "\n")
     assert read_journal(paths.journal) == [entry("random", 1), entry("evolved", 2)]
+
+
+def test_a_damaged_file_is_one_line_that_says_what_to_do(paths):
+    write_journal(paths, [entry("random", 1), entry("evolved", 2)])
+    whole = paths.journal.read_bytes()
+    paths.journal.write_bytes(whole.replace(b'"evolved"', b'"evolved'))
+    with pytest.raises(DataError, match=r"damaged \(line 2: .*delete it"):
+        read_journal(paths.journal)
+    paths.journal.write_bytes(whole)
+    finish_journal(paths)
+    packed = paths.records.read_bytes()
+    for bad in (packed[:-9], packed[:20], packed[:30] + b"x" + packed[31:], b"no gzip"):
+        paths.records.write_bytes(bad)
+        with pytest.raises(DataError, match="damaged"):
+            open_journal(paths)
 
 
 def test_failed_records_are_not_counted_as_valid():

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from pruner.errors import DataError
 from pruner.tune.measure.isolation import Reply
 from pruner.tune.measure.measurer import Outcome
 from pruner.tune.pools.ledger import RANDOM, Ledger, Pass, Program
@@ -77,3 +78,20 @@ def test_what_was_written_is_read_again(tmp_path):
     assert again.ended == {RANDOM: "no more"}
     again.timed(2, Outcome(costs_s=(1.0,)))
     assert Ledger(ledger.path).programs[2].valid
+
+
+def test_a_ledger_that_was_changed_is_refused(tmp_path):
+    """What a line says of a program, by number, depends on those before it."""
+    ledger = Ledger(tmp_path / "pool.jsonl")
+    ledger.draw(np.array([[0, 1], [0, 2]]), RANDOM)
+    ledger.timed(1, Outcome(costs_s=(2.0,)))
+    whole = ledger.path.read_bytes()
+    for place in (n for n, byte in enumerate(whole) if byte not in b"crc32\n"):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        ledger.path.write_bytes(damaged)
+        with pytest.raises(DataError, match=r"pool.jsonl: damaged .*delete it"):
+            Ledger(ledger.path)
+    ledger.path.write_bytes(b'{"program": 7, "costs_s": [1.0]}\n')  # an older one has no checksum
+    with pytest.raises(DataError, match="line 1"):
+        Ledger(ledger.path)

@@ -6,7 +6,9 @@ import fcntl
 import json
 import math
 import os
+import shutil
 import socket
+import tempfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -118,6 +120,26 @@ def held(*folders: Path) -> Iterator[None]:
         for folder in dict.fromkeys(folder.resolve() for folder in folders):
             stack.callback(os.close, hold(folder))
         yield
+
+
+@contextmanager
+def temporaries_in(folder: Path) -> Iterator[None]:
+    """Have this process, and those it starts, put temporary files into a folder that is emptied
+    first and removed at the end: what a kill leaves there goes with the next start.
+
+    Not around multiprocessing, whose sockets need short paths.
+    """
+    before, environment = tempfile.tempdir, os.environ.get("TMPDIR")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700, parents=True)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder.resolve())
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
+        os.environ.pop("TMPDIR")
+        os.environ |= {} if environment is None else {"TMPDIR": environment}
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _owner(path: Path) -> tuple[int, str]:

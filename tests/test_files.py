@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+import tempfile
 import zlib
 from pathlib import Path
 
@@ -58,6 +59,29 @@ def test_what_a_kill_left_of_a_file_goes_when_that_is_written_again(tmp_path):
     assert not left.exists()
     assert other.exists()
     assert live.exists()
+
+
+def test_temporary_files_of_a_kill_go_with_the_next_start(tmp_path, monkeypatch):
+    folder = tmp_path / "temporary"
+    program = (
+        "import os, pathlib, signal, subprocess, sys, tempfile\n"
+        "from pruner.files import temporaries_in\n"
+        "with temporaries_in(pathlib.Path(sys.argv[1])):\n"
+        "    tempfile.mkdtemp()\n"
+        "    subprocess.run(['mktemp'], check=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    command = [sys.executable, "-c", program, str(folder)]
+    assert subprocess.run(command, check=False, capture_output=True).returncode == -9
+    assert len(list(folder.iterdir())) == 2
+    before = tempfile.gettempdir()
+    monkeypatch.delenv("TMPDIR", raising=False)
+    with files.temporaries_in(folder):
+        assert list(folder.iterdir()) == []
+        assert (tempfile.gettempdir(), os.environ["TMPDIR"]) == (str(folder), str(folder))
+    assert not folder.exists()
+    assert tempfile.gettempdir() == before
+    assert "TMPDIR" not in os.environ
 
 
 def test_content_is_on_the_disk_before_the_name_and_the_name_before_it_returns(

@@ -22,6 +22,7 @@ from pruner.tune.contenders.lane import Lane
 from pruner.tune.contenders.libraries import check_others, check_run_names
 from pruner.tune.contenders.lineup import FOR_KERNELS, check_names, installed
 from pruner.tune.contenders.race import RaceSettings, Timed
+from pruner.tune.deploy.files import deploying
 from pruner.tune.deploy.kernels import deploy_kernels
 from pruner.tune.deploy.network import cannot_run
 from pruner.tune.measure.energy import EnergyMeter, energy_meter
@@ -38,12 +39,23 @@ def deploy(config: DictConfig) -> dict[str, Any]:
     asked = _asked(folder)
     if load_metrics(folder) is None:
         say(f"{folder}: this run is not finished; its best so far are taken")
-    if asked.get("network") is not None:
-        others = [Path(other) for other in several(config.compare)]
-        check_names(several(config.beside))
-        check_others(folder, others)
-        row = deploy_run(folder, asked, draft=config.draft)
-        return {**row, **_beside(config, folder, asked, others)}
+    with deploying(folder):
+        if asked.get("network") is not None:
+            return _network(config, folder, asked)
+        return _operators(config, folder, asked)
+
+
+def _network(config: DictConfig, folder: Path, asked: DictConfig) -> dict[str, Any]:
+    """The library of a network, and what was set beside it."""
+    others = [Path(other) for other in several(config.compare)]
+    check_names(several(config.beside))
+    check_others(folder, others)
+    row = deploy_run(folder, asked, draft=config.draft)
+    return {**row, **_beside(config, folder, asked, others)}
+
+
+def _operators(config: DictConfig, folder: Path, asked: DictConfig) -> dict[str, Any]:
+    """Libraries and sources of operators, and what was set beside them."""
     platform = platform_of(asked, plain(asked.target))
     workloads = load_workloads(plain(asked.workload))
     _check_beside(config, folder, platform, workloads)

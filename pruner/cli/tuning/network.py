@@ -15,7 +15,7 @@ from pruner.cli.tuning.platform import asked_platform, load_draft, platform_of
 from pruner.errors import DataError, PrunerError
 from pruner.files import save_metrics
 from pruner.tune.child import Child
-from pruner.tune.deploy.files import LOADER
+from pruner.tune.deploy.files import LOADER, deploying
 from pruner.tune.deploy.holder import network_child
 from pruner.tune.deploy.network import deploy_network
 from pruner.tune.measure.measurer import Platform
@@ -201,22 +201,24 @@ def deploy_run(
     """The network of a run folder with its configuration; the content of ``deploy.json``.
 
     Raises:
-        PrunerError: see :func:`pruner.tune.deploy.network.deploy_network`.
+        PrunerError: another process builds it, and see
+            :func:`pruner.tune.deploy.network.deploy_network`.
     """
     request = folder / REQUEST
     if not request.is_file():
         raise DataError(f"{folder}: no {REQUEST}, its import did not begin; start a new run")
     platform = network_platform(folder, config)
-    built = deploy_network(
-        folder,
-        platform,
-        load_draft(platform),
-        database=database_of(config),
-        draft=draft,
-        seed=config.seed,
-        child=child,
-        tell=say,
-    )
+    with deploying(folder):
+        built = deploy_network(
+            folder,
+            platform,
+            load_draft(platform),
+            database=database_of(config),
+            draft=draft,
+            seed=config.seed,
+            child=child,
+            tell=say,
+        )
     for line in built.lines():
         say(line)
     say(f"load it as {folder / LOADER} does")

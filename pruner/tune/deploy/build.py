@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from pruner.errors import PrunerError
-from pruner.files import write_json
+from pruner.files import temporaries_in, write_json
 from pruner.tune.child import Child, ask_child, request_file, told_in_one_line
 from pruner.tune.compiling import pass_context
 from pruner.tune.contenders.inputs import inputs_of, save_arrays
 from pruner.tune.contenders.runners import Eager, OnnxRuntime
 from pruner.tune.deploy.apply import Applied, apply_records, check_tasks, keys_of
+from pruner.tune.deploy.files import TEMPORARY
 from pruner.tune.networks.request import REQUEST, NetworkRequest, lowered_network
 from pruner.tune.networks.source import NetworkSource
 from pruner.tune.networks.tasks import NetworkTask
@@ -137,7 +138,9 @@ def build_here(request: BuildRequest, lowered: Any | None = None) -> Built:
 
 def build_asked(path: Path, lowered: Any | None = None) -> None:
     """In the child: :func:`build_here` for the request in a file; the result lies beside it."""
-    built = build_here(BuildRequest(**json.loads(path.read_text(encoding="utf-8"))), lowered)
+    request = BuildRequest(**json.loads(path.read_text(encoding="utf-8")))
+    with temporaries_in(Path(request.library).parent / TEMPORARY):
+        built = build_here(request, lowered)
     write_json(_result(built.library), asdict(built))
 
 

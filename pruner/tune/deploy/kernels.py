@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from pruner.errors import DataError
+from pruner.files import temporaries_in, write_whole
 from pruner.tune.compiling import compiled
 from pruner.tune.deploy.apply import recorded_keys
+from pruner.tune.deploy.files import TEMPORARY, WORK, deploying
 from pruner.tune.networks.tasks import task_key
 from pruner.tune.run.database import Database
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
@@ -36,12 +38,14 @@ def deploy_kernels(
     Of a run that only compiled: of what its search chose first. Tasks without program are left out.
 
     Raises:
-        PrunerError: no task has a program, or records of another target.
+        PrunerError: no task has a program, records of another target, or another process builds
+            them.
     """
-    found = _measured(workloads, target, database or folder) or _chosen(folder, workloads)
-    if not found:
-        raise DataError(f"{folder}: {_lacking(folder)}")
-    return [_exported(folder, name, module, target) for name, module in found.items()]
+    with deploying(folder), temporaries_in(folder / WORK / TEMPORARY):
+        found = _measured(workloads, target, database or folder) or _chosen(folder, workloads)
+        if not found:
+            raise DataError(f"{folder}: {_lacking(folder)}")
+        return [_exported(folder, name, module, target) for name, module in found.items()]
 
 
 def _lacking(folder: Path) -> str:
@@ -88,7 +92,9 @@ def _exported(folder: Path, name: str, module: Any, target: Any) -> Kernel:
     library = kernel_path(folder, name)
     library.parent.mkdir(exist_ok=True)
     executable = compiled(module, target)
-    executable.export_library(str(library))
+    partial = library.with_name(f".{library.name}")  # whose suffix says the format
+    executable.export_library(str(partial))
+    partial.replace(library)
     if target.kind.name == "llvm":
         texts = {k: executable.mod.inspect_source(word) for k, word in _LLVM.items()}
     else:
@@ -96,6 +102,7 @@ def _exported(folder: Path, name: str, module: Any, target: Any) -> Kernel:
     sources = []
     for suffix, text in texts.items():
         path = library.with_suffix(f".{suffix}")
-        path.write_text(text, encoding="utf-8")
+        with write_whole(path) as written:
+            written.write_text(text, encoding="utf-8")
         sources.append(path)
     return Kernel(task=name, library=library, sources=sources)

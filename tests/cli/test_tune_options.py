@@ -125,6 +125,13 @@ def test_a_checkpoint_that_reads_primitives_is_refused_by_name(tmp_path):
         (["policy=ansor_tvm", "network=dcgan"], "Ansor tunes one named operator a run"),
         (["policy=ansor_tvm", "budget.patience=3"], "budget.patience=3"),
         (["policy=ansor_tvm", "warm_start=[a,b]"], "warm_start=a,b"),
+        (["policy=ansor_tvm", "work_dir=a"], "work_dir=a"),
+        (["policy=ansor_tvm", "task_order=round_robin"], "task_order=round_robin"),
+        (["policy=ansor_tvm", "spaces=replay"], "spaces=replay"),
+        (["policy=ansor_tvm", "measure.alone=false"], "measure.alone=false"),
+        (["policy=ansor_tvm", "measure.lag=0"], "measure.lag=0"),
+        (["policy=metaschedule", "measure.lag=1"], "measure.lag=1: MetaSchedule"),
+        (["policy=metaschedule", "spaces=replay"], "spaces=replay: MetaSchedule"),
         (["runner=rpc", "runner.key=board", "target=host"], "name the device"),
         (["platform=a100", "compile_only=true", "measure.flush_cache=true"], "caches of CPUs"),
     ],
@@ -132,6 +139,12 @@ def test_a_checkpoint_that_reads_primitives_is_refused_by_name(tmp_path):
 def test_choices_that_cannot_work_are_refused(options, told):
     with pytest.raises(PrunerError, match=told):
         plan(*options)
+
+
+@pytest.mark.parametrize(("policy", "lag"), [("metaschedule", None), ("pruner_network", 1)])
+def test_a_network_is_tuned_a_batch_ahead_where_the_search_can(policy, lag):
+    found = plan("network=dcgan", f"policy={policy}", "platform=cpu-avx2")
+    assert found.measure.lag == lag
 
 
 def test_the_draft_counts_the_cores_of_the_target():

@@ -17,7 +17,7 @@ from pruner.models.training.fit import checkpoint_file
 from pruner.models.training.training import build_network
 from pruner.tune.measure.jobs import Timing
 from pruner.tune.measure.measurer import MeasureSettings
-from pruner.tune.rivals.rival import RivalProcess
+from pruner.tune.rivals.rival import RivalProcess, RivalSearch
 from pruner.tune.run.learning import OnlineModel
 from pruner.tune.run.options import TuneOptions
 from pruner.tune.run.verifier import Inputs, verifier
@@ -50,7 +50,7 @@ def tune_options(config: DictConfig) -> TuneOptions:
     options, network = plain(config.measure), config.network is not None
     options.pop("devices", None)  # part of the platform
     timing = Timing(**{k: options.pop(k) for k in TIMING})
-    if network and options["lag"] is None:
+    if network and options["lag"] is None and not isinstance(policy, RivalSearch):
         options["lag"] = 1  # while one task's programs are built, another's are chosen
     if options["baseline"] is None:
         options["baseline"] = not network  # a minute of loops without schedule, and no news

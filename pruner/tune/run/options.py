@@ -25,7 +25,7 @@ from pruner.tune.rivals.rival import RivalProcess, RivalSearch
 from pruner.tune.run.budget import TuneBudget
 from pruner.tune.run.database import Database
 from pruner.tune.run.learning import AdaptedModel, OnlineModel
-from pruner.tune.run.task_order import Order, check_order
+from pruner.tune.run.task_order import USUAL, Order, check_order
 
 # conf/policy/pruner_live.yaml says why
 LIVE = RoundSettings(
@@ -56,7 +56,7 @@ class TuneOptions:
     measure: MeasureSettings = field(default_factory=MeasureSettings)
     analyzer: Analyzer | None = None
     make_model: Callable[[], OnlineModel] | None = None
-    order: Order = "gradient"
+    order: Order = USUAL
     meet: int = 64
     replay_only: bool = False
     compile_only: bool = False
@@ -73,18 +73,35 @@ class TuneOptions:
                 "measure.flush_cache=true empties the caches of CPUs, and reads the addresses of "
                 "arrays for that; leave it out on a GPU"
             )
+        self._check_rival()
+        if self.make_model is not None and not self.policy.takes_model:
+            raise PrunerError(
+                f"{type(self.policy).__name__}: this policy takes no learned model; leave it out"
+            )
+
+    def _check_rival(self) -> None:
+        """Raises `PrunerError` for an option that a search of others would not follow."""
+        alone, lag = self.measure.alone, self.measure.lag
         if isinstance(self.policy, RivalProcess):
             asked = {
                 "compile_only": self.compile_only,
                 "budget.seconds": self.budget.seconds,
                 "budget.patience": self.budget.patience,
                 "warm_start": ",".join(map(str, self.warm_start)),
+                "work_dir": self.work_dir,
+                "task_order": None if self.order == USUAL else self.order,
+                "spaces": "replay" if self.replay_only else None,
+                "measure.alone": None if alone is None else str(alone).lower(),
+                "measure.lag": None if lag is None else str(lag),
             }
             self.policy.check(self.measure, asked)
-        if self.make_model is not None and not self.policy.takes_model:
-            raise PrunerError(
-                f"{type(self.policy).__name__}: this policy takes no learned model; leave it out"
-            )
+        if isinstance(self.policy, RivalSearch):
+            for option, is_asked in (("measure.lag=1", lag), ("spaces=replay", self.replay_only)):
+                if is_asked:
+                    raise PrunerError(
+                        f"{option}: {type(self.policy).__name__} proposes by itself, from what it "
+                        "has been told, in spaces of its own; leave it out"
+                    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

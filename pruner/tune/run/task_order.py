@@ -16,6 +16,7 @@ from typing import Literal, get_args
 from pruner.errors import PrunerError
 
 Order = Literal["gradient", "round_robin"]
+USUAL: Order = "gradient"
 _MAGNITUDE = 1.618  # of arithmetic, within which Ansor calls two tasks of an operator similar
 # Trials of every task before any is continued, where there are several: so much of the budget,
 # but enough to see which programs are good, and not more than show that.

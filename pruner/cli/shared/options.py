@@ -162,6 +162,7 @@ RULES: dict[str, Rule] = {
     "measure.devices": POSITIVE_OR_NULL,
     "measure.build_timeout_s": POSITIVE_NUMBER,
     "measure.run_timeout_s": POSITIVE_NUMBER,
+    "measure.reference_timeout_s": POSITIVE_NUMBER,
     "measure.memory_gib": POSITIVE_NUMBER,
     "measure.alone": TRUE_FALSE_OR_NULL,
     "measure.lag": Rule(_optional(_whole(0, 1)), "0, 1 or null"),

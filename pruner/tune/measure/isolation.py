@@ -39,6 +39,7 @@ _POLL_S = 0.2  # how soon the wait for one notices that it is wanted no more
 # kinds of failure in which the job had no part
 NO_WORKER, NO_DEVICE, NO_REFERENCE = "no_worker", "no_device", "no_reference"
 NOT_TRIED = (NO_WORKER, NO_DEVICE, NO_REFERENCE)
+TIMEOUT = "timeout"  # it took longer than it may
 _KILLED, _CRASH = "killed", "crash"
 _FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT}
 _SERVER_GONE = 255  # the exit code of a worker whose server process was killed
@@ -76,32 +77,33 @@ class Worker:
         self._log: Any = None
         self._retired = False
 
-    def call(self, job: str, *arguments: Any) -> Reply:
-        """Run ``<jobs>.<job>(*arguments)``; every failure is a value.
+    def call(self, job: str, *arguments: Any, timeout_s: float | None = None) -> Reply:
+        """Run ``<jobs>.<job>(*arguments)``; every failure is a value. ``timeout_s``: of this job.
 
         A worker that somebody else ended says nothing of the job, which is tried once more; a
         second time it counts as a crash. One that was ended while it started is started once more;
         a second time the job had no worker, and counts for nothing.
         """
-        reply = self._call(job, arguments)
+        limit_s = timeout_s or self._limits.timeout_s
+        reply = self._call(job, arguments, limit_s)
         if reply.error == _KILLED and not self._retired:
-            again = self._call(job, arguments)
+            again = self._call(job, arguments, limit_s)
             reply = replace(again, seconds=reply.seconds + again.seconds)
         if reply.error != _KILLED:
             return reply
         return replace(reply, error=NO_WORKER if self._retired else _CRASH)
 
-    def _call(self, job: str, arguments: tuple[Any, ...]) -> Reply:
+    def _call(self, job: str, arguments: tuple[Any, ...], limit_s: float) -> Reply:
         start = time.monotonic()
         if not self._started():
             message = "a worker process could not be started"
             return Reply(error=NO_WORKER, message=message, seconds=time.monotonic() - start)
         try:
             self._pipe.send((job, arguments))
-            if not self._pipe.poll(self._limits.timeout_s):
+            if not self._pipe.poll(limit_s):
                 self.stop()
-                message = f"stopped after {self._limits.timeout_s:g} s"
-                return Reply(error="timeout", message=message, seconds=time.monotonic() - start)
+                message = f"stopped after {limit_s:g} s"
+                return Reply(error=TIMEOUT, message=message, seconds=time.monotonic() - start)
             value, error, message = self._pipe.recv()
         except (EOFError, OSError):
             value, (error, message) = None, self._cause_of_death()
@@ -207,9 +209,10 @@ class Pool:
             self._idle.put(worker)
         self._threads = ThreadPoolExecutor(size)
 
-    def submit(self, job: str, *arguments: Any) -> Future[Reply]:
-        """Queue a job; the future holds a `Reply`, never an exception."""
-        return self._threads.submit(self._run, job, arguments)
+    def submit(self, job: str, *arguments: Any, timeout_s: float | None = None) -> Future[Reply]:
+        """Queue a job; the future holds a `Reply`, never an exception. ``timeout_s``: of this one,
+        instead of that of all."""
+        return self._threads.submit(self._run, job, arguments, timeout_s)
 
     def warm_up(self, *, wait: bool = True) -> None:
         """Start every worker now, so that no measurement waits for an import."""
@@ -226,10 +229,10 @@ class Pool:
         for worker in self._workers:
             worker.stop()
 
-    def _run(self, job: str, arguments: tuple[Any, ...]) -> Reply:
+    def _run(self, job: str, arguments: tuple[Any, ...], timeout_s: float | None) -> Reply:
         worker = self._idle.get()
         try:
-            return worker.call(job, *arguments)
+            return worker.call(job, *arguments, timeout_s=timeout_s)
         finally:
             self._idle.put(worker)
 

@@ -17,7 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
-from pruner.tune.measure.isolation import NO_REFERENCE, NOT_TRIED, Limits, Pool, Reply, start_server
+from pruner.tune.measure.isolation import (
+    NO_REFERENCE,
+    NOT_TRIED,
+    TIMEOUT,
+    Limits,
+    Pool,
+    Reply,
+    start_server,
+)
 from pruner.tune.measure.jobs import RpcAddress, Timing
 from pruner.tune.measure.numerics import FLOOR, Arguments, are_timings
 from pruner.tune.phases import Phases
@@ -41,12 +49,15 @@ class MeasureSettings:
     default; a GPU or a remote device is not disturbed. ``lag`` batches (0 or 1) are proposed before
     the results of the one before are in: exploration then overlaps with building, and without
     ``alone`` with measuring, but knows one batch less. By default 0 where programs run alone.
+    ``reference_timeout_s``: for what results are compared with, which a builder computes on one
+    core of this machine without any schedule.
     """
 
     timing: Timing = field(default_factory=Timing)
     builders: int | None = None  # None: one a core
     build_timeout_s: float = 30.0
     run_timeout_s: float = 20.0
+    reference_timeout_s: float = 120.0
     memory_gib: float = 8.0
     alone: bool | None = None
     lag: int | None = None
@@ -55,8 +66,12 @@ class MeasureSettings:
 
     def __post_init__(self) -> None:
         """Raises `PrunerError` on numbers that cannot work."""
-        numbers = (self.build_timeout_s, self.run_timeout_s, self.memory_gib)
-        if min(numbers) <= 0 or self.lag not in (None, 0, 1) or (self.builders or 1) < 1:
+        limits_s = (self.build_timeout_s, self.run_timeout_s, self.reference_timeout_s)
+        if (
+            min(*limits_s, self.memory_gib) <= 0
+            or self.lag not in (None, 0, 1)
+            or (self.builders or 1) < 1
+        ):
             raise PrunerError(
                 "measure: timeouts and memory above 0, lag 0 or 1, builders 1 or more"
             )
@@ -306,12 +321,13 @@ class Measurer:
         return begun
 
     def _reference(self, text: str, arguments: Arguments, path: Path, library: str) -> str | None:
-        host = json.dumps({"kind": "llvm"})
-        built = self._builders.submit("build", text, host, library, True).result()
-        if built.error is not None:
-            return f"{built.error}: {built.message}"
-        done = self._builders.submit("reference", library, arguments, str(path)).result()
-        return None if done.error is None else f"{done.error}: {done.message}"
+        host, limit_s = json.dumps({"kind": "llvm"}), self._settings.reference_timeout_s
+        done = self._builders.submit("build", text, host, library, True, timeout_s=limit_s).result()
+        if done.error is None:
+            what = library, arguments, str(path)
+            done = self._builders.submit("reference", *what, timeout_s=limit_s).result()
+        longer = "; measure.reference_timeout_s= gives it longer" if done.error == TIMEOUT else ""
+        return None if done.error is None else f"{done.error}: {done.message}{longer}"
 
     def untuned_s(self, module: Any, arguments: Arguments) -> float | None:
         """Seconds of one run of ``main`` without schedule; None where that does not run.

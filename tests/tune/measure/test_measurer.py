@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -217,6 +218,22 @@ def test_a_reference_that_is_gone_is_no_fault_of_the_program(measurer, tmp_path)
     (outcome,) = measured(measurer, [good], Check(expected=str(path), tolerance=1e-6))
     assert (outcome.error, outcome.checked) == (None, False)
     assert "not checked" in outcome.message
+
+
+def test_a_reference_has_a_limit_of_its_own(measurer, tmp_path, monkeypatch):
+    """It is computed on one core without schedule: minutes where a program takes milliseconds."""
+    from pruner.tune.measure.isolation import Limits
+    from pruner.tune.workloads import arguments
+
+    (worker,) = measurer._builders._workers
+    monkeypatch.setattr(worker, "_limits", Limits(timeout_s=0.5, memory_bytes=2 << 30))
+    body = 'T.evaluate(T.call_extern("int32", "usleep", 800000))'
+    module, path = program(tmp_path, "slow", body), tmp_path / "reference.npz"
+    assert measurer.reference(module, arguments(module), path) is None
+    short = replace(measurer._settings, reference_timeout_s=0.5)
+    monkeypatch.setattr(measurer, "_settings", short)
+    reason = measurer.reference(module, arguments(module), path)
+    assert reason == "timeout: stopped after 0.5 s; measure.reference_timeout_s= gives it longer"
 
 
 @pytest.mark.parametrize("lie", [[-1e-3], [0.0], [float("nan")], [1e-3, float("inf")], []])

@@ -74,13 +74,18 @@ class BoxRunner:
         self.tell(f"{step.name}: about {min(left_s, self.times.expected_s(step)) / 60:.1f} minutes")
         ended = self.run(step, share_s, left_s)
         seconds = self.clock() - start
-        ending = "done" if ended.code == 0 else f"exit code {ended.code}: {ended.line}"
-        if ended.code is None:
-            ending = "ended, its box is over"
-        self.tell(f"{step.name}: {ending}, {seconds:.0f} s")
-        if ended.code == 0:
+        self.tell(f"{step.name}: {_ending(ended)}, {seconds:.0f} s")
+        if ended.well:
             step.keep()
             self.times.keep(step, seconds)
+
+
+def _ending(ended: Ended) -> str:
+    if ended.code is None:
+        return "ended, its box is over"
+    if ended.well:
+        return "done, but parts of it came to nothing" if ended.code else "done"
+    return f"exit code {ended.code}: {ended.line}"
 
 
 def fair_share_s(steps: Sequence[Step], times: Times, left_s: float) -> float:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 ASKED_S = 30.0  # to keep its best, once asked
 _PLAIN = re.compile(r"[\w./+@-]+")
+PARTLY = 3  # exit code of a command that did its work, of which some part came to nothing
 TAIL = 4096  # bytes of a log in which the last line is looked for
 
 
@@ -21,6 +22,11 @@ class Ended:
 
     code: int | None
     line: str
+
+    @property
+    def well(self) -> bool:
+        """Whether it did its work: what it leaves counts."""
+        return self.code in (0, PARTLY)
 
 
 def quoted(path: Path) -> str:

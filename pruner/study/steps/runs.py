@@ -2,27 +2,48 @@
 
 import time
 from dataclasses import replace
+from pathlib import Path
 
+import yaml
+
+from pruner.places import conf_folder
 from pruner.study.steps.command import quoted
 from pruner.study.steps.step import Step
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from pruner.tune.run.snapshot import SNAPSHOT_FILE
 
 RESUME = "resume="
+CONFIG_FILE = "config.yaml"
+_NO_OPTIONS = {"defaults", "hydra", "sweep", "experiment"}  # of conf/tune.yaml: no part of a run
 
 
 def taken_up(step: Step) -> Step:
     """The step as it has to be started now: a run that was ended goes on, with a budget of its own.
 
-    It leaves its file in its run folder. What was begun with a budget of seconds has used those
+    It leaves its file in its run folder. A run of a version that lacked an option of today would be
+    refused every time; it begins anew. What was begun with a budget of seconds has used those
     that its journal tells.
     """
     folder = step.leaves.parent
-    if step.done or not (folder / SNAPSHOT_FILE).is_file():
+    if step.done or not (folder / SNAPSHOT_FILE).is_file() or _lacks_options(folder):
         return step
     trials = read_trials(folder / JOURNAL_FILE)
     spent_s = max((trial.elapsed_s for trial in trials), default=0.0)
     return replace(step, words=[step.words[0], f"{RESUME}{quoted(folder)}"], spent_s=spent_s)
+
+
+def _lacks_options(folder: Path) -> bool:
+    """Whether the run was begun before ``tune.py`` had all its options of today."""
+    path, command = folder / CONFIG_FILE, conf_folder() / "tune.yaml"
+    if not path.is_file():
+        return False
+    known = yaml.safe_load(command.read_text(encoding="utf-8"))
+    groups = {name for one in known["defaults"] if isinstance(one, dict) for name in one}
+    options = {name for name in groups | known.keys() if " " not in name} - _NO_OPTIONS
+    try:
+        return bool(options - set(yaml.safe_load(path.read_text(encoding="utf-8"))))
+    except (TypeError, yaml.YAMLError):  # damaged
+        return True
 
 
 def put_aside(step: Step) -> None:

@@ -21,6 +21,7 @@ class World:
     folder: object
     takes: dict = field(default_factory=dict)
     fails: tuple = ()
+    partly: tuple = ()  # leave their file, and say that parts of it came to nothing
     now: float = 0.0
     began: list = field(default_factory=list)
     told: list = field(default_factory=list)
@@ -37,7 +38,7 @@ class World:
         if step.name in self.fails:
             return Ended(code=1, line="error: broken")
         write_json(step.leaves, {})
-        return Ended(code=0, line="{}")
+        return Ended(code=3 if step.name in self.partly else 0, line="{}")
 
     def times(self):
         return Times(self.folder / "seconds.json", KINDS)
@@ -133,6 +134,14 @@ def test_what_fails_costs_itself_and_what_needs_it(world):
     assert "b: left out, not done: a" in world.told
     world.fails = ()
     assert world.boxes((steps, {"name": "x"})) == ["a", "c", "a", "b"]  # c is done
+
+
+def test_what_came_to_nothing_in_parts_is_done_and_its_seconds_are_kept(world):
+    world.takes, world.partly = dict.fromkeys("ab", 7), ("a",)
+    a = world.step("a")
+    assert world.boxes(([a, world.step("b", needs=(a,))], {"name": "x"})) == ["a", "b"]
+    assert "a: done, but parts of it came to nothing, 7 s" in world.told
+    assert world.times().last_s(a) == 7
 
 
 def test_an_interrupted_step_is_not_done(world):

@@ -3,7 +3,9 @@
 import json
 
 import pytest
+import yaml
 
+from pruner.cli.shared.known import composed
 from pruner.files import write_json
 from pruner.study.steps.runs import put_aside, taken_up
 from pruner.study.steps.step import Step
@@ -37,6 +39,20 @@ def test_a_run_that_was_ended_goes_on_with_the_seconds_it_has_used(step):
     assert taken_up(step).words == again.words
     write_json(step.leaves, {})
     assert taken_up(step) is step  # done
+
+
+def test_a_run_that_lacks_an_option_of_today_begins_anew(step):
+    folder = step.leaves.parent
+    folder.mkdir(parents=True)
+    (folder / "state.npz").touch()
+    config = composed("tune", ["workload=matmul"])
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    assert taken_up(step) is not step
+    del config["precision"]
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    assert taken_up(step) is step
+    put_aside(step)
+    assert not folder.exists()
 
 
 def test_only_what_begins_anew_puts_aside_what_is_there(step):

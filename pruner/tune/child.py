@@ -70,19 +70,26 @@ def request_file(request: Mapping[str, Any], log: Path) -> Iterator[Path]:
 class Child:
     """A process that does one job after another for us: ``python -m MODULE`` that calls `serve`.
 
-    It starts at once, so that what it imports is there when the first job comes. A context manager:
-    its end is the child's.
+    It starts at once, so that what it imports is there when the first job comes. Its answers have a
+    pipe of their own: whatever is printed there is no answer. A context manager: its end is the
+    child's.
     """
 
     def __init__(self, module: str) -> None:
         self._start_log = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._start_log,
-            text=True,
-        )
+        ours, theirs = os.pipe()
+        self._answers = os.fdopen(ours, encoding="utf-8")
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, str(theirs)],
+                stdin=subprocess.PIPE,
+                stdout=self._start_log,
+                stderr=self._start_log,
+                pass_fds=[theirs],
+                text=True,
+            )
+        finally:
+            os.close(theirs)
 
     def __enter__(self) -> Self:
         """Nothing: it runs already."""
@@ -92,10 +99,9 @@ class Child:
         """End it."""
         self._process.kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
+        for opened in (_open(self._process.stdin), self._answers, self._start_log):
             with suppress(BrokenPipeError):
-                _open(pipe).close()
-        self._start_log.close()
+                opened.close()
 
     def ask(self, job: str, argument: Path, log: Path) -> None:
         """Have a job done; what is printed meanwhile is in `log`, and what was printed before the
@@ -110,7 +116,7 @@ class Child:
             stdin = _open(self._process.stdin)
             stdin.write(json.dumps([job, str(argument.resolve()), str(log.resolve())]) + "\n")
             stdin.flush()
-            answer = _open(self._process.stdout).readline()
+            answer = self._answers.readline()
         error = json.loads(answer) if answer else f"exit {self._process.wait()}"
         if not answer and not log.stat().st_size:
             self._start_log.seek(0)
@@ -127,8 +133,9 @@ def _open(pipe: IO[str] | None) -> IO[str]:
 def serve(jobs: Mapping[str, Callable[[Path], object]]) -> None:
     """In the child: do jobs, by name, until the parent is gone; a `PrunerError` is an answer."""
     end_with_parent()
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
+    descriptor = int(sys.argv[1])
+    os.set_inheritable(descriptor, False)  # the end of this process is the end of its answers
+    answers = os.fdopen(descriptor, "w", encoding="utf-8")
     for line in sys.stdin:
         job, argument, log = json.loads(line)
         with Path(log).open("ab") as file:

@@ -27,6 +27,7 @@ def die(path):
 
 
 ASKED = []
+sys.stdout.write("what a library prints when it is imported is no answer\n")
 
 if __name__ == "__main__":
     serve({"count": count, "refuse": refuse, "die": die})

@@ -1,6 +1,5 @@
 """Ctrl-C and SIGTERM: the first asks a run to end, the second ends the process."""
 
-import os
 import signal
 from collections.abc import Callable
 from types import FrameType, TracebackType
@@ -41,9 +40,9 @@ class Interrupts:
         return 0 if self.caught is None else 128 + self.caught
 
     def _asked(self, number: int, _: FrameType | None) -> None:
-        if self.caught is not None:  # not twice: whoever insists is obeyed
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-            return
         self.caught = signal.Signals(number)
+        # Whoever insists is obeyed by the system: a handler of ours would wait for the end of a
+        # call of TVM, such as the search of MetaSchedule.
+        for one in SIGNALS:
+            signal.signal(one, signal.SIG_DFL)
         self._tell(f"{self.caught.name}: ending with what is known; once more ends at once")

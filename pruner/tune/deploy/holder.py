@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pruner.tune.child import Child, serve
+from pruner.tune.child import Child, end_with_parent, serve
 from pruner.tune.deploy import build
 from pruner.tune.networks import extraction
 from pruner.tune.tvm_import import load_tvm
@@ -39,6 +39,7 @@ class Holder:
 
 
 def _main() -> None:
+    end_with_parent()  # which may be gone before all that is imported
     holder = Holder()
     load_tvm()
     importlib.import_module("torch")

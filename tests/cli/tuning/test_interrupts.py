@@ -38,3 +38,19 @@ def test_the_second_ends_the_process():
     )
     assert done.returncode == -signal.SIGINT
     assert "not reached" not in done.stdout
+
+
+def test_the_second_ends_the_process_within_a_long_call_too():
+    """Handlers of Python run only after a call into C, which here takes minutes."""
+    program = (
+        "import itertools, os, signal, subprocess, sys\n"
+        "from pruner.cli.tuning.interrupts import Interrupts\n"
+        "with Interrupts(print):\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    words = f'import os, time; time.sleep(0.5); os.kill({os.getpid()}, 2)'\n"
+        "    subprocess.Popen([sys.executable, '-c', words])\n"
+        "    sum(itertools.repeat(1, 10**11))\n"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == -signal.SIGINT

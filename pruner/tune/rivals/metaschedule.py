@@ -135,8 +135,13 @@ class MetaScheduleSearch:
         theirs = [self._candidates.pop(id(candidate)) for candidate in candidates]
         results = [_result(outcome) for outcome in outcomes]
         self._strategy.notify_runner_results(theirs, results)
-        with self._phases.time("train"):
-            self._model.update(self._context, theirs, results)
+        # what never had its turn is no failure that TVM's model might learn from
+        tried = [n for n, outcome in enumerate(outcomes) if outcome.tells_of_program]
+        if tried:
+            with self._phases.time("train"):
+                self._model.update(
+                    self._context, [theirs[n] for n in tried], [results[n] for n in tried]
+                )
 
     def restore(self, space: int, decisions: NDArray[np.int64]) -> Candidate:
         """Not possible: see the class."""

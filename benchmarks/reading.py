@@ -1,0 +1,102 @@
+"""Reading records now and before every line was checked: how much slower is it?
+
+    python benchmarks/reading.py [--root DATA_ROOT] [--before COMMIT]
+
+The reader of another commit is taken out of git into a temporary folder; both read all records of
+the same folder, in processes of their own that take turns on one core. CPU seconds of a pass, the
+least of all rounds, so other work on the machine counts little. The last line is one JSON object;
+``slower`` is the share by which this tree's pass is longer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from pruner.files import write_json  # noqa: E402
+
+BEFORE = "a75e953"  # the last commit without the limits of pruner/data/limits.py
+ROUNDS = 15
+PASS_S = 1.0  # of a round: small folders are read several times
+
+READ = """
+import json, sys, time
+from pruner.data.quarantine import Quarantine
+from pruner.data.root import RecordRoot
+
+def once():
+    with Quarantine() as quarantine:
+        return sum(len(task) for task in RecordRoot(sys.argv[1]).read(quarantine))
+
+records, passes = once(), []
+while sum(passes) < float(sys.argv[2]):
+    start = time.process_time()
+    assert once() == records
+    passes.append(time.process_time() - start)
+print(json.dumps({"records": records, "pass_s": min(passes)}))
+"""
+
+
+def taken_out(commit: str, folder: Path) -> Path:
+    """The package of a commit in a folder."""
+    command = ["git", "archive", commit, "pruner"]
+    packed = subprocess.run(command, cwd=HERE.parent, capture_output=True, check=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        archive.extractall(folder, filter="tar")
+    return folder
+
+
+def one_round(tree: Path, root: Path) -> dict[str, Any]:
+    """Records, and CPU seconds of the shortest pass of a process."""
+    environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", READ, str(root.resolve()), str(PASS_S)],
+        cwd=tree, env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> None:
+    """Measure, print the last line."""
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--root", type=Path, default=HERE.parent / "datasets" / "bundled")
+    options.add_argument("--before", default=BEFORE, help="the commit to compare with")
+    chosen = options.parse_args()
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # inherited by the children
+    rounds: dict[str, list[dict[str, Any]]] = {"before": [], "now": []}
+    with tempfile.TemporaryDirectory() as folder:
+        trees = {"before": taken_out(chosen.before, Path(folder)), "now": HERE.parent}
+        for number in range(ROUNDS):
+            for name, tree in trees.items():
+                rounds[name].append(one_round(tree, chosen.root))
+            least = {name: min(row["pass_s"] for row in rows) for name, rows in rounds.items()}
+            print(f"{number + 1}/{ROUNDS}: {least}", file=sys.stderr)
+    records = {name: rows[0]["records"] for name, rows in rounds.items()}
+    if records["now"] != records["before"]:
+        raise SystemExit(f"not the same records: {records}")
+    result = {
+        "before": chosen.before,
+        "records": records["now"],
+        "us_per_record_before": round(1e6 * least["before"] / records["now"], 2),
+        "us_per_record_now": round(1e6 * least["now"] / records["now"], 2),
+        "slower": round(least["now"] / least["before"] - 1, 4),
+    }
+    kept = HERE / "results" / "reading.json"
+    write_json(kept, result, indent=1)
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -10,6 +10,8 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("WANDB_SILENT", "true")
+# The key with which runs are signed is not that of the user.
+os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).resolve().parents[1] / ".cache" / "config")
 
 import pytest
 from hypothesis import settings

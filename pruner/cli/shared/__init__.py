@@ -12,6 +12,7 @@
 * `start`: ``train.py checkpoint=``: the model that a training goes on from
 * `loggers`: CSV, TensorBoard and W&B, as ``conf/logger`` names them
 * `runs`: run folders and resuming
+* `trust`: which code the configuration in a run folder may name
 * `sweep`: the cells of ``-m`` and their table
 * `output`: lines and tables on stderr, the JSON object on stdout
 * `progress`: bars on stderr

@@ -2,7 +2,7 @@
 
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -12,11 +12,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pruner.cli.shared.options import plain
+from pruner.cli.shared.trust import is_own, named_code, signature
 from pruner.errors import DataError, PrunerError
 from pruner.files import METRICS_FILE, hold, load_metrics, write_whole
 
 CONFIG_FILE = "config.yaml"
-_SHA256 = "# sha256 of the options below: "
+_SHA256, _SIGNED = "# sha256 of the options below: ", ", signed "
 MAKERS = ("train", "import_checkpoint")  # commands whose runs end with a checkpoint
 # Options that a resumed run may be given anew: they change how it runs, not what it computes.
 RESUMABLE = (
@@ -52,10 +53,11 @@ def new_run_folder(outputs: Path, command: str, run_id: str | None, label: str) 
 
 
 def save_config(folder: Path, config: DictConfig) -> None:
-    """Write the resolved configuration beside what it produced, with the options given and its
-    SHA-256 on top. Of a resumed run the command that began it stays there."""
+    """Write the resolved configuration beside what it produced, with the options given, its SHA-256
+    and this user's signature on top. Of a resumed run the command that began it stays there."""
     text = OmegaConf.to_yaml(config, resolve=True)
-    text = f"{_SHA256}{sha256(text.encode()).hexdigest()}\n{text}"
+    signed = f"{_SIGNED}{own}" if (own := signature(text)) else ""
+    text = f"{_SHA256}{sha256(text.encode()).hexdigest()}{signed}\n{text}"
     command = _command(folder / CONFIG_FILE)
     with write_whole(folder / CONFIG_FILE) as partial:
         partial.write_text(f"# {command}\n{text}" if command else text, encoding="utf-8")
@@ -85,24 +87,41 @@ def last_checkpoint(outputs: Path) -> Path:
     raise PrunerError(f"checkpoint=last: no finished run with a checkpoint in {outputs}")
 
 
-def read_config(path: Path) -> DictConfig:
-    """What `save_config` wrote. Raises DataError where it is not as it was written."""
+def read_config(path: Path, named: Collection[str] = ()) -> DictConfig:
+    """What `save_config` wrote.
+
+    Raises:
+        DataError: it is not as it was written; or somebody else wrote it, and it has code executed
+            that neither ``conf/`` nor `named` (words of the command line) names.
+    """
     try:
         text = path.read_text(encoding="utf-8")
         _, found, rest = text.partition(_SHA256)
-        written, _, options = rest.partition("\n")
-        if found and sha256(options.encode()).hexdigest() != written.strip():
+        seal, _, options = rest.partition("\n")
+        written, _, signed = seal.strip().partition(_SIGNED)
+        if found and sha256(options.encode()).hexdigest() != written:
             raise DataError(
                 f"{path}: not as the run wrote it (its SHA-256 differs); put it back, or start a "
                 "new run"
             )
         config = OmegaConf.create(text)
+        if isinstance(config, DictConfig) and not is_own(options, signed):
+            _check_code(path, config, named)
     except (AssertionError, yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
         told = " ".join(str(error).split())[:120]
         raise DataError(f"{path}: no configuration ({told}); start a new run") from error
     if not isinstance(config, DictConfig):
         raise DataError(f"{path}: no configuration; start a new run")
     return config
+
+
+def _check_code(path: Path, config: DictConfig, named: Collection[str]) -> None:
+    for word in named_code(plain(config)):
+        if word not in named:
+            raise DataError(
+                f"{path}: it has {word} executed, and it was not you who began this run, or not "
+                "here; if you trust that, give it beside resume=, or start a new run"
+            )
 
 
 def resumed_config(folder: Path, config: DictConfig, more: Sequence[str] = ()) -> DictConfig:
@@ -117,7 +136,7 @@ def resumed_config(folder: Path, config: DictConfig, more: Sequence[str] = ()) -
     if not path.is_file():
         raise DataError(f"resume={folder}: no {CONFIG_FILE} there; name a run folder")
     hold(folder)
-    earlier = read_config(path)
+    earlier = read_config(path, HydraConfig.get().overrides.task)
     lacking = sorted(str(name) for name in config if name not in earlier and name not in RESUMABLE)
     if lacking:
         raise DataError(

@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 
 from pruner.cli.shared.options import plain
 from pruner.cli.shared.output import say
+from pruner.cli.shared.trust import named_code
 from pruner.cli.tuning.folder import open_run
 from pruner.cli.tuning.live import milliseconds
 from pruner.cli.tuning.platform import asked_platform, load_draft, platform_of
@@ -226,9 +227,18 @@ def deploy_run(
 
 
 def network_platform(folder: Path, config: DictConfig) -> Platform:
-    """The platform that a network's tasks were found for."""
-    target = json.dumps(dict(NetworkRequest.read(folder / REQUEST).target))
-    return platform_of(config, target)
+    """The platform that a network's tasks were found for.
+
+    Raises:
+        DataError: the folder would have code executed that its configuration does not name.
+    """
+    request = NetworkRequest.read(folder / REQUEST)
+    if named_code({"network": request.source.name}) and not named_code(plain(config)):
+        raise DataError(
+            f"{folder / REQUEST}: of {request.source.name}, but the run is of {config.network}; "
+            "start a new one"
+        )
+    return platform_of(config, json.dumps(dict(request.target)))
 
 
 def database_of(config: DictConfig) -> Path | None:

@@ -15,8 +15,9 @@ from pruner.tune.deploy.files import TEMPORARY, WORK, deploying
 from pruner.tune.networks.tasks import task_key
 from pruner.tune.run.database import Database
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
-from pruner.tune.run.tuning import CANDIDATES, kernel_path
-from pruner.tune.workloads import Workload, from_file
+from pruner.tune.run.tuning import candidate_path, kernel_path
+from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import Workload
 
 _LLVM = {"ll": "ll", "s": "asm"}  # suffix: TVM's word
 
@@ -80,12 +81,16 @@ def _chosen(folder: Path, workloads: Sequence[Workload]) -> Mapping[str, Any]:
         if trial.compiled_only and trial.error is None:
             first.setdefault(trial.task, trial.trial)
     known = [task.name for task in workloads if task.name in first]
-    return {name: _program(folder / CANDIDATES / f"{first[name]}.py") for name in known}
+    return {name: _program(candidate_path(folder, first[name])) for name in known}
 
 
 def _program(path: Path) -> Any:
-    (program,) = from_file(path)
-    return program.module
+    if not path.is_file():
+        raise DataError(f"{path}: not there, an older version wrote the run; compile a new one")
+    try:
+        return load_tvm().tvm.ir.load_json(path.read_text(encoding="utf-8"))
+    except Exception as error:  # TVM's errors are of many kinds
+        raise DataError(f"{path}: damaged ({type(error).__name__}); compile a new run") from error
 
 
 def _exported(folder: Path, name: str, module: Any, target: Any) -> Kernel:

@@ -27,7 +27,7 @@ from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import Workload
 
 CANDIDATES = "candidates"  # programs of a run that only compiles
-# TVM prints these as comments; with them workload.path= and deploy.py can read the file.
+# TVM prints these as comments; with them workload.path= can read the file.
 _IMPORTS = "from tvm.script import ir as I\nfrom tvm.script import tirx as T\n\n"
 
 
@@ -231,9 +231,16 @@ def _is_known(row: Trial | None, candidate: Candidate) -> bool:
 
 
 def _write_candidate(folder: Path, trial: int, candidate: Candidate) -> None:
-    path = folder / CANDIDATES / f"{trial}.py"
+    """As TVMScript for people, and as TVM's JSON, which is read without running it."""
+    path, module = candidate_path(folder, trial), candidate.schedule.mod
     path.parent.mkdir(exist_ok=True)
-    path.write_text(_IMPORTS + candidate.schedule.mod.script(), encoding="utf-8")
+    path.write_text(load_tvm().tvm.ir.save_json(module), encoding="utf-8")
+    path.with_suffix(".py").write_text(_IMPORTS + module.script(), encoding="utf-8")
+
+
+def candidate_path(folder: Path, trial: int) -> Path:
+    """Where a run that only compiles keeps a program."""
+    return folder / CANDIDATES / f"{trial}.json"
 
 
 def _compiled(candidate: Candidate, outcome: Outcome, elapsed_s: float) -> dict[str, Any]:

@@ -4,6 +4,7 @@
 before: files that unpack to far more than they have, and keys that take for ever to look up.
 """
 
+import io
 import pickle
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,22 @@ import torch
 
 from pruner.data.tenset.safe_pickle import UnsafePickle, check_keys, first_line
 from pruner.errors import DataError
+from pruner.files import write_whole
 
 MAX_BYTES = 1 << 32
 """Of a file: the models here have megabytes, and an optimizer twice as much again."""
+
+
+def save_archive(path: Path, content: Any) -> None:
+    """Write what `load_archive` reads, the whole file or nothing.
+
+    Into memory first: given a path, torch writes its name into the archive, and on a full disk its
+    own writer fails with an error that nobody takes for one.
+    """
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    with write_whole(path) as partial:
+        partial.write_bytes(buffer.getbuffer())
 
 
 def load_archive(path: Path) -> Any:

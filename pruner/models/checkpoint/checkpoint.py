@@ -21,8 +21,7 @@ from pruner.data.tenset.safe_pickle import first_line
 from pruner.errors import DataError, PrunerError
 from pruner.features.dataflow import NUM_ROWS, kind_of
 from pruner.features.versions import unchanged_rows
-from pruner.files import write_whole
-from pruner.models.checkpoint.archive import load_archive
+from pruner.models.checkpoint.archive import load_archive, save_archive
 from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker, Ranker
 from pruner.models.registry import MODELS, ModelSpec, Trainable
@@ -120,9 +119,7 @@ def save_checkpoint(path: Path, ranker: Ranker, info: CheckpointInfo) -> None:
         "state": _state(ranker),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    # into an open file: given a path, torch writes its name into the archive
-    with write_whole(path) as partial, partial.open("wb") as file:
-        torch.save(content, file)
+    save_archive(path, content)
 
 
 def load_checkpoint(

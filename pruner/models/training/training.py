@@ -13,9 +13,10 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.loggers import Logger
+from pytorch_lightning.plugins.io import TorchCheckpointIO
 
 from pruner.errors import DataError
-from pruner.models.checkpoint.archive import load_archive
+from pruner.models.checkpoint.archive import load_archive, save_archive
 from pruner.models.judging.summary import ranking_metrics
 from pruner.models.programs.batch import LabelledBatch
 from pruner.models.training.datamodule import RankingData
@@ -36,6 +37,19 @@ class FitResult:
     best_epoch: int
     epochs: int
     finished: bool
+
+
+class WholeFiles(TorchCheckpointIO):
+    """Lightning's checkpoints as the files of this project: whole and on the disk, or not there.
+
+    Lightning's own way goes over the system's temporary files, and leaves one there when killed.
+    """
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+    ) -> None:
+        """Write it."""
+        save_archive(Path(path), checkpoint)
 
 
 class StopAfter(Callback):
@@ -212,6 +226,7 @@ def fit_network(
     options: dict[str, Any] = {
         "callbacks": [*callbacks, keep, every_epoch, *stop],
         "logger": list(loggers) or False,
+        "plugins": [WholeFiles()],
     }
     last = folder / LAST
     if last.is_file():

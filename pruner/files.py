@@ -16,7 +16,7 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
-from pruner.errors import PrunerError
+from pruner.errors import DataError, PrunerError
 
 METRICS_FILE = "metrics.json"  # of every finished run: the object of its last line
 LOCK_FILE = ".lock"  # of a run folder: who works in it
@@ -174,17 +174,26 @@ def write_json(path: Path, value: Any, indent: int | None = None) -> None:
         partial.write_text(json.dumps(jsonable(value), indent=indent) + "\n", encoding="utf-8")
 
 
+def read_json(path: Path) -> Any:
+    """What `write_json` wrote. Raises `DataError` where the file is damaged."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        told = " ".join(str(error).split())[:120]
+        raise DataError(f"{path}: damaged ({told}); put it back, or have it made anew") from error
+
+
 def save_metrics(folder: Path, metrics: Mapping[str, Any]) -> None:
     """Write ``metrics.json`` of a run."""
     write_json(folder / METRICS_FILE, metrics, indent=1)
 
 
 def load_metrics(folder: Path) -> dict[str, Any] | None:
-    """What `save_metrics` wrote, None where it has not yet."""
+    """What `save_metrics` wrote, None where it has not yet. Raises `DataError` like `read_json`."""
     path = folder / METRICS_FILE
     if not path.is_file():
         return None
-    loaded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    loaded: dict[str, Any] = read_json(path)
     return loaded
 
 

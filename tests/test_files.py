@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pruner import files
-from pruner.errors import PrunerError
+from pruner.errors import DataError, PrunerError
 
 
 def test_an_error_while_writing_leaves_the_old_file_and_nothing_beside_it(tmp_path):
@@ -156,6 +156,16 @@ def test_arrays_and_numbers_of_numpy_are_json_too(tmp_path):
     values = {"losses": np.array([1.0, np.nan]), "nan": np.float32("nan")}
     files.write_json(tmp_path / "x.json", values)
     assert (tmp_path / "x.json").read_text() == '{"losses": [1.0, null], "nan": null}\n'
+
+
+@pytest.mark.parametrize("text", [b"", b'{"a": 1', b"\xff{}", b"[" * 100_000])
+def test_a_damaged_json_file_is_one_line_with_its_name(tmp_path, text):
+    path = tmp_path / files.METRICS_FILE
+    path.write_bytes(text)
+    with pytest.raises(DataError, match=f"^{path}: damaged .*anew$"):
+        files.load_metrics(tmp_path)
+    files.save_metrics(tmp_path, {"a": 1})
+    assert files.load_metrics(tmp_path) == files.read_json(path) == {"a": 1}
 
 
 def test_a_sealed_line_is_json_with_the_checksum_of_the_rest():

@@ -5,7 +5,6 @@ Tasks of one platform take turns, a batch each, by a simulated clock
 interrupted contest goes on; a cell of other rounds, another draft or another budget is run anew.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -14,7 +13,7 @@ from typing import Any
 
 from pruner.data.root import RecordRoot
 from pruner.data.tasks import TaskKey
-from pruner.files import jsonable, write_json
+from pruner.files import jsonable, read_json, write_json
 from pruner.models.adaptation.base import Adaptation
 from pruner.models.analyzer.analyzer import AnyForm, load_analyzer
 from pruner.models.programs.dataset import ProgramReader
@@ -132,7 +131,7 @@ def _about(one: Contestant, budget: Budget) -> Any:
 
 def _stored(path: Path) -> Any:
     """The same of a finished cell; None where there is none."""
-    return json.loads(path.read_text(encoding="utf-8")).get("about") if path.is_file() else None
+    return read_json(path).get("about") if path.is_file() else None
 
 
 def contest_rows(

@@ -1,13 +1,12 @@
 """Cells of a comparison: one method with one seed, each a file, computed in any order."""
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from pruner.errors import PrunerError
-from pruner.files import write_json
+from pruner.files import read_json, write_json
 from pruner.models.adaptation.base import Adaptation, FittedAdaptation, Setting
 from pruner.models.adaptation.keeping import save_models
 from pruner.models.checkpoint.checkpoint import ADAPTED, MODELS_FOLDER
@@ -57,7 +56,7 @@ class Cells:
 
     def load(self, wanted: Wanted) -> Cell:
         """A finished cell."""
-        return Cell.from_json(json.loads(self.path(wanted).read_text(encoding="utf-8")))
+        return Cell.from_json(read_json(self.path(wanted)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,6 @@ different tasks, whose estimates cannot be compared; what is compared are built 
 from the records of a run's first seconds (`pruner.tune.contenders.prefixes`).
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pruner.files import read_json
 from pruner.study.network.run import NetworkRun
 from pruner.tune.contenders.prefixes import OURS, PREFIXES_FILE, Point
 
@@ -71,7 +71,7 @@ def prefixes_of(folder: Path) -> Prefixes:
     path = folder / PREFIXES_FILE
     if not path.is_file():
         return Prefixes()
-    found = json.loads(path.read_text(encoding="utf-8"))
+    found = read_json(path)
     points = [Point(**row) for row in found["points"]]
     return Prefixes(points=points, settled_s=found["settled_s"])
 

@@ -1,6 +1,5 @@
 """What the folder of a network's run says: tasks, trials, seconds, deployment, contenders."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 import yaml
 
 from pruner.errors import DataError
-from pruner.files import load_metrics
+from pruner.files import load_metrics, read_json
 from pruner.study.tuning import RunCurve, best_curve
 from pruner.tune.contenders.beside import SideBySide, read_beside
 from pruner.tune.deploy.files import DEPLOY_FILE
@@ -120,7 +119,7 @@ def network_curve(
 
 def _tasks(folder: Path, measured: Mapping[str, Mapping[str, Any]]) -> list[TaskLine]:
     lines = []
-    for row in json.loads((folder / TASKS).read_text(encoding="utf-8")):
+    for row in read_json(folder / TASKS):
         found = measured.get(row["name"], {})
         buffers = " ".join("x".join(map(str, shape)) for shape, _ in row["shapes"])
         lines.append(
@@ -151,5 +150,5 @@ def _asked(path: Path) -> tuple[dict[str, Any], str]:
 def _json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    found: dict[str, Any] = read_json(path)
     return found

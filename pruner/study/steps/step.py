@@ -1,11 +1,10 @@
 """A step: one command of this project, the file that it leaves, the steps that it needs."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pruner.files import write_json
+from pruner.files import read_json, write_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +33,7 @@ class Step:
         """Whether it has ended well; an interrupted run leaves its numbers too, and says so."""
         if not self.leaves.is_file():
             return False
-        return not json.loads(self.leaves.read_text(encoding="utf-8")).get("interrupted", False)
+        return not read_json(self.leaves).get("interrupted", False)
 
     @property
     def lacks(self) -> list[str]:
@@ -51,4 +50,4 @@ class Step:
         """Copy what its command made to where this step leaves it; call it once that ended well."""
         if self.made is not None:
             self.leaves.parent.mkdir(parents=True, exist_ok=True)
-            write_json(self.leaves, json.loads(self.made.read_text(encoding="utf-8")), indent=1)
+            write_json(self.leaves, read_json(self.made), indent=1)

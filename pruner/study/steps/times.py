@@ -1,11 +1,10 @@
 """How long steps took, on this machine: what others of their kind may take."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pruner.files import write_json
+from pruner.files import read_json, write_json
 from pruner.study.steps.step import Step
 
 
@@ -24,7 +23,7 @@ class Times:
         """All that were kept, in their order."""
         if not self._path.is_file():
             return []
-        found: list[dict[str, Any]] = json.loads(self._path.read_text(encoding="utf-8"))
+        found: list[dict[str, Any]] = read_json(self._path)
         return found
 
     def keep(self, step: Step, seconds: float) -> None:

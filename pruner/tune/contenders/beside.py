@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from pruner.errors import PrunerError
-from pruner.files import write_json
+from pruner.files import read_json, write_json
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.progress import Tell, silent
 from pruner.tune.contenders.inputs import write_inputs
@@ -121,6 +120,6 @@ def read_beside(folder: Path) -> SideBySide | None:
     path = folder / BESIDE_FILE
     if not path.is_file():
         return None
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content = read_json(path)
     lane = Lane(threads=content["threads"], device=content.get("device", CPU))
     return SideBySide(rows=content["contenders"], lane=lane, reference=content["reference"])

@@ -9,7 +9,6 @@ name, its share of the network's time and the seed, not on the processes.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Self
 
 from pruner.arrays import dtype_bytes
-from pruner.files import write_json
+from pruner.files import read_json, write_json
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.progress import Tell, silent
 from pruner.tune.measure.isolation import Limits, Pool, Reply, start_server
@@ -174,7 +173,7 @@ def _answer(job: DraftJob, reply: Reply) -> Drafted:
 def read_drafts(folder: Path) -> dict[str, Draft]:
     """What the tasks in the database of `folder` were given, by name; empty where there is none."""
     path = folder / SUMMARY
-    rows = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+    rows = read_json(path) if path.is_file() else []
     return {row["task"]: Draft(**row) for row in rows}
 
 

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pruner.files import write_json
+from pruner.files import read_json, write_json
 from pruner.tune.child import Child, run_child, told_in_one_line
 from pruner.tune.networks.lowering import NetworkForm
 from pruner.tune.networks.request import REQUEST, NetworkRequest, lowered_network
@@ -56,7 +56,7 @@ def extract_tasks(
 def read_tasks(path: Path) -> list[NetworkTask]:
     """The tasks that a child wrote."""
     tvm = load_tvm().tvm
-    rows = json.loads(path.read_text(encoding="utf-8"))
+    rows = read_json(path)
     return [NetworkTask(**{**row, "module": tvm.ir.load_json(row["module"])}) for row in rows]
 
 

@@ -6,13 +6,12 @@ then do records of the one apply in the other.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pruner.files import write_json
+from pruner.files import read_json, write_json
 from pruner.tune.networks.lowering import NetworkForm, lower
 from pruner.tune.networks.source import NetworkSource, import_network
 from pruner.tune.tvm_import import load_tvm
@@ -35,7 +34,7 @@ class NetworkRequest:
     @staticmethod
     def read(path: Path) -> NetworkRequest:
         """What `save` wrote."""
-        asked = json.loads(path.read_text(encoding="utf-8"))
+        asked = read_json(path)
         return NetworkRequest(
             source=NetworkSource.read(asked["source"]),
             target=asked["target"],

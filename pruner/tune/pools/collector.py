@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pruner.errors import PrunerError
-from pruner.files import hold, write_json
+from pruner.files import hold, read_json, write_json
 from pruner.program.device import Device
 from pruner.progress import Tell, silent
 from pruner.tune.measure.measurer import BUILDS, Measurer, MeasureSettings, Platform, never
@@ -285,7 +284,7 @@ class Collector:
         path.parent.mkdir(parents=True, exist_ok=True)
         before: dict[str, Any] = {}
         if path.is_file():
-            before = json.loads(path.read_text(encoding="utf-8"))
+            before = read_json(path)
         mine = [pool.about() for _, pool in self.pools if pool.valid()]
         names = {(about["platform"], about["task"]) for about in mine}
         others = [p for p in before.get("pools", []) if (p["platform"], p["task"]) not in names]

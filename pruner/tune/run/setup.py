@@ -6,7 +6,6 @@ begun, when the run first asks for its search.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -15,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from pruner.data.tasks import TaskKey
-from pruner.files import write_json
+from pruner.files import read_json, write_json
 from pruner.search.failures import AvoidFailures, FailureModel
 from pruner.search.policy import PolicySettings
 from pruner.tune.measure.measurer import Check, wait_for
@@ -228,7 +227,7 @@ def _spaces(workload: Workload, options: TuneOptions, context: RunContext) -> Un
 def _untuned(folder: Path) -> Mapping[str, float | None]:
     """What earlier starts of the run found."""
     path = folder / UNTUNED_FILE
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+    return dict(read_json(path)) if path.is_file() else {}
 
 
 def _untuned_s(task: LiveTask, context: RunContext) -> float | None:

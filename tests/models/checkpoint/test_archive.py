@@ -30,7 +30,7 @@ def disk_of(size):
 def test_a_full_disk_keeps_the_earlier_file_and_is_told_by_name(tmp_path, write):
     path = tmp_path / "last.ckpt"
     write(path, {"epoch": 1, "weight": torch.ones(3)})
-    with disk_of(10_000), pytest.raises(OSError, match=str(path)):
+    with disk_of(100_000), pytest.raises(OSError, match=str(path)):
         write(path, {"epoch": 2, "weight": torch.ones(100_000)})
     found = load_archive(path)
     assert found["epoch"] == 1

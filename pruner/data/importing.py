@@ -16,7 +16,7 @@ from pruner.data.quarantine import Quarantine, Reason
 from pruner.data.root import FOLDER, summary
 from pruner.data.workload import fused_from_name, parse_workload
 from pruner.errors import DataError, UnsupportedProgram
-from pruner.files import write_whole
+from pruner.files import held, write_whole
 
 log = logging.getLogger(__name__)
 
@@ -63,25 +63,28 @@ def import_logs(
     Raises:
         DataError: no log file, no record in them, a bad platform name, or records of that platform
             already in `out`.
+        PrunerError: another process writes there.
     """
     final = new_platform(out, platform)
     files = _log_files(logs, out)
     partial = final.with_name(f".{platform}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # of an interrupted import
-    partial.mkdir(parents=True)
-    writer = _LayoutWriter(partial)
-    try:
-        _copy(files, writer, quarantine, fusion, progress)
-        writer.finish(compression)
-        if not writer.records:
-            raise DataError(
-                f"logs={logs}: no usable record in {len(files)} files ({summary(quarantine)}); "
-                'expected Ansor logs: one JSON object {"i": ..., "r": ..., "v": "v0.6"} a line'
-            )
-        partial.rename(final)
-    finally:
-        writer.close()
-        shutil.rmtree(partial, ignore_errors=True)
+    out.mkdir(parents=True, exist_ok=True)
+    with held(out):
+        shutil.rmtree(partial, ignore_errors=True)  # of an interrupted import
+        partial.mkdir(parents=True)
+        writer = _LayoutWriter(partial)
+        try:
+            _copy(files, writer, quarantine, fusion, progress)
+            writer.finish(compression)
+            if not writer.records:
+                raise DataError(
+                    f"logs={logs}: no usable record in {len(files)} files ({summary(quarantine)}); "
+                    'expected Ansor logs: one JSON object {"i": ..., "r": ..., "v": "v0.6"} a line'
+                )
+            partial.rename(final)
+        finally:
+            writer.close()
+            shutil.rmtree(partial, ignore_errors=True)
     return ImportResult(
         records=writer.records,
         failed=writer.failed,

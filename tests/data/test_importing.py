@@ -1,12 +1,14 @@
 import gzip
 import resource
+import subprocess
+import sys
 
 import pytest
 
 from pruner.data import importing
 from pruner.data.quarantine import Quarantine, read_report
 from pruner.data.root import RecordRoot
-from pruner.errors import DataError, UnsupportedProgram
+from pruner.errors import DataError, PrunerError, UnsupportedProgram
 
 
 def by_name(key, steps, named):
@@ -132,6 +134,21 @@ def test_nothing_is_overwritten(logs, tmp_path, platform, message):
     (tmp_path / "out/measure_records/done").mkdir(parents=True)
     with pytest.raises(DataError, match=message):
         import_logs(logs, tmp_path / "out", platform, Quarantine())
+
+
+def test_two_imports_do_not_write_into_one_folder(logs, tmp_path):
+    """The second would remove what the first has written so far."""
+    out = tmp_path / "out"
+    out.mkdir()
+    words = "import pathlib, sys; from pruner.files import hold; hold(pathlib.Path(sys.argv[1])); "
+    words += "print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", words, str(out)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        with pytest.raises(PrunerError, match=f"process {other.pid} .* works in it"):
+            import_logs(logs, out, "k80", Quarantine())
+        other.stdin.close()
+    assert import_logs(logs, out, "k80", Quarantine()).records == 6
 
 
 def test_no_logs_say_so(tmp_path):

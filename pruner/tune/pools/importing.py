@@ -27,6 +27,7 @@ from pruner.data.metaschedule import (
 from pruner.data.quarantine import MalformedError, Quarantine, Reason
 from pruner.data.steps import TRACE
 from pruner.errors import DataError, PrunerError, UnsupportedProgram
+from pruner.files import held
 from pruner.program.tir.saved import FOLDER as SPACES
 from pruner.program.tir.saved import SavedSpace
 from pruner.progress import Tell, silent
@@ -101,12 +102,14 @@ def import_databases(
             f"{pairs[0][1]}: no record could be read ({worst or 'the files are empty'})"
         )
     partial = final.with_name(f".{platform}.partial")  # the folder appears when all is done
-    shutil.rmtree(partial, ignore_errors=True)  # of an interrupted import
-    partial.mkdir(parents=True)
-    for task, made in lines.items():
-        path = partial / f"{task}.json.gz"
-        path.write_bytes(gzip.compress("".join(made).encode(), mtime=0))
-    partial.rename(final)
+    out.mkdir(parents=True, exist_ok=True)
+    with held(out):
+        shutil.rmtree(partial, ignore_errors=True)  # of an interrupted import
+        partial.mkdir(parents=True)
+        for task, made in lines.items():
+            path = partial / f"{task}.json.gz"
+            path.write_bytes(gzip.compress("".join(made).encode(), mtime=0))
+        partial.rename(final)
     return ImportResult(
         records=sum(map(len, lines.values())),
         failed=failed,

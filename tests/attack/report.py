@@ -80,7 +80,7 @@ def case_of(report: pytest.TestReport) -> Case:
         seconds=report.duration,
         left_out=report.skipped,
         told=" ".join(told)[:300],
-        notes={} if report.skipped else notes,
+        notes={k: v for k, v in notes.items() if isinstance(v, int | float)},  # others are plugins'
     )
 
 

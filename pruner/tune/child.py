@@ -99,7 +99,8 @@ class Child:
         """End it."""
         self._process.kill()
         self._process.wait()
-        for opened in (_open(self._process.stdin), self._answers, self._start_log):
+        ends: list[IO[Any]] = [_open(self._process.stdin), self._answers, self._start_log]
+        for opened in ends:
             with suppress(BrokenPipeError):
                 opened.close()
 

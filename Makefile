@@ -64,7 +64,7 @@ LINES := 50000
 FAULTS := 0
 
 attack: setup ## damaged records, hostile files and devices, wrong options, faults, kills (KILLS=200): what was tried, held and failed; goes on where it was (ONLY=kills: a part, SECONDS=3000: begin no more then, TABLE=file)
-	ATTACK_KILLS=$(KILLS) ATTACK_LINES=$(LINES) ATTACK_FAULTS=$(FAULTS) ATTACK_ONLY="$(ONLY)" ATTACK_SECONDS=$(SECONDS) ATTACK_TABLE=$(TABLE) $(BIN)/python -m tests.attack.report
+	ATTACK_KILLS=$(KILLS) ATTACK_LINES=$(LINES) ATTACK_FAULTS=$(FAULTS) ATTACK_ONLY="$(ONLY)" ATTACK_SECONDS=$(SECONDS) ATTACK_TABLE=$(TABLE) ATTACK_RUN=$(RUN) $(BIN)/python -m tests.attack.report
 
 clean: ## remove caches; the environment and the runs stay
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info

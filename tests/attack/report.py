@@ -7,7 +7,8 @@ new test here: kills of running commands belong into ``test_kills.py``.
 What came of a case is a file in a folder of its commit and sizes. The same command therefore goes
 on where it was ended (cases that held are not run again), parts may run one after another or at the
 same time (``ONLY=kills``), and the table is whole whatever fails. ``SECONDS=`` begins no further
-case after that time.
+case after that time; ``RUN=`` names the folder, where cases of several commits shall count (the
+table names them).
 """
 
 import json
@@ -44,6 +45,7 @@ class Case:
     seconds: float
     left_out: bool = False
     told: str = ""
+    commit: str = ""
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -64,7 +66,7 @@ def short(name: str) -> str:
     return f"{Path(file).name}::{test}"
 
 
-def case_of(report: pytest.TestReport) -> Case:
+def case_of(report: pytest.TestReport, commit: str = "") -> Case:
     """What pytest tells of a case."""
     notes = dict(report.user_properties)
     tried = int(str(notes.pop("tried", 1)))
@@ -80,6 +82,7 @@ def case_of(report: pytest.TestReport) -> Case:
         seconds=report.duration,
         left_out=report.skipped,
         told=" ".join(told)[:300],
+        commit=commit,
         notes={k: v for k, v in notes.items() if isinstance(v, int | float)},  # others are plugins'
     )
 
@@ -141,18 +144,19 @@ def _git(*words: str) -> bytes:
     return subprocess.run(["git", *words], cwd=REPOSITORY, capture_output=True, check=True).stdout
 
 
-def about(name: str) -> str:
+def about(cases: Sequence[Case]) -> str:
     """What was tried on what."""
+    commits = ", ".join(sorted({case.commit for case in cases}))
     sizes = ", ".join(f"{number} {what}" for what, number in SIZES.items())
     machine = f"Python {platform.python_version()}, {os.cpu_count()} cores"
-    return f"Commit {name}; {sizes}; {machine}; {time.strftime('%Y-%m-%d')}."
+    return f"Commit {commits}; {sizes}; {machine}; {time.strftime('%Y-%m-%d')}."
 
 
 class Plugin:
     """Keeps what came of every case, and passes over those that held before."""
 
-    def __init__(self, results: Results, title: str, seconds: float, copy: Path | None) -> None:
-        self._results, self._title, self._copy = results, title, copy
+    def __init__(self, results: Results, commit: str, seconds: float, copy: Path | None) -> None:
+        self._results, self._commit, self._copy = results, commit, copy
         self._end, self._written = time.monotonic() + seconds, 0.0
         self._session: pytest.Session | None = None
         self.waiting: list[str] = []
@@ -179,7 +183,7 @@ class Plugin:
         """One case; what fails before or after it, too."""
         if report.when != "call" and report.passed:
             return
-        self._results.keep(case_of(report))
+        self._results.keep(case_of(report, self._commit))
         self.waiting = [name for name in self.waiting if name != report.nodeid]
         if time.monotonic() > self._written + _WRITE_S:
             self.write()
@@ -192,7 +196,8 @@ class Plugin:
     def write(self) -> str:
         """The table, into the folder and wherever it was asked for."""
         self._written = time.monotonic()
-        text = f"{self._title}\n\n{table(self._results.cases(), self.waiting)}"
+        cases = self._results.cases()
+        text = f"{about(cases)}\n\n{table(cases, self.waiting)}"
         for path in (self._results.folder / TABLE, self._copy):
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -205,9 +210,9 @@ def main() -> int:
     """Run the attack; extra words go to pytest."""
     asked, name = os.environ.get, commit()
     sizes = "-".join(f"{what}-{number}" for what, number in SIZES.items())
-    results = Results(OUT / f"{name}-{sizes}")
+    results = Results(OUT / (asked("ATTACK_RUN") or f"{name}-{sizes}"))
     copy, seconds = asked("ATTACK_TABLE"), float(asked("ATTACK_SECONDS") or "inf")
-    plugin = Plugin(results, about(name), seconds, Path(copy) if copy else None)
+    plugin = Plugin(results, name, seconds, Path(copy) if copy else None)
     only = ["-k", asked("ATTACK_ONLY", "")] if asked("ATTACK_ONLY") else []
     words = ["-v", "--no-header", "-p", "no:cacheprovider", *only, *sys.argv[1:]]
     code = int(pytest.main([*words, str(Path(__file__).parent)], [plugin]))

@@ -31,7 +31,7 @@ from pathlib import Path
 from tests.attack.report import Plugin, Results
 
 folder, seconds = Path(sys.argv[1]), float(sys.argv[2])
-plugin = Plugin(Results(folder / "out"), "Title.", seconds, folder / "copy.md")
+plugin = Plugin(Results(folder / "out"), "abc", seconds, folder / "copy.md")
 words = ["-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", str(folder)]
 pytest.main([*words, str(folder / "test_some.py")], [plugin])
 plugin.write()
@@ -51,7 +51,7 @@ def ran(folder, seconds=1000, **environment):
 
 def test_what_failed_is_run_again_and_what_held_is_not(tmp_path):
     text = ran(tmp_path)
-    assert text.startswith("Title.\n\n| attack |")
+    assert text.startswith("Commit abc; ")
     assert "| some: good | 40 | 40 | 0 |" in text
     assert "| some: kinds | 40 | 37 | 3 |" in text
     assert "| all | 80 | 77 | 3 |" in text

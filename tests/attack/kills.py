@@ -96,12 +96,14 @@ class Attack:
         if way == "worker" and workers:
             send(self.rng.choice(workers), signal.SIGKILL)
             return
+        if way == "main":  # what came of it has to end by itself
+            send(child.pid, signal.SIGKILL)
+            child.wait()
         if way == "term":
             send(child.pid, signal.SIGTERM)
             wait(child, GONE_S)
-        elif way == "main":
-            send(child.pid, signal.SIGKILL)
-        if child.poll() is None or way == "group":
+            self.wrong += [f"{GONE_S} s after SIGTERM it is there"] if child.poll() is None else []
+        if child.poll() is None:
             send(-child.pid, signal.SIGKILL)
         child.wait()
         end = time.monotonic() + GONE_S

@@ -6,8 +6,10 @@ A command ``name`` is ``conf/name.yaml`` (its options and its help) and ``pruner
 import logging
 import os
 import re
+import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -39,6 +41,10 @@ _UNKNOWN_CHOICE = re.compile(
 HELP = {"-h", "--help"}
 LAST = "last"  # checkpoint=last: that of the newest run
 Task = Callable[[DictConfig], Mapping[str, Any]]
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a command as Ctrl-C does: what has to be put away is."""
 
 
 def main() -> None:
@@ -88,14 +94,38 @@ def run_door(command: str, task: Task) -> None:
     try:
         asked = read_words(command, sys.argv[1:])
         sys.argv[1:] = asked.words
-        _entry(command, task, asked)()
+        with _sigterm_as_ctrl_c():
+            _entry(command, task, asked)()
     except PrunerError as error:
         fail(str(error))
     except (HydraException, OmegaConfBaseException) as error:
         fail(_one_line(error))
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as asked_to_end:
         say("interrupted")
-        sys.exit(130)
+        number = signal.SIGTERM if isinstance(asked_to_end, Terminated) else signal.SIGINT
+        sys.exit(128 + number)
+
+
+@contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(*_: object) -> None:
+    raise Terminated
+
+
+def _end_at_once() -> None:
+    """In a forked process, which whoever forked it may end: nothing of ours is to be put away."""
+    if signal.getsignal(signal.SIGTERM) is _terminate:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+os.register_at_fork(after_in_child=_end_at_once)
 
 
 def _entry(command: str, task: Task, asked: Asked) -> Callable[[], None]:

@@ -1,6 +1,7 @@
 """Fit a network on a store: one call from data to the best checkpoint, resumable."""
 
 import logging
+import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -189,6 +190,19 @@ def _check_readable(path: Path, module: RankingModule) -> None:
         raise DataError(f"{path} is of another model; delete it, or resume the run it belongs to")
 
 
+@contextmanager
+def _ctrl_c() -> Iterator[None]:
+    """Lightning makes exit code 1 of it, and ignores the next one."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    except SystemExit as ending:
+        if isinstance(ending.__context__, KeyboardInterrupt):
+            signal.signal(signal.SIGINT, before)
+            raise ending.__context__ from None
+        raise
+
+
 def fit_network(
     module: RankingModule,
     data: RankingData,
@@ -239,7 +253,8 @@ def fit_network(
             found = ranking_metrics(scored).items()
             keep.consider({f"valid/{name}": float(value) for name, value in found}, GIVEN)
         if trainer.max_epochs != 0:
-            trainer.fit(module, datamodule=data, ckpt_path=resumed, weights_only=True)
+            with _ctrl_c():
+                trainer.fit(module, datamodule=data, ckpt_path=resumed, weights_only=True)
     if keep.best is None or keep.best_epoch is None:
         raise RuntimeError("training ended without one validated epoch")
     return FitResult(

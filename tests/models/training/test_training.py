@@ -1,8 +1,10 @@
+import signal
 from functools import partial
 
 import pytest
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.callbacks import Callback
 
 from pruner.models.judging import metrics
 from pruner.models.networks.pacm import PaCM
@@ -139,3 +141,16 @@ def test_only_better_epochs_are_saved(tmp_path):
     assert values == sorted(set(values))
     assert result.best_value == values[-1]
     assert result.best_epoch == saved[-1]["epoch"]
+
+
+def test_ctrl_c_ends_a_fit_as_it_ends_everything(tmp_path):
+    """Lightning would make exit code 1 of it, and ignore the next one."""
+
+    class Asked(Callback):
+        def on_train_epoch_end(self, trainer, pl_module):
+            raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path, synthetic.store(), callbacks=[Asked()])
+    assert signal.getsignal(signal.SIGINT) is before

@@ -245,7 +245,7 @@ def fit_network(
     last = folder / LAST
     if last.is_file():
         _check_readable(last, module)
-    with quiet_lightning():
+    with quiet_lightning(), _ctrl_c():
         trainer = make_trainer(**options)
         resumed = str(last) if last.is_file() else None
         if goes_on and resumed is None:
@@ -253,8 +253,7 @@ def fit_network(
             found = ranking_metrics(scored).items()
             keep.consider({f"valid/{name}": float(value) for name, value in found}, GIVEN)
         if trainer.max_epochs != 0:
-            with _ctrl_c():
-                trainer.fit(module, datamodule=data, ckpt_path=resumed, weights_only=True)
+            trainer.fit(module, datamodule=data, ckpt_path=resumed, weights_only=True)
     if keep.best is None or keep.best_epoch is None:
         raise RuntimeError("training ended without one validated epoch")
     return FitResult(

@@ -24,9 +24,7 @@ GONE_S = 60  # until all processes of a killed command have ended
 END_S = 1800  # until one that nobody kills has ended
 SPAN = 0.6  # of the seconds of the whole command: kills come within them
 WAYS = ("group", "group", "group", "main", "worker", "term")
-# What libraries leave, not we: torch's cache; and the socket, in a folder, of Python's forkserver,
-# which nobody can remove once its process has been killed.
-OF_LIBRARIES = ("torchinductor_", "pymp-")
+OF_TORCH = "torchinductor_"  # its cache
 
 
 @dataclass(slots=True)
@@ -34,6 +32,7 @@ class Attack:
     """One command under attack, `kills` times in all; `wrong` says what was found."""
 
     folder: Path
+    temporary: Path  # what the command is told is the place of temporary files
     rng: random.Random
     kills: int
     tell: Callable[[str], None]
@@ -49,11 +48,6 @@ class Attack:
         """Of the folder of this round."""
         return f"killed-{self.round}"
 
-    @property
-    def temporary(self) -> Path:
-        """What the command is told is the place of temporary files."""
-        return self.folder / "temporary"
-
     def count(self) -> None:
         """Have the table know how far it came, whatever happens next."""
         self.record("tried", max(1, self.done))
@@ -62,7 +56,6 @@ class Attack:
     def start(self, words: Sequence[str]) -> "subprocess.Popen[bytes]":
         """Begin the command in a group of its own."""
         self.starts += 1
-        self.temporary.mkdir(parents=True, exist_ok=True)
         environment = os.environ | {
             "TMPDIR": str(self.temporary), TOKEN: str(self.folder), "PYTHONPATH": str(REPOSITORY),
         }  # fmt: skip
@@ -122,7 +115,7 @@ class Attack:
         text = (self.folder / f"{self.starts}.out").read_text(errors="replace")
         assert code == 0, text[-3000:]
         names = (path.name for path in self.temporary.iterdir())
-        left = [name for name in names if not name.startswith(OF_LIBRARIES)]
+        left = [name for name in names if not name.startswith(OF_TORCH)]
         self.wrong += [f"temporary {name} left behind" for name in left]
         return json.loads(text.strip().splitlines()[-1])
 

@@ -8,8 +8,10 @@ has had its kills; then it runs to its end.
 import gzip
 import json
 import random
+import shutil
 import signal
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,6 +43,7 @@ def attack(tmp_path, request, record_property, tell):
     name = request.node.name
     made = Attack(
         folder=tmp_path,
+        temporary=Path(tempfile.mkdtemp(prefix="attack-")),  # names of sockets are short
         rng=random.Random(name),
         kills=max(1, round(KILLS * SHARE[name])),
         tell=tell,
@@ -49,6 +52,7 @@ def attack(tmp_path, request, record_property, tell):
     yield made
     for pid in made.processes():
         send(pid, signal.SIGKILL)
+    shutil.rmtree(made.temporary, ignore_errors=True)
 
 
 TUNE = [

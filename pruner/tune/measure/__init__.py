@@ -1,6 +1,7 @@
 """Build and run candidates in worker processes; every failure is an outcome of one candidate.
 
 * `measurer`: candidates in, outcomes out
+* `sockets`: where the sockets of those processes lie
 * `isolation`: the worker processes
 * `jobs`: what they do
 * `loaded`: TVM, imported once for all of them

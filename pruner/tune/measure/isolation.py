@@ -28,6 +28,7 @@ from typing import Any
 
 from pruner.tune.child import end_with_parent
 from pruner.tune.measure.numerics import NoReference
+from pruner.tune.measure.sockets import keep_sockets_together
 
 JOBS = "pruner.tune.measure.jobs"
 _TVM = "pruner.tune.measure.loaded"  # imports it
@@ -239,6 +240,7 @@ class Pool:
 
 def start_server(jobs: str = JOBS) -> None:
     """Have the server process import what `jobs` need, TVM too, once and for all workers."""
+    keep_sockets_together()
     _CONTEXT.set_forkserver_preload([_TVM, jobs])
 
 

@@ -1,4 +1,4 @@
-"""Run folders of somebody else: what they name as code is not executed, whichever door opens them."""
+"""Run folders of somebody else: what they name as code is not executed, whoever opens them."""
 
 import os
 import subprocess

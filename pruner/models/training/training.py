@@ -1,7 +1,6 @@
 """Fit a network on a store: one call from data to the best checkpoint, resumable."""
 
 import logging
-import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -14,14 +13,14 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.loggers import Logger
-from pytorch_lightning.plugins.io import TorchCheckpointIO
 
 from pruner.errors import DataError
-from pruner.models.checkpoint.archive import load_archive, save_archive
+from pruner.models.checkpoint.archive import load_archive
 from pruner.models.judging.summary import ranking_metrics
 from pruner.models.programs.batch import LabelledBatch
 from pruner.models.training.datamodule import RankingData
 from pruner.models.training.keep_best import KeepBest
+from pruner.models.training.lightning_ways import WholeFiles, ctrl_c_passes
 from pruner.models.training.lit import RankingModule
 
 GIVEN = -1  # the number of the epoch before the first
@@ -38,19 +37,6 @@ class FitResult:
     best_epoch: int
     epochs: int
     finished: bool
-
-
-class WholeFiles(TorchCheckpointIO):
-    """Lightning's checkpoints as the files of this project: whole and on the disk, or not there.
-
-    Lightning's own way goes over the system's temporary files, and leaves one there when killed.
-    """
-
-    def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
-    ) -> None:
-        """Write it."""
-        save_archive(Path(path), checkpoint)
 
 
 class StopAfter(Callback):
@@ -190,19 +176,6 @@ def _check_readable(path: Path, module: RankingModule) -> None:
         raise DataError(f"{path} is of another model; delete it, or resume the run it belongs to")
 
 
-@contextmanager
-def _ctrl_c() -> Iterator[None]:
-    """Lightning makes exit code 1 of it, and ignores the next one."""
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    except SystemExit as ending:
-        if isinstance(ending.__context__, KeyboardInterrupt):
-            signal.signal(signal.SIGINT, before)
-            raise ending.__context__ from None
-        raise
-
-
 def fit_network(
     module: RankingModule,
     data: RankingData,
@@ -245,7 +218,7 @@ def fit_network(
     last = folder / LAST
     if last.is_file():
         _check_readable(last, module)
-    with quiet_lightning(), _ctrl_c():
+    with quiet_lightning(), ctrl_c_passes():
         trainer = make_trainer(**options)
         resumed = str(last) if last.is_file() else None
         if goes_on and resumed is None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pruner.models.checkpoint.archive import load_archive, save_archive
-from pruner.models.training.training import WholeFiles
+from pruner.models.training.lightning_ways import WholeFiles
 
 WRITERS = {
     "of ours": lambda path, content: save_archive(path, content),

@@ -88,6 +88,7 @@ def plan_of(config: DictConfig) -> PoolPlan:
         builders=config.measure.builders,
         build_timeout_s=config.program_timeout_s,
         run_timeout_s=config.program_timeout_s,
+        reference_timeout_s=config.measure.reference_timeout_s,
         check=config.measure.check,
     )
     settings = PoolSettings(

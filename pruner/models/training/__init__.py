@@ -4,11 +4,11 @@
 * `start`: a trained model that a fit goes on from
 * `fit`: from recipe, programs and split to the best epoch
 * `training`: the fit of a network
-* `lightning_ways`: its files and its Ctrl-C, as ours
 * `lit`: the LightningModule
 * `datamodule`: the DataModule
 * `sampler`: which programs meet in a batch
 * `losses`: what is minimised
+* `lightning_ways`: the files and the Ctrl-C of Lightning, as ours
 * `schedules`: learning rates
 * `keep_best`: the checkpoint of the best epoch
 """

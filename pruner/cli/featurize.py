@@ -10,6 +10,7 @@ not be replayed, rows are zero), with ``features.psa=true`` also `psa` float32 [
 import json
 import os
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -19,6 +20,7 @@ from hashlib import sha256
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 from omegaconf import DictConfig
@@ -97,15 +99,22 @@ def featurize_file(file: TaskFile, plan: Plan) -> FileReport:
     )
 
 
+# What reading bytes that are not a whole archive of ours raises.
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, zlib.error)
+
+
 def _earlier(target: Path, about: dict[str, Any]) -> FileReport | None:
     """The report of an existing target made from the same source with the same settings."""
     if not target.is_file():
         return None
     try:
+        with ZipFile(target) as archive:
+            if archive.testzip() is not None:
+                return None
         with np.load(target, allow_pickle=False) as stored:
             told = json.loads(str(stored["about"]))
             programs = len(stored["index"])
-    except (OSError, ValueError, KeyError):  # not ours or damaged: write it anew
+    except _DAMAGE:  # not ours or damaged: write it anew
         return None
     if any(told.get(name) != value for name, value in about.items()):
         return None

@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pytest
 
@@ -59,8 +61,22 @@ def test_files_already_there_are_kept_and_others_made(featurize, tmp_path):
     (tmp_path / "out/v100/matmul_96_48_24.npz").write_bytes(b"half a file")
     _, result, _ = featurize("platform=v100")
     assert result["files_reused"] == 4
+    whole = path.read_bytes()
+    middle = len(whole) // 2
+    for damaged in (whole[:-9], whole[:middle], flipped(whole, middle), flipped(whole, 1)):
+        path.write_bytes(damaged)
+        assert featurize("platform=v100")[1]["files_reused"] == 5
+    path.write_bytes(whole)
+    os.utime(path, ns=(before, before))
+    _, result, _ = featurize("platform=v100")
+    assert result["files_reused"] == 6
     assert result["programs"] == 6 * 16
     assert path.stat().st_mtime_ns == before
+
+
+def flipped(content, place):
+    """With one bit changed."""
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
 
 
 def test_other_settings_or_records_make_them_anew(featurize, tmp_path, toy_root):

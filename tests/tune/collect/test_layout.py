@@ -84,7 +84,7 @@ def test_a_lost_origin_line_is_an_error_not_a_shift(paths):
     write_journal(paths, [entry("random", 1), entry("evolved", 2)])
     finish_journal(paths)
     paths.origin.write_text('["random"]')
-    with pytest.raises(ValueError, match="argument"):
+    with pytest.raises(DataError, match="argument"):
         open_journal(paths)
 
 

@@ -20,7 +20,8 @@ class WholeFiles(TorchCheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
     ) -> None:
-        """Write it."""
+        """Write it, folder included."""
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
         save_archive(Path(path), checkpoint)
 
 

@@ -137,8 +137,32 @@ def record_json(module: Any, schedule: Any, costs_s: Sequence[float], target: An
     info = ms.arg_info.ArgInfo.from_entry_func(schedule.mod, remove_preproc=True)
     workload = ms.database.Workload(module)
     made = ms.database.TuningRecord(schedule.trace, workload, list(costs_s), target, info)
-    found: list[Any] = made.as_json()
+    tvm = load_tvm().tvm
+    found: list[Any] = _plain(tvm.get_global_func("s_tir.meta_schedule.TuningRecordAsJSON")(made))
     return found
+
+
+def _plain(value: Any) -> Any:
+    """TVM's nested containers as JSON; of an index map, which programs on tensor cores have, its
+    text, as TVM's own database writes it (`JSONDumps`). `TuningRecord.as_json` refuses those.
+
+    Raises:
+        TypeError: another of TVM's objects.
+    """
+    kind = type(value).__name__
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if kind in ("IntImm", "FloatImm"):
+        return value.value
+    if kind == "IndexMap":
+        return load_tvm().tvm.ir.save_json(value)
+    if kind in ("Array", "List"):
+        return [_plain(one) for one in value]
+    if kind in ("Map", "Dict"):
+        return {str(name): _plain(one) for name, one in value.items()}
+    raise TypeError(f"a record of TVM has a {kind}, which has no form in JSON")
 
 
 def measured_s(record: Any) -> float:

@@ -1,0 +1,77 @@
+"""Programs on tensor cores as records: their traces have index maps, which TVM's `as_json` refuses.
+
+No GPU is needed: a measurer that answers at once takes the place of one.
+"""
+
+import json
+
+import pytest
+
+from pruner.places import conf_folder
+from pruner.program.device import load_device
+from pruner.tune.run.journal import JOURNAL_FILE, read_trials
+from tests.tune.run.test_loop import FakeMeasurer, run
+
+pytestmark = pytest.mark.tvm
+HALF = {"operator": "matmul", "m": 128, "n": 128, "k": 128, "dtype": "float16"}
+
+
+@pytest.fixture(scope="module")
+def platform():
+    from pruner.tune.measure.machine import make_platform
+
+    return make_platform(load_device(conf_folder() / "platform" / "h200.yaml"))
+
+
+def kind_of(design):
+    kinds = {inst.kind.name for inst in design.trace.insts}
+    return "mma" if "ReadAt" in kinds else "wmma" if "Blockize" in kinds else "lanes"
+
+
+def test_a_record_of_every_kind_of_space_is_the_program_again(tmp_path, platform):
+    from pruner.tune.run.database import Database, record_json
+    from pruner.tune.spaces.design import design_spaces
+    from pruner.tune.tvm_import import load_tvm
+    from pruner.tune.workloads import from_operator
+
+    module, tvm = from_operator(HALF).module, load_tvm().tvm
+    designs = {kind_of(one): one for one in design_spaces(module, platform.target)}
+    assert designs.keys() == {"wmma", "mma", "lanes"}
+    for kind, design in designs.items():
+        schedule = next(s for seed in range(1, 60) if (s := design.replay(None, seed)))
+        record = record_json(module, schedule, (2.0, 4.0), platform.target)
+        # as the journal and another process have it
+        (tmp_path / kind).mkdir()
+        Database(tmp_path / kind).commit_json(module, json.loads(json.dumps(record)))
+        found = Database(tmp_path / kind)  # from the file
+        (kept,) = found.tvm_database.get_all_tuning_records()
+        assert [float(cost) for cost in kept.run_secs] == [2.0, 4.0]
+        again = found.best(module, platform.target)
+        tvm.ir.assert_structural_equal(again, schedule.mod)
+
+
+def test_a_run_on_tensor_cores_is_kept_and_goes_on(tmp_path, platform):
+    from pruner.tune.run.database import Database
+
+    options = {"specs": (HALF,), "draft": False, "batch_size": 6}
+    run(tmp_path, platform, FakeMeasurer(), trials=6, **options)
+    run(tmp_path, platform, FakeMeasurer(), trials=12, **options)
+    rows = read_trials(tmp_path / JOURNAL_FILE)
+    assert len(rows) == 12
+    records = Database(tmp_path).tvm_database.get_all_tuning_records()
+    assert len(records) == sum(row.error is None for row in rows) > 0
+
+
+def test_a_task_on_tensor_cores_is_drafted(tmp_path, platform):
+    from pruner.tune.analyzer import platform_analyzer
+    from pruner.tune.networks.drafted import draft_tasks
+    from pruner.tune.run.database import Database
+    from pruner.tune.workloads import from_operator
+
+    task = from_operator(HALF)
+    found = draft_tasks([task], platform, platform_analyzer(platform), tmp_path)
+    (draft,) = found.drafts
+    if draft.how == "none" and "nvcc" in (draft.reason or ""):
+        pytest.skip("no CUDA compiler (nvcc) on this machine")
+    assert draft.how == "drafted", draft
+    assert Database(tmp_path).best(task.module, platform.target) is not None

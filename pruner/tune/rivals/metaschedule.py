@@ -6,6 +6,7 @@ uses up its 30 s; here its proposals are built and run by the same warm workers 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -43,7 +44,7 @@ class MetaSchedule(RivalSearch):
     def shared(self, platform: Platform) -> Any:
         """The model of all tasks."""
         return load_tvm().meta_schedule.cost_model.XGBModel(
-            num_warmup_samples=self.num_warmup_samples, num_tuning_cores=platform.cores
+            num_warmup_samples=self.num_warmup_samples, num_tuning_cores=_cores(platform)
         )
 
     def make(
@@ -103,7 +104,7 @@ class MetaScheduleSearch:
             target=default_target(module, platform.target),
             space_generator="post-order-apply",
             search_strategy=ms.search_strategy.EvolutionarySearch(**options),
-            num_threads=platform.cores,
+            num_threads=_cores(platform),
             rand_state=seed + 1,
         )
         with phases.time("sample"):
@@ -114,11 +115,15 @@ class MetaScheduleSearch:
         self._learn_from(records_of(database, module, platform.target))
 
     def propose(self, num: int) -> list[Candidate]:
-        """See :class:`pruner.tune.run.live_search.LiveSearch`; TVM fixes the size of a batch."""
+        """See :class:`pruner.tune.run.live_search.LiveSearch`.
+
+        TVM makes a whole batch, the best first and random ones last; of a smaller round, as every
+        task's first of several, the rest is lost to the search.
+        """
         with self._phases.time("sample"):
             proposed = self._strategy.generate_measure_candidates()
         out = []
-        for candidate in proposed or []:
+        for candidate in list(proposed or [])[:num]:
             made = Candidate(
                 space=-1,
                 decisions=_decisions(candidate.sch.trace),
@@ -161,6 +166,12 @@ class MetaScheduleSearch:
             runner = load_tvm().meta_schedule.runner
             results = [runner.RunnerResult(list(record.run_secs), None) for record in records]
             self._model.update(self._context, theirs, results)
+
+
+def _cores(platform: Platform) -> int:
+    """Those of this machine for the search; beside programs that run on it, those of its target."""
+    runs_here = platform.device == "cpu" and platform.address is None
+    return platform.cores if runs_here else len(os.sched_getaffinity(0))
 
 
 def _result(outcome: Outcome) -> Any:

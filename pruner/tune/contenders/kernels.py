@@ -21,7 +21,7 @@ from pruner.tune.run.tuning import kernel_path
 from pruner.tune.workloads import Workload, arguments, by_name
 
 _WORK = "beside"
-KERNEL_RACE = RaceSettings(warm_up_s=1.0, rounds=10, turn_s=0.2, most_s=20.0)
+KERNEL_RACE = RaceSettings(warm_up_s=1.0, rounds=10, turn_s=0.2, most_s=20.0, together=4)
 
 
 def check_equal(other: Path, ours: Sequence[Workload], theirs: Sequence[Workload]) -> None:

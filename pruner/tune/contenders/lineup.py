@@ -23,6 +23,7 @@ class _Kind:
     """A runner of the network's source; ``packages`` must be there, ``extra`` installs them.
 
     ``from_onnx``: it can run a network that is an ONNX file. ``on_gpu``: arguments there instead.
+    ``tunes``: see :class:`~pruner.tune.contenders.process.Contender`.
     """
 
     label: str
@@ -32,6 +33,7 @@ class _Kind:
     packages: Sequence[str] = ()
     extra: str = ""
     from_onnx: bool = False
+    tunes: bool = False
 
     @property
     def missing(self) -> str | None:
@@ -45,7 +47,7 @@ class _Kind:
 _AUTOTUNE = {"max_autotune": True, "coordinate_descent_tuning": True, "freezing": True}
 _KINDS = {
     EAGER: _Kind(label="torch eager", runner="Eager"),
-    COMPILE: _Kind(label="torch.compile", runner="Compiled", arguments={"options": {}}),
+    COMPILE: _Kind(label="torch.compile", runner="Compiled", arguments={"options": {}}, tunes=True),
     AUTOTUNE: _Kind(
         label="torch.compile, max-autotune and frozen",
         runner="Compiled",
@@ -53,6 +55,7 @@ _KINDS = {
         # torch's mode of that name launches a captured graph, which spares it most of a small
         # network's time
         on_gpu={"options": {**_AUTOTUNE, "triton.cudagraphs": True}},
+        tunes=True,
     ),
     ONNXRUNTIME: _Kind(
         label="onnxruntime",
@@ -162,7 +165,8 @@ def _of_kind(
     kind = _KINDS[name]
     arguments = {**given, **kind.arguments, **({} if lane.device == CPU else kind.on_gpu)}
     request = Request(runner=kind.runner, arguments=arguments, threads=lane.threads)
-    return _contender(name, kind.label, request, kind.missing or missing)
+    contender = _contender(name, kind.label, request, kind.missing or missing)
+    return replace(contender, tunes=kind.tunes)
 
 
 def _contender(name: str, label: str, request: Request, missing: str | None) -> Contender:

@@ -21,7 +21,8 @@ class Contender:
     """A process that follows :mod:`pruner.tune.contenders.protocol`.
 
     ``name`` is for options and files, ``label`` for people. ``missing``: why it cannot run here,
-    known before it is started. ``facts`` stand beside those that it tells itself.
+    known before it is started. ``facts`` stand beside those that it tells itself. ``tunes``: it
+    times programs of its own while it gets ready, so nothing else may then be at work.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Contender:
     environment: Mapping[str, str] = field(default_factory=dict)
     missing: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    tunes: bool = False
 
 
 class Fallen(PrunerError):

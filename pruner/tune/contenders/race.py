@@ -25,7 +25,8 @@ class RaceSettings:
     a process has started its runs were seen to take up to 1.7 times as long, whoever it was. A turn
     lasts ``turn_s``; each has ``rounds`` of them, or, where its runs are longer than a turn,
     as many as start within ``most_s`` (three at least). ``prepare_s`` is the limit for loading,
-    exporting and compiling. ``energy_s``: where a meter is given, the energy of ``energy_turns``
+    exporting and compiling; so many as ``together`` are at that at a time, where none of them tunes
+    itself meanwhile. ``energy_s``: where a meter is given, the energy of ``energy_turns``
     more turns of so many seconds each is counted.
     """
 
@@ -34,6 +35,7 @@ class RaceSettings:
     turn_s: float = 0.3
     most_s: float = 60.0
     prepare_s: float = 900.0
+    together: int = 1
     energy_s: float = 0.0
     energy_turns: int = 3
 
@@ -114,30 +116,62 @@ def race(
 ) -> list[Timed]:
     """Time the contenders; `folder` keeps their logs and outputs.
 
-    They get ready one after another, then run in turns. `reference` names the one with whose
+    They get ready, then run in turns. `reference` names the one with whose
     outputs those of the others are compared. Whoever fails costs only itself.
     """
     folder.mkdir(parents=True, exist_ok=True)
     found = {one.name: Timed(name=one.name, label=one.label) for one in contenders}
     running: dict[str, ContenderProcess] = {}
     with ExitStack() as stack:
-        for one in contenders:
-            tell(f"{one.label}: getting ready")
-            try:
-                process = ContenderProcess(one, folder / f"{one.name}.log")
-                stack.callback(process.close)
-                facts = process.answer(settings.prepare_s)[READY]
-                process.ask({SAVE: str(_outputs(folder, one.name))}, settings.prepare_s)
+        for group in _groups(contenders, settings.together):
+            started = _started(group, folder, found, stack, tell)
+            for one, process in started:
+                try:
+                    facts = process.answer(settings.prepare_s)[READY]
+                    process.ask({SAVE: str(_outputs(folder, one.name))}, settings.prepare_s)
+                except Fallen as error:
+                    _drop(found, one.name, error, tell)
+                    continue
                 found[one.name] = replace(found[one.name], facts={**one.facts, **facts})
                 running[one.name] = process
-            except Fallen as error:
-                _drop(found, one.name, error, tell)
         tell(f"timing {len(running)} in turns")
         _take_turns(running, found, settings, tell)
         if meter is not None and settings.energy_s > 0:
             tell(f"counting energy ({meter.name}) in turns of {settings.energy_s:g} s")
             _count_energy(running, found, settings, meter, tell)
     return _compared(list(found.values()), folder, reference)
+
+
+def _groups(contenders: Sequence[Contender], together: int) -> list[list[Contender]]:
+    """Those that get ready at the same time, in their order; who tunes itself is alone."""
+    groups: list[list[Contender]] = []
+    for one in contenders:
+        last = groups[-1] if groups else []
+        if last and len(last) < together and not (one.tunes or last[0].tunes):
+            last.append(one)
+        else:
+            groups.append([one])
+    return groups
+
+
+def _started(
+    group: Sequence[Contender],
+    folder: Path,
+    found: dict[str, Timed],
+    stack: ExitStack,
+    tell: Tell,
+) -> list[tuple[Contender, ContenderProcess]]:
+    started = []
+    for one in group:
+        tell(f"{one.label}: getting ready")
+        try:
+            process = ContenderProcess(one, folder / f"{one.name}.log")
+        except Fallen as error:
+            _drop(found, one.name, error, tell)
+            continue
+        stack.callback(process.close)
+        started.append((one, process))
+    return started
 
 
 def _take_turns(

@@ -51,6 +51,8 @@ def test_on_a_gpu_all_run_there_and_halves_are_what_a_user_would_give_torch():
     assert told(graphs["autotune"])["options"]["triton.cudagraphs"] is True
     frozen = told(lined_up(["autotune"])["autotune"])["options"]
     assert frozen == {"max_autotune": True, "coordinate_descent_tuning": True, "freezing": True}
+    all_of_torch = lined_up(["eager", "compile", "autotune"], {"ours": library}, lane=gpu)
+    assert {name for name, one in all_of_torch.items() if one.tunes} == {"compile", "autotune"}
     on_cpu = lined_up(["eager"], half=True)
     assert told(on_cpu["eager"]) == {**told(found["eager"]), "device": "cpu", "half": False}
 

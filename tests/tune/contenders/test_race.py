@@ -8,7 +8,7 @@ import pytest
 
 from pruner.tune.contenders.process import Contender, ContenderProcess, Fallen
 from pruner.tune.contenders.protocol import timed_turn
-from pruner.tune.contenders.race import RaceSettings, outputs_error, race
+from pruner.tune.contenders.race import RaceSettings, _groups, outputs_error, race
 from tests.tune.contenders.fakes import fake
 
 SETTINGS = RaceSettings(rounds=4, turn_s=0.1, most_s=100.0, prepare_s=60.0)
@@ -78,6 +78,31 @@ def test_energy_is_counted_in_turns_of_its_own_after_the_others(tmp_path, diary)
     assert (a.row()["watts"], a.row()["joules"]) == (1.5, 3.0)  # at its median of 2 s
     alone = race(both, tmp_path, replace(settings, energy_s=0.0), meter=Meter())
     assert "watts" not in alone[0].row()
+
+
+def test_several_get_ready_at_a_time_but_who_tunes_itself_is_alone(tmp_path, diary):
+    """a and b each wait for the other to have begun; t finds whoever is at work, and nobody is."""
+    meet = "import os, sys, time, pathlib; here = pathlib.Path(sys.argv[2]); "
+    meet += "name = json.loads(sys.argv[1])[0]; (here / name).touch(); "
+    a_and_b = "wait = here / {'a': 'b', 'b': 'a'}[name]\n"
+    a_and_b += "while not wait.exists(): time.sleep(0.01)\n"
+    entries = []
+    for name in "atb":
+        one = fake(name, [1.0], diary)
+        python, _, answers, words = one.command
+        before = f"import json; {meet}{'' if name == 't' else a_and_b}"
+        command = (python, "-c", f"{before}\n{answers}", words, str(tmp_path))
+        entries.append(replace(one, command=command, tunes=name == "t"))
+    a, t, b = entries
+    settings = replace(SETTINGS, rounds=1, together=2, prepare_s=20.0)
+    found = race([a, b, t], tmp_path / "race", settings)
+    assert [row.error for row in found] == [None] * 3
+    assert diary.read_text() == "abt" * 2
+    names = [[one.name for one in group] for group in _groups([a, t, b, a, b], 2)]
+    assert names == [["a"], ["t"], ["b", "a"], ["b"]]
+    (tmp_path / "b").unlink()
+    alone = race([a], tmp_path / "race", replace(settings, prepare_s=1.0))
+    assert alone[0].error == "no answer within 1 s"  # it does wait
 
 
 def test_silence_is_ended(tmp_path):

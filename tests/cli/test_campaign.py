@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -19,13 +20,15 @@ from pruner.study.device.stages import boxes
 from tests.places import CONF, REPOSITORY
 
 
-def test_a_users_mistake_is_one_line(command, tmp_path):
+def test_a_users_mistake_is_one_line(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     for words, told in (
         (["device=tpu"], "device=tpu is unknown; known: cpu, cuda"),
         (["platform=h2000"], "platform=h2000 is unknown; known: a100"),
         (["platform=h200", "minutes=0"], "minutes=0: a number above 0"),
         (["platform=h200", "trials=many"], "trials=many: a whole number, 2 or more"),
         (["platform=h200", "stages=[all]", "plan=true"], "stages=all is unknown; known: sanity"),
+        (["platform=h200", "checkpoint=last"], "checkpoint=last: no finished run with a"),
     ):
         code, _, err = command("campaign", f"out={tmp_path}", *words)
         assert code == 2
@@ -156,7 +159,7 @@ def test_every_command_of_a_campaign_is_one_that_its_door_takes(
         size=getattr(sizes, size),
         checkpoint=tmp_path / "a model.pt",
     )
-    for box in boxes(options):
+    for box in [*boxes(options), *boxes(replace(options, stages=["rivals"]))]:
         for step in box.steps():
             command, *words = step.within(37.5)
             asked = read_words(command, words)

@@ -40,6 +40,7 @@ _UNKNOWN_CHOICE = re.compile(
 
 HELP = {"-h", "--help"}
 LAST = "last"  # checkpoint=last: that of the newest run
+OUTPUTS = "outputs"  # where it is looked for by commands that make no runs of their own there
 Task = Callable[[DictConfig], Mapping[str, Any]]
 
 
@@ -134,7 +135,7 @@ def _entry(command: str, task: Task, asked: Asked) -> Callable[[], None]:
     def checked(config: DictConfig) -> Mapping[str, Any]:
         check_options(config, asked.defaults)
         if config.get("checkpoint") == LAST:
-            config.checkpoint = str(last_checkpoint(Path(config.outputs)))
+            config.checkpoint = str(last_checkpoint(Path(config.get("outputs", OUTPUTS))))
             say(f"checkpoint={config.checkpoint}")
         try:
             return task(config)

@@ -62,8 +62,17 @@ class Campaign:
             times=self.times,
             tell=self._tell,
             clock=self._clock,
-            after=lambda _: self._write(self._options),
+            after=lambda _: self._write_so_far(),
         ).run_all(self.boxes)
+
+    def _write_so_far(self) -> None:
+        """What is there after a stage. The minutes of a device cannot be had again, tables can be
+        made later: whatever goes wrong with them is told and ends nothing."""
+        try:
+            self._write(self._options)
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            self._tell(f"no tables ({what}); they can be made later, by summary=true")
 
     @property
     def undone(self) -> list[str]:

@@ -112,11 +112,11 @@ def card(
         f"* machine: {', '.join(f'{k} {v}' for k, v in about['machine'].items())}",
         f"* timing: {about['timing']}",
         "",
-        "| task | ran | failed | timings | median disagreement |",
+        "| task | ran | failed | timings | how far its first two timings differ, median |",
         "|---|---|---|---|---|",
     ]
     for pool in pools:
-        apart = pool["disagreement_median"]
+        apart = pool["spread_median"]
         cells = [pool["task"], pool["valid"], pool["failed"], pool["timings"]]
         lines.append(
             f"| {' | '.join(map(str, cells))} | {'-' if apart is None else f'{apart:.3f}'} |"

@@ -71,7 +71,7 @@ class NetworkChoice:
 class Size:
     """How much is asked.
 
-    ``trials`` a task of the operators: 10 and then rounds of 16 are the same number for all tasks.
+    ``trials`` a task of the operators: a first round of 10, then ones of 16, are the same for all.
     ``network_trials`` of a whole network, ``pool`` programs a task of the pools (``few`` first, so
     that every task has some); ``pools``: the tasks, as ``collect.py`` takes ``workloads=``.
     ``beside``: whom kernels and networks are timed with first; ``finals``: whom in the end, with

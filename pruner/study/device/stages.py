@@ -31,7 +31,7 @@ METHODS = (SCRATCH, "moa", "finetune", "distill")
 GUESSES = {
     "check": 0.8, OURS: 0.5, METASCHEDULE: 0.9, RANDOM: 0.5, "beside": 22.0, "finals": 90.0,
     "network": 0.6, "network beside": 90.0, "network finals": 180.0, "pool": 0.6, "adapt": 0.6,
-    "built": 60.0,
+    "built": 60.0, "network rival": 3.0, "network rivals": 120.0,
 }  # fmt: skip
 _Stage = Callable[[CampaignOptions], Iterator[Step]]
 
@@ -42,9 +42,10 @@ def boxes(options: CampaignOptions) -> list[Box]:
     Raises:
         PrunerError: a stage that is unknown.
     """
-    if unknown := sorted(set(options.stages) - set(STAGES)):
-        raise PrunerError(f"stages={unknown[0]} is unknown; known: {', '.join(STAGES)}")
-    chosen = {name: STAGES[name] for name in STAGES if name in (options.stages or STAGES)}
+    known = {**STAGES, **ON_REQUEST}
+    if unknown := sorted(set(options.stages) - set(known)):
+        raise PrunerError(f"stages={unknown[0]} is unknown; known: {', '.join(known)}")
+    chosen = {name: known[name] for name in known if name in (options.stages or STAGES)}
     whole = sum(share for share, _ in chosen.values())
     return [
         Box(
@@ -92,17 +93,25 @@ def _networks(options: CampaignOptions) -> Iterator[Step]:
         for network in options.size.networks:
             tuned = network_run(options, network, precision)
             yield tuned
-            folder = tuned.leaves.parent
             if options.compile_only:
-                yield Step(
-                    name=f"{tuned.name}, built",
-                    words=["deploy", f"run={quoted(folder)}", "beside=[]"],
-                    leaves=folder / DEPLOY_FILE,
-                    kind="built",
-                    needs=(tuned,),
-                )
+                yield _built(tuned)
             else:
-                yield _network_beside(options, tuned, "network beside", options.size.beside, 0)
+                yield _network_beside(options, tuned, "network beside", options.size.beside)
+
+
+def _rivals(options: CampaignOptions) -> Iterator[Step]:
+    """Networks by MetaSchedule, with the trials of ours and from the same measurer, and both built
+    networks in turns. Takes hours."""
+    if options.compile_only:
+        return
+    for precision in options.precisions:
+        for network in options.size.networks:
+            ours = network_run(options, network, precision)
+            rival = network_run(options, network, precision, METASCHEDULE)
+            yield from (ours, rival, built := _built(rival))
+            yield _network_beside(
+                options, ours, "network rivals", options.size.beside, others=(built,)
+            )
 
 
 def _pools(options: CampaignOptions) -> Iterator[Step]:
@@ -154,7 +163,9 @@ def _finals(options: CampaignOptions) -> Iterator[Step]:
     for precision in options.precisions:
         for network in options.size.networks:
             tuned, size = network_run(options, network, precision), options.size
-            yield _network_beside(options, tuned, "network finals", size.finals, size.energy_s)
+            yield _network_beside(
+                options, tuned, "network finals", size.finals, energy_s=size.energy_s
+            )
 
 
 # Shares of the minutes, and what is done in them.
@@ -166,15 +177,20 @@ STAGES: Mapping[str, tuple[float, _Stage]] = {
     "adaptation": (0.06, _adaptation),
     "finals": (0.12, _finals),
 }
+ON_REQUEST: Mapping[str, tuple[float, _Stage]] = {"rivals": (1.0, _rivals)}
 
 
-def network_run(options: CampaignOptions, network: NetworkChoice, precision: str) -> Step:
+def network_run(
+    options: CampaignOptions, network: NetworkChoice, precision: str, policy: str = OURS
+) -> Step:
     """The run of a network."""
     trials = options.size.network_trials
     words = [f"network={network.name}", f"precision={precision}", "deploy=false", *network.words]
-    words += [f"budget.trials={trials}", "budget.patience=1000000"]
+    words += [*POLICIES[policy], f"budget.trials={trials}", "budget.patience=1000000"]
     name = f"{network.label}-{precision}"
-    return _run(options, name, words, "network", trials)
+    if policy == OURS:
+        return _run(options, name, words, "network", trials)
+    return _run(options, f"{name}-{policy}", words, "network rival", trials)
 
 
 def _tuned(
@@ -238,11 +254,33 @@ def _beside(
     )
 
 
+def _built(tuned: Step) -> Step:
+    """The library of a network's run."""
+    folder = tuned.leaves.parent
+    return Step(
+        name=f"{tuned.name}, built",
+        words=["deploy", f"run={quoted(folder)}", "beside=[]"],
+        leaves=folder / DEPLOY_FILE,
+        kind="built",
+        needs=(tuned,),
+    )
+
+
 def _network_beside(
-    options: CampaignOptions, tuned: Step, kind: str, names: Sequence[str], energy_s: int
+    options: CampaignOptions,
+    tuned: Step,
+    kind: str,
+    names: Sequence[str],
+    *,
+    energy_s: int = 0,
+    others: Sequence[Step] = (),
 ) -> Step:
+    """A network in turns with others: those of torch, and built ones of other runs."""
     folder = tuned.leaves.parent
     words = ["deploy", f"run={quoted(folder)}", f"beside=[{','.join(names)}]", f"energy={energy_s}"]
+    if others:
+        runs = ",".join(quoted(other.leaves.parent) for other in others)
+        words.append(f"compare=[{runs}]")
     stage = kind.removeprefix("network ")
     return Step(
         name=f"{tuned.name}, {stage}",
@@ -250,5 +288,5 @@ def _network_beside(
         leaves=options.kept(f"{tuned.name}-{stage}"),
         made=folder / BESIDE_FILE,
         kind=kind,
-        needs=(tuned,),
+        needs=(tuned, *others),
     )

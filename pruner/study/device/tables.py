@@ -15,7 +15,7 @@ from pruner.study.device.options import CampaignOptions
 from pruner.study.device.sizes import Group
 from pruner.study.device.stages import METASCHEDULE, METHODS, OURS, POLICIES, SCRATCH, network_run
 from pruner.study.network.campaign import contender_rows
-from pruner.study.network.run import read_network_run
+from pruner.study.network.run import NetworkRun, read_network_run
 from pruner.study.tuning import best_curve
 from pruner.tune.deploy.files import KERNELS_FILE
 from pruner.tune.networks.extraction import TASKS
@@ -53,8 +53,9 @@ class GroupRun:
         return float(found) if np.isfinite(found) else None
 
     def curve(self, tasks: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Seconds, and the sum of the best latencies, from where all tasks have one."""
-        _, elapsed_s, best_s = best_curve(self.trials, dict.fromkeys(tasks, 1.0))
+        """Seconds, and the sum of the best latencies of `tasks` from where all have one."""
+        mine = [trial for trial in self.trials if trial.task in tasks]
+        _, elapsed_s, best_s = best_curve(mine, dict.fromkeys(tasks, 1.0))
         return elapsed_s, best_s
 
     @property
@@ -226,7 +227,11 @@ def _timed(row: Mapping[str, Any], ours_s: float | None) -> Row:
 
 
 def network_rows(options: CampaignOptions) -> list[Row]:
-    """One row a network, precision and contender; one without contender where none was timed."""
+    """One row a network, precision and contender; one without contender where none was timed.
+
+    Where MetaSchedule tuned it too (``stages=[rivals]``), the columns of `group_rows` beside it are
+    of the sums over all calls of the tasks that are tuned, without import and draft.
+    """
     rows = []
     for precision in options.precisions:
         for network in options.size.networks:
@@ -243,10 +248,28 @@ def network_rows(options: CampaignOptions) -> list[Row]:
                 "failed": sum(trial.error is not None for trial in trials),
                 "tuned_s": run.metrics.get("total_seconds"),
                 "estimate_s": run.estimate_s or None,
+                **_beside_network(
+                    run, network_run(options, network, precision, METASCHEDULE).leaves.parent
+                ),
             }
             found = contender_rows(network.name, run, OURS) or [{"network": network.name}]
             rows += [{**about, **row} for row in found]
     return rows
+
+
+def _beside_network(run: NetworkRun, rival: Path) -> Row:
+    """How soon a network's run was as fast as the rival in the end; empty where there is none."""
+    theirs = read_network_run(rival).curve if (rival / TASKS).is_file() else None
+    if theirs is None or run.curve is None:
+        return {}
+    wanted_s = theirs.best_s[-1]
+    ends_s = _reached(theirs.elapsed_s, theirs.best_s, wanted_s)
+    found = _reached(run.curve.elapsed_s, run.curve.best_s, wanted_s)
+    return {
+        "seconds_to_rival": found if np.isfinite(found) else None,
+        "times_less": ends_s / found,
+        "over_rival": float(run.curve.best_s[-1] / wanted_s),
+    }
 
 
 def _raced(options: CampaignOptions, group: Group) -> Mapping[str, Sequence[Mapping[str, Any]]]:

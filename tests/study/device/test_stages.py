@@ -149,6 +149,21 @@ def test_a_machine_three_times_as_slow_still_ends_in_time_and_reaches_every_stag
         assert not steps or begun & set(steps), name
 
 
+def test_tables_that_cannot_be_made_end_nothing(options):
+    world = World(prepared(options))
+
+    def write(_):
+        raise KeyError("softmax")
+
+    world.campaign = Campaign(
+        options, tell=world.told.append, write=write, run=world.run, clock=lambda: world.now
+    )
+    world.campaign.run_all({})
+    assert any(name.startswith("bert_base-float16") for name in world.names())
+    lines = [line for line in world.told if line.startswith("no tables (KeyError: 'softmax')")]
+    assert len(lines) == len(STAGES)
+
+
 def test_the_same_command_goes_on_with_what_is_left(options):
     world = World(prepared(options))
     world.campaign.run_all({})
@@ -180,6 +195,21 @@ def test_readings_stand_before_and_after_every_step(options, tmp_path):
     about = json.loads((tmp_path / "device.json").read_text())
     assert about["asked"] == {"device": "cuda"}
     assert about["machine"]["cores"] >= 1
+
+
+def test_networks_by_metaschedule_are_done_where_that_is_asked_for(options):
+    assert not any(name.endswith("-metaschedule, built") for name in steps_of(options))
+    steps = steps_of(replace(options, stages=["rivals"]))
+    ours, rival = steps["resnet50-float16"], steps["resnet50-float16-metaschedule"]
+    assert set(rival.words) > {"policy=metaschedule", "network=resnet50", "precision=float16"}
+    trials = [word for word in ours.words if word.startswith("budget.trials=")]
+    assert trials == [word for word in rival.words if word.startswith("budget.trials=")]
+    beside = steps["resnet50-float16, rivals"]
+    assert f"compare=[{rival.leaves.parent}]" in beside.words
+    assert beside.lacks == [ours.name, "resnet50-float16-metaschedule, built"]
+    assert beside.leaves != steps_of(options)["resnet50-float16, beside"].leaves
+    assert len(steps) == 4 * 4
+    assert steps_of(replace(options, stages=["rivals"], compile_only=True)) == {}
 
 
 def test_a_rival_that_has_not_ended_is_not_waited_for(options):

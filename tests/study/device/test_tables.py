@@ -19,6 +19,8 @@ from pruner.study.device.tables import (
     network_rows,
     operator_rows,
 )
+from pruner.tune.pools.ledger import Ledger
+from pruner.tune.pools.records import about_pool
 from tests.study.network.fabricated import contender, fabricate, trial
 
 # task, latency, seconds since the start
@@ -67,6 +69,16 @@ def test_groups_tell_how_soon_ours_was_as_fast_as_the_rival_in_the_end(both):
     # at equal trials: of a 4 over 2, of b 1 over 1
     assert ours["over_rival"] == pytest.approx(math.sqrt(2.0))
     assert (ours["trials"], ours["total_s"]) == (4, 5.0)
+
+
+def test_a_rival_that_is_not_through_yet_is_compared_where_it_was(options):
+    ran(options.run("float32-ours"), OURS, 5.0)
+    ran(options.run("float32-metaschedule"), RIVAL[:1], 11.0)  # has not begun b
+    ours, rival = group_rows(options)
+    # the rival has 2 s of a after 10 s; ours 1 s of a after 3 s
+    assert (rival["seconds_to_rival"], ours["seconds_to_rival"]) == (10.0, 3.0)
+    assert ours["over_rival"] == pytest.approx(2.0)  # a at one trial: 4 over 2
+    assert len(curve_rows(options)) == 2  # of ours alone, once both ran
 
 
 def test_who_never_gets_there_is_told_so(options):
@@ -135,6 +147,16 @@ def test_networks_with_their_contenders(options):
     assert found[0]["estimate_s"] == 3.0  # conv_a is called twice
 
 
+def test_a_network_meets_the_one_that_metaschedule_tuned(options):
+    mine = [("conv_a", 4.0, 1.0), ("dense_b", 2.0, 2.0), ("conv_a", 1.0, 4.0)]
+    theirs = [("conv_a", 2.0, 10.0), ("dense_b", 1.0, 20.0)]
+    fabricate(options.run("bert_tiny-float16"), mine)
+    fabricate(options.run("bert_tiny-float16-metaschedule"), theirs)
+    (row,) = network_rows(options)
+    # conv_a is called twice: 2 * 2 + 1 = 5 s after 20 s; ours 2 * 4 + 2, then 2 * 1 + 2 = 4 s
+    assert (row["seconds_to_rival"], row["times_less"], row["over_rival"]) == (4.0, 5.0, 0.8)
+
+
 def test_results_of_an_empty_folder_are_no_error(options, tmp_path):
     counts = write_results(options, tmp_path / "results")
     assert set(counts.values()) == {0}
@@ -145,9 +167,10 @@ def test_finished_pools_become_a_data_root_with_a_card(both, tmp_path):
     (both.pools / "design_spaces").mkdir(parents=True)
     records.mkdir(parents=True)
     (records / "matmul_8_8_8.json.gz").touch()
-    pool = {"platform": "h200", "failed": 1, "timings": 7, "disagreement_median": 0.01,
-            "first": "2026-01-01 10:00:00", "last": "2026-01-01 11:00:00"}  # fmt: skip
-    pools = [{**pool, "task": name, "valid": 3} for name in ("matmul_8_8_8", "unfinished")]
+    none = about_pool(Ledger(tmp_path / "ledger.jsonl"), {"platform": "h200"})
+    found = {"valid": 3, "failed": 1, "timings": 7, "spread_median": 0.01}
+    assert found.keys() <= none.keys()  # as collect.py writes them
+    pools = [{**none, **found, "task": name} for name in ("matmul_8_8_8", "unfinished")]
     about = {"machine": {"processor": "p"}, "targets": {"h200": "t"}, "timing": {}, "pools": pools}
     write_json(both.pools / "about.json", about)
     assert write_results(both, tmp_path / "results")["records"] == 3

@@ -1,6 +1,7 @@
 """On a real GPU: programs run and are right, torch beside them, energy, readings, many devices."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -26,6 +27,7 @@ def run(script, *words, code=0):
     done = subprocess.run(
         [sys.executable, script, *words],
         cwd=REPOSITORY, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
     )  # fmt: skip
     assert done.returncode == code, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -59,6 +61,20 @@ def test_a_kernel_beside_torch_and_its_energy(platform, tmp_path):
     assert found["ours"]["relative_error"] < 1e-4
     for row in rows:  # Volta and later tell energy; an idle card uses some tens of watts
         assert 10 < row["watts"] < 2000
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_a_network_is_built_and_runs_beside_torch(platform, tmp_path, precision):
+    words = [f"platform={platform}", f"outputs={tmp_path}", "run_id=one", f"precision={precision}"]
+    words += ["network=tests.tune.networks.small_networks:encoder", "budget.trials=8"]
+    run("tune.py", *words)
+    folder = tmp_path / "tune" / "one"
+    run("deploy.py", f"run={folder}", "beside=[eager]")
+    rows = json.loads((folder / "beside.json").read_text())["contenders"]
+    assert {row["name"]: row["error"] for row in rows} == {"ours": None, "eager": None}
+    bound = {"float32": 1e-3, "float16": 3e-2}  # halves have 11 bits, of three layers
+    assert rows[-1]["relative_error"] < bound[precision]
+    subprocess.run([sys.executable, folder / "run_network.py"], check=True)
 
 
 def test_the_card_tells_its_state(platform):

@@ -124,7 +124,8 @@ def line_up(
         arguments = {"library": str(library.path), "inputs": str(inputs), "device": lane.device}
         request = Request(runner="TvmLibrary", arguments=arguments, threads=lane.threads)
         contender = _contender(name, library.label, request, library.missing)
-        alone = {"TVM_USE_RUNTIME_LIB": "1"}  # as it is deployed, without the compiler
+        # as it is deployed, without the compiler; with it alone TVM 0.27 loads its CUDA runtime
+        alone = {"TVM_USE_RUNTIME_LIB": "1"} if lane.device == CPU else {}
         environment = {**contender.environment, **alone}
         out.append(replace(contender, environment=environment, facts=library.facts))
     return out

@@ -33,8 +33,8 @@ from pruner.tune.run.database import same_target
 
 MEASURED, DRAFTED = "measured", "drafted"
 
-_LOADER = '''"""Run the tuned network with TVM's runtime alone; pip install apache-tvm numpy."""
-import os; os.environ["TVM_USE_RUNTIME_LIB"] = "1"  # noqa: E702
+_LOADER = '''"""Run the tuned network with TVM; pip install apache-tvm numpy."""
+import os{alone}
 import numpy, tvm
 from tvm.runtime.vm import VirtualMachine
 folder = os.path.dirname(os.path.abspath(__file__))
@@ -44,6 +44,8 @@ result = main(*[tvm.runtime.tensor(inputs[name], tvm.{device}()) for name in inp
 outputs = [result] if hasattr(result, "numpy") else list(result)
 print(*[(output.shape, output.dtype, output.numpy().ravel()[:4]) for output in outputs])
 '''
+# TVM's runtime without its compiler, which is smaller; its CUDA runtime comes with the compiler.
+_ALONE = {"cpu": '; os.environ["TVM_USE_RUNTIME_LIB"] = "1"  # noqa: E702', "cuda": ""}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,7 +271,8 @@ def _put(folder: Path, deployed: Deployed, platform: Platform) -> Deployed:
     forget(folder)
     deployed = replace(deployed, library=deployed.library.replace(folder / LIBRARY))
     device = "cpu" if platform.device == "cpu" else "cuda"
-    (folder / LOADER).write_text(_LOADER.replace("{device}", device), encoding="utf-8")
+    loader = _LOADER.replace("{device}", device).replace("{alone}", _ALONE[device])
+    (folder / LOADER).write_text(loader, encoding="utf-8")
     everything = {**deployed.row(), "latencies_s": list(deployed.latencies_s)}
     write_json(folder / DEPLOY_FILE, everything, indent=1)
     return deployed

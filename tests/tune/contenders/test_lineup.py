@@ -45,6 +45,8 @@ def test_on_a_gpu_all_run_there_and_halves_are_what_a_user_would_give_torch():
     assert {told(one)["device"] for one in found.values()} == {"cuda"}
     assert told(found["eager"])["half"] is told(found["onnxruntime"])["half"] is True
     assert "half" not in told(found["ours"])  # it is what it was built as
+    # TVM's `_autoload_backends` loads no device's runtime in a process that has this
+    assert "TVM_USE_RUNTIME_LIB" not in found["ours"].environment
     graphs = lined_up(["compile", "autotune"], lane=gpu)
     assert told(graphs["compile"])["options"] == {}
     # as torch's mode of that name does

@@ -12,6 +12,7 @@
 * `pools`: pools of measured programs, evenly drawn, to learn from
 * `deploy`: the way out: a tuned network as one library, checked against torch
 * `compiling`: scheduled programs compiled, and what TVM is told meanwhile
+* `cuda`: TVM's CUDA runtime, and its compiler where there is no driver
 * `vector_math`: exp, erf, tanh as vector instructions of CPUs
 * `child`: jobs in a process of their own
 * `analyzer`: what drafts for a platform

@@ -10,6 +10,8 @@ from __future__ import annotations
 import gc
 import importlib
 import inspect
+import os
+import shutil
 import sys
 from types import FrameType
 from typing import Any, NamedTuple
@@ -29,6 +31,9 @@ class Tvm(NamedTuple):
 def load_tvm() -> Tvm:
     """Return TVM's modules, imported on the first call. Raises `MissingExtra` without TVM."""
     first = "tvm" not in sys.modules
+    if shutil.which("nvcc") is not None:
+        # TVM's default, NVRTC, needs a package (cuda-bindings) that it does not ask for
+        os.environ.setdefault("TVM_CUDA_COMPILE_MODE", "nvcc")
     original = inspect.stack
     inspect.stack = _quick_stack  # type: ignore[assignment]
     try:

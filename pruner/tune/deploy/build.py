@@ -20,6 +20,7 @@ from pruner.tune.child import Child, ask_child, request_file, told_in_one_line
 from pruner.tune.compiling import pass_context
 from pruner.tune.contenders.inputs import inputs_of, save_arrays
 from pruner.tune.contenders.runners import Eager, OnnxRuntime
+from pruner.tune.cuda import provide_compiler
 from pruner.tune.deploy.apply import Applied, apply_records, check_tasks, keys_of
 from pruner.tune.deploy.files import TEMPORARY
 from pruner.tune.networks.request import REQUEST, NetworkRequest, lowered_network
@@ -152,6 +153,8 @@ def compiled(module: Any, target: Any) -> Any:
     """
     tvm, relax = load_tvm().tvm, importlib.import_module("tvm.relax")
     backend = "cuda" if target.kind.name == "cuda" else "cpu_generic"
+    if backend == "cuda":
+        provide_compiler()
     steps = importlib.import_module(f"tvm.relax.backend.{backend}.pipeline")
     passes = steps.dataflow_lower_passes(target) + steps.finalize_passes(target)
     try:

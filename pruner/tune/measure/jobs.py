@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pruner.errors import PrunerError
 from pruner.files import write_whole
 from pruner.tune.compiling import compiled
+from pruner.tune.cuda import provide_compiler
 from pruner.tune.measure.numerics import (
     Arguments,
     Kind,
@@ -93,6 +94,8 @@ def build(module_json: str, target_json: str, path: str, exact: bool = False) ->
     cleared = importlib.import_module("tvm.s_tir.transform").RemoveWeightLayoutRewriteBlock
     module = cleared(skip_tensor_rewrite=True)(module)
     target = load_target(target_json)
+    if target.kind.name == "cuda":
+        provide_compiler()
     compiled(module, target, module_json, exact=exact).export_library(path)
     return float(Path(path).stat().st_size)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from pruner.errors import PrunerError
 from pruner.program.device import CpuDevice, Device, GpuDevice
+from pruner.tune.cuda import runtime_error
 from pruner.tune.measure.jobs import RpcAddress
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.measure.targets import CPU_TARGETS, missing_flags
@@ -142,4 +143,4 @@ def missing_device(platform: Platform) -> str | None:
     if shutil.which("nvidia-smi") is None:
         return "no NVIDIA driver on this machine"
     done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
-    return None if done.stdout.strip() else "no NVIDIA GPU is visible"
+    return runtime_error() if done.stdout.strip() else "no NVIDIA GPU is visible"

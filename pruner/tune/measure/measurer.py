@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import resource
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -165,6 +166,9 @@ class Measurer:
         threads |= {"TMPDIR": str(self._folder)}
         size = settings.builders or os.cpu_count() or 1
         build = Limits(timeout_s=settings.build_timeout_s, memory_bytes=memory_bytes)
+        # a GPU's driver takes addresses of the host by the size of the device
+        own = platform.device != "cpu" and platform.address is None
+        memory_bytes = resource.RLIM_INFINITY if own else memory_bytes
         run = Limits(timeout_s=settings.run_timeout_s, memory_bytes=memory_bytes)
         self._builders = Pool(size, build, threads | {"OMP_NUM_THREADS": "1"})
         devices = len(platform.places)

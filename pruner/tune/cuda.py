@@ -1,0 +1,65 @@
+"""TVM's CUDA runtime: why it is not there, and its compiler where there is no driver.
+
+TVM 0.27 hands CUDA source to nvcc when a module is made, but only where its CUDA runtime is loaded,
+which needs the driver's library. Elsewhere a "built" program is source code that nobody has
+compiled: its mistakes are found, and its seconds spent, where it is loaded on the device.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from pruner.tune.tvm_import import load_tvm
+
+_MAKE = "ffi.Module.create.cuda"  # what TVM's code generator asks for
+_DRIVER = "libcuda.so.1"
+
+
+def runtime_error() -> str | None:
+    """Why TVM could not load its CUDA runtime, in one line; None where it has."""
+    if _is_loaded():
+        return None
+    try:
+        ctypes.CDLL(str(_runtime()))
+    except OSError as error:
+        return f"TVM cannot load its CUDA runtime ({error}); LD_LIBRARY_PATH may name the folder"
+    return None
+
+
+def provide_compiler() -> bool:
+    """Have this process compile CUDA programs, by nvcc, though there is no driver; whether it does.
+
+    It must not run any, nor ask for a device: an empty library stands where the driver's would, and
+    the runtime is bound to it lazily. Changes nothing where the runtime is loaded already, and
+    where nvcc or a C compiler is missing: then programs stay source code.
+    """
+    if _is_loaded():
+        return True
+    cc = shutil.which("cc")
+    if cc is None or shutil.which("nvcc") is None:
+        return False
+    with tempfile.TemporaryDirectory() as folder:
+        driver = Path(folder) / _DRIVER
+        words = [cc, "-shared", f"-Wl,-soname,{_DRIVER}", "-o", str(driver), "-x", "c", os.devnull]
+        made = subprocess.run(words, capture_output=True, check=False)
+        return made.returncode == 0 and _open(driver) and _open(_runtime()) and _is_loaded()
+
+
+def _is_loaded() -> bool:
+    return load_tvm().tvm.get_global_func(_MAKE, allow_missing=True) is not None
+
+
+def _runtime() -> Path:
+    return Path(load_tvm().tvm.__file__).parent / "lib" / "libtvm_runtime_cuda.so"
+
+
+def _open(library: Path) -> bool:
+    """Load a library whose functions are looked for once they are called, as ctypes would not."""
+    dlopen = ctypes.CDLL(None).dlopen
+    dlopen.argtypes, dlopen.restype = [ctypes.c_char_p, ctypes.c_int], ctypes.c_void_p
+    return dlopen(os.fsencode(library), os.RTLD_LAZY | os.RTLD_GLOBAL) is not None

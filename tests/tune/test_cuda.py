@@ -1,0 +1,92 @@
+"""CUDA programs are compiled to machine code where there is no driver, and their mistakes found."""
+
+import shutil
+
+import pytest
+
+from pruner.tune.cuda import runtime_error
+
+pytestmark = pytest.mark.tvm
+FATBIN = b"\x50\xed\x55\xba"  # the first bytes of what nvcc --fatbin makes, as fatbinary.h has it
+
+PROGRAMS = """
+from tvm.script import tirx as T
+
+
+@T.prim_func(s_tir=True)
+def good(a: T.Buffer((1024,), "float32"), b: T.Buffer((1024,), "float32")):
+    for block in T.thread_binding(8, thread="blockIdx.x"):
+        for lane in T.thread_binding(128, thread="threadIdx.x"):
+            with T.sblock("b"):
+                i = T.axis.spatial(1024, block * 128 + lane)
+                b[i] = a[i] * T.float32(2)
+
+
+@T.prim_func(s_tir=True)
+def bad(a: T.Buffer((1024,), "float32"), b: T.Buffer((1024,), "float32")):
+    for block in T.thread_binding(8, thread="blockIdx.x"):
+        for lane in T.thread_binding(128, thread="threadIdx.x"):
+            with T.sblock("b"):
+                i = T.axis.spatial(1024, block * 128 + lane)
+                b[i] = T.call_extern("float32", "no_such_function", a[i])
+"""
+
+
+@pytest.fixture
+def built(tmp_path):
+    """Builds a program of the above in a worker, as measuring does; its reply and library."""
+    from pruner.places import conf_folder
+    from pruner.program.device import load_device
+    from pruner.tune.measure.isolation import Limits, Worker, start_server
+    from pruner.tune.measure.machine import make_platform
+    from pruner.tune.tvm_import import load_tvm
+    from pruner.tune.workloads import from_file
+
+    if shutil.which("nvcc") is None:
+        pytest.skip("no CUDA compiler (nvcc) on this machine")
+    path, library = tmp_path / "programs.py", tmp_path / "built.so"
+    path.write_text(PROGRAMS)
+    target = make_platform(load_device(conf_folder() / "platform" / "h200.yaml")).target
+    start_server()
+    worker = Worker(Limits(timeout_s=60, memory_bytes=8 << 30), {})
+
+    def build(name):
+        module = load_tvm().tvm.ir.save_json(from_file(path, name)[0].module)
+        return worker.call("build", module, str(target), str(library)), library
+
+    yield build
+    worker.stop()
+
+
+def test_what_is_built_is_machine_code(built):
+    reply, library = built("good")
+    assert reply.error is None, reply
+    assert FATBIN in library.read_bytes()
+    assert b"__global__" not in library.read_bytes()  # no source that would be compiled later
+
+
+def test_what_nvcc_refuses_is_not_built(built):
+    reply, _ = built("bad")
+    assert reply.error == "error"
+    assert "no_such_function" in reply.message
+
+
+def test_a_runtime_that_cannot_be_loaded_says_what_is_missing():
+    if shutil.which("nvidia-smi") is not None:
+        pytest.skip("there is a driver")
+    told = runtime_error()
+    assert "TVM cannot load its CUDA runtime (libcuda.so.1: cannot open shared object" in told
+
+
+def test_a_gpu_that_tvm_cannot_use_is_told_before_anything_runs(monkeypatch):
+    from types import SimpleNamespace
+
+    from pruner.tune.measure import machine
+    from pruner.tune.measure.measurer import Platform
+
+    monkeypatch.setattr(machine.shutil, "which", lambda _: "nvidia-smi")
+    listed = SimpleNamespace(stdout="GPU 0: NVIDIA H200 (UUID: GPU-x)\n")
+    monkeypatch.setattr(machine.subprocess, "run", lambda *_, **__: listed)
+    monkeypatch.setattr(machine, "runtime_error", lambda: "why")
+    assert machine.missing_device(Platform(target=None, device="cuda")) == "why"
+    assert machine.missing_device(Platform(target=None, device="cpu")) is None

@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from pruner.tune.tvm_import import load_tvm
@@ -27,8 +28,18 @@ def runtime_error() -> str | None:
     try:
         ctypes.CDLL(str(_runtime()))
     except OSError as error:
-        return f"TVM cannot load its CUDA runtime ({error}); LD_LIBRARY_PATH may name the folder"
+        library = str(error).partition(":")[0]
+        folder = next((str(path.parent) for path in _found(library)), f"the folder of {library}")
+        return f"TVM cannot load its CUDA runtime ({error}); say LD_LIBRARY_PATH={folder}"
     return None
+
+
+def _found(library: str) -> Iterator[Path]:
+    """Where CUDA's installer, drivers of containers and CUDA's Python packages put a library."""
+    packages = Path(load_tvm().tvm.__file__).parents[1]
+    for pattern in ("cuda*/lib*", "nvidia/lib*"):
+        yield from sorted(Path("/usr/local").glob(f"{pattern}/{library}"))
+    yield from sorted(packages.glob(f"nvidia/*/lib/{library}"))
 
 
 def provide_compiler() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 from pruner.tune.tvm_import import load_tvm
@@ -15,7 +16,9 @@ def compiled(module: Any, target: Any, text: str | None = None, *, exact: bool =
 
     ``exact``: exp and its like are those of the C library, also where vector units could do them.
     """
-    with pass_context(module, target, text):
+    # nvcc is told the architecture of the target in whose scope it is called, else of a device here
+    scope = target if target.kind.name == "cuda" else nullcontext()
+    with scope, pass_context(module, target, text):
         written = module if exact else with_vector_math(module, target)
         return load_tvm().tvm.compile(written, target=target)
 

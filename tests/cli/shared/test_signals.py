@@ -7,7 +7,7 @@ import sys
 import pytest
 
 PROGRAM = """
-import os, sys, time
+import os, signal, sys, time
 from pruner.cli.shared.door import run_door
 
 def task(config):
@@ -23,6 +23,7 @@ def task(config):
     finally:
         print("put away", flush=True)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # where the tests run in the background
 sys.argv = ["report.py"]
 run_door("report", task)
 """

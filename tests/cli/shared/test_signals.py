@@ -17,8 +17,8 @@ def task(config):
     time.sleep(0.2)
     os.kill(child, 15)
     _, status = os.waitpid(child, 0)
-    print(os.waitstatus_to_exitcode(status), flush=True)
     try:
+        print(os.waitstatus_to_exitcode(status), flush=True)  # from here on it may be asked to end
         time.sleep(60)
     finally:
         print("put away", flush=True)

@@ -19,7 +19,7 @@ from pruner.errors import PrunerError
 from pruner.files import write_json
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.places import sources_folder
-from pruner.tune.compiling import pass_context
+from pruner.tune.compiling import compiled
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.networks.coverage import Coverage, coverage
 from pruner.tune.networks.drafting import Depth, DraftJob, draw, is_view
@@ -194,8 +194,7 @@ def _program(space: LiveSpace, vector: Any, source: Path) -> Program:
     if done != wanted:
         return Program(refused_by="tensorize", reason=f"{done} of {wanted} instructions")
     try:
-        with pass_context(schedule.mod, design.target):
-            built = load_tvm().tvm.compile(schedule.mod, target=design.target)
+        built = compiled(schedule.mod, design.target)
     except Exception as error:  # compilers raise kinds of their own
         lines = str(error).strip().splitlines() or [repr(error)]
         return Program(refused_by="tvm", reason=lines[-1])

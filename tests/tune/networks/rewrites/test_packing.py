@@ -6,18 +6,18 @@ import pytest
 pytestmark = pytest.mark.tvm
 
 
-def lowered(*, several=False, dataflow=True):
+def lowered(*, several=False, dataflow=True, outputs=32):
     """A product with constant weights as one call; its sums too, where `several`."""
     from tvm import relax, te
 
     def product(x, weights):
         k = te.reduce_axis((0, 16))
-        y = te.compute((4, 32), lambda i, j: te.sum(x[i, k] * weights[k, j], axis=k))
-        return [y, te.compute((4, 32), lambda i, j: y[i, j] + 1.0)] if several else y
+        y = te.compute((4, outputs), lambda i, j: te.sum(x[i, k] * weights[k, j], axis=k))
+        return [y, te.compute((4, outputs), lambda i, j: y[i, j] + 1.0)] if several else y
 
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((4, 16), "float32"))
-    weights = relax.const(np.arange(512, dtype=np.float32).reshape(16, 32))
+    weights = relax.const(np.arange(16 * outputs, dtype=np.float32).reshape(16, outputs))
     with builder.function("main", [x]):
         if dataflow:
             with builder.dataflow():
@@ -46,3 +46,14 @@ def test_packed_calls_fit_their_block(dataflow):
     found = packed(lowered(dataflow=dataflow))
     assert "out_ty=R.Tensor((4, 1, 32)" in found.script()  # [n, outputs / 32, 32]
     relax.analysis.well_formed(found)  # else it raises
+
+
+@pytest.mark.parametrize(("outputs", "rows"), [(1000, (25, 40)), (24, (1, 24)), (48, (3, 16))])
+def test_rows_are_whole_vectors(outputs, rows):
+    found = packed(lowered(outputs=outputs))
+    assert f"out_ty=R.Tensor((4, {rows[0]}, {rows[1]})" in found.script()
+
+
+def test_outputs_that_no_row_divides_stay_as_they_are():
+    module = lowered(outputs=100)
+    assert packed(module).script() == module.script()

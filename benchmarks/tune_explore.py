@@ -1,4 +1,4 @@
-"""One exploration round on an A100 target: draft-then-verify against TVM's evolutionary search.
+"""One exploration round, for an A100 and a CPU: draft-then-verify against TVM's own search.
 
 Both know 64 measured programs (made-up latencies), look at the same number of candidates (a
 population of 512 and four generations), choose 64 and instantiate them. TVM scores with its
@@ -6,7 +6,9 @@ XGBoost model; ours drafts with the analyzer and verifies with PaCM. Fitting is 
 CPU seconds on one core, so other work on the machine counts for neither; no GPU is needed. The last
 line is a JSON object; ``ratio_min`` is the smallest ratio of TVM's seconds to ours.
 
-    python benchmarks/tune_explore.py [matmul] [conv2d] [matmul_half]
+    python benchmarks/tune_explore.py [a100/matmul] [cpu-avx512/conv2d] ...
+
+Cases that are not named keep what the file of results has of them.
 """
 
 import json
@@ -41,17 +43,25 @@ from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import Workload, from_operator
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
-CASES = {
+OPERATORS: dict[str, dict[str, Any]] = {
     "matmul": {"operator": "matmul", "m": 1024, "n": 1024, "k": 1024, "epilogue": ["relu"]},
     "conv2d": {
         "operator": "conv2d", "n": 1, "ci": 64, "h": 56, "w": 56, "co": 64, "kh": 3, "kw": 3,
         "stride": 1, "padding": 1,
     },
+    "layer_norm": {"operator": "layer_norm", "rows": 128, "columns": 768},
     "matmul_half": {
         "operator": "matmul", "m": 1024, "n": 1024, "k": 1024, "epilogue": ["relu"],
         "dtype": "float16",
     },
+    "batch_matmul_half": {
+        "operator": "batch_matmul", "batch": 12, "m": 128, "n": 128, "k": 64, "dtype": "float16",
+    },
 }  # fmt: skip
+FLOORS = {"a100": 50, "cpu-avx512": 20}
+CASES = [f"a100/{name}" for name in OPERATORS]  # halves on its tensor cores
+CASES += [f"cpu-avx512/{name}" for name in OPERATORS if not name.endswith("half")]
+GOAL = 100
 POPULATION, GENERATIONS, CHOSEN = 512, 4, 64
 CONSIDERED = POPULATION * (1 + GENERATIONS)
 ROUND = RoundSettings(
@@ -60,7 +70,7 @@ ROUND = RoundSettings(
     redraft_period=1,
     verify_only_draft=True,
 )
-GOAL, FLOOR = 50, 20
+KEPT = Path(__file__).parent / "results" / "tune_explore.json"
 
 
 def made_up_latency_s(rng: np.random.Generator, num: int) -> np.ndarray:
@@ -68,15 +78,15 @@ def made_up_latency_s(rng: np.random.Generator, num: int) -> np.ndarray:
     return 1e-3 * rng.uniform(1, 10, num)
 
 
-def ours(workload: Workload, target: Any) -> dict[str, float]:
+def ours(workload: Workload, target: Any, platform: str) -> dict[str, float]:
     """CPU seconds of a round after a first batch, and of what comes before it once a task."""
     phases, rng = Phases(), np.random.default_rng(0)
     start = time.process_time()
     spaces = [BatchedSpace(design) for design in design_spaces(workload.module, target)]
-    space = UnionSpace(spaces, phases, load_analyzer(CONF, "a100"))
+    space = UnionSpace(spaces, phases, load_analyzer(CONF, platform))
     prepared_s = time.process_time() - start
     model = AdaptedModel(Scratch(Setting(make_network=partial(PaCM))))
-    key = TaskKey(platform="a100", task=workload.name, workload_key="[]", target="")
+    key = TaskKey(platform=platform, task=workload.name, workload_key="[]", target="")
     learner = LiveLearner(key, space, SharedModel(model), phases, rng)
     policy = DraftThenVerify(space, space.draft_score, learner, ROUND, rng)
     search = DecisionSearch(space, policy, FailureModel(space))
@@ -115,26 +125,20 @@ def theirs(workload: Workload, target: Any) -> dict[str, float]:
 
 
 def main() -> None:
-    """Run the cases that are named, or all; in half precision on tensor cores."""
+    """Run the cases that are named, or all."""
     torch.set_num_threads(1)
-    target = make_platform(load_device(CONF / "platform" / "a100.yaml")).target
-    results = {}
+    cases = json.loads(KEPT.read_text(encoding="utf-8"))["cases"] if KEPT.is_file() else {}
     for name in sys.argv[1:] or CASES:
-        workload = from_operator(CASES[name])
-        mine, tvm = ours(workload, target), theirs(workload, target)
-        ratio = tvm["cpu_s"] / mine["cpu_s"]
-        results[name] = {"ours": mine, "metaschedule": tvm, "ratio": ratio}
-        print(name, results[name], file=sys.stderr)
-    line = {
-        "cases": results,
-        "considered": CONSIDERED,
-        "goal": GOAL,
-        "floor": FLOOR,
-        "ratio_min": min(case["ratio"] for case in results.values()),
-    }
-    kept = Path(__file__).parent / "results" / "tune_explore.json"
-    kept.parent.mkdir(exist_ok=True)
-    write_json(kept, line, indent=1)
+        platform, _, operator = name.partition("/")
+        target = make_platform(load_device(CONF / "platform" / f"{platform}.yaml")).target
+        workload = from_operator(OPERATORS[operator])
+        mine, tvm = ours(workload, target, platform), theirs(workload, target)
+        ratio, floor = tvm["cpu_s"] / mine["cpu_s"], FLOORS[platform]
+        cases[name] = {"ours": mine, "metaschedule": tvm, "ratio": ratio, "floor": floor}
+        print(name, cases[name], file=sys.stderr, flush=True)
+        ratios = [case["ratio"] for case in cases.values()]
+        line = {"cases": cases, "considered": CONSIDERED, "goal": GOAL, "ratio_min": min(ratios)}
+        write_json(KEPT, line, indent=1)
     print(json.dumps(line))
 
 

@@ -3,9 +3,10 @@
 A cell is one network, policy and seed: one call of ``tune.py`` and one of ``deploy.py``. Both
 policies get the same number of trials (20 a task of ours) in batches of 16, from the same measurer.
 Then networks from the records of each run's first seconds are built and timed beside the final one
-of MetaSchedule, and the built networks of both with torch, onnxruntime and TVM's other offers. What
-is finished is skipped and what is broken goes on, so the script can be stopped and started at will;
-the most telling comes first:
+of MetaSchedule, and the built networks of both with torch, onnxruntime and TVM's other offers. Last
+come all networks of the catalogue as they are drafted, nothing measured: do they convert, build and
+give what torch gives. What is finished is skipped and what is broken goes on, so the script can be
+stopped and started at will; the most telling comes first:
 
     python experiments/networks/run.py plan=true              what there is to do, and how long
     python experiments/networks/run.py                        all of it, then the tables
@@ -50,12 +51,14 @@ from pruner.study.steps.times import Times
 from pruner.tune.contenders.lineup import OURS
 from pruner.tune.contenders.prefixes import PREFIXES_FILE
 from pruner.tune.deploy.files import BESIDE_FILE, DEPLOY_FILE
+from pruner.tune.networks.catalog import NETWORKS as CATALOG
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PICTURE = ROOT / "docs" / "images" / "networks.svg"
 UNSCHEDULED = "TVM untuned"
 NETWORKS = ["resnet18", "mobilenet_v2", "bert_tiny", "squeezenet1_1", "dcgan"]
+LAYERS = {"opt": 2, "mistral": 2}  # whose weights need tens of gigabytes
 POLICIES = {
     OURS: [],  # what tune.py does with network= unless it is told otherwise
     # its model counts from 32 programs on (100 by default, which is all that dcgan gets)
@@ -72,7 +75,8 @@ IMPORTED = "NCHW"  # how TVM imports a network
 
 @dataclass(kw_only=True)
 class Options:
-    """What to run; see above. ``long`` networks get ``long_seconds`` of ours alone.
+    """What to run; see above. ``long`` networks get ``long_seconds`` of ours alone, ``drafts`` are
+    drafted only.
 
     `plan`: say what there is to do; `summary`: only make the tables.
     """
@@ -83,6 +87,7 @@ class Options:
     trials_a_task: int = 20
     long: list[str] = field(default_factory=lambda: ["resnet50", "bert_base"])
     long_seconds: int = 1800
+    drafts: list[str] = field(default_factory=lambda: list(CATALOG))
     more: list[str] = field(default_factory=list)
     plan: bool = False
     summary: bool = False
@@ -123,7 +128,7 @@ class Campaign:
         return self.options.runs / "tune" / name
 
     def steps(self) -> Iterator[Step]:
-        """Ours, MetaSchedule and the contenders on each network; then seeds; then large ones."""
+        """Ours, MetaSchedule and contenders on each network; then seeds, large ones, drafts."""
         for network in self.options.networks:
             listing = self._listing(network)
             yield listing
@@ -140,8 +145,11 @@ class Campaign:
             budget = [f"budget.seconds={seconds}", "budget.trials=100000"]
             words = [*POLICIES[OURS], *budget]
             tuned = self._tune(network, folder, 0, words, kind="long", size=seconds)
-            built_long = self._deploy(folder, tuned)
+            built_long = self.build(tuned)
             yield from (tuned, built_long, self._beside(folder, [], (built_long,)))
+        for network in self.options.drafts:
+            drafted = self.draft(network, 0)
+            yield from (drafted, self.build(drafted))
 
     def _pair(
         self, network: str, seed: int, listing: Step
@@ -159,7 +167,7 @@ class Campaign:
                 network, folder, seed, words, kind=policy, size=trials, needs=(listing,)
             )
             yield tuned
-            built.append(self._deploy(folder, tuned))
+            built.append(self.build(tuned))
             yield built[-1]
         yield self._prefixes(network, seed, (draft, *built))
         return tuple(built)
@@ -198,13 +206,16 @@ class Campaign:
         name = f"{plain_name(network)}-draft-{seed}"
         words = ["tune.py", f"network={network}", "effort=draft", "deploy=false", f"seed={seed}"]
         words += [f"outputs={self.options.runs}", f"run_id={name}"]
+        words += [f"sizes.layers={LAYERS[network]}"] if network in LAYERS else []
         leaves = self.options.runs / "tune" / name / "metrics.json"
         return Step(name=name, words=words, leaves=leaves, kind="draft")
 
-    def _deploy(self, folder: Path, tuned: Step) -> Step:
+    def build(self, run: Step) -> Step:
+        """The network of a run as a library, run and compared with torch."""
+        folder = run.leaves.parent
         words = ["deploy.py", f"run={folder}", "beside=[]"]
         name, leaves = f"{folder.name}, built", folder / DEPLOY_FILE
-        return Step(name=name, words=words, leaves=leaves, kind="deploy", needs=(tuned,))
+        return Step(name=name, words=words, leaves=leaves, kind="deploy", needs=(run,))
 
     def _prefixes(self, network: str, seed: int, needs: tuple[Step, ...]) -> Step:
         folder, rival = (self.folder(network, policy, seed) for policy in (OURS, RIVAL))
@@ -289,6 +300,29 @@ def median_of(run: NetworkRun) -> float | None:
     return run.deployed.get("median_s")
 
 
+def drafts_of(campaign: Campaign) -> list[dict[str, Any]]:
+    """One row a network that was drafted and built."""
+    rows = []
+    for network in campaign.options.drafts:
+        step = campaign.draft(network, 0)
+        if campaign.build(step).done:
+            deployed = read_network_run(step.leaves.parent).deployed
+            rows.append(
+                {
+                    "network": network,
+                    "layers": LAYERS.get(network),
+                    "tasks": deployed["tasks"],
+                    "drafted_s": campaign.times.last_s(step),
+                    "build_s": deployed["seconds"]["build"],
+                    "network_s": deployed["median_s"],
+                    "relative_error": deployed["relative_error"],
+                    "library_mb": deployed["size_bytes"] / 1e6,
+                    "load_s": deployed["load_s"],
+                }
+            )
+    return rows
+
+
 def contenders_of(campaign: Campaign) -> list[dict[str, Any]]:
     """Rows of all networks that were set beside others."""
     options = campaign.options
@@ -323,6 +357,7 @@ def run(options: Options) -> dict[str, Any]:
         "summary": records,
         "prefixes": prefix_rows(cells),
         "contenders": contenders,
+        "drafts": drafts_of(campaign),
     }
     for name, content in tables.items():
         write_table(options.folder / f"{name}.csv", content, floats=".6g")

@@ -11,7 +11,7 @@ from pruner.study.book.page import build_page
 from pruner.study.steps.command import Ended
 from tests.study.network.fabricated import contender, fabricate
 
-ONE = ("networks=[tiny]", "many_seeds=[]", "long=[]", "seeds=1")
+ONE = ("networks=[tiny]", "many_seeds=[]", "long=[]", "drafts=[]", "seeds=1")
 OURS = [("conv_a", 1.0, 1.0), ("dense_b", 1.0, 2.0)]
 RIVAL = [("conv_a", 2.0, 10.0), ("dense_b", 2.0, 20.0)]
 
@@ -127,6 +127,21 @@ def test_the_rival_in_our_layout_has_cells_of_its_own(item, options, tmp_path):
     steps = {step.kind: step for step in item["Campaign"](options("rival_layout=NHWC")).steps()}
     assert steps["metaschedule"].name == "tiny-metaschedule-NHWC-20-0"
     assert "layout=NHWC" in steps["metaschedule"].words
+
+
+def test_drafted_networks_are_built_and_compared_with_torch(item, options, tmp_path):
+    given = options("summary=true", "drafts=[tiny,opt]")
+    finished(item, given, "ours", OURS, 2.0)
+    campaign = item["Campaign"](given)
+    assert "sizes.layers=2" in campaign.draft("opt", 0).words
+    folder = campaign.draft("tiny", 0).leaves.parent
+    fabricate(folder, OURS)
+    deployed = {"tasks": 9, "median_s": 0.5, "relative_error": 1e-6, "size_bytes": 3_000_000}
+    write_json(folder / "deploy.json", {**deployed, "load_s": 0.25, "seconds": {"build": 4.0}})
+    item["run"](given)
+    (row,) = pd.read_csv(tmp_path / "networks" / "drafts.csv").to_dict("records")
+    assert (row["network"], row["tasks"], row["network_s"]) == ("tiny", 9, 0.5)
+    assert (row["library_mb"], row["load_s"], row["build_s"]) == (3.0, 0.25, 4.0)
 
 
 def test_no_picture_where_everybody_failed(item, options, tmp_path):

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from pruner.program.device import load_device
 from pruner.study.device.campaign import Campaign
 from pruner.study.device.finding import described_gpu
 from pruner.study.device.options import CUDA, CampaignOptions
+from pruner.study.device.ready import environment_of
 from pruner.study.device.results import write_results
 from pruner.study.device.sizes import FULL, SMALL, NetworkChoice, Size
 from pruner.study.device.state import about_device
@@ -34,9 +36,10 @@ def campaign(config: DictConfig) -> dict[str, Any]:
     results = options.out / "results" if config.results is None else Path(config.results).resolve()
     if config.summary:
         return {**_written(options, results), "results": str(results)}
-    work = Campaign(options, tell=say, write=lambda given: write_results(given, results))
+    write = partial(write_results, folder=results)
     if config.plan:
-        return _planned(work)
+        return _planned(Campaign(options, tell=say, write=write))
+    work = Campaign(options, tell=say, write=write, environment=environment_of(options))
     say(f"{options.platform}, into {options.out}; if interrupted, the same command goes on")
     asked = {name: value for name, value in plain(config).items() if name not in PLACES}
     work.run_all({**asked, "platform": options.platform})

@@ -11,14 +11,17 @@ import ctypes
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from pruner.tune.tvm_import import load_tvm
 
 _MAKE = "ffi.Module.create.cuda"  # what TVM's code generator asks for
 _DRIVER = "libcuda.so.1"
+_INSTALLED = Path("/usr/local")  # by CUDA's installer, and drivers of containers
 
 
 def runtime_error() -> str | None:
@@ -36,10 +39,45 @@ def runtime_error() -> str | None:
 
 def _found(library: str) -> Iterator[Path]:
     """Where CUDA's installer, drivers of containers and CUDA's Python packages put a library."""
-    packages = Path(load_tvm().tvm.__file__).parents[1]
     for pattern in ("cuda*/lib*", "nvidia/lib*"):
-        yield from sorted(Path("/usr/local").glob(f"{pattern}/{library}"))
-    yield from sorted(packages.glob(f"nvidia/*/lib/{library}"))
+        yield from sorted(_INSTALLED.glob(f"{pattern}/{library}"))
+    for packages in sys.path:
+        yield from sorted(Path(packages).glob(f"nvidia/*/lib/{library}"))
+
+
+def cuda_environment() -> dict[str, str]:
+    """``PATH`` and ``LD_LIBRARY_PATH`` with which commands find nvcc and what TVM's CUDA runtime
+    needs, as far as it is in the usual places; without those that need no change.
+
+    What the runtime lacks in this process is loaded.
+    """
+    folders = {"LD_LIBRARY_PATH": _lacking()}
+    if shutil.which("nvcc") is None:
+        compilers = sorted(_INSTALLED.glob("cuda*/bin/nvcc"))
+        folders["PATH"] = [str(path.parent) for path in compilers[:1]]
+    return {
+        name: os.pathsep.join(filter(None, [*found, os.environ.get(name)]))
+        for name, found in folders.items()
+        if found
+    }
+
+
+def _lacking() -> list[str]:
+    """Folders of the libraries that the runtime could not be loaded without."""
+    found: dict[str, str] = {}
+    while True:
+        try:
+            ctypes.CDLL(str(_runtime()))
+            break
+        except OSError as error:
+            library = str(error).partition(":")[0]
+            path = next(_found(library), None)
+            if path is None or library in found:
+                break
+            found[library] = str(path.parent)
+            with suppress(OSError):  # told by `runtime_error`
+                ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+    return list(dict.fromkeys(found.values()))
 
 
 def provide_compiler() -> bool:

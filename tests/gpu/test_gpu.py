@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.places import REPOSITORY
+from tests.tune.cuda_programs import programs
 
 pytestmark = [pytest.mark.gpu, pytest.mark.tvm, pytest.mark.slow]
 
@@ -113,7 +114,7 @@ def test_a_program_that_breaks_the_device_costs_itself(platform, tmp_path):
     from tests.places import CONF
 
     path = tmp_path / "programs.py"
-    path.write_text(PROGRAMS)
+    path.write_text(programs("b[i + 1073741824] = a[i]"))
     good, bad = (from_file(path, name)[0].module for name in ("good", "bad"))
     described = load_device(CONF / "platform" / f"{platform}.yaml")
     settings = MeasureSettings(timing=Timing(repeats=2, min_repeat_ms=1))
@@ -126,28 +127,3 @@ def test_a_program_that_breaks_the_device_costs_itself(platform, tmp_path):
         errors = [o.error for _, o in measurer.results(batch, lambda *_: False, None)]
     assert errors[0] is errors[2] is None
     assert errors[1] in ("run_illegal_access", "run_error", "run_crash")
-
-
-PROGRAMS = """
-from tvm.script import tirx as T
-
-
-@T.prim_func(s_tir=True)
-def good(a: T.Buffer((1024,), "float32"), b: T.Buffer((1024,), "float32")):
-    for block in T.thread_binding(8, thread="blockIdx.x"):
-        for lane in T.thread_binding(128, thread="threadIdx.x"):
-            with T.sblock("b"):
-                i = T.axis.spatial(1024, block * 128 + lane)
-                b[i] = a[i] * T.float32(2)
-
-
-@T.prim_func(s_tir=True)
-def bad(a: T.Buffer((1024,), "float32"), b: T.Buffer((1024,), "float32")):
-    for block in T.thread_binding(8, thread="blockIdx.x"):
-        for lane in T.thread_binding(128, thread="threadIdx.x"):
-            with T.sblock("b"):
-                i = T.axis.spatial(1024, block * 128 + lane)
-                T.reads(a[i])
-                T.writes(b[i])
-                b[i + 1073741824] = a[i]
-"""

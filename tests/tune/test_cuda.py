@@ -1,35 +1,18 @@
 """CUDA programs are compiled to machine code where there is no driver, and their mistakes found."""
 
+import ast
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 
 from pruner.tune.cuda import runtime_error
+from tests.tune.cuda_programs import programs
 
 pytestmark = pytest.mark.tvm
 FATBIN = b"\x50\xed\x55\xba"  # the first bytes of what nvcc --fatbin makes, as fatbinary.h has it
-
-PROGRAMS = """
-from tvm.script import tirx as T
-
-
-@T.prim_func(s_tir=True)
-def good(a: T.Buffer((1024,), "float32"), b: T.Buffer((1024,), "float32")):
-    for block in T.thread_binding(8, thread="blockIdx.x"):
-        for lane in T.thread_binding(128, thread="threadIdx.x"):
-            with T.sblock("b"):
-                i = T.axis.spatial(1024, block * 128 + lane)
-                b[i] = a[i] * T.float32(2)
-
-
-@T.prim_func(s_tir=True)
-def bad(a: T.Buffer((1024,), "float32"), b: T.Buffer((1024,), "float32")):
-    for block in T.thread_binding(8, thread="blockIdx.x"):
-        for lane in T.thread_binding(128, thread="threadIdx.x"):
-            with T.sblock("b"):
-                i = T.axis.spatial(1024, block * 128 + lane)
-                b[i] = T.call_extern("float32", "no_such_function", a[i])
-"""
 
 
 @pytest.fixture
@@ -45,7 +28,7 @@ def built(tmp_path):
     if shutil.which("nvcc") is None:
         pytest.skip("no CUDA compiler (nvcc) on this machine")
     path, library = tmp_path / "programs.py", tmp_path / "built.so"
-    path.write_text(PROGRAMS)
+    path.write_text(programs('b[i] = T.call_extern("float32", "no_such_function", a[i])'))
     target = make_platform(load_device(conf_folder() / "platform" / "h200.yaml")).target
     start_server()
     worker = Worker(Limits(timeout_s=60, memory_bytes=8 << 30), {})
@@ -77,6 +60,41 @@ def test_a_runtime_that_cannot_be_loaded_says_what_is_missing():
     told = runtime_error()
     assert told.startswith("TVM cannot load its CUDA runtime (libcuda.so.1: cannot open shared")
     assert told.endswith("LD_LIBRARY_PATH=the folder of libcuda.so.1")
+
+
+ASKS = """
+import sys
+from pathlib import Path
+from pruner.tune import cuda
+cuda._INSTALLED = Path(sys.argv[1])
+print(cuda.cuda_environment())
+"""
+
+
+def test_what_cuda_needs_is_found_where_the_path_does_not_say(tmp_path):
+    """An empty driver, as the loader would find it; in a process of its own, which it spoils."""
+    cc = shutil.which("cc")
+    if cc is None or shutil.which("nvidia-smi") is not None:
+        pytest.skip("there is a driver, or no C compiler")
+    lib, tools = tmp_path / "nvidia" / "lib64", tmp_path / "cuda-13.0" / "bin"
+    lib.mkdir(parents=True)
+    tools.mkdir(parents=True)
+    driver = lib / "libcuda.so.1"
+    made = ["-shared", f"-Wl,-soname,{driver.name}", "-o", driver, "-x", "c", os.devnull]
+    subprocess.run([cc, *made], check=True)
+    (tools / "nvcc").touch()
+
+    def asked(**environment):
+        told = subprocess.run(
+            [sys.executable, "-c", ASKS, tmp_path],
+            capture_output=True, text=True, check=True, env={**os.environ, **environment},
+        )  # fmt: skip
+        return ast.literal_eval(told.stdout)
+
+    assert asked(PATH="/nowhere", LD_LIBRARY_PATH="") == {
+        "PATH": f"{tools}:/nowhere", "LD_LIBRARY_PATH": str(lib),
+    }  # fmt: skip
+    assert "PATH" not in asked() or shutil.which("nvcc") is None
 
 
 def test_a_gpu_that_tvm_cannot_use_is_told_before_anything_runs(monkeypatch):

@@ -26,8 +26,8 @@ Write = Callable[[CampaignOptions], Any]
 class Campaign:
     """All stages of a device, each started again until it is done.
 
-    ``write`` is called after every stage, with what is there so far; ``run`` and ``clock`` are for
-    tests.
+    ``write`` is called after every stage, with what is there so far; ``environment`` is added to
+    that of every command; ``run`` and ``clock`` are for tests.
     """
 
     def __init__(
@@ -36,10 +36,12 @@ class Campaign:
         *,
         tell: Tell,
         write: Write,
+        environment: Mapping[str, str] | None = None,
         run: Run | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
         self._options, self._tell, self._write, self._clock = options, tell, write, clock
+        self._environment = environment or {}
         self._run = self._command if run is None else run
         self._state = State(options.out, options.device)
         self.times = Times(options.out / TIMES_FILE, GUESSES)
@@ -95,5 +97,9 @@ class Campaign:
         paths = [str(sources_folder()), os.environ.get("PYTHONPATH", "")]
         found = os.pathsep.join(path for path in paths if path)
         return run_command(
-            words, log, place=out, limit_s=limit_s, environment={"PYTHONPATH": found}
+            words,
+            log,
+            place=out,
+            limit_s=limit_s,
+            environment={**self._environment, "PYTHONPATH": found},
         )

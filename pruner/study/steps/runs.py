@@ -12,7 +12,7 @@ from pruner.study.steps.step import Step
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from pruner.tune.run.snapshot import SNAPSHOT_FILE
 
-RESUME = "resume="
+RESUME, COMPILE_ONLY = "resume=", "compile_only=true"
 CONFIG_FILE = "config.yaml"
 _NO_OPTIONS = {"defaults", "hydra", "sweep", "experiment"}  # of conf/tune.yaml: no part of a run
 
@@ -22,10 +22,11 @@ def taken_up(step: Step) -> Step:
 
     It leaves its file in its run folder. A run of a version that lacked an option of today would be
     refused every time; it begins anew. What was begun with a budget of seconds has used those
-    that its journal tells.
+    that its journal tells. A run that only compiles has nothing but its journal to go on from.
     """
     folder = step.leaves.parent
-    if step.done or not (folder / SNAPSHOT_FILE).is_file() or _lacks_options(folder):
+    kept = JOURNAL_FILE if COMPILE_ONLY in step.words else SNAPSHOT_FILE
+    if step.done or not (folder / kept).is_file() or _lacks_options(folder):
         return step
     trials = read_trials(folder / JOURNAL_FILE)
     spent_s = max((trial.elapsed_s for trial in trials), default=0.0)

@@ -29,10 +29,12 @@ from pruner.tune.measure.isolation import (
 )
 from pruner.tune.measure.jobs import RpcAddress, Timing
 from pruner.tune.measure.numerics import FLOOR, Arguments, are_timings
+from pruner.tune.measure.targets import reference_target
 from pruner.tune.phases import Phases
 
 GIB = 1 << 30
 BUILDS = "builds"  # folder of a run with what is being measured; cleared by the next start
+_BUILDERS_A_REFERENCE = 4  # one of so many may compute one, the others build
 _POLL_S = 0.2  # how soon a wait notices that the run was asked to end
 
 
@@ -173,7 +175,10 @@ class Measurer:
         self._builders = Pool(size, build, threads | {"OMP_NUM_THREADS": "1"})
         devices = len(platform.places)
         self._runner = Pool(devices, run, threads, places=platform.places)
-        self._runs, self._references = ThreadPoolExecutor(devices), ThreadPoolExecutor(1)
+        self._runs = ThreadPoolExecutor(devices)
+        # the first results of a task wait for its reference, of which some take half a minute
+        at_once = 1 if self.alone else max(1, size // _BUILDERS_A_REFERENCE)
+        self._references = ThreadPoolExecutor(at_once)
         self._number = 0
         self._begun: list[Future[str | None]] = []  # references, some of them at work
 
@@ -325,7 +330,8 @@ class Measurer:
         return begun
 
     def _reference(self, text: str, arguments: Arguments, path: Path, library: str) -> str | None:
-        host, limit_s = json.dumps({"kind": "llvm"}), self._settings.reference_timeout_s
+        host = json.dumps(reference_target(dtype for _, dtype in arguments))
+        limit_s = self._settings.reference_timeout_s
         done = self._builders.submit("build", text, host, library, True, timeout_s=limit_s).result()
         if done.error is None:
             what = library, arguments, str(path)

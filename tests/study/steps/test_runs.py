@@ -1,6 +1,7 @@
 """Runs that were ended go on; what broke before anything could be kept is put aside."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -39,6 +40,16 @@ def test_a_run_that_was_ended_goes_on_with_the_seconds_it_has_used(step):
     assert taken_up(step).words == again.words
     write_json(step.leaves, {})
     assert taken_up(step) is step  # done
+
+
+def test_a_run_that_only_compiles_goes_on_from_its_journal(step):
+    folder, compiles = step.leaves.parent, replace(step, words=[*step.words, "compile_only=true"])
+    folder.mkdir(parents=True)
+    assert taken_up(compiles) is compiles
+    row = json.dumps({**trial(1, "a", 1.0, 7.0), "compiled_only": True})
+    (folder / "trials.jsonl").write_text(f"{row}\n")
+    assert taken_up(compiles).words == ["tune", f"resume={folder}"]
+    assert taken_up(step) is step  # one that measures needs its state, too
 
 
 def test_a_run_that_lacks_an_option_of_today_begins_anew(step):

@@ -1,9 +1,17 @@
 """CPU targets: what a machine lacks, and which are meant."""
 
+import json
+
+import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.tune.measure.targets import CPU_TARGETS, missing_flags, select_targets
+from pruner.tune.measure.targets import (
+    CPU_TARGETS,
+    missing_flags,
+    reference_target,
+    select_targets,
+)
 
 TARGETS = {target.platform: target for target in CPU_TARGETS}
 
@@ -33,3 +41,33 @@ def test_all_one_or_a_list_of_the_names():
 
 def test_ansors_eight_numbers():
     assert TARGETS["cpu-avx2"].hardware_params == [2, 32, 64, 0, 0, 0, 0, 0]
+
+
+def test_references_of_halves_ask_for_their_conversion_where_it_is_there(tmp_path):
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("flags : avx f16c fma\n")
+    assert reference_target(["float16"], cpuinfo) == {"kind": "llvm", "mattr": ["+f16c"]}
+    assert reference_target(["float32", "int32"], cpuinfo) == {"kind": "llvm"}
+    cpuinfo.write_text("flags : avx fma\n")
+    assert reference_target(["float16"], cpuinfo) == {"kind": "llvm"}
+
+
+@pytest.mark.tvm
+def test_references_of_halves_round_every_step(tmp_path):
+    """As NumPy's half precision does, which knows no instruction for it: the same bits."""
+    from pruner.tune.measure import jobs
+    from pruner.tune.measure.numerics import inputs, load_reference
+    from pruner.tune.tvm_import import load_tvm
+    from pruner.tune.workloads import arguments, operator
+
+    matmul = operator("matmul", m=16, n=32, k=64, dtype="float16").module
+    given, library, out = arguments(matmul), str(tmp_path / "r.so"), str(tmp_path / "r.npz")
+    target = json.dumps(reference_target(dtype for _, dtype in given))
+    jobs.build(load_tvm().tvm.ir.save_json(matmul), target, library, True)
+    jobs.reference(library, given, out)
+    for kind, found in load_reference(out).items():
+        a, b, _ = inputs(given, kind=kind)
+        wanted = np.zeros((16, 32), np.float16)
+        for k in range(64):
+            wanted += a[:, k, None] * b[None, k]
+        np.testing.assert_array_equal(found[-1], wanted)

@@ -1,0 +1,34 @@
+"""Whether a GPU can be asked anything, found out before the first of its minutes is spent."""
+
+import os
+import shutil
+
+from pruner.errors import PrunerError
+from pruner.places import conf_folder
+from pruner.program.device import load_device
+from pruner.study.device.options import CUDA, CampaignOptions
+from pruner.tune.cuda import cuda_environment
+from pruner.tune.measure.machine import make_platform, missing_device
+
+NVCC = "nvcc"
+
+
+def environment_of(options: CampaignOptions) -> dict[str, str]:
+    """What the commands of a campaign need to find CUDA here, beside this process's environment.
+
+    Raises:
+        PrunerError: no compiler of CUDA programs; or, where programs are to run, no GPU, or TVM
+            could not use it.
+    """
+    if options.device != CUDA:
+        return {}
+    found = cuda_environment()
+    if shutil.which(NVCC, path=found.get("PATH", os.environ.get("PATH"))) is None:
+        raise PrunerError(f"no {NVCC} on the path: CUDA programs cannot be compiled")
+    if options.compile_only:
+        return found
+    device = load_device(conf_folder() / "platform" / f"{options.platform}.yaml")
+    reason = missing_device(make_platform(device))
+    if reason is not None:
+        raise PrunerError(f"platform={options.platform}: {reason}")
+    return found

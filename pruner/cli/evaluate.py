@@ -93,6 +93,7 @@ def _learned(
         platforms,
         dataflow=dataflow,
         duplicates=config.data.duplicates,
+        draft=ranker.reads_draft,
         folder=folder,
         cache=config.data.cache,
     )

@@ -31,10 +31,12 @@ from pruner.data.tasks import TaskKey
 from pruner.errors import DataError, PrunerError
 from pruner.files import save_metrics, write_table
 from pruner.models.programs.store import ProgramStore
+from pruner.models.training.training import build_network
 from pruner.study.table import (
     NOT_FITTED,
     ResultsTable,
     Row,
+    Source,
     TableCell,
     Variant,
     grouped,
@@ -134,12 +136,14 @@ def _table(config: DictConfig, root: RecordRoot, folder: Path) -> ResultsTable:
     """The table of the options; records are read once for each kind of dataflow rows."""
 
     @cache
-    def programs(dataflow: str, platforms: tuple[str, ...]) -> ProgramStore:
+    def programs(source: Source) -> ProgramStore:
         dataset = load_dataset(
             root,
-            platforms,
-            dataflow=dataflow,
+            source.platforms,
+            dataflow=source.dataflow,
             duplicates=config.data.duplicates,
+            draft=source.draft,
+            failures=source.failures,
             folder=folder,
             cache=config.data.cache,
         )
@@ -172,10 +176,15 @@ def _options_of(config: DictConfig, cell: TableCell) -> DictConfig:
 
 
 def _variant(options: DictConfig, cell: TableCell, root: RecordRoot) -> Variant:
+    recipe = recipe_of(options)
     return Variant(
-        recipe=recipe_of(options),
-        platforms=chosen_platforms(options.data, cell.platform, root),
-        dataflow=options.features.dataflow,
+        recipe=recipe,
+        source=Source(
+            platforms=chosen_platforms(options.data, cell.platform, root),
+            dataflow=options.features.dataflow,
+            draft=build_network(recipe.model, seed=0).reads_draft,
+            failures=options.train_failures,
+        ),
         config=plain(options),
         watching=watching(options),
     )

@@ -50,6 +50,8 @@ def train(config: DictConfig) -> dict[str, Any]:
             platforms,
             dataflow=config.features.dataflow,
             duplicates=config.data.duplicates,
+            draft=model.reads_draft,
+            failures=config.train_failures,
             folder=folder,
             cache=config.data.cache,
         )

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -40,6 +40,9 @@ logger = logging.getLogger(__name__)
 _CHUNK = 4096  # programs at once: enough to pay for Python, few enough for the caches
 
 WorkloadFlags = Float32[np.ndarray, " flag"]
+ProgramColumns = Float32[np.ndarray, "program extra"]
+Extra = Callable[[LoopNests], ProgramColumns]
+"""Further columns of programs, from their loop nests, such as what the analyzer makes of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -52,7 +55,8 @@ class ProgramFeatures:
     (:data:`NUM_ROWS`) for every program, ``workload`` the flags that all of them share. A program
     that could not be replayed is not ``valid``: it has no row, zero dataflow, and a reason in
     ``failures`` (by its number). ``tokens``: the schedule primitives, None where no skeleton was
-    replayed. The last axes are the column tables of :mod:`pruner.features.columns`.
+    replayed. ``extra``: further columns of every program, where asked for; zeros of those that are
+    not valid. The last axes are the column tables of :mod:`pruner.features.columns`.
 
     Raises:
         ValueError: lengths that do not belong together.
@@ -66,6 +70,7 @@ class ProgramFeatures:
     failures: Mapping[int, str] = field(default_factory=dict)
     psa: Float32[np.ndarray, "row symbol"] | None = None
     tokens: PrimitiveTokens | None = None
+    extra: ProgramColumns | None = None
 
     def __post_init__(self) -> None:
         num, rows = len(self.valid), len(self.statement)
@@ -78,6 +83,7 @@ class ProgramFeatures:
             "workload": (len(self.workload), len(WORKLOAD_COLUMNS)),
             "psa": (rows if self.psa is None else len(self.psa), rows),
             "tokens": (num if self.tokens is None else len(self.tokens.skeleton), num),
+            "extra": (num if self.extra is None else len(self.extra), num),
         }
         wrong = [f"{name} {a} instead of {b}" for name, (a, b) in lengths.items() if a != b]
         if wrong:
@@ -130,12 +136,15 @@ class ProgramFeatures:
         statement = np.empty((num_rows, self.statement.shape[1]), np.float32)
         psa = None if self.psa is None else np.empty((num_rows, self.psa.shape[1]), np.float32)
         dataflow, valid, failures = self.dataflow.copy(), self.valid.copy(), dict(self.failures)
+        extra = _no_extra(len(self), [part for _, part in parts])
         for places, part in parts:
             rows = _rows(row_start[places], part.num_statements)
             statement[rows] = part.statement
             if psa is not None and part.psa is not None:
                 psa[rows] = part.psa
             dataflow[places], valid[places] = part.dataflow, part.valid
+            if extra is not None and part.extra is not None:
+                extra[places] = part.extra
             failures |= {int(places[n]): reason for n, reason in part.failures.items()}
         return replace(
             self,
@@ -145,6 +154,7 @@ class ProgramFeatures:
             valid=valid,
             failures=failures,
             psa=psa,
+            extra=extra,
         )
 
     @classmethod
@@ -166,6 +176,7 @@ class ProgramFeatures:
             },
             psa=np.concatenate(psa) if len(psa) == len(parts) else None,
             tokens=PrimitiveTokens.join(tokens) if len(tokens) == len(parts) else None,
+            extra=_joined_extra(parts),
         )
 
     def take(self, chosen: Ints | Mask) -> Self:
@@ -186,7 +197,24 @@ class ProgramFeatures:
             },
             psa=None if self.psa is None else self.psa[rows],
             tokens=None if self.tokens is None else self.tokens.select(index),
+            extra=None if self.extra is None else self.extra[index],
         )
+
+
+def _no_extra(num: int, parts: Sequence[ProgramFeatures]) -> ProgramColumns | None:
+    """Zeros for the further columns of `num` programs; None where valid ones have none."""
+    found = [part.extra for part in parts if part.valid.any()]
+    if not found or any(extra is None for extra in found):
+        return None
+    assert found[0] is not None, found
+    return np.zeros((num, found[0].shape[1]), np.float32)
+
+
+def _joined_extra(parts: Sequence[ProgramFeatures]) -> ProgramColumns | None:
+    """Further columns of all parts; those of invalid programs alone may lack them."""
+    made = [_no_extra(len(part), parts) if part.extra is None else part.extra for part in parts]
+    known = [extra for extra in made if extra is not None]
+    return np.concatenate(known) if known and len(known) == len(parts) else None
 
 
 def _boundaries(counts: Ints) -> Ints:
@@ -207,15 +235,18 @@ def featurize_records(
     tasks: Definitions | None = None,
     dataflow: DataflowKind = "paper",
     psa: bool = False,
+    extra: Extra | None = None,
 ) -> ProgramFeatures:
     """Features of a task's records; ``tasks`` is what lies beside them: TenSet's operators, spaces.
+
+    ``extra`` makes further columns of the programs.
 
     Raises:
         UnsupportedProgram: the operator is unknown, or records of traces have no design spaces.
     """
     found = find_definition(workload_key, fused, steps_list, tasks)
     featurize = featurize_steps if isinstance(found, ComputeDAG) else featurize_traces
-    return featurize(found, steps_list, dataflow=dataflow, psa=psa)  # type: ignore[arg-type]
+    return featurize(found, steps_list, dataflow=dataflow, psa=psa, extra=extra)  # type: ignore[arg-type]
 
 
 def featurize_vectors(
@@ -248,6 +279,7 @@ def featurize_steps(
     *,
     dataflow: DataflowKind = "paper",
     psa: bool = False,
+    extra: Extra | None = None,
 ) -> ProgramFeatures:
     """Features of Ansor step lists of one operator, in the order given.
 
@@ -256,12 +288,17 @@ def featurize_steps(
         steps_list: one step list a program; any mix of skeletons.
         dataflow: ``paper`` (with the epilogue) or ``official`` rows.
         psa: also compute the official analyzer's symbols.
+        extra: makes further columns of the programs from their loop nests.
 
     Returns:
         Features with ``valid`` False, and a reason, for programs that cannot be replayed.
     """
     flags = workload_flags(dag)
-    done = replay(dag, steps_list, lambda nests: _of_nests(nests, flags, dataflow, psa), _CHUNK)
+
+    def compute(nests: LoopNests) -> ProgramFeatures:
+        return _of_nests(nests, flags, dataflow, psa, extra=extra)
+
+    done = replay(dag, steps_list, compute, _CHUNK)
     found = _scattered(done, len(steps_list), flags, dataflow, psa)
     return replace(found, tokens=primitive_tokens(done.groups, len(steps_list)))
 
@@ -272,6 +309,7 @@ def featurize_traces(
     *,
     dataflow: DataflowKind = "paper",
     psa: bool = False,
+    extra: Extra | None = None,
 ) -> ProgramFeatures:
     """Features of recorded programs of MetaSchedule, as those of a live space.
 
@@ -280,7 +318,7 @@ def featurize_traces(
     flags = np.zeros(len(WORKLOAD_COLUMNS), np.float32)
 
     def compute(nests: LoopNests) -> ProgramFeatures:
-        return _of_nests(nests, flags, dataflow, psa, node_keys="unique")
+        return _of_nests(nests, flags, dataflow, psa, node_keys="unique", extra=extra)
 
     done = replay(spaces, steps_list, compute, _CHUNK)
     for group in done.groups:  # the largest first
@@ -314,17 +352,18 @@ def featurize_nests(
     workload: WorkloadFlags,
     failures: Mapping[int, str],
     dataflow: DataflowKind = "paper",
+    extra: Extra | None = None,
 ) -> ProgramFeatures:
     """Features of ``num`` programs given as groups (numbers of programs, their nests).
 
     Programs in no group, and those that ``failures`` names with a reason, are invalid, and so are
-    groups whose features cannot be computed.
+    groups whose features cannot be computed. ``extra`` makes further columns of the programs.
     """
     bad, refused = np.array(sorted(failures), np.int64), dict(failures)
     every = list(groups)
     parts = []
     for (rows, _), found in zip(
-        every, _of_each([nests for _, nests in every], workload, dataflow), strict=True
+        every, _of_each([nests for _, nests in every], workload, dataflow, extra), strict=True
     ):
         known = ~np.isin(rows, bad)
         if isinstance(found, UnsupportedProgram):
@@ -336,7 +375,10 @@ def featurize_nests(
 
 
 def _of_each(
-    nests: Sequence[LoopNests], workload: WorkloadFlags, dataflow: DataflowKind
+    nests: Sequence[LoopNests],
+    workload: WorkloadFlags,
+    dataflow: DataflowKind,
+    extra: Extra | None,
 ) -> list[ProgramFeatures | UnsupportedProgram]:
     """Features of every one, or why there are none: at once where that is cheaper.
 
@@ -344,12 +386,15 @@ def _of_each(
     """
     if dataflow == "paper" and not any(_is_gpu(one) for one in nests):
         with suppress(UnsupportedProgram), unforeseen_refused():
-            return [*_together(nests, workload, dataflow)]
+            return [*_together(nests, workload, dataflow, extra)]
     out: list[ProgramFeatures | UnsupportedProgram] = []
     for one in nests:
         try:
             with unforeseen_refused():
-                out.append(_of_nests(one, workload, dataflow, psa=False, node_keys="unique"))
+                found = _of_nests(
+                    one, workload, dataflow, psa=False, node_keys="unique", extra=extra
+                )
+                out.append(found)
         except UnsupportedProgram as error:
             out.append(error)
     return out
@@ -360,13 +405,16 @@ def _is_gpu(nests: LoopNests) -> bool:
 
 
 def _together(
-    nests: Sequence[LoopNests], workload: WorkloadFlags, dataflow: DataflowKind
+    nests: Sequence[LoopNests],
+    workload: WorkloadFlags,
+    dataflow: DataflowKind,
+    extra: Extra | None,
 ) -> Iterator[ProgramFeatures]:
     """Features of CPU programs: what their stores have in common is computed once."""
     stores = StoresTogether.of(nests)
     rows = cpu_rows_together(stores, NUM_ROWS[dataflow])
     for one, statement, crossings in zip(nests, stores.statement_rows(), rows, strict=True):
-        yield _resolved(one, statement, crossings, workload, dataflow)
+        yield _resolved(one, statement, crossings, workload, dataflow, extra=extra)
 
 
 def _of_nests(
@@ -375,6 +423,7 @@ def _of_nests(
     dataflow: DataflowKind,
     psa: bool,
     node_keys: NodeKeys = "recycled",
+    extra: Extra | None = None,
 ) -> ProgramFeatures:
     """Features of programs with one shape of nests: all have the same number of statements.
 
@@ -384,7 +433,7 @@ def _of_nests(
     statement = statement_features(nests, analyses)
     rows = dataflow_features(nests, analyses, dataflow)
     symbols = official_symbols(nests, analyses) if psa else None
-    return _resolved(nests, statement, rows, workload, dataflow, symbols)
+    return _resolved(nests, statement, rows, workload, dataflow, symbols, extra)
 
 
 def _resolved(
@@ -394,6 +443,7 @@ def _resolved(
     workload: WorkloadFlags,
     dataflow: DataflowKind,
     symbols: Float32[np.ndarray, "program statement symbol"] | None = None,
+    extra: Extra | None = None,
 ) -> ProgramFeatures:
     """Features of programs with one shape of nests; without those of unknown sizes."""
     num, width = statement.shape[:2]
@@ -404,6 +454,7 @@ def _resolved(
         workload=workload,
         valid=np.ones(num, bool),
         psa=None if symbols is None else symbols.reshape(num * width, symbols.shape[2]),
+        extra=None if extra is None else extra(nests),
     )
     resolved = np.broadcast_to(nests.resolved, num)
     if resolved.all():

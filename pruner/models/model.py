@@ -12,7 +12,8 @@ class Model:
     gradients, so it can be adapted. `grows_online`: it is fitted anew, within seconds, after every
     batch of a tuning run. `reads_primitives`: it scores the sequence of schedule primitives, which
     live design spaces do not have. `num_dataflow_rows`: how many rows of the dataflow pattern it
-    was made for; None where it reads none.
+    was made for; None where it reads none. `reads_draft`: it reads what the analyzer makes of a
+    program (:mod:`pruner.models.analyzer.columns`), which recorded pools to search do not have.
     """
 
     needs_fit: ClassVar[bool] = True
@@ -20,6 +21,7 @@ class Model:
     grows_online: ClassVar[bool] = False
     reads_primitives: ClassVar[bool] = False
     num_dataflow_rows: int | None = None
+    reads_draft: bool = False
 
 
 class Network(Model, nn.Module):

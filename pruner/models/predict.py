@@ -14,6 +14,7 @@ from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.data.tasks import TaskRecords
 from pruner.errors import UnsupportedProgram
+from pruner.models.analyzer.columns import draft_columns
 from pruner.models.ranker import Ranker
 from pruner.models.registry import Trainable
 from pruner.models.training.fit import ranker_of
@@ -66,6 +67,7 @@ def _score(
             records.steps,
             tasks=tasks,
             dataflow=dataflow,  # type: ignore[arg-type]
+            extra=draft_columns(records.key.platform) if ranker.reads_draft else None,
         )
     except UnsupportedProgram:
         return np.full(len(records), np.nan)

@@ -70,6 +70,7 @@ class NeuralRanker(nn.Module, Ranker):
         self.network = network
         self.scaler = scaler
         self.relative = relative
+        self.reads_draft = network.reads_draft
         self.centers: dict[TaskKey, Center] = {}
 
     def forward(self, batch: ProgramBatch) -> Float[Tensor, " program"]:

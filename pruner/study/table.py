@@ -74,6 +74,20 @@ class TableCell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Programs to read: of which platforms, and with what.
+
+    `dataflow`: the kind of rows; `draft`: also what the analyzer makes of them; `failures`: also
+    those that failed.
+    """
+
+    platforms: tuple[str, ...]
+    dataflow: str = "paper"
+    draft: bool = False
+    failures: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
     """How a model of the table is fitted: its recipe, and the records that it learns from.
 
@@ -81,8 +95,7 @@ class Variant:
     """
 
     recipe: Recipe
-    platforms: tuple[str, ...]
-    dataflow: str = "paper"
+    source: Source
     config: Mapping[str, Any] = field(default_factory=dict)
     watching: Watching = unwatched
 
@@ -91,13 +104,13 @@ class Variant:
 class ResultsTable:
     """What all cells share.
 
-    `variant` says how a cell is fitted, `programs` loads the programs of platforms with a kind of
-    dataflow rows, `split` divides tasks for a seed; `checkpoints` are judged on the same tests.
+    `variant` says how a cell is fitted, `programs` loads the programs of a source, `split`
+    divides tasks for a seed; `checkpoints` are judged on the same tests.
     """
 
     folder: Path
     variant: Callable[[TableCell], Variant]
-    programs: Callable[[str, tuple[str, ...]], ProgramStore]
+    programs: Callable[[Source], ProgramStore]
     split: Callable[[Sequence[TaskKey], int], Split]
     checkpoints: Mapping[str, Path] = field(default_factory=dict)
     num_workers: int = 1
@@ -117,7 +130,9 @@ class ResultsTable:
 
     def _judged(self, cell: TableCell, path: Path) -> Mapping[str, Any]:
         ranker, info = ranker_of(path)
-        programs = self.programs(info.dataflow, (cell.platform,))
+        programs = self.programs(
+            Source(platforms=(cell.platform,), dataflow=info.dataflow, draft=ranker.reads_draft)
+        )
         split = self.split(programs.keys, cell.seed)
         return {**judge(ranker, programs, split).metrics, "split": split.name}
 
@@ -150,11 +165,11 @@ class ResultsTable:
         return load_metrics(self.folder / cell.name)
 
     def _programs_of(self, variant: Variant) -> ProgramStore:
-        return self.programs(variant.dataflow, variant.platforms)
+        return self.programs(variant.source)
 
     def _metrics(self, cell: TableCell) -> Mapping[str, Any]:
         if cell.model in NOT_FITTED:
-            programs = self.programs("paper", (cell.platform,))
+            programs = self.programs(Source(platforms=(cell.platform,)))
             split = self.split(programs.keys, cell.seed)
             test = divide(programs, split)["test"]
             judged = _random_metrics if cell.model == RANDOM else _ceiling_metrics

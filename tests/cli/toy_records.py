@@ -8,6 +8,7 @@ import numpy as np
 from pruner.features import OFFICIAL_COLUMNS, STATEMENT_COLUMNS
 from pruner.features.batch import ProgramFeatures
 from pruner.features.primitives import primitive_tokens
+from pruner.models.analyzer.columns import NUM_DRAFT_COLUMNS
 from pruner.program.te.skeleton import group_programs
 
 SHAPES = [(64, 64, 64), (128, 64, 32), (32, 32, 512), (256, 16, 64), (96, 48, 24), (16, 16, 16)]
@@ -53,6 +54,7 @@ def featurize_records(
     tasks=None,
     dataflow="paper",
     psa=False,
+    extra=None,
 ):
     n = len(steps_list)
     statement = np.zeros((n, 2, len(STATEMENT_COLUMNS)), np.float32)
@@ -68,4 +70,5 @@ def featurize_records(
         valid=np.ones(n, bool),
         psa=np.zeros((2 * n, len(OFFICIAL_COLUMNS)), np.float32) if psa else None,
         tokens=primitive_tokens(group_programs(steps_list)[0], n),
+        extra=None if extra is None else np.resize(statement[:, 0], (n, NUM_DRAFT_COLUMNS)),
     )

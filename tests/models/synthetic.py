@@ -8,6 +8,7 @@ from pruner.data.tasks import TaskKey
 from pruner.features import DATAFLOW_COLUMNS, STATEMENT_COLUMNS, WORKLOAD_COLUMNS
 from pruner.features.batch import ProgramFeatures, padded
 from pruner.features.primitives import primitive_tokens
+from pruner.models.analyzer.columns import NUM_DRAFT_COLUMNS, SCORE
 from pruner.models.programs.store import ProgramStore, TaskPrograms
 from pruner.program.te.skeleton import group_programs
 
@@ -43,8 +44,14 @@ def features(rng, num_programs, *, max_statements=4, slots=10, invalid=0):
         workload=flags,
         valid=valid,
     )
-    schedules = [steps(rng, speed) for speed in speed_of(made)]
-    return replace(made, tokens=primitive_tokens(group_programs(schedules)[0], num_programs))
+    speed = speed_of(made)
+    schedules = [steps(rng, one) for one in speed]
+    made = replace(made, tokens=primitive_tokens(group_programs(schedules)[0], num_programs))
+    # by a generator of its own: other draws stay what they were; right but for some noise
+    noise = np.random.default_rng(num_programs)
+    extra = noise.normal(size=(num_programs, NUM_DRAFT_COLUMNS)).astype(np.float32)
+    extra[:, SCORE] = speed + 0.1 * extra[:, SCORE]
+    return replace(made, extra=extra)
 
 
 def speed_of(batch):

@@ -16,6 +16,8 @@ def load_dataset(
     *,
     dataflow: Any,
     duplicates: Any = "drop",
+    draft: bool = False,
+    failures: bool = False,
     folder: Path | None = None,
     cache: str | Path | None = None,
 ) -> Dataset:
@@ -28,6 +30,8 @@ def load_dataset(
         platforms,
         dataflow=dataflow,
         duplicates=duplicates,
+        draft=draft,
+        failures=failures,
         cache=None if cache is None else Path(cache),
         report=folder / "quarantine.jsonl" if folder else None,
         watch=lambda files, num: track(files, f"reading {', '.join(platforms)}", num),

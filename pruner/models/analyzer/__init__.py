@@ -9,6 +9,7 @@
 * `cpu`: CPUs
 * `switches`: terms to leave out, and those of the hardware form, on tensor cores, too
 * `constants`: rates of the hardware form
+* `columns`: what it makes of a program, as inputs of a learned model
 * `calibrate`: rates fitted to a few measurements
 * `quality`: how good the draft is: Best-k
 """

@@ -16,11 +16,16 @@ _RANGES = 20  # of label, see spread
 
 
 def programs_on_side(store: ProgramStore, split: Split, side: Side) -> Int[Tensor, " program"]:
-    """Programs of the store that `split` puts on `side`, in store order."""
+    """Programs of the store that `split` puts on `side`, in store order.
+
+    Those that failed can be learnt from; nobody is judged by them.
+    """
     parts = []
     for number, key in enumerate(store.keys):
         programs = store.programs_of([number])
         rows = split.rows(side, key, store.digest[programs.numpy()])
+        if side != "train":
+            rows = rows & np.isfinite(store.latency_s[programs].numpy())
         parts.append(programs[torch.from_numpy(np.ascontiguousarray(rows))])
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.long)
 

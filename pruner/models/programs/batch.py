@@ -26,7 +26,8 @@ class ProgramBatch:
     """Programs without labels; rows of one program are neighbours and in program order.
 
     `platform` numbers the names in `platforms`; the name of programs of no known platform is "".
-    `tokens` are None where the programs did not come from schedule primitives.
+    `tokens` are None where the programs did not come from schedule primitives, `draft` where nobody
+    asked for what the analyzer makes of them (:mod:`pruner.models.analyzer.columns`).
     """
 
     statement: Float[Tensor, "row column"]
@@ -35,6 +36,7 @@ class ProgramBatch:
     platform: Int[Tensor, " program"] | None = None
     platforms: tuple[str, ...] = ()
     tokens: ProgramTokens | None = None
+    draft: Float[Tensor, "program draft"] | None = None
 
     @property
     def num_programs(self) -> int:
@@ -50,6 +52,7 @@ class ProgramBatch:
             dataflow=self.dataflow.to(device, **kwargs),
             platform=None if self.platform is None else self.platform.to(device, **kwargs),
             tokens=None if self.tokens is None else self.tokens.to(device, **kwargs),
+            draft=None if self.draft is None else self.draft.to(device, **kwargs),
         )
 
 

@@ -10,7 +10,7 @@ import io
 import json
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from functools import cache
 from hashlib import sha256
@@ -30,14 +30,17 @@ from pruner.features.primitives import PrimitiveTokens
 from pruner.files import write_whole
 from pruner.models.programs.reading import Dataflow, FilePrograms, Tally
 from pruner.models.programs.store import TaskPrograms
+from pruner.places import conf_folder
 from pruner.program.dag.task_index import FOLDER
 from pruner.program.tir import saved
 
 log = logging.getLogger(__name__)
 
 _ROOMS = ("data", "program", "features")  # whose code decides what an entry holds
+_DRAFT = "models/analyzer"  # and that of the analyzer's columns
 _FEATURES = ("statement", "row_start", "dataflow", "workload", "valid")
 _KNOWN = ("latency_s", "line", "digest", "timed_s")
+_EXTRA = "extra"  # where asked for
 _TOKENS = ("structure", "place", "skeleton", "number")
 _LEVEL = 1  # features repeat themselves: a thirtieth of the size in less time than writing it all
 
@@ -49,14 +52,25 @@ class FeatureCache:
     """
 
     def __init__(
-        self, folder: Path, root: RecordRoot, *, dataflow: Dataflow, duplicates: Duplicates
+        self,
+        folder: Path,
+        root: RecordRoot,
+        *,
+        dataflow: Dataflow,
+        duplicates: Duplicates,
+        draft: bool = False,
+        failures: bool = False,
     ) -> None:
         self.folder = folder
-        self._settings = {"dataflow": dataflow, "duplicates": duplicates}
+        self._settings: dict[str, Any] = {"dataflow": dataflow, "duplicates": duplicates}
+        # Named where they are asked for only: entries without them stay what they were.
+        self._settings |= {"draft": True} if draft else {}
+        self._settings |= {"failures": True} if failures else {}
         self._basis = {
             **self._settings,
             "feature_version": features.FEATURE_SET_VERSION,
             "code": _code_digest(),
+            **({"analyzer": _analyzer_digest()} if draft else {}),
             "network_info": _names_and_sizes(root.path / FOLDER),
             "design_spaces": _names_and_sizes(root.path / saved.FOLDER),
         }
@@ -115,6 +129,8 @@ def _packed(found: FilePrograms) -> tuple[dict[str, np.ndarray], dict[str, Any]]
     for number, task in enumerate(found.tasks):
         of_task = {name: getattr(task, name) for name in _KNOWN}
         of_task |= {name: getattr(task.features, name) for name in _FEATURES}
+        if task.features.extra is not None:
+            of_task[_EXTRA] = task.features.extra
         if task.features.tokens is not None:
             of_task |= {name: getattr(task.features.tokens, name) for name in _TOKENS}
         arrays |= {f"{number}.{name}": values for name, values in of_task.items()}
@@ -137,11 +153,14 @@ def _unpacked(about: Mapping[str, Any], stored: Mapping[str, np.ndarray]) -> Fil
 
         has_tokens = f"{number}.{_TOKENS[0]}" in stored
         tokens = PrimitiveTokens(**arrays(_TOKENS)) if has_tokens else None
+        extra = arrays((_EXTRA,))[_EXTRA] if f"{number}.{_EXTRA}" in stored else None
         tasks.append(
             TaskPrograms(
                 **arrays(_KNOWN),
                 key=TaskKey(**{**known["key"], "fused": tuple(known["key"]["fused"])}),
-                features=ProgramFeatures(**arrays(_FEATURES), failures={}, psa=None, tokens=tokens),
+                features=ProgramFeatures(
+                    **arrays(_FEATURES), failures={}, psa=None, tokens=tokens, extra=extra
+                ),
                 num_failed=known["num_failed"],
             )
         )
@@ -167,8 +186,22 @@ def _code_digest() -> str:
 
     A change of a rule must not be answered from before it, also where nobody raised the version.
     """
+    return _digest_of(
+        path
+        for room in _ROOMS
+        for path in sorted((Path(pruner.__file__).parent / room).rglob("*.py"))
+    )
+
+
+@cache
+def _analyzer_digest() -> str:
+    """The same of what decides the analyzer's columns: its code, the devices."""
+    code = sorted((Path(pruner.__file__).parent / _DRAFT).rglob("*.py"))
+    return _digest_of([*code, *sorted((conf_folder() / "platform").glob("*.yaml"))])
+
+
+def _digest_of(paths: Iterable[Path]) -> str:
     digest = sha256()
-    for room in _ROOMS:
-        for path in sorted((Path(pruner.__file__).parent / room).rglob("*.py")):
-            digest.update(path.read_bytes())
+    for path in paths:
+        digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -57,6 +57,8 @@ def load_programs(
     *,
     dataflow: Dataflow = "paper",
     duplicates: Duplicates = "drop",
+    draft: bool = False,
+    failures: bool = False,
     cache: Path | None = None,
     report: Path | None = None,
     watch: TrackFiles | None = None,
@@ -68,6 +70,8 @@ def load_programs(
         platforms: its sub-folders to read.
         dataflow: ``paper`` (with the epilogue) or ``official`` rows.
         duplicates: ``drop`` keeps one record of every program.
+        draft: also what the analyzer makes of every program.
+        failures: also programs that did not build or run, with an infinite latency.
         cache: folder of features that were computed before; None: compute, and keep nothing.
         report: file to list the lines in that were set aside; None: they are only counted.
         watch: shows progress.
@@ -76,7 +80,14 @@ def load_programs(
         DataError: a platform has no records, no record is usable, or no program has features.
     """
     start = time.perf_counter()
-    reader = ProgramReader(root, dataflow=dataflow, duplicates=duplicates, cache=cache)
+    reader = ProgramReader(
+        root,
+        dataflow=dataflow,
+        duplicates=duplicates,
+        draft=draft,
+        failures=failures,
+        cache=cache,
+    )
     with Quarantine(report) as quarantine:
         found = reader.tasks(platforms, quarantine, watch)
     return Dataset(
@@ -102,15 +113,25 @@ class ProgramReader:
         *,
         dataflow: Dataflow = "paper",
         duplicates: Duplicates = "drop",
+        draft: bool = False,
+        failures: bool = False,
         cache: Path | None = None,
     ) -> None:
         self.root, self.tally = root, Tally()
         self.num_files = self.num_cached = 0
         self._dataflow, self._duplicates = dataflow, duplicates
+        self._draft, self._failures = draft, failures
         self._index, self._parser = definitions_of(root.path), LineParser()
         self._stored = None
         if cache is not None:
-            self._stored = FeatureCache(cache, root, dataflow=dataflow, duplicates=duplicates)
+            self._stored = FeatureCache(
+                cache,
+                root,
+                dataflow=dataflow,
+                duplicates=duplicates,
+                draft=draft,
+                failures=failures,
+            )
 
     def tasks(
         self, platforms: Sequence[str], quarantine: Quarantine, watch: TrackFiles | None = None
@@ -156,6 +177,8 @@ class ProgramReader:
             duplicates=self._duplicates,
             tasks=self._index,
             parser=self._parser,
+            draft=self._draft,
+            failures=self._failures,
         )
 
 

@@ -6,12 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+
 from pruner import features
 from pruner.data.parse import LineParser
 from pruner.data.quarantine import EXCERPT_BYTES, Quarantine, Reason
 from pruner.data.root import TaskFile
 from pruner.data.tasks import Duplicates, TaskRecords, read_tasks
 from pruner.errors import UnsupportedProgram
+from pruner.features.batch import Extra
+from pruner.models.analyzer.columns import draft_columns
 from pruner.models.programs.store import TaskPrograms
 from pruner.program.replay import Definitions
 
@@ -91,8 +95,13 @@ def read_programs(
     duplicates: Duplicates = "drop",
     tasks: Definitions | None = None,
     parser: LineParser | None = None,
+    draft: bool = False,
+    failures: bool = False,
 ) -> FilePrograms:
-    """Read and featurise one record file; :meth:`FilePrograms.tell` reports what was set aside."""
+    """Read and featurise one record file; :meth:`FilePrograms.tell` reports what was set aside.
+
+    `draft`, `failures`: see :func:`featurize_task`.
+    """
     set_aside, tally = _SetAside(), Tally()
     records = read_tasks(
         file.path,
@@ -102,23 +111,35 @@ def read_programs(
         duplicates=duplicates,
         parser=parser,
     )
-    parts = (featurize_task(of_task, dataflow, tally, tasks) for of_task in records)
+    extra = draft_columns(file.platform) if draft else None
+    parts = (
+        featurize_task(of_task, dataflow, tally, tasks, extra=extra, failures=failures)
+        for of_task in records
+    )
     found = [part for part in parts if part is not None]
     return FilePrograms(tasks=found, tally=tally, set_aside=set_aside.lines)
 
 
 def featurize_task(
-    records: TaskRecords, dataflow: Dataflow, tally: Tally, tasks: Definitions | None = None
+    records: TaskRecords,
+    dataflow: Dataflow,
+    tally: Tally,
+    tasks: Definitions | None = None,
+    *,
+    extra: Extra | None = None,
+    failures: bool = False,
 ) -> TaskPrograms | None:
     """The measured programs of one task with features; None when there are none or none can be.
 
-    `tasks` has the operators of TenSet's own tasks.
+    `tasks` has the operators of TenSet's own tasks, `extra` makes further columns of the programs.
+    With `failures` those that did not build or run are among them, with an infinite latency.
     """
-    measured = records.select(records.valid)
+    num_measured = int(records.valid.sum())
     tally.counts["records"] += len(records)
-    tally.counts["measured"] += len(measured)
-    if not len(measured):
+    tally.counts["measured"] += num_measured
+    if not num_measured:
         return None
+    measured = records if failures else records.select(records.valid)
     try:
         batch = features.featurize_records(
             records.workload_key,
@@ -126,6 +147,7 @@ def featurize_task(
             measured.steps,
             tasks=tasks,
             dataflow=dataflow,
+            extra=extra,
         )
     except UnsupportedProgram as error:
         tally.failures[error.reason] += len(measured)
@@ -142,4 +164,4 @@ def featurize_task(
         measured.digest,
         timed_s=measured.timed_s,
     )
-    return part if len(part.latency_s) else None
+    return part if np.isfinite(part.latency_s).any() else None

@@ -45,12 +45,14 @@ def places(program: Int[Tensor, " row"]) -> Int[Tensor, " row"]:
 class Center:
     """Mean candidate of one task: `statement` [place, column], `dataflow` [slot, flow].
 
-    `tokens` [place]: mean decisions, where the programs have primitive tokens.
+    `tokens` [place]: mean decisions, where the programs have primitive tokens; `draft` [column]:
+    the analyzer's, where they have it.
     """
 
     statement: Tensor
     dataflow: Tensor
     tokens: Tensor | None = None
+    draft: Tensor | None = None
 
     @staticmethod
     def of(batch: ProgramBatch) -> "Center":
@@ -64,6 +66,7 @@ class Center:
             None
             if batch.tokens is None
             else batch.tokens.place_means(torch.zeros_like(batch.tokens.skeleton), 1)[0],
+            None if batch.draft is None else batch.draft.mean(dim=0),
         )
 
     def over(self, other: "Center") -> "Center":
@@ -78,6 +81,8 @@ class Center:
         tokens = batch.tokens
         if tokens is not None and self.tokens is not None:
             tokens = tokens.minus(self.tokens[None], torch.zeros_like(tokens.skeleton))
-        return replace(
-            batch, statement=statement, dataflow=batch.dataflow - self.dataflow, tokens=tokens
-        )
+        draft = batch.draft
+        if draft is not None and self.draft is not None:
+            draft = draft - self.draft
+        dataflow = batch.dataflow - self.dataflow
+        return replace(batch, statement=statement, dataflow=dataflow, tokens=tokens, draft=draft)

@@ -76,7 +76,9 @@ class ProgramStore:
 
     `rows` [row, column], `row_start` [N + 1], `dataflow` [N, slots, flow], `flags` [task, flag],
     `task` [N], `latency_s` [N] (float64), `line` [N], `digest` uint64 [N], `timed_s` [N, 2] (two
-    timings minutes apart, or NaN); `tokens` of all programs where every task has them.
+    timings minutes apart, or NaN); `tokens` and `draft` [N, column] (what the analyzer makes of
+    them, :mod:`pruner.models.analyzer.columns`) of all programs where every task has them. A
+    program that failed has an infinite latency: its label is 0.
     """
 
     keys: tuple[TaskKey, ...]
@@ -91,6 +93,7 @@ class ProgramStore:
     timed_s: np.ndarray
     num_failed: int = 0
     tokens: ProgramTokens | None = None
+    draft: Float[Tensor, "program draft"] | None = None
     label: Float[Tensor, " program"] = field(init=False)
     task_start: Int[Tensor, " boundary"] = field(init=False)
     platforms: tuple[str, ...] = field(init=False)
@@ -121,6 +124,7 @@ class ProgramStore:
         counts = np.concatenate([features.num_statements for features in found])
         tokens = [features.tokens for features in found if features.tokens is not None]
         joined = PrimitiveTokens.join(tokens) if len(tokens) == len(parts) else None
+        draft = [features.extra for features in found if features.extra is not None]
         return ProgramStore(
             keys=tuple(part.key for part in parts),
             rows=torch.from_numpy(np.concatenate([features.statement for features in found])),
@@ -134,6 +138,7 @@ class ProgramStore:
             timed_s=np.concatenate([part.timed_s for part in parts]),
             num_failed=sum(part.num_failed for part in parts),
             tokens=None if joined is None else ProgramTokens.of(joined),
+            draft=torch.from_numpy(np.concatenate(draft)) if len(draft) == len(parts) else None,
         )
 
     @property
@@ -185,6 +190,7 @@ class ProgramStore:
             platform=self.platform[self.task[index]],
             platforms=self.platforms,
             tokens=None if self.tokens is None else self.tokens.take(index),
+            draft=None if self.draft is None else self.draft[index],
         )
 
     def subset(self, index: Int[Tensor, " program"]) -> "ProgramStore":
@@ -208,6 +214,7 @@ class ProgramStore:
             timed_s=self.timed_s[index.numpy()],
             num_failed=0,
             tokens=None if self.tokens is None else self.tokens.take(index),
+            draft=None if self.draft is None else self.draft[index],
         )
 
     def batch(self, index: Int[Tensor, " program"]) -> LabelledBatch:
@@ -238,6 +245,9 @@ class ProgramStore:
         tokens, decided = self.tokens, torch.zeros(0)
         if tokens is not None:
             decided = tokens.place_means(self.task, len(self.keys))
+        drafted = None
+        if self.draft is not None:
+            drafted = group_means(self.draft, self.task, len(self.keys))
         for number, key in enumerate(self.keys):
             if centers and key in centers:
                 known = centers[key].statement[:width]
@@ -245,9 +255,15 @@ class ProgramStore:
                 flow[number] = centers[key].dataflow.reshape(-1)
                 if tokens is not None and (known_tokens := centers[key].tokens) is not None:
                     decided[number] = known_tokens
+                if drafted is not None and (known_draft := centers[key].draft) is not None:
+                    drafted[number] = known_draft
         dataflow = (flat - flow[self.task]).view_as(self.dataflow)
         tokens = None if tokens is None else tokens.minus(decided, self.task)
-        return replace(self, rows=self.rows - mean[group], dataflow=dataflow, tokens=tokens)
+        draft = None
+        if self.draft is not None and drafted is not None:
+            draft = self.draft - drafted[self.task]
+        rows = self.rows - mean[group]
+        return replace(self, rows=rows, dataflow=dataflow, tokens=tokens, draft=draft)
 
     def fit_scaler(
         self, index: Int[Tensor, " program"], kind: Literal["standard", "max"] = "max"

@@ -21,6 +21,7 @@ from pruner.features.batch import ProgramFeatures
 from pruner.features.dataflow import DataflowKind, kind_of
 from pruner.models.adaptation.base import Adaptation
 from pruner.models.adaptation.keeping import save_models
+from pruner.models.analyzer.columns import draft_columns
 from pruner.models.checkpoint.checkpoint import (
     ADAPTED,
     MODELS_FOLDER,
@@ -49,6 +50,10 @@ class OnlineModel(Protocol):
     @property
     def dataflow(self) -> DataflowKind:
         """The rows of the dataflow pattern that it reads."""
+
+    @property
+    def reads_draft(self) -> bool:
+        """Whether it reads what the analyzer makes of a program."""
 
     def meet(self, key: TaskKey, population: ProgramFeatures) -> None:
         """See the first population of a task."""
@@ -80,6 +85,11 @@ class AdaptedModel:
         if self._start is not None:
             return self._start.info.dataflow  # type: ignore[return-value]
         return kind_of(self._adaptation.ranker.network.num_dataflow_rows)
+
+    @property
+    def reads_draft(self) -> bool:
+        """See :class:`OnlineModel`."""
+        return self._adaptation.ranker.reads_draft
 
     @property
     def ranker(self) -> Ranker | None:
@@ -120,6 +130,7 @@ class TreeModel:
     """Boosted trees, grown anew from all measurements."""
 
     dataflow: DataflowKind = "paper"  # reads none
+    reads_draft = False
 
     def __init__(self, *, seed: int, num_rounds: int = 60, max_depth: int = 6) -> None:
         self._seed = seed
@@ -179,6 +190,7 @@ class FrozenModel:
     def __init__(self, ranker: Ranker, dataflow: DataflowKind) -> None:
         self.ranker: Ranker | None = ranker
         self.dataflow = dataflow
+        self.reads_draft = ranker.reads_draft
 
     def meet(self, key: TaskKey, population: ProgramFeatures) -> None:
         """See :class:`OnlineModel`."""
@@ -246,6 +258,14 @@ class SharedModel:
         self.model.load_state(state["model"])
 
 
+def live_features(
+    space: UnionSpace, decisions: Decisions, model: OnlineModel, key: TaskKey
+) -> ProgramFeatures:
+    """Features of programs of a task as the model reads them."""
+    extra = draft_columns(key.platform) if model.reads_draft else None
+    return space.features(decisions, model.dataflow, extra)
+
+
 class LiveLearner:
     """The learner of one task's policy (:data:`pruner.search.policy.Learner`).
 
@@ -303,7 +323,7 @@ class LiveLearner:
         return TaskPrograms.of(self._key, self._features.take(line), self._latency_s[line], line)
 
     def _featurised(self, decisions: Decisions) -> ProgramFeatures:
-        return self._space.features(decisions, self._shared.model.dataflow)
+        return live_features(self._space, decisions, self._shared.model, self._key)
 
     def __call__(
         self, decisions: Decisions, latency_s: NDArray[np.float64]
@@ -345,7 +365,7 @@ class LearnedScore:
         out = np.zeros(len(decisions))
         with self._phases.time("verify"):
             if ranked.any():
-                found = self._space.features(decisions[ranked], self._model.dataflow)
+                found = live_features(self._space, decisions[ranked], self._model, self._key)
                 out[ranked] = ranker.score(found, self._key)
             if not ranked.all():
                 given = out[ranked & np.isfinite(out)]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.arrays import Decisions, Keys
-from pruner.features.batch import ProgramFeatures
+from pruner.features.batch import Extra, ProgramFeatures
 from pruner.features.dataflow import DataflowKind
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.tune.spaces.design import DesignSpace
@@ -51,8 +51,13 @@ class LiveSpace(Protocol):
     def legal(self, decisions: Decisions) -> NDArray[np.bool_]:
         """Which rows TVM's postprocessors (``VerifyGPUCode`` and the others) would accept."""
 
-    def features(self, decisions: Decisions, dataflow: DataflowKind = "paper") -> ProgramFeatures:
-        """Features of the N programs, with dataflow rows of one kind."""
+    def features(
+        self,
+        decisions: Decisions,
+        dataflow: DataflowKind = "paper",
+        extra: Extra | None = None,
+    ) -> ProgramFeatures:
+        """Features of the N programs, with dataflow rows of one kind, and `extra` columns."""
 
     def draft_score(self, decisions: Decisions, analyzer: Analyzer) -> NDArray[np.float64]:
         """Score without a learned model, higher is better; minus infinity where illegal, NaN where

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Decisions
 from pruner.errors import PrunerError
-from pruner.features.batch import ProgramFeatures
+from pruner.features.batch import Extra, ProgramFeatures
 from pruner.features.dataflow import DataflowKind
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.search.space import RowKeys
@@ -102,7 +102,12 @@ class ReplaySpace:
     def forget(self) -> None:
         """Nothing: what it keeps is bounded, and dear to make again."""
 
-    def features(self, decisions: Decisions, dataflow: DataflowKind = "paper") -> ProgramFeatures:
+    def features(
+        self,
+        decisions: Decisions,
+        dataflow: DataflowKind = "paper",
+        extra: Extra | None = None,
+    ) -> ProgramFeatures:
         """None: TVM's ``PerStoreFeature`` is another definition than the one models learn from."""
         num = len(decisions)
         why = dict.fromkeys(range(num), "replayed-by-tvm")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Decisions
 from pruner.errors import PrunerError
-from pruner.features.batch import ProgramFeatures
+from pruner.features.batch import Extra, ProgramFeatures
 from pruner.features.dataflow import DataflowKind
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.search.explorer import select
@@ -108,10 +108,15 @@ class UnionSpace:
         """Which rows a learned model can rank: those of design spaces with features."""
         return np.array([space.has_features for space in self.spaces])[decisions[:, 0]]
 
-    def features(self, decisions: Decisions, dataflow: DataflowKind = "paper") -> ProgramFeatures:
+    def features(
+        self,
+        decisions: Decisions,
+        dataflow: DataflowKind = "paper",
+        extra: Extra | None = None,
+    ) -> ProgramFeatures:
         """Features of all rows; those of design spaces without features are invalid."""
         num, found = len(decisions), self._parts(decisions)
-        parts = [(rows, space.features(vectors, dataflow)) for space, rows, vectors in found]
+        parts = [(rows, space.features(vectors, dataflow, extra)) for space, rows, vectors in found]
         if not parts:
             return ProgramFeatures.empty(num, dataflow=dataflow)
         workload = parts[0][1].workload  # of the task, so of every space

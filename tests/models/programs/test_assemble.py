@@ -3,7 +3,8 @@
 import numpy as np
 import torch
 
-from pruner.models.programs.assemble import spread
+from pruner.data.splits import Split
+from pruner.models.programs.assemble import divide, spread
 from pruner.models.programs.store import ProgramStore, TaskPrograms
 from tests.models import synthetic
 
@@ -56,3 +57,12 @@ def test_the_seed_decides_which():
     store = store_of(np.linspace(1, 1.01, 50))
     draws = [spread(store, torch.arange(50), 0.2, seed).tolist() for seed in (0, 0, 1)]
     assert draws[0] == draws[1] != draws[2]
+
+
+def test_programs_that_failed_can_be_learnt_from_and_judge_nobody():
+    store = store_of([2.0, np.inf, 1.0], [np.inf, 3.0], [1.0, np.inf, 4.0])
+    assert store.label.tolist() == [0.5, 0.0, 1.0, 0.0, 1.0, 1.0, 0.0, 0.25]
+    first, second, third = store.keys
+    split = Split(name="x", seed=0, train=(first,), valid=(second,), test=(third,))
+    sides = {side: index.tolist() for side, index in divide(store, split).items()}
+    assert sides == {"train": [0, 1, 2], "valid": [4], "test": [5, 7]}

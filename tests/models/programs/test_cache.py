@@ -11,6 +11,7 @@ import torch
 from pruner import features
 from pruner.data.quarantine import read_report
 from pruner.data.root import RecordRoot
+from pruner.models.analyzer.columns import NUM_DRAFT_COLUMNS
 from pruner.models.programs import cache as module
 from pruner.models.programs.dataset import load_programs
 from tests.cli import toy_records
@@ -50,7 +51,9 @@ def same(first, second):
     """Whether two stores hold the same, to the last bit."""
     for field in dataclasses.fields(first):
         a, b = getattr(first, field.name), getattr(second, field.name)
-        if isinstance(a, torch.Tensor):
+        if a is None:
+            assert b is None, field.name
+        elif isinstance(a, torch.Tensor):
             assert a.dtype == b.dtype, field.name
             assert torch.equal(a, b), field.name
         elif isinstance(a, np.ndarray):
@@ -92,6 +95,24 @@ def test_other_settings_have_entries_of_their_own(root, tmp_path):
     load(root, tmp_path)
     assert load(root, tmp_path, duplicates="keep").num_cached == 0
     assert load(root, tmp_path, dataflow="official").num_cached == 0
+    assert load(root, tmp_path).num_cached == 4
+
+
+def test_the_analyzer_and_failures_have_entries_of_their_own(root, tmp_path, monkeypatch):
+    bare = load(root, tmp_path).store
+    assert bare.draft is None
+    assert torch.isfinite(bare.latency_s).all()
+    missed, hit = (load(root, tmp_path, draft=True, failures=True) for _ in range(2))
+    assert [missed.num_cached, hit.num_cached] == [0, 4]
+    same(missed.store, hit.store)
+    assert hit.store.draft.shape == (hit.store.num_programs, NUM_DRAFT_COLUMNS)
+    failed = torch.isinf(hit.store.latency_s)
+    assert failed.sum() == 3  # one a file of real operators
+    assert not hit.store.label[failed].any()
+    assert torch.equal(hit.store.label[~failed], bare.label)
+    assert torch.equal(hit.store.line[~failed], bare.line)
+    monkeypatch.setattr(module, "_analyzer_digest", lambda: "other formulas")
+    assert load(root, tmp_path, draft=True, failures=True).num_cached == 0
     assert load(root, tmp_path).num_cached == 4
 
 

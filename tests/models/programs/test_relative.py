@@ -28,6 +28,17 @@ def test_the_mean_row_of_the_same_place_is_taken_away():
     assert not relative.dataflow[2].any()
 
 
+def test_the_mean_of_the_analyzer_is_taken_away_too():
+    store = synthetic.store(sizes=(3, 2))
+    relative = store.relative()
+    expected = store.draft[:3] - store.draft[:3].mean(dim=0)
+    torch.testing.assert_close(relative.draft[:3], expected)
+    batch = store.programs(torch.arange(3))
+    torch.testing.assert_close(Center.of(batch).relative(batch).draft, expected)
+    known = store.relative({store.keys[1]: Center.of(batch)})
+    torch.testing.assert_close(known.draft[3:], store.draft[3:] - store.draft[:3].mean(dim=0))
+
+
 def test_places_count_rows_inside_a_program():
     assert places(torch.tensor([0, 0, 1, 1, 1, 3])).tolist() == [0, 1, 0, 1, 2, 0]
 

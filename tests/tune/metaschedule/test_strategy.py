@@ -103,7 +103,7 @@ def test_records_of_another_target_do_not_count(module, tmp_path):
 class Listening:
     """A model that only notes which tasks it learned of, and how many programs."""
 
-    ranker, dataflow = None, "paper"
+    ranker, dataflow, reads_draft = None, "paper", False
 
     def __init__(self):
         self.met, self.learned = [], []

@@ -9,6 +9,8 @@ import torch
 
 from pruner import features
 from pruner.errors import PrunerError
+from pruner.models.analyzer.analyzer import load_analyzer
+from pruner.models.analyzer.columns import SCORE, draft_columns
 from pruner.models.checkpoint.checkpoint import CheckpointInfo, load_checkpoint, save_checkpoint
 from pruner.models.checkpoint.official import official_ranker, read_official
 from pruner.models.networks.pacm import PaCM
@@ -18,6 +20,7 @@ from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import ModelSpec
 from pruner.models.training.fit import checkpoint_file, start_of
 from pruner.models.trees.xgboost import XGBoostRanker
+from pruner.places import conf_folder
 from tests.models import synthetic
 from tests.tune.run.test_loop import OTHER, SIZES, FakeMeasurer, platform, run
 
@@ -140,6 +143,26 @@ def test_eight_rows_score_live_programs_as_the_network_does(tmp_path, space, dra
     expected = direct(load_checkpoint(path)[0], found)
     np.testing.assert_allclose(score_of(model, space, draws), expected, rtol=1e-5, atol=1e-6)
     assert len(np.unique(expected)) > PROGRAMS / 2
+
+
+def test_a_model_that_reads_the_analyzer_gets_it_of_live_programs(space, draws):
+    from pruner.tune.phases import Phases
+    from pruner.tune.run.learning import FrozenModel, LearnedScore
+
+    everything = NeuralRanker(PaCM(**NARROW, residual=True), ColumnScaler(), relative=False).eval()
+    model = FrozenModel(everything, "paper")
+    key = synthetic.key("t", "v100")
+    found = space.features(draws, "paper", draft_columns("v100"))
+    expected = found.extra[:, SCORE]
+    # before it has learned it ranks as the analyzer does
+    score = LearnedScore(key, space, model, Phases())(draws)
+    np.testing.assert_allclose(score, expected, rtol=1e-5)
+    analyzer = load_analyzer(conf_folder(), "v100").uncalibrated()
+    for number, part in enumerate(space.spaces):
+        rows = np.flatnonzero(draws[:, 0] == number)
+        drafted = part.draft_score(draws[rows, 1 : 1 + part.num_slots], analyzer)
+        legal = np.isfinite(drafted)
+        np.testing.assert_allclose(expected[rows][legal], drafted[legal], rtol=1e-5)
 
 
 def test_the_released_weights_score_live_programs(tmp_path, space, draws, shared):

@@ -348,7 +348,7 @@ SEEN = []
 class Listening:
     """A model that writes down what it is given."""
 
-    ranker, dataflow = None, "paper"
+    ranker, dataflow, reads_draft = None, "paper", False
 
     def meet(self, key, population):
         SEEN.append(("meet", key.task))

@@ -141,7 +141,7 @@ class Ranked(Numbers):
 
     has_features = True
 
-    def features(self, decisions, dataflow="paper"):
+    def features(self, decisions, dataflow="paper", extra=None):
         return decisions[:, 0].astype(float)
 
 
@@ -149,6 +149,7 @@ class Halves:
     """A model whose score is half of the feature; it must see nothing but features."""
 
     dataflow = "official"
+    reads_draft = False
 
     class ranker:
         @staticmethod
@@ -161,8 +162,8 @@ def test_a_model_ranks_only_what_has_features_and_chance_the_rest(monkeypatch):
 
     union = UnionSpace([Ranked(blind=False), Numbers(blind=True)], Phases())
 
-    def features(rows, dataflow):
-        assert dataflow == "official"
+    def features(rows, dataflow, extra):
+        assert (dataflow, extra) == ("official", None)
         return rows[:, 1].astype(float)
 
     monkeypatch.setattr(union, "features", features)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Decisions, Scores, Verdicts
 from pruner.errors import PrunerError, UnsupportedProgram, unforeseen_refused
-from pruner.features.batch import ProgramFeatures, featurize_nests
+from pruner.features.batch import Extra, ProgramFeatures, featurize_nests
 from pruner.features.dataflow import DataflowKind
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.program.nests import LoopNests
@@ -169,7 +169,12 @@ class BatchedSpace:
             out[rows] = good
         return out
 
-    def features(self, decisions: Decisions, dataflow: DataflowKind = "paper") -> ProgramFeatures:
+    def features(
+        self,
+        decisions: Decisions,
+        dataflow: DataflowKind = "paper",
+        extra: Extra | None = None,
+    ) -> ProgramFeatures:
         """Statement and dataflow features; invalid where the engine refuses a row."""
         groups, refused = self._trees(decisions)
         nests = []
@@ -187,6 +192,7 @@ class BatchedSpace:
             workload=self._workload,
             failures=refused,
             dataflow=dataflow,
+            extra=extra,
         )
 
     def draft_score(self, decisions: Decisions, analyzer: Analyzer) -> NDArray[np.float64]:

@@ -1,0 +1,98 @@
+"""What the analyzer makes of a program, as columns that a learned model can read.
+
+Learning the residual of an analytic model is an old idea of performance prediction (hybrid models:
+Didona et al., ICPE 2015, "Enhancing performance prediction robustness by combining analytical
+modeling and machine learning"). Three groups, one vector a program:
+
+* ``score``: ``-log(predicted seconds)`` of the hardware form with the default rates, which no
+  record of a platform's file has moved;
+* a term each (:class:`~pruner.models.analyzer.switches.HardwareSwitches` on GPUs, `CpuSwitches` on
+  CPUs): ``log(predicted seconds / those without the term)``, what the term costs the program on
+  this device. Terms of one name share a column;
+* a symbol each: ``log2(1 + sum over statements)``, GPUs and CPUs in columns of their own.
+
+A column that a kind of device lacks is zero there. Values are of the device, so one model can learn
+from many: what a wave or a spilled register costs is the same thing on each.
+"""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+from jaxtyping import Float32
+
+from pruner.features.column import Column
+from pruner.features.symbols.table import CPU_COLUMNS, GPU_COLUMNS, Symbols
+from pruner.models.analyzer.analyzer import SymbolAnalyzer, load_analyzer
+from pruner.models.analyzer.choice import terms
+from pruner.models.analyzer.cpu import CpuSwitches
+from pruner.models.analyzer.switches import HardwareSwitches
+from pruner.places import conf_folder
+from pruner.program.nests import LoopNests
+
+SCORE = 0  # place of the analyzer's score
+_LARGEST = 60.0  # of a column's size: what a degenerate program may give is cut here
+_SOURCE = "this project, pruner.models.analyzer.columns"
+_TERMS = tuple(dict.fromkeys((*HardwareSwitches.names(), *CpuSwitches.names())))
+
+
+def _symbol(kind: str, name: str) -> str:
+    return f"{kind}.{name}"
+
+
+DRAFT_COLUMNS: tuple[Column, ...] = (
+    Column(name="score", unit="log(1/s)", formula="-log(predicted seconds)", source=_SOURCE),
+    *(
+        Column(name=name, unit="log", formula="log(seconds / seconds without it)", source=_SOURCE)
+        for name in _TERMS
+    ),
+    *(
+        Column(
+            name=_symbol(kind, column.name),
+            unit="log2",
+            formula=f"log2(1 + sum over statements of: {column.formula})",
+            source=column.source,
+        )
+        for kind, columns in (("gpu", GPU_COLUMNS), ("cpu", CPU_COLUMNS))
+        for column in columns
+    ),
+)
+NUM_DRAFT_COLUMNS = len(DRAFT_COLUMNS)
+_PLACE = {column.name: place for place, column in enumerate(DRAFT_COLUMNS)}
+
+DraftValues = Float32[np.ndarray, "program draft"]
+
+
+class DraftColumns:
+    """`DRAFT_COLUMNS` of programs on one device, from their loop nests."""
+
+    def __init__(self, analyzer: SymbolAnalyzer) -> None:
+        self._analyzer = analyzer
+        names = terms(analyzer.form, type(analyzer.device)).names()
+        self._without = {name: replace(analyzer, without=name) for name in names}
+
+    def __call__(self, nests: LoopNests) -> DraftValues:
+        """float32 [N, NUM_DRAFT_COLUMNS]."""
+        return self.of(self._analyzer.symbols(nests))
+
+    def of(self, symbols: Symbols) -> DraftValues:
+        """The same of symbols that are known."""
+        out = np.zeros((NUM_DRAFT_COLUMNS, symbols.num_programs))
+        latency_s = self._analyzer.latency_s(symbols)
+        out[SCORE] = -np.log(latency_s)
+        for name, analyzer in self._without.items():
+            out[_PLACE[name]] = np.log(latency_s / analyzer.latency_s(symbols))
+        total = np.log2(1.0 + symbols.values.sum(axis=0))
+        for column, values in zip(symbols.columns, total, strict=True):
+            out[_PLACE[_symbol(self._analyzer.device.kind, column.name)]] = values
+        cut = np.nan_to_num(out, nan=0.0, posinf=_LARGEST, neginf=-_LARGEST)
+        return np.ascontiguousarray(cut.clip(-_LARGEST, _LARGEST).T, dtype=np.float32)
+
+
+@cache
+def draft_columns(platform: str) -> DraftColumns:
+    """Those of a platform of ``conf/platform``, with the default rates.
+
+    Raises DataError for a platform without a description.
+    """
+    return DraftColumns(load_analyzer(conf_folder(), platform).uncalibrated())

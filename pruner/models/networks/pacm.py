@@ -4,6 +4,9 @@ Statement branch: columns -> 256 -> 256 for every statement, summed over stateme
 branch: columns -> 64 -> 128 for every row of the data movement pattern, self-attention with
 residual, summed over rows. Both are joined, normalised over programs and passed through two
 residual layers.
+
+Ours, off by default (:mod:`pruner.models.networks.branches`): branches that read the analyzer or
+the device, a score that begins as the analyzer's, branches that are dropped now and then.
 """
 
 import torch
@@ -13,6 +16,8 @@ from torch.nn import functional
 
 from pruner.errors import PrunerError
 from pruner.models.model import Network
+from pruner.models.networks.branches import BranchDropout, DraftBranch, DraftScore
+from pruner.models.networks.hardware_attention import HardwareEncoder
 from pruner.models.networks.layers import (
     NormStatistics,
     PooledSelfAttention,
@@ -32,6 +37,11 @@ class PaCM(Network):
     `use_dataflow` are the two ablations of the paper. A program without the pattern has a block of
     zero rows and still passes the branch, as in the official code. `norm_statistics` is explained
     at `ProgramNorm`.
+
+    Ours: `use_draft` reads the analyzer's symbols and terms, with `residual` the score begins as
+    the analyzer's and what it misses is learned; `use_device` reads the constants of the device,
+    for training on several; `branch_dropout` is the probability of being without one of the
+    branches in training. `draft_width` and `device_width` are of the further branches.
     """
 
     def __init__(
@@ -45,12 +55,20 @@ class PaCM(Network):
         use_statement: bool = True,
         use_dataflow: bool = True,
         norm_statistics: NormStatistics = "running",
+        use_draft: bool = False,
+        draft_width: int = 64,
+        residual: bool = False,
+        use_device: bool = False,
+        device_width: int = 32,
+        branch_dropout: float = 0.0,
     ) -> None:
         super().__init__()
         if not (use_statement or use_dataflow):
             raise ValueError("PaCM: use_statement and use_dataflow are both off; turn one on")
         self.num_dataflow_rows = num_dataflow_rows if use_dataflow else None
+        self.reads_draft = use_draft or residual
         joined = width * use_statement + dataflow_width * use_dataflow
+        joined += draft_width * use_draft + device_width * use_device
         self.statement_encoder = (
             statement_encoder(NUM_STATEMENT_COLUMNS, width) if use_statement else None
         )
@@ -69,15 +87,26 @@ class PaCM(Network):
         self.norm = ProgramNorm(width, statistics=norm_statistics)
         self.residual = nn.Sequential(ResidualLayer(width), ResidualLayer(width))
         self.head = nn.Linear(width, 1)
+        # Last, so that the weights above are drawn as they always were.
+        self.draft_encoder = DraftBranch(draft_width) if use_draft else None
+        self.device_encoder = HardwareEncoder(device_width) if use_device else None
+        self.drop = BranchDropout(branch_dropout) if branch_dropout else None
+        self.draft_score = DraftScore(self.head) if residual else None
 
     def forward(self, batch: ProgramBatch) -> Float[Tensor, " program"]:
         """Score normalised features.
 
-        Raises PrunerError when the dataflow block has another number of rows than the model.
+        Raises PrunerError when the dataflow block has another number of rows than the model, or
+        the programs lack what the analyzer makes of them.
         """
-        joined = torch.cat(self._branches(batch), dim=1)
-        hidden = self.norm(functional.relu(self.fuse(joined)))
-        return self.head(self.residual(hidden)).squeeze(1)
+        branches = self._branches(batch)
+        if self.drop is not None:
+            branches = self.drop(branches)
+        if self.device_encoder is not None:  # not dropped: the same for all programs of a task
+            branches.append(self.device_encoder(batch))
+        hidden = self.norm(functional.relu(self.fuse(torch.cat(branches, dim=1))))
+        score = self.head(self.residual(hidden)).squeeze(1)
+        return score if self.draft_score is None else score + self.draft_score(batch)
 
     def _branches(self, batch: ProgramBatch) -> list[Float[Tensor, "program width"]]:
         branches = []
@@ -92,4 +121,6 @@ class PaCM(Network):
                     f"{self.num_dataflow_rows}; set features.dataflow to match"
                 )
             branches.append(self.attention(self.dataflow_encoder(batch.dataflow)))
+        if self.draft_encoder is not None:
+            branches.append(self.draft_encoder(batch))
         return branches

@@ -20,6 +20,9 @@ NETWORKS = {
     **zoo.networks(),
     "pacm-no-statement": lambda: PaCM(use_statement=False),
     "pacm-no-dataflow": lambda: PaCM(use_dataflow=False),
+    "pacm-draft": lambda: PaCM(use_draft=True),
+    "pacm-device": lambda: PaCM(use_device=True),
+    "pacm-dropout": lambda: PaCM(branch_dropout=0.5),
 }
 
 
@@ -46,6 +49,7 @@ def permuted(batch, order):
         dataflow=batch.dataflow[order],
         platform=batch.platform[order],
         tokens=batch.tokens.take(order),
+        draft=batch.draft[order],
     )
 
 

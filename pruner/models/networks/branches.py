@@ -1,0 +1,93 @@
+"""What PaCM can have beside its two branches: the analyzer, its score, branches that drop out."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from pruner.errors import PrunerError
+from pruner.models.analyzer.columns import NUM_DRAFT_COLUMNS, SCORE
+from pruner.models.networks.layers import ProgramNorm, statement_encoder
+from pruner.models.programs.batch import ProgramBatch
+
+
+def draft_of(batch: ProgramBatch) -> Float[Tensor, "program draft"]:
+    """What the analyzer makes of the programs; raises PrunerError where nobody asked for it."""
+    if batch.draft is None:
+        raise PrunerError(
+            "this model reads what the analyzer makes of a program, which these programs come "
+            "without; train.py, evaluate.py, predict.py and tune.py hand it over"
+        )
+    return batch.draft
+
+
+class DraftBranch(nn.Module):
+    """The analyzer's columns, normalised over programs, then two layers.
+
+    The norm takes the place of the column scaler: files of older models stay as they are.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = ProgramNorm(NUM_DRAFT_COLUMNS)
+        self.layers = statement_encoder(NUM_DRAFT_COLUMNS, width)
+
+    def forward(self, batch: ProgramBatch) -> Float[Tensor, "program width"]:
+        """One vector a program."""
+        encoded: Tensor = self.layers(self.norm(draft_of(batch)))
+        return encoded
+
+
+class DraftScore(nn.Module):
+    """``weight * score of the analyzer``, with a learned weight that begins at 1.
+
+    `head` is the last layer of what is added to it; it begins at zero, so that an untrained model
+    ranks as the analyzer does and what is learned is the residual. A score ``-log(seconds)`` has
+    the size of the logits that ranking losses compare.
+    """
+
+    def __init__(self, head: nn.Linear) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+        nn.init.zeros_(head.weight)
+        nn.init.zeros_(head.bias)
+
+    def forward(self, batch: ProgramBatch) -> Float[Tensor, " program"]:
+        """One term of the score a program."""
+        return self.weight * draft_of(batch)[:, SCORE]
+
+
+class BranchDropout(nn.Module):
+    """In training, zero one branch of a program with a given probability, never two.
+
+    After ModDrop (Neverova et al., TPAMI 2016): no branch can rely on another's being there. Which
+    one goes is drawn anew for every program; nothing is rescaled. Draws count on from the number of
+    batches seen, which lies with the weights, so a resumed fit draws as an uninterrupted one.
+    """
+
+    stream: Tensor
+    batches: Tensor
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        if not 0 < probability < 1:
+            raise ValueError(f"branch_dropout: got {probability}; it must be above 0 and below 1")
+        self.probability = probability
+        self.register_buffer("stream", torch.randint(2**31, ()))
+        self.register_buffer("batches", torch.zeros((), dtype=torch.long))
+
+    def forward(
+        self, branches: list[Float[Tensor, "program _"]]
+    ) -> list[Float[Tensor, "program _"]]:
+        """Leave the branches as they are in evaluation mode, or where there is only one."""
+        if not self.training or len(branches) < 2:
+            return branches
+        generator = torch.Generator().manual_seed(int(self.stream) + 1_000_003 * int(self.batches))
+        self.batches += 1
+        num = len(branches[0])
+        dropped = torch.rand(num, generator=generator) < self.probability
+        which = torch.randint(len(branches), (num,), generator=generator)
+        out = []
+        for place, branch in enumerate(branches):
+            kept = ~(dropped & (which == place)).to(branch.device)
+            out.append(branch * kept[:, None])
+        return out

@@ -42,6 +42,14 @@ def list_net(score, label, temperature):
     return total
 
 
+def top_share(score, label, share):
+    count = max(1, math.ceil(share * len(score)))
+    edge = sorted(label, reverse=True)[count - 1]
+    weight = [math.exp(s) for s in score]
+    inside = sum(w for w, y in zip(weight, label, strict=True) if y >= edge and y > 0)
+    return -math.log(inside / sum(weight)) if inside else 0.0
+
+
 def mean_square(score, label):
     return sum((s - y) ** 2 for s, y in zip(score, label, strict=True))
 

@@ -57,6 +57,9 @@ def recipe_of(config: DictConfig) -> Recipe:
         trainer={name: value for name, value in trainer.items() if name != "_target_"},
         seed=config.seed,
         num_threads=config.num_threads,
+        average_epochs=config.schedule.average_epochs,
+        soup=config.schedule.soup,
+        soup_epochs=config.schedule.soup_epochs,
     )
 
 

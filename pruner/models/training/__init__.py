@@ -10,5 +10,7 @@
 * `losses`: what is minimised
 * `lightning_ways`: the files and the Ctrl-C of Lightning, as ours
 * `schedules`: learning rates
+* `averaging`: weights averaged over the last epochs
+* `soup`: which of several fits are averaged
 * `keep_best`: the checkpoint of the best epoch
 """

@@ -5,9 +5,11 @@ report = judge(fitted.ranker, programs, split)
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +38,11 @@ from pruner.models.programs.assemble import divide, keys_of, sampled, sampled_ta
 from pruner.models.programs.store import ProgramStore
 from pruner.models.ranker import NeuralRanker, Ranker
 from pruner.models.registry import ModelSpec, Trainable, models_with
+from pruner.models.training.averaging import mean_weights
 from pruner.models.training.datamodule import RankingData
 from pruner.models.training.lit import RankingModule
 from pruner.models.training.recipe import Pick, Recipe
+from pruner.models.training.soup import greedy
 from pruner.models.training.start import Scaling, Start
 from pruner.models.training.training import (
     FitResult,
@@ -46,9 +50,11 @@ from pruner.models.training.training import (
     build_network,
     fit_network,
     quiet_lightning,
+    validated,
 )
 from pruner.models.trees.xgboost import Grown, TreeRanker
 
+SOUP_SEEDS = 7919  # between the seeds of members, which is more than anyone's list of seeds
 BEST = "best.pt"  # the checkpoint of the best epoch, in the folder of the fit
 PICKS = {"random": sampled, "spread": spread, "tasks": sampled_tasks}
 TRAINER: Mapping[str, Any] = {
@@ -68,9 +74,9 @@ class Fitted:
     """A fit and what it reached: `ranker` is that of the best epoch, in `checkpoint` too.
 
     `numbers` are those of a run's ``metrics.json``: best_valid, best_epoch, epochs (networks),
-    num_rounds (trees), num_train_programs, train_programs_per_second, and, where the fit goes on
-    from a model, num_blind_columns (`ColumnScaler.num_blind`). `finished` is False where
-    `stop_after` ended the fit early; the same call without it goes on.
+    num_rounds (trees), soup_members, num_train_programs, train_programs_per_second, and, where the
+    fit goes on from a model, num_blind_columns (`ColumnScaler.num_blind`). `finished` is False
+    where `stop_after` ended the fit early; the same call without it goes on.
     """
 
     ranker: Ranker
@@ -213,6 +219,10 @@ def fit(
         PrunerError: a recipe that cannot work: `monitor`, `trainer` or `model`.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    if recipe.soup:
+        options = {"loggers": loggers, "stop_after": stop_after, "start": start}
+        one = partial(fit, programs=programs, split=split, config=config, callbacks=callbacks)
+        return _fit_soup(recipe, programs, split, one, folder, options)
     if start is not None:
         start.check(programs)
         recipe = start.recipe(recipe)
@@ -337,6 +347,7 @@ def _fit_network(
         goes_on=start is not None,
         keep_last=recipe.keep == "last",
         patience=recipe.patience,
+        average_epochs=recipe.average_epochs,
     )
     best, best_info = load_checkpoint(folder / BEST, models=models_with([type(network)]))
     numbers = _numbers(recipe, result) | {
@@ -351,6 +362,52 @@ def _fit_network(
         numbers=numbers,
         finished=result.finished,
     )
+
+
+def _fit_soup(
+    recipe: Recipe,
+    programs: ProgramStore,
+    split: Split,
+    fit_one: Callable[..., Fitted],
+    folder: Path,
+    options: Mapping[str, Any],
+) -> Fitted:
+    """A fit with `options`, fits that go on from it, averaged; all have folders below `folder`.
+
+    Raises PrunerError for trees, which have no weights to average.
+    """
+    first = fit_one(replace(recipe, soup=0), folder=folder / "first", **options)
+    if not first.finished:
+        return first
+    if not isinstance(first.ranker, NeuralRanker):
+        raise PrunerError(f"schedule.soup={recipe.soup}: {first.info.model.name} has no weights")
+    rankers, seconds = [first.ranker], first.numbers["fit_seconds"]
+    start = Start(ranker=first.ranker, info=first.info)
+    for number in range(1, recipe.soup + 1):
+        more = replace(
+            recipe,
+            soup=0,
+            average_epochs=0,
+            epochs=recipe.soup_epochs,
+            seed=recipe.seed + SOUP_SEEDS * number,
+        )
+        member = fit_one(more, folder=folder / f"member-{number}", start=start)
+        assert isinstance(member.ranker, NeuralRanker), member
+        rankers.append(member.ranker)
+        seconds += member.numbers["fit_seconds"]
+    valid = divide(programs, split)["valid"]
+    soup = deepcopy(first.ranker)
+
+    def judged(members: Sequence[NeuralRanker]) -> dict[str, float]:
+        soup.load_state_dict(mean_weights([one.state_dict() for one in members]))
+        return validated(soup, programs, valid)
+
+    kept, value = greedy(rankers, lambda members: judged(members)[recipe.monitor])
+    info = replace(first.info, metrics=judged(kept))
+    save_checkpoint(folder / BEST, soup, info)
+    numbers = {**first.numbers, "best_valid": value, "soup_members": len(kept)}
+    numbers["fit_seconds"] = round(seconds, 2)
+    return Fitted(ranker=soup, info=info, checkpoint=folder / BEST, numbers=numbers)
 
 
 def _numbers(recipe: Recipe, result: FitResult) -> dict[str, Any]:

@@ -5,7 +5,8 @@ All losses work on padded lists: `score`, `label` [list, item] and `mask` (True 
 so compares programs of different tasks) or one list for each task in it.
 
 [Burges2010] Burges, From RankNet to LambdaRank to LambdaMART. [Cao2007] Cao et al., Learning to
-rank: from pairwise approach to listwise approach (ListNet).
+rank: from pairwise approach to listwise approach (ListNet). [Goldberger2004] Goldberger et al.,
+Neighbourhood components analysis (the probability that a softmax draws from a set).
 """
 
 import math
@@ -178,3 +179,52 @@ class MeanSquare(RankingLoss):
     ) -> Float[Tensor, " list"]:
         """Return the summed square error of each list."""
         return ((score - label).square() * mask).sum(dim=1)
+
+
+class TopShare(RankingLoss):
+    """Which programs are in the best `share` of their list, as a classification of the list.
+
+    ``- log sum over the best share of softmax(s)_i``: the surprise that a program drawn by the
+    top-one probabilities [Cao2007] of the scores is among the best [Goldberger2004]. It needs no
+    threshold: scores are compared inside a list only, so a constant added to all changes nothing.
+    The best are ``max(1, ceil(share * n))`` programs by label, with all that tie with the last of
+    them; programs that failed have label 0 and are negatives like the others, never among the best.
+    A list counts once, as with LambdaRank, whose size this has: a few units. `weight` multiplies
+    it; `beside` is another loss that is added, None for this alone.
+    """
+
+    def __init__(
+        self,
+        *,
+        lists: ListKind = "task",
+        share: float = 0.1,
+        weight: float = 1.0,
+        beside: RankingLoss | None = None,
+    ) -> None:
+        super().__init__(lists=lists)
+        if not 0 < share < 1 or weight <= 0:
+            raise ValueError(
+                f"loss: got share={share}, weight={weight}; share is between 0 and 1, weight above"
+            )
+        self.share, self.weight, self.beside = share, weight, beside
+
+    def of_lists(
+        self,
+        score: Float[Tensor, "list item"],
+        label: Float[Tensor, "list item"],
+        mask: Bool[Tensor, "list item"],
+    ) -> Float[Tensor, " list"]:
+        """Return the weighted surprise of each list, plus the other loss."""
+        best = self._best(label, mask)
+        # A large finite filler, as in ListNet; a list without any label above 0 says nothing.
+        drawn = score.masked_fill(~mask, -1e9).log_softmax(dim=1)
+        inside = drawn.masked_fill(~best, -1e9).logsumexp(dim=1)
+        loss = -self.weight * torch.where(best.any(dim=1), inside, 0.0)
+        return loss if self.beside is None else loss + self.beside.of_lists(score, label, mask)
+
+    def _best(self, label: Tensor, mask: Tensor) -> Bool[Tensor, "list item"]:
+        # less a little: a tenth of thirty is three, whatever 0.1 is in binary
+        count = (self.share * mask.sum(dim=1) - 1e-4).ceil().long().clamp(min=1)
+        ordered = label.masked_fill(~mask, -math.inf).sort(dim=1, descending=True).values
+        edge = ordered.gather(1, (count - 1)[:, None])
+        return mask & (label >= edge) & (label > 0)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import torch
 
+from pruner.errors import PrunerError
 from pruner.models.networks.pacm import PaCM
 from pruner.models.registry import ModelFactory
 from pruner.models.training.lit import MakeOptimizer, MakeSchedule
@@ -39,6 +40,11 @@ class Recipe:
     judged. `trainer` has further arguments of Lightning's ``Trainer``. `num_threads` of the CPU
     (None: as many as torch has now): more of them round sums otherwise, and another epoch may be
     the best.
+
+    With `average_epochs` the mean of the weights after each of the last so many epochs counts as
+    one more epoch (:mod:`pruner.models.training.averaging`). With `soup` so many more fits of
+    `soup_epochs` epochs, each with other batches, go on from the epoch that is kept, and the mean
+    of those that help is the model (:mod:`pruner.models.training.soup`).
     """
 
     model: ModelFactory = PaCM
@@ -58,3 +64,14 @@ class Recipe:
     trainer: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     num_threads: int | None = 1
+    average_epochs: int = 0
+    soup: int = 0
+    soup_epochs: int = 4
+
+    def __post_init__(self) -> None:
+        """Raises `PrunerError` for numbers that mean nothing."""
+        if min(self.average_epochs, self.soup) < 0 or self.soup_epochs < 1:
+            raise PrunerError(
+                f"schedule: average_epochs={self.average_epochs}, soup={self.soup} must be 0 or "
+                f"more, soup_epochs={self.soup_epochs} 1 or more"
+            )

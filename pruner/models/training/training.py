@@ -11,13 +11,18 @@ from typing import Any, TypeVar
 
 import pytorch_lightning as pl
 import torch
+from jaxtyping import Int
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.loggers import Logger
+from torch import Tensor
 
 from pruner.errors import DataError
 from pruner.models.checkpoint.archive import load_archive
 from pruner.models.judging.summary import ranking_metrics
 from pruner.models.programs.batch import LabelledBatch
+from pruner.models.programs.store import ProgramStore
+from pruner.models.ranker import NeuralRanker
+from pruner.models.training.averaging import AVERAGED, LastEpochs
 from pruner.models.training.datamodule import RankingData
 from pruner.models.training.keep_best import KeepBest
 from pruner.models.training.lightning_ways import WholeFiles, ctrl_c_passes
@@ -176,6 +181,21 @@ def _check_readable(path: Path, module: RankingModule) -> None:
         raise DataError(f"{path} is of another model; delete it, or resume the run it belongs to")
 
 
+def validated(
+    ranker: NeuralRanker, store: ProgramStore, valid: Int[Tensor, " program"]
+) -> dict[str, float]:
+    """Metrics of the validation programs, as Lightning's module logs them."""
+    found = ranking_metrics(ranker.score_tasks(store, valid)).items()
+    return {f"valid/{name}": float(value) for name, value in found}
+
+
+def _take_mean(mean: LastEpochs, module: RankingModule, data: RankingData, keep: KeepBest) -> None:
+    """Give the module the mean of the last epochs' weights, and judge it as one more epoch."""
+    if mean.count:
+        module.load_state_dict(mean.mean)
+        keep.consider(validated(module.ranker, data.store, data.valid), AVERAGED)
+
+
 def fit_network(
     module: RankingModule,
     data: RankingData,
@@ -190,6 +210,7 @@ def fit_network(
     goes_on: bool = False,
     keep_last: bool = False,
     patience: int | None = None,
+    average_epochs: int = 0,
 ) -> FitResult:
     """Train until the trainer's last epoch, from ``folder/last.ckpt`` if it exists.
 
@@ -197,9 +218,8 @@ def fit_network(
     metrics of each new best epoch while `module` holds its weights. Every epoch's batches depend on
     the seed and the epoch number alone, so a resumed fit equals an uninterrupted one exactly.
     With `goes_on` the model has learned before: as it is given it counts as epoch `GIVEN`, which
-    may be the best one, and there may be no other. `keep_last`, `patience`: see
-    :class:`~pruner.models.training.recipe.Recipe`.
-    Raises DataError for a damaged `last.ckpt`.
+    may be the best one, and there may be no other. `keep_last`, `patience`, `average_epochs`: see
+    :class:`~pruner.models.training.recipe.Recipe`. Raises DataError for a damaged `last.ckpt`.
     """
     keep = KeepBest(save_best, monitor=monitor, last=keep_last)
     every_epoch = ModelCheckpoint(
@@ -209,9 +229,10 @@ def fit_network(
         enable_version_counter=False,
     )
     flat = [] if patience is None else [StopFlat(patience)]
+    averaged = [LastEpochs(average_epochs)] if average_epochs else []
     stop = [*flat, *([] if stop_after is None else [StopAfter(stop_after)])]
     options: dict[str, Any] = {
-        "callbacks": [*callbacks, keep, every_epoch, *stop],
+        "callbacks": [*callbacks, keep, *averaged, every_epoch, *stop],
         "logger": list(loggers) or False,
         "plugins": [WholeFiles()],
     }
@@ -222,17 +243,17 @@ def fit_network(
         trainer = make_trainer(**options)
         resumed = str(last) if last.is_file() else None
         if goes_on and resumed is None:
-            scored = module.ranker.score_tasks(data.store, data.valid)
-            found = ranking_metrics(scored).items()
-            keep.consider({f"valid/{name}": float(value) for name, value in found}, GIVEN)
+            keep.consider(validated(module.ranker, data.store, data.valid), GIVEN)
         if trainer.max_epochs != 0:
             trainer.fit(module, datamodule=data, ckpt_path=resumed, weights_only=True)
+    ended = trainer.max_epochs is not None and trainer.current_epoch >= trainer.max_epochs
+    if ended and averaged:
+        _take_mean(averaged[0], module, data, keep)
     if keep.best is None or keep.best_epoch is None:
         raise RuntimeError("training ended without one validated epoch")
     return FitResult(
         best_value=keep.best,
         best_epoch=keep.best_epoch,
         epochs=trainer.current_epoch,
-        finished=any(one.stopped for one in flat)
-        or (trainer.max_epochs is not None and trainer.current_epoch >= trainer.max_epochs),
+        finished=any(one.stopped for one in flat) or ended,
     )

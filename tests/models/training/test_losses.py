@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from pruner.models.training.losses import LambdaRank, ListNet, MeanSquare, RankNet, as_lists
+from pruner.models.training.losses import (
+    LambdaRank,
+    ListNet,
+    MeanSquare,
+    RankNet,
+    TopShare,
+    as_lists,
+)
 from tests.models import oracles
 
 LOSSES = {
@@ -12,6 +19,7 @@ LOSSES = {
     "ranknet": (RankNet, oracles.rank_net),
     "listnet": (ListNet, lambda s, y: oracles.list_net(s, y, 0.1)),
     "mse": (MeanSquare, oracles.mean_square),
+    "top-share": (TopShare, lambda s, y: oracles.top_share(s, y, 0.1)),
 }
 
 
@@ -91,3 +99,35 @@ def test_lists_are_padded_not_mixed():
 def test_unknown_kind_of_list_is_refused():
     with pytest.raises(ValueError, match=r"loss\.lists: got 'all'"):
         LambdaRank(lists="all")
+
+
+def test_the_best_share_of_ten_by_hand():
+    # The best fifth of ten are two: of scores 2 and 0, where seven others have 0 and one has 1.
+    score = torch.tensor([2.0, 0, 0, 0, 1, 0, 0, 0, 0, 0])
+    label = torch.tensor([1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1])
+    total = math.exp(2) + math.exp(1) + 8
+    expected = -math.log((math.exp(2) + 1) / total)
+    found = TopShare(share=0.2)(score, label, torch.zeros(10).long())
+    assert found.item() == pytest.approx(expected, rel=1e-6)
+    twice = TopShare(share=0.2, weight=2.0)(score + 5, label, torch.zeros(10).long())
+    assert twice.item() == pytest.approx(2 * expected, rel=1e-5)
+
+
+def test_failures_are_negatives_and_never_among_the_best():
+    score, task = torch.tensor([1.0, 0.0, 0.0], requires_grad=True), torch.zeros(3).long()
+    label = torch.tensor([0.5, 0.0, 0.0])  # the best tenth of three is one
+    loss = TopShare()(score, label, task)
+    assert loss.item() == pytest.approx(-math.log(math.e / (math.e + 2)), rel=1e-6)
+    (gradient,) = torch.autograd.grad(loss, score)
+    assert gradient[0] < 0 < gradient[1]
+    nothing = TopShare()(score, torch.zeros(3), task)  # all failed: nothing to learn
+    assert nothing.item() == 0.0
+
+
+def test_another_loss_beside_is_added():
+    score, label, task = (torch.tensor(x) for x in example(2))
+    both = TopShare(beside=LambdaRank(), weight=0.5)(score, label, task)
+    alone = 0.5 * TopShare()(score, label, task) + LambdaRank()(score, label, task)
+    assert both.item() == pytest.approx(alone.item(), rel=1e-6)
+    with pytest.raises(ValueError, match="share is between"):
+        TopShare(share=1.0)

@@ -1,0 +1,110 @@
+"""Means of weights: by hand, over the last epochs of a fit, of the fits that help."""
+
+import pytest
+import torch
+
+from pruner.errors import PrunerError
+from pruner.models.training.averaging import AVERAGED, LastEpochs, mean_weights
+from pruner.models.training.fit import fit
+from pruner.models.training.recipe import Recipe
+from pruner.models.training.soup import greedy
+from pruner.models.trees.xgboost import XGBoostRanker
+from tests.models import synthetic
+from tests.models.training.test_start import A, recipe, split, weights
+from tests.models.training.test_training import fit as fit_plain
+
+
+def test_the_mean_of_weights_by_hand_and_counters_of_the_last():
+    parts = [
+        {"w": torch.tensor([1.0, 2.0]), "seen": torch.tensor(3)},
+        {"w": torch.tensor([4.0, 0.0]), "seen": torch.tensor(5)},
+        {"w": torch.tensor([1.0, 1.0]), "seen": torch.tensor(4)},
+    ]
+    found = mean_weights(parts)
+    assert found["w"].tolist() == [2.0, 1.0]
+    assert found["seen"].item() == 4
+    running = LastEpochs(3)
+    for part in parts:
+        running.add(part)
+    torch.testing.assert_close(running.mean["w"], found["w"])
+    assert running.mean["seen"].item() == 4
+    running = LastEpochs(2)
+    for _ in range(2):  # the limit of a scaler that cuts nothing
+        running.add({"limit": torch.tensor(torch.inf)})
+    assert running.mean["limit"].item() == torch.inf
+    assert parts[0]["w"].tolist() == [1.0, 2.0]  # what was given stays what it is
+    with pytest.raises(ValueError, match="different models"):
+        mean_weights([parts[0], {"w": torch.zeros(3), "seen": torch.tensor(0)}])
+
+
+class _Trace(LastEpochs):
+    """Remembers what it took in."""
+
+    def __init__(self, number):
+        super().__init__(number)
+        self.taken = []
+
+    def add(self, weights):
+        self.taken.append({name: value.clone() for name, value in weights.items()})
+        super().add(weights)
+
+
+def test_the_last_epochs_of_a_fit_are_averaged_and_count_as_one_more(tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        "pruner.models.training.training.LastEpochs",
+        lambda number: made.append(_Trace(number)) or made[-1],
+    )
+    module, result, saved = fit_plain(tmp_path, synthetic.store(), epochs=5, average_epochs=2)
+    (trace,) = made
+    assert len(trace.taken) == 2
+    expected = mean_weights(trace.taken)
+    for name, value in module.state_dict().items():
+        torch.testing.assert_close(value, expected[name])
+    if result.best_epoch == AVERAGED:
+        assert saved[-1]["epoch"] == AVERAGED
+
+
+def test_a_resumed_fit_has_the_mean_of_an_uninterrupted_one(tmp_path):
+    store = synthetic.store()
+    whole, result, _ = fit_plain(tmp_path / "whole", store, average_epochs=4)
+    fit_plain(tmp_path / "parts", store, average_epochs=4, stop_after=4)  # two of the four are in
+    resumed, again, _ = fit_plain(tmp_path / "parts", store, average_epochs=4)
+    assert again == result
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, resumed.state_dict()[name]), name
+
+
+def test_a_member_stays_where_the_mean_with_it_is_no_worse():
+    def value(parts):
+        return -abs(sum(parts) / len(parts) - 2.5)
+
+    # 2 is the best alone; with 1 it is worse, with 4 as good, with 4 and 2.5 better
+    assert greedy([1.0, 4.0, 2.0], value) == ([2.0, 4.0], -0.5)
+    kept, best = greedy([9.0, 2.4, 2.6], value)
+    assert kept == [2.4, 2.6]
+    assert best == pytest.approx(0.0)
+    assert greedy([7.0], value) == ([7.0], -4.5)
+
+
+def test_a_soup_is_the_mean_of_fits_that_go_on_and_no_worse_than_the_first(tmp_path):
+    first = fit(recipe(), A, split(A), folder=tmp_path / "alone")
+    cooked = fit(recipe(soup=2, soup_epochs=1), A, split(A), folder=tmp_path / "soup")
+    again = fit(recipe(soup=2, soup_epochs=1), A, split(A), folder=tmp_path / "soup")  # is resumed
+    assert cooked.numbers["best_valid"] >= first.numbers["best_valid"] - 1e-6  # of float32
+    assert 1 <= cooked.numbers["soup_members"] <= 3
+    for name, value in weights(cooked.ranker).items():
+        assert torch.equal(value, weights(again.ranker)[name]), name
+    places = ("first", "member-1", "member-2")
+    assert all((tmp_path / "soup" / name / "best.pt").is_file() for name in places)
+    assert cooked.info.seen_tasks == first.info.seen_tasks
+    before = weights(fit(recipe(), A, split(A), folder=tmp_path / "soup" / "first").ranker)
+    for name, value in weights(first.ranker).items():
+        assert torch.equal(value, before[name]), name  # the first fit is the usual one
+
+
+def test_trees_and_numbers_that_mean_nothing_are_refused(tmp_path):
+    with pytest.raises(PrunerError, match="has no weights"):
+        fit(recipe(model=XGBoostRanker, soup=1), A, split(A), folder=tmp_path)
+    with pytest.raises(PrunerError, match="soup_epochs"):
+        Recipe(soup=1, soup_epochs=0)

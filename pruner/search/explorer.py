@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Decisions, Scores
 from pruner.errors import PrunerError
+from pruner.search.selection import kept
 from pruner.search.space import SearchSpace, unique_rows
 
 ScoreFunction = Callable[[Decisions], Scores]  # higher is better, minus infinity: never choose
@@ -21,17 +22,24 @@ ScoreFunction = Callable[[Decisions], Scores]  # higher is better, minus infinit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplorerSettings:
-    """How a draft is made. ``population`` programs a generation, the ``keep`` best of all stay."""
+    """How a draft is made. ``population`` programs a generation, the ``keep`` best of all stay.
+
+    ``apart``, ``noise``: how they are kept (:mod:`pruner.search.selection`), 0: by score alone.
+    """
 
     population: int
     generations: int
     keep: int
     mutation_probability: float = 0.85
+    apart: float = 0.0
+    noise: float = 0.0
 
     def __post_init__(self) -> None:
         """Raises `PrunerError` on numbers that cannot work."""
         if min(self.population, self.keep) < 1 or self.generations < 0:
             raise PrunerError("explorer: population and keep must be at least 1, generations 0")
+        if min(self.apart, self.noise) < 0:
+            raise PrunerError("explorer: apart and noise must be 0 or more")
 
 
 class NoneFound(PrunerError):
@@ -40,7 +48,7 @@ class NoneFound(PrunerError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explored:
-    """Decision vectors, best first; ``scored`` counts what the score was asked for."""
+    """Decision vectors, best first, or as they were picked; ``scored`` counts what was scored."""
 
     decisions: Decisions
     score: Scores
@@ -67,7 +75,7 @@ def explore(
     best = Explored(decisions=population[:0], score=np.zeros(0), scored=0)
     for generation in range(settings.generations + 1):
         scores = score(population)
-        best = _merge(space, best, population, scores, settings.keep, exclude)
+        best = _merge(space, best, population, scores, settings, rng, exclude)
         if generation < settings.generations:
             parents = population[select(scores, settings.population, rng)]
             changed = rng.random(len(parents)) < settings.mutation_probability
@@ -98,7 +106,8 @@ def _merge(
     best: Explored,
     population: Decisions,
     score: Scores,
-    keep: int,
+    settings: ExplorerSettings,
+    rng: np.random.Generator,
     exclude: NDArray[np.int64] | None,
 ) -> Explored:
     rows = np.concatenate([best.decisions, population])
@@ -109,7 +118,16 @@ def _merge(
         good &= ~np.isin(keys, exclude)
     chosen = np.flatnonzero(good)
     chosen = chosen[unique_rows(keys[chosen])]
-    order = chosen[np.argsort(-scores[chosen], kind="stable")[:keep]]
+    order = chosen[
+        kept(
+            scores[chosen],
+            settings.keep,
+            rng=rng,
+            decisions=rows[chosen],
+            apart=settings.apart,
+            noise=settings.noise,
+        )
+    ]
     return Explored(
         decisions=rows[order], score=scores[order], scored=best.scored + len(population)
     )

@@ -19,6 +19,7 @@ from pruner.models.analyzer.quality import TaskSymbols, cross_calibrated
 from pruner.models.analyzer.switches import HardwareSwitches
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.device import GpuDevice, load_device
+from pruner.program.nests import SHARED
 from pruner.program.te.apply import apply
 from pruner.program.te.lower import lower
 from pruner.program.te.skeleton import group_programs
@@ -271,3 +272,59 @@ def test_rates_that_score_a_task_never_saw_its_half():
     for fold, fit in fits.items():
         named = {task.name for task in tasks if task.name in fit.constants.origin}
         assert named == {task.name for task in tasks if task.fold != fold}
+
+
+def with_rates(**rates):
+    analyzer = load_analyzer(CONF, "v100").uncalibrated()
+    constants = dataclasses.replace(analyzer.constants, rates=GpuRates(**rates))
+    return dataclasses.replace(analyzer, constants=constants)
+
+
+def staged_product():
+    """E2 on a V100: 256 blocks for 80 multiprocessors, all resident at once."""
+    m, n, k = EXAMPLES[1][1]
+    return symbols_of(matmul_dag(m, k, n), [matmul_steps(m, k, n, *EXAMPLES[1][2:5])])
+
+
+def test_whole_waves_of_resident_blocks_by_hand():
+    """3.2 blocks a multiprocessor run in one wave, so their steps are waited for once.
+
+    No instruction costs anything here, so that the time on chip is latency alone. Without the term
+    it is four rounds of a 3.2th of a block's.
+    """
+    symbols = staged_product()
+    free = {
+        "multiply_add": 0.0, "shared_load": 0.0, "bank_conflict": 0.0, "loop": 0.0, "stage": 0.0,
+        "write": 0.0, "traffic": 0.0, "fetch_cycles": 0.0,
+    }  # fmt: skip
+    staging = [row for row, scope in enumerate(symbols.scopes) if scope == SHARED]
+    steps = 1024 / 16  # of the outer reduction
+    assert symbols["passes"][staging].max() == steps
+    assert symbols["l2_para_info"][-1, 0] == 256
+    for share, waves in ((0.0, 4 / 3.2), (1.0, 1.0), (0.5, (4 / 3.2 + 1) / 2)):
+        analyzer = with_rates(**free, whole_waves=share)
+        on_chip_s = analyzer.latency_s(symbols)[0] - 2e-6  # less the launch
+        expected = waves * steps * 250.0 / analyzer.device.clock_hz
+        assert on_chip_s == pytest.approx(expected, rel=1e-6)
+
+
+def test_repeated_reads_miss_where_a_wave_asks_for_more_than_the_cache_holds():
+    symbols, rates = staged_product(), GpuRates()
+    plain, analyzer = with_rates().latency_s(symbols), with_rates(wave_misses=1.0)
+
+    def with_cache(l2_bytes):
+        device = dataclasses.replace(analyzer.device, l2_bytes=l2_bytes)
+        return dataclasses.replace(analyzer, device=device).latency_s(symbols)
+
+    # a step of a block stages 2 x 1,024 floats, and all 256 blocks run at once
+    asked = 2 * 1024 * 4 * 256
+    assert symbols.block_bytes()[0] == asked / 256
+    assert np.array_equal(with_cache(asked), plain)
+    assert np.array_equal(with_cache(None), plain)
+    repeated = np.maximum(symbols["issued"] - symbols["unique"], 0)[:, 0]
+    assert repeated.sum() > 0
+    run = np.maximum(symbols["l2_trans_dim"], 1)[:, 0]
+    bytes_ = (0.5 * repeated * 4 * (run + rates.row_elements) / run).sum()  # half does not fit
+    found = with_cache(asked // 2)[0] - plain[0]
+    expected = rates.traffic * bytes_ / analyzer.device.dram_bytes_per_s
+    assert found == pytest.approx(expected, rel=1e-6)

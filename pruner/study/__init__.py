@@ -1,8 +1,10 @@
 """What tables, figures and the results book are made of: plain arguments in, rows and plots out.
 
+* `ablation`: changes of a model, chosen on validation tasks
 * `training`: one or several fits, each judged
 * `table`: models x platforms x seeds
 * `draft`: quality of the draft
+* `kept`: what a draft keeps of pools and of their best tenths
 * `tuning`: pictures of tuning runs
 * `network`: the report of a tuned network, tables of many
 * `adaptation`: methods compared

@@ -1,0 +1,274 @@
+"""Changes of PaCM: which help on validation tasks, what the best of them is worth on test tasks.
+
+    python experiments/model/run.py data.root=DIR plan=true              cells and minutes, no work
+    python experiments/model/run.py data.root=DIR stage=single           every change by itself
+    python experiments/model/run.py data.root=DIR stage=together         what helped, in one model
+    python experiments/model/run.py data.root=DIR stage=test             once: it and its rivals
+    python experiments/model/run.py data.root=DIR stage=diagnosis        where the error lies
+
+Stages go one after another; stage=all goes through them. Every fit has a folder below `work`, so an
+interrupted stage goes on with the same command. Each seed has its own split. ``single`` and
+``together`` look at validation tasks only: each platform alone, and all at once (a change of the
+device only there). The rule is in `pruner/study/ablation/choice.py`. ``test`` writes what was
+chosen to choice.json and judges it and the baselines, also with each platform left out; it refuses
+another choice afterwards. platforms=[...] takes those of CPUs, too, with split=bundled or by_task.
+
+Writes valid.csv, gains.csv, choice.json, results.csv (test), diagnosis.csv and diagnosis.md into
+out=, by default here.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pruner.cli.shared.dataset import load_dataset
+from pruner.cli.shared.output import as_table, say
+from pruner.cli.shared.script import Data, run_script
+from pruner.data.root import RecordRoot
+from pruner.errors import PrunerError
+from pruner.files import write_json, write_table
+from pruner.models.programs.store import ProgramStore
+from pruner.models.training.recipe import Recipe
+from pruner.models.training.sampler import TaskBatches
+from pruner.study.ablation.candidates import (
+    BASIS,
+    CANDIDATES,
+    EVERY,
+    MODEL_S,
+    PLATFORM_S,
+    QUESTIONS,
+)
+from pruner.study.ablation.cells import (
+    AblationCell,
+    Guess,
+    Setting,
+    check_seeds,
+    planned,
+    settings_of,
+)
+from pruner.study.ablation.choice import best, helping
+from pruner.study.ablation.report import report
+from pruner.study.ablation.run import Ablation
+from pruner.study.ablation.variants import Change, together
+from pruner.study.table import Source
+
+HERE = Path(__file__).resolve().parent
+JOINED = "together"
+SEVERAL_ONLY = ("device",)  # changes that mean nothing where one platform is learned from
+PER_TASK_OF_SEVERAL = 96  # as many programs an epoch as from one platform
+STAGES = ("single", "together", "test", "diagnosis", "all")
+
+
+@dataclass(kw_only=True)
+class Options:
+    """What to run; see above."""
+
+    data: Data = field(default_factory=Data)
+    stage: str = "all"
+    plan: bool = False
+    platforms: list[str] = field(default_factory=lambda: ["k80", "v100", "mi50"])
+    split: str = "by_task"
+    models: list[str] = field(default_factory=lambda: [*QUESTIONS, *CANDIDATES])
+    baselines: list[str] = field(default_factory=lambda: ["tensetmlp", "xgboost", "lightgbm"])
+    seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
+    epochs: int = 12
+    num_workers: int = 1
+    cache: str = "outputs/cache"
+    work: str = "outputs/model"
+    out: str = str(HERE)
+
+
+def changes_of(options: Options, joined: Sequence[str] | None = None) -> dict[str, Change]:
+    """The models by name, with what is joined."""
+    known = dict(EVERY)
+    if joined:
+        known[JOINED] = together([EVERY[name] for name in joined])
+    unknown = sorted({*options.models, *options.baselines} - known.keys())
+    if unknown:
+        raise PrunerError(f"models: {', '.join(unknown)} unknown; known: {', '.join(EVERY)}")
+    return known
+
+
+def ablation_of(options: Options, changes: dict[str, Change]) -> Ablation:
+    """What all stages share."""
+    root = RecordRoot(Path(options.data.root))
+
+    @lru_cache(maxsize=1)  # programs of a source are gigabytes
+    def read(source: Source) -> ProgramStore:
+        return load_dataset(
+            root,
+            source.platforms,
+            dataflow=source.dataflow,
+            draft=source.draft,
+            failures=source.failures,
+            cache=options.cache,
+        ).store
+
+    def basis(cell: AblationCell) -> Recipe:
+        several = len(cell.setting.learned) > 1
+        per_task = PER_TASK_OF_SEVERAL if several else 256
+        return Recipe(epochs=options.epochs, batches=TaskBatches(per_task=per_task))
+
+    return Ablation(
+        folder=Path(options.work),
+        changes=changes,
+        basis=basis,
+        read=read,
+        guess=Guess(platform_s=PLATFORM_S, model=MODEL_S),
+        num_workers=options.num_workers,
+        tell=say,
+    )
+
+
+def trying(
+    settings: Sequence[Setting], models: Sequence[str], seeds: Sequence[int]
+) -> list[AblationCell]:
+    """Cells that choose: nothing is left out; changes of the device are for several platforms."""
+    found = []
+    for setting in settings:
+        if setting.left_out:
+            continue
+        own = [m for m in models if len(setting.learned) > 1 or m not in SEVERAL_ONLY]
+        found += AblationCell.product([setting], own, seeds)
+    return found
+
+
+def single(options: Options, settings: Sequence[Setting]) -> list[AblationCell]:
+    """Every change by itself, and what it is compared with."""
+    return trying(settings, [BASIS, *options.models], options.seeds)
+
+
+def run_single(options: Options, settings: Sequence[Setting]) -> list[str]:
+    """Fit, write valid.csv and gains.csv; the candidates that help."""
+    ablation = ablation_of(options, changes_of(options))
+    cells = single(options, settings)
+    ablation.fit(cells)
+    rows = ablation.valid_rows(cells)
+    tried = [name for name in options.models if any(cell.model == name for cell in cells)]
+    found = helping(rows, tried, BASIS)
+    out = Path(options.out)
+    reference = ablation.reference_rows(cells, "valid")
+    write_table(out / "valid.csv", [*rows, *reference], ".6f")
+    write_table(out / "gains.csv", [one.row for one in found], ".6f")
+    say(as_table([one.row for one in found]))
+    return [one.model for one in found if one.helps and one.model in CANDIDATES]
+
+
+def run_together(options: Options, settings: Sequence[Setting]) -> tuple[str, list[str]]:
+    """Join what helps, fit that, and choose; the model and what it is made of."""
+    helpful = _compatible(run_single(options, settings))
+    changes = changes_of(options, helpful if len(helpful) > 1 else None)
+    ablation = ablation_of(options, changes)
+    cells = single(options, settings)
+    if JOINED in changes:
+        more = trying(settings, [JOINED], options.seeds)
+        ablation.fit(more)
+        cells += more
+    rows = ablation.valid_rows(cells)
+    names = [name for name in (*helpful, JOINED) if name in changes]
+    if JOINED in changes:
+        out = Path(options.out)
+        table = [one.row for one in helping(rows, [*options.models, JOINED], BASIS)]
+        write_table(out / "gains.csv", table, ".6f")
+    return best(rows, names, BASIS), helpful
+
+
+def _compatible(names: Sequence[str]) -> list[str]:
+    """The most helpful first; what sets one thing otherwise than one before it stays out."""
+    kept: list[str] = []
+    for name in names:
+        try:
+            together([EVERY[one] for one in (*kept, name)])
+        except PrunerError as error:
+            say(f"{name} stays out of what goes together: {error}")
+        else:
+            kept.append(name)
+    return kept
+
+
+def run_test(options: Options, settings: Sequence[Setting]) -> dict[str, Any]:
+    """Judge the chosen model, PaCM and the baselines on test tasks, once; write results.csv."""
+    model, helpful = run_together(options, settings)
+    out = Path(options.out)
+    chosen = {"model": model, "of": helpful if model == JOINED else [model]}
+    path = out / "choice.json"
+    if path.is_file():
+        before = json.loads(path.read_text(encoding="utf-8"))
+        if before != chosen:
+            raise PrunerError(
+                f"{path}: the test was told of {before}, the choice is {chosen} now; test tasks "
+                "are looked at once: give another out= and work=, and say so"
+            )
+    changes = changes_of(options, helpful if model == JOINED else None)
+    ablation = ablation_of(options, changes)
+    models = list(dict.fromkeys((model, BASIS, *options.baselines)))
+    cells = AblationCell.product(settings, models, options.seeds)
+    ablation.fit(cells)
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(path, chosen, indent=1)  # before the first look
+    rows = ablation.test_rows(cells)
+    rows += ablation.reference_rows(cells, "test")
+    write_table(out / "results.csv", rows, ".6f")
+    return chosen
+
+
+def run_diagnosis(options: Options, settings: Sequence[Setting]) -> None:
+    """Write diagnosis.csv and diagnosis.md, of validation tasks."""
+    model, helpful = run_together(options, settings)
+    changes = changes_of(options, helpful if model == JOINED else None)
+    ablation = ablation_of(options, changes)
+    shown = list(dict.fromkeys((BASIS, model, *options.baselines)))
+    alone = [setting for setting in settings if len(setting.platforms) == 1]
+    cells = AblationCell.product(alone, shown, options.seeds)
+    ablation.fit(cells)
+    text, rows = report(ablation, cells, single(options, settings))
+    out = Path(options.out)
+    (out / "diagnosis.md").write_text(text, encoding="utf-8")
+    write_table(out / "diagnosis.csv", rows, ".6f")
+
+
+def show_plan(options: Options, settings: Sequence[Setting]) -> dict[str, Any]:
+    """What each stage fits, and minutes that are left."""
+    guess = Guess(platform_s=PLATFORM_S, model=MODEL_S)
+    first = single(options, settings)
+    more = trying(settings, [JOINED], options.seeds)
+    tested = AblationCell.product(settings, [JOINED, BASIS, *options.baselines], options.seeds)
+    last = [cell for cell in tested if cell not in {*first, *more}]
+    minutes = {}
+    for stage, cells in (("single", first), ("together", more), ("test", last)):
+        found = planned(cells, Path(options.work), guess)
+        say(f"stage={stage}\n{as_table([one.row for one in found])}")
+        minutes[stage] = round(sum(one.left_s for one in found) / 60 / options.num_workers, 1)
+    return {"minutes_left": minutes, "cells": len(first) + len(more) + len(last)}
+
+
+def run(options: Options) -> dict[str, Any]:
+    """Run a stage; its summary."""
+    if options.stage not in STAGES:
+        raise PrunerError(f"stage={options.stage} is unknown; known: {', '.join(STAGES)}")
+    check_seeds(options.seeds)
+    torch.set_num_threads(1)  # fits are compared by their seed, not by the cores of a machine
+    settings = settings_of(options.platforms, options.split)
+    changes_of(options)
+    if options.plan:
+        return show_plan(options, settings)
+    Path(options.out).mkdir(parents=True, exist_ok=True)
+    result: dict[str, Any] = {"stage": options.stage}
+    if options.stage == "single":
+        result["helps"] = run_single(options, settings)
+    elif options.stage == "together":
+        result["model"], result["of"] = run_together(options, settings)
+    if options.stage in ("test", "all"):
+        result |= run_test(options, settings)
+    if options.stage in ("diagnosis", "all"):
+        run_diagnosis(options, settings)
+    return result
+
+
+if __name__ == "__main__":
+    run_script(Options, run, __doc__)

@@ -1,0 +1,158 @@
+"""What an ablation fits: a model in a setting with a seed, and how long that may take."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any, Self
+
+from pruner.data.splits import Split, make_split
+from pruner.data.tasks import TaskKey
+from pruner.errors import PrunerError
+from pruner.files import load_metrics
+
+EVERY = "all"  # the setting that learns from all platforms
+WITHOUT = "without-"  # settings that leave one out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What a model learns from and is judged on.
+
+    `learned`: platforms whose training tasks it sees; `judged`: those whose tasks judge it; where
+    they differ, the second was left out. `split`: that of :mod:`pruner.data.splits`, where none is.
+    """
+
+    name: str
+    learned: tuple[str, ...]
+    judged: tuple[str, ...]
+    split: str = "by_task"
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Platforms that judge and are not learned from."""
+        return tuple(name for name in self.judged if name not in self.learned)
+
+    @property
+    def platforms(self) -> tuple[str, ...]:
+        """All whose records are read."""
+        return tuple(dict.fromkeys((*self.learned, *self.judged)))
+
+    def divided(self, keys: Sequence[TaskKey], seed: int) -> Split:
+        """The seed's own split; validation tasks are always of platforms that are learned from."""
+        if self.left_out:
+            return make_split("by_platform", keys, seed, held_out=self.left_out)
+        return make_split(self.split, keys, seed)
+
+
+def settings_of(platforms: Sequence[str], split: str = "by_task") -> list[Setting]:
+    """Each platform alone, all together, and each left out, as far as there are several.
+
+    >>> [setting.name for setting in settings_of(["k80", "v100"])]
+    ['k80', 'v100', 'all', 'without-k80', 'without-v100']
+    """
+    every = tuple(platforms)
+    found = [Setting(name=name, learned=(name,), judged=(name,), split=split) for name in platforms]
+    if len(every) < 2:
+        return found
+    found.append(Setting(name=EVERY, learned=every, judged=every, split=split))
+    for name in platforms:
+        others = tuple(other for other in every if other != name)
+        found.append(Setting(name=f"{WITHOUT}{name}", learned=others, judged=(name,), split=split))
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AblationCell:
+    """One fit."""
+
+    setting: Setting
+    model: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Its folder below that of the ablation."""
+        return f"{self.setting.name}/{self.model}/seed-{self.seed}"
+
+    def done(self, folder: Path) -> Mapping[str, Any] | None:
+        """What it found, where it is finished."""
+        return load_metrics(folder / self.name)
+
+    @classmethod
+    def product(
+        cls, settings: Iterable[Setting], models: Iterable[str], seeds: Iterable[int]
+    ) -> list[Self]:
+        """Every combination; of a setting all seeds of a model after another."""
+        return [
+            cls(setting=setting, model=model, seed=seed)
+            for setting, model, seed in product(settings, models, seeds)
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guess:
+    """Seconds of a fit before any was made: of a platform, times what a model costs beside PaCM.
+
+    A platform that is not known counts as `other_s`; several platforms together as the slowest of
+    them times `several`, for their tasks give fewer programs each.
+    """
+
+    platform_s: Mapping[str, float]
+    model: Mapping[str, float]
+    other_s: float = 30.0
+    several: float = 1.3
+
+    def seconds(self, cell: AblationCell) -> float:
+        """Of one fit on one thread."""
+        each = [self.platform_s.get(name, self.other_s) for name in cell.setting.learned]
+        longest = max(each) * (self.several if len(each) > 1 else 1.0)
+        return longest * self.model.get(cell.model, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """Cells of one setting and model: how many, how many are made, seconds that are left."""
+
+    setting: str
+    model: str
+    cells: int
+    made: int
+    left_s: float
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """For a table."""
+        return {
+            "setting": self.setting,
+            "model": self.model,
+            "cells": self.cells,
+            "made": self.made,
+            "minutes left": round(self.left_s / 60, 1),
+        }
+
+
+def planned(cells: Sequence[AblationCell], folder: Path, guess: Guess) -> list[Planned]:
+    """What is left, by setting and model: as long as those made took, else as guessed.
+
+    The guesses are scaled by what the cells that are made took against theirs: another machine is
+    as much slower or faster for all.
+    """
+    found = {cell: cell.done(folder) for cell in cells}
+    took = {cell: float(one["fit_seconds"]) for cell, one in found.items() if one is not None}
+    guessed = sum(guess.seconds(cell) for cell in took)
+    scale = sum(took.values()) / guessed if guessed else 1.0
+    out = []
+    for name, model in dict.fromkeys((cell.setting.name, cell.model) for cell in cells):
+        own = [cell for cell in cells if (cell.setting.name, cell.model) == (name, model)]
+        known = [took[cell] for cell in own if cell in took]
+        each = sum(known) / len(known) if known else scale * guess.seconds(own[0])
+        left = (len(own) - len(known)) * each
+        out.append(Planned(setting=name, model=model, cells=len(own), made=len(known), left_s=left))
+    return out
+
+
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Raise PrunerError without seeds, or for one given twice."""
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise PrunerError(f"seeds={list(seeds)}: give at least one seed, each once")

@@ -1,0 +1,221 @@
+"""Where the error of a ranking lies: which tasks, which pairs of programs, what features can tell.
+
+Every table divides one number, so that its parts add up: the task-mean Top-1 regret
+``mean(1 - best / chosen)`` over tasks, and the share of pairs ordered wrongly, in which every task
+counts by its programs, as in pairwise accuracy.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pruner.models.judging import metrics
+from pruner.models.judging.metrics import ScoredTask
+from pruner.models.programs.store import ProgramStore
+
+GAPS = (0.02, 0.05, 0.1, 0.25, 1.0)  # relative differences of latency: edges of the ranges
+_BLOCK = 1024  # rows of the pair matrix held at once
+_SMALL = 200  # programs: tasks below are told apart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairs:
+    """Pairs of programs whose latencies differ by ``low`` to ``high`` (relative to the faster).
+
+    `wrong` of `pairs` are ordered wrongly; a tie of scores counts half.
+    """
+
+    low: float
+    high: float
+    pairs: int
+    wrong: float
+
+    @property
+    def accuracy(self) -> float:
+        """Share ordered rightly; 1 where there are no pairs."""
+        return 1.0 - self.wrong / self.pairs if self.pairs else 1.0
+
+
+def by_gap(tasks: Sequence[ScoredTask], edges: Sequence[float] = GAPS) -> list[Pairs]:
+    """Pairs of all tasks by how much their latencies differ; equal latencies are no pair."""
+    bounds = np.array([0.0, *edges, np.inf])
+    pairs, wrong = np.zeros(len(bounds) - 1), np.zeros(len(bounds) - 1)
+    for task in tasks:
+        own, own_wrong = _gaps(task, bounds)
+        pairs += own
+        wrong += own_wrong
+    return [
+        Pairs(low=float(low), high=float(high), pairs=int(count), wrong=float(errors))
+        for low, high, count, errors in zip(bounds[:-1], bounds[1:], pairs, wrong, strict=True)
+    ]
+
+
+def _gaps(
+    task: ScoredTask, bounds: Float[np.ndarray, " edge"]
+) -> tuple[Float[np.ndarray, " range"], Float[np.ndarray, " range"]]:
+    order = np.argsort(task.latency_s, kind="stable")
+    latency_s, score = task.latency_s[order], task.score[order]
+    size, num = len(bounds) - 1, task.num_programs
+    pairs, wrong = np.zeros(size), np.zeros(size)
+    for start in range(0, num, _BLOCK):
+        rows = np.arange(start, min(start + _BLOCK, num))
+        later = np.arange(num)[None, :] > rows[:, None]
+        gap = latency_s[None, :] / latency_s[rows, None] - 1.0
+        here = later & (gap > 0)
+        place = np.clip(np.searchsorted(bounds, gap[here], side="left") - 1, 0, size - 1)
+        ours, theirs = np.broadcast_arrays(score[rows, None], score[None, :])
+        error = np.where(theirs[here] > ours[here], 1.0, 0.5 * (theirs[here] == ours[here]))
+        pairs += np.bincount(place, minlength=size)
+        wrong += np.bincount(place, weights=error, minlength=size)
+    return pairs, wrong
+
+
+def gap_rows(found: Sequence[Pairs]) -> list[dict[str, Any]]:
+    """A row a range: its share of all pairs, of all errors, and how often it is right."""
+    pairs = max(1, sum(one.pairs for one in found))
+    wrong = max(1e-12, sum(one.wrong for one in found))
+    return [
+        {
+            "latencies differ by": f"{one.low:.0%} to {one.high:.0%}"
+            if np.isfinite(one.high)
+            else f"more than {one.low:.0%}",
+            "share of pairs": one.pairs / pairs,
+            "share of errors": one.wrong / wrong,
+            "right": one.accuracy,
+        }
+        for one in found
+    ]
+
+
+def by_group(
+    tasks: Sequence[ScoredTask], group: Callable[[ScoredTask], str]
+) -> list[dict[str, Any]]:
+    """A row a group of tasks: its share of tasks and of the Top-1 regret, Top-1, pairwise accuracy.
+
+    `chance_top1` is what a random first choice reaches there.
+    """
+    regret = {task.name: 1.0 - metrics.top_k_task_mean([task], 1) for task in tasks}
+    total = max(1e-12, sum(regret.values()))
+    rows = []
+    for name in sorted({group(task) for task in tasks}):
+        own = [task for task in tasks if group(task) == name]
+        rows.append(
+            {
+                "group": name,
+                "tasks": len(own),
+                "programs": sum(task.num_programs for task in own),
+                "share of regret": sum(regret[task.name] for task in own) / total,
+                "top1_task_mean": metrics.top_k_task_mean(own, 1),
+                "chance_top1": float(
+                    np.mean([np.mean(task.best_s / task.latency_s) for task in own])
+                ),
+                "pairwise_accuracy": metrics.pairwise_accuracy(own),
+            }
+        )
+    return sorted(rows, key=lambda row: -row["share of regret"])
+
+
+def operator_of(task: ScoredTask) -> str:
+    """The operator, from the name ``platform/operator_arguments``."""
+    words = task.name.partition("/")[2].split("_")
+    return "_".join(takewhile(lambda word: not word.isdigit(), words)) or task.name
+
+
+def size_of(task: ScoredTask) -> str:
+    """Small pools apart."""
+    return (
+        f"below {_SMALL} programs" if task.num_programs < _SMALL else f"{_SMALL} programs or more"
+    )
+
+
+def rows_of(has_rows: Mapping[str, bool]) -> Callable[[ScoredTask], str]:
+    """Groups by whether the programs of a task have dataflow rows."""
+    return lambda task: "with dataflow rows" if has_rows[task.name] else "without"
+
+
+def worst(tasks: Sequence[ScoredTask], num: int = 10) -> list[dict[str, Any]]:
+    """The tasks of most Top-1 regret: what was chosen, where it stands among the measured ones."""
+    rows: list[dict[str, Any]] = []
+    for task in tasks:
+        chosen = int(metrics.ranking(task.score)[0])
+        chosen_s = float(task.latency_s[chosen])
+        rows.append(
+            {
+                "task": task.name,
+                "programs": task.num_programs,
+                "top1": task.best_s / chosen_s,
+                "top5": metrics.top_k_task_mean([task], 5),
+                "faster programs": int((task.latency_s < chosen_s).sum()),
+                "pairwise_accuracy": metrics.pairwise_accuracy([task]),
+            }
+        )
+    return sorted(rows, key=lambda row: row["top1"])[:num]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Twins:
+    """Programs of a task that the features do not tell apart.
+
+    `kinds` of features among `programs`; a model that is right wherever they differ, and guesses
+    among twins, orders `pairwise_bound` of the pairs of different latency rightly.
+    """
+
+    programs: int
+    kinds: int
+    pairwise_bound: float
+
+
+def twins_of(programs: ProgramStore, index: Int[Tensor, " program"]) -> Twins:
+    """Of the programs `index` of one task."""
+    kind: dict[bytes, int] = {}
+    kinds = np.array([kind.setdefault(_bytes(programs, int(n)), len(kind)) for n in index])
+    latency_s = programs.latency_s[index].numpy()
+    pairs, same = _ordered_pairs(latency_s), 0
+    for number in range(len(kind)):
+        same += _ordered_pairs(latency_s[kinds == number])
+    return Twins(
+        programs=len(kinds),
+        kinds=len(kind),
+        pairwise_bound=1.0 - 0.5 * same / pairs if pairs else 1.0,
+    )
+
+
+def _ordered_pairs(latency_s: Float[np.ndarray, " program"]) -> int:
+    """Pairs of different latency."""
+    _, counts = np.unique(latency_s, return_counts=True)
+    return int(len(latency_s) * (len(latency_s) - 1) / 2 - (counts * (counts - 1) / 2).sum())
+
+
+def _bytes(programs: ProgramStore, program: int) -> bytes:
+    """All that a model sees of a program."""
+    start, end = programs.row_start[program : program + 2].tolist()
+    parts = [programs.rows[start:end], programs.dataflow[program]]
+    if programs.draft is not None:
+        parts.append(programs.draft[program])
+    return b"".join(part.numpy().tobytes() for part in parts)
+
+
+def by_heart(found: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Numbers on training tasks less those on validation tasks: how much was learned by heart.
+
+    `found` are what cells leave: ``train`` and ``valid``, platform to numbers.
+    """
+    names = ("top1_task_mean", "pairwise_accuracy")
+    return {
+        name: float(
+            np.mean(
+                [
+                    one["train"][platform][name] - one["valid"][platform][name]
+                    for one in found
+                    for platform in one["valid"]
+                    if platform in one["train"]
+                ]
+            )
+        )
+        for name in names
+    }

@@ -1,0 +1,190 @@
+"""One cell of an ablation: fitted, judged on validation tasks, and once on test tasks.
+
+Its folder holds the checkpoint, ``metrics.json`` (validation, and a few training tasks that tell
+how much it learned by heart), ``valid.npz`` (latencies and scores, for a diagnosis), and, once the
+choice is made, ``test.json``.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pruner.data.frozen import Side
+from pruner.errors import DataError
+from pruner.files import save_metrics, write_json
+from pruner.models.judging import metrics
+from pruner.models.judging.ceiling import noise_ceiling
+from pruner.models.judging.chance import expected_ratio, random_ratio
+from pruner.models.judging.metrics import ScoredTask
+from pruner.models.programs.assemble import divide
+from pruner.models.programs.store import ProgramStore
+from pruner.models.ranker import RandomRanker, Ranker
+from pruner.models.training.fit import fit, ranker_of
+from pruner.models.training.recipe import Recipe
+from pruner.study.ablation.cells import AblationCell
+
+TEST, SCORES = "test.json", "valid.npz"
+CHANCE, CEILING = "random", "ceiling"
+WITHIN = (1, 5, 8, 16)  # first programs of which the best counts
+BY_HEART = 20  # training tasks that are judged, too
+_DRAWS_SEED = 0
+
+Numbers = dict[str, float]
+
+
+def numbers_of(tasks: Sequence[ScoredTask]) -> Numbers:
+    """Task means of best / best of the first k, the ratio of sums at 1, and pairwise accuracy."""
+    found = {f"top{k}_task_mean": metrics.top_k_task_mean(tasks, k) for k in WITHIN}
+    return {
+        **found,
+        "top1": metrics.top_k(tasks, 1),
+        "pairwise_accuracy": metrics.pairwise_accuracy(tasks),
+        "num_tasks": len(tasks),
+    }
+
+
+def chance_of(tasks: Sequence[ScoredTask]) -> Numbers:
+    """The same of a random ranking; exact but for the ratio of sums."""
+    found = {
+        f"top{k}_task_mean": float(np.mean([expected_ratio(task, k) for task in tasks]))
+        for k in WITHIN
+    }
+    rng = np.random.default_rng(_DRAWS_SEED)
+    top1 = random_ratio(tasks, [1] * len(tasks), rng=rng)
+    return {**found, "top1": top1, "pairwise_accuracy": 0.5, "num_tasks": len(tasks)}
+
+
+def ceiling_of(tasks: Sequence[ScoredTask]) -> Numbers | None:
+    """The same of a second timing, as far as it is known; None where programs were timed once."""
+    found = noise_ceiling(tasks)
+    if found is None:
+        return None
+    return {name: found[name] for name in (*numbers_of(tasks), "spread") if name in found}
+
+
+def judged_side(
+    ranker: Ranker, programs: ProgramStore, index: Tensor, platforms: Sequence[str]
+) -> dict[str, list[ScoredTask]]:
+    """Tasks of one side by platform, of those asked for that have some."""
+    found = {name: list[ScoredTask]() for name in platforms}
+    for task in ranker.score_tasks(programs, index):
+        platform = task.name.partition("/")[0]
+        if platform in found:
+            found[platform].append(task)
+    return {name: tasks for name, tasks in found.items() if tasks}
+
+
+def fit_cell(
+    cell: AblationCell, recipe: Recipe, programs: ProgramStore, folder: Path
+) -> Mapping[str, Any]:
+    """Fit a cell and judge it on validation tasks, or take up what is there."""
+    finished = cell.done(folder)
+    if finished is not None:
+        return finished
+    own = folder / cell.name
+    split = cell.setting.divided(programs.keys, cell.seed)
+    fitted = fit(replace(recipe, seed=cell.seed), programs, split, folder=own)
+    sides = divide(programs, split)
+    valid = judged_side(fitted.ranker, programs, sides["valid"], cell.setting.learned)
+    learned = judged_side(
+        fitted.ranker, programs, _few_tasks(programs, sides["train"]), cell.setting.learned
+    )
+    save_scores(own / SCORES, programs, [task for tasks in valid.values() for task in tasks])
+    found = {
+        **fitted.numbers,
+        "valid": {name: numbers_of(tasks) for name, tasks in valid.items()},
+        "train": {name: numbers_of(tasks) for name, tasks in learned.items()},
+        "split": split.name,
+        "split_fingerprint": split.fingerprint,
+    }
+    save_metrics(own, found)
+    return found
+
+
+def _few_tasks(programs: ProgramStore, index: Tensor) -> Tensor:
+    """Measured programs of some of the tasks, spread over all of them."""
+    index = index[torch.isfinite(programs.latency_s[index])]
+    tasks = programs.by_task(index)
+    step = max(1, len(tasks) // BY_HEART)
+    return torch.cat(tasks[::step]) if tasks else index
+
+
+def judge_cell(cell: AblationCell, programs: ProgramStore, folder: Path) -> Mapping[str, Any]:
+    """Judge a fitted cell on test tasks, or take up what was found: platform to numbers."""
+    path = folder / cell.name / TEST
+    if path.is_file():
+        known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return known
+    ranker, _ = ranker_of(folder / cell.name)
+    tested = tasks_of(ranker, cell, programs, "test")
+    found = {name: numbers_of(tasks) for name, tasks in tested.items()}
+    write_json(path, found, indent=1)
+    return found
+
+
+def tasks_of(
+    ranker: Ranker, cell: AblationCell, programs: ProgramStore, side: Side
+) -> dict[str, list[ScoredTask]]:
+    """Scored tasks of one side of a cell's split, by platform.
+
+    Raises DataError where a platform that judges has none.
+    """
+    setting = cell.setting
+    split = setting.divided(programs.keys, cell.seed)
+    platforms = setting.judged if side == "test" else setting.learned
+    found = judged_side(ranker, programs, divide(programs, split)[side], platforms)
+    if lacking := sorted(set(platforms) - set(found)):
+        raise DataError(f"{cell.name}: no {side} task of {', '.join(lacking)}")
+    return found
+
+
+def references(cell: AblationCell, programs: ProgramStore, side: Side) -> list[dict[str, Any]]:
+    """Rows of chance, and of a second timing where there is one, on the tasks of a cell."""
+    rows = []
+    for platform, tasks in tasks_of(RandomRanker(), cell, programs, side).items():
+        about = {"setting": cell.setting.name, "platform": platform, "seed": cell.seed}
+        rows.append({**about, "model": CHANCE, **chance_of(tasks)})
+        ceiling = ceiling_of(tasks)
+        if ceiling is not None:
+            rows.append({**about, "model": CEILING, **ceiling})
+    return rows
+
+
+def save_scores(path: Path, programs: ProgramStore, tasks: Sequence[ScoredTask]) -> None:
+    """Latencies and scores of tasks, and which of them have dataflow rows, as plain arrays."""
+    numbers = {f"{key.platform}/{key.task}": n for n, key in enumerate(programs.keys)}
+
+    def has_rows(task: ScoredTask) -> bool:
+        own = programs.programs_of([numbers[task.name]])
+        return bool(programs.dataflow[own].any())
+
+    arrays: dict[str, np.ndarray] = {
+        "names": np.array([task.name for task in tasks]),
+        "has_rows": np.array([has_rows(task) for task in tasks]),
+        "start": np.cumsum([0, *(task.num_programs for task in tasks)]),
+        "latency_s": np.concatenate([task.latency_s for task in tasks]),
+        "score": np.concatenate([task.score for task in tasks]),
+    }
+    np.savez_compressed(path, **arrays)  # type: ignore[arg-type]  # the stub knows one keyword
+
+
+def load_scores(path: Path) -> list[tuple[ScoredTask, bool]]:
+    """What `save_scores` wrote: every task, and whether it has dataflow rows."""
+    with np.load(path, allow_pickle=False) as stored:
+        bounds = list(zip(stored["start"][:-1], stored["start"][1:], strict=True))
+        latency_s, score = stored["latency_s"], stored["score"]
+        return [
+            (
+                ScoredTask(name=str(name), latency_s=latency_s[start:end], score=score[start:end]),
+                bool(has_rows),
+            )
+            for name, has_rows, (start, end) in zip(
+                stored["names"], stored["has_rows"], bounds, strict=True
+            )
+        ]

@@ -1,0 +1,129 @@
+"""All cells of a stage: one source of programs after another, several fits at a time."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pruner.data.frozen import Side
+from pruner.errors import PrunerError
+from pruner.models.programs.store import ProgramStore
+from pruner.models.training.recipe import Recipe
+from pruner.progress import Tell, silent
+from pruner.study.ablation.cells import AblationCell, Guess, planned
+from pruner.study.ablation.fits import fit_cell, judge_cell, references
+from pruner.study.ablation.variants import Change
+from pruner.study.table import Source
+from pruner.study.workers import forked
+
+ReadPrograms = Callable[[Source], ProgramStore]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ablation:
+    """What the cells of all stages share.
+
+    `changes`: models by name; `basis`: the recipe of a setting that the changes are of; `read`
+    loads programs; `folder` keeps every cell.
+    """
+
+    folder: Path
+    changes: Mapping[str, Change]
+    basis: Callable[[AblationCell], Recipe]
+    read: ReadPrograms
+    guess: Guess
+    num_workers: int = 1
+    tell: Tell = silent
+
+    def source(self, cell: AblationCell) -> Source:
+        """The programs that a cell reads."""
+        change = self.changes[cell.model]
+        return Source(
+            platforms=cell.setting.platforms,
+            draft=change.reads_draft(),
+            failures=change.failures,
+        )
+
+    def fit(self, cells: Sequence[AblationCell]) -> None:
+        """Fit every cell that is not there yet, those of one source together.
+
+        Raises PrunerError where some could not be made; the others are.
+        """
+        for source, own in self._by_source(cells, made=False):
+            programs = self.read(source)
+            self._fit_all(own, programs)
+            left = sum(one.left_s for one in planned(cells, self.folder, self.guess))
+            self.tell(f"about {left / 60 / self.num_workers:.0f} minutes left")
+        lacking = [cell.name for cell in cells if cell.done(self.folder) is None]
+        if lacking:
+            raise PrunerError(
+                f"{len(lacking)} fits failed, the first {lacking[0]}; the same command tries again"
+            )
+
+    def _fit_all(self, cells: Sequence[AblationCell], programs: ProgramStore) -> None:
+        run = partial(self._fit_one, programs=programs)
+        if min(self.num_workers, len(cells)) < 2:
+            for cell in cells:
+                run(cell)
+            return
+        with forked(cells, run, min(self.num_workers, len(cells)), self.tell) as working:
+            while working():
+                pass
+
+    def _fit_one(self, cell: AblationCell, programs: ProgramStore) -> None:
+        recipe = self.changes[cell.model].recipe(self.basis(cell))
+        found = fit_cell(cell, recipe, programs, self.folder)
+        self.tell(f"{cell.name}: {found['fit_seconds']:.0f} s")
+
+    def _by_source(
+        self, cells: Sequence[AblationCell], *, made: bool | None
+    ) -> Iterator[tuple[Source, list[AblationCell]]]:
+        """Cells by what they read; `made`: only those that are, or are not, there (None: all)."""
+        groups: dict[Source, list[AblationCell]] = {}
+        for cell in cells:
+            if made is None or made == (cell.done(self.folder) is not None):
+                groups.setdefault(self.source(cell), []).append(cell)
+        yield from groups.items()
+
+    def valid_rows(self, cells: Sequence[AblationCell]) -> list[dict[str, Any]]:
+        """What finished cells reached on validation tasks, one row a platform."""
+        rows = []
+        for cell in cells:
+            found = cell.done(self.folder)
+            if found is not None:
+                rows += rows_of(cell, found["valid"], found)
+        return rows
+
+    def test_rows(self, cells: Sequence[AblationCell]) -> list[dict[str, Any]]:
+        """The same on test tasks, which are judged now where they were not."""
+        rows = []
+        for source, own in self._by_source(cells, made=True):
+            programs = self.read(source)
+            for cell in own:
+                found = cell.done(self.folder) or {}
+                rows += rows_of(cell, judge_cell(cell, programs, self.folder), found)
+        return rows
+
+    def reference_rows(self, cells: Sequence[AblationCell], side: Side) -> list[dict[str, Any]]:
+        """Chance, and a second timing where there is one, on the tasks of these cells."""
+        one_each = {(cell.setting.name, cell.seed): cell for cell in cells}
+        groups: dict[Source, list[AblationCell]] = {}
+        for cell in one_each.values():
+            groups.setdefault(Source(platforms=cell.setting.platforms), []).append(cell)
+        return [
+            row
+            for source, own in groups.items()
+            for programs in [self.read(source)]
+            for cell in own
+            for row in references(cell, programs, side)
+        ]
+
+
+def rows_of(
+    cell: AblationCell, numbers: Mapping[str, Mapping[str, Any]], found: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Rows of a cell, one a platform."""
+    about = {"setting": cell.setting.name, "model": cell.model, "seed": cell.seed}
+    more = {name: found.get(name) for name in ("fit_seconds", "best_epoch", "num_train_programs")}
+    return [{**about, "platform": name, **own, **more} for name, own in numbers.items()]

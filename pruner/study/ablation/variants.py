@@ -1,0 +1,58 @@
+"""A change of the model or of its recipe, by name, and several of them together."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from pruner.errors import PrunerError
+from pruner.models.networks.pacm import PaCM
+from pruner.models.registry import ModelFactory
+from pruner.models.training.recipe import Recipe
+from pruner.models.training.training import build_network
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What differs from PaCM with the recipe that ``train.py`` has.
+
+    `arguments` of the model, `fields` of the recipe; `model` is another class than PaCM for a
+    baseline; `failures`: it learns from programs that failed, too. `why`: the question that it
+    answers.
+    """
+
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    model: ModelFactory = PaCM
+    failures: bool = False
+    why: str = ""
+
+    def recipe(self, basis: Recipe) -> Recipe:
+        """The recipe with the change."""
+        return replace(basis, model=partial(self.model, **self.arguments), **self.fields)
+
+    def reads_draft(self) -> bool:
+        """Whether its model reads what the analyzer makes of a program."""
+        return build_network(partial(self.model, **self.arguments), seed=0).reads_draft
+
+
+def together(changes: Sequence[Change]) -> Change:
+    """All of them in one model.
+
+    Raises PrunerError where two set one thing otherwise, or where one is another model.
+    """
+    arguments: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
+    for change in changes:
+        if change.model is not PaCM:
+            raise PrunerError("changes of PaCM go together, other models do not")
+        for joined, own in ((arguments, change.arguments), (fields, change.fields)):
+            for name, value in own.items():
+                if joined.setdefault(name, value) is not value and joined[name] != value:
+                    raise PrunerError(f"{name}: {joined[name]} in one change, {value} in another")
+    return Change(
+        arguments=arguments,
+        fields=fields,
+        failures=any(change.failures for change in changes),
+        why="what helped by itself, together",
+    )

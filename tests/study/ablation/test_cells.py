@@ -1,0 +1,83 @@
+"""Cells of an ablation, their minutes, changes that go together."""
+
+from functools import partial
+
+import pytest
+
+from pruner.errors import PrunerError
+from pruner.files import save_metrics
+from pruner.models.networks.mlp import TenSetMLP
+from pruner.models.networks.pacm import PaCM
+from pruner.models.training.losses import RankNet, TopShare
+from pruner.models.training.recipe import Recipe
+from pruner.study.ablation.candidates import BASELINES, BASIS, CANDIDATES, EVERY, MODEL_S, QUESTIONS
+from pruner.study.ablation.cells import AblationCell, Guess, check_seeds, planned, settings_of
+from pruner.study.ablation.variants import Change, together
+
+
+def test_settings_are_each_alone_all_and_each_left_out():
+    found = {one.name: (one.learned, one.judged, one.left_out) for one in settings_of(["a", "b"])}
+    assert found == {
+        "a": (("a",), ("a",), ()),
+        "b": (("b",), ("b",), ()),
+        "all": (("a", "b"), ("a", "b"), ()),
+        "without-a": (("b",), ("a",), ("a",)),
+        "without-b": (("a",), ("b",), ("b",)),
+    }
+    assert [one.name for one in settings_of(["a"])] == ["a"]
+
+
+def test_what_is_left_is_as_what_is_made_took(tmp_path):
+    cells = AblationCell.product(settings_of(["a"]), ["pacm", "soup"], [0, 1, 2])
+    guess = Guess(platform_s={"a": 10.0}, model={"soup": 2.0})
+    assert [one.left_s for one in planned(cells, tmp_path, guess)] == [30.0, 60.0]
+    (tmp_path / cells[0].name).mkdir(parents=True)
+    save_metrics(tmp_path / cells[0].name, {"fit_seconds": 20.0})  # twice as slow as guessed
+    first, second = planned(cells, tmp_path, guess)
+    assert (first.made, first.left_s) == (1, 40.0)
+    assert (second.made, second.left_s) == (0, 120.0)
+
+
+def test_several_platforms_take_as_long_as_the_slowest_and_more():
+    every = settings_of(["a", "b"])[2]
+    guess = Guess(platform_s={"a": 10.0, "b": 40.0}, model={}, several=1.5)
+    assert guess.seconds(AblationCell(setting=every, model="pacm", seed=0)) == 60.0
+
+
+def test_changes_go_together_unless_they_contradict_each_other():
+    one = Change(arguments={"residual": True}, failures=True)
+    two = Change(arguments={"branch_dropout": 0.1}, fields={"loss": RankNet()})
+    both = together([one, two])
+    assert both.arguments == {"residual": True, "branch_dropout": 0.1}
+    assert both.failures
+    recipe = both.recipe(Recipe(epochs=3))
+    assert (recipe.epochs, type(recipe.loss)) == (3, RankNet)
+    assert recipe.model.keywords == both.arguments
+    with pytest.raises(PrunerError, match="loss"):
+        together([two, Change(fields={"loss": TopShare()})])
+    with pytest.raises(PrunerError, match="other models"):
+        together([one, Change(model=TenSetMLP)])
+
+
+def test_the_unchanged_model_is_that_of_the_recipe():
+    recipe, basis = EVERY[BASIS].recipe(Recipe()), Recipe()
+    assert recipe.model.func is PaCM
+    assert recipe.model.keywords == {}
+    for name in ("relative", "schedule", "epochs", "average_epochs", "soup", "monitor"):
+        assert getattr(recipe, name) == getattr(basis, name)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_model_can_be_made_and_says_what_it_asks(name):
+    change = EVERY[name]
+    assert change.why or name == BASIS
+    assert change.reads_draft() == (name in ("draft", "residual", "draft_residual"))
+    change.recipe(Recipe())
+    assert partial(change.model, **change.arguments)() is not None
+
+
+def test_names_are_told_apart():
+    assert len(EVERY) == 1 + len(BASELINES) + len(QUESTIONS) + len(CANDIDATES)
+    assert set(MODEL_S) <= {*EVERY, "together"}
+    with pytest.raises(PrunerError, match="each once"):
+        check_seeds([0, 0])

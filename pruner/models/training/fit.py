@@ -376,11 +376,13 @@ def _fit_soup(
 
     Raises PrunerError for trees, which have no weights to average.
     """
+    if not build_network(recipe.model, recipe.seed).is_network:
+        name = ModelSpec.of(recipe.model).name
+        raise PrunerError(f"schedule.soup={recipe.soup}: {name} has no weights to average")
     first = fit_one(replace(recipe, soup=0), folder=folder / "first", **options)
     if not first.finished:
         return first
-    if not isinstance(first.ranker, NeuralRanker):
-        raise PrunerError(f"schedule.soup={recipe.soup}: {first.info.model.name} has no weights")
+    assert isinstance(first.ranker, NeuralRanker), first
     rankers, seconds = [first.ranker], first.numbers["fit_seconds"]
     start = Start(ranker=first.ranker, info=first.info)
     for number in range(1, recipe.soup + 1):
@@ -402,8 +404,9 @@ def _fit_soup(
         soup.load_state_dict(mean_weights([one.state_dict() for one in members]))
         return validated(soup, programs, valid)
 
-    kept, value = greedy(rankers, lambda members: judged(members)[recipe.monitor])
-    info = replace(first.info, metrics=judged(kept))
+    with cpu_threads(recipe.num_threads):
+        kept, value = greedy(rankers, lambda members: judged(members)[recipe.monitor])
+        info = replace(first.info, metrics=judged(kept))
     save_checkpoint(folder / BEST, soup, info)
     numbers = {**first.numbers, "best_valid": value, "soup_members": len(kept)}
     numbers["fit_seconds"] = round(seconds, 2)

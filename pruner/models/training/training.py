@@ -168,6 +168,14 @@ def quiet_lightning() -> Iterator[None]:
             lightning.setLevel(level)
 
 
+def _resumed(path: Path, module: RankingModule) -> str | None:
+    """The file to go on from; None where there is none. Raises DataError for a damaged one."""
+    if not path.is_file():
+        return None
+    _check_readable(path, module)
+    return str(path)
+
+
 def _check_readable(path: Path, module: RankingModule) -> None:
     """Raise a DataError where Lightning would fail in the middle of an archive, or run it."""
     try:
@@ -236,12 +244,9 @@ def fit_network(
         "logger": list(loggers) or False,
         "plugins": [WholeFiles()],
     }
-    last = folder / LAST
-    if last.is_file():
-        _check_readable(last, module)
+    resumed = _resumed(folder / LAST, module)
     with quiet_lightning(), ctrl_c_passes():
         trainer = make_trainer(**options)
-        resumed = str(last) if last.is_file() else None
         if goes_on and resumed is None:
             keep.consider(validated(module.ranker, data.store, data.valid), GIVEN)
         if trainer.max_epochs != 0:

@@ -77,12 +77,12 @@ class Ablation:
         self.tell(f"{cell.name}: {found['fit_seconds']:.0f} s")
 
     def _by_source(
-        self, cells: Sequence[AblationCell], *, made: bool | None
+        self, cells: Sequence[AblationCell], *, made: bool
     ) -> Iterator[tuple[Source, list[AblationCell]]]:
-        """Cells by what they read; `made`: only those that are, or are not, there (None: all)."""
+        """Cells by what they read; `made`: only those that are there, or are not."""
         groups: dict[Source, list[AblationCell]] = {}
         for cell in cells:
-            if made is None or made == (cell.done(self.folder) is not None):
+            if made == (cell.done(self.folder) is not None):
                 groups.setdefault(self.source(cell), []).append(cell)
         yield from groups.items()
 

@@ -17,11 +17,12 @@ from tests.features.cpu_nests import NESTS
 FLAGS = np.zeros(len(WORKLOAD_COLUMNS), np.float32)
 
 
-def featurized(nests):
+def featurized(nests, extra=None):
     """Rows by nest: its programs are numbered on from those before."""
     starts = np.cumsum([0, *(one.num_programs for one in nests)])
     groups = [(s + np.arange(n.num_programs), n) for s, n in zip(starts, nests, strict=False)]
-    return featurize_nests(groups, int(starts[-1]), workload=FLAGS, failures={}), starts
+    num = int(starts[-1])
+    return featurize_nests(groups, num, workload=FLAGS, failures={}, extra=extra), starts
 
 
 def test_rows_are_those_of_each_alone():
@@ -48,6 +49,16 @@ def test_rows_are_those_of_each_alone():
 )
 def test_what_has_one_structure_is_measured_once(names, groups):
     assert len(StoresTogether.of([NESTS[name] for name in names]).groups) == groups
+
+
+def test_further_columns_are_of_each_program():
+    def extra(nests):
+        num = nests.num_programs
+        return np.stack([np.arange(num), np.full(num, len(nests.stores))], 1).astype(np.float32)
+
+    found, starts = featurized(list(NESTS.values()), extra)
+    for start, nests in zip(starts, NESTS.values(), strict=False):
+        np.testing.assert_array_equal(found.extra[start : start + nests.num_programs], extra(nests))
 
 
 def test_many_programs_are_measured_by_themselves(monkeypatch):

@@ -40,6 +40,7 @@ class AdaTuneSettings:
     epsilon: float = 0.05
 
     takes_model: ClassVar[bool] = False  # the forest is its model
+    trusts_draft: ClassVar[bool] = False
 
     def make(
         self,

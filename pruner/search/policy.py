@@ -55,11 +55,16 @@ class Policy(Protocol):
 class PolicySettings(Protocol):
     """What ``conf/policy`` holds: settings that make their own policy.
 
-    ``takes_model``: a learned model can judge for it. A new policy is its settings and their
+    ``takes_model``: a learned model can judge for it; ``trusts_draft``: what it measures first is
+    what the draft ranks best. A new policy is its settings and their
     methods; nobody else asks which one it is.
     """
 
     takes_model: ClassVar[bool]
+
+    @property
+    def trusts_draft(self) -> bool:
+        """See above."""
 
     def make(
         self,
@@ -97,6 +102,11 @@ class RoundSettings:
     draft_leads: bool = False  # without a model yet, the best drafted; else chance among them
 
     takes_model: ClassVar[bool] = True
+
+    @property
+    def trusts_draft(self) -> bool:
+        """See :class:`PolicySettings`."""
+        return self.draft is not None and self.draft_leads
 
     def make(
         self,
@@ -164,6 +174,7 @@ class RandomDraws:
     draws: int = 128  # at once, of which the first new ones are measured
 
     takes_model: ClassVar[bool] = False
+    trusts_draft: ClassVar[bool] = False
 
     def make(
         self,

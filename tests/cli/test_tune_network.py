@@ -8,6 +8,8 @@ import sys
 import pytest
 
 from pruner.tune.networks.extraction import TASKS, read_tasks
+from pruner.tune.run.database import RECORDS
+from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 
 pytestmark = pytest.mark.tvm
 NETWORK = "network=tests.tune.networks.small_networks:encoder"
@@ -50,6 +52,19 @@ def test_its_tasks_are_tuned_together(repository, tmp_path):
     assert deployed["relative_error"] < 1e-5
     for name in ("network.so", "run_network.py", "report.html"):
         assert (tmp_path / "tune" / "net" / name).is_file()
+    assert_drafts_come_first(tmp_path / "tune" / "net")
+
+
+def assert_drafts_come_first(folder):
+    """The first program that a task measures is the one that was drafted of it."""
+    lines = (folder / "drafted" / RECORDS).read_text().splitlines()
+    drafted = [json.loads(line)[1][0] for line in lines]
+    first = {}
+    for trial in read_trials(folder / JOURNAL_FILE):
+        first.setdefault(trial.task, trial)
+    known = [json.loads(trial.record)[0] for trial in first.values() if trial.record]
+    assert known
+    assert all(trace in drafted for trace in known)
 
 
 def test_a_network_is_drafted_and_built_with_nothing_measured(repository, tmp_path):

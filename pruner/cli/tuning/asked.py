@@ -64,6 +64,7 @@ def tune_options(config: DictConfig) -> TuneOptions:
         analyzer=load_draft(platform, config.draft.form),
         make_model=make_model,
         order=config.task_order,
+        draft_all=network and policy.trusts_draft,
         replay_only=config.spaces == "replay",
         compile_only=config.compile_only,
         work_dir=None if config.work_dir is None else Path(config.work_dir),

@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pruner.arrays import dtype_bytes
 from pruner.files import read_json, write_json
@@ -29,7 +29,7 @@ from pruner.tune.measure.isolation import Limits, Pool, Reply, start_server
 from pruner.tune.measure.measurer import GIB, Platform
 from pruner.tune.networks import drafting
 from pruner.tune.networks.drafting import NONE, Depth, Draft, Drafted, DraftJob
-from pruner.tune.run.database import Database
+from pruner.tune.run.database import Database, records_of
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import Workload, arguments, flops
 
@@ -175,6 +175,15 @@ def read_drafts(folder: Path) -> dict[str, Draft]:
     path = folder / SUMMARY
     rows = read_json(path) if path.is_file() else []
     return {row["task"]: Draft(**row) for row in rows}
+
+
+def drafted_records(folder: Path, tasks: Sequence[Workload], target: Any) -> dict[str, Any]:
+    """TVM's records of the drafted programs in the database of `folder`, by the task's name."""
+    if not (folder / SUMMARY).is_file():
+        return {}
+    database = Database.read(folder).tvm_database
+    found = {task.name: records_of(database, task.module, target) for task in tasks}
+    return {name: records[-1] for name, records in found.items() if records}
 
 
 def _line(draft: Draft) -> str:

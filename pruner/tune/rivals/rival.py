@@ -18,6 +18,7 @@ class RivalSearch(ABC):
     """Settings of a search with a model of its own, whose proposals we build and measure."""
 
     takes_model: ClassVar[bool] = False
+    trusts_draft: ClassVar[bool] = False
 
     @abstractmethod
     def shared(self, platform: Platform) -> Any:
@@ -42,6 +43,7 @@ class RivalProcess(ABC):
     """Settings of a search that builds and measures in a process of its own."""
 
     takes_model: ClassVar[bool] = False
+    trusts_draft: ClassVar[bool] = False
 
     @abstractmethod
     def check(self, measure: MeasureSettings, asked: Mapping[str, Any]) -> None:

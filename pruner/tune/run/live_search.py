@@ -29,6 +29,11 @@ class LiveSearch(Protocol):
     refused: int
     savable: bool
 
+    def begin_with(self, rows: NDArray[np.int64]) -> None:
+        """Put programs int64 [N, d] before the policy's own in the first proposal, unless something
+        of the task is known by then."""
+        self._first = rows
+
     def propose(self, num: int) -> list[Candidate]:
         """At most `num` programs that were not proposed before; none when nothing is left."""
 
@@ -83,6 +88,7 @@ class DecisionSearch:
         self._learner = learner
         self._waiting: list[int] = []  # keys of proposals without result
         self._told = [_Results.none(space.num_slots)]
+        self._first = np.zeros((0, space.num_slots), np.int64)
         self.refused = 0
         self.savable = True
 
@@ -93,14 +99,17 @@ class DecisionSearch:
         return found
 
     def _proposed(self, num: int) -> list[Candidate]:
-        pending = np.array(self._waiting, np.int64)
         for _ in range(_ATTEMPTS):
+            begun = any(len(told.rows) for told in self._told) or bool(self._waiting)
+            first = self._first[: 0 if begun else num - 1]
+            pending = np.array([*self._waiting, *self.space.keys(first).tolist()], np.int64)
             try:
-                rows = self._policy.propose(num, pending)
+                rows = self._policy.propose(num - len(first), pending)
             except NoneFound:
-                if not any(len(told.rows) for told in self._told) and not self._waiting:
+                if not begun:
                     raise
                 return []  # a small space, all of it measured
+            rows = np.concatenate([first, rows])
             if not len(rows):
                 return []
             schedules = self.space.instantiate(rows)

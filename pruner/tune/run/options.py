@@ -43,7 +43,9 @@ class TuneOptions:
 
     ``analyzer`` None: nothing is drafted. ``make_model`` makes the learned model of a run, None:
     nothing is learned, or the policy brings its own. ``meet``: random programs that the learned
-    model sees of a task before it scores. ``replay_only``: every space through TVM's
+    model sees of a task before it scores. ``draft_all``: before anything is measured every task
+    gets the program that a deep draft finds, in parallel, and measures that first.
+    ``replay_only``: every space through TVM's
     replay, slowly. ``compile_only``: build what every search proposes first, run nothing.
     ``kernels``: keep every task's best program as a library. ``work_dir`` holds TVM's database, by
     default the run's folder. ``warm_start``: folders of earlier runs on the same target, whose
@@ -58,6 +60,7 @@ class TuneOptions:
     make_model: Callable[[], OnlineModel] | None = None
     order: Order = USUAL
     meet: int = 64
+    draft_all: bool = False
     replay_only: bool = False
     compile_only: bool = False
     kernels: bool = True

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from pruner.search.failures import AvoidFailures, FailureModel
 from pruner.search.policy import PolicySettings
 from pruner.tune.measure.measurer import Check, wait_for
 from pruner.tune.measure.numerics import NoReference, load_reference, tolerance
+from pruner.tune.networks.drafted import FOLDER as DRAFTS
+from pruner.tune.networks.drafted import drafted_records
 from pruner.tune.rivals.rival import RivalProcess, RivalSearch
 from pruner.tune.run.learning import LiveLearner, SharedModel
 from pruner.tune.run.live_search import DecisionSearch, LiveSearch
@@ -27,6 +30,7 @@ from pruner.tune.run.options import RunContext, TuneOptions
 from pruner.tune.run.warm import keep, read_known
 from pruner.tune.spaces.design import design_spaces
 from pruner.tune.spaces.opening import open_spaces
+from pruner.tune.spaces.traces import Traces
 from pruner.tune.spaces.union import UnionSpace
 from pruner.tune.workloads import Workload, arguments, described, flops
 
@@ -67,6 +71,10 @@ class Prepared:
         ]
         self._known = read_known(options.warm_start, workloads, context.platform.target)
         keep(self._known, workloads, context.database, context.platform.target)
+        self._drafted: Mapping[str, Any] = {}
+        if options.draft_all:
+            drafts = context.folder / DRAFTS
+            self._drafted = drafted_records(drafts, workloads, context.platform.target)
         for task in self.tasks:
             task.current_best_s = self._known[task.workload.name].best_s
 
@@ -122,7 +130,7 @@ class Prepared:
         return decision_search(space, policy, learner, rng)
 
     def _taught(self, number: int) -> DecisionSearch:
-        """The search of a task that knows what earlier runs measured."""
+        """The search of a task that knows what earlier runs measured, and its drafted program."""
         search, name = self._decision_search(number), self.tasks[number].workload.name
         known = self._known[name]
         if known.records:
@@ -131,6 +139,9 @@ class Prepared:
                 f"{name}: {taught} programs of earlier runs are known, the best takes "
                 f"{1e3 * known.best_s:.4g} ms"
             )
+        if name in self._drafted:
+            rows, ours = Traces(search.space).rows([self._drafted[name].trace])
+            search.begin_with(rows[ours])
         return search
 
     def _learner(self, workload: Workload, space: UnionSpace, shared: SharedModel) -> LiveLearner:

@@ -145,6 +145,42 @@ def test_what_tvm_refuses_teaches_too():
     assert search.refused == failure_model.failures > 0
 
 
+class Willing(Space):
+    """Makes a schedule of everything."""
+
+    spaces = (SimpleNamespace(num_slots=2),)
+
+    def instantiate(self, decisions):
+        return ["schedule"] * len(decisions)
+
+
+class Counting(Silent):
+    """Proposes other programs than those that wait, by their second decision."""
+
+    def propose(self, num, pending):
+        self.asked = num
+        free = [n for n in range(100) if 40 + 100 * n not in pending]
+        return np.array([[0, 4, n] for n in free[:num]])
+
+
+def test_a_drafted_program_comes_first_and_once():
+    policy = Counting()
+    search = DecisionSearch(Willing(), policy, FailureModel(Willing()))
+    search.begin_with(np.array([[0, 4, 1]]))
+    chosen = search.propose(3)
+    assert [int(one.decisions[1]) for one in chosen] == [1, 0, 2]  # the policy's own behind it
+    assert policy.asked == 2
+    again = search.propose(3)
+    assert [int(one.decisions[1]) for one in again] == [3, 4, 5]
+
+
+def test_a_drafted_program_does_not_come_before_what_is_known():
+    search = DecisionSearch(Willing(), Counting(), FailureModel(Willing()))
+    search.begin_with(np.array([[0, 4, 1]]))
+    search.know(np.array([[0, 4, 7]]), np.array([1.0]))
+    assert [int(one.decisions[1]) for one in search.propose(2)] == [0, 1]
+
+
 def test_a_worker_that_does_not_start_is_not_the_programs_fault(monkeypatch):
     from pruner.tune.measure import isolation
 

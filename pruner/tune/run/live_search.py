@@ -29,11 +29,6 @@ class LiveSearch(Protocol):
     refused: int
     savable: bool
 
-    def begin_with(self, rows: NDArray[np.int64]) -> None:
-        """Put programs int64 [N, d] before the policy's own in the first proposal, unless something
-        of the task is known by then."""
-        self._first = rows
-
     def propose(self, num: int) -> list[Candidate]:
         """At most `num` programs that were not proposed before; none when nothing is left."""
 
@@ -91,6 +86,11 @@ class DecisionSearch:
         self._first = np.zeros((0, space.num_slots), np.int64)
         self.refused = 0
         self.savable = True
+
+    def begin_with(self, rows: NDArray[np.int64]) -> None:
+        """Put programs int64 [N, d] before the policy's own in the first proposal, unless something
+        of the task is known by then."""
+        self._first = rows
 
     def propose(self, num: int) -> list[Candidate]:
         """See :class:`LiveSearch`; what TVM refuses counts as a failure for the policy."""

@@ -37,6 +37,7 @@ from pruner.study.network.campaign import (
     RIVAL,
     Cell,
     contender_rows,
+    drafts_first,
     prefix_rows,
     prefixes_of,
     result_rows,
@@ -231,13 +232,13 @@ class Campaign:
         words = ["deploy.py", f"run={folder}", *words]
         return Step(name=name, words=words, leaves=leaves, kind="beside", needs=needs)
 
-    def starts(self, network: str, seed: int) -> dict[str, float]:
-        """Seconds before the first trial: of ours to the end of the draft, of others without it."""
+    def starts(self, network: str, seed: int) -> tuple[float | None, float | None]:
+        """Seconds from an empty folder: to the end of the import, and of the draft behind it."""
         step = self.draft(network, seed)
         took_s, metrics = self.times.last_s(step), load_metrics(step.leaves.parent)
         if took_s is None or metrics is None:
-            return {}
-        return {OURS: took_s, RIVAL: took_s - metrics["total_seconds"]}
+            return None, None
+        return took_s - metrics["total_seconds"], took_s
 
     def trials(self, network: str) -> int:
         """Trials of a network, a guess of 25 tasks before they are listed."""
@@ -274,20 +275,22 @@ def cells_of(campaign: Campaign) -> list[Cell]:
     done = {step.leaves.parent for step in campaign.steps() if step.kind in POLICIES and step.done}
     for network in networks:
         for seed in range(options.seeds):
-            starts, ours = campaign.starts(network, seed), campaign.folder(network, OURS, seed)
-            points = prefixes_of(ours)
+            imported_s, drafted_s = campaign.starts(network, seed)
+            points = prefixes_of(campaign.folder(network, OURS, seed))
             for policy in POLICIES:
                 folder = campaign.folder(network, policy, seed)
                 if folder not in done:
                     continue
                 run = read_network_run(folder)
+                without = policy == RIVAL or drafts_first(run)  # the draft is no part of its start
                 cell = Cell(
                     network=network,
                     policy=policy,
                     seed=seed,
                     run=run,
                     network_s=median_of(run),
-                    start_s=starts.get(policy),
+                    start_s=imported_s if without else drafted_s,
+                    drafted_s=None if policy == RIVAL else drafted_s,
                     points=points.of(policy),
                     settled_s=points.settled_s if policy == RIVAL else None,
                 )

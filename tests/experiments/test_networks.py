@@ -179,3 +179,16 @@ def test_the_tables_and_the_book_come_from_the_cells_there_are(item, options, tm
     numbers = {one.number.name: one.value for _, one in page.numbers}
     assert [value for name, value in numbers.items() if "time to its final" in name] == [10.0]
     assert len(page.drawings) == 2
+
+
+def test_the_draft_of_a_run_that_begins_with_it_is_no_part_of_its_start(item, options, tmp_path):
+    """An empty folder, import 2 s; then 1 s of the run, in which it drafted, too."""
+    given = options("summary=true")
+    ours = finished(item, given, "ours", OURS, 2.0)
+    prefixes(item, given, ours)
+    (ours / "drafted").mkdir()
+    rows = [{"task": task, "how": "drafted"} for task in ("conv_a", "dense_b")]
+    write_json(ours / "drafted" / "drafted.json", rows)
+    item["run"](given)
+    (row,) = pd.read_csv(tmp_path / "networks" / "results.csv").to_dict("records")
+    assert (row["seconds_to_rival"], row["drafted_s"]) == (3.0, 10.0)

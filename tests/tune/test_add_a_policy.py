@@ -23,6 +23,7 @@ class LargestFirst:
     draws: int = 64
 
     takes_model: ClassVar[bool] = False
+    trusts_draft: ClassVar[bool] = False
 
     def make(self, space, draft, learner, rng):
         return LargestFirstPolicy(space, draft, self, rng)

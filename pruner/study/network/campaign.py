@@ -16,6 +16,8 @@ import pandas as pd
 from pruner.files import read_json
 from pruner.study.network.run import NetworkRun
 from pruner.tune.contenders.prefixes import OURS, PREFIXES_FILE, Point
+from pruner.tune.networks.drafted import FOLDER as DRAFTS
+from pruner.tune.networks.drafted import read_drafts
 
 RIVAL = "metaschedule"
 _MEDIANS = ["tasks", "trials", "estimate_s", "network_s", "total_s", "drafted_s",
@@ -26,10 +28,11 @@ _MEDIANS = ["tasks", "trials", "estimate_s", "network_s", "total_s", "drafted_s"
 class Cell:
     """One finished run.
 
-    ``network_s``: the built network's median latency, None if not built. ``start_s``: seconds
-    before the first trial, from an empty folder: the import and, of ours, the draft; None where
-    that was not timed. ``points``: its built prefixes; ``settled_s``: seconds of tuning until its
-    network was the final one, None where nobody asked.
+    ``network_s``: the built network's median latency, None if not built. ``start_s``: seconds from
+    an empty folder to the beginning of the run's own: the import, and the draft of all tasks where
+    the run does not begin with it; ``drafted_s``: to the end of that draft. Both are None where
+    they were not timed, ``drafted_s`` of a rival, too. ``points``: its built prefixes;
+    ``settled_s``: seconds of the run until its network was the final one, None where nobody asked.
     """
 
     network: str
@@ -38,20 +41,26 @@ class Cell:
     run: NetworkRun
     network_s: float | None = None
     start_s: float | None = None
+    drafted_s: float | None = None
     points: Sequence[Point] = field(default_factory=list)
     settled_s: float | None = None
 
     def seconds(self, t_s: float | None) -> float | None:
-        """From an empty folder to `t_s` seconds of tuning; None while one of both is unknown."""
+        """From an empty folder to `t_s` seconds of the run; None while one of both is unknown."""
         return None if t_s is None or self.start_s is None else self.start_s + t_s
+
+    def point_s(self, point: Point) -> float | None:
+        """From an empty folder to a prefix: the draft's end where nothing was measured yet."""
+        return self.seconds(point.t_s) if point.measured else self.drafted_s
 
     @property
     def to_rival_s(self) -> float | None:
         """Seconds from an empty folder to the rival's final latency; infinite: never reached."""
         if self.settled_s is not None:
             return self.seconds(self.settled_s)
-        times = [point.t_s for point in self.points if point.reached]
-        return self.seconds(min(times, default=np.inf)) if self.points else None
+        times = [self.point_s(point) for point in self.points if point.reached]
+        timed = [s for s in times if s is not None]
+        return min(timed, default=np.inf) if self.points and len(timed) == len(times) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +85,13 @@ def prefixes_of(folder: Path) -> Prefixes:
     return Prefixes(points=points, settled_s=found["settled_s"])
 
 
+def drafts_first(run: NetworkRun) -> bool:
+    """Whether a run began with the draft of what it tunes: it has drafts of all of that; else it
+    has them of tasks alone that had no program when the network was built."""
+    drafts = read_drafts(run.folder / DRAFTS)
+    return all(task.name in drafts for task in run.tasks if task.tuned)
+
+
 def result_rows(cells: Sequence[Cell]) -> list[dict[str, Any]]:
     """One row a cell; ``drafted_network_s`` after ``drafted_s``: the network before any trial."""
     rows = []
@@ -93,7 +109,7 @@ def result_rows(cells: Sequence[Cell]) -> list[dict[str, Any]]:
                 "estimate_s": None if cell.run.curve is None else cell.run.curve.best_s[-1],
                 "network_s": cell.network_s,
                 "total_s": cell.run.metrics.get("total_seconds"),
-                "drafted_s": cell.start_s if drafted else None,
+                "drafted_s": cell.drafted_s if drafted else None,
                 "drafted_network_s": drafted[0].median_s if drafted else None,
                 "seconds_to_rival": cell.to_rival_s,
                 **phases,
@@ -132,7 +148,7 @@ def prefix_rows(cells: Sequence[Cell]) -> list[dict[str, Any]]:
     for cell in cells:
         end_s = ends.get((cell.network, cell.seed))
         for point in cell.points:
-            seconds = cell.seconds(point.t_s)
+            seconds = cell.point_s(point)
             row = {"network": cell.network, "policy": cell.policy, "seed": cell.seed}
             row |= {"t_s": point.t_s, "seconds": seconds, "measured": point.measured}
             row |= {"median_s": point.median_s, "rival_s": point.rival_s, "error": point.error}

@@ -9,12 +9,13 @@ name, its share of the network's time and the seed, not on the processes.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, field
@@ -22,11 +23,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from pruner.arrays import dtype_bytes
-from pruner.files import read_json, write_json
+from pruner.files import held, read_json, write_json
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.progress import Tell, silent
 from pruner.tune.measure.isolation import Limits, Pool, Reply, start_server
-from pruner.tune.measure.measurer import GIB, Platform
+from pruner.tune.measure.measurer import GIB, Platform, never, wait_for
 from pruner.tune.networks import drafting
 from pruner.tune.networks.drafting import NONE, Depth, Draft, Drafted, DraftJob
 from pruner.tune.run.database import Database, records_of
@@ -94,32 +95,38 @@ def draft_tasks(
     seed: int = 0,
     workers: DraftWorkers | None = None,
     tell: Tell = silent,
+    stopped: Callable[[], bool] = never,
 ) -> DraftSummary:
     """Draft every task into the database in `folder`; nothing is built or run.
 
     A task that has its draft there keeps it. ``analyzer=None``: each gets its first legal random
     program. `folder` must not be that of measured records. ``workers=None``: they are started where
-    there are several tasks and cores.
+    there are several tasks and cores. Once `stopped` says so it ends with the tasks that it has;
+    another call goes on.
+
+    Raises:
+        PrunerError: another process drafts into `folder`.
     """
     start = time.perf_counter()
     folder.mkdir(parents=True, exist_ok=True)
-    database, known = Database(folder), read_drafts(folder)
-    kept = {
-        task.name: known[task.name]
-        for task in tasks
-        if task.name in known and database.tvm_database.has_workload(task.module)
-    }
-    shares = dict(zip([task.name for task in tasks], time_shares(tasks), strict=True))
-    rest = [task for task in tasks if task.name not in kept]
-    jobs = [_job(task, platform, analyzer, shares[task.name], seed) for task in rest]
-    told = {task.name: number for number, task in enumerate(tasks, start=1)}
-    for task, done in zip(rest, _done(jobs, workers), strict=True):
-        if done.record is not None:
-            database.commit_json(task.module, done.record)
-        known[task.name] = kept[task.name] = done.draft
-        write_json(folder / SUMMARY, [asdict(one) for one in known.values()], indent=1)
-        tell(f"drafted {told[task.name]}/{len(tasks)}: {_line(done.draft)}")
-    drafts = [kept[task.name] for task in tasks]
+    with held(folder):
+        database, known = Database(folder), read_drafts(folder)
+        kept = {
+            task.name: known[task.name]
+            for task in tasks
+            if task.name in known and database.tvm_database.has_workload(task.module)
+        }
+        shares = dict(zip([task.name for task in tasks], time_shares(tasks), strict=True))
+        rest = [task for task in tasks if task.name not in kept]
+        jobs = [_job(task, platform, analyzer, shares[task.name], seed) for task in rest]
+        told = {task.name: number for number, task in enumerate(tasks, start=1)}
+        for task, done in zip(rest, _done(jobs, workers, stopped), strict=False):
+            if done.record is not None:
+                database.commit_json(task.module, done.record)
+            known[task.name] = kept[task.name] = done.draft
+            write_json(folder / SUMMARY, [asdict(one) for one in known.values()], indent=1)
+            tell(f"drafted {told[task.name]}/{len(tasks)}: {_line(done.draft)}")
+    drafts = [kept[task.name] for task in tasks if task.name in kept]
     return DraftSummary(drafts=drafts, folder=folder, seconds=time.perf_counter() - start)
 
 
@@ -151,14 +158,19 @@ def _job(
     )
 
 
-def _done(jobs: Sequence[DraftJob], workers: DraftWorkers | None) -> Iterator[Drafted]:
-    """What comes of the jobs, in their order."""
+def _done(
+    jobs: Sequence[DraftJob], workers: DraftWorkers | None, stopped: Callable[[], bool]
+) -> Iterator[Drafted]:
+    """What comes of the jobs, in their order; of fewer once `stopped` says so."""
     if workers is None and min(len(jobs), len(os.sched_getaffinity(0))) < 2:
-        yield from map(drafting.draft, jobs)
+        yield from map(drafting.draft, itertools.takewhile(lambda _: not stopped(), jobs))
         return
     with nullcontext(workers) if workers else closing(DraftWorkers()) as found:
         waiting = [(job, found.submit(job)) for job in jobs]
         for job, future in waiting:
+            wait_for(future, stopped)
+            if not future.done():
+                return
             yield _answer(job, future.result())
 
 
@@ -177,13 +189,11 @@ def read_drafts(folder: Path) -> dict[str, Draft]:
     return {row["task"]: Draft(**row) for row in rows}
 
 
-def drafted_records(folder: Path, tasks: Sequence[Workload], target: Any) -> dict[str, Any]:
-    """TVM's records of the drafted programs in the database of `folder`, by the task's name."""
-    if not (folder / SUMMARY).is_file():
-        return {}
+def drafted_traces(folder: Path, tasks: Sequence[Workload], target: Any) -> dict[str, Any]:
+    """TVM's traces of the drafted programs in the database of `folder`, by the task's name."""
     database = Database.read(folder).tvm_database
     found = {task.name: records_of(database, task.module, target) for task in tasks}
-    return {name: records[-1] for name, records in found.items() if records}
+    return {name: records[-1].trace for name, records in found.items() if records}
 
 
 def _line(draft: Draft) -> str:

@@ -88,8 +88,8 @@ class DecisionSearch:
         self.savable = True
 
     def begin_with(self, rows: NDArray[np.int64]) -> None:
-        """Put programs int64 [N, d] before the policy's own in the first proposal, unless something
-        of the task is known by then."""
+        """Put programs int64 [N, d] before the policy's own in the first proposal, unless anything
+        is known of the task by then."""
         self._first = rows
 
     def propose(self, num: int) -> list[Candidate]:
@@ -100,16 +100,8 @@ class DecisionSearch:
 
     def _proposed(self, num: int) -> list[Candidate]:
         for _ in range(_ATTEMPTS):
-            begun = any(len(told.rows) for told in self._told) or bool(self._waiting)
-            first = self._first[: 0 if begun else num - 1]
-            pending = np.array([*self._waiting, *self.space.keys(first).tolist()], np.int64)
-            try:
-                rows = self._policy.propose(num - len(first), pending)
-            except NoneFound:
-                if not begun:
-                    raise
-                return []  # a small space, all of it measured
-            rows = np.concatenate([first, rows])
+            first = self._first[: 0 if self._begun else num]
+            rows = np.concatenate([first, self._of_policy(num - len(first), first)])
             if not len(rows):
                 return []
             schedules = self.space.instantiate(rows)
@@ -122,6 +114,24 @@ class DecisionSearch:
                 pairs = zip(rows, schedules, strict=True)
                 return [self._candidate(row, made) for row, made in pairs if made is not None]
         return []
+
+    @property
+    def _begun(self) -> bool:
+        """Whether any program was proposed, or is known."""
+        return bool(self._waiting) or any(len(told.rows) for told in self._told)
+
+    def _of_policy(self, num: int, first: NDArray[np.int64]) -> NDArray[np.int64]:
+        """At most `num` programs of the policy beside `first`; none in a small space, all of it
+        measured."""
+        if not num:
+            return first[:0]
+        pending = np.array([*self._waiting, *self.space.keys(first).tolist()], np.int64)
+        try:
+            return self._policy.propose(num, pending)
+        except NoneFound:
+            if self._begun or len(first):
+                return first[:0]
+            raise
 
     def observe(self, candidates: Sequence[Candidate], outcomes: Sequence[Outcome]) -> None:
         """See :class:`LiveSearch`."""

@@ -43,10 +43,10 @@ class TuneOptions:
 
     ``analyzer`` None: nothing is drafted. ``make_model`` makes the learned model of a run, None:
     nothing is learned, or the policy brings its own. ``meet``: random programs that the learned
-    model sees of a task before it scores. ``draft_all``: before anything is measured every task
-    gets the program that a deep draft finds, in parallel, and measures that first.
-    ``replay_only``: every space through TVM's
-    replay, slowly. ``compile_only``: build what every search proposes first, run nothing.
+    model sees of a task before it scores. ``draft_all``: before anything is measured all tasks are
+    drafted deeply, in parallel, and each measures that program first. ``replay_only``: every space
+    through TVM's replay, slowly. ``compile_only``: build what every search proposes first, run
+    nothing.
     ``kernels``: keep every task's best program as a library. ``work_dir`` holds TVM's database, by
     default the run's folder. ``warm_start``: folders of earlier runs on the same target, whose
     measurements of equal tasks are known from the start.

@@ -21,8 +21,9 @@ from pruner.search.policy import PolicySettings
 from pruner.tune.measure.measurer import Check, wait_for
 from pruner.tune.measure.numerics import NoReference, load_reference, tolerance
 from pruner.tune.networks.drafted import FOLDER as DRAFTS
-from pruner.tune.networks.drafted import drafted_records
+from pruner.tune.networks.drafted import draft_tasks, drafted_traces
 from pruner.tune.rivals.rival import RivalProcess, RivalSearch
+from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from pruner.tune.run.learning import LiveLearner, SharedModel
 from pruner.tune.run.live_search import DecisionSearch, LiveSearch
 from pruner.tune.run.loop import LiveTask
@@ -71,10 +72,7 @@ class Prepared:
         ]
         self._known = read_known(options.warm_start, workloads, context.platform.target)
         keep(self._known, workloads, context.database, context.platform.target)
-        self._drafted: Mapping[str, Any] = {}
-        if options.draft_all:
-            drafts = context.folder / DRAFTS
-            self._drafted = drafted_records(drafts, workloads, context.platform.target)
+        self._drafted: Mapping[str, Any] = {}  # traces of what tasks measure first
         for task in self.tasks:
             task.current_best_s = self._known[task.workload.name].best_s
 
@@ -82,6 +80,36 @@ class Prepared:
         """Let the shared model forget everything; searches are made anew."""
         if self._options.make_model is not None:
             self.shared = SharedModel(self._options.make_model())
+
+    def draft_all(self) -> None:
+        """Find what every task measures first, where the options say so; of what is known or was
+        begun by an earlier start there is nothing to find.
+
+        Ends early once the run is asked to, or half its time is spent.
+        """
+        options, context = self._options, self._context
+        if not options.draft_all or options.analyzer is None or options.replay_only:
+            return
+        begun = {trial.task for trial in read_trials(context.folder / JOURNAL_FILE)}
+        begun |= {name for name, known in self._known.items() if known.records}
+        new = [task.workload for task in self.tasks if task.workload.name not in begun]
+        if not new:
+            return
+        place, limit_s = context.folder / DRAFTS, options.budget.seconds
+        with context.phases.time("draft"):
+            found = draft_tasks(
+                new,
+                context.platform,
+                options.analyzer,
+                place,
+                seed=options.seed,
+                tell=context.tell,
+                stopped=partial(context.is_over, None if limit_s is None else limit_s / 2),
+            )
+            self._drafted = drafted_traces(place, new, context.platform.target)
+        if len(found.drafts) < len(new) and not context.interrupted():
+            left = f"{len(new) - len(found.drafts)} tasks begin without a draft"
+            context.tell(f"{left}: half of budget.seconds={limit_s:g} is over")
 
     def _begin(self, number: int) -> LiveSearch:
         """The search of a task; what is not as asked for is told.
@@ -140,7 +168,7 @@ class Prepared:
                 f"{1e3 * known.best_s:.4g} ms"
             )
         if name in self._drafted:
-            rows, ours = Traces(search.space).rows([self._drafted[name].trace])
+            rows, ours = Traces(search.space).rows([self._drafted[name]])
             search.begin_with(rows[ours])
         return search
 

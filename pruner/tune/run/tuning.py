@@ -13,8 +13,6 @@ from pruner.errors import PrunerError
 from pruner.files import held
 from pruner.progress import Tell, silent
 from pruner.tune.measure.measurer import BUILDS, Candidate, Measurer, Outcome, never
-from pruner.tune.networks.drafted import FOLDER as DRAFTS
-from pruner.tune.networks.drafted import draft_tasks
 from pruner.tune.phases import Phases
 from pruner.tune.rivals.rival import RivalProcess
 from pruner.tune.run.budget import TuneBudget
@@ -86,14 +84,13 @@ def _tuned(
             tell=tell,
             interrupted=interrupted,
         )
-        if options.draft_all and not options.compile_only:
-            _draft_all(tasks, options, context)
         prepared = prepare(tasks, options, context)
         models: Mapping[str, Path] = {}
         if options.compile_only:
             _compile(prepared.tasks, options, context)
             found = prepared.tasks
         else:
+            prepared.draft_all()
             run = TuningRun(
                 prepared, context, budget=options.budget, order=options.order, report=report
             )
@@ -103,13 +100,6 @@ def _tuned(
         keep = options.kernels and not options.compile_only
         kernels = _export(found, context) if keep else {}
     return replace(_result(found, options, context, work_dir, kernels), models=models)
-
-
-def _draft_all(tasks: Sequence[Workload], options: TuneOptions, context: RunContext) -> None:
-    """Draft every task, unless an earlier start of the run has."""
-    place = context.folder / DRAFTS
-    with context.phases.time("draft"):
-        draft_tasks(tasks, options.platform, options.analyzer, place, seed=options.seed)
 
 
 def _keep_models(

@@ -8,6 +8,7 @@ from pruner.files import write_json
 from pruner.study.network.campaign import (
     Cell,
     contender_rows,
+    drafts_first,
     prefix_rows,
     prefixes_of,
     result_rows,
@@ -37,7 +38,7 @@ def cells(tmp_path):
         return Cell(network="tiny", policy=policy, seed=0, run=run, **more)
 
     return [
-        cell("ours", OURS, network_s=1.0, start_s=3.0, points=POINTS),
+        cell("ours", OURS, network_s=1.0, start_s=3.0, drafted_s=3.0, points=POINTS),
         cell("metaschedule", RIVAL, network_s=4.0, start_s=1.0, points=RIVALS, settled_s=39.0),
     ]
 
@@ -61,10 +62,37 @@ def test_the_summary_sets_them_in_proportion(cells):
 
 def test_a_latency_that_is_never_reached_takes_for_ever(cells):
     slow = [point("ours", 2.0, 2, 4.1)]
-    never = Cell(network="tiny", policy="ours", seed=0, run=cells[0].run, start_s=3.0, points=slow)
+    given = {"start_s": 3.0, "drafted_s": 3.0, "points": slow}
+    never = Cell(network="tiny", policy="ours", seed=0, run=cells[0].run, **given)
     table = summarise(result_rows([never, cells[1]])).set_index("policy")
     assert table.seconds_to_rival["ours"] == float("inf")
     assert table.speedup["ours"] == 0.0
+
+
+def test_the_draft_of_a_run_that_begins_with_it_counts_once(cells):
+    """1 s of import, then the run: 2 s of draft, and a trial in each of the next two."""
+    late = [POINTS[0], point("ours", 3.0, 1, 4.0), point("ours", 4.0, 2, 1.0)]
+    run = cells[0].run
+    own = Cell(
+        network="tiny", policy="ours", seed=0, run=run, start_s=1.0, drafted_s=3.0, points=late
+    )
+    assert result_rows([own])[0]["seconds_to_rival"] == own.to_rival_s == 4.0
+    assert result_rows([own])[0]["drafted_s"] == 3.0
+    assert [row["seconds"] for row in prefix_rows([own])] == [3.0, 4.0, 5.0]
+    fast = [point("ours", 0.0, 0, 4.0), *late[1:]]
+    whole = Cell(
+        network="tiny", policy="ours", seed=0, run=run, start_s=1.0, drafted_s=3.0, points=fast
+    )
+    assert whole.to_rival_s == 3.0  # by the draft alone
+
+
+def test_a_run_that_began_with_a_draft_has_one_of_all_that_it_tunes(cells):
+    run = cells[0].run
+    rows = [{"task": name, "how": "drafted"} for name in ("conv_a", "dense_b", "copy_c")]
+    for known, itself in ((0, False), (1, False), (2, True), (3, True)):
+        (run.folder / "drafted").mkdir(exist_ok=True)
+        write_json(run.folder / "drafted" / "drafted.json", rows[:known])
+        assert drafts_first(run) == itself
 
 
 def test_what_was_not_timed_is_not_known(cells):

@@ -1,6 +1,8 @@
 """Drafted schedules: each task has one, the analyzer's best, and nobody takes it for measured."""
 
 import json
+import subprocess
+import sys
 from concurrent.futures import Future
 
 import numpy as np
@@ -10,6 +12,8 @@ from pruner.errors import PrunerError
 from pruner.places import conf_folder
 from pruner.program.device import load_device
 from pruner.search.space import RowKeys
+from tests.places import REPOSITORY
+from tests.test_files import HOLD
 
 pytestmark = pytest.mark.tvm
 
@@ -107,6 +111,42 @@ def test_a_task_keeps_the_draft_that_it_has(tasks, platform, tmp_path):
     assert told == []
     assert again.drafts == [*summary.drafts, read_drafts(tmp_path)[first.name]]
     assert len(Database(tmp_path).tvm_database.get_all_tuning_records()) == 2
+
+
+def test_who_is_asked_to_end_keeps_what_is_drafted(tasks, platform, tmp_path):
+    from pruner.tune.networks.drafted import draft_tasks
+
+    class Waiting:
+        """The second task is never done."""
+
+        def submit(self, job):
+            future = Future()
+            if job.task == first.name:
+                reply = Reply(value=Drafted(draft=Draft(task=job.task, how="none")))
+                future.set_result(reply)
+            return future
+
+    from pruner.tune.measure.isolation import Reply
+    from pruner.tune.networks.drafting import Draft, Drafted
+
+    first, second, told = tasks["reshape_add"], tasks["matmul_add"], []
+    found = draft_tasks(
+        [first, second], platform, None, tmp_path, workers=Waiting(), tell=told.append,
+        stopped=lambda: bool(told),
+    )  # fmt: skip
+    assert [draft.task for draft in found.drafts] == [first.name]
+    assert len(told) == 1
+
+
+def test_two_processes_do_not_draft_into_one_folder(tasks, platform, tmp_path):
+    from pruner.tune.networks.drafted import draft_tasks
+
+    words = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(words, cwd=REPOSITORY, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(PrunerError, match=f"process {other.pid} on .* works in it"):
+            draft_tasks([tasks["reshape_add"]], platform, None, tmp_path)
+        other.kill()
 
 
 def test_a_task_that_tvm_cannot_build_says_why(tasks, platform, tmp_path, monkeypatch):

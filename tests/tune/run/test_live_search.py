@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from pruner.search.explorer import NoneFound
 from pruner.search.failures import FailureModel
 from pruner.tune.measure.isolation import _kind
 from pruner.tune.measure.measurer import Candidate, Outcome
@@ -155,30 +156,80 @@ class Willing(Space):
 
 
 class Counting(Silent):
-    """Proposes other programs than those that wait, by their second decision."""
+    """Proposes programs [0, 4, n] that do not wait and are not known, the least n first."""
+
+    def __init__(self, space):
+        self.space, self.asked, self.known = space, [], []
+
+    def observe(self, measured):
+        self.known += self.space.keys(measured.decisions).tolist()
 
     def propose(self, num, pending):
-        self.asked = num
-        free = [n for n in range(100) if 40 + 100 * n not in pending]
-        return np.array([[0, 4, n] for n in free[:num]])
+        self.asked.append(num)
+        rows = np.array([[0, 4, n] for n in range(5)])
+        free = rows[~np.isin(self.space.keys(rows), [*pending, *self.known])][:num]
+        if not len(free):
+            raise NoneFound("all of them")
+        return free
+
+
+def counting(space=None):
+    space = space or Willing()
+    policy = Counting(space)
+    return DecisionSearch(space, policy, FailureModel(space)), policy
+
+
+def seconds(chosen):
+    """Their second decisions."""
+    return [int(one.decisions[1]) for one in chosen]
 
 
 def test_a_drafted_program_comes_first_and_once():
-    policy = Counting()
-    search = DecisionSearch(Willing(), policy, FailureModel(Willing()))
+    search, policy = counting()
     search.begin_with(np.array([[0, 4, 1]]))
-    chosen = search.propose(3)
-    assert [int(one.decisions[1]) for one in chosen] == [1, 0, 2]  # the policy's own behind it
-    assert policy.asked == 2
-    again = search.propose(3)
-    assert [int(one.decisions[1]) for one in again] == [3, 4, 5]
+    assert seconds(search.propose(3)) == [1, 0, 2]  # the policy's own behind it
+    assert seconds(search.propose(3)) == [3, 4]
+    assert search.propose(3) == []
+    assert policy.asked == [2, 3, 3]
+
+
+def test_a_drafted_program_is_all_of_a_batch_of_one():
+    search, policy = counting()
+    search.begin_with(np.array([[0, 4, 1]]))
+    assert seconds(search.propose(1)) == [1]
+    assert policy.asked == []
+    assert seconds(search.propose(1)) == [0]
 
 
 def test_a_drafted_program_does_not_come_before_what_is_known():
-    search = DecisionSearch(Willing(), Counting(), FailureModel(Willing()))
+    search, _ = counting()
     search.begin_with(np.array([[0, 4, 1]]))
     search.know(np.array([[0, 4, 7]]), np.array([1.0]))
-    assert [int(one.decisions[1]) for one in search.propose(2)] == [0, 1]
+    assert seconds(search.propose(2)) == [0, 1]
+
+
+def test_a_drafted_program_that_tvm_refuses_is_not_asked_for_again():
+    class Picky(Willing):
+        def instantiate(self, decisions):
+            return [None if row[2] == 1 else "schedule" for row in decisions]
+
+    search, _ = counting(Picky())
+    search.begin_with(np.array([[0, 4, 1]]))
+    assert seconds(search.propose(1)) == [0]
+    assert (search.refused, seconds(search.propose(9))) == (1, [2, 3, 4])
+
+
+def test_a_drafted_program_is_enough_where_the_policy_finds_none():
+    class Lost(Silent):
+        def propose(self, num, pending):
+            raise NoneFound("no legal program was drawn")
+
+    search = DecisionSearch(Willing(), Lost(), FailureModel(Willing()))
+    with pytest.raises(NoneFound):
+        search.propose(3)
+    search.begin_with(np.array([[0, 4, 1]]))
+    assert seconds(search.propose(3)) == [1]
+    assert search.propose(3) == []
 
 
 def test_a_worker_that_does_not_start_is_not_the_programs_fault(monkeypatch):

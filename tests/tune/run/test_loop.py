@@ -52,6 +52,7 @@ def platform():
 def run(
     folder, platform, measurer, *, specs=(SIZES,), trials=24, model="trees", draft=True, prior=0.0,
     interrupted=lambda: False, rows=None, warm_start=(), tell=lambda _: None, batch_size=6,
+    draft_all=False,
     **budget,
 ):  # fmt: skip
 
@@ -78,6 +79,7 @@ def run(
         ),
         analyzer=load_analyzer(CONF, "cpu-avx2") if draft else None,
         make_model=lambda: made_model(model),
+        draft_all=draft_all,
         warm_start=warm_start,
         seed=3,
     )
@@ -86,6 +88,7 @@ def run(
         folder=folder, tell=tell, interrupted=interrupted,
     )  # fmt: skip
     prepared = prepare([workloads.from_operator(spec) for spec in specs], options, context)
+    prepared.draft_all()
     tuning = TuningRun(
         prepared, context, budget=options.budget,
         report=(lambda _: None) if rows is None else rows.append,

@@ -1,11 +1,11 @@
 """Reading records now and before every line was checked: how much slower is it?
 
-    python benchmarks/reading.py [--root DATA_ROOT] [--before COMMIT]
+    python benchmarks/reading.py [--root DATA_ROOT --rounds 3] [--before COMMIT]
 
 The reader of another commit is taken out of git into a temporary folder; both read all records of
 the same folder, in processes of their own that take turns on one core. CPU seconds of a pass, the
-least of all rounds, so other work on the machine counts little. The last line is one JSON object;
-``slower`` is the share by which this tree's pass is longer.
+least of all rounds, so other work on the machine counts little. The last line is one JSON object,
+kept under the folder's name; ``slower`` is the share by which this tree's pass is longer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ sys.path.insert(0, str(HERE.parent))
 from pruner.files import write_json  # noqa: E402
 
 BEFORE = "a75e953"  # the last commit without the limits of pruner/data/limits.py
-ROUNDS = 15
 PASS_S = 1.0  # of a round: small folders are read several times
 
 READ = """
@@ -73,16 +72,17 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--root", type=Path, default=HERE.parent / "datasets" / "bundled")
     options.add_argument("--before", default=BEFORE, help="the commit to compare with")
+    options.add_argument("--rounds", type=int, default=15, help="processes of each commit")
     chosen = options.parse_args()
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # inherited by the children
     rounds: dict[str, list[dict[str, Any]]] = {"before": [], "now": []}
     with tempfile.TemporaryDirectory() as folder:
         trees = {"before": taken_out(chosen.before, Path(folder)), "now": HERE.parent}
-        for number in range(ROUNDS):
+        for number in range(chosen.rounds):
             for name, tree in trees.items():
                 rounds[name].append(one_round(tree, chosen.root))
             least = {name: min(row["pass_s"] for row in rows) for name, rows in rounds.items()}
-            print(f"{number + 1}/{ROUNDS}: {least}", file=sys.stderr)
+            print(f"{number + 1}/{chosen.rounds}: {least}", file=sys.stderr)
     records = {name: rows[0]["records"] for name, rows in rounds.items()}
     if records["now"] != records["before"]:
         raise SystemExit(f"not the same records: {records}")
@@ -94,7 +94,8 @@ def main() -> None:
         "slower": round(least["now"] / least["before"] - 1, 4),
     }
     kept = HERE / "results" / "reading.json"
-    write_json(kept, result, indent=1)
+    others = json.loads(kept.read_text()) if kept.is_file() else {}
+    write_json(kept, {**others, chosen.root.resolve().name: result}, indent=1)
     print(json.dumps(result))
 
 

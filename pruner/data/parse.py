@@ -113,17 +113,17 @@ class LineParser:
         if line.count(b":") != len(raw) + colons or (colons and b"\\u" in line):
             _refuse_doubled_keys(line)
         text, structure = self._steps.check(steps)
-        return ParsedLine(
-            header=known,
-            steps=steps,
-            digest=int.from_bytes(blake2b(text, digest_size=8).digest(), "little"),
-            structure=structure,
-            costs_s=_costs(costs, error_no),
-            error_no=error_no,
-            all_cost_s=_seconds(all_cost_s, "all_cost_s"),
-            timestamp=int(_seconds(timestamp, "timestamp", MAX_INTEGER)),
-            origin=_origin(raw),
-            timings=_timings(raw) if "timings" in raw else (),
+        return ParsedLine(  # by place: by name it takes a microsecond more
+            known,
+            steps,
+            int.from_bytes(blake2b(text, digest_size=8).digest(), "little"),
+            structure,
+            _costs(costs, error_no),
+            error_no,
+            _seconds(all_cost_s, "all_cost_s"),
+            int(_seconds(timestamp, "timestamp", MAX_INTEGER)),
+            _origin(raw),
+            _timings(raw) if "timings" in raw else (),
         )
 
     def _learn_header(self, header: tuple[Any, Any, tuple[Any, ...]]) -> tuple[Header, int]:

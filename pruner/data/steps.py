@@ -9,6 +9,7 @@ sampling decisions in the order of the trace: all factors of ``sample_perfect_ti
 ``sample_categorical``, the location of ``sample_compute_location`` (-1: the root, -2: inlined).
 """
 
+import re
 from math import inf, prod
 from typing import Any
 
@@ -48,6 +49,22 @@ STEP_FIELDS: dict[str, str] = {
     "SP": "iieEi",  # split: stage, iterator, extent, lengths, inner to outer
 }
 
+# The same as a pattern of canonical JSON. What it takes, `_check_step` takes but for the size of
+# extents; whatever it does not take is looked at field by field. It never goes back in a text.
+_FIELD_TEXT = {
+    "i": rb"\d++",
+    "e": rb"\d++",
+    "E": rb"\[\d++(?:,\d++)*+\]",
+    "I": rb"\[(?:\d++(?:,\d++)*+)?+\]",
+    "s": rb'"(?:[^"\\]++|\\.)*+"',
+    "D": rb"\[(?:-?\d++(?:,-?\d++)*+)?+\]",
+}
+_STEP_TEXT = b"|".join(
+    b",".join([tag.encode() + b'"', *(_FIELD_TEXT[field] for field in fields)])
+    for tag, fields in STEP_FIELDS.items()
+)
+_WELL_FORMED = re.compile(rb'(?:[\[,]\["(?:' + _STEP_TEXT + rb")\])++\]")
+
 
 def is_trace(steps: Any) -> bool:
     """Whether steps are a program of MetaSchedule."""
@@ -83,7 +100,7 @@ class StepChecker:
         key = marked.translate(None, _DIGITS)
         known = self._known.get(key)
         if known is None or [step[0] for step in steps] != known[1]:
-            return text, self._learn(steps, key)
+            return text, self._learn(steps, text, key)
         structure, _, splits, has_trace = known
         if has_trace:  # locations have signs, and no sign says how large a number is
             _check_decisions(steps)
@@ -94,24 +111,34 @@ class StepChecker:
                 raise _absurd(position, step)
         return text, structure
 
-    def _learn(self, steps: Any, key: bytes) -> int:
+    def _learn(self, steps: Any, text: bytes, key: bytes) -> int:
         """Check every field of the first record of a structure and remember the structure."""
         if not isinstance(steps, list):
             raise MalformedError(Reason.BAD_FIELD, "the steps are not a list")
         if len(steps) > MAX_STEPS:
             raise MalformedError(Reason.BAD_STEP, f"{len(steps)} steps, more than {MAX_STEPS}")
-        for position, step in enumerate(steps):
-            _check_step(position, step)
-        _check_decisions(steps)
+        if _WELL_FORMED.fullmatch(text) is None:
+            for position, step in enumerate(steps):
+                _check_step(position, step)
         tags = [step[0] for step in steps]
+        has_trace = TRACE in tags
+        if has_trace:
+            _check_decisions(steps)
         splits = [position for position, tag in enumerate(tags) if tag == "SP"]
-        loops = sum(len(steps[position][4]) for position in splits)
+        loops = 0
+        for position in splits:
+            _, _, _, extent, lengths, _ = steps[position]
+            loops += len(lengths)
+            if len(lengths) > MAX_LENGTHS or not (
+                0 < extent <= MAX_EXTENT and 0 < prod(lengths) <= MAX_EXTENT
+            ):
+                _check_step(position, steps[position])  # tells what it is
         if loops > MAX_SPLIT_LOOPS:
             detail = f"splits into {loops} loops, more than {MAX_SPLIT_LOOPS}"
             raise MalformedError(Reason.BAD_STEP, detail)
         structure, self._count = self._count, self._count + 1
         if structure < MAX_STRUCTURES:
-            self._known[key] = (structure, tags, splits, TRACE in tags)
+            self._known[key] = (structure, tags, splits, has_trace)
         return structure
 
 

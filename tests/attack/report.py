@@ -2,7 +2,8 @@
 
 A test that tries many things says how many with ``record_property("tried", n)``, and of a partial
 success ``("failed", n)``, as often as it likes; without them it counts as one. A new attack is a
-new test here: kills of running commands belong into ``test_kills.py``.
+new test here: kills of running commands belong into ``test_kills.py``. A second table has a row for
+each finding of docs/reliability.md, with the tests that the page names, wherever they are.
 
 What came of a case is a file in a folder of its commit and sizes. The same command therefore goes
 on where it was ended (cases that held are not run again), parts may run one after another or at the
@@ -27,6 +28,7 @@ from typing import Any
 import pytest
 
 from pruner.files import write_json, write_whole
+from tests.attack.findings import Finding, files_of, findings
 from tests.attack.sizes import SIZES
 from tests.places import REPOSITORY
 
@@ -109,21 +111,37 @@ class Results:
         return {case.name for case in self.cases() if not (case.failed or case.left_out)}
 
 
-def table(cases: Sequence[Case], waiting: Iterable[str] = ()) -> str:
-    """A row a test with all its cases, then what failed, was left out and has not been run."""
-    lines = ["| attack | tried | held | failed | seconds |", "|---|---|---|---|---|"]
-    rows = {
-        name: [c for c in cases if c.attack == name] for name in sorted({c.attack for c in cases})
-    }
-    for name, row in [*rows.items(), ("all", list(cases))]:
-        tried, failed = sum(c.tried for c in row), sum(c.failed for c in row)
-        seconds = sum(c.seconds for c in row)
-        lines.append(f"| {name} | {tried:,} | {tried - failed:,} | {failed:,} | {seconds:.1f} |")
+def table(cases: Sequence[Case], waiting: Iterable[str] = (), found: Sequence[Finding] = ()) -> str:
+    """A row a test of the attack with all its cases, a row a finding; then what failed, was left
+    out and has not been run.
+    """
+    waits = list(waiting)
+    elsewhere = {str(file.relative_to(REPOSITORY)) for file in files_of(found)}
+    attacks = [case for case in cases if case.name.partition("::")[0] not in elsewhere]
+    names = sorted({case.attack for case in attacks})
+    rows = {name: [case for case in attacks if case.attack == name] for name in names}
+    lines = [_HEAD.format("attack"), _RULE]
+    lines += [_row(name, row) for name, row in [*rows.items(), ("all", attacks)]]
+    if found:
+        lines += ["", _HEAD.format("finding"), _RULE]
+    for finding in found:
+        left = sum(finding.has(name) for name in waits)
+        text = f"{finding.name} {finding.found}" + (f" ({left} tests not run yet)" if left else "")
+        lines.append(_row(text, [case for case in cases if finding.has(case.name)]))
     noted = [f"* {c.attack}: {_words(c.notes)}" for c in cases if c.notes]
     wrong = [f"* FAILED {c.short}: {c.told}" for c in cases if c.failed]
-    left = sorted({f"* left out: {c.attack}: {c.told}" for c in cases if c.left_out})
-    waits = [f"* not run yet: {short(name)}" for name in waiting]
-    return "\n".join([*lines, "", *noted, *wrong, *left, *waits]).strip() + "\n"
+    left_out = sorted({f"* left out: {c.attack}: {c.told}" for c in cases if c.left_out})
+    later = [f"* not run yet: {short(name)}" for name in waits]
+    return "\n".join([*lines, "", *noted, *wrong, *left_out, *later]).strip() + "\n"
+
+
+_HEAD, _RULE = "| {} | tried | held | failed | seconds |", "|---|---|---|---|---|"
+
+
+def _row(name: str, cases: Sequence[Case]) -> str:
+    tried, failed = sum(case.tried for case in cases), sum(case.failed for case in cases)
+    seconds = sum(case.seconds for case in cases)
+    return f"| {name} | {tried:,} | {tried - failed:,} | {failed:,} | {seconds:.1f} |"
 
 
 def _words(notes: Mapping[str, Any]) -> str:
@@ -155,8 +173,16 @@ def about(cases: Sequence[Case]) -> str:
 class Plugin:
     """Keeps what came of every case, and passes over those that held before."""
 
-    def __init__(self, results: Results, commit: str, seconds: float, copy: Path | None) -> None:
+    def __init__(
+        self,
+        results: Results,
+        commit: str,
+        seconds: float,
+        copy: Path | None,
+        found: Sequence[Finding] = (),
+    ) -> None:
         self._results, self._commit, self._copy = results, commit, copy
+        self._found, self._elsewhere = found, set(files_of(found))
         self._end, self._written = time.monotonic() + seconds, 0.0
         self._session: pytest.Session | None = None
         self.waiting: list[str] = []
@@ -168,12 +194,18 @@ class Plugin:
     def pytest_collection_modifyitems(
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
-        """Leave out what held before."""
+        """Leave out what held before, and what closes no finding in files of other tests."""
         held = self._results.held()
-        known = [item for item in items if item.nodeid in held]
-        if known:
-            config.hook.pytest_deselected(items=known)
-            items[:] = [item for item in items if item.nodeid not in held]
+        kept = [item for item in items if item.nodeid not in held and self._belongs(item)]
+        if len(kept) < len(items):
+            known = set(kept)
+            config.hook.pytest_deselected(items=[item for item in items if item not in known])
+            items[:] = kept
+
+    def _belongs(self, item: pytest.Item) -> bool:
+        return item.path not in self._elsewhere or any(
+            finding.has(item.nodeid) for finding in self._found
+        )
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """What is to be done; other words of pytest may have chosen among it."""
@@ -197,7 +229,7 @@ class Plugin:
         """The table, into the folder and wherever it was asked for."""
         self._written = time.monotonic()
         cases = self._results.cases()
-        text = f"{about(cases)}\n\n{table(cases, self.waiting)}"
+        text = f"{about(cases)}\n\n{table(cases, self.waiting, self._found)}"
         for path in (self._results.folder / TABLE, self._copy):
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -212,10 +244,12 @@ def main() -> int:
     sizes = "-".join(f"{what}-{number}" for what, number in SIZES.items())
     results = Results(OUT / (asked("ATTACK_RUN") or f"{name}-{sizes}"))
     copy, seconds = asked("ATTACK_TABLE"), float(asked("ATTACK_SECONDS") or "inf")
-    plugin = Plugin(results, name, seconds, Path(copy) if copy else None)
+    found = findings()
+    plugin = Plugin(results, name, seconds, Path(copy) if copy else None, found)
     only = ["-k", asked("ATTACK_ONLY", "")] if asked("ATTACK_ONLY") else []
     words = ["-v", "--no-header", "-p", "no:cacheprovider", *only, *sys.argv[1:]]
-    code = int(pytest.main([*words, str(Path(__file__).parent)], [plugin]))
+    where = [str(Path(__file__).parent), *map(str, files_of(found))]
+    code = int(pytest.main([*words, *where], [plugin]))
     sys.stdout.write(f"\n{plugin.write()}\nThe table: {results.folder / TABLE}\n")
     nothing_left = code == pytest.ExitCode.NO_TESTS_COLLECTED and results.cases()
     return 0 if nothing_left and not any(case.failed for case in results.cases()) else code

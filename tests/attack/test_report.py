@@ -1,8 +1,10 @@
 """The table of the attack is whole whatever fails, and goes on where it was ended."""
 
+import re
 import subprocess
 import sys
 
+from tests.attack.findings import Closing, Finding, findings
 from tests.attack.report import Case, Results, table
 from tests.places import REPOSITORY
 
@@ -87,3 +89,30 @@ def test_a_table_by_hand(tmp_path):
         "\n"
         "* FAILED x.py::test_y[a/b]: why\n"
     )
+
+
+def test_every_finding_names_tests_that_exist():
+    found = findings()
+    assert [finding.name for finding in found] == [f"F{n}" for n in range(1, 21)]
+    for closing in [closing for finding in found for closing in finding.tests]:
+        names = re.findall(r"^def (test_\w+)\(", closing.file.read_text(), re.MULTILINE)
+        cases = [f"{closing.file.relative_to(REPOSITORY).as_posix()}::{name}" for name in names]
+        assert any(map(closing.has, cases)), closing
+
+
+def test_a_row_for_each_finding_by_hand():
+    """Tests elsewhere count for their finding alone; what waits is said."""
+    here, there = REPOSITORY / "tests/attack/test_a.py", REPOSITORY / "tests/data/test_b.py"
+    found = [
+        Finding(name="F1", found="x", tests=(Closing(file=here), Closing(file=there, words="y z"))),
+        Finding(name="F2", found="w", tests=(Closing(file=there, words="later"),)),
+    ]
+    cases = [
+        Case(name="tests/attack/test_a.py::test_p[1]", tried=10, failed=1, seconds=1.0),
+        Case(name="tests/data/test_b.py::test_y_z[y]", tried=2, failed=0, seconds=1.0),
+        Case(name="tests/data/test_b.py::test_x[y_z]", tried=4, failed=0, seconds=1.0),
+    ]
+    text = table(cases, ["tests/data/test_b.py::test_later"], found)
+    assert "| a: p | 10 | 9 | 1 | 1.0 |\n| all | 10 | 9 | 1 | 1.0 |" in text
+    assert "| F1 x | 12 | 11 | 1 | 2.0 |" in text
+    assert "| F2 w (1 tests not run yet) | 0 | 0 | 0 | 0.0 |" in text

@@ -69,6 +69,22 @@ def test_the_garbage_collector_is_left_as_it_was(write, line, enabled):
         (gc.enable if was_enabled else gc.disable)()
 
 
+def test_the_garbage_collector_need_not_walk_what_was_read(write, line):
+    """Nor does reading thaw what somebody froze."""
+    path = write("log.json", [line(2), line(4)])
+    gc.unfreeze()
+    (task,) = read_tasks(path, Quarantine())
+    assert gc.get_freeze_count() == 0
+    old = {id(found) for found in gc.get_objects(generation=2)}
+    assert {id(program) for program in task.steps} <= old
+    gc.freeze()
+    try:
+        read_tasks(path, Quarantine())
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+
+
 def test_a_file_larger_than_the_memory_for_it_gives_its_beginning(write, line, monkeypatch):
     path = write("matmul_1_2_3.json", [line(2), line(4), line(8)])
     monkeypatch.setattr(tasks, "MAX_HELD_BYTES", len(line(2)) + len(line(4)))

@@ -102,6 +102,15 @@ def test_the_draft_takes_half_of_a_runs_seconds_at_most(tmp_path, platform):
     assert told[-1] == "2 tasks begin without a draft: half of budget.seconds=0.001 is over"
 
 
+def test_tasks_that_an_earlier_start_began_are_not_drafted(tmp_path, platform):
+    """One of a version that did not draft first, killed inside the second task's first batch."""
+    with pytest.raises(Killed):
+        draft_first(tmp_path, platform, FakeMeasurer(dies_at=6), draft_all=False)
+    assert {row[0] for row in measured(tmp_path)} == TASKS
+    draft_first(tmp_path, platform)
+    assert not (tmp_path / FOLDER).exists()
+
+
 def test_what_earlier_runs_know_is_not_drafted(tmp_path, platform):
     run(tmp_path / "first", platform, FakeMeasurer(), trials=6)
     draft_first(tmp_path / "second", platform, warm_start=[tmp_path / "first"])

@@ -8,6 +8,7 @@ from omegaconf import DictConfig
 
 from pruner.cli.shared.door import run_door
 from pruner.cli.shared.output import say
+from pruner.errors import PrunerError
 from pruner.places import sources_folder
 from pruner.study.book.items import load_items
 from pruner.study.book.page import HTML, MARKDOWN, build_page, check_page, write_page
@@ -19,7 +20,10 @@ def report(config: DictConfig) -> dict[str, Any]:
     folder = experiments_folder(config.experiments)
     out = Path(config.out) if config.out else folder
     items = load_items(folder)
-    page = build_page(items, config.note, Path(config.results) if config.results else None)
+    results = Path(config.results) if config.results else None
+    if results is not None and not results.is_dir():
+        raise PrunerError(f"results={results}: no such folder; name one that `make book` wrote")
+    page = build_page(items, config.note, results)
     if config.check:
         check_page(page, out)
     else:

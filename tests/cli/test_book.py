@@ -103,6 +103,17 @@ def test_the_page_stands_alone_and_agrees_until_the_results_change(write, comman
     assert "is not what the results give" in err
 
 
+def test_a_folder_of_results_that_is_not_there_is_refused(write, command, tmp_path):
+    """It gave a page without a result, and exit code 0."""
+    folder = write()
+    code, _, err = command("report", f"results={tmp_path / 'nowhere'}")
+    assert code == 2
+    assert (
+        err.strip().splitlines()[-1].startswith(f"error: results={tmp_path / 'nowhere'}: no such")
+    )
+    assert not (folder.parent / "report.html").exists()
+
+
 def test_a_page_is_the_same_when_built_twice(write, command):
     folder = write()
     command("report")

@@ -1,12 +1,15 @@
-"""What a data set of TenSet's size costs: features, disk, and training without a feature cache.
+"""What training on a data set of TenSet's size costs: disk, memory, time.
 
     python benchmarks/tenset_size.py --root DATA_ROOT
+    python benchmarks/tenset_size.py --root DATA_ROOT --tasks 2308 --programs 8600000
 
-Synthetic decision vectors of some record files, 4,000 a task. From their measured rate: time to
-featurise TenSet's 8.6 million GPU programs of 2,308 tasks on one core, and the disk that all of it
-takes as decision vectors. Then PaCM from cached features against PaCM that computes them task by
-task on the way, on one thread, in CPU seconds: with every task's features serving one pass over its
-programs, and two. The last line is one JSON object.
+Tasks are made up of those of the V100 records: their skeletons in their shares, and decision
+vectors whose tiles are of one record here and of others there. They are written once, as the cache
+would write them (``--folder``), with the mean of every task's features; a second start finds them.
+Then PaCM learns from them for one epoch with features computed on the way, and, from as many tasks
+as `--in-memory` says, with features in memory beside features on the way: the same batches, so the
+same loss. Memory is what the processes have of their own and their part of what they share (PSS),
+at its highest. The last line is one JSON object. Times are those of a clock: an idle machine.
 """
 
 from __future__ import annotations
@@ -16,137 +19,237 @@ import io
 import json
 import os
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import zstandard
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from benchmarks.synthetic import largest_group, records_of, vectors  # noqa: E402
-from pruner.features import featurize_vectors  # noqa: E402
-from pruner.files import write_json  # noqa: E402
+from benchmarks.synthetic import records_of, vectors  # noqa: E402
+from pruner import features  # noqa: E402
+from pruner.data.splits import Split  # noqa: E402
+from pruner.data.tasks import TaskRecords  # noqa: E402
+from pruner.files import write_json, write_whole  # noqa: E402
 from pruner.models.networks.pacm import PaCM  # noqa: E402
+from pruner.models.programs.forms import Vectors  # noqa: E402
 from pruner.models.programs.store import ProgramStore, TaskPrograms  # noqa: E402
-from pruner.models.ranker import NeuralRanker  # noqa: E402
-from pruner.models.training.losses import LambdaRank  # noqa: E402
+from pruner.models.programs.table import ProgramTable  # noqa: E402
+from pruner.models.programs.vectors import (  # noqa: E402
+    MeasuredVectors,
+    SkeletonVectors,
+    TaskVectors,
+    VectorStore,
+)
+from pruner.models.training.fit import fit  # noqa: E402
+from pruner.models.training.recipe import Recipe  # noqa: E402
+from pruner.models.training.sampler import TaskBatches  # noqa: E402
 from pruner.program.dag.task_index import find_dag  # noqa: E402
+from pruner.program.replay import Definitions  # noqa: E402
+from pruner.program.te.skeleton import SkeletonGroup, group_programs  # noqa: E402
 
-TENSET_PROGRAMS, TENSET_TASKS = 8_600_000, 2_308
-TASK_PROGRAMS = 4000
-BATCH = 512
-PASSES = 2  # how often a stream of features may serve before it is computed anew
-
-
-class SyntheticTask:
-    """One task as it would lie on disk: its operator, its skeleton, its decision vectors."""
-
-    def __init__(self, path: Path, rng: np.random.Generator) -> None:
-        records = records_of(path)
-        self.key = records.key
-        self.group = largest_group(records)
-        self.template = records.steps[int(self.group.rows[0])]
-        self.vectors = vectors(self.group, TASK_PROGRAMS, rng)
-        self.latency_s = rng.uniform(1e-3, 1e-2, TASK_PROGRAMS)
-        self.dag = find_dag(records.workload_key, records.fused)
-
-    def disk_bytes(self) -> int:
-        """Size of the compressed decision vectors with one step list and the latencies."""
-        stream = io.BytesIO()
-        small = self.vectors.astype(np.min_scalar_type(int(self.vectors.max())))
-        latency = self.latency_s.astype(np.float32)
-        np.savez_compressed(stream, vectors=small, latency_s=latency)
-        return len(stream.getvalue()) + len(json.dumps(self.template))
-
-    def programs(self) -> TaskPrograms:
-        """Features straight from the decision vectors, as the training loop takes them."""
-        found = featurize_vectors(self.dag, self.group.skeleton, self.vectors)
-        return TaskPrograms.of(self.key, found, self.latency_s, np.arange(len(found)))
-
-
-def nbytes(part: TaskPrograms) -> int:
-    """Memory that the features of a task take."""
-    return part.features.statement.nbytes + part.features.dataflow.nbytes
+FORM = Vectors(tokens=False)
+VALIDATED = 8  # tasks: what is measured is training
 
 
 def files(root: Path) -> list[Path]:
-    """Record files of the families in about the share that they have among the V100 tasks."""
+    """Record files whose programs are tiled, as nearly all of TenSet's are."""
     found = sorted((root / "measure_records" / "v100").glob("*.json.gz"))
-    tiled = [f for f in found if not f.name.startswith(("relu", "reduction"))]
-    return tiled[::16]
+    return [file for file in found if not file.name.startswith(("relu", "reduction"))]
 
 
-def train(
-    ranker: NeuralRanker, stores: Iterable[ProgramStore], passes: int = 1
-) -> tuple[float, int]:
-    """``passes`` over every store in turn; CPU seconds and programs."""
-    loss_of = LambdaRank(lists="batch")
-    optimizer = torch.optim.Adam(ranker.parameters(), lr=7e-4)
-    order = torch.Generator().manual_seed(0)
-    ranker.train()
-    programs, start = 0, time.process_time()
-    for store in (store for fresh in stores for store in [fresh] * passes):
-        for index in torch.randperm(store.num_programs, generator=order).split(BATCH):
-            batch = store.batch(index)
-            optimizer.zero_grad()
-            loss_of(ranker(batch.programs), batch.label, batch.task).backward()
-            optimizer.step()
-            programs += len(index)
-    return time.process_time() - start, programs
+def made_task(number: int, records: TaskRecords, programs: int) -> MeasuredVectors:
+    """`programs` programs like those of some records; those without features are left out."""
+    rng = np.random.default_rng(number)
+    groups, _ = group_programs(records.steps)
+    measured = sum(len(group.rows) for group in groups)
+    counts = [max(1, len(group.rows) * programs // measured) for group in groups]
+    counts[0] += programs - sum(counts)  # the largest
+    made, start = [], 0
+    for group, count in zip(groups, counts, strict=True):
+        rows = np.arange(start, start + count)
+        decisions = vectors(group, count, rng)
+        made.append(SkeletonGroup(skeleton=group.skeleton, rows=rows, decisions=decisions))
+        start += count
+    dag = find_dag(records.workload_key, records.fused)
+    found = features.featurize_groups(dag, made, programs, tokens=False)
+    key = replace(records.key, task=f"{records.key.task}-{number}")
+    latency_s = rng.lognormal(-8, 0.7, programs)
+    part = TaskPrograms.of(key, found, latency_s, np.arange(programs))
+    skeletons, skeleton = [], np.zeros(programs, np.int32)
+    for place, (group, one) in enumerate(zip(groups, made, strict=True)):
+        kept = one.decisions[found.valid[one.rows]]
+        skeletons.append(SkeletonVectors.of(records.steps[int(group.rows[0])], kept))
+        skeleton[one.rows] = place
+    center = ProgramStore.build([part]).center()
+    return MeasuredVectors(
+        key=key,
+        vectors=TaskVectors.of(skeletons, skeleton[found.valid], center),
+        latency_s=part.latency_s,
+        line=part.line,
+        digest=part.digest,
+        timed_s=part.timed_s,
+        num_failed=part.num_failed,
+    )
+
+
+def write_task(number: int, *, sources: list[Path], folder: Path, sizes: list[int]) -> int:
+    """Write one task unless it is there; bytes of its file."""
+    path = folder / f"{number:05d}-{sizes[number]}.npz.zst"
+    if not path.is_file():
+        part = made_task(number, records_of(sources[number % len(sources)]), sizes[number])
+        arrays, about = FORM.packed(part)
+        arrays["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
+        packed = io.BytesIO()
+        np.savez(packed, **arrays)  # type: ignore[arg-type]  # the stub knows one keyword only
+        with write_whole(path) as partial_file:
+            partial_file.write_bytes(zstandard.compress(packed.getvalue(), 1))
+    return path.stat().st_size
+
+
+def read_task(path: Path) -> MeasuredVectors:
+    """What `write_task` wrote."""
+    with np.load(io.BytesIO(zstandard.decompress(path.read_bytes()))) as stored:
+        arrays = dict(stored)
+    return FORM.unpacked(arrays, json.loads(arrays.pop("about").tobytes()))
+
+
+class Memory(threading.Thread):
+    """The most that this process and its children had at once, in bytes."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.most = 0
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        """Look every second."""
+        while not self._ended.wait(1.0):
+            self.most = max(self.most, sum(map(_pss, _family(os.getpid()))))
+
+    def end(self) -> float:
+        """Stop; gigabytes."""
+        self._ended.set()
+        self.join()
+        return round(self.most / 1e9, 2)
+
+
+def _family(process: int) -> list[int]:
+    found = [process]
+    for path in Path(f"/proc/{process}/task").glob("*/children"):
+        for child in path.read_text().split():
+            found += _family(int(child))
+    return found
+
+
+def _pss(process: int) -> int:
+    try:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    except OSError:  # it has ended
+        return 0
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+
+
+def learn(programs: ProgramTable, options: argparse.Namespace, *, window: int | None) -> Any:
+    """One epoch of PaCM, on one thread; numbers of the fit."""
+    keys = programs.keys
+    split = Split(name="made", seed=0, train=keys[VALIDATED:], valid=keys[:VALIDATED], test=())
+    recipe = Recipe(
+        model=PaCM,
+        batches=TaskBatches(per_task=options.per_task, window=window),
+        trainer={"accelerator": "cpu"},
+        epochs=1,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        fitted = fit(recipe, programs, split, folder=Path(folder))
+    return fitted.numbers
+
+
+def compared(store: VectorStore, options: argparse.Namespace) -> dict[str, Any]:
+    """The same tasks with features in memory and on the way, in turns."""
+    views = store.each_task(torch.arange(store.num_programs))
+    held = ProgramStore.concatenate([view.store for view in views])
+    rates: dict[str, list[float]] = {"in_memory": [], "on_the_way": []}
+    losses = set()
+    for _ in range(options.repeats):
+        for name, programs in (("in_memory", held), ("on_the_way", store)):
+            numbers = learn(programs, options, window=options.window)
+            rates[name].append(numbers["train_programs_per_second"])
+            losses.add(numbers["best_valid"])
+    best = {name: max(found) for name, found in rates.items()}
+    return {
+        "compared_programs": held.num_programs,
+        "programs_per_second": rates,
+        "slowdown": round(best["in_memory"] / best["on_the_way"] - 1, 3),
+        "same_result": len(losses) == 1,
+    }
 
 
 def main() -> None:
     """Measure, print the last line."""
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--root", type=Path, required=True)
-    chosen = options.parse_args()
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    options = arguments()
     torch.set_num_threads(1)
-    torch.manual_seed(0)
-    rng = np.random.default_rng(0)
-    tasks = [SyntheticTask(path, rng) for path in files(chosen.root)]
-    start = time.process_time()
-    parts = [task.programs() for task in tasks]
-    featurising = time.process_time() - start
-    programs = TASK_PROGRAMS * len(tasks)
-    disk = sum(task.disk_bytes() for task in tasks)
-    cached = [ProgramStore.build([part]) for part in parts]
-    scaler = ProgramStore.build(parts).fit_scaler(torch.arange(programs))
-
-    def streamed() -> Iterator[ProgramStore]:
-        return (ProgramStore.build([task.programs()]) for task in tasks)
-
-    train(NeuralRanker(PaCM(), scaler), cached[:1])  # warms up
-    with_cache, count = train(NeuralRanker(PaCM(), scaler), cached, PASSES)
-    once, once_count = train(NeuralRanker(PaCM(), scaler), streamed())
-    on_the_fly, _ = train(NeuralRanker(PaCM(), scaler), streamed(), PASSES)
-    rate = programs / featurising
+    sources, folder = files(options.root), options.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    each, more = divmod(options.programs, options.tasks)
+    sizes = [each + (number < more) for number in range(options.tasks)]
+    start = time.perf_counter()
+    write = partial(write_task, sources=sources, folder=folder, sizes=sizes)
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+        disk = sum(pool.map(write, range(options.tasks), chunksize=4))
+    written = time.perf_counter() - start
+    memory = Memory()
+    memory.start()
+    start = time.perf_counter()
+    paths = [folder / f"{number:05d}-{size}.npz.zst" for number, size in enumerate(sizes)]
+    parts = [read_task(path) for path in paths]
+    few = FORM.store(parts[: options.in_memory], Definitions(), "paper")
+    store = FORM.store(parts, Definitions(), "paper")
+    del parts
+    read = time.perf_counter() - start
+    numbers = learn(store, options, window=options.window)
     result: dict[str, Any] = {
-        "tasks": len(tasks),
-        "programs": programs,
-        "featurise_programs_per_cpu_second": round(rate),
-        "tenset_featurise_core_hours": round(TENSET_PROGRAMS / rate / 3600, 3),
-        "bytes_per_program": round(disk / programs, 1),
-        "tenset_disk_gb": round(disk / programs * TENSET_PROGRAMS / 1e9, 3),
-        "tenset_features_gb": round(
-            sum(p.features.statement.nbytes + p.features.dataflow.nbytes for p in parts)
-            / programs
-            * TENSET_PROGRAMS
-            / 1e9
-        ),
-        "train_cached_programs_per_cpu_second": round(count / with_cache),
-        "train_on_the_fly_programs_per_cpu_second": round(count / on_the_fly),
-        "slowdown": round(on_the_fly / with_cache - 1, 3),
-        "slowdown_one_pass": round(once / once_count / (with_cache / count) - 1, 3),
+        "tasks": options.tasks,
+        "programs": store.num_programs,
+        "per_task": options.per_task,
+        "window": options.window,
+        "build_seconds": round(written, 1),
+        "disk_bytes_per_program": round(disk / store.num_programs, 1),
+        "disk_gb": round(disk / 1e9, 3),
+        "read_seconds": round(read, 1),
+        "train_programs_per_second": numbers["train_programs_per_second"],
+        "fit_seconds": numbers["fit_seconds"],
+        "memory_gb": memory.end(),
     }
-    kept = Path(__file__).parent / "results" / "tenset_size.json"
+    result |= compared(few, options) if options.in_memory else {}
+    kept = HERE / "results" / f"tenset_size_{options.programs}.json"
     kept.parent.mkdir(exist_ok=True)
     write_json(kept, result, indent=1)
     print(json.dumps(result))
+
+
+def arguments() -> argparse.Namespace:
+    """Options of the command line."""
+    found = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    found.add_argument("--root", type=Path, required=True)
+    found.add_argument("--tasks", type=int, default=40)
+    found.add_argument("--programs", type=int, default=150_000)
+    found.add_argument("--per-task", type=int, default=1024, help="programs of a task an epoch")
+    found.add_argument("--window", type=int, default=32, help="tasks whose features are alive")
+    found.add_argument("--in-memory", type=int, default=40, help="tasks to compare with; 0: none")
+    found.add_argument("--repeats", type=int, default=2, help="of the comparison")
+    found.add_argument("--folder", type=Path, default=Path("outputs/tenset_size"))
+    return found.parse_args()
 
 
 if __name__ == "__main__":

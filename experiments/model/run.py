@@ -32,6 +32,7 @@ from pruner.cli.shared.script import Data, run_script
 from pruner.data.root import RecordRoot
 from pruner.errors import PrunerError
 from pruner.files import write_json, write_table
+from pruner.models.programs.forms import Features
 from pruner.models.programs.store import ProgramStore
 from pruner.models.training.recipe import Recipe
 from pruner.models.training.sampler import TaskBatches
@@ -101,6 +102,7 @@ def ablation_of(options: Options, changes: dict[str, Change]) -> Ablation:
     @lru_cache(maxsize=1)  # programs of a source are gigabytes
     def read(source: Source) -> ProgramStore:
         return load_dataset(
+            Features(),
             root,
             source.platforms,
             dataflow=source.dataflow,

@@ -28,6 +28,7 @@ from pruner.models.checkpoint.checkpoint import CheckpointInfo
 from pruner.models.judging.judge import Report
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.programs.assemble import small_tasks_removed
+from pruner.models.programs.forms import Features
 from pruner.models.programs.store import ProgramStore
 from pruner.models.ranker import Ranker
 from pruner.models.training.fit import ranker_of
@@ -89,6 +90,7 @@ def _learned(
 ) -> tuple[list[ScoredTask], dict[str, Any]]:
     dataflow = info.dataflow if info else config.features.dataflow
     dataset = load_dataset(
+        Features(),
         root,
         platforms,
         dataflow=dataflow,

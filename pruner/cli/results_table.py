@@ -30,6 +30,7 @@ from pruner.data.splits import Split, make_split
 from pruner.data.tasks import TaskKey
 from pruner.errors import DataError, PrunerError
 from pruner.files import save_metrics, write_table
+from pruner.models.programs.forms import Features
 from pruner.models.programs.store import ProgramStore
 from pruner.models.training.training import build_network
 from pruner.study.table import (
@@ -138,6 +139,7 @@ def _table(config: DictConfig, root: RecordRoot, folder: Path) -> ResultsTable:
     @cache
     def programs(source: Source) -> ProgramStore:
         dataset = load_dataset(
+            Features(),
             root,
             source.platforms,
             dataflow=source.dataflow,

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 
 from pruner.cli.shared.dataset import load_dataset
 from pruner.cli.shared.door import run_door
-from pruner.cli.shared.options import choice, plain
+from pruner.cli.shared.options import build, choice, plain
 from pruner.cli.shared.output import as_table, say, show_tasks
 from pruner.cli.shared.records import chosen_platforms, record_root
 from pruner.cli.shared.runs import new_run_folder, resumed_config, save_config
@@ -25,6 +25,8 @@ from pruner.features.hardware import platform_kind
 from pruner.files import METRICS_FILE, load_metrics, save_metrics
 from pruner.models.model import Model
 from pruner.models.programs.dataset import Dataset
+from pruner.models.programs.forms import Form
+from pruner.models.programs.table import ProgramTable
 from pruner.models.training.fit import check_recipe
 from pruner.study.training import TASKS_FILE, judging_parts, plan, run_part, summarise
 
@@ -40,21 +42,13 @@ def train(config: DictConfig) -> dict[str, Any]:
     start = start_from(config)
     recipe = recipe_of(config)
     model = check_recipe(recipe, goes_on=start is not None)
+    form: Form[Any, ProgramTable] = build(config.store).learned_by(model)
     root = record_root(config.data)
     own = chosen_platforms(config.data, config.platform.name, root)
     platforms = own or _teachers(config, root)
     folder = _open_run(config, earlier, platforms)
     with _log_to(folder):
-        dataset = load_dataset(
-            root,
-            platforms,
-            dataflow=config.features.dataflow,
-            duplicates=config.data.duplicates,
-            draft=model.reads_draft,
-            failures=config.train_failures,
-            folder=folder,
-            cache=config.data.cache,
-        )
+        dataset = load_dataset(form, root, platforms, folder=folder, **_reading(config, model))
         _tell_about(config, model, dataset)
         keys, options = dataset.store.keys, plain(config.split)
         parts = plan(
@@ -90,6 +84,17 @@ def train(config: DictConfig) -> dict[str, Any]:
         show_tasks(judging_parts(parts)[0].folder / TASKS_FILE)
         _tell_judged(result)
     return result
+
+
+def _reading(config: DictConfig, model: Model) -> dict[str, Any]:
+    """What is read of the records, as arguments of `load_dataset`."""
+    return {
+        "dataflow": config.features.dataflow,
+        "duplicates": config.data.duplicates,
+        "draft": model.reads_draft,
+        "failures": config.train_failures,
+        "cache": config.data.cache,
+    }
 
 
 def _tell_judged(result: dict[str, Any]) -> None:
@@ -182,7 +187,7 @@ def _left_out(config: DictConfig, platforms: Sequence[str]) -> Sequence[str]:
     return list(config.leave_out) if chosen is None else chosen
 
 
-def _tell_about(config: DictConfig, model: Model, dataset: Dataset) -> None:
+def _tell_about(config: DictConfig, model: Model, dataset: Dataset[ProgramTable]) -> None:
     """What a user would otherwise take for granted about the model and the records."""
     kinds = {name: platform_kind(name) for name in dataset.platforms}
     others = [name for name, kind in kinds.items() if kind not in (config.platform.kind, None)]
@@ -191,7 +196,7 @@ def _tell_about(config: DictConfig, model: Model, dataset: Dataset) -> None:
             f"the records of {', '.join(others)} are of another kind of device than "
             f"platform={config.platform.name} ({config.platform.kind}), which only names the run"
         )
-    if model.num_dataflow_rows is not None and not dataset.store.dataflow.any():
+    if model.num_dataflow_rows is not None and not dataset.store.has_dataflow:
         say(
             "no program of these records has a dataflow pattern (the release's rows know none of "
             f"CPUs): {type(model).__name__} learns from its statement features alone"

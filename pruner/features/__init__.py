@@ -15,6 +15,7 @@
 
 from pruner.features.batch import (
     ProgramFeatures,
+    featurize_groups,
     featurize_nests,
     featurize_records,
     featurize_steps,
@@ -35,6 +36,7 @@ __all__ = [
     "STATEMENT_COLUMNS",
     "WORKLOAD_COLUMNS",
     "ProgramFeatures",
+    "featurize_groups",
     "featurize_nests",
     "featurize_records",
     "featurize_steps",

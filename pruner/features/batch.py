@@ -29,10 +29,17 @@ from pruner.features.symbols.official import official_symbols
 from pruner.features.workload import text_flags, workload_flags
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.nests import LoopNests
-from pruner.program.replay import Definitions, Replayed, find_definition, replay, space_of
+from pruner.program.replay import (
+    Definition,
+    Definitions,
+    Replayed,
+    find_definition,
+    replay_groups,
+    space_of,
+)
 from pruner.program.te.apply import apply
 from pruner.program.te.lower import lower
-from pruner.program.te.skeleton import SkeletonGroup
+from pruner.program.te.skeleton import SkeletonGroup, group_programs
 from pruner.program.te.steps import Primitive
 from pruner.program.tir.saved import SpaceFolder
 
@@ -245,8 +252,7 @@ def featurize_records(
         UnsupportedProgram: the operator is unknown, or records of traces have no design spaces.
     """
     found = find_definition(workload_key, fused, steps_list, tasks)
-    featurize = featurize_steps if isinstance(found, ComputeDAG) else featurize_traces
-    return featurize(found, steps_list, dataflow=dataflow, psa=psa, extra=extra)  # type: ignore[arg-type]
+    return _of_step_lists(found, steps_list, dataflow, psa, extra)
 
 
 def featurize_vectors(
@@ -273,6 +279,24 @@ def featurize_vectors(
     return replace(nothing.scatter(parts), tokens=primitive_tokens([group], len(decisions)))
 
 
+def featurize_groups(
+    definition: Definition,
+    groups: Sequence[SkeletonGroup],
+    num: int,
+    *,
+    dataflow: DataflowKind = "paper",
+    psa: bool = False,
+    extra: Extra | None = None,
+    tokens: bool = True,
+) -> ProgramFeatures:
+    """Features of ``num`` programs of one task, given as decision vectors of their skeletons.
+
+    The same as of their step lists (:func:`featurize_steps`, :func:`featurize_traces`), which need
+    not be read again. Programs in no group are invalid. Without ``tokens`` primitives are left out.
+    """
+    return _of_groups(definition, groups, {}, num, dataflow, psa, extra, tokens)
+
+
 def featurize_steps(
     dag: ComputeDAG,
     steps_list: Sequence[list[list[Any]]],
@@ -293,14 +317,7 @@ def featurize_steps(
     Returns:
         Features with ``valid`` False, and a reason, for programs that cannot be replayed.
     """
-    flags = workload_flags(dag)
-
-    def compute(nests: LoopNests) -> ProgramFeatures:
-        return _of_nests(nests, flags, dataflow, psa, extra=extra)
-
-    done = replay(dag, steps_list, compute, _CHUNK)
-    found = _scattered(done, len(steps_list), flags, dataflow, psa)
-    return replace(found, tokens=primitive_tokens(done.groups, len(steps_list)))
+    return _of_step_lists(dag, steps_list, dataflow, psa, extra)
 
 
 def featurize_traces(
@@ -315,17 +332,53 @@ def featurize_traces(
 
     Arguments and result as of :func:`featurize_steps`; there are no tokens.
     """
-    flags = np.zeros(len(WORKLOAD_COLUMNS), np.float32)
+    return _of_step_lists(spaces, steps_list, dataflow, psa, extra)
+
+
+def _of_step_lists(
+    definition: Definition,
+    steps_list: Sequence[list[list[Any]]],
+    dataflow: DataflowKind,
+    psa: bool,
+    extra: Extra | None,
+) -> ProgramFeatures:
+    groups, unreadable = group_programs(steps_list)
+    failures = {row: error.reason for row, error in unreadable.items()}
+    num = len(steps_list)
+    return _of_groups(definition, groups, failures, num, dataflow, psa, extra, tokens=True)
+
+
+def _of_groups(
+    definition: Definition,
+    groups: Sequence[SkeletonGroup],
+    failures: dict[int, str],
+    num: int,
+    dataflow: DataflowKind,
+    psa: bool,
+    extra: Extra | None,
+    tokens: bool,
+) -> ProgramFeatures:
+    """Features of groups; what ``failures`` names is in none of them."""
+    node_keys: NodeKeys
+    if isinstance(definition, ComputeDAG):
+        flags, node_keys = workload_flags(definition), "recycled"
+    else:
+        flags, node_keys, tokens = _flags_of_traces(definition, groups), "unique", False
 
     def compute(nests: LoopNests) -> ProgramFeatures:
-        return _of_nests(nests, flags, dataflow, psa, node_keys="unique", extra=extra)
+        return _of_nests(nests, flags, dataflow, psa, node_keys, extra)
 
-    done = replay(spaces, steps_list, compute, _CHUNK)
-    for group in done.groups:  # the largest first
+    done = replay_groups(definition, groups, compute, _CHUNK)
+    done.failures.update(failures)
+    found = _scattered(done, num, flags, dataflow, psa)
+    return replace(found, tokens=primitive_tokens(groups, num) if tokens else None)
+
+
+def _flags_of_traces(spaces: SpaceFolder, groups: Sequence[SkeletonGroup]) -> WorkloadFlags:
+    for group in groups:  # the largest first
         with suppress(UnsupportedProgram):  # counted by the replay
-            flags = text_flags(space_of(spaces, group).text)  # the same in all spaces of a task
-            break
-    return _scattered(done, len(steps_list), flags, dataflow, psa)
+            return text_flags(space_of(spaces, group).text)  # the same in all spaces of a task
+    return np.zeros(len(WORKLOAD_COLUMNS), np.float32)
 
 
 def _scattered(

@@ -3,6 +3,7 @@
 * `model`: what every cost model says about itself
 * `registry`: models by name, for checkpoints
 * `ranker`: a trained model: programs in, scores out
+* `together`: sums over the processes of one fit
 * `predict`: scores of recorded programs as rows
 * `networks`: the networks
 * `trees`: gradient-boosted trees and the forest

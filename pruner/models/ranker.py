@@ -15,6 +15,7 @@ from pruner.models.programs.batch import ProgramBatch
 from pruner.models.programs.relative import Center
 from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.programs.store import ProgramStore, TaskPrograms
+from pruner.models.programs.table import ProgramTable
 
 SCORING_BATCH = 4096  # programs, as in the official code
 _NO_TASK = TaskKey(platform="", task="", workload_key="", target="")
@@ -42,16 +43,16 @@ class Ranker(Model, ABC):
             score[valid] = self.score_store(store, torch.arange(store.num_programs))
         return score
 
-    def score_tasks(self, store: ProgramStore, index: Int[Tensor, " program"]) -> list[ScoredTask]:
+    def score_tasks(self, table: ProgramTable, index: Int[Tensor, " program"]) -> list[ScoredTask]:
         """Score the given programs task by task, with their measured latencies beside."""
         return [
             ScoredTask(
-                name=f"{store.key_of(programs).platform}/{store.key_of(programs).task}",
-                latency_s=store.latency_s[programs].numpy(),
-                score=self.score_store(store, programs),
-                timed_s=store.timed_s[programs.numpy()],
+                name=f"{table.key_of(view.programs).platform}/{table.key_of(view.programs).task}",
+                latency_s=table.latency_s[view.programs].numpy(),
+                score=self.score_store(view.store, view.own),
+                timed_s=table.timed_s[view.programs.numpy()],
             )
-            for programs in store.by_task(index)
+            for view in table.each_task(index)
         ]
 
 

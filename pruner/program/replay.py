@@ -100,8 +100,19 @@ def replay(
 ) -> Replayed[Found]:
     """What `compute` makes of the programs' loop nests, at most `chunk` of them at once."""
     groups, unreadable = group_programs(steps_list)
-    failures = {row: error.reason for row, error in unreadable.items()}
-    out: Replayed[Found] = Replayed(failures=failures, groups=groups)
+    found = replay_groups(definition, groups, compute, chunk)
+    found.failures.update({row: error.reason for row, error in unreadable.items()})
+    return found
+
+
+def replay_groups(
+    definition: Definition,
+    groups: Sequence[SkeletonGroup],
+    compute: Callable[[LoopNests], Found],
+    chunk: int | None = None,
+) -> Replayed[Found]:
+    """The same for programs that are decision vectors already."""
+    out: Replayed[Found] = Replayed(groups=list(groups))
     for group in groups:
         size = chunk or len(group.rows)
         if isinstance(definition, ComputeDAG):

@@ -20,7 +20,7 @@ from pruner.data.tasks import TaskKey
 from pruner.errors import DataError, PrunerError
 from pruner.files import load_metrics, save_metrics, write_table
 from pruner.models.judging.judge import Report, judge
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.table import ProgramTable
 from pruner.models.training.fit import BEST, cpu_threads, fit
 from pruner.models.training.recipe import Recipe
 from pruner.models.training.start import Start
@@ -123,7 +123,7 @@ def plan(
 
 def run_part(
     recipe: Recipe,
-    programs: ProgramStore,
+    programs: ProgramTable,
     part: Part,
     *,
     config: Mapping[str, Any] | None = None,

@@ -16,7 +16,7 @@ from pruner.models.training.recipe import Recipe
 from tests.places import CONF
 
 ALLOWED = ("pruner.", "torch.optim.", "pytorch_lightning.")
-LEARNING = ["model", "loss", "batches", "optimizer", "schedule", "trainer", "logger"]
+LEARNING = ["model", "loss", "batches", "optimizer", "schedule", "trainer", "store", "logger"]
 GROUPS = {
     "train": ["platform", "data", "split", "features", *LEARNING],
     "evaluate": ["platform", "data", "features", "model"],

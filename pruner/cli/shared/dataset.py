@@ -7,10 +7,12 @@ from typing import Any
 from pruner.cli.shared.output import say
 from pruner.cli.shared.progress import track
 from pruner.data.root import RecordRoot
-from pruner.models.programs.dataset import Dataset, load_programs
+from pruner.models.programs.dataset import Dataset, load_as
+from pruner.models.programs.forms import Form, Store
 
 
 def load_dataset(
+    form: Form[Any, Store],
     root: RecordRoot,
     platforms: Sequence[str],
     *,
@@ -20,12 +22,13 @@ def load_dataset(
     failures: bool = False,
     folder: Path | None = None,
     cache: str | Path | None = None,
-) -> Dataset:
-    """`load_programs` with a bar and a last line; see there.
+) -> Dataset[Store]:
+    """`load_as` with a bar and a last line; see there.
 
     Lines set aside are listed in ``<folder>/quarantine.jsonl``.
     """
-    dataset = load_programs(
+    dataset = load_as(
+        form,
         root,
         platforms,
         dataflow=dataflow,
@@ -40,7 +43,7 @@ def load_dataset(
     return dataset
 
 
-def _summary(dataset: Dataset) -> str:
+def _summary(dataset: Dataset[Any]) -> str:
     store, rate = dataset.store, dataset.store.num_programs / max(dataset.seconds, 1e-9)
     aside = {**dataset.quarantined, **dataset.tally.failures}
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in aside.items())

@@ -115,6 +115,11 @@ RULES: dict[str, Rule] = {
     "num_workers": Rule(
         _optional(_whole(1, MAX_THREADS)), f"a whole number from 1 to {MAX_THREADS}, or null"
     ),
+    "store.num_workers": Rule(
+        _optional(_whole(0, MAX_THREADS)), f"a whole number from 0 to {MAX_THREADS}, or null"
+    ),
+    "batches.window": POSITIVE_OR_NULL,
+    "trainer.strategy": _one_of("auto", "ddp"),
     "stop_after": POSITIVE_OR_NULL,
     "min_programs": POSITIVE,
     "train_share": Rule(_between_0_and_1, "a number above 0, at most 1"),

@@ -28,6 +28,7 @@ RESUMABLE = (
     "method",
     "num_threads",
     "num_workers",
+    "store.num_workers",
     "trainer.accelerator",
     "trainer.devices",
     "trainer.max_epochs",

@@ -12,7 +12,7 @@ from pruner.errors import DataError
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.judging.summary import full_report, task_rows
 from pruner.models.programs.assemble import programs_on_side, small_tasks_removed
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.table import ProgramTable
 from pruner.models.ranker import Ranker
 
 
@@ -37,7 +37,7 @@ class Report:
         return task_rows(self.tasks)
 
 
-def judge(ranker: Ranker, programs: ProgramStore, split: Split, *, min_programs: int = 1) -> Report:
+def judge(ranker: Ranker, programs: ProgramTable, split: Split, *, min_programs: int = 1) -> Report:
     """Rank the test programs of `split`, task by task.
 
     Raises DataError when no test task has `min_programs` of them.
@@ -49,7 +49,7 @@ def judge(ranker: Ranker, programs: ProgramStore, split: Split, *, min_programs:
 
 def judge_programs(
     ranker: Ranker,
-    programs: ProgramStore,
+    programs: ProgramTable,
     index: Int[Tensor, " program"],
     *,
     min_programs: int = 1,

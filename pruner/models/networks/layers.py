@@ -8,6 +8,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pruner.models.together import processes, summed
+
 NormStatistics = Literal["running", "batch"]
 
 
@@ -42,7 +44,8 @@ class ProgramNorm(nn.BatchNorm1d):
     `statistics` chooses what normalises at inference: the running averages, or the statistics of
     the candidate list itself, which is what the official code does (its released networks are
     never switched to evaluation mode). A batch of one always uses the running averages: one
-    program has no variance.
+    program has no variance. Where several processes share a batch, the statistics are those of all
+    its programs.
     """
 
     def __init__(self, width: int, *, statistics: NormStatistics = "running") -> None:
@@ -53,6 +56,8 @@ class ProgramNorm(nn.BatchNorm1d):
 
     def forward(self, x: Float[Tensor, "program width"]) -> Float[Tensor, "program width"]:
         """Normalise each column; the running averages move in training mode only."""
+        if self.training and processes() > 1:
+            return self._together(x)
         if len(x) > 1 and self.training:
             return super().forward(x)
         if len(x) > 1 and self.statistics == "batch":
@@ -62,6 +67,28 @@ class ProgramNorm(nn.BatchNorm1d):
         return functional.batch_norm(
             x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
         )
+
+    def _together(self, x: Float[Tensor, "program width"]) -> Float[Tensor, "program width"]:
+        """As in training mode, with the statistics of the programs of all processes."""
+        count = float(summed(torch.tensor(float(len(x)), device=x.device)))
+        if count <= 1:
+            return functional.batch_norm(
+                x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
+            )
+        exact = x.float()
+        mean = summed(exact.sum(dim=0)) / count
+        variance = summed((exact - mean).square().sum(dim=0)) / count
+        assert self.momentum is not None, "the default of torch"
+        for running, now in (
+            (self.running_mean, mean),
+            (self.running_var, variance * (count / (count - 1))),
+        ):
+            assert running is not None, "the default of torch"
+            running.lerp_(now.detach(), self.momentum)
+        assert self.num_batches_tracked is not None, "the default of torch"
+        self.num_batches_tracked.add_(1)
+        scaled = (exact - mean) * torch.rsqrt(variance + self.eps) * self.weight + self.bias
+        return scaled.to(x.dtype)
 
 
 class PooledSelfAttention(nn.Module):

@@ -10,12 +10,12 @@ from torch import Tensor
 from pruner.data.frozen import SIDES, Side
 from pruner.data.splits import Split
 from pruner.data.tasks import TaskKey
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.table import ProgramTable
 
 _RANGES = 20  # of label, see spread
 
 
-def programs_on_side(store: ProgramStore, split: Split, side: Side) -> Int[Tensor, " program"]:
+def programs_on_side(store: ProgramTable, split: Split, side: Side) -> Int[Tensor, " program"]:
     """Programs of the store that `split` puts on `side`, in store order.
 
     Those that failed can be learnt from; nobody is judged by them.
@@ -30,13 +30,13 @@ def programs_on_side(store: ProgramStore, split: Split, side: Side) -> Int[Tenso
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.long)
 
 
-def divide(store: ProgramStore, split: Split) -> dict[Side, Int[Tensor, " program"]]:
+def divide(store: ProgramTable, split: Split) -> dict[Side, Int[Tensor, " program"]]:
     """Programs of every side."""
     return {side: programs_on_side(store, split, side) for side in SIDES}
 
 
 def small_tasks_removed(
-    store: ProgramStore, index: Int[Tensor, " program"], least: int
+    store: ProgramTable, index: Int[Tensor, " program"], least: int
 ) -> Int[Tensor, " kept"]:
     """Keep programs whose task has at least `least` of them in `index`."""
     kept = [programs for programs in store.by_task(index) if len(programs) >= least]
@@ -44,7 +44,7 @@ def small_tasks_removed(
 
 
 def sampled(
-    store: ProgramStore, index: Int[Tensor, " program"], share: float, seed: int
+    store: ProgramTable, index: Int[Tensor, " program"], share: float, seed: int
 ) -> Int[Tensor, " kept"]:
     """Draw this share of the programs of every task in `index`, at least two of each.
 
@@ -61,7 +61,7 @@ def sampled(
 
 
 def sampled_tasks(
-    store: ProgramStore, index: Int[Tensor, " program"], share: float, seed: int
+    store: ProgramTable, index: Int[Tensor, " program"], share: float, seed: int
 ) -> Int[Tensor, " kept"]:
     """Draw this share of the tasks in `index`, at least two, with all their programs; nested."""
     tasks = store.by_task(index)
@@ -70,14 +70,14 @@ def sampled_tasks(
     return torch.cat([tasks[number] for number in chosen]) if tasks else index
 
 
-def keys_of(store: ProgramStore, parts: Iterable[Tensor]) -> list[TaskKey]:
+def keys_of(store: ProgramTable, parts: Iterable[Tensor]) -> list[TaskKey]:
     """The tasks of all programs in `parts`."""
     numbers = torch.unique(torch.cat([store.task[part] for part in parts])).tolist()
     return [store.keys[number] for number in numbers]
 
 
 def spread(
-    store: ProgramStore, index: Int[Tensor, " program"], share: float, seed: int
+    store: ProgramTable, index: Int[Tensor, " program"], share: float, seed: int
 ) -> Int[Tensor, " kept"]:
     """Keep a share of every task's programs, spread over its labels.
 
@@ -98,7 +98,7 @@ def spread(
 
 
 def _spread_task(
-    store: ProgramStore, programs: Tensor, share: float, generator: torch.Generator
+    store: ProgramTable, programs: Tensor, share: float, generator: torch.Generator
 ) -> Int[Tensor, " kept"]:
     label = store.label[programs]
     span = (label.max() - label.min()).clamp(min=1e-12)

@@ -58,12 +58,17 @@ class ProgramBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledBatch:
-    """Programs with their labels; `task` numbers the tasks, `index` the programs of a store."""
+    """Programs with their labels; `task` numbers the tasks, `index` the programs of a store.
+
+    Of a batch that several processes share, `programs` are the part of this one, which begins with
+    number `first` of the batch; everything else is of the whole batch.
+    """
 
     programs: ProgramBatch
     label: Float[Tensor, " program"]  # best latency of the task / latency, in (0, 1]
     task: Int[Tensor, " program"]
     index: Int[Tensor, " program"]
+    first: int = 0
 
     def to(self, device: Any, **kwargs: Any) -> "LabelledBatch":
         """Return the same batch on another device (the name Lightning looks for)."""
@@ -72,4 +77,5 @@ class LabelledBatch:
             label=self.label.to(device, **kwargs),
             task=self.task.to(device, **kwargs),
             index=self.index.to(device, **kwargs),
+            first=self.first,
         )

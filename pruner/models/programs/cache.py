@@ -1,9 +1,9 @@
-"""Featurised programs on disk, one file for each record file, so that features are computed once.
+"""Read programs on disk, one file for each record file, so that features are computed once.
 
 An entry is a NumPy archive of plain arrays, compressed with Zstandard (``zstd -d`` gives the
-``.npz``). It holds what reading and featurising a record file gave: programs, counts, and the lines
-that were set aside. It answers only for the same content of the record file, the same settings and
-the same code.
+``.npz``). It holds what reading and featurising a record file gave, in one form (features, or
+decision vectors): programs, counts, and the lines that were set aside. It answers only for the same
+content of the record file, the same settings and the same code.
 """
 
 import io
@@ -11,11 +11,10 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 from zipfile import BadZipFile
 
 import numpy as np
@@ -24,12 +23,10 @@ import zstandard
 import pruner
 from pruner import features
 from pruner.data.root import RecordRoot, TaskFile
-from pruner.data.tasks import Duplicates, TaskKey
-from pruner.features.batch import ProgramFeatures
-from pruner.features.primitives import PrimitiveTokens
+from pruner.data.tasks import Duplicates
 from pruner.files import write_whole
+from pruner.models.programs.forms import Form, Part
 from pruner.models.programs.reading import Dataflow, FilePrograms, Tally
-from pruner.models.programs.store import TaskPrograms
 from pruner.places import conf_folder
 from pruner.program.dag.task_index import FOLDER
 from pruner.program.tir import saved
@@ -38,14 +35,10 @@ log = logging.getLogger(__name__)
 
 _ROOMS = ("data", "program", "features")  # whose code decides what an entry holds
 _DRAFT = "models/analyzer"  # and that of the analyzer's columns
-_FEATURES = ("statement", "row_start", "dataflow", "workload", "valid")
-_KNOWN = ("latency_s", "line", "digest", "timed_s")
-_EXTRA = "extra"  # where asked for
-_TOKENS = ("structure", "place", "skeleton", "number")
 _LEVEL = 1  # features repeat themselves: a thirtieth of the size in less time than writing it all
 
 
-class FeatureCache:
+class FeatureCache(Generic[Part]):
     """Entries below one folder, ``<folder>/<platform>/<task>-<16 hex digits>.npz.zst``.
 
     A record file with the same settings has one entry: a newer one takes its place.
@@ -55,6 +48,7 @@ class FeatureCache:
         self,
         folder: Path,
         root: RecordRoot,
+        form: Form[Part, Any],
         *,
         dataflow: Dataflow,
         duplicates: Duplicates,
@@ -62,7 +56,8 @@ class FeatureCache:
         failures: bool = False,
     ) -> None:
         self.folder = folder
-        self._settings: dict[str, Any] = {"dataflow": dataflow, "duplicates": duplicates}
+        self._form = form
+        self._settings = {"dataflow": dataflow, "duplicates": duplicates, **form.settings}
         # Named where they are asked for only: entries without them stay what they were.
         self._settings |= {"draft": True} if draft else {}
         self._settings |= {"failures": True} if failures else {}
@@ -87,7 +82,7 @@ class FeatureCache:
         basis = {**self._basis, "platform": file.platform, "task": file.task, "content": content}
         return sha256(json.dumps(basis, sort_keys=True).encode()).hexdigest()
 
-    def load(self, file: TaskFile, key: str) -> FilePrograms | None:
+    def load(self, file: TaskFile, key: str) -> FilePrograms[Part] | None:
         """The entry of a record file; None where there is none for this key.
 
         A damaged entry counts as none, which a warning tells.
@@ -101,14 +96,14 @@ class FeatureCache:
                 about = json.loads(stored["about"].tobytes())
                 if about["key"] != key:
                     return None
-                return _unpacked(about, stored)
+                return _unpacked(about, stored, self._form)
         except _DAMAGE as error:
             log.warning("%s: damaged, computed anew (%s)", path, str(error).partition("\n")[0])
             return None
 
-    def save(self, file: TaskFile, key: str, found: FilePrograms) -> None:
+    def save(self, file: TaskFile, key: str, found: FilePrograms[Part]) -> None:
         """Write the entry of a record file whole."""
-        arrays, about = _packed(found)
+        arrays, about = _packed(found, self._form)
         arrays["about"] = np.frombuffer(json.dumps({**about, "key": key}).encode(), np.uint8)
         packed = io.BytesIO()
         np.savez(packed, **arrays)  # type: ignore[arg-type]  # the stub knows one keyword only
@@ -122,19 +117,16 @@ class FeatureCache:
 _DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, zstandard.ZstdError)
 
 
-def _packed(found: FilePrograms) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def _packed(
+    found: FilePrograms[Part], form: Form[Part, Any]
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Arrays by ``<task number>.<name>``, and everything else as JSON."""
     arrays: dict[str, np.ndarray] = {}
     tasks = []
     for number, task in enumerate(found.tasks):
-        of_task = {name: getattr(task, name) for name in _KNOWN}
-        of_task |= {name: getattr(task.features, name) for name in _FEATURES}
-        if task.features.extra is not None:
-            of_task[_EXTRA] = task.features.extra
-        if task.features.tokens is not None:
-            of_task |= {name: getattr(task.features.tokens, name) for name in _TOKENS}
+        of_task, about = form.packed(task)
         arrays |= {f"{number}.{name}": values for name, values in of_task.items()}
-        tasks.append({"key": asdict(task.key), "num_failed": task.num_failed})
+        tasks.append(about)
     return arrays, {
         "tasks": tasks,
         "set_aside": list(found.set_aside),
@@ -144,28 +136,19 @@ def _packed(found: FilePrograms) -> tuple[dict[str, np.ndarray], dict[str, Any]]
     }
 
 
-def _unpacked(about: Mapping[str, Any], stored: Mapping[str, np.ndarray]) -> FilePrograms:
-    tasks = []
-    for number, known in enumerate(about["tasks"]):
-
-        def arrays(names: tuple[str, ...], number: int = number) -> dict[str, np.ndarray]:
-            return {name: stored[f"{number}.{name}"] for name in names}
-
-        has_tokens = f"{number}.{_TOKENS[0]}" in stored
-        tokens = PrimitiveTokens(**arrays(_TOKENS)) if has_tokens else None
-        extra = arrays((_EXTRA,))[_EXTRA] if f"{number}.{_EXTRA}" in stored else None
-        tasks.append(
-            TaskPrograms(
-                **arrays(_KNOWN),
-                key=TaskKey(**{**known["key"], "fused": tuple(known["key"]["fused"])}),
-                features=ProgramFeatures(
-                    **arrays(_FEATURES), failures={}, psa=None, tokens=tokens, extra=extra
-                ),
-                num_failed=known["num_failed"],
-            )
-        )
+def _unpacked(
+    about: Mapping[str, Any], stored: Mapping[str, np.ndarray], form: Form[Part, Any]
+) -> FilePrograms[Part]:
+    by_task: list[dict[str, np.ndarray]] = [{} for _ in about["tasks"]]
+    for full in stored:
+        number, dot, name = full.partition(".")
+        if dot:
+            by_task[int(number)][name] = stored[full]
     return FilePrograms(
-        tasks=tasks,
+        tasks=[
+            form.unpacked(arrays, known)
+            for arrays, known in zip(by_task, about["tasks"], strict=True)
+        ],
         set_aside=[tuple(line) for line in about["set_aside"]],
         tally=Tally(
             failures=Counter(about["failures"]),

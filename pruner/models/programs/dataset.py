@@ -5,32 +5,33 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 from pruner.data.parse import LineParser
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot, TaskFile
 from pruner.data.tasks import Duplicates
 from pruner.models.programs.cache import FeatureCache
+from pruner.models.programs.forms import Features, Form, Part, Store
 from pruner.models.programs.reading import Dataflow, FilePrograms, Tally, read_programs
 from pruner.models.programs.store import ProgramStore, TaskPrograms
 from pruner.program.replay import definitions_of
 
 log = logging.getLogger(__name__)
 
-TrackFiles = Callable[[Iterable[FilePrograms], int], Iterable[FilePrograms]]
+TrackFiles = Callable[[Iterable[FilePrograms[Any]], int], Iterable[FilePrograms[Any]]]
 """Passes record files on and counts them, given how many there are: a progress bar."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dataset:
-    """Featurised programs and how they came about.
+class Dataset(Generic[Store]):
+    """Programs that have features, and how they came about.
 
     `platforms` are record folders, `quarantined` the lines set aside by reason; `num_cached` of
     `num_files` record files were found featurised in the cache.
     """
 
-    store: ProgramStore
+    store: Store
     platforms: tuple[str, ...]
     tally: Tally
     quarantined: Mapping[str, int]
@@ -62,7 +63,7 @@ def load_programs(
     cache: Path | None = None,
     report: Path | None = None,
     watch: TrackFiles | None = None,
-) -> Dataset:
+) -> Dataset[ProgramStore]:
     """Read and featurise all records of the given platforms.
 
     Args:
@@ -79,8 +80,37 @@ def load_programs(
     Raises:
         DataError: a platform has no records, no record is usable, or no program has features.
     """
+    return load_as(
+        Features(),
+        root,
+        platforms,
+        dataflow=dataflow,
+        duplicates=duplicates,
+        draft=draft,
+        failures=failures,
+        cache=cache,
+        report=report,
+        watch=watch,
+    )
+
+
+def load_as(
+    form: Form[Part, Store],
+    root: RecordRoot,
+    platforms: Sequence[str],
+    *,
+    dataflow: Dataflow = "paper",
+    duplicates: Duplicates = "drop",
+    draft: bool = False,
+    failures: bool = False,
+    cache: Path | None = None,
+    report: Path | None = None,
+    watch: TrackFiles | None = None,
+) -> Dataset[Store]:
+    """The same with the programs in another form, such as ``Vectors()``: see there."""
     start = time.perf_counter()
-    reader = ProgramReader(
+    reader = Reader(
+        form,
         root,
         dataflow=dataflow,
         duplicates=duplicates,
@@ -91,7 +121,7 @@ def load_programs(
     with Quarantine(report) as quarantine:
         found = reader.tasks(platforms, quarantine, watch)
     return Dataset(
-        store=ProgramStore.build(found),
+        store=form.store(found, reader.definitions, dataflow),
         platforms=tuple(platforms),
         tally=reader.tally,
         quarantined=dict(quarantine.counts),
@@ -101,14 +131,16 @@ def load_programs(
     )
 
 
-class ProgramReader:
-    """Featurised programs of record files one after another, out of the cache where it has them.
+class Reader(Generic[Part]):
+    """Programs of record files one after another, out of the cache where it has them.
 
     `tally` counts what happened to the records, `num_cached` of `num_files` came from the cache.
+    `definitions`: what lies beside the records and says what they are of.
     """
 
     def __init__(
         self,
+        form: Form[Part, Any],
         root: RecordRoot,
         *,
         dataflow: Dataflow = "paper",
@@ -121,12 +153,14 @@ class ProgramReader:
         self.num_files = self.num_cached = 0
         self._dataflow, self._duplicates = dataflow, duplicates
         self._draft, self._failures = draft, failures
-        self._index, self._parser = definitions_of(root.path), LineParser()
-        self._stored = None
+        self.definitions, self._parser = definitions_of(root.path), LineParser()
+        self._form = form
+        self._stored: FeatureCache[Part] | None = None
         if cache is not None:
             self._stored = FeatureCache(
                 cache,
                 root,
+                form,
                 dataflow=dataflow,
                 duplicates=duplicates,
                 draft=draft,
@@ -135,13 +169,13 @@ class ProgramReader:
 
     def tasks(
         self, platforms: Sequence[str], quarantine: Quarantine, watch: TrackFiles | None = None
-    ) -> list[TaskPrograms]:
+    ) -> list[Part]:
         """All tasks of the given platforms that have a program with features.
 
         Raises DataError where a platform has no records, or no record is usable.
         """
         files = self.root.task_files(list(platforms))
-        found: list[TaskPrograms] = []
+        found: list[Part] = []
         measured = 0
         each = _watched(self._each(files), len(files), watch)
         for file, programs in zip(files, each, strict=True):
@@ -154,7 +188,7 @@ class ProgramReader:
             raise self.root.nothing_usable(files, quarantine)
         return found
 
-    def _each(self, files: Sequence[TaskFile]) -> Iterator[FilePrograms]:
+    def _each(self, files: Sequence[TaskFile]) -> Iterator[FilePrograms[Part]]:
         for file in files:
             if self._stored is None:
                 yield self._read(file)
@@ -170,19 +204,34 @@ class ProgramReader:
                     log.warning("%s", message)
             yield found
 
-    def _read(self, file: TaskFile) -> FilePrograms:
+    def _read(self, file: TaskFile) -> FilePrograms[Part]:
         return read_programs(
             file,
+            self._form,
             dataflow=self._dataflow,
             duplicates=self._duplicates,
-            tasks=self._index,
+            tasks=self.definitions,
             parser=self._parser,
             draft=self._draft,
             failures=self._failures,
         )
 
 
+class ProgramReader(Reader[TaskPrograms]):
+    """The same for programs with their features."""
+
+    def __init__(
+        self,
+        root: RecordRoot,
+        *,
+        dataflow: Dataflow = "paper",
+        duplicates: Duplicates = "drop",
+        cache: Path | None = None,
+    ) -> None:
+        super().__init__(Features(), root, dataflow=dataflow, duplicates=duplicates, cache=cache)
+
+
 def _watched(
-    items: Iterable[FilePrograms], num: int, watch: TrackFiles | None
-) -> Iterable[FilePrograms]:
+    items: Iterable[FilePrograms[Part]], num: int, watch: TrackFiles | None
+) -> Iterable[FilePrograms[Part]]:
     return items if watch is None else watch(items, num)

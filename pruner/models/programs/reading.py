@@ -4,7 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Generic, Literal
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from pruner.data.tasks import Duplicates, TaskRecords, read_tasks
 from pruner.errors import UnsupportedProgram
 from pruner.features.batch import Extra
 from pruner.models.analyzer.columns import draft_columns
+from pruner.models.programs.forms import Form, Part
 from pruner.models.programs.store import TaskPrograms
 from pruner.program.replay import Definitions
 
@@ -50,14 +51,14 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FilePrograms:
-    """What one record file gave.
+class FilePrograms(Generic[Part]):
+    """What one record file gave, in some form.
 
     `tasks` have at least one program with features; `set_aside`: (line, reason, detail, beginning
     of the line) of what is no record.
     """
 
-    tasks: Sequence[TaskPrograms]
+    tasks: Sequence[Part]
     tally: Tally
     set_aside: Sequence[tuple[int, str, str, str]]
 
@@ -90,6 +91,7 @@ class _SetAside(Quarantine):
 
 def read_programs(
     file: TaskFile,
+    form: Form[Part, Any],
     *,
     dataflow: Dataflow,
     duplicates: Duplicates = "drop",
@@ -97,7 +99,7 @@ def read_programs(
     parser: LineParser | None = None,
     draft: bool = False,
     failures: bool = False,
-) -> FilePrograms:
+) -> FilePrograms[Part]:
     """Read and featurise one record file; :meth:`FilePrograms.tell` reports what was set aside.
 
     `draft`, `failures`: see :func:`featurize_task`.
@@ -112,11 +114,11 @@ def read_programs(
         parser=parser,
     )
     extra = draft_columns(file.platform) if draft else None
-    parts = (
-        featurize_task(of_task, dataflow, tally, tasks, extra=extra, failures=failures)
-        for of_task in records
-    )
-    found = [part for part in parts if part is not None]
+    found = []
+    for of_task in records:
+        part = featurize_task(of_task, dataflow, tally, tasks, extra=extra, failures=failures)
+        if part is not None:
+            found.append(form.of(part, of_task))
     return FilePrograms(tasks=found, tally=tally, set_aside=set_aside.lines)
 
 

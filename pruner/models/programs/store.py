@@ -5,9 +5,8 @@ contiguous gather. The workload flags are the same for all programs of a task an
 once for each task.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -25,8 +24,10 @@ from pruner.models.programs.batch import (
     LabelledBatch,
     ProgramBatch,
 )
+from pruner.models.programs.loading import WHOLE, EpochIndices, Loader, Share, gathering
 from pruner.models.programs.relative import Center, group_means
 from pruner.models.programs.scaler import ColumnScaler, positive_or_one
+from pruner.models.programs.table import ProgramTable, Scale, TaskView
 from pruner.models.programs.tokens import ProgramTokens
 
 
@@ -71,46 +72,20 @@ class TaskPrograms:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ProgramStore:
-    """Programs of many tasks; programs of one task are neighbours, tasks in the given order.
+class ProgramStore(ProgramTable):
+    """Programs with their features, which are all in memory.
 
-    `rows` [row, column], `row_start` [N + 1], `dataflow` [N, slots, flow], `flags` [task, flag],
-    `task` [N], `latency_s` [N] (float64), `line` [N], `digest` uint64 [N], `timed_s` [N, 2] (two
-    timings minutes apart, or NaN); `tokens` and `draft` [N, column] (what the analyzer makes of
-    them, :mod:`pruner.models.analyzer.columns`) of all programs where every task has them. A
-    program that failed has an infinite latency: its label is 0.
+    `rows` [row, column], `row_start` [N + 1], `dataflow` [N, slots, flow], `flags` [task, flag];
+    `tokens` and `draft` [N, column] (what the analyzer makes of them,
+    :mod:`pruner.models.analyzer.columns`) of all programs where every task has them.
     """
 
-    keys: tuple[TaskKey, ...]
     rows: Float[Tensor, "row column"]
     row_start: Int[Tensor, " boundary"]
     dataflow: Float[Tensor, "program slot flow"]
     flags: Float[Tensor, "task flag"]
-    task: Int[Tensor, " program"]
-    latency_s: Float[Tensor, " program"]
-    line: Int[Tensor, " program"]
-    digest: np.ndarray
-    timed_s: np.ndarray
-    num_failed: int = 0
     tokens: ProgramTokens | None = None
     draft: Float[Tensor, "program draft"] | None = None
-    label: Float[Tensor, " program"] = field(init=False)
-    task_start: Int[Tensor, " boundary"] = field(init=False)
-    platforms: tuple[str, ...] = field(init=False)
-    platform: Int[Tensor, " task"] = field(init=False)
-
-    def __post_init__(self) -> None:
-        counts = torch.bincount(self.task, minlength=len(self.keys))
-        starts = torch.cat([torch.zeros(1, dtype=torch.long), counts.cumsum(0)])
-        best = torch.full((len(self.keys),), torch.inf, dtype=self.latency_s.dtype)
-        best = best.scatter_reduce(0, self.task, self.latency_s, "amin")
-        label = (best[self.task] / self.latency_s).float()
-        object.__setattr__(self, "label", label)
-        object.__setattr__(self, "task_start", starts)
-        platforms = tuple(sorted({key.platform for key in self.keys}))
-        object.__setattr__(self, "platforms", platforms)
-        numbers = torch.tensor([platforms.index(key.platform) for key in self.keys])
-        object.__setattr__(self, "platform", numbers)
 
     @staticmethod
     def build(tasks: Iterable[TaskPrograms]) -> "ProgramStore":
@@ -141,31 +116,44 @@ class ProgramStore:
             draft=torch.from_numpy(np.concatenate(draft)) if len(draft) == len(parts) else None,
         )
 
-    @property
-    def num_programs(self) -> int:
-        """Programs of all tasks."""
-        return len(self.task)
+    @staticmethod
+    def concatenate(stores: Sequence["ProgramStore"]) -> "ProgramStore":
+        """The programs of stores of one task each, without primitives."""
+        counts = [store.num_programs for store in stores]
+        return ProgramStore(
+            keys=tuple(store.keys[0] for store in stores),
+            rows=torch.cat([store.rows for store in stores]),
+            row_start=_boundaries(torch.cat([store.row_start.diff() for store in stores])),
+            dataflow=torch.cat([store.dataflow for store in stores]),
+            flags=torch.cat([store.flags for store in stores]),
+            task=torch.repeat_interleave(torch.arange(len(stores)), torch.tensor(counts)),
+            latency_s=torch.cat([store.latency_s for store in stores]),
+            line=torch.cat([store.line for store in stores]),
+            digest=np.concatenate([store.digest for store in stores]),
+            timed_s=np.concatenate([store.timed_s for store in stores]),
+        )
 
     @property
     def num_dataflow_rows(self) -> int:
         """8 or 10."""
         return self.dataflow.shape[1]
 
-    def programs_of(self, tasks: Sequence[int]) -> Int[Tensor, " program"]:
-        """Indices of all programs of the given tasks, in store order."""
-        starts, ends = self.task_start[:-1], self.task_start[1:]
-        ranges = [torch.arange(int(starts[t]), int(ends[t])) for t in sorted(tasks)]
-        return torch.cat(ranges) if ranges else torch.zeros(0, dtype=torch.long)
+    @property
+    def has_dataflow(self) -> bool:
+        """Whether some program has a dataflow pattern."""
+        return bool(self.dataflow.any())
 
-    def key_of(self, programs: Int[Tensor, " program"]) -> TaskKey:
-        """The task of programs that all belong to one."""
-        return self.keys[int(self.task[programs[0]])]
+    def in_memory(self) -> "ProgramStore":
+        """Itself."""
+        return self
 
-    def by_task(self, index: Int[Tensor, " program"]) -> list[Int[Tensor, " _"]]:
-        """Split program indices into one ascending tensor for each task that occurs."""
-        index = index.sort().values
-        _, counts = torch.unique_consecutive(self.task[index], return_counts=True)
-        return list(index.split(counts.tolist()))
+    def each_task(self, index: Int[Tensor, " program"]) -> Iterator[TaskView]:
+        """The given programs, task by task, where they are."""
+        return (TaskView(programs, self, programs) for programs in self.by_task(index))
+
+    def loader(self, sampler: EpochIndices, share: Share) -> Loader:
+        """Batches gathered here, each when it is asked for."""
+        return gathering(lambda index: self.batch(index, share), sampler)
 
     def row_index(
         self, index: Int[Tensor, " program"]
@@ -205,7 +193,7 @@ class ProgramStore:
         return replace(
             self,
             rows=self.rows[rows],
-            row_start=torch.cat([torch.zeros(1, dtype=torch.long), counts.cumsum(0)]),
+            row_start=_boundaries(counts),
             dataflow=self.dataflow[index],
             task=self.task[index],
             latency_s=self.latency_s[index],
@@ -217,13 +205,14 @@ class ProgramStore:
             draft=None if self.draft is None else self.draft[index],
         )
 
-    def batch(self, index: Int[Tensor, " program"]) -> LabelledBatch:
-        """Gather programs with their labels and tasks."""
+    def batch(self, index: Int[Tensor, " program"], share: Share = WHOLE) -> LabelledBatch:
+        """Gather programs with their labels and tasks; the features are those of the share."""
         return LabelledBatch(
-            programs=self.programs(index),
+            programs=self.programs(share(index)),
             label=self.label[index],
             task=self.task[index],
             index=index,
+            first=share.bounds(len(index))[0],
         )
 
     def relative(self, centers: Mapping[TaskKey, Center] | None = None) -> "ProgramStore":
@@ -233,12 +222,9 @@ class ProgramStore:
 
         `centers` has the means to take away; other tasks lose the mean of their own programs here.
         """
-        program = torch.repeat_interleave(
-            torch.arange(self.num_programs), self.row_start[1:] - self.row_start[:-1]
-        )
-        place = torch.arange(len(self.rows)) - self.row_start[program]
+        place = self._places()
         width = int(place.max()) + 1 if len(place) else 1
-        group = self.task[program] * width + place
+        group = self._task_of_rows() * width + place
         mean = group_means(self.rows, group, len(self.keys) * width)
         flat = self.dataflow.reshape(self.num_programs, -1)
         flow = group_means(flat, self.task, len(self.keys))
@@ -265,9 +251,39 @@ class ProgramStore:
         rows = self.rows - mean[group]
         return replace(self, rows=rows, dataflow=dataflow, tokens=tokens, draft=draft)
 
-    def fit_scaler(
-        self, index: Int[Tensor, " program"], kind: Literal["standard", "max"] = "max"
-    ) -> ColumnScaler:
+    def center(self) -> Center:
+        """The mean of the programs of a store of one task: what :meth:`relative` takes away."""
+        place, flat = self._places(), self.dataflow.reshape(self.num_programs, -1)
+        return Center(
+            group_means(self.rows, place, int(place.max()) + 1 if len(place) else 1),
+            group_means(flat, self.task, 1).view_as(self.dataflow[0]),
+            None if self.tokens is None else self.tokens.place_means(self.task, 1)[0],
+            None if self.draft is None else group_means(self.draft, self.task, 1)[0],
+        )
+
+    def less(self, center: Center) -> "ProgramStore":
+        """The programs of a store of one task, relative to a mean that has every place of theirs.
+
+        Other programs may have taken part in it.
+        """
+        tokens, draft = self.tokens, self.draft
+        if tokens is not None and center.tokens is not None:
+            tokens = tokens.minus(center.tokens[None], self.task)
+        if draft is not None and center.draft is not None:
+            draft = draft - center.draft
+        rows, dataflow = self.rows - center.statement[self._places()], self.dataflow
+        dataflow = dataflow - center.dataflow
+        return replace(self, rows=rows, dataflow=dataflow, tokens=tokens, draft=draft)
+
+    def _places(self) -> Int[Tensor, " row"]:
+        """Place of every row in its program."""
+        counts = self.row_start.diff()
+        return torch.arange(len(self.rows)) - self.row_start[:-1].repeat_interleave(counts)
+
+    def _task_of_rows(self) -> Int[Tensor, " row"]:
+        return self.task.repeat_interleave(self.row_start.diff())
+
+    def fit_scaler(self, index: Int[Tensor, " program"], kind: Scale = "max") -> ColumnScaler:
         """Column statistics over the given (training) programs.
 
         ``max``: division by the maximum (1 where not positive); ``standard``: standard scores.
@@ -291,6 +307,10 @@ class ProgramStore:
         return ColumnScaler.standard(
             (mean, _deviation(mean, square)), (flow_mean, _deviation(flow_mean, flow_square))
         )
+
+
+def _boundaries(counts: Int[Tensor, " program"]) -> Int[Tensor, " boundary"]:
+    return torch.cat([torch.zeros(1, dtype=torch.long), counts.cumsum(0)])
 
 
 def _column_moments(

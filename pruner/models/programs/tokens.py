@@ -34,6 +34,15 @@ class ProgramTokens:
             number=torch.from_numpy(tokens.number),
         )
 
+    def arrays(self) -> PrimitiveTokens:
+        """The same tokens as arrays."""
+        return PrimitiveTokens(
+            structure=self.structure.numpy(),
+            place=self.place.numpy(),
+            skeleton=self.skeleton.numpy(),
+            number=self.number.numpy(),
+        )
+
     def take(self, index: Int[Tensor, " program"]) -> "ProgramTokens":
         """The given programs."""
         return replace(self, skeleton=self.skeleton[index], number=self.number[index])

@@ -4,6 +4,7 @@
 * `start`: a trained model that a fit goes on from
 * `fit`: from recipe, programs and split to the best epoch
 * `training`: the fit of a network
+* `processes`: several processes of one fit
 * `lit`: the LightningModule
 * `datamodule`: the DataModule
 * `sampler`: which programs meet in a batch

@@ -1,31 +1,15 @@
-"""The one DataModule: a store of programs, and which tasks train, validate and test."""
-
-from typing import Any
+"""The one DataModule: a table of programs, and which tasks train, validate and test."""
 
 import pytorch_lightning as pl
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from pruner.errors import DataError
-from pruner.models.programs.batch import LabelledBatch
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.loading import Loader, Share, as_is
+from pruner.models.programs.table import ProgramTable
 from pruner.models.training.sampler import BatchPlan, EpochSampler
-
-
-class _StoreView(Dataset[LabelledBatch]):
-    """Hands a store's batches to a DataLoader, one gather for each index tensor."""
-
-    def __init__(self, store: ProgramStore) -> None:
-        self._store = store
-
-    def __getitem__(self, index: Tensor) -> LabelledBatch:
-        return self._store.batch(index)
-
-
-def _as_is(batch: Any) -> Any:
-    return batch
 
 
 class RankingData(pl.LightningDataModule):
@@ -37,7 +21,7 @@ class RankingData(pl.LightningDataModule):
 
     def __init__(
         self,
-        store: ProgramStore,
+        store: ProgramTable,
         *,
         train: Int[Tensor, " train"],
         valid: Int[Tensor, " valid"],
@@ -56,20 +40,15 @@ class RankingData(pl.LightningDataModule):
         self.batches = batches
         self.seed = seed
 
-    def train_dataloader(self) -> DataLoader[LabelledBatch]:
-        """Batches of the plan; each process of a distributed run takes its own share."""
-        trainer = self.trainer
+    def train_dataloader(self) -> Loader:
+        """Batches of the plan; each process of a distributed run takes its share of every one."""
         sampler = EpochSampler(
-            self.batches,
-            self.train,
-            self.store.task[self.train],
-            seed=self.seed,
-            rank=trainer.global_rank if trainer else 0,
-            world_size=trainer.world_size if trainer else 1,
+            self.batches, self.train, self.store.task[self.train], seed=self.seed
         )
-        view = _StoreView(self.store)
-        return DataLoader(view, sampler=sampler, batch_size=None, collate_fn=_as_is)
+        trainer = self.trainer
+        share = Share(trainer.global_rank, trainer.world_size) if trainer else Share()
+        return self.store.loader(sampler, share)
 
     def val_dataloader(self) -> DataLoader[tuple[Tensor, ...]]:
         """One token: the module scores the validation tasks itself, whole."""
-        return DataLoader(TensorDataset(torch.zeros(1)), batch_size=None, collate_fn=_as_is)
+        return DataLoader(TensorDataset(torch.zeros(1)), batch_size=None, collate_fn=as_is)

@@ -35,12 +35,13 @@ from pruner.models.checkpoint.checkpoint import (
 )
 from pruner.models.model import Model, Network
 from pruner.models.programs.assemble import divide, keys_of, sampled, sampled_tasks, spread
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.table import ProgramTable
 from pruner.models.ranker import NeuralRanker, Ranker
 from pruner.models.registry import ModelSpec, Trainable, models_with
 from pruner.models.training.averaging import mean_weights
 from pruner.models.training.datamodule import RankingData
 from pruner.models.training.lit import RankingModule
+from pruner.models.training.processes import Process, in_processes
 from pruner.models.training.recipe import Pick, Recipe
 from pruner.models.training.soup import greedy
 from pruner.models.training.start import Scaling, Start
@@ -129,10 +130,8 @@ def make_trainer(recipe: Recipe, **options: Any) -> pl.Trainer:
             trainer = pl.Trainer(**arguments)
     except (MisconfigurationException, TypeError, ValueError) as error:
         raise PrunerError(f"trainer: {str(error).splitlines()[0]}") from error
-    if trainer.world_size > 1:
-        raise PrunerError(
-            f"trainer: {trainer.world_size} processes; a fit runs in one, give trainer.devices=1"
-        )
+    if trainer.num_nodes > 1:
+        raise PrunerError("trainer.num_nodes: the processes of a fit are copies of one; give 1")
     return trainer
 
 
@@ -182,7 +181,7 @@ def start_of(path: Path, own: Sequence[type[Trainable]] = (), scaling: Scaling =
 
 
 def chosen_programs(
-    programs: ProgramStore, index: Tensor, *, pick: Pick, share: float, seed: int
+    programs: ProgramTable, index: Tensor, *, pick: Pick, share: float, seed: int
 ) -> Tensor:
     """The share of the programs in `index` that is learnt from."""
     return PICKS[pick](programs, index, share, seed)
@@ -190,7 +189,7 @@ def chosen_programs(
 
 def fit(
     recipe: Recipe,
-    programs: ProgramStore,
+    programs: ProgramTable,
     split: Split,
     *,
     folder: Path,
@@ -250,7 +249,7 @@ def fit(
     return replace(fitted, numbers={**fitted.numbers, "fit_seconds": seconds})
 
 
-def _sides(recipe: Recipe, programs: ProgramStore, split: Split) -> dict[Side, Tensor]:
+def _sides(recipe: Recipe, programs: ProgramTable, split: Split) -> dict[Side, Tensor]:
     """Programs of every side, of the training side those that the recipe picks."""
     sides = divide(programs, split)
     sides["train"] = chosen_programs(
@@ -265,7 +264,7 @@ def _sides(recipe: Recipe, programs: ProgramStore, split: Split) -> dict[Side, T
 
 def _info(
     recipe: Recipe,
-    programs: ProgramStore,
+    programs: ProgramTable,
     sides: Mapping[Side, Tensor],
     config: Mapping[str, Any],
     start: Start | None,
@@ -283,7 +282,7 @@ def _info(
 
 def _fit_trees(
     recipe: Recipe,
-    programs: ProgramStore,
+    programs: ProgramTable,
     sides: Mapping[Side, Tensor],
     model: TreeRanker,
     info: CheckpointInfo,
@@ -291,7 +290,7 @@ def _fit_trees(
     grown: Grown | None,
 ) -> Fitted:
     rounds = model.fit(
-        programs,
+        programs.in_memory(),
         sides["train"],
         sides["valid"],
         seed=recipe.seed,
@@ -305,7 +304,7 @@ def _fit_trees(
 
 def _fit_network(
     recipe: Recipe,
-    programs: ProgramStore,
+    programs: ProgramTable,
     sides: Mapping[Side, Tensor],
     network: Network,
     info: CheckpointInfo,
@@ -332,28 +331,29 @@ def _fit_network(
     def save(metrics: dict[str, float]) -> None:
         save_checkpoint(folder / BEST, ranker, replace(info, metrics=metrics))
 
-    result = fit_network(
-        RankingModule(
-            ranker, loss=recipe.loss, optimizer=recipe.optimizer, schedule=recipe.schedule
-        ),
-        data,
-        folder=folder,
-        make_trainer=lambda **options: make_trainer(recipe, **options),
-        save_best=save,
-        monitor=recipe.monitor,
-        callbacks=[throughput, *callbacks],
-        loggers=loggers,
-        stop_after=stop_after,
-        goes_on=start is not None,
-        keep_last=recipe.keep == "last",
-        patience=recipe.patience,
-        average_epochs=recipe.average_epochs,
-    )
+    def run(process: Process) -> FitResult:
+        return fit_network(
+            RankingModule(
+                ranker, loss=recipe.loss, optimizer=recipe.optimizer, schedule=recipe.schedule
+            ),
+            data,
+            folder=folder,
+            make_trainer=lambda **options: make_trainer(recipe, **options),
+            save_best=save,
+            monitor=recipe.monitor,
+            callbacks=[throughput, *callbacks],
+            loggers=loggers,
+            stop_after=stop_after,
+            goes_on=start is not None,
+            keep_last=recipe.keep == "last",
+            patience=recipe.patience,
+            average_epochs=recipe.average_epochs,
+            process=process,
+        )
+
+    result = in_processes(make_trainer(recipe, logger=False).world_size, run)
     best, best_info = load_checkpoint(folder / BEST, models=models_with([type(network)]))
-    numbers = _numbers(recipe, result) | {
-        "num_train_programs": len(sides["train"]),
-        "train_programs_per_second": round(throughput.programs_per_second),
-    }
+    numbers = _numbers(recipe, result, sides, throughput)
     numbers |= {} if start is None else {"num_blind_columns": scaler.num_blind(fresh)}
     return Fitted(
         ranker=best,
@@ -366,7 +366,7 @@ def _fit_network(
 
 def _fit_soup(
     recipe: Recipe,
-    programs: ProgramStore,
+    programs: ProgramTable,
     split: Split,
     fit_one: Callable[..., Fitted],
     folder: Path,
@@ -413,10 +413,14 @@ def _fit_soup(
     return Fitted(ranker=soup, info=info, checkpoint=folder / BEST, numbers=numbers)
 
 
-def _numbers(recipe: Recipe, result: FitResult) -> dict[str, Any]:
+def _numbers(
+    recipe: Recipe, result: FitResult, sides: Mapping[Side, Tensor], throughput: Throughput
+) -> dict[str, Any]:
     return {
         "monitor": recipe.monitor,
         "best_valid": result.best_value,
         "best_epoch": result.best_epoch,
         "epochs": result.epochs,
+        "num_train_programs": len(sides["train"]),
+        "train_programs_per_second": round(throughput.programs_per_second),
     }

@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from pruner.models.judging.summary import ranking_metrics
 from pruner.models.programs.batch import LabelledBatch
 from pruner.models.ranker import NeuralRanker
+from pruner.models.together import joined
 from pruner.models.training.datamodule import RankingData
 from pruner.models.training.losses import RankingLoss
 
@@ -42,8 +43,8 @@ class RankingModule(pl.LightningModule):
         self._make_schedule = schedule
 
     def training_step(self, batch: LabelledBatch, _: int) -> Float[Tensor, ""]:
-        """Return the loss of one batch."""
-        score = self.ranker(batch.programs)
+        """Return the loss of one batch, also where several processes share it."""
+        score = joined(self.ranker(batch.programs), batch.first, len(batch.label))
         loss: Tensor = self.loss(score, batch.label, batch.task)
         self.log("train/loss", loss, on_step=False, on_epoch=True, batch_size=len(score))
         return loss

@@ -2,7 +2,11 @@
 
 LambdaRank compares programs inside a list, so who meets whom is part of the model. Every epoch is
 a pure function of (seed, epoch): a resumed run sees the same batches, and under distributed
-training each process takes its own batches of the same common order.
+training the processes share them.
+
+With a `window`, only programs of about so many tasks meet: tasks begin one after another in random
+order, and the lists (or programs) of each are spread over the time in which so many others begin. A
+fit that computes features on the way then has those of so many tasks in memory at once.
 """
 
 from abc import ABC, abstractmethod
@@ -15,7 +19,12 @@ from torch.utils.data import Sampler
 
 
 class BatchPlan(ABC):
-    """How one epoch is cut into batches."""
+    """How one epoch is cut into batches; `window`: how many tasks meet, None for all."""
+
+    def __init__(self, window: int | None = None) -> None:
+        if window is not None and window < 1:
+            raise ValueError(f"batches.window: got {window}; need 1 or more, or null")
+        self.window = window
 
     @abstractmethod
     def epoch(
@@ -27,11 +36,23 @@ class BatchPlan(ABC):
     def num_batches(self, task: Int[Tensor, " program"]) -> int:
         """Number of batches of every epoch."""
 
+    def _order(
+        self, task: Int[Tensor, " item"], generator: torch.Generator
+    ) -> Int[Tensor, " item"]:
+        """Items of the given tasks in random order, as far as the window lets them meet."""
+        if self.window is None:
+            return torch.randperm(len(task), generator=generator)
+        numbers, which = torch.unique(task, return_inverse=True)
+        begin = torch.randperm(len(numbers), generator=generator)[which]
+        later = torch.rand(len(task), generator=generator, dtype=torch.float64)
+        return torch.argsort(begin + self.window * later, stable=True)
+
 
 class MixedBatches(BatchPlan):
     """Programs of all tasks shuffled together, as in the official code; a last single is left."""
 
-    def __init__(self, *, programs: int = 512) -> None:
+    def __init__(self, *, programs: int = 512, window: int | None = None) -> None:
+        super().__init__(window)
         if programs < 2:
             raise ValueError(f"batches.programs: got {programs}; a list needs at least 2")
         self.programs = programs
@@ -40,7 +61,7 @@ class MixedBatches(BatchPlan):
         self, task: Int[Tensor, " program"], generator: torch.Generator
     ) -> list[Int[Tensor, " position"]]:
         """Cut one random permutation."""
-        order = torch.randperm(len(task), generator=generator)
+        order = self._order(task, generator)
         return [part for part in order.split(self.programs) if len(part) > 1]
 
     def num_batches(self, task: Int[Tensor, " program"]) -> int:
@@ -59,7 +80,15 @@ class TaskBatches(BatchPlan):
     with long logs then do not dominate, and epochs are short.
     """
 
-    def __init__(self, *, tasks: int = 8, programs: int = 64, per_task: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        tasks: int = 8,
+        programs: int = 64,
+        per_task: int | None = None,
+        window: int | None = None,
+    ) -> None:
+        super().__init__(window)
         if tasks < 1 or programs < 2 or (per_task is not None and per_task < 2):
             raise ValueError(
                 f"batches: got tasks={tasks}, programs={programs}, per_task={per_task}; "
@@ -79,7 +108,8 @@ class TaskBatches(BatchPlan):
         for everything in by_task.split(self._counts(task)):
             programs = everything[: self.per_task]
             lists.extend(programs.tensor_split(self._num_lists(len(programs))))
-        order = torch.randperm(len(lists), generator=generator).tolist()
+        owner = task[torch.stack([one[0] for one in lists])] if lists else task[:0]
+        order = self._order(owner, generator).tolist()
         groups = [order[i : i + self.tasks] for i in range(0, len(order), self.tasks)]
         batches = [torch.cat([lists[i] for i in group]) for group in groups]
         return [batch for batch in batches if len(batch)]
@@ -103,8 +133,7 @@ class TaskBatches(BatchPlan):
 class EpochSampler(Sampler[Tensor]):
     """Yield index batches of one epoch; Lightning calls `set_epoch` before each.
 
-    `index` are the training programs of the store and `task` their task numbers. With `world_size`
-    processes each yields the same number of batches (at most world_size - 1 are left out).
+    `index` are the training programs of the store and `task` their task numbers.
     """
 
     def __init__(
@@ -114,29 +143,24 @@ class EpochSampler(Sampler[Tensor]):
         task: Int[Tensor, " program"],
         *,
         seed: int,
-        rank: int = 0,
-        world_size: int = 1,
     ) -> None:
         self.plan = plan
         self.index = index
         self.task = task
         self.seed = seed
-        self.rank = rank
-        self.world_size = world_size
         self.current_epoch = 0
+        self._num_batches = plan.num_batches(task)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch whose batches come next."""
         self.current_epoch = epoch
 
     def __len__(self) -> int:
-        return self.plan.num_batches(self.task) // self.world_size
+        return self._num_batches
 
     def __iter__(self) -> Iterator[Tensor]:
         generator = torch.Generator()
         # Distinct streams for every (seed, epoch); epochs of one run never reach the factor.
         generator.manual_seed(self.seed * 1_000_003 + self.current_epoch)
-        batches = self.plan.epoch(self.task, generator)
-        usable = len(self) * self.world_size
-        for batch in batches[self.rank : usable : self.world_size]:
+        for batch in self.plan.epoch(self.task, generator):
             yield self.index[batch]

@@ -11,7 +11,7 @@ from pruner.features.dataflow import NUM_ROWS
 from pruner.models.checkpoint.checkpoint import CheckpointInfo
 from pruner.models.model import Network
 from pruner.models.programs.scaler import ColumnScaler
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.table import ProgramTable
 from pruner.models.ranker import NeuralRanker
 from pruner.models.training.recipe import Recipe
 
@@ -42,7 +42,7 @@ class Start:
         model = partial(type(self.ranker.network), **self.info.model.arguments)
         return replace(recipe, model=model, relative=self.ranker.relative, scale=self.scale)
 
-    def check(self, programs: ProgramStore) -> None:
+    def check(self, programs: ProgramTable) -> None:
         """Raise DataError for programs with other dataflow rows than it learned with."""
         wanted = NUM_ROWS[self.info.dataflow]
         if programs.num_dataflow_rows != wanted:

@@ -20,13 +20,14 @@ from pruner.errors import DataError
 from pruner.models.checkpoint.archive import load_archive
 from pruner.models.judging.summary import ranking_metrics
 from pruner.models.programs.batch import LabelledBatch
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.table import ProgramTable
 from pruner.models.ranker import NeuralRanker
 from pruner.models.training.averaging import AVERAGED, LastEpochs
 from pruner.models.training.datamodule import RankingData
 from pruner.models.training.keep_best import KeepBest
 from pruner.models.training.lightning_ways import WholeFiles, ctrl_c_passes
 from pruner.models.training.lit import RankingModule
+from pruner.models.training.processes import ALONE, Process
 
 GIVEN = -1  # the number of the epoch before the first
 LAST = "last.ckpt"  # Lightning's full state after the last finished epoch
@@ -132,7 +133,7 @@ class Throughput(Callback):
     ) -> None:
         """Count one batch."""
         now = time.perf_counter()
-        self.num_programs += batch.programs.num_programs
+        self.num_programs += len(batch.label)
         self.seconds += now - self._started
         self._started = now
 
@@ -162,6 +163,8 @@ def quiet_lightning() -> Iterator[None]:
         warnings.filterwarnings("ignore", message=".*Checkpoint directory .* exists.*")
         warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
         warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
+        # Every process computes the loss and the metrics of the whole.
+        warnings.filterwarnings("ignore", message=".*sync_dist=True.*")
         try:
             yield
         finally:
@@ -190,18 +193,19 @@ def _check_readable(path: Path, module: RankingModule) -> None:
 
 
 def validated(
-    ranker: NeuralRanker, store: ProgramStore, valid: Int[Tensor, " program"]
+    ranker: NeuralRanker, programs: ProgramTable, valid: Int[Tensor, " program"]
 ) -> dict[str, float]:
     """Metrics of the validation programs, as Lightning's module logs them."""
-    found = ranking_metrics(ranker.score_tasks(store, valid)).items()
+    found = ranking_metrics(ranker.score_tasks(programs, valid)).items()
     return {f"valid/{name}": float(value) for name, value in found}
 
 
-def _take_mean(mean: LastEpochs, module: RankingModule, data: RankingData, keep: KeepBest) -> None:
-    """Give the module the mean of the last epochs' weights, and judge it as one more epoch."""
-    if mean.count:
-        module.load_state_dict(mean.mean)
-        keep.consider(validated(module.ranker, data.store, data.valid), AVERAGED)
+def _consider(
+    keep: KeepBest, epoch: int, module: RankingModule, data: RankingData, process: Process
+) -> None:
+    """Judge the module as it is, as one more epoch."""
+    found = validated(module.ranker, data.store, data.valid)
+    keep.consider(found, epoch, saving=process.is_first)
 
 
 def fit_network(
@@ -219,6 +223,7 @@ def fit_network(
     keep_last: bool = False,
     patience: int | None = None,
     average_epochs: int = 0,
+    process: Process = ALONE,
 ) -> FitResult:
     """Train until the trainer's last epoch, from ``folder/last.ckpt`` if it exists.
 
@@ -227,7 +232,8 @@ def fit_network(
     the seed and the epoch number alone, so a resumed fit equals an uninterrupted one exactly.
     With `goes_on` the model has learned before: as it is given it counts as epoch `GIVEN`, which
     may be the best one, and there may be no other. `keep_last`, `patience`, `average_epochs`: see
-    :class:`~pruner.models.training.recipe.Recipe`. Raises DataError for a damaged `last.ckpt`.
+    :class:`~pruner.models.training.recipe.Recipe`. Of several processes, `process` is this one.
+    Raises DataError for a damaged `last.ckpt`.
     """
     keep = KeepBest(save_best, monitor=monitor, last=keep_last)
     every_epoch = ModelCheckpoint(
@@ -239,21 +245,21 @@ def fit_network(
     flat = [] if patience is None else [StopFlat(patience)]
     averaged = [LastEpochs(average_epochs)] if average_epochs else []
     stop = [*flat, *([] if stop_after is None else [StopAfter(stop_after)])]
-    options: dict[str, Any] = {
-        "callbacks": [*callbacks, keep, *averaged, every_epoch, *stop],
-        "logger": list(loggers) or False,
-        "plugins": [WholeFiles()],
-    }
     resumed = _resumed(folder / LAST, module)
     with quiet_lightning(), ctrl_c_passes():
-        trainer = make_trainer(**options)
+        trainer = make_trainer(
+            callbacks=[*process.told(callbacks), keep, *averaged, every_epoch, *stop],
+            logger=process.told(loggers) or False,
+            plugins=[WholeFiles(), *process.plugins],
+        )
         if goes_on and resumed is None:
-            keep.consider(validated(module.ranker, data.store, data.valid), GIVEN)
+            _consider(keep, GIVEN, module, data, process)
         if trainer.max_epochs != 0:
             trainer.fit(module, datamodule=data, ckpt_path=resumed, weights_only=True)
     ended = trainer.max_epochs is not None and trainer.current_epoch >= trainer.max_epochs
-    if ended and averaged:
-        _take_mean(averaged[0], module, data, keep)
+    if ended and averaged and averaged[0].count:
+        module.load_state_dict(averaged[0].mean)
+        _consider(keep, AVERAGED, module, data, process)
     if keep.best is None or keep.best_epoch is None:
         raise RuntimeError("training ended without one validated epoch")
     return FitResult(

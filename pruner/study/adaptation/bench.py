@@ -195,7 +195,9 @@ def read_programs(
 ) -> dict[TaskKey, TaskPrograms]:
     """The featurised programs of a platform by task."""
 
-    def watch(files: Iterable[FilePrograms], num: int) -> Iterable[FilePrograms]:
+    def watch(
+        files: Iterable[FilePrograms[TaskPrograms]], num: int
+    ) -> Iterable[FilePrograms[TaskPrograms]]:
         return progress.track(files, f"reading {platform}", num)
 
     with Quarantine() as quarantine:

@@ -1,6 +1,9 @@
+from functools import partial
+
 import pytest
 import torch
 
+from pruner.models.programs.loading import Share
 from pruner.models.training.sampler import EpochSampler, MixedBatches, TaskBatches
 
 TASK = torch.tensor([0] * 100 + [3] * 37 + [7] * 5 + [8])
@@ -28,16 +31,55 @@ def test_epochs_differ_and_repeat_exactly(name):
     assert epoch(0, 5) != epoch(1, 5)
 
 
-@pytest.mark.parametrize("name", PLANS)
-def test_processes_share_the_epoch_without_overlap(name):
-    single = list(EpochSampler(PLANS[name], INDEX, TASK, seed=2))
-    parts = [
-        list(EpochSampler(PLANS[name], INDEX, TASK, seed=2, rank=r, world_size=3)) for r in range(3)
-    ]
-    assert len({len(part) for part in parts}) == 1
-    together = {tuple(batch.tolist()) for part in parts for batch in part}
-    assert together <= {tuple(batch.tolist()) for batch in single}
-    assert len(together) == len(single) // 3 * 3
+def test_processes_share_a_batch_without_overlap():
+    for size in (1, 2, 7, 31):
+        index = torch.arange(size) * 3
+        parts = [Share(rank, 3)(index) for rank in range(3)]
+        assert torch.equal(torch.cat(parts), index)
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+        assert [Share(rank, 3).bounds(size)[0] for rank in range(3)] == [
+            sum(map(len, parts[:rank])) for rank in range(3)
+        ]
+
+
+MANY = torch.arange(40).repeat_interleave(torch.arange(40) % 7 + 20)
+
+
+@pytest.mark.parametrize(
+    "make", [partial(MixedBatches, programs=16), partial(TaskBatches, tasks=2, programs=10)]
+)
+def test_a_window_bounds_how_many_tasks_are_begun_and_not_ended(make):
+    def most_at_once(window):
+        plan = make(window=window)
+        batches = plan.epoch(MANY, torch.Generator().manual_seed(0))
+        assert sorted(torch.cat(batches).tolist()) == list(range(len(MANY)))
+        assert len(batches) == plan.num_batches(MANY)
+        present = [set(MANY[batch].tolist()) for batch in batches]
+        alive = [
+            {task for task in range(40) if any(task in p for p in present[: at + 1])}
+            & {task for task in range(40) if any(task in p for p in present[at:])}
+            for at in range(len(batches))
+        ]
+        return max(map(len, alive))
+
+    assert most_at_once(None) > 20
+    assert most_at_once(4) <= 4 + 3  # and what begins or ends inside the batch
+    assert most_at_once(12) <= 12 + 3
+    assert most_at_once(12) > most_at_once(4)
+
+
+def test_with_a_window_of_one_a_task_is_over_before_the_next_begins():
+    order = torch.cat(MixedBatches(programs=8, window=1).epoch(MANY, torch.Generator()))
+    changes = (MANY[order][1:] != MANY[order][:-1]).sum()
+    assert changes == 39
+    assert not torch.equal(order, order.sort().values)
+
+
+def test_without_a_window_the_order_is_that_of_the_plain_draw():
+    generator = torch.Generator().manual_seed(5)
+    wanted = torch.randperm(len(TASK), generator=generator)
+    found = MixedBatches(programs=16).epoch(TASK, torch.Generator().manual_seed(5))
+    assert torch.equal(torch.cat(found), wanted)
 
 
 def test_task_lists_have_equal_sizes():
@@ -49,3 +91,8 @@ def test_task_lists_have_equal_sizes():
 def test_a_list_of_one_is_refused():
     with pytest.raises(ValueError, match="at least 2"):
         MixedBatches(programs=1)
+
+
+def test_a_window_of_no_task_is_refused():
+    with pytest.raises(ValueError, match="window: got 0"):
+        TaskBatches(window=0)

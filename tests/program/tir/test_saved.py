@@ -8,11 +8,17 @@ import numpy as np
 import pytest
 
 from pruner.errors import UnsupportedProgram
-from pruner.features.batch import featurize_nests, featurize_records, featurize_traces
+from pruner.features.batch import (
+    featurize_groups,
+    featurize_nests,
+    featurize_records,
+    featurize_traces,
+)
 from pruner.features.workload import text_flags
 from pruner.program.index import affine as af
 from pruner.program.replay import Definitions, find_definition, replay
 from pruner.program.te import skeleton
+from pruner.program.te.skeleton import group_programs
 from pruner.program.tir.lower import lower
 from pruner.program.tir.replay import apply_groups
 from pruner.program.tir.saved import SavedSpace, SpaceFolder, load_space
@@ -69,6 +75,18 @@ def test_features_of_traces_are_those_of_their_nests(tmp_path):
     np.testing.assert_array_equal(found.row_start, wanted.row_start)
     np.testing.assert_array_equal(found.workload, wanted.workload)
     assert found.num_statements.tolist() == [1, 2, 2, 2, 2]  # inlined: one store less
+
+
+def test_features_of_decision_vectors_are_those_of_their_traces(tmp_path):
+    name, spaces = location_space().save(tmp_path), SpaceFolder(tmp_path)
+    wanted = featurize_traces(spaces, steps_of(name))
+    (group,), _ = group_programs(steps_of(name))
+    found = featurize_groups(spaces, [group], len(DECISIONS))
+    np.testing.assert_array_equal(found.statement, wanted.statement)
+    np.testing.assert_array_equal(found.row_start, wanted.row_start)
+    np.testing.assert_array_equal(found.dataflow, wanted.dataflow)
+    np.testing.assert_array_equal(found.workload, wanted.workload)
+    assert found.tokens is wanted.tokens is None
 
 
 @pytest.mark.parametrize("make", [lambda: blurred(8)[0], lambda: matmul(4, 8, 16)[0]])

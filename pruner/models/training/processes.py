@@ -1,0 +1,153 @@
+"""Several processes of one fit: copies of this one, which goes on as the first of them.
+
+A copy shares what this process has read, and ends with the fit. Results, progress and checkpoints
+are those of the first.
+"""
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from typing import Any, TypeVar
+
+import torch
+from lightning_fabric.plugins.environments.lightning import (
+    LightningEnvironment,
+    find_free_network_port,
+)
+
+from pruner.errors import PrunerError
+
+Result = TypeVar("Result")
+Listener = TypeVar("Listener")
+_FAREWELL_S = 60.0  # until a copy that has computed the same as the first must have ended
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """Number `rank` of `of` processes of a fit, which meet at a `port` of this machine."""
+
+    rank: int = 0
+    of: int = 1
+    port: int = 0
+
+    @property
+    def is_first(self) -> bool:
+        """Whether its results are those of the fit."""
+        return self.rank == 0
+
+    def told(self, listeners: Sequence[Listener]) -> list[Listener]:
+        """Who hears of this process: of the first all, of the others nobody."""
+        return list(listeners) if self.is_first else []
+
+    @property
+    def plugins(self) -> list[LightningEnvironment]:
+        """What Lightning's Trainer must know of it."""
+        return [_Given(self)] if self.of > 1 else []
+
+
+ALONE = Process()
+
+
+class _Given(LightningEnvironment):
+    """Lightning is told which process it is in, and starts none."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__()
+        self._process = process
+        self._main_port = process.port
+
+    @property
+    def creates_processes_externally(self) -> bool:
+        return True
+
+    @property
+    def main_address(self) -> str:
+        return "127.0.0.1"
+
+    def local_rank(self) -> int:
+        return self._process.rank
+
+    def node_rank(self) -> int:
+        return 0
+
+
+def in_processes(number: int, run: Callable[[Process], Result]) -> Result:
+    """What `run` returns here as the first of `number` processes; the others run it, too.
+
+    Raises PrunerError where this process cannot be copied, or where a copy failed.
+    """
+    if number == 1:
+        return run(ALONE)
+    _check(number)
+    port = find_free_network_port()
+    context = multiprocessing.get_context("fork")
+    told = context.SimpleQueue()
+    others = [
+        context.Process(target=_copy, args=(run, Process(rank, number, port), told))
+        for rank in range(1, number)
+    ]
+    with _threads_stay():
+        for other in others:
+            other.start()
+        try:
+            result = run(Process(0, number, port))
+            for other in others:
+                other.join(_FAREWELL_S)
+            return result
+        except RuntimeError as error:  # such as a connection that a copy has closed
+            _raise_told(told, others, error)
+            raise
+        finally:
+            for other in others:
+                other.terminate()
+                other.join()
+            _part()
+
+
+def _check(number: int) -> None:
+    if torch.get_num_threads() > 1:
+        raise PrunerError(f"trainer.devices={number}: several processes need num_threads=1")
+    if torch.cuda.is_initialized():
+        raise PrunerError(
+            f"trainer.devices={number}: this process has used a GPU already, so that no copy can; "
+            "fit with one seed a command"
+        )
+
+
+@contextmanager
+def _threads_stay() -> Iterator[None]:
+    """Lightning gives every process its part of the cores, unless that is said already."""
+    name = "OMP_NUM_THREADS"
+    before = os.environ.get(name)
+    os.environ[name] = before or str(torch.get_num_threads())
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+
+
+def _copy(run: Callable[[Process], object], process: Process, told: Any) -> None:
+    try:
+        run(process)
+    except BaseException as error:
+        told.put(f"process {process.rank} of {process.of}: {type(error).__name__}: {error}")
+        raise SystemExit(1) from error  # the first tells it
+    finally:
+        _part()
+
+
+def _raise_told(told: Any, others: Sequence[BaseProcess], error: RuntimeError) -> None:
+    """The reason of the copy that failed, where one has told it."""
+    for other in others:
+        other.join(1.0)
+    if not told.empty():
+        raise PrunerError(str(told.get())) from error
+
+
+def _part() -> None:
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()

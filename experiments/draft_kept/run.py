@@ -2,7 +2,7 @@
 
     python experiments/draft_kept/run.py data.root=DIR [platforms=[k80,v100,mi50,a100]]
 
-Forms: the hardware form with the default rates, and with terms that are off by default. Ways to
+Forms: the hardware form with the default rates, and with a term that is off by default. Ways to
 keep: by score alone, apart from each other, some by chance where the score is flat. Writes
 results.csv into out=, by default here: rows of the same platform replace earlier ones.
 """
@@ -24,8 +24,6 @@ HERE = Path(__file__).resolve().parent
 FORMS: dict[str, dict[str, float]] = {
     "hardware": {},
     "whole_waves": {"whole_waves": 1.0},
-    "wave_misses": {"wave_misses": 0.25},
-    "waves_and_misses": {"whole_waves": 1.0, "wave_misses": 0.25},
 }
 KEEPINGS = (
     Keeping(name="score"),

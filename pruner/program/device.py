@@ -81,7 +81,6 @@ class GpuDevice(Device):
     tensor_half_into_half_flops_per_s: float | None = None  # accumulated in float16
     tensor_bfloat16_flops_per_s: float | None = None
     tensor_int8_ops_per_s: float | None = None
-    l2_bytes: int | None = None  # second-level cache, which all multiprocessors share
     official_peak_flops_per_s: float | None = None
     official_dram_bytes_per_s: float | None = None
     official_num_sms: int | None = None

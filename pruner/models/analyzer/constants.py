@@ -48,7 +48,6 @@ class GpuRates:
     block_launch_ns: float = 100.0  # of a multiprocessor (no shared stage)
     # Off until they are judged on all pools (experiments/draft_kept): a share of 0 changes nothing.
     whole_waves: float = 0.0  # share of the latency that counts in whole waves of resident blocks
-    wave_misses: float = 0.0  # of repeated traffic, where a wave asks for more than a cache holds
 
 
 R = TypeVar("R", GpuRates, CpuRates)

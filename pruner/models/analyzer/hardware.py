@@ -13,8 +13,7 @@ Where the paper's form fails on tuning logs, and the term that answers it:
   and threads limit: *occupancy*.
 * Whole blocks on whole multiprocessors: *wave*; short rows waste transactions (S7): *transaction*;
   repeated reads come from caches: *cache*.
-* Off by default: latency counts in whole waves of resident blocks (``whole_waves``); what a wave
-  asks for in one step is read once while it fits the second-level cache (``wave_misses``).
+* Off by default: latency counts in whole waves of resident blocks (``whole_waves``).
 
 Per multiprocessor and block: ``((issue cycles)^p + (latency / resident blocks)^p)^(1/p)``, times
 blocks per multiprocessor, plus global bytes over the bandwidth (Eq. 1's sum).
@@ -90,7 +89,8 @@ class _Staged:
             c = self._c
             alone = self._passes * c.step_cycles + waited * c.fetch_cycles
             alone = alone + instructions * c.chain_cycles
-            waited_for = alone / self._running()
+            resident = np.maximum(np.minimum(self._resident(), np.maximum(per_sm, 1)), 1)
+            waited_for = alone / resident
             if c.whole_waves and self._on.wave_c:
                 own = np.ceil(per_sm)
                 waves = np.ceil(own / np.maximum(self._resident(), 1))
@@ -98,11 +98,6 @@ class _Staged:
             cycles = (issue**c.overlap + waited_for**c.overlap) ** (1 / c.overlap)
         rounds = np.ceil(per_sm) if self._on.wave_c else per_sm
         return rounds * cycles / self._device.clock_hz + self._memory_s() + _OVERHEAD_S
-
-    def _running(self) -> PerProgram:
-        """Blocks that share a multiprocessor, of those that it is given."""
-        per_sm = self._blocks / self._device.num_sms
-        return np.maximum(np.minimum(self._resident(), np.maximum(per_sm, 1)), 1)
 
     def _register_limit(self) -> PerProgram:
         device = self._device
@@ -199,25 +194,12 @@ class _Staged:
         moved, unique = s["issued"], s["unique"]
         if self._on.cache_m:
             repeated = np.maximum(moved - unique, 0)
-            moved = np.minimum(unique, moved) + self._misses() * repeated
+            moved = np.minimum(unique, moved) + c.repeated_traffic * repeated
         if self._on.transaction_m:
             run = np.maximum(s["l2_trans_dim"], 1) * s["global_bytes"] / _WORD_BYTES
             moved = moved * (run + c.row_elements) / run
         bytes_ = (moved * s["global_bytes"]).sum(axis=0)
         return c.traffic * bytes_ / self._device.dram_bytes_per_s
-
-    def _misses(self) -> PerProgram | float:
-        """Share of repeated reads that come from memory.
-
-        Blocks that run at the same time stage what they need for one step of the outer reduction;
-        what several of them ask for is read once if all of it fits the second-level cache.
-        """
-        c, capacity = self._c, self._device.l2_bytes
-        if not c.wave_misses or capacity is None:
-            return c.repeated_traffic
-        asked = self._s.block_bytes() * self._running() * self._device.num_sms
-        beyond = np.maximum(1 - capacity / np.maximum(asked, 1), 0)
-        return np.minimum(c.repeated_traffic + c.wave_misses * beyond, 1)
 
 
 def _direct_s(

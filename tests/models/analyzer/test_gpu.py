@@ -306,25 +306,3 @@ def test_whole_waves_of_resident_blocks_by_hand():
         on_chip_s = analyzer.latency_s(symbols)[0] - 2e-6  # less the launch
         expected = waves * steps * 250.0 / analyzer.device.clock_hz
         assert on_chip_s == pytest.approx(expected, rel=1e-6)
-
-
-def test_repeated_reads_miss_where_a_wave_asks_for_more_than_the_cache_holds():
-    symbols, rates = staged_product(), GpuRates()
-    plain, analyzer = with_rates().latency_s(symbols), with_rates(wave_misses=1.0)
-
-    def with_cache(l2_bytes):
-        device = dataclasses.replace(analyzer.device, l2_bytes=l2_bytes)
-        return dataclasses.replace(analyzer, device=device).latency_s(symbols)
-
-    # a step of a block stages 2 x 1,024 floats, and all 256 blocks run at once
-    asked = 2 * 1024 * 4 * 256
-    assert symbols.block_bytes()[0] == asked / 256
-    assert np.array_equal(with_cache(asked), plain)
-    assert np.array_equal(with_cache(None), plain)
-    repeated = np.maximum(symbols["issued"] - symbols["unique"], 0)[:, 0]
-    assert repeated.sum() > 0
-    run = np.maximum(symbols["l2_trans_dim"], 1)[:, 0]
-    bytes_ = (0.5 * repeated * 4 * (run + rates.row_elements) / run).sum()  # half does not fit
-    found = with_cache(asked // 2)[0] - plain[0]
-    expected = rates.traffic * bytes_ / analyzer.device.dram_bytes_per_s
-    assert found == pytest.approx(expected, rel=1e-6)

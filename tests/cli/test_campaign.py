@@ -44,7 +44,8 @@ def test_without_a_gpu_it_says_what_can_be_done(command, tmp_path, monkeypatch):
 
 
 def test_the_plan_is_told_and_nothing_is_run(command, tmp_path):
-    code, found, err = command("campaign", "platform=h200", f"out={tmp_path / 'out'}", "plan=true")
+    words = ["platform=h200", f"out={tmp_path / 'out'}", "more=['measure.builders=8']"]
+    code, found, err = command("campaign", *words, "plan=true")
     assert code == 0, err
     assert found["steps"] > 20
     assert found["minutes"] > 25  # all of it takes longer than a start has

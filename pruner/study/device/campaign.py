@@ -44,7 +44,8 @@ class Campaign:
         self._environment = environment or {}
         self._run = self._command if run is None else run
         self._state = State(options.out, options.device)
-        self.times = Times(options.out / TIMES_FILE, GUESSES)
+        # what a machine without the device needed says nothing of the one that has it
+        self.times = Times(options.outputs / TIMES_FILE, GUESSES)
 
     @property
     def boxes(self) -> list[Box]:

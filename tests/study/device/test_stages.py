@@ -176,6 +176,16 @@ def test_the_same_command_goes_on_with_what_is_left(options):
     assert again.campaign.plan() == []
 
 
+def test_seconds_of_a_machine_that_only_compiles_are_not_those_of_the_device(options, tmp_path):
+    """The folder of a rehearsal on two slow cores, taken to the GPU."""
+    World(prepared(replace(options, compile_only=True)), slower=50.0).campaign.run_all({})
+    assert (tmp_path / "compiled" / "seconds.json").is_file()
+    here, anew = World(options).campaign, World(replace(options, out=tmp_path / "new")).campaign
+    assert {row["step"]: row["minutes"] for row in here.plan()} == {
+        row["step"]: row["minutes"] for row in anew.plan()
+    }
+
+
 def test_the_plan_has_the_minutes_of_every_step_and_of_its_stage(options):
     rows = World(options).campaign.plan()
     first = rows[0]

@@ -40,6 +40,17 @@ class Step:
         """Names of what it needs and is not done."""
         return [step.name for step in self.needs if not step.done]
 
+    @property
+    def reached(self) -> float:
+        """How much of its size it did: of a run that its seconds ended as many trials as it made.
+
+        Taken for the whole, such runs would make all of their kind look quicker than they are.
+        """
+        if not (self.budget and self.leaves.is_file()):
+            return self.size
+        trials = read_json(self.leaves).get("trials") or self.size
+        return float(min(self.size, trials))
+
     def within(self, seconds: float) -> list[str]:
         """Its words, with `seconds` more as its budget where it takes one and they are limited."""
         if not self.budget or seconds == float("inf"):

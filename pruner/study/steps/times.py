@@ -27,8 +27,8 @@ class Times:
         return found
 
     def keep(self, step: Step, seconds: float) -> None:
-        """Add what a step took."""
-        row = {"name": step.name, "kind": step.kind, "size": step.size, "seconds": seconds}
+        """Add what a step took, for as much of it as it did."""
+        row = {"name": step.name, "kind": step.kind, "size": step.reached, "seconds": seconds}
         write_json(self._path, [*self.rows, row], indent=1)
 
     def last_s(self, step: Step) -> float | None:

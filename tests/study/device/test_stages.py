@@ -38,13 +38,14 @@ class World:
 
     def run(self, step, share_s, limit_s):
         needed = self.slower * step.size * GUESSES[step.kind]
+        trials = step.size
         if step.budget:
-            needed = min(needed, share_s)
+            trials, needed = step.size * min(1.0, share_s / needed), min(needed, share_s)
         self.began.append((step.name, self.now))
         self.now += min(needed, limit_s)
         if needed > limit_s:
             return Ended(code=None, line="")
-        write_json(step.leaves if step.made is None else step.made, {"tasks": {}})
+        write_json(step.leaves if step.made is None else step.made, {"tasks": {}, "trials": trials})
         return Ended(code=0, line="{}")
 
     def names(self):
@@ -184,6 +185,16 @@ def test_seconds_of_a_machine_that_only_compiles_are_not_those_of_the_device(opt
     assert {row["step"]: row["minutes"] for row in here.plan()} == {
         row["step"]: row["minutes"] for row in anew.plan()
     }
+
+
+def test_runs_that_their_seconds_ended_are_counted_by_their_trials(options):
+    """Those of a kind need the same seconds a trial all along, however many of them were cut."""
+    world = World(prepared(options), slower=2.0)
+    world.campaign.run_all({})
+    rows = [row for row in world.campaign.times.rows if row["kind"] == "ours"]
+    assert rows[0]["size"] < 290  # it was cut
+    for row in rows:
+        assert row["seconds"] / row["size"] == pytest.approx(2.0 * GUESSES["ours"])
 
 
 def test_the_plan_has_the_minutes_of_every_step_and_of_its_stage(options):

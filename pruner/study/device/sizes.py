@@ -11,7 +11,7 @@ _DEPTHWISE = {**_CONV, "operator": "depthwise_conv2d"}
 _HALF = {"dtype": "float16"}
 
 MATMUL = {"operator": "matmul", "m": 1024, "n": 1024, "k": 1024}
-# Small enough that its unscheduled float16 reference is there in seconds, not in a dozen.
+# Small enough that its unscheduled float16 reference is there in a second, not in six.
 FIRST = {"operator": "matmul", "m": 512, "n": 512, "k": 512}
 CONV = {**_CONV, "n": 8, "ci": 64, "h": 56, "w": 56, "co": 64}
 BATCH_MATMUL = {

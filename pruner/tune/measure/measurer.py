@@ -176,7 +176,7 @@ class Measurer:
         devices = len(platform.places)
         self._runner = Pool(devices, run, threads, places=platform.places)
         self._runs = ThreadPoolExecutor(devices)
-        # the first results of a task wait for its reference, of which some take half a minute
+        # the first results of a task wait for its reference, of which some take many seconds
         at_once = 1 if self.alone else max(1, size // _BUILDERS_A_REFERENCE)
         self._references = ThreadPoolExecutor(at_once)
         self._number = 0

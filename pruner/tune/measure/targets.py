@@ -76,7 +76,7 @@ def reference_target(
 ) -> dict[str, Any]:
     """Of programs that others are compared with: for any x86-64, so that nothing is contracted.
 
-    Half precision is converted by the processor where it can (F16C), in a third of the time that
+    Half precision is converted by the processor where it can (F16C), in a fifth of the time that
     the C library's functions take; both round as IEEE 754 has it, so results are the same bits.
     """
     halves = "float16" in dtypes and "f16c" in _flags(cpuinfo)

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from pruner.tune.tvm_import import load_tvm
+from pruner.tune.unrolling import unrolled_by_nvcc
 from pruner.tune.vector_math import with_vector_math
 
 _FRAGMENTS = "m16n8k8"  # in the names of what `mma` programs keep in registers
@@ -17,7 +18,9 @@ def compiled(module: Any, target: Any, text: str | None = None, *, exact: bool =
     ``exact``: exp and its like are those of the C library, also where vector units could do them.
     """
     # nvcc is told the architecture of the target in whose scope it is called, else of a device here
-    scope = target if target.kind.name == "cuda" else nullcontext()
+    on_cuda = target.kind.name == "cuda"
+    module = unrolled_by_nvcc(module) if on_cuda else module
+    scope = target if on_cuda else nullcontext()
     with scope, pass_context(module, target, text):
         written = module if exact else with_vector_math(module, target)
         return load_tvm().tvm.compile(written, target=target)

@@ -54,3 +54,33 @@ def test_what_the_draft_may_choose_is_written_as_cuda(operator, programs):
                 refused += 1
     assert written >= programs
     assert refused  # else TVM is mended, and the setting may go
+
+
+def product(te):
+    a, b = te.placeholder((64, 64), "float32", "a"), te.placeholder((64, 64), "float32", "b")
+    k = te.reduce_axis((0, 64), "k")
+    return [a, b, te.compute((64, 64), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k))]
+
+
+def test_a_loop_that_is_unrolled_has_its_shared_memory_once():
+    import tvm.te as te
+
+    from pruner.tune.compiling import compiled, pass_context
+    from pruner.tune.spaces.batched.space import BatchedSpace
+    from pruner.tune.spaces.design import design_spaces
+    from pruner.tune.tvm_import import load_tvm
+
+    tvm = load_tvm().tvm
+    module = tvm.IRModule({"main": te.create_prim_func(product(te))})
+    target = tvm.target.Target("nvidia/nvidia-a100")
+    multiplied = 0
+    design = design_spaces(module, target)[0]
+    rows = BatchedSpace(design).sample(60, np.random.default_rng(0))
+    for row in rows[rows[:, -1] == rows[:, -1].max()][:6]:  # unrolled as far as can be
+        schedule = design.replay(row, 1)
+        source = compiled(schedule.mod, target).mod.imports[0].inspect_source()
+        assert source.count("__shared__") == 2
+        with target, pass_context(schedule.mod, target):
+            alone = tvm.compile(schedule.mod, target=target)
+        multiplied += alone.mod.imports[0].inspect_source().count("__shared__") > 2
+    assert multiplied  # else TVM is mended

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from pruner.tune.networks.rewrites.constants import fold_constants
@@ -18,6 +19,7 @@ from pruner.tune.networks.rewrites.precision import Precision, mixed
 from pruner.tune.networks.rewrites.transposed import subpixel_convolutions
 
 REDUCTION = 2  # IterVar.CommReduce
+_LARGEST = 2**31 - 1  # elements that 32-bit indices reach
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,9 @@ class NetworkForm:
 def lower(module: Any, target: Any, form: NetworkForm | None = None) -> Any:
     """A Relax module with bound parameters as fused, unscheduled TIR functions that ``main`` calls.
 
-    On CPUs constant weights are packed (:mod:`pruner.tune.networks.rewrites.packing`).
+    On CPUs constant weights are packed (:mod:`pruner.tune.networks.rewrites.packing`). For CUDA
+    indices have 32 bits: TVM writes no vectors of 64-bit ones, of which permuted rows of an ``mma``
+    program may be made.
 
     Raises:
         ValueError: the module is lowered already.
@@ -71,7 +75,8 @@ def lower(module: Any, target: Any, form: NetworkForm | None = None) -> Any:
         lowered = tvm.transform.Sequential(steps)(_formed(module, form or NetworkForm()))
         if target.kind.name == "llvm":
             lowered = pack_weights(lowered)
-        return _simplified(lowered)
+        simple = _simplified(lowered)
+        return narrowed(simple) if target.kind.name == "cuda" else simple
 
 
 def _formed(module: Any, form: NetworkForm) -> Any:
@@ -95,6 +100,21 @@ def _simplified(module: Any) -> Any:
         if isinstance(function, tirx.PrimFunc) and _lost_loops(simple[name]):
             simple[name] = function
     return simple
+
+
+def narrowed(module: Any) -> Any:
+    """Functions with 32-bit indices, but those of larger tensors."""
+    tirx = importlib.import_module("tvm.tirx")
+    narrow = tirx.transform.ForceNarrowIndexToInt32()(module)
+    for name, function in module.functions_items():
+        if isinstance(function, tirx.PrimFunc) and _is_large(function):
+            narrow[name] = function
+    return narrow
+
+
+def _is_large(function: Any) -> bool:
+    buffers = function.buffer_map.values()
+    return any(prod(int(extent) for extent in buffer.shape) > _LARGEST for buffer in buffers)
 
 
 def _lost_loops(function: Any) -> bool:

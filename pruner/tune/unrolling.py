@@ -1,0 +1,121 @@
+"""Loops of CUDA programs that TVM must not unroll itself, because shared memory lies inside.
+
+MetaSchedule has TVM write an unrolled loop out, body after body. Without ``StorageRewrite``
+(:func:`pruner.tune.compiling.pass_context`) every body has buffers of its own, and nvcc adds up
+what a program's check counted once: twelve turns of 16 KiB are more than a block may have. Such
+programs say ``#pragma unroll`` instead, and nvcc unrolls them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from pruner.tune.tvm_import import load_tvm
+
+_STEPS, _EXPLICIT = "pragma_auto_unroll_max_step", "pragma_unroll_explicit"
+_PIPELINE = "software_pipeline_stage"
+_SERIAL = (0, 3)  # kinds of loops: serial, unrolled
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A block under loops that one thread runs, the outermost first."""
+
+    block: Any
+    loops: Sequence[Any]
+
+
+def unrolled_by_nvcc(module: Any) -> Any:
+    """The scheduled functions, with ``#pragma unroll`` where a shared buffer may be multiplied."""
+    tvm, ffi = load_tvm().tvm, importlib.import_module("tvm_ffi")
+    changed = {
+        name: ffi.structural_map(function, (tvm.tirx.For, _said_to_nvcc))
+        for name, function in module.functions_items()
+        if isinstance(function, tvm.tirx.PrimFunc) and _multiplies(function)
+    }
+    if not changed:
+        return module
+    module = module.clone()
+    for name, function in changed.items():
+        module[name] = function
+    return module
+
+
+def _said_to_nvcc(loop: Any) -> Any:
+    if _EXPLICIT not in loop.annotations:
+        return loop
+    annotations = {**dict(loop.annotations.items()), _EXPLICIT: 0}
+    place = (loop.thread_binding, annotations, loop.step, loop.span)
+    return type(loop)(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, *place)
+
+
+def _multiplies(function: Any) -> bool:
+    """Whether TVM may write out a loop that a shared buffer is filled and read in.
+
+    It does so with loops of at most so many steps; what is counted here is less than its count.
+    Not in a pipeline: its copies wait for each other by numbers that TVM must know.
+    """
+    loops = _loops(function.body)
+    allowed = max(map(_allowed, loops), default=0)
+    piped = any(_PIPELINE in loop.annotations for loop in loops)
+    placed = list(_placed(function.body, ())) if allowed and not piped else []
+    for one in placed:
+        for region in one.block.writes:
+            if str(region.source.scope()) == "shared":
+                loop = _shared_loop(one, placed, region.source)
+                if loop is not None and _steps(loop, placed) <= allowed:
+                    return True
+    return False
+
+
+def _allowed(loop: Any) -> int:
+    """Up to how many steps are to be written out."""
+    annotations = loop.annotations
+    return int(annotations.get(_STEPS, 0)) if int(annotations.get(_EXPLICIT, 0)) else 0
+
+
+def _loops(stmt: Any) -> list[Any]:
+    found: list[Any] = []
+    walk = importlib.import_module("tvm_ffi").structural_walk
+    walk(stmt, (load_tvm().tvm.tirx.For, found.append))
+    return found
+
+
+def _placed(stmt: Any, loops: Sequence[Any]) -> Iterator[_Placed]:
+    """All blocks, in program order."""
+    kind = type(stmt).__name__
+    if kind == "SeqStmt":
+        for part in stmt.seq:
+            yield from _placed(part, loops)
+    elif kind == "For":
+        alone = stmt.thread_binding is None and int(stmt.kind) in _SERIAL and int(stmt.extent) > 1
+        yield from _placed(stmt.body, [*loops, stmt] if alone else loops)
+    elif kind == "SBlockRealize":
+        yield _Placed(stmt.block, loops)
+        yield from _placed(stmt.block.body, loops)
+
+
+def _shared_loop(writer: _Placed, placed: Sequence[_Placed], buffer: Any) -> Any | None:
+    """The outermost loop that the buffer is written and read in, None where there is none."""
+    readers = [
+        one for one in placed if any(region.source.same_as(buffer) for region in one.block.reads)
+    ]
+    inside = (loop for loop in writer.loops[:1] if all(_is_in(one, loop) for one in readers))
+    return next(inside, None)
+
+
+def _is_in(one: _Placed, loop: Any) -> bool:
+    return any(other.same_as(loop) for other in one.loops)
+
+
+def _steps(loop: Any, placed: Sequence[_Placed]) -> int:
+    """Runs of the block that runs most often, in all turns of a loop."""
+    runs = []
+    for one in placed:
+        places = [i for i, other in enumerate(one.loops) if other.same_as(loop)]
+        runs += [prod(int(inner.extent) for inner in one.loops[places[0] :])] if places else []
+    return max(runs)

@@ -8,13 +8,14 @@ hashes, and every record is silently lost. :class:`NetworkForm` says what may di
 from __future__ import annotations
 
 import importlib
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from pruner.tune.networks.rewrites.constants import fold_constants
 from pruner.tune.networks.rewrites.layout import Layout, channels_last
-from pruner.tune.networks.rewrites.packing import pack_weights
+from pruner.tune.networks.rewrites.packing import pack_weights, tensors_of
 from pruner.tune.networks.rewrites.precision import Precision, mixed
 from pruner.tune.networks.rewrites.transposed import subpixel_convolutions
 
@@ -103,18 +104,19 @@ def _simplified(module: Any) -> Any:
 
 
 def narrowed(module: Any) -> Any:
-    """Functions with 32-bit indices, but those of larger tensors."""
-    tirx = importlib.import_module("tvm.tirx")
-    narrow = tirx.transform.ForceNarrowIndexToInt32()(module)
+    """Functions with 32-bit indices, but those of larger tensors and of 64-bit integers as data."""
+    tvm, tirx = importlib.import_module("tvm"), importlib.import_module("tvm.tirx")
+    narrow, change = module.clone(), tirx.transform.ForceNarrowIndexToInt32()
     for name, function in module.functions_items():
-        if isinstance(function, tirx.PrimFunc) and _is_large(function):
-            narrow[name] = function
+        if isinstance(function, tirx.PrimFunc) and not _is_large(function):
+            with suppress(Exception):  # tvm.error.InternalError, which its pass takes for a mistake
+                narrow[name] = change(tvm.IRModule({name: function}))[name]
     return narrow
 
 
 def _is_large(function: Any) -> bool:
-    buffers = function.buffer_map.values()
-    return any(prod(int(extent) for extent in buffer.shape) > _LARGEST for buffer in buffers)
+    tensors = tensors_of(function)
+    return any(prod(int(extent) for extent in tensor.shape) > _LARGEST for tensor in tensors)
 
 
 def _lost_loops(function: Any) -> bool:

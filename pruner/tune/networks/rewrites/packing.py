@@ -86,7 +86,7 @@ def find_packing(function: Any, constant: frozenset[int]) -> Packing | None:
             continue
         slot = _place(block, block.body.indices[-1])
         for place in sorted(constant):
-            weights = _arguments(function)[place]
+            weights = tensors_of(function)[place]
             axis = _packed_axis(blocks, block, weights, slot)
             width = None if axis is None else _width(int(weights.shape[axis]))
             if axis is not None and width is not None:
@@ -97,7 +97,7 @@ def find_packing(function: Any, constant: frozenset[int]) -> Packing | None:
                     block=str(block.name_hint),
                     slot=slot,
                     behind=tuple(str(other.name_hint) for other in behind),
-                    views=_views(_arguments(function), place, slot, blocks, (block, *behind)),
+                    views=_views(tensors_of(function), place, slot, blocks, (block, *behind)),
                 )
     return None
 
@@ -105,7 +105,7 @@ def find_packing(function: Any, constant: frozenset[int]) -> Packing | None:
 def packed_function(function: Any, packing: Packing) -> Any:
     """The function that takes packed weights."""
     s_tir = importlib.import_module("tvm.s_tir")
-    weights = _arguments(function)[packing.place]
+    weights = tensors_of(function)[packing.place]
     schedule = s_tir.Schedule(function)
     block = schedule.get(schedule.get_sblock(packing.block))
     read = next(i for i, region in enumerate(block.reads) if region.source.same_as(weights))
@@ -118,7 +118,7 @@ def packed_function(function: Any, packing: Packing) -> Any:
         _split_iterator(schedule, name, last, packing.width)
     for name in (packing.block, *packing.behind):
         written = schedule.get(schedule.get_sblock(name)).writes[0].source
-        if not any(written.same_as(buffer) for buffer in _arguments(schedule.mod["main"])):
+        if not any(written.same_as(buffer) for buffer in tensors_of(schedule.mod["main"])):
             schedule.transform_layout(name, ("write", 0), split)
     for place, axis in packing.views.items():
         _split_argument(schedule, packing, place, axis)
@@ -126,7 +126,7 @@ def packed_function(function: Any, packing: Packing) -> Any:
 
 
 def _split_argument(schedule: Any, packing: Packing, place: int, axis: int) -> None:
-    buffer = _arguments(schedule.mod["main"])[place]
+    buffer = tensors_of(schedule.mod["main"])[place]
     split = _split_in_place(axis, packing.width)
     for name in (packing.block, *packing.behind):
         block = schedule.get(schedule.get_sblock(name))
@@ -153,7 +153,7 @@ def _split_and_first(axis: int, width: int) -> _IndexMap:
     return lambda *i: [i[axis] // width, *i[:axis], *i[axis + 1 :], i[axis] % width]
 
 
-def _arguments(function: Any) -> list[Any]:
+def tensors_of(function: Any) -> list[Any]:
     """The tensors that a function takes and gives, in order."""
     return [p if hasattr(p, "shape") else function.buffer_map[p] for p in function.params]
 

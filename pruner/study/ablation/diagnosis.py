@@ -1,8 +1,9 @@
 """Where the error of a ranking lies: which tasks, which pairs of programs, what features can tell.
 
 Every table divides one number, so that its parts add up: the task-mean Top-1 regret
-``mean(1 - best / chosen)`` over tasks, and the share of pairs ordered wrongly, in which every task
-counts by its programs, as in pairwise accuracy.
+``mean(1 - best / chosen)`` over tasks, and the pairs ordered wrongly, in which every pair counts alike
+(pairwise accuracy weighs tasks by their programs instead). A task that was scored by several models,
+such as those of several seeds, is several tasks.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -99,8 +100,7 @@ def by_group(
 
     `chance_top1` is what a random first choice reaches there.
     """
-    regret = {task.name: 1.0 - metrics.top_k_task_mean([task], 1) for task in tasks}
-    total = max(1e-12, sum(regret.values()))
+    total = max(1e-12, _regret(tasks))
     rows = []
     for name in sorted({group(task) for task in tasks}):
         own = [task for task in tasks if group(task) == name]
@@ -109,7 +109,7 @@ def by_group(
                 "group": name,
                 "tasks": len(own),
                 "programs": sum(task.num_programs for task in own),
-                "share of regret": sum(regret[task.name] for task in own) / total,
+                "share of regret": _regret(own) / total,
                 "top1_task_mean": metrics.top_k_task_mean(own, 1),
                 "chance_top1": float(
                     np.mean([np.mean(task.best_s / task.latency_s) for task in own])
@@ -118,6 +118,11 @@ def by_group(
             }
         )
     return sorted(rows, key=lambda row: -row["share of regret"])
+
+
+def _regret(tasks: Sequence[ScoredTask]) -> float:
+    """Sum over tasks."""
+    return len(tasks) * (1.0 - metrics.top_k_task_mean(tasks, 1))
 
 
 def operator_of(task: ScoredTask) -> str:

@@ -73,6 +73,18 @@ def test_groups_share_the_regret():
     assert (hardest["task"], hardest["top1"], hardest["faster programs"]) == (tasks[0].name, 0.5, 1)
 
 
+def test_a_task_of_two_seeds_counts_twice_and_shares_still_add_up():
+    tasks = [
+        task("k80/pool_max_1_64", [1.0, 2.0], [0, 1]),  # of one seed: regret 1/2
+        task("k80/pool_max_1_64", [1.0, 2.0], [1, 0]),  # of another: right
+        task("k80/matmul_8", [3.0, 4.0], [0, 1]),  # regret 1/4
+    ]
+    pool, product = by_group(tasks, operator_of)
+    assert (pool["group"], pool["tasks"]) == ("pool_max", 2)
+    assert pool["share of regret"] == pytest.approx(0.5 / 0.75)
+    assert product["share of regret"] == pytest.approx(0.25 / 0.75)
+
+
 def test_twins_bound_what_features_can_tell():
     store = synthetic.store(sizes=(4,), max_statements=1)
     index = torch.arange(4)

@@ -7,11 +7,12 @@
     python experiments/model/run.py data.root=DIR stage=diagnosis        where the error lies
 
 Stages go one after another; stage=all goes through them. Every fit has a folder below `work`, so an
-interrupted stage goes on with the same command. Each seed has its own split. ``single`` and
-``together`` look at validation tasks only: each platform alone, and all at once (a change of the
-device only there). The rule is in `pruner/study/ablation/choice.py`. ``test`` writes what was
-chosen to choice.json and judges it and the baselines, also with each platform left out; it refuses
-another choice afterwards. platforms=[...] takes those of CPUs, too, with split=bundled or by_task.
+interrupted stage goes on with the same command; with other options it refuses the folder. Each seed
+has its own split. ``single`` and ``together`` look at validation tasks only: each platform alone,
+and all at once (a change of the device only there). The rule is in
+`pruner/study/ablation/choice.py`. ``test`` writes what was chosen to choice.json and judges it and
+the baselines, also with each platform left out; it refuses another choice afterwards.
+platforms=[...] takes those of CPUs, too, with split=bundled or by_task.
 
 Writes valid.csv, gains.csv, choice.json, results.csv (test), diagnosis.csv and diagnosis.md into
 out=, by default here.
@@ -31,7 +32,7 @@ from pruner.cli.shared.output import as_table, say
 from pruner.cli.shared.script import Data, run_script
 from pruner.data.root import RecordRoot
 from pruner.errors import PrunerError
-from pruner.files import write_json, write_table
+from pruner.files import merged_table, write_json, write_table
 from pruner.models.programs.forms import Features
 from pruner.models.programs.store import ProgramStore
 from pruner.models.training.recipe import Recipe
@@ -62,6 +63,7 @@ HERE = Path(__file__).resolve().parent
 JOINED = "together"
 SEVERAL_ONLY = ("device",)  # changes that mean nothing where one platform is learned from
 PER_TASK_OF_SEVERAL = 96  # as many programs an epoch as from one platform
+ROW = ("setting", "platform", "model", "seed")
 STAGES = ("single", "together", "test", "diagnosis", "all")
 
 
@@ -88,7 +90,7 @@ def changes_of(options: Options, joined: Sequence[str] | None = None) -> dict[st
     """The models by name, with what is joined."""
     known = dict(EVERY)
     if joined:
-        known[JOINED] = together([EVERY[name] for name in joined])
+        known[JOINED] = together({name: EVERY[name] for name in joined})
     unknown = sorted({*options.models, *options.baselines} - known.keys())
     if unknown:
         raise PrunerError(f"models: {', '.join(unknown)} unknown; known: {', '.join(EVERY)}")
@@ -124,6 +126,7 @@ def ablation_of(options: Options, changes: dict[str, Change]) -> Ablation:
         guess=Guess(platform_s=PLATFORM_S, model=MODEL_S),
         num_workers=options.num_workers,
         tell=say,
+        known={"records": root.path.resolve()},
     )
 
 
@@ -171,6 +174,8 @@ def run_together(options: Options, settings: Sequence[Setting]) -> tuple[str, li
         more = trying(settings, [JOINED], options.seeds)
         ablation.fit(more)
         cells += more
+        path = Path(options.out) / "valid.csv"
+        write_table(path, merged_table(path, ablation.valid_rows(more), ROW), ".6f")
     rows = ablation.valid_rows(cells)
     names = [name for name in (*helpful, JOINED) if name in changes]
     if JOINED in changes:
@@ -185,7 +190,7 @@ def _compatible(names: Sequence[str]) -> list[str]:
     kept: list[str] = []
     for name in names:
         try:
-            together([EVERY[one] for one in (*kept, name)])
+            together({one: EVERY[one] for one in (*kept, name)})
         except PrunerError as error:
             say(f"{name} stays out of what goes together: {error}")
         else:

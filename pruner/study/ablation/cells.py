@@ -35,8 +35,8 @@ class Setting:
 
     @property
     def platforms(self) -> tuple[str, ...]:
-        """All whose records are read."""
-        return tuple(dict.fromkeys((*self.learned, *self.judged)))
+        """All whose records are read, by name: settings of the same ones share what is read."""
+        return tuple(sorted({*self.learned, *self.judged}))
 
     def divided(self, keys: Sequence[TaskKey], seed: int) -> Split:
         """The seed's own split; validation tasks are always of platforms that are learned from."""

@@ -1,8 +1,8 @@
 """Where the error of a ranking lies: which tasks, which pairs of programs, what features can tell.
 
 Every table divides one number, so that its parts add up: the task-mean Top-1 regret
-``mean(1 - best / chosen)`` over tasks, and the pairs ordered wrongly, in which every pair counts alike
-(pairwise accuracy weighs tasks by their programs instead). A task that was scored by several models,
+``mean(1 - best / chosen)`` over tasks, and the pairs ordered wrongly, in which every pair counts
+alike (pairwise accuracy weighs tasks by their programs instead). A task that several models scored,
 such as those of several seeds, is several tasks.
 """
 

@@ -1,8 +1,8 @@
 """One cell of an ablation: fitted, judged on validation tasks, and once on test tasks.
 
-Its folder holds the checkpoint, ``metrics.json`` (validation, and a few training tasks that tell
-how much it learned by heart), ``valid.npz`` (latencies and scores, for a diagnosis), and, once the
-choice is made, ``test.json``.
+Its folder holds what it is of (``cell.json``), the checkpoint, ``metrics.json`` (validation, and a
+few training tasks that tell how much it learned by heart), ``valid.npz`` (latencies and scores, for
+a diagnosis), and, once the choice is made, ``test.json``.
 """
 
 import json

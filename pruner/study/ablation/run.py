@@ -1,13 +1,14 @@
 """All cells of a stage: one source of programs after another, several fits at a time."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pruner.data.frozen import Side
 from pruner.errors import PrunerError
+from pruner.files import jsonable, read_json, write_json
 from pruner.models.programs.store import ProgramStore
 from pruner.models.training.recipe import Recipe
 from pruner.progress import Tell, silent
@@ -18,6 +19,7 @@ from pruner.study.table import Source
 from pruner.study.workers import forked
 
 ReadPrograms = Callable[[Source], ProgramStore]
+ABOUT = "cell.json"  # what a cell is of, in its folder from before it is fitted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +27,8 @@ class Ablation:
     """What the cells of all stages share.
 
     `changes`: models by name; `basis`: the recipe of a setting that the changes are of; `read`
-    loads programs; `folder` keeps every cell.
+    loads programs; `folder` keeps every cell. `known`: what else decides all cells, such as the
+    folder of the records.
     """
 
     folder: Path
@@ -35,6 +38,20 @@ class Ablation:
     guess: Guess
     num_workers: int = 1
     tell: Tell = silent
+    known: Mapping[str, Any] = field(default_factory=dict)
+
+    def about(self, cell: AblationCell) -> dict[str, Any]:
+        """What decides a cell and is not in its name, as JSON has it."""
+        setting, change = cell.setting, self.changes[cell.model]
+        own: dict[str, Any] = {
+            "learned": setting.learned,
+            "judged": setting.judged,
+            "split": setting.split,
+            "of": change.of,
+            "epochs": self.basis(cell).epochs,
+        }
+        found: dict[str, Any] = jsonable(own | dict(self.known))
+        return found
 
     def source(self, cell: AblationCell) -> Source:
         """The programs that a cell reads."""
@@ -48,8 +65,11 @@ class Ablation:
     def fit(self, cells: Sequence[AblationCell]) -> None:
         """Fit every cell that is not there yet, those of one source together.
 
-        Raises PrunerError where some could not be made; the others are.
+        Raises PrunerError where some could not be made (the others are), and, before anything is
+        fitted, where a folder has a cell of other options.
         """
+        for cell in cells:
+            self._check(cell)
         for source, own in self._by_source(cells, made=False):
             programs = self.read(source)
             self._fit_all(own, programs)
@@ -71,7 +91,19 @@ class Ablation:
             while working():
                 pass
 
+    def _check(self, cell: AblationCell) -> None:
+        path = self.folder / cell.name / ABOUT
+        before, now = read_json(path) if path.is_file() else {}, self.about(cell)
+        for name, was in before.items():
+            if now.get(name) != was:
+                raise PrunerError(
+                    f"{path.parent} was fitted with {name}={was}, not {now.get(name)}: give "
+                    "another folder for other options (work=), or delete this one"
+                )
+
     def _fit_one(self, cell: AblationCell, programs: ProgramStore) -> None:
+        (self.folder / cell.name).mkdir(parents=True, exist_ok=True)
+        write_json(self.folder / cell.name / ABOUT, self.about(cell))
         recipe = self.changes[cell.model].recipe(self.basis(cell))
         found = fit_cell(cell, recipe, programs, self.folder)
         self.tell(f"{cell.name}: {found['fit_seconds']:.0f} s")

@@ -1,6 +1,6 @@
 """A change of the model or of its recipe, by name, and several of them together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ class Change:
 
     `arguments` of the model, `fields` of the recipe; `model` is another class than PaCM for a
     baseline; `failures`: it learns from programs that failed, too. `why`: the question that it
-    answers.
+    answers. `of`: the names of changes that it joins.
     """
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -26,6 +26,7 @@ class Change:
     model: ModelFactory = PaCM
     failures: bool = False
     why: str = ""
+    of: tuple[str, ...] = ()
 
     def recipe(self, basis: Recipe) -> Recipe:
         """The recipe with the change."""
@@ -36,14 +37,14 @@ class Change:
         return build_network(partial(self.model, **self.arguments), seed=0).reads_draft
 
 
-def together(changes: Sequence[Change]) -> Change:
-    """All of them in one model.
+def together(changes: Mapping[str, Change]) -> Change:
+    """All of them, by name, in one model.
 
     Raises PrunerError where two set one thing otherwise, or where one is another model.
     """
     arguments: dict[str, Any] = {}
     fields: dict[str, Any] = {}
-    for change in changes:
+    for change in changes.values():
         if change.model is not PaCM:
             raise PrunerError("changes of PaCM go together, other models do not")
         for joined, own in ((arguments, change.arguments), (fields, change.fields)):
@@ -53,6 +54,7 @@ def together(changes: Sequence[Change]) -> Change:
     return Change(
         arguments=arguments,
         fields=fields,
-        failures=any(change.failures for change in changes),
+        failures=any(change.failures for change in changes.values()),
         why="what helped by itself, together",
+        of=tuple(changes),
     )

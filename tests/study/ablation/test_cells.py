@@ -47,16 +47,17 @@ def test_several_platforms_take_as_long_as_the_slowest_and_more():
 def test_changes_go_together_unless_they_contradict_each_other():
     one = Change(arguments={"residual": True}, failures=True)
     two = Change(arguments={"branch_dropout": 0.1}, fields={"loss": RankNet()})
-    both = together([one, two])
+    both = together({"one": one, "two": two})
+    assert both.of == ("one", "two")
     assert both.arguments == {"residual": True, "branch_dropout": 0.1}
     assert both.failures
     recipe = both.recipe(Recipe(epochs=3))
     assert (recipe.epochs, type(recipe.loss)) == (3, RankNet)
     assert recipe.model.keywords == both.arguments
     with pytest.raises(PrunerError, match="loss"):
-        together([two, Change(fields={"loss": TopShare()})])
+        together({"two": two, "more": Change(fields={"loss": TopShare()})})
     with pytest.raises(PrunerError, match="other models"):
-        together([one, Change(model=TenSetMLP)])
+        together({"one": one, "mlp": Change(model=TenSetMLP)})
 
 
 def test_the_unchanged_model_is_that_of_the_recipe():

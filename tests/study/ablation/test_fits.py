@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from pruner.errors import PrunerError
 from pruner.models.judging.chance import expected_ratio
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.networks.pacm import PaCM
@@ -88,6 +89,36 @@ def test_cells_are_fitted_once_and_leave_their_scores(ablation, tmp_path):
         scored = [task for task, _ in load_scores(tmp_path / cell.name / SCORES)]
         assert {name: row[name] for name in numbers_of(scored)} == pytest.approx(numbers_of(scored))
         assert not (tmp_path / cell.name / "test.json").exists()  # nobody has looked
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"basis": lambda _: Recipe(epochs=2)}, "epochs=1, not 2"),
+        ({"known": {"records": "/other"}}, "records=/here, not /other"),
+        (
+            {"changes": {"pacm": Change(arguments=SMALL, of=("a", "b"))}},
+            r"of=\[\], not \['a', 'b'\]",
+        ),
+    ],
+)
+def test_a_cell_of_other_options_is_refused_not_taken(ablation, tmp_path, changed, says):
+    made = replace(ablation[0], known={"records": "/here"})
+    cells = AblationCell.product(settings_of(["k80"]), ["pacm"], [0])
+    made.fit(cells)
+    made.fit(cells)  # the same: taken
+    with pytest.raises(PrunerError, match=says):
+        replace(made, **changed).fit(cells)
+    (tmp_path / cells[0].name / "metrics.json").unlink()  # a fit that was interrupted
+    with pytest.raises(PrunerError, match=says):
+        replace(made, **changed).fit(cells)
+
+
+def test_all_platforms_are_others_where_there_are_more(ablation):
+    made, _ = ablation
+    made.fit(AblationCell.product(settings_of(["k80", "v100"])[2:3], ["pacm"], [0]))
+    with pytest.raises(PrunerError, match=r"learned=\['k80', 'v100'\]"):
+        made.fit(AblationCell.product(settings_of(["k80", "v100", "mi50"])[3:4], ["pacm"], [0]))
 
 
 def test_test_tasks_are_others_and_judged_once(ablation, tmp_path):

@@ -39,6 +39,8 @@ class LastEpochs(Callback):
     """Keep the running mean of the weights after each of the last `number` epochs.
 
     It travels in Lightning's own checkpoint, so a resumed fit has the mean of an uninterrupted one.
+    A finished fit that is given more epochs begins anew with its new last ones, unless they follow
+    on those that are in.
     """
 
     def __init__(self, number: int) -> None:
@@ -47,11 +49,15 @@ class LastEpochs(Callback):
         self.number = number
         self.count = 0
         self.mean: Weights = {}
+        self._newest = -1  # epoch
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Take the weights of one of the last epochs in."""
-        most = trainer.max_epochs
-        if most is not None and trainer.current_epoch >= most - self.number:
+        most, epoch = trainer.max_epochs, trainer.current_epoch
+        if most is not None and epoch >= most - self.number:
+            if epoch > self._newest + 1:  # those that are in were the last of fewer epochs
+                self.count, self.mean = 0, {}
+            self._newest = epoch
             self.add({name: value.detach() for name, value in pl_module.state_dict().items()})
 
     def add(self, weights: Weights) -> None:
@@ -67,8 +73,9 @@ class LastEpochs(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs."""
-        return {"count": self.count, "mean": self.mean}
+        return {"count": self.count, "mean": self.mean, "newest": self._newest}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a saved state."""
         self.count, self.mean = state_dict["count"], dict(state_dict["mean"])
+        self._newest = state_dict["newest"]

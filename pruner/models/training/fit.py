@@ -55,7 +55,7 @@ from pruner.models.training.training import (
 )
 from pruner.models.trees.xgboost import Grown, TreeRanker
 
-SOUP_SEEDS = 7919  # between the seeds of members, which is more than anyone's list of seeds
+SOUP_SEEDS = 7919  # between those of members' batches, which is more than anyone's list of seeds
 BEST = "best.pt"  # the checkpoint of the best epoch, in the folder of the fit
 PICKS = {"random": sampled, "spread": spread, "tasks": sampled_tasks}
 TRAINER: Mapping[str, Any] = {
@@ -324,7 +324,7 @@ def _fit_network(
         train=sides["train"],
         valid=sides["valid"],
         batches=recipe.batches,
-        seed=recipe.seed,
+        seed=recipe.seed if recipe.batch_seed is None else recipe.batch_seed,
     )
     throughput = Throughput()
 
@@ -391,9 +391,11 @@ def _fit_soup(
             soup=0,
             average_epochs=0,
             epochs=recipe.soup_epochs,
-            seed=recipe.seed + SOUP_SEEDS * number,
+            batch_seed=recipe.seed + SOUP_SEEDS * number,
         )
-        member = fit_one(more, folder=folder / f"member-{number}", start=start)
+        # A first fit that is given more epochs has other members.
+        name = f"member-{number}-after-{first.numbers['epochs']}"
+        member = fit_one(more, folder=folder / name, start=start)
         assert isinstance(member.ranker, NeuralRanker), member
         rankers.append(member.ranker)
         seconds += member.numbers["fit_seconds"]

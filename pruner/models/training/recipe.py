@@ -44,7 +44,8 @@ class Recipe:
     With `average_epochs` the mean of the weights after each of the last so many epochs counts as
     one more epoch (:mod:`pruner.models.training.averaging`). With `soup` so many more fits of
     `soup_epochs` epochs, each with other batches, go on from the epoch that is kept, and the mean
-    of those that help is the model (:mod:`pruner.models.training.soup`).
+    of those that help is the model (:mod:`pruner.models.training.soup`). `batch_seed` draws the
+    batches, where they are to differ and nothing else is (None: `seed` does).
     """
 
     model: ModelFactory = PaCM
@@ -63,6 +64,7 @@ class Recipe:
     epochs: int = 12
     trainer: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
+    batch_seed: int | None = None
     num_threads: int | None = 1
     average_epochs: int = 0
     soup: int = 0
@@ -74,4 +76,9 @@ class Recipe:
             raise PrunerError(
                 f"schedule: average_epochs={self.average_epochs}, soup={self.soup} must be 0 or "
                 f"more, soup_epochs={self.soup_epochs} 1 or more"
+            )
+        if self.average_epochs and self.patience is not None:
+            raise PrunerError(
+                f"patience={self.patience}: a fit that ends early has no last epochs to average; "
+                "leave patience= out, or choose a schedule without average_epochs"
             )

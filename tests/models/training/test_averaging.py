@@ -4,13 +4,14 @@ import pytest
 import torch
 
 from pruner.errors import PrunerError
+from pruner.models.checkpoint.checkpoint import load_checkpoint
 from pruner.models.training.averaging import AVERAGED, LastEpochs, mean_weights
 from pruner.models.training.fit import fit
 from pruner.models.training.recipe import Recipe
 from pruner.models.training.soup import greedy
 from pruner.models.trees.xgboost import XGBoostRanker
 from tests.models import synthetic
-from tests.models.training.test_start import A, recipe, split, weights
+from tests.models.training.test_start import A, recipe, split, tasks, weights
 from tests.models.training.test_training import fit as fit_plain
 
 
@@ -75,6 +76,22 @@ def test_a_resumed_fit_has_the_mean_of_an_uninterrupted_one(tmp_path):
         assert torch.equal(value, resumed.state_dict()[name]), name
 
 
+def test_a_fit_that_is_given_more_epochs_averages_its_new_last_ones(tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        "pruner.models.training.training.LastEpochs",
+        lambda number: made.append(_Trace(number)) or made[-1],
+    )
+    store = synthetic.store()
+    fit_plain(tmp_path, store, epochs=3, average_epochs=2)
+    module, _, _ = fit_plain(tmp_path, store, epochs=7, average_epochs=2)
+    first, second = made
+    assert [len(first.taken), len(second.taken)] == [2, 2]
+    expected = mean_weights(second.taken)  # of epochs 6 and 7 alone
+    for name, value in module.state_dict().items():
+        torch.testing.assert_close(value, expected[name])
+
+
 def test_a_member_stays_where_the_mean_with_it_is_no_worse():
     def value(parts):
         return -abs(sum(parts) / len(parts) - 2.5)
@@ -95,7 +112,7 @@ def test_a_soup_is_the_mean_of_fits_that_go_on_and_no_worse_than_the_first(tmp_p
     assert 1 <= cooked.numbers["soup_members"] <= 3
     for name, value in weights(cooked.ranker).items():
         assert torch.equal(value, weights(again.ranker)[name]), name
-    places = ("first", "member-1", "member-2")
+    places = ("first", "member-1-after-2", "member-2-after-2")
     assert all((tmp_path / "soup" / name / "best.pt").is_file() for name in places)
     assert cooked.info.seen_tasks == first.info.seen_tasks
     before = weights(fit(recipe(), A, split(A), folder=tmp_path / "soup" / "first").ranker)
@@ -103,8 +120,33 @@ def test_a_soup_is_the_mean_of_fits_that_go_on_and_no_worse_than_the_first(tmp_p
         assert torch.equal(value, before[name]), name  # the first fit is the usual one
 
 
+def test_members_have_other_batches_of_the_same_programs(tmp_path):
+    store = tasks("k80", 1, "abcdefghij")
+    half = recipe(soup=1, soup_epochs=1, train_share=0.5, train_pick="tasks")
+    fit(half, store, split(store), folder=tmp_path)
+    first, member = (
+        load_checkpoint(tmp_path / name / "best.pt")[1] for name in ("first", "member-1-after-2")
+    )
+    assert len(first.seen_tasks["k80"]) == 4 + 1  # half of eight, and the one that validates
+    assert member.seen_tasks == first.seen_tasks
+
+
+def test_a_soup_that_is_given_more_epochs_is_that_of_a_fit_that_had_them(tmp_path):
+    def cooked(epochs, folder):
+        return fit(recipe(epochs, soup=1, soup_epochs=1, schedule=None), A, split(A), folder=folder)
+
+    wanted = cooked(3, tmp_path / "at once")
+    cooked(1, tmp_path / "later")
+    found = cooked(3, tmp_path / "later")
+    assert found.numbers["epochs"] == 3
+    for name, value in weights(wanted.ranker).items():
+        assert torch.equal(value, weights(found.ranker)[name]), name
+
+
 def test_trees_and_numbers_that_mean_nothing_are_refused(tmp_path):
     with pytest.raises(PrunerError, match="has no weights"):
         fit(recipe(model=XGBoostRanker, soup=1), A, split(A), folder=tmp_path)
     with pytest.raises(PrunerError, match="soup_epochs"):
         Recipe(soup=1, soup_epochs=0)
+    with pytest.raises(PrunerError, match="patience=3"):
+        Recipe(average_epochs=4, patience=3)

@@ -46,7 +46,7 @@ class GpuRates:
     traffic: float = 0.6  # all global traffic against the peak bandwidth
     idle_threads: float = 0.3  # bandwidth lost when few threads are resident (no shared stage)
     block_launch_ns: float = 100.0  # of a multiprocessor (no shared stage)
-    # Off until they are judged on all pools (experiments/draft_kept): a share of 0 changes nothing.
+    # Off (0 changes nothing): judged on all pools it moved little (experiments/draft_kept).
     whole_waves: float = 0.0  # share of the latency that counts in whole waves of resident blocks
 
 

@@ -113,7 +113,7 @@ def _check(number: int) -> None:
     if torch.cuda.is_initialized():
         raise PrunerError(
             f"trainer.devices={number}: this process has used a GPU already, so that no copy can; "
-            "fit with one seed a command"
+            "one fit a command: one seed, no schedule=soup"
         )
 
 

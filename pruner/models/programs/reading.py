@@ -141,29 +141,29 @@ def featurize_task(
     tally.counts["measured"] += num_measured
     if not num_measured:
         return None
-    measured = records if failures else records.select(records.valid)
+    taken = records if failures else records.select(records.valid)
     try:
         batch = features.featurize_records(
             records.workload_key,
             records.fused,
-            measured.steps,
+            taken.steps,
             tasks=tasks,
             dataflow=dataflow,
             extra=extra,
         )
     except UnsupportedProgram as error:
-        tally.failures[error.reason] += len(measured)
-        message = f"{records.file} left out ({len(measured)} programs): {error}"
+        tally.failures[error.reason] += num_measured
+        message = f"{records.file} left out ({num_measured} programs): {error}"
         tally.left_out.append(message)
         log.warning("%s", message)
         return None
-    tally.failures.update(batch.failures.values())
+    tally.failures.update(why for row, why in batch.failures.items() if taken.valid[row])
     part = TaskPrograms.of(
         records.key,
         batch,
-        measured.latency_s,
-        measured.line,
-        measured.digest,
-        timed_s=measured.timed_s,
+        taken.latency_s,
+        taken.line,
+        taken.digest,
+        timed_s=taken.timed_s,
     )
     return part if np.isfinite(part.latency_s).any() else None

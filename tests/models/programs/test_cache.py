@@ -25,7 +25,8 @@ def root(tmp_path):
     path = folder / "measure_records" / "v100" / "matmul_64_64_64.json"
     lines = path.read_text().splitlines()
     path.write_text("\n".join([lines[0], lines[0], "not json \x00 \u00e9", *lines]) + "\n")
-    unknown = json.dumps(toy_records.record((8, 8, 8), 2, 0)).replace("matmul_layer", "no_layer")
+    of_unknown = [toy_records.record((8, 8, 8), 2, 0), toy_records.record((8, 8, 8), 4, 0, 1, 2)]
+    unknown = "\n".join(map(json.dumps, of_unknown)).replace("matmul_layer", "no_layer")
     (path.parent / "no_8_8_8.json").write_text(unknown + "\n")
     return RecordRoot(folder)
 
@@ -105,6 +106,7 @@ def test_the_analyzer_and_failures_have_entries_of_their_own(root, tmp_path, mon
     missed, hit = (load(root, tmp_path, draft=True, failures=True) for _ in range(2))
     assert [missed.num_cached, hit.num_cached] == [0, 4]
     same(missed.store, hit.store)
+    assert hit.tally == load(root, tmp_path).tally  # of measured programs alone
     assert hit.store.draft.shape == (hit.store.num_programs, NUM_DRAFT_COLUMNS)
     failed = torch.isinf(hit.store.latency_s)
     assert failed.sum() == 3  # one a file of real operators

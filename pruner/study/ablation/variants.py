@@ -56,5 +56,5 @@ def together(changes: Mapping[str, Change]) -> Change:
         fields=fields,
         failures=any(change.failures for change in changes.values()),
         why="what helped by itself, together",
-        of=tuple(changes),
+        of=tuple(sorted(changes)),
     )

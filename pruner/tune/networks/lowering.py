@@ -16,6 +16,7 @@ from typing import Any
 from pruner.tune.networks.rewrites.constants import fold_constants
 from pruner.tune.networks.rewrites.layout import Layout, channels_last
 from pruner.tune.networks.rewrites.packing import pack_weights, tensors_of
+from pruner.tune.networks.rewrites.padding import pad_classifier
 from pruner.tune.networks.rewrites.precision import Precision, mixed
 from pruner.tune.networks.rewrites.transposed import subpixel_convolutions
 
@@ -48,7 +49,8 @@ class NetworkForm:
 def lower(module: Any, target: Any, form: NetworkForm | None = None) -> Any:
     """A Relax module with bound parameters as fused, unscheduled TIR functions that ``main`` calls.
 
-    On CPUs constant weights are packed (:mod:`pruner.tune.networks.rewrites.packing`). For CUDA
+    On CPUs constant weights are packed (:mod:`pruner.tune.networks.rewrites.packing`), channels of
+    a classifier filled up to be packed. For CUDA
     indices have 32 bits: TVM writes no vectors of 64-bit ones, of which permuted rows of an ``mma``
     program may be made.
 
@@ -72,9 +74,11 @@ def lower(module: Any, target: Any, form: NetworkForm | None = None) -> Any:
         passes.FuseTIR(),
         passes.DeadCodeElimination(),
     ]
+    on_cpu = target.kind.name == "llvm"
+    formed = _formed(module, form or NetworkForm())
     with target:
-        lowered = tvm.transform.Sequential(steps)(_formed(module, form or NetworkForm()))
-        if target.kind.name == "llvm":
+        lowered = tvm.transform.Sequential(steps)(pad_classifier(formed) if on_cpu else formed)
+        if on_cpu:
             lowered = pack_weights(lowered)
         simple = _simplified(lowered)
         return narrowed(simple) if target.kind.name == "cuda" else simple

@@ -24,7 +24,9 @@ def pad_classifier(module: Any) -> Any:
     dpl = relax.dpl
     data, weight, bias = dpl.wildcard(), dpl.is_const(), dpl.is_const()
     product = dpl.is_op("relax.nn.conv2d")(data, weight)
-    active = dpl.is_op("relax.nn.relu")(dpl.is_op("relax.add")(product, bias))
+    of_image = dpl.is_op("relax.reshape")(bias, dpl.wildcard())
+    of_pixels = dpl.is_op("relax.permute_dims")(of_image)
+    active = dpl.is_op("relax.nn.relu")(dpl.is_op("relax.add")(product, of_pixels))
     pattern = dpl.is_op("relax.mean")(active)
 
     def rewrite(call: Any, found: Any) -> Any:
@@ -33,6 +35,7 @@ def pad_classifier(module: Any) -> Any:
         if padded is None or not _is_plain(found[product]) or not _keeps_channels(call):
             return call
         weights, shifts = (_filled(relax, found[part], padded) for part in (weight, bias))
+        shifts = relax.op.reshape(shifts, (1, 1, 1, padded))
         convolution = found[product]
         wide = relax.Call(convolution.op, [found[data], weights], convolution.attrs)
         averaged = relax.Call(call.op, [relax.op.nn.relu(relax.op.add(wide, shifts))], call.attrs)
@@ -64,9 +67,7 @@ def _keeps_channels(mean: Any) -> bool:
 
 
 def _filled(relax: Any, constant: Any, size: int) -> Any:
-    """The constant with zeros behind, along its last dimension; one of a single number as it is."""
+    """The constant with zeros behind, along its last dimension."""
     values = constant.value.numpy()
-    if values.shape[-1] == 1:
-        return constant
     behind = [(0, 0)] * (values.ndim - 1) + [(0, size - values.shape[-1])]
     return relax.const(np.pad(values, behind), str(values.dtype))

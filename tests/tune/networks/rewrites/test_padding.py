@@ -55,7 +55,7 @@ def test_a_classifier_is_computed_wide_and_right(factory, layout, wide):
     source = NetworkSource(name=f"{__name__}:{factory.__name__}")
     lowered = lower(import_network(source), target, NetworkForm(layout=layout))
     shapes = {shape for task in network_tasks(lowered, target) for shape, _ in task.shapes}
-    assert ((10, 8, 32) in {shape[-3:] for shape in shapes}) == wide
+    assert ((6, 10, 32) in {shape[-3:] for shape in shapes}) == wide  # 310 fill 10 rows of 32
     network, inputs = network_of(source)
     with torch.no_grad():
         wanted = network(*inputs).numpy()

@@ -125,6 +125,7 @@ def _written(options: CampaignOptions, results: Path) -> Mapping[str, int]:
 
 def _planned(work: Campaign) -> dict[str, Any]:
     rows = work.plan()
+    work.tell_left_out()
     say(as_table(rows) if rows else "nothing is left to do")
     minutes = sum(row["minutes"] for row in rows)
     return {"steps": len(rows), "minutes": round(minutes, 1)}

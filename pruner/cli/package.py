@@ -9,9 +9,11 @@ from omegaconf import DictConfig
 from pruner.cli.shared.door import run_door
 from pruner.cli.shared.options import several
 from pruner.cli.shared.output import say
+from pruner.data.root import RecordRoot
 from pruner.errors import PrunerError
 from pruner.places import sources_folder
 from pruner.study.package.make import UNPACK, PackageOptions, make_package
+from pruner.study.package.model import SourceModel
 from pruner.study.package.wheels import Target
 
 _MB = 1_000_000
@@ -26,8 +28,16 @@ def package(config: DictConfig) -> dict[str, Any]:
     say(f"{len(manifest['parts'])} parts, {size / _MB:.0f} MB")
     if manifest["left_out"]:
         say(f"the machine must have: {', '.join(manifest['left_out'])}")
-    say(f"there: python {options.out.name}/{UNPACK} PLACE campaign device=cuda minutes=25 out=DIR")
+    say(f"there: {_there(options)}")
     return {**manifest, "out": str(options.out), "seconds": round(time.monotonic() - start, 1)}
+
+
+def _there(options: PackageOptions) -> str:
+    """What to type on the other machine."""
+    words = [f"python {options.out.name}/{UNPACK} PLACE campaign device=cuda minutes=25 out=DIR"]
+    if options.model is not None:
+        words.append(f"checkpoint=PLACE/data/{options.model.file}")
+    return " ".join(words)
 
 
 def _options(config: DictConfig) -> PackageOptions:
@@ -49,9 +59,19 @@ def _options(config: DictConfig) -> PackageOptions:
         pure=several(config.pure),
         constraints=limits,
         data=[Path(name) for name in several(config.data)],
+        model=_model(config),
         part_bytes=int(config.part_mb * _MB),
         most_bytes=float("inf") if config.most_mb is None else config.most_mb * _MB,
     )
+
+
+def _model(config: DictConfig) -> SourceModel | None:
+    """What to train, where records are given. Raises `DataError` where there are none of it."""
+    if config.model.records is None:
+        return None
+    root = RecordRoot(Path(config.model.records))
+    root.task_files(config.model.platform)  # raises where there are none
+    return SourceModel(records=root.path, platform=config.model.platform)
 
 
 def main() -> None:

@@ -50,6 +50,7 @@ def test_the_plan_is_told_and_nothing_is_run(command, tmp_path):
     assert found["steps"] > 20
     assert found["minutes"] > 25  # all of it takes longer than a start has
     assert "float16-metaschedule" in err
+    assert "adaptation: left out" in err  # there is no checkpoint=
     assert not (tmp_path / "out").exists()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from pruner.places import sources_folder
 from pruner.progress import Tell
 from pruner.study.device.options import CampaignOptions
-from pruner.study.device.stages import GUESSES, boxes
+from pruner.study.device.stages import GUESSES, boxes, left_out
 from pruner.study.device.state import State
 from pruner.study.steps.boxes import Box, BoxRunner, Clock, Run, plan
 from pruner.study.steps.command import Ended, run_command, started
@@ -52,6 +52,11 @@ class Campaign:
         """The stages."""
         return boxes(self._options)
 
+    def tell_left_out(self) -> None:
+        """Say which stages have nothing to do, and what they lack."""
+        for line in left_out(self._options):
+            self._tell(line)
+
     def plan(self) -> list[dict[str, Any]]:
         """What there is to do, a row a step, with its minutes and those of its stage."""
         limits = {box.name: box.seconds / 60 for box in self.boxes}
@@ -60,6 +65,7 @@ class Campaign:
     def run_all(self, asked: Mapping[str, Any]) -> None:
         """Run what is missing within the minutes; ``asked``: the options, to be kept."""
         self._state.begin(asked)
+        self.tell_left_out()
         BoxRunner(
             run=self._noted,
             times=self.times,

@@ -33,6 +33,12 @@ GUESSES = {
     "network": 0.6, "network beside": 90.0, "network finals": 180.0, "pool": 0.6, "adapt": 0.6,
     "built": 60.0, "network rival": 3.0, "network rivals": 120.0,
 }  # fmt: skip
+ADAPTATION = "adaptation"
+NO_MODEL = (
+    f"{ADAPTATION}: left out, its minutes go to the stages after it: no checkpoint= of another "
+    "device; python train.py platform=k80 data.root=DIR makes one, and python -m "
+    "pruner.cli.package model.records=DIR packs one"
+)
 _Stage = Callable[[CampaignOptions], Iterator[Step]]
 
 
@@ -56,6 +62,13 @@ def boxes(options: CampaignOptions) -> list[Box]:
         )
         for name, (share, make) in chosen.items()
     ]
+
+
+def left_out(options: CampaignOptions) -> list[str]:
+    """Stages that are asked for and have nothing to do, a line each with what they lack."""
+    asked = {box.name for box in boxes(options)}
+    lacks_model = options.checkpoint is None and not options.compile_only
+    return [NO_MODEL] if lacks_model and ADAPTATION in asked else []
 
 
 def _bound(make: _Stage, options: CampaignOptions) -> Callable[[], Iterator[Step]]:
@@ -174,7 +187,7 @@ STAGES: Mapping[str, tuple[float, _Stage]] = {
     "operators": (0.40, _operators),
     "pools": (0.09, _pools),
     "networks": (0.26, _networks),
-    "adaptation": (0.06, _adaptation),
+    ADAPTATION: (0.06, _adaptation),
     "finals": (0.12, _finals),
 }
 ON_REQUEST: Mapping[str, tuple[float, _Stage]] = {"rivals": (1.0, _rivals)}

@@ -12,6 +12,7 @@ from pruner.errors import PrunerError
 from pruner.files import write_json
 from pruner.progress import Tell
 from pruner.study.package import unpack
+from pruner.study.package.model import SourceModel, train_model
 from pruner.study.package.parts import write_parts
 from pruner.study.package.wheels import Target, gather
 
@@ -24,7 +25,7 @@ class PackageOptions:
 
     ``sources``: the checkout. ``without`` and ``pure``: see
     `pruner.study.package.wheels.gather`. ``data``: files and folders that travel along, in
-    ``data/``.
+    ``data/``, and so does ``model``, which is trained first.
     """
 
     sources: Path
@@ -35,6 +36,7 @@ class PackageOptions:
     pure: Sequence[str] = ()
     constraints: Path | None = None
     data: Sequence[Path] = ()
+    model: SourceModel | None = None
     part_bytes: int = 58_000_000
     most_bytes: float = float("inf")
 
@@ -44,18 +46,24 @@ def make_package(options: PackageOptions, tell: Tell) -> dict[str, Any]:
 
     Raises:
         PrunerError: the folder is not empty, two things to pack have one name, one is missing, all
-            is too large, or see :func:`pruner.study.package.wheels.gather`.
+            is too large, or see :func:`pruner.study.package.wheels.gather` and
+            :func:`pruner.study.package.model.train_model`.
     """
     out = options.out
     if out.exists() and any(out.iterdir()):
         raise PrunerError(f"out={out}: there is something in it; name a new folder")
     names = [path.name for path in options.data]
+    names += [options.model.file] if options.model is not None else []
     for path in options.data:
         if not path.exists() or names.count(path.name) > 1:
             reason = "there twice" if path.exists() else "not there"
             raise PrunerError(f"data={path}: {path.name} is {reason}")
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
+        contents = {f"data/{path.name}": path for path in options.data}
+        if options.model is not None:
+            trained = train_model(options.model, Path(place) / "model", options.sources, tell)
+            contents[f"data/{options.model.file}"] = trained
         wheels = Path(place) / "wheels"
         left_out = gather(
             options.sources,
@@ -68,7 +76,7 @@ def make_package(options: PackageOptions, tell: Tell) -> dict[str, Any]:
             tell=tell,
         )
         tell("writing parts")
-        contents = {"wheels": wheels, **{f"data/{path.name}": path for path in options.data}}
+        contents = {"wheels": wheels, **contents}
         parts = write_parts(
             out, contents, part_bytes=options.part_bytes, most_bytes=options.most_bytes
         )

@@ -129,6 +129,19 @@ def test_a_checkpoint_is_adapted_in_three_ways(options):
         assert (f"checkpoint={model}" in words) == (method != "scratch")
 
 
+def test_a_stage_without_its_checkpoint_is_told_with_the_fix(options):
+    def told(**more):
+        world = World(prepared(replace(options, **more)))
+        world.campaign.run_all({})
+        return [line for line in world.told if line.startswith("adaptation: left out")]
+
+    (line,) = told()
+    assert "python train.py platform=k80 data.root=DIR makes one" in line
+    assert told(checkpoint=options.out / "model.pt") == []
+    assert told(stages=["sanity", "finals"]) == []  # nobody asked for it
+    assert told(compile_only=True) == []  # nothing is timed there, with or without a model
+
+
 def test_the_minutes_are_kept_and_what_comes_first_is_there(options):
     world = World(prepared(options))
     world.campaign.run_all({})

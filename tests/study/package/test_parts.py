@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from pruner.cli.shared.known import composed, read_words
 from pruner.errors import PrunerError
-from pruner.study.package import make, wheels
+from pruner.study.package import make, model, wheels
 from pruner.study.package.make import PackageOptions, make_package
+from pruner.study.package.model import SourceModel
 from pruner.study.package.wheels import Target, platforms
+from pruner.study.steps.command import Ended
 
 PROGRAM = """
 import json, sys
@@ -82,6 +85,37 @@ def test_parts_are_taken_apart_where_there_is_nothing_else(packed, tmp_path):
     for part in out.glob("part-*"):
         part.unlink()
     assert run(out, place, "toy").returncode == 0  # a second call unpacks nothing
+
+
+def test_a_model_that_is_trained_for_it_travels_along(packed, tmp_path, monkeypatch):
+    begun = []
+
+    def trained(words, log, *, place):
+        begun.append(words)
+        folder = next(word for word in words if word.startswith("outputs=")).partition("=")[2]
+        name = next(word for word in words if word.startswith("run_id=")).partition("=")[2]
+        (Path(folder) / "train" / name).mkdir(parents=True)
+        (Path(folder) / "train" / name / "best.pt").write_text("weights")
+        return Ended(code=0, line="{}")
+
+    monkeypatch.setattr(model, "run_command", trained)
+    manifest = packed(model=SourceModel(records=tmp_path, platform="v100"))
+    assert manifest["data"] == ["notes.txt", "v100.pt"]
+    ((_, dash, module, *words),) = begun
+    assert (dash, module) == ("-m", "pruner.cli.train")
+    config = composed("train", read_words("train", words).words)  # a command that the door takes
+    assert (config["platform"]["name"], config["data"]["root"]) == ("v100", str(tmp_path))
+    place = tmp_path / "place"
+    assert run(tmp_path / "out", place).returncode == 0
+    assert (place / "data" / "v100.pt").read_text() == "weights"
+
+
+def test_a_model_that_cannot_be_trained_packs_nothing(packed, tmp_path, monkeypatch):
+    failed = Ended(code=2, line="error: no records for platform 'k80'")
+    monkeypatch.setattr(model, "run_command", lambda *_, **__: failed)
+    with pytest.raises(PrunerError, match=r"^model\.records=.*no records for platform 'k80'"):
+        packed(model=SourceModel(records=tmp_path, platform="k80"))
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_what_was_left_out_is_that_of_the_python_that_unpacks(packed, tmp_path, monkeypatch):

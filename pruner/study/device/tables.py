@@ -12,16 +12,19 @@ from numpy.typing import NDArray
 
 from pruner.files import load_metrics
 from pruner.study.device.options import CampaignOptions
-from pruner.study.device.sizes import Group
+from pruner.study.device.sizes import Group, NetworkChoice
 from pruner.study.device.stages import METASCHEDULE, METHODS, OURS, POLICIES, SCRATCH, network_run
 from pruner.study.network.campaign import contender_rows
 from pruner.study.network.run import NetworkRun, read_network_run
 from pruner.study.tuning import best_curve
 from pruner.tune.deploy.files import KERNELS_FILE
 from pruner.tune.networks.extraction import TASKS
+from pruner.tune.phases import IDLE, PHASES
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 
 Row = dict[str, Any]
+Curve = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]  # trial, seconds, best
+EXPLORATION = ("sample", "draft", "verify")
 _EVERY = 8  # trials between two points of a curve
 _REPEATS = 2  # of a timing, at least, to say how far they differ
 
@@ -121,6 +124,7 @@ def _operator_row(
 def group_rows(options: CampaignOptions) -> list[Row]:
     """One row a group and policy: all operators together.
 
+    ``build_each_s`` and ``run_each_s`` are of a trial, in the workers; `phases` of the whole run.
     The rival is MetaSchedule, of models the one that begins anew. ``seconds_to_rival``: until the
     sum of the best latencies was the rival's last one (0 in ``times_less``: never);
     ``over_rival``: geometric mean of the latencies at equal trials over the rival's.
@@ -141,41 +145,78 @@ def group_rows(options: CampaignOptions) -> list[Row]:
                     "failed": sum(trial.error is not None for trial in run.trials),
                     "compiled": sum(t.compiled_only and t.error is None for t in run.trials),
                     "total_s": metrics.get("total_seconds"),
-                    "build_s": float(np.mean([trial.build_s for trial in run.trials])),
-                    "run_s": float(np.mean([trial.run_s for trial in run.trials])),
+                    "build_each_s": float(np.mean([trial.build_s for trial in run.trials])),
+                    "run_each_s": float(np.mean([trial.run_s for trial in run.trials])),
                     "noise": run.noise,
+                    **phases(metrics.get("seconds", {})),
                     **(_beside_rival(run, rival) if rival is not None else {}),
                 }
             )
     return rows
 
 
-def curve_rows(options: CampaignOptions) -> list[Row]:
-    """The sum of the best latencies of a group after some trials, once all operators have one.
+def phases(seconds: Mapping[str, float]) -> Row:
+    """Seconds of a run by phase (`pruner.tune.phases`), and the share of what Table 1 of the paper
+    calls exploration: candidates made and scored. None while the run has not ended."""
+    whole_s = sum(seconds.values())
+    exploring_s = sum(seconds.get(name, 0.0) for name in EXPLORATION)
+    return {
+        **{f"{name}_s": seconds.get(name) for name in (*PHASES, IDLE)},
+        "exploration_share": exploring_s / whole_s if whole_s else None,
+    }
 
-    ``relative``: over the best sum of any policy.
+
+def curve_rows(options: CampaignOptions) -> list[Row]:
+    """The sum of the best latencies of a group, or the estimate of a network, after some trials,
+    from where all its tasks have a program.
+
+    ``relative``: over the best sum of any policy. Networks of two policies may have other tasks
+    (layouts are part of ours): their built networks are in `network_rows`.
     """
     rows = []
     for group in _tuned_groups(options):
         runs = group_runs(options, group)
         tasks = list(dict.fromkeys(task for run in runs for task in run.tasks))
-        curves = {run.policy: best_curve(run.trials, dict.fromkeys(tasks, 1.0)) for run in runs}
-        least_s = min((best_s[-1] for *_, best_s in curves.values() if len(best_s)), default=1.0)
-        for policy, (number, elapsed_s, best_s) in curves.items():
-            chosen = sorted({*range(0, len(number), _EVERY), len(number) - 1} - {-1})
-            rows += [
-                {
-                    "table": "curves",
-                    "group": group.name,
-                    "policy": policy,
-                    "after": int(number[at]),
-                    "elapsed_s": float(elapsed_s[at]),
-                    "sum_s": float(best_s[at]),
-                    "relative": float(best_s[at] / least_s),
-                }
-                for at in chosen
-            ]
+        weights = dict.fromkeys(tasks, 1.0)
+        rows += _points(group.name, {r.policy: best_curve(r.trials, weights) for r in runs})
+    for network, precision in _networks(options):
+        runs_of = {
+            policy: network_run(options, network, precision, policy).leaves.parent
+            for policy in (OURS, METASCHEDULE)
+        }
+        found = {
+            policy: read_network_run(folder).curve
+            for policy, folder in runs_of.items()
+            if (folder / TASKS).is_file()
+        }
+        curves = {p: (c.trial, c.elapsed_s, c.best_s) for p, c in found.items() if c is not None}
+        rows += _points(f"{network.label}-{precision}", curves)
     return rows
+
+
+def _points(group: str, curves: Mapping[str, Curve]) -> list[Row]:
+    """Every eighth point of the curves of a group, by policy, and their last ones."""
+    least_s = min((best_s[-1] for *_, best_s in curves.values() if len(best_s)), default=1.0)
+    rows = []
+    for policy, (number, elapsed_s, best_s) in curves.items():
+        chosen = sorted({*range(0, len(number), _EVERY), len(number) - 1} - {-1})
+        rows += [
+            {
+                "table": "curves",
+                "group": group,
+                "policy": policy,
+                "after": int(number[at]),
+                "elapsed_s": float(elapsed_s[at]),
+                "sum_s": float(best_s[at]),
+                "relative": float(best_s[at] / least_s),
+            }
+            for at in chosen
+        ]
+    return rows
+
+
+def _networks(options: CampaignOptions) -> list[tuple[NetworkChoice, str]]:
+    return [(network, name) for name in options.precisions for network in options.size.networks]
 
 
 def _beside_rival(run: GroupRun, rival: GroupRun) -> Row:
@@ -229,31 +270,32 @@ def _timed(row: Mapping[str, Any], ours_s: float | None) -> Row:
 def network_rows(options: CampaignOptions) -> list[Row]:
     """One row a network, precision and contender; one without contender where none was timed.
 
-    Where MetaSchedule tuned it too (``stages=[rivals]``), the columns of `group_rows` beside it are
-    of the sums over all calls of the tasks that are tuned, without import and draft.
+    Seconds by phase (`phases`) are of the tuning. Where MetaSchedule tuned it too
+    (``stages=[rivals]``), the columns of `group_rows` beside it are of the sums over all calls of
+    the tasks that are tuned, without import and draft.
     """
     rows = []
-    for precision in options.precisions:
-        for network in options.size.networks:
-            folder = network_run(options, network, precision).leaves.parent
-            if not (folder / TASKS).is_file():
-                continue
-            run = read_network_run(folder)
-            trials = read_trials(folder / JOURNAL_FILE)
-            about = {
-                "table": "networks",
-                "precision": precision,
-                "trials": sum(not trial.compiled_only for trial in trials),
-                "compiled": sum(trial.compiled_only and trial.error is None for trial in trials),
-                "failed": sum(trial.error is not None for trial in trials),
-                "tuned_s": run.metrics.get("total_seconds"),
-                "estimate_s": run.estimate_s or None,
-                **_beside_network(
-                    run, network_run(options, network, precision, METASCHEDULE).leaves.parent
-                ),
-            }
-            found = contender_rows(network.name, run, OURS) or [{"network": network.name}]
-            rows += [{**about, **row} for row in found]
+    for network, precision in _networks(options):
+        folder = network_run(options, network, precision).leaves.parent
+        if not (folder / TASKS).is_file():
+            continue
+        run = read_network_run(folder)
+        trials = read_trials(folder / JOURNAL_FILE)
+        about = {
+            "table": "networks",
+            "precision": precision,
+            "trials": sum(not trial.compiled_only for trial in trials),
+            "compiled": sum(trial.compiled_only and trial.error is None for trial in trials),
+            "failed": sum(trial.error is not None for trial in trials),
+            "tuned_s": run.metrics.get("total_seconds"),
+            "estimate_s": run.estimate_s or None,
+            **phases(run.seconds),
+            **_beside_network(
+                run, network_run(options, network, precision, METASCHEDULE).leaves.parent
+            ),
+        }
+        found = contender_rows(network.name, run, OURS) or [{"network": network.name}]
+        rows += [{**about, **row} for row in found]
     return rows
 
 

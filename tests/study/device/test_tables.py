@@ -33,13 +33,13 @@ def options(tmp_path):
     return CampaignOptions(out=tmp_path, platform="h200", size=SMALL)
 
 
-def ran(folder, rows, total_s, *, compiled_only=False):
+def ran(folder, rows, total_s, *, compiled_only=False, seconds=None):
     folder.mkdir(parents=True)
     trials = [trial(n, *row) for n, row in enumerate(rows, 1)]
     if compiled_only:
         trials = [{**row, "costs_s": [], "compiled_only": True} for row in trials]
     (folder / "trials.jsonl").write_text("".join(json.dumps(row) + "\n" for row in trials))
-    write_json(folder / "metrics.json", {"total_seconds": total_s})
+    write_json(folder / "metrics.json", {"total_seconds": total_s, "seconds": seconds or {}})
     return folder
 
 
@@ -95,6 +95,37 @@ def test_curves_begin_where_all_operators_have_a_program(both):
     # ours: 4 + 2 s after two trials, 1 + 1 s after four, which is the best sum of any
     assert rows["ours"] == [(2, 2.0, 3.0), (4, 4.0, 1.0)]
     assert rows["metaschedule"] == [(2, 20.0, 3.0), (3, 30.0, 1.5)]
+
+
+def test_curves_of_networks_begin_where_all_tuned_tasks_have_a_program(options):
+    mine = [("conv_a", 4.0, 1.0), ("dense_b", 2.0, 2.0), ("conv_a", 1.0, 4.0)]
+    theirs = [("conv_a", 2.0, 10.0), ("dense_b", 1.0, 20.0)]
+    fabricate(options.run("bert_tiny-float16"), mine)
+    fabricate(options.run("bert_tiny-float16-metaschedule"), theirs)
+    found = [
+        (r["group"], r["policy"], r["after"], r["elapsed_s"], r["sum_s"], r["relative"])
+        for r in curve_rows(options)
+    ]
+    # conv_a is called twice: 2 * 4 + 2, then 2 * 1 + 2 = 4 s, the least of both; theirs 2 * 2 + 1
+    assert found == [
+        ("bert_tiny-float16", "ours", 2, 2.0, 10.0, 2.5),
+        ("bert_tiny-float16", "ours", 3, 4.0, 4.0, 1.0),
+        ("bert_tiny-float16", "metaschedule", 2, 20.0, 5.0, 1.25),
+    ]
+
+
+def test_where_the_seconds_of_a_run_go(options):
+    spent = {"sample": 1.0, "draft": 2.0, "verify": 3.0, "build": 10.0, "run": 4.0}
+    ran(options.run("float32-ours"), OURS, 20.0, seconds=spent)
+    ran(options.run("float32-metaschedule"), RIVAL, 31.0)  # has not ended
+    fabricate(options.run("bert_tiny-float16"), [("conv_a", 1.0, 1.0)], total_s=40.0)
+    ours, rival = group_rows(options)
+    assert [ours[f"{name}_s"] for name in spent] == list(spent.values())
+    assert ours["exploration_share"] == (1 + 2 + 3) / 20
+    assert (ours["build_each_s"], ours["run_each_s"]) == (0.1, 0.1)  # of a trial, as before
+    assert rival["draft_s"] is rival["exploration_share"] is None
+    (network,) = network_rows(options)
+    assert (network["build_s"], network["run_s"]) == (30.0, 10.0)
 
 
 def test_ways_to_adapt_meet_the_model_that_begins_anew(options):

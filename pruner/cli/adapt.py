@@ -22,7 +22,7 @@ from pruner.data.splits import Split
 from pruner.errors import PrunerError
 from pruner.files import load_metrics, read_table, save_metrics
 from pruner.models.adaptation.base import Adaptation, Setting
-from pruner.models.analyzer.analyzer import load_analyzer
+from pruner.models.analyzer.analyzer import Analyzer, load_analyzer
 from pruner.models.programs.store import ProgramStore
 from pruner.models.registry import models_with
 from pruner.models.training.fit import check_recipe, checkpoint_file, start_of
@@ -113,7 +113,7 @@ def _work(config: DictConfig, folder: Path, known: Methods) -> Work:
         config.source,
         config.target,
         budget := Budget(**plain(config.budget)),
-        analyzer=load_analyzer(conf_folder(), config.target),
+        analyzer=_draft(config),
         train=partial(_train_source, config, folder),
         given=given,
         dataflow=config.features.dataflow,
@@ -136,6 +136,11 @@ def _work(config: DictConfig, folder: Path, known: Methods) -> Work:
         make=make,
         cells=Cells(folder=folder),
     )
+
+
+def _draft(config: DictConfig) -> Analyzer:
+    """What drafts on the target. Raises `PrunerError` for a form that it does not have."""
+    return load_analyzer(conf_folder(), config.target, form=config.draft.form)
 
 
 def _given_source(config: DictConfig) -> Start | None:
@@ -211,6 +216,7 @@ def _check(config: DictConfig, known: Methods) -> None:
     root = record_root(config.data)
     for platform in (config.source, config.target):
         root.task_files(platform)  # raises where there are none
+    _draft(config)  # raises where the target has no such form
     if config.checkpoint and not (path := checkpoint_file(Path(config.checkpoint))).is_file():
         raise PrunerError(f"checkpoint={config.checkpoint}: {path} does not exist")
     if not isinstance(build(config.policy), RoundSettings):

@@ -116,6 +116,8 @@ def test_a_given_model_is_judged_on_its_platform_before_it_is_adapted(
         (("target=cpu-sse4",), "choose two platforms"),
         (("target=null",), "give source=PLATFORM and target=PLATFORM"),
         (("target=k80",), "there are records for: cpu-avx2"),
+        (("draft.form=paper",), "the paper form is for GPUs; use form=hardware"),
+        (("draft.form=papers",), "draft.form=papers"),
         (("checkpoint=nowhere",), "checkpoint=nowhere: nowhere does not exist"),
         (("references=[ansr]",), "known: random, scratch_no_draft"),
         (("num_workers=2", "num_threads=2"), "give num_threads=1, or num_workers=1"),

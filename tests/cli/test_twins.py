@@ -11,6 +11,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
+from pruner.cli import adapt
 from pruner.cli.adapt import known_methods
 from pruner.cli.shared.options import build, check_options, plain
 from pruner.cli.shared.training import recipe_of
@@ -28,6 +29,8 @@ from pruner.models.training.fit import TRAINER
 from pruner.program.device import load_device
 from pruner.search.policy import Measurements
 from pruner.study.adaptation.bench import Budget
+from tests.cli import gpu_records
+from tests.cli.test_adapt import door
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
 from tests.places import CONF
 from tests.search.tile_space import TileScore, TileSpace
@@ -187,6 +190,47 @@ def test_the_adaptation_twins_fit_as_published(name, period, normalisation):
     assert (budget.trials, budget.batch, budget.max_steps) == (2000, 10, None)  # 200 rounds of 10
     assert {**recipe_items(config)} == RELEASE  # of the source model
     assert config.features.dataflow == "official"
+    assert rounds_of(config) == RELEASED_ROUNDS
+    assert config.draft.form == "official"
+
+
+def test_the_baseline_of_the_adaptation_twin_begins_anew_as_released():
+    """4.6: after every round a new network, 50 epochs of all data so far."""
+    config = composed("adapt", "paper_adaptation")
+    assert (config.baseline, config.references) == ("scratch_official", ["random"])
+    baseline = made(config, config.baseline)
+    assert type(baseline).__name__ == "Scratch"
+    (group,) = baseline.fit.optimizer([torch.zeros(1, requires_grad=True)]).param_groups
+    fit = baseline.fit
+    assert (fit.epochs, fit.max_steps, fit.batches.programs, fit.loss.lists, fit.clip) == (
+        50, None, 512, "batch", 0.5,
+    )  # fmt: skip
+    assert (group["lr"], group["weight_decay"]) == (7e-4, 1e-6)
+
+
+def test_the_adaptation_twins_run(monkeypatch, capsys, tmp_path):
+    """On fabricated GPU records with their real features; the draft is of the released form."""
+    forms, load = [], adapt.load_analyzer
+
+    def noted(*arguments, form):
+        forms.append(form)
+        return load(*arguments, form=form)
+
+    monkeypatch.setattr(adapt, "load_analyzer", noted)
+    root = gpu_records.write(tmp_path / "records")
+    for name, form in (("paper_adaptation", "official"), ("ours_adaptation", "hardware")):
+        code, result, err = door(
+            monkeypatch, capsys, tmp_path, f"experiment={name}", f"data.root={root}",
+            "data.cache=null", "source=k80", "target=v100", "seeds=[0]", "trainer.max_epochs=1",
+            "trainer.accelerator=cpu", "budget.trials=40", "budget.least=20", "budget.labels=[0]",
+            f"run_id={name}", "num_threads=1",
+        )  # fmt: skip
+        assert code == 0, err
+        assert set(forms) == {form}
+        forms.clear()
+        config = composed("adapt", name)
+        assert set(result["methods"]) == {*config.method, config.baseline, *config.references}
+        assert all(0 <= found["area"]["mean"] < 1 for found in result["methods"].values())
 
 
 def test_the_released_fine_tuning_of_a_round():
@@ -329,21 +373,24 @@ def test_rounds_of_the_paper():
     }
 
 
+RELEASED_ROUNDS = {
+    "drafted": 512,  # potential_space_size
+    "population": 1536,
+    "generations": 2,
+    "every": 2,  # potential_space_iter
+    "mutation": 0.85,
+    "random sample": 1536,  # sample_init_population in one batch
+    "only drafted and random verified": False,
+    "measured in the population": 0.1,
+    "random of ten": 1,
+    "draft beside the model": 0,
+}
+
+
 def test_rounds_of_the_release():
     """Section 3, table: Pruner's column."""
     config = composed("tune", "paper_tuning_release")
-    assert rounds_of(config) == {
-        "drafted": 512,  # potential_space_size
-        "population": 1536,
-        "generations": 2,
-        "every": 2,  # potential_space_iter
-        "mutation": 0.85,
-        "random sample": 1536,  # sample_init_population in one batch
-        "only drafted and random verified": False,
-        "measured in the population": 0.1,
-        "random of ten": 1,
-        "draft beside the model": 0,
-    }
+    assert rounds_of(config) == RELEASED_ROUNDS
     verify = build(config.policy).verify
     assert (verify.population, verify.generations) == (1536, 1)  # GA with PaCM: one iteration
 

@@ -39,7 +39,7 @@ TWINS = {
     "train": ["paper_training", "paper_training_release", "paper_finetuning", "ours_training"],
     "adapt": ["paper_adaptation", "ours_adaptation"],
     "evaluate": ["paper_draft", "paper_draft_release", "ours_draft"],
-    "tune": ["paper_tuning", "paper_tuning_release", "ours_tuning"],
+    "tune": ["paper_tuning", "paper_tuning_operator", "paper_tuning_release", "ours_tuning"],
 }
 
 
@@ -355,6 +355,15 @@ def test_the_tuning_twins_spend_and_learn_as_published(name):
     (group,) = fit.optimizer([torch.zeros(1, requires_grad=True)]).param_groups
     assert (fit.epochs, fit.max_steps, fit.batches.programs, fit.clip) == (50, None, 512, 0.5)
     assert (group["lr"], group["weight_decay"], fit.loss.lists) == (7e-4, 1e-6, "batch")
+
+
+def test_single_operators_of_the_paper_have_fewer_trials_and_shorter_timings():
+    """Section 3: 800 trials, min_repeat_ms 100; all else is that of networks."""
+    network, operator = (composed("tune", f"paper_tuning{end}") for end in ("", "_operator"))
+    changed = {"trials": 800, "rounds": 80, "least ms": 100}
+    assert spent(operator) == {**PUBLISHED_BUDGET, **changed}
+    operator.budget.trials, operator.measure.min_repeat_ms = 2000, 300
+    assert plain(operator) == plain(network)
 
 
 def test_rounds_of_the_paper():

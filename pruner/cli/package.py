@@ -10,7 +10,7 @@ from pruner.cli.shared.door import run_door
 from pruner.cli.shared.options import several
 from pruner.cli.shared.output import say
 from pruner.data.root import RecordRoot
-from pruner.errors import PrunerError
+from pruner.errors import DataError, PrunerError
 from pruner.places import sources_folder
 from pruner.study.package.make import UNPACK, PackageOptions, make_package
 from pruner.study.package.model import SourceModel
@@ -69,8 +69,11 @@ def _model(config: DictConfig) -> SourceModel | None:
     """What to train, where records are given. Raises `DataError` where there are none of it."""
     if config.model.records is None:
         return None
-    root = RecordRoot(Path(config.model.records))
-    root.task_files(config.model.platform)  # raises where there are none
+    try:
+        root = RecordRoot(Path(config.model.records))
+        root.task_files(config.model.platform)
+    except DataError as error:
+        raise DataError(f"model.records: {error}") from error
     return SourceModel(records=root.path, platform=config.model.platform)
 
 

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pruner.errors import PrunerError
-from pruner.models.training.fit import BEST
 from pruner.progress import Tell
 from pruner.study.steps.command import quoted, run_command, started
+
+_CHECKPOINT = "best.pt"  # what train.py leaves; its own name of it would import torch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,7 @@ def train_model(model: SourceModel, place: Path, sources: Path, tell: Tell) -> P
     """
     tell(f"training on the records of {model.platform}, some minutes")
     ended = run_command(started(model.words(place), sources), place / "train.log", place=sources)
-    found = place / "train" / model.platform / BEST
+    found = place / "train" / model.platform / _CHECKPOINT
     if not ended.well or not found.is_file():
         raise PrunerError(f"model.records={model.records}: {ended.line}")
     return found

@@ -11,6 +11,7 @@ import pytest
 
 from pruner.cli.shared.known import composed, read_words
 from pruner.errors import PrunerError
+from pruner.models.training.fit import BEST
 from pruner.study.package import make, model, wheels
 from pruner.study.package.make import PackageOptions, make_package
 from pruner.study.package.model import SourceModel
@@ -95,7 +96,7 @@ def test_a_model_that_is_trained_for_it_travels_along(packed, tmp_path, monkeypa
         folder = next(word for word in words if word.startswith("outputs=")).partition("=")[2]
         name = next(word for word in words if word.startswith("run_id=")).partition("=")[2]
         (Path(folder) / "train" / name).mkdir(parents=True)
-        (Path(folder) / "train" / name / "best.pt").write_text("weights")
+        (Path(folder) / "train" / name / BEST).write_text("weights")
         return Ended(code=0, line="{}")
 
     monkeypatch.setattr(model, "run_command", trained)

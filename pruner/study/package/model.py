@@ -12,7 +12,7 @@ _CHECKPOINT = "best.pt"  # what train.py leaves; its own name of it would import
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceModel:
-    """A model of all that was measured on ``platform`` below the data root ``records``."""
+    """A model that learns from the records of ``platform`` below the data root ``records``."""
 
     records: Path
     platform: str

@@ -208,6 +208,7 @@ def test_the_baseline_of_the_adaptation_twin_begins_anew_as_released():
     assert (group["lr"], group["weight_decay"]) == (7e-4, 1e-6)
 
 
+@pytest.mark.slow
 def test_the_adaptation_twins_run(monkeypatch, capsys, tmp_path):
     """On fabricated GPU records with their real features; the draft is of the released form."""
     forms, load = [], adapt.load_analyzer

@@ -14,12 +14,13 @@ from torch import Tensor
 from pruner.cli.shared import loggers
 from pruner.cli.shared.dataset import load_dataset
 from pruner.cli.shared.door import run_door
-from pruner.cli.shared.options import build, own_models, plain
-from pruner.cli.shared.output import say, show_tasks
+from pruner.cli.shared.options import build, own_models, plain, several
+from pruner.cli.shared.output import as_table, say, show_tasks
 from pruner.cli.shared.progress import track
 from pruner.cli.shared.records import record_root, required_platforms
 from pruner.cli.shared.runs import new_run_folder, save_config
 from pruner.cli.shared.sweep import sweep_name
+from pruner.data.networks import Network, chosen_networks, networks_of
 from pruner.data.root import RecordRoot
 from pruner.errors import DataError, PrunerError
 from pruner.files import save_metrics, write_table
@@ -36,7 +37,7 @@ from pruner.places import conf_folder
 from pruner.program.device import Device, device_from_mapping, load_device
 from pruner.progress import Progress
 from pruner.study.draft import judge_draft
-from pruner.study.training import TASKS_FILE
+from pruner.study.training import NETWORK_MEANS, NETWORKS_FILE, TASKS_FILE
 
 Judge = tuple[Ranker, CheckpointInfo | None] | AnalyzerChoice
 
@@ -47,14 +48,19 @@ def evaluate(config: DictConfig) -> dict[str, Any]:
     judge = _judge(config)
     root = record_root(config.data)
     platforms = required_platforms(config, root)
+    networks = _networks(config, root)
     folder = new_run_folder(Path(config.outputs), "evaluate", config.run_id, "-".join(platforms))
     save_config(folder, config)
     if isinstance(judge, AnalyzerChoice):
         scored, report = _symbolic(config, judge, root, platforms, folder)
     else:
         scored, report = _learned(config, *judge, root, platforms, folder)
-    judged = Report.of(scored)
+    judged = Report.of(scored, networks)
     write_table(folder / TASKS_FILE, judged.rows)
+    if judged.networks:
+        write_table(folder / NETWORKS_FILE, judged.network_rows)
+    elif networks:
+        say(f"none of the judged tasks is one of networks={config.networks}")
     result = {
         **judged.metrics,
         "run_dir": str(folder),
@@ -65,8 +71,17 @@ def evaluate(config: DictConfig) -> dict[str, Any]:
     save_metrics(folder, result)
     _log(config, folder, platforms, judged)
     _show(result)
+    if judged.networks:
+        say(as_table(judged.network_rows))
     show_tasks(folder / TASKS_FILE)
     return result
+
+
+def _networks(config: DictConfig, root: RecordRoot) -> tuple[Network, ...]:
+    """Those of ``networks=``, whose files are read for it alone."""
+    if config.networks is None:
+        return ()
+    return chosen_networks(networks_of(root.path), several(config.networks))
 
 
 def _log(config: DictConfig, folder: Path, platforms: Sequence[str], judged: Report) -> None:
@@ -199,8 +214,9 @@ def _show(result: dict[str, Any]) -> None:
     chance, ceiling = result["random"], result.get("ceiling", {})
     head = "  ceiling" if ceiling else ""
     say(f"{result['num_tasks']} tasks, {result['num_programs']:,} programs     ours   random{head}")
-    for name in ("top1", "top5", "pairwise_accuracy"):
-        best = f"  {ceiling[name]:7.4f}" if ceiling else ""
+    means = [name for name in NETWORK_MEANS if name in result]
+    for name in ("top1", "top5", "pairwise_accuracy", *means):
+        best = f"  {ceiling[name]:7.4f}" if name in ceiling else ""
         say(f"{name:32s} {result[name]:7.4f}  {chance[name]:7.4f}{best}")
     for name, value in result["best_k"].items():
         say(f"{name:32s} {value:7.4f}  {chance['best_k'][name]:7.4f}")

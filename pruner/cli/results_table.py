@@ -22,11 +22,11 @@ from pruner.cli.shared.dataset import load_dataset
 from pruner.cli.shared.door import run_door
 from pruner.cli.shared.options import build, check_options, plain
 from pruner.cli.shared.output import say
-from pruner.cli.shared.records import chosen_platforms, record_root
+from pruner.cli.shared.records import chosen_platforms, record_root, split_of
 from pruner.cli.shared.runs import new_run_folder, resumed_config, save_config
 from pruner.cli.shared.training import recipe_of, watching
 from pruner.data.root import RecordRoot
-from pruner.data.splits import Split, make_split
+from pruner.data.splits import Split
 from pruner.data.tasks import TaskKey
 from pruner.errors import DataError, PrunerError
 from pruner.files import save_metrics, write_table
@@ -152,9 +152,7 @@ def _table(config: DictConfig, root: RecordRoot, folder: Path) -> ResultsTable:
         return dataset.store
 
     def split(keys: Sequence[TaskKey], seed: int) -> Split:
-        options = plain(config.split)
-        name, own_seed = options.pop("name"), options.pop("seed")
-        return make_split(name, keys, seed if config.resplit else own_seed, **options)
+        return split_of(config.split, keys, root, seed if config.resplit else None)
 
     return ResultsTable(
         folder=folder,

@@ -14,12 +14,11 @@ from pruner.cli.shared.dataset import load_dataset
 from pruner.cli.shared.door import run_door
 from pruner.cli.shared.options import build, choice, plain
 from pruner.cli.shared.output import as_table, say, show_tasks
-from pruner.cli.shared.records import chosen_platforms, record_root
+from pruner.cli.shared.records import chosen_platforms, record_root, split_of
 from pruner.cli.shared.runs import new_run_folder, resumed_config, save_config
 from pruner.cli.shared.start import start_from, tell_blind, tell_start
 from pruner.cli.shared.training import recipe_of, watching
 from pruner.data.root import RecordRoot
-from pruner.data.splits import make_split
 from pruner.errors import PrunerError
 from pruner.features.hardware import platform_kind
 from pruner.files import METRICS_FILE, load_metrics, save_metrics
@@ -28,7 +27,14 @@ from pruner.models.programs.dataset import Dataset
 from pruner.models.programs.forms import Form
 from pruner.models.programs.table import ProgramTable
 from pruner.models.training.fit import check_recipe
-from pruner.study.training import TASKS_FILE, judging_parts, plan, run_part, summarise
+from pruner.study.training import (
+    NETWORK_MEANS,
+    TASKS_FILE,
+    judging_parts,
+    plan,
+    run_part,
+    summarise,
+)
 
 _SHOWN = ("top1", "top5", "pairwise_accuracy")  # of every part, when a run ends
 
@@ -50,11 +56,11 @@ def train(config: DictConfig) -> dict[str, Any]:
     with _log_to(folder):
         dataset = load_dataset(form, root, platforms, folder=folder, **_reading(config, model))
         _tell_about(config, model, dataset)
-        keys, options = dataset.store.keys, plain(config.split)
+        keys = dataset.store.keys
         parts = plan(
             keys,
             folder=folder,
-            split=make_split(options.pop("name"), keys, options.pop("seed"), **options),
+            split=split_of(config.split, keys, root),
             seeds=[config.seed] if config.seeds is None else list(config.seeds),
             leave_out=() if own else _left_out(config, sorted({key.platform for key in keys})),
         )
@@ -105,7 +111,8 @@ def _tell_judged(result: dict[str, Any]) -> None:
     found |= {"chance": result["random"]} | {
         name: result[name] for name in ("ceiling",) if name in result
     }
-    say(as_table([{"": row, **{n: found[row].get(n) for n in _SHOWN}} for row in found]))
+    shown = [*_SHOWN, *(name for name in NETWORK_MEANS if name in result)]
+    say(as_table([{"": row, **{n: found[row].get(n) for n in shown}} for row in found]))
 
 
 def _open_run(config: DictConfig, earlier: Path | None, platforms: Sequence[str]) -> Path:

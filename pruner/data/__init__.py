@@ -15,6 +15,7 @@ it is quarantined with file, line and reason, and reading goes on; a failed meas
 * `origin`: how schedules were found: at random or by search
 * `splits`: what a model learns from, is tuned on, and is judged by
 * `frozen`: splits that are committed
+* `networks`: how often networks call the tasks
 * `importing`: raw tuning logs into this layout
 * `metaschedule`: MetaSchedule's databases as tables
 * `tenset`: TenSet's task pickles

@@ -10,6 +10,7 @@ model is never judged on a shape that it has seen on any platform.
 | bundled     | the same, for the bundled CPU records       | new shapes                   |
 | by_operator | all workloads of the operators `held_out`   | new operators                |
 | by_platform | the platforms `held_out`                    | new platforms and new shapes |
+| by_network  | all tasks of the networks `held_out`        | new networks                 |
 | within_task | a fifth of the programs of every task       | nothing: only for debugging  |
 
 Workloads that are in no frozen list (a user's own records) are put on a side by a hash of their
@@ -17,8 +18,8 @@ identity, the same on every machine and whatever other tasks are there.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal
@@ -27,6 +28,7 @@ import numpy as np
 from jaxtyping import Bool, UInt64
 
 from pruner.data.frozen import SIDES, SPLITS_FOLDER, FrozenSplit, Side
+from pruner.data.networks import Network, chosen_networks
 from pruner.data.tasks import TaskKey, TaskRecords
 from pruner.errors import DataError
 
@@ -48,7 +50,10 @@ class LeakError(DataError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Tasks on each side. `by_rows`: every task is on every side and rows are divided."""
+    """Tasks on each side. `by_rows`: every task is on every side and rows are divided.
+
+    `networks`: those whose means judge the test side, where networks were held out.
+    """
 
     name: str
     seed: int
@@ -56,6 +61,7 @@ class Split:
     valid: tuple[TaskKey, ...]
     test: tuple[TaskKey, ...]
     by_rows: bool = False
+    networks: tuple[Network, ...] = ()
 
     def side(self, side: Side) -> tuple[TaskKey, ...]:
         """The tasks of one side."""
@@ -92,12 +98,14 @@ def make_split(
     held_out: Sequence[str] = (),
     workloads: Literal["unseen", "all"] = "unseen",
     folder: Path = SPLITS_FOLDER,
+    networks: Callable[[], Sequence[Network]] = tuple,
 ) -> Split:
     """Divide `tasks` by the named split; see the module's table.
 
-    `held_out` names operators or families (by_operator) or platforms (by_platform). With
-    by_platform, ``workloads="unseen"`` judges on workloads that by_task holds out and trains on
-    none of them; ``"all"`` judges on every workload of the platform, seen elsewhere or not.
+    `held_out` names operators or families (by_operator), platforms (by_platform) or networks
+    (by_network). With by_platform, ``workloads="unseen"`` judges on workloads that by_task holds
+    out and trains on none of them; ``"all"`` judges on every workload of the platform, seen
+    elsewhere or not. `networks` gives those beside the records, for by_network.
 
     Raises:
         DataError: unknown name, nothing to hold out, or a side would be empty.
@@ -122,8 +130,10 @@ def make_split(
         split = _by_operator(seed, keys, held_out)
     elif name == "by_platform":
         split = _by_platform(seed, keys, held_out, workloads, folder)
+    elif name == "by_network":
+        split = _by_network(seed, keys, held_out, networks())
     else:
-        known = "by_task, bundled, by_operator, by_platform, within_task"
+        known = "by_task, bundled, by_operator, by_platform, by_network, within_task"
         raise DataError(f"split {name!r} is unknown; known: {known}")
     if not (name == "by_platform" and workloads == "all"):
         check_no_leak(split)
@@ -244,6 +254,32 @@ def _by_platform(
         valid=tuple(key for key in away if sides[key.identity] == "valid"),
         test=tuple(here),
     )
+
+
+def _by_network(
+    seed: int, keys: Sequence[TaskKey], held_out: Sequence[str], networks: Sequence[Network]
+) -> Split:
+    """Held out is every task of the named networks at any input size and for any target, as in
+    TenSet's scripts; judged are the sizes that are named."""
+    judged = chosen_networks(networks, held_out)
+    families = {network.family for network in judged}
+    away = {name for each in networks if each.family in families for name in each.calls}
+    salt = f"by_network:{seed}"
+    sides: dict[str, Side] = {}
+    for key in keys:
+        valid = _uniform(key.identity, salt) < VALID_SHARE
+        sides[key.identity] = "test" if key.identity in away else "valid" if valid else "train"
+    rest = sorted(identity for identity, side in sides.items() if side == "train")
+    _fill(sides, "valid", rest, salt)
+    here = {each.name for each in judged if any(each.weight(key) for key in keys)}
+    missing = sorted({each.name for each in judged} - here)
+    if missing or not held_out or not {"train", "valid"} <= set(sides.values()):
+        reason = f"no records of {', '.join(missing)}" if missing else "a side would be empty"
+        raise DataError(
+            f"split by_network: split.held_out={list(held_out)}: {reason}; "
+            f"networks: {', '.join(sorted({each.name for each in networks}))}"
+        )
+    return replace(_assemble("by_network", seed, keys, sides), networks=judged)
 
 
 def _hold_out(present: Sequence[str]) -> str:

@@ -51,6 +51,7 @@ class Ranker(Model, ABC):
                 latency_s=table.latency_s[view.programs].numpy(),
                 score=self.score_store(view.store, view.own),
                 timed_s=table.timed_s[view.programs.numpy()],
+                key=table.key_of(view.programs),
             )
             for view in table.each_task(index)
         ]

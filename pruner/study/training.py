@@ -27,6 +27,7 @@ from pruner.models.training.start import Start
 from pruner.models.trees.xgboost import Grown
 
 TASKS_FILE = "tasks.csv"
+NETWORKS_FILE = "networks.csv"  # where the split holds out networks
 AVERAGED = (
     "top1",
     "top5",
@@ -39,6 +40,7 @@ AVERAGED = (
     "top1_regret",
     "top5_regret",
 )
+NETWORK_MEANS = ("top1_network_mean", "top5_network_mean")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +173,8 @@ def run_part(
             "split_fingerprint": part.split.fingerprint,
         }
         write_table(part.folder / TASKS_FILE, report.rows)
+        if report.networks:
+            write_table(part.folder / NETWORKS_FILE, report.network_rows)
         watch.judged(metrics, report, part.checkpoint)
     if part.name:
         save_metrics(part.folder, metrics)
@@ -234,12 +238,13 @@ def _best(parts: Sequence[Part], results: Results) -> Part:
 
 def _averages(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     first = results[0]
+    names = [*AVERAGED, *(n for n in NETWORK_MEANS if all(n in result for result in results))]
     summary: dict[str, Any] = {
-        name: float(np.mean([result[name] for result in results])) for name in AVERAGED
+        name: float(np.mean([result[name] for result in results])) for name in names
     }
     if len(results) > 1:
         summary["spread"] = {
-            name: float(np.std([result[name] for result in results], ddof=1)) for name in AVERAGED
+            name: float(np.std([result[name] for result in results], ddof=1)) for name in names
         }
     summary["random"] = first["random"] if len(results) == 1 else _random_mean(results)
     if len(results) == 1:
@@ -251,6 +256,8 @@ def _averages(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         }
     for name in ("num_tasks", "num_programs", "epochs", "num_threads"):
         summary[name] = max(result.get(name, 0) for result in results)
+    if "num_networks" in first:
+        summary["num_networks"] = first["num_networks"]
     rates = [r["train_programs_per_second"] for r in results if "train_programs_per_second" in r]
     if rates:
         summary["train_programs_per_second"] = float(np.mean(rates))
@@ -259,12 +266,13 @@ def _averages(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _random_mean(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     found = [result["random"] for result in results]
-    names = ("top1", "top5", "top1_task_mean", "top5_task_mean", "pairwise_accuracy")
+    names = (*AVERAGED[:5], *NETWORK_MEANS)
     there = [name for name in names if all(name in one for one in found)]  # earlier fits lack some
     return {name: float(np.mean([one[name] for one in found])) for name in there}
 
 
 def _short(result: Mapping[str, Any]) -> dict[str, Any]:
     """A part's row in the summary; its full metrics are in its own folder."""
-    names = (*AVERAGED[:5], "seed", "best_epoch", "fit_seconds", "num_tasks", "num_programs")
+    numbers = ("seed", "best_epoch", "fit_seconds", "num_tasks", "num_programs")
+    names = (*AVERAGED[:5], *NETWORK_MEANS, *numbers)
     return {name: result[name] for name in names if name in result}

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from pruner.data import splits
 from pruner.data.frozen import SPLITS_FOLDER, FrozenSplit, draw_split
+from pruner.data.networks import Network
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.data.splits import SIDES, LeakError, Split, check_no_leak, make_split
@@ -235,6 +236,64 @@ def test_by_platform_needs_two_sides(empty, held_out):
         make_split("by_platform", MANY, held_out=held_out, folder=empty)
 
 
+def nets(**sizes):
+    """Networks that call tasks of `MANY`: operator and size by name, with ``_`` for ``@``."""
+    return [
+        Network(
+            name=name.replace("_", "@"),
+            calls={key(op, size).identity: 2 for op, size in tasks},
+            kind="cuda",
+        )
+        for name, tasks in sizes.items()
+    ]
+
+
+NETS = nets(
+    small_1=[("matmul", 1), ("pool", 1)],
+    small_4=[("matmul", 4)],
+    large_1=[("matmul", 1), ("relu", 9)],
+)
+
+
+def test_by_network_holds_out_every_size_and_judges_the_named(empty):
+    split = make_split("by_network", MANY, held_out=["small@1"], networks=lambda: NETS)
+    assert {(task.task, task.platform) for task in split.test} == {
+        (task, platform)
+        for task in ("matmul_1", "pool_1", "matmul_4")
+        for platform in ("k80", "v100")
+    }
+    assert [network.name for network in split.networks] == ["small@1"]
+    # what the other network shares with it is held out, the rest of it is not
+    assert key("relu", 9) in split.train + split.valid
+    assert len(split.train) + len(split.valid) == len(MANY) - 6
+    assert 0 < len(split.valid) < len(split.train) / 4
+    again = make_split("by_network", MANY[::-1], held_out=["small"], networks=lambda: NETS)
+    assert again.fingerprint == split.fingerprint
+    assert [network.name for network in again.networks] == ["small@1", "small@4"]
+
+
+@pytest.mark.parametrize(
+    ("held_out", "networks", "message"),
+    [
+        ([], NETS, "a side would be empty; networks: large@1, small@1, small@4"),
+        (["huge"], NETS, "networks huge are not beside these records; there are: large@1"),
+        (["small"], [], "no network lies beside these records"),
+        (["far"], nets(far_1=[("softmax", 1)]), "no records of far@1"),
+        (["pruner"], NETS, "networks resnet_50@1x3x224x224, mobilenet_v2"),
+    ],
+)
+def test_by_network_tells_what_it_lacks(empty, held_out, networks, message):
+    with pytest.raises(DataError, match=message):
+        make_split("by_network", MANY, held_out=held_out, networks=lambda: networks)
+
+
+def test_other_splits_do_not_read_networks(empty):
+    def read():
+        raise AssertionError("read")
+
+    assert make_split("by_task", MANY, folder=empty, networks=read).networks == ()
+
+
 @pytest.mark.parametrize(
     ("name", "tasks", "options", "message"),
     [
@@ -254,7 +313,8 @@ def test_every_split_of_tasks_is_checked(empty, monkeypatch):
     make_split("by_task", MANY, folder=empty)
     make_split("by_operator", MANY, held_out=["pool"], folder=empty)
     make_split("by_platform", MANY, held_out=["v100"], folder=empty)
-    assert checked == ["by_task", "by_operator", "by_platform"]
+    make_split("by_network", MANY, held_out=["small"], networks=lambda: NETS)
+    assert checked == ["by_task", "by_operator", "by_platform", "by_network"]
 
 
 def test_the_leak_check_sees_a_leak(empty):

@@ -102,6 +102,9 @@ RULES: dict[str, Rule] = {
     "work_dir": TEXT,
     "models.own": NAMES,
     "split.held_out": NAMES,
+    "networks": Rule(
+        lambda v: v is None or isinstance(v, str) or NAMES.accepts(v), "a list [...] of names"
+    ),
     "leave_out": Rule(
         lambda value: value in (None, "all", "none") or NAMES.accepts(value),
         "all, none, null or a list [...] of names",

@@ -1,10 +1,16 @@
-"""Which record folders a command reads: `data.root` and `data.platform`."""
+"""Which record folders a command reads, and how their tasks are divided."""
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from omegaconf import DictConfig
 
+from pruner.cli.shared.options import plain
+from pruner.data.networks import networks_of
 from pruner.data.root import RecordRoot
+from pruner.data.splits import Split, make_split
+from pruner.data.tasks import TaskKey
 from pruner.errors import DataError
 from pruner.places import datasets_folder
 
@@ -47,3 +53,15 @@ def required_platforms(config: DictConfig, root: RecordRoot) -> tuple[str, ...]:
             f"{', '.join(root.platforms)} (data.platform= names a folder that differs)"
         )
     return chosen
+
+
+def split_of(
+    options: DictConfig, keys: Sequence[TaskKey], root: RecordRoot, seed: int | None = None
+) -> Split:
+    """Divide tasks as ``split=`` says, with its own seed unless one is given.
+
+    Raises DataError like `make_split`.
+    """
+    given = plain(options) | {"networks": partial(networks_of, root.path)}
+    name, own_seed = given.pop("name"), given.pop("seed")
+    return make_split(name, keys, own_seed if seed is None else seed, **given)

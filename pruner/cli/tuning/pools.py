@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 from pruner.cli.shared.options import plain, several
 from pruner.cli.shared.output import print_result, say
 from pruner.cli.tuning.interrupts import Interrupts
+from pruner.data.networks import FOLDER as NETWORKS
 from pruner.errors import PrunerError
 from pruner.files import hold
 from pruner.places import conf_folder
@@ -172,7 +173,7 @@ def _listed(given: Any) -> list[dict[str, Any]]:
 
 def _network(config: DictConfig, platform: Platform, out: Path) -> list[Workload]:
     """The tasks of a network that are worth tuning, found once a platform."""
-    folder = out / "networks" / platform.name / NetworkSource(name=str(config.network)).label
+    folder = out / NETWORKS / platform.name / NetworkSource(name=str(config.network)).label
     if not (folder / TASKS).is_file():
         folder.mkdir(parents=True, exist_ok=True)
         precision = chosen_precision("float32")

@@ -30,6 +30,11 @@ HARDWARE_FIELDS = (
 )
 """Order of the hardware parameters in measurement records."""
 
+NETWORK_INFO = "network_info"
+"""Their folder beside ``measure_records``."""
+
+PATTERN = "*.task.pkl"
+
 MAX_BYTES = 256 * 2**20
 """TenSet's largest task file has 3 MB; a larger one than this is no task file."""
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from jaxtyping import Float
 
-from pruner.data.tasks import TaskRecords
+from pruner.data.tasks import TaskKey, TaskRecords
 from pruner.errors import PrunerError
 from pruner.features.symbols.table import Symbols
 from pruner.models.analyzer.analyzer import SymbolAnalyzer
@@ -51,6 +51,7 @@ class TaskSymbols:
     latency_s: Float[np.ndarray, " program"]
     groups: tuple[tuple[np.ndarray, Symbols], ...]
     timed_s: Float[np.ndarray, "program 2"] | None = None
+    key: TaskKey | None = None
 
     @property
     def fold(self) -> int:
@@ -81,6 +82,7 @@ def task_symbols(
         identity=records.key.identity,
         latency_s=records.latency_s,
         timed_s=records.timed_s,
+        key=records.key,
         groups=tuple(groups),
     )
 
@@ -95,7 +97,13 @@ def score_task(task: TaskSymbols, analyzer: SymbolAnalyzer) -> ScoredTask:
     score = np.full(len(task.latency_s), -np.inf)
     for rows, symbols in task.groups:
         score[rows] = -np.log(analyzer.latency_s(symbols))
-    return ScoredTask(name=task.name, latency_s=task.latency_s, score=score, timed_s=task.timed_s)
+    return ScoredTask(
+        name=task.name,
+        latency_s=task.latency_s,
+        score=score,
+        timed_s=task.timed_s,
+        key=task.key,
+    )
 
 
 def score_records(
@@ -113,6 +121,7 @@ def score_records(
         latency_s=records.latency_s,
         score=scorer.score_steps(dag, records.steps),
         timed_s=records.timed_s,
+        key=records.key,
     )
 
 

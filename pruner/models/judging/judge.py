@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from jaxtyping import Int
 from torch import Tensor
 
+from pruner.data.networks import Network
 from pruner.data.splits import Split
 from pruner.errors import DataError
 from pruner.models.judging.metrics import ScoredTask
+from pruner.models.judging.networks import ScoredNetwork, network_rows, scored_networks
 from pruner.models.judging.summary import full_report, task_rows
 from pruner.models.programs.assemble import programs_on_side, small_tasks_removed
 from pruner.models.programs.table import ProgramTable
@@ -20,30 +22,42 @@ from pruner.models.ranker import Ranker
 class Report:
     """How good a ranking is: numbers over all tasks, chance beside them, and the tasks themselves.
 
-    `metrics` are explained in ``docs/metrics.md``.
+    `networks` are those that were asked for, as far as tasks of theirs are here. `metrics` are
+    explained in ``docs/metrics.md``.
     """
 
     metrics: Mapping[str, Any]
     tasks: Sequence[ScoredTask]
+    networks: Sequence[ScoredNetwork] = ()
 
-    @staticmethod
-    def of(tasks: Sequence[ScoredTask]) -> "Report":
-        """Judge tasks that are scored already."""
-        return Report(metrics=full_report(tasks), tasks=tasks)
+    @classmethod
+    def of(cls, tasks: Sequence[ScoredTask], networks: Sequence[Network] = ()) -> Self:
+        """Judge tasks that are scored already, and the networks that they are of."""
+        found = scored_networks(tasks, networks)
+        return cls(metrics=full_report(tasks, found), tasks=tasks, networks=found)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
         """One row a task (`task_rows`)."""
         return task_rows(self.tasks)
 
+    @property
+    def network_rows(self) -> list[dict[str, Any]]:
+        """One row a network (`pruner.models.judging.networks.network_rows`)."""
+        return network_rows(self.networks)
+
 
 def judge(ranker: Ranker, programs: ProgramTable, split: Split, *, min_programs: int = 1) -> Report:
-    """Rank the test programs of `split`, task by task.
+    """Rank the test programs of `split`, task by task, and judge the networks that it held out.
 
     Raises DataError when no test task has `min_programs` of them.
     """
     return judge_programs(
-        ranker, programs, programs_on_side(programs, split, "test"), min_programs=min_programs
+        ranker,
+        programs,
+        programs_on_side(programs, split, "test"),
+        min_programs=min_programs,
+        networks=split.networks,
     )
 
 
@@ -53,9 +67,10 @@ def judge_programs(
     index: Int[Tensor, " program"],
     *,
     min_programs: int = 1,
+    networks: Sequence[Network] = (),
 ) -> Report:
     """Rank the given programs, task by task; raises DataError like `judge`."""
     index = small_tasks_removed(programs, index, min_programs)
     if not len(index):
         raise DataError(f"no test task has {min_programs} programs; lower min_programs")
-    return Report.of(ranker.score_tasks(programs, index))
+    return Report.of(ranker.score_tasks(programs, index), networks)

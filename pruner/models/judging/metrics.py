@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
+from pruner.data.tasks import TaskKey
+
 _TIE_SEED = 20250330
 _BLOCK = 2048  # rows of the pair matrix held at once
 
@@ -20,9 +22,10 @@ _BLOCK = 2048  # rows of the pair matrix held at once
 class ScoredTask:
     """Measured latencies and predicted scores of the programs of one task.
 
-    `weight` is how often the task occurs in its network (1 where no network is given). `timed_s`
-    are two timings of each program minutes apart, NaN where it has none. Raises ValueError for an
-    empty task, unequal lengths, non-positive latencies or NaN scores.
+    `weight` is how often the task occurs in its network (1 where no network is given), `key` what
+    networks find it by. `timed_s` are two timings of each program minutes apart, NaN where it has
+    none. Raises ValueError for an empty task, unequal lengths, non-positive latencies or NaN
+    scores.
     """
 
     name: str
@@ -30,6 +33,7 @@ class ScoredTask:
     score: Float[np.ndarray, " score"]  # as many as programs: refused below, in words
     weight: float = 1.0
     timed_s: Float[np.ndarray, "program 2"] | None = None
+    key: TaskKey | None = None
 
     def __post_init__(self) -> None:
         if not len(self.latency_s):

@@ -9,6 +9,7 @@ from pruner.models.judging import metrics
 from pruner.models.judging.ceiling import noise_ceiling
 from pruner.models.judging.chance import expected_ratio, random_ratio
 from pruner.models.judging.metrics import ScoredTask
+from pruner.models.judging.networks import ScoredNetwork, network_means, random_network_means
 
 _RANDOM_SEED = 0
 
@@ -89,9 +90,11 @@ def task_rows(tasks: Sequence[ScoredTask]) -> list[dict[str, Any]]:
     ]
 
 
-def full_report(tasks: Sequence[ScoredTask]) -> dict[str, Any]:
+def full_report(
+    tasks: Sequence[ScoredTask], networks: Sequence[ScoredNetwork] = ()
+) -> dict[str, Any]:
     """Everything `evaluate` prints: metrics, Best-k table, the random row, regrets; the noise
-    ceiling where programs were timed twice."""
+    ceiling where programs were timed twice, and means over networks where there are some."""
     values: dict[str, Any] = dict(ranking_metrics(tasks))
     values["best_k"] = best_k_table(tasks)
     values["random"] = random_report(tasks)
@@ -101,6 +104,10 @@ def full_report(tasks: Sequence[ScoredTask]) -> dict[str, Any]:
     for name in ("top1", "top5"):
         chance = values["random"][name]
         values[f"{name}_regret"] = metrics.regret_against_random(values[name], chance)
+    if networks:
+        values |= network_means(networks)
+        values["random"] |= random_network_means(networks)
+        values["num_networks"] = len(networks)
     values["num_tasks"] = len(tasks)
     values["num_programs"] = sum(task.num_programs for task in tasks)
     return values

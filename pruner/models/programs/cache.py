@@ -24,11 +24,11 @@ import pruner
 from pruner import features
 from pruner.data.root import RecordRoot, TaskFile
 from pruner.data.tasks import Duplicates
+from pruner.data.tenset.task_pickle import NETWORK_INFO
 from pruner.files import write_whole
 from pruner.models.programs.forms import Form, Part
 from pruner.models.programs.reading import Dataflow, FilePrograms, Tally
 from pruner.places import conf_folder
-from pruner.program.dag.task_index import FOLDER
 from pruner.program.tir import saved
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class FeatureCache(Generic[Part]):
             "feature_version": features.FEATURE_SET_VERSION,
             "code": _code_digest(),
             **({"analyzer": _analyzer_digest()} if draft else {}),
-            "network_info": _names_and_sizes(root.path / FOLDER),
+            "network_info": _names_and_sizes(root.path / NETWORK_INFO),
             "design_spaces": _names_and_sizes(root.path / saved.FOLDER),
         }
 

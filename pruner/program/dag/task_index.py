@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pruner.data.tenset.task_pickle import read_task_pickle
+from pruner.data.tenset.task_pickle import NETWORK_INFO, PATTERN, read_task_pickle
 from pruner.errors import DataError, PrunerError, UnsupportedProgram
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.dag.operators import dag_for_workload, read_key
 from pruner.program.dag.tenset import dag_from_json
-
-PATTERN = "*.task.pkl"
-FOLDER = "network_info"
 
 
 class TaskIndex:
@@ -79,7 +76,7 @@ def task_index_of(data_root: Path | str) -> TaskIndex | None:
 
     Raises :class:`DataError` when the folder is there without a task file.
     """
-    folder = Path(data_root) / FOLDER
+    folder = Path(data_root) / NETWORK_INFO
     return TaskIndex(folder) if folder.is_dir() else None
 
 

@@ -1,0 +1,151 @@
+"""Networks: how often each of them calls the tasks that records are of.
+
+Two kinds lie beside the records of a data root:
+
+* ``network_info/*.task.pkl``, TenSet's, one file for each network, input size and compiler target;
+* ``networks/<platform>/<name>/tasks.json``, ours: `collect.py network=` writes them, and
+  `tune.py network= list=true` the same file into its run folder.
+
+`HELD_OUT` names what published protocols judge by. A name stands for a network at one input size
+(``resnet_50@1x3x224x224``), or at every size that is there (``resnet_50``).
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pruner.data.quarantine import MalformedError
+from pruner.data.tasks import TaskKey
+from pruner.data.tenset.task_pickle import NETWORK_INFO, PATTERN, read_task_pickle
+from pruner.data.workload import parse_workload
+from pruner.errors import DataError
+from pruner.files import read_json
+
+FOLDER = "networks"
+TASKS = "tasks.json"
+HELD_OUT: dict[str, tuple[str, ...]] = {
+    # Section 7.3 of docs/paper.md, and the release's script that judges its analyzer.
+    "pruner": (
+        "resnet_50@1x3x224x224",
+        "mobilenet_v2@1x3x224x224",
+        "resnet3d_18@1x3x112x112x16",
+        "bert_base@1x128",
+        "bert_tiny@1x128",
+    ),
+    # TenSet's scripts/eval_model.py.
+    "tenset": (
+        "resnet_50@1x3x224x224",
+        "mobilenet_v2@1x3x224x224",
+        "resnext_50@1x3x224x224",
+        "bert_base@1x128",
+        "bert_tiny@1x128",
+    ),
+}
+_TENSET_NAME = re.compile(r"\(\((\w+),\[(.*)\]\),\w+\)")
+_SHAPE = re.compile(r"\(([\d,]+?),?\)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """A network at one input size, compiled for one kind of target or for one platform.
+
+    `calls`: how often one inference runs each task, by the identity of its work. `kind` is the
+    first word of the records' target (TenSet's networks), `platform` their folder (ours).
+    """
+
+    name: str
+    calls: Mapping[str, int]
+    kind: str | None = None
+    platform: str | None = None
+
+    @property
+    def family(self) -> str:
+        """The name without the input size."""
+        return self.name.partition("@")[0]
+
+    def weight(self, key: TaskKey) -> int:
+        """How often it calls the task of these records; 0 where they are of something else."""
+        if self.platform not in (None, key.platform):
+            return 0
+        if self.kind not in (None, key.target.partition(" ")[0]):
+            return 0
+        return self.calls.get(key.identity, 0)
+
+
+def networks_of(data_root: Path | str) -> tuple[Network, ...]:
+    """The networks that lie beside the records of a data root; none where it has neither folder.
+
+    Raises:
+        DataError: a file is damaged, or unsafe to read.
+    """
+    root = Path(data_root)
+    pickled = sorted((root / NETWORK_INFO).glob(PATTERN))
+    listed = sorted((root / FOLDER).glob(f"*/*/{TASKS}"))
+    return (*map(_of_tenset, pickled), *map(_listed, listed))
+
+
+def chosen_networks(networks: Sequence[Network], names: Sequence[str]) -> tuple[Network, ...]:
+    """The networks that are named: by protocol (`HELD_OUT`), family, or name with input size.
+
+    Raises:
+        DataError: no network at all, or none of that name.
+    """
+    if not networks:
+        raise DataError(
+            f"no network lies beside these records: {NETWORK_INFO}/{PATTERN} of TenSet, or "
+            f"{FOLDER}/PLATFORM/NAME/{TASKS} of tune.py network=NAME list=true"
+        )
+    wanted = [each for name in names for each in HELD_OUT.get(name, (name,))]
+    known = {name for network in networks for name in (network.name, network.family)}
+    if missing := [name for name in wanted if name not in known]:
+        raise DataError(
+            f"networks {', '.join(missing)} are not beside these records; there are: "
+            f"{', '.join(sorted({network.name for network in networks}))}"
+        )
+    return tuple(each for each in networks if {each.name, each.family} & set(wanted))
+
+
+def _of_tenset(path: Path) -> Network:
+    tasks = read_task_pickle(path)
+    stem = path.name.removesuffix(PATTERN.removeprefix("*"))
+    match = _TENSET_NAME.fullmatch(stem)
+    sizes = "+".join(shape.replace(",", "x") for shape in _SHAPE.findall(match[2])) if match else ""
+    kinds = {task.target.partition(" ")[0] for task in tasks}
+    if len(kinds) != 1:
+        raise DataError(f"{path}: tasks of one kind of target expected, found {sorted(kinds)}")
+    return Network(
+        name=f"{match[1]}@{sizes}" if match else stem,
+        calls=_summed(path, [(task.workload_key, task.weight) for task in tasks]),
+        kind=kinds.pop(),
+    )
+
+
+def _listed(path: Path) -> Network:
+    return Network(
+        name=path.parent.name,
+        calls=_summed(path, [(json.dumps(["tir", key]), calls) for key, calls in _rows(path)]),
+        platform=path.parent.parent.name,
+    )
+
+
+def _rows(path: Path) -> list[tuple[str, Any]]:
+    try:
+        return [(str(row["key"]), row["weight"]) for row in read_json(path)]
+    except (TypeError, KeyError) as error:
+        raise DataError(f"{path}: no list of tasks with a key and a weight each") from error
+
+
+def _summed(path: Path, rows: Sequence[tuple[str, Any]]) -> dict[str, int]:
+    calls: Counter[str] = Counter()
+    for key, weight in rows:
+        if type(weight) is not int or weight < 1:
+            raise DataError(f"{path}: a task is called {weight!r} times; 1 or more was expected")
+        try:
+            calls[parse_workload(key).identity] += weight
+        except MalformedError as error:
+            raise DataError(f"{path}: {error}") from error
+    return dict(calls)

@@ -1,0 +1,109 @@
+"""Top-k of whole networks, and its mean over them: the number that TenSet and Pruner report.
+
+Equation 2 of Pruner is of one network: i runs over its tasks and w_i is how often it calls task i.
+TenSet's scripts compute the same, leave out tasks without records, and take the plain mean over
+the networks. Networks are judged on each platform by itself.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from pruner.data.networks import Network
+from pruner.models.judging import metrics
+from pruner.models.judging.chance import random_ratio
+from pruner.models.judging.metrics import ScoredTask
+
+_KS = (1, 5)
+_RANDOM_SEED = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredNetwork:
+    """The tasks of a network that were ranked, each weighted by how often it is called.
+
+    `num_tasks` and `num_calls` are of the whole network, also of what has no records or is not
+    judged.
+    """
+
+    name: str
+    tasks: tuple[ScoredTask, ...]
+    num_tasks: int
+    num_calls: int
+
+    def top_k(self, k: int) -> float:
+        """Equation 2."""
+        return metrics.top_k(self.tasks, k)
+
+    def random_top_k(self, k: int) -> float:
+        """The same of a random ranking, the mean of draws."""
+        rng = np.random.default_rng(_RANDOM_SEED)
+        return random_ratio(self.tasks, [k] * len(self.tasks), rng=rng)
+
+
+def scored_networks(
+    tasks: Sequence[ScoredTask], networks: Sequence[Network]
+) -> list[ScoredNetwork]:
+    """Every network on every platform where a task of it is among those that were ranked."""
+    by_platform: dict[str, list[ScoredTask]] = {}
+    for task in tasks:
+        if task.key is not None:
+            by_platform.setdefault(task.key.platform, []).append(task)
+    return [
+        ScoredNetwork(
+            name=f"{platform}/{network.name}",
+            tasks=own,
+            num_tasks=len(network.calls),
+            num_calls=sum(network.calls.values()),
+        )
+        for platform, ranked in by_platform.items()
+        for network in networks
+        if (own := _weighted(ranked, network))
+    ]
+
+
+def _weighted(tasks: Sequence[ScoredTask], network: Network) -> tuple[ScoredTask, ...]:
+    pairs = [(task, network.weight(task.key)) for task in tasks if task.key is not None]
+    return tuple(replace(task, weight=float(calls)) for task, calls in pairs if calls)
+
+
+def network_means(networks: Sequence[ScoredNetwork]) -> dict[str, float]:
+    """Top-1 and Top-5, the mean over the networks."""
+    return {
+        f"top{k}_network_mean": float(np.mean([network.top_k(k) for network in networks]))
+        for k in _KS
+    }
+
+
+def random_network_means(networks: Sequence[ScoredNetwork]) -> dict[str, float]:
+    """The same of a random ranking."""
+    return {
+        f"top{k}_network_mean": float(np.mean([network.random_top_k(k) for network in networks]))
+        for k in _KS
+    }
+
+
+def network_rows(networks: Sequence[ScoredNetwork]) -> list[dict[str, Any]]:
+    """One row a network: its Top-k, chance, and how much of it was judged.
+
+    `best_latency_s` and `chosen_latency_s` are sums over calls: with the best program of every
+    task, and with the one ranked first.
+    """
+    return [
+        {
+            "network": network.name,
+            "tasks": len(network.tasks),
+            "tasks_of_network": network.num_tasks,
+            "calls": int(sum(task.weight for task in network.tasks)),
+            "calls_of_network": network.num_calls,
+            **{f"top{k}": network.top_k(k) for k in _KS},
+            **{f"random_top{k}": network.random_top_k(k) for k in _KS},
+            "best_latency_s": sum(task.weight * task.best_s for task in network.tasks),
+            "chosen_latency_s": sum(
+                task.weight * metrics.top_k_latency(task, 1) for task in network.tasks
+            ),
+        }
+        for network in networks
+    ]

@@ -35,6 +35,7 @@ def nested(name, value):
         ("budget.tasks", 0), ("budget.labels", ["a"]), ("models.own", 3),
         ("split.held_out", "conv2d"), ("leave_out", "v100"), ("measure.baseline", "maybe"),
         ("measure.lag", 2), ("measure.lag", True), ("sizes.batch", 0), ("sizes.image", "large"),
+        ("networks", 3), ("networks", [3]),
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_named(name, value):

@@ -81,6 +81,7 @@ def rows_of(path):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow  # a model is trained on the way
 def test_a_model_is_judged_on_the_papers_networks(run, root, tmp_path):
     data = (f"data.root={root}", "platform=t4")
     trained = run(

@@ -1,5 +1,6 @@
 """A network as one library computes what torch does, in this process and in a fresh one."""
 
+import importlib
 import json
 import shutil
 import subprocess
@@ -26,13 +27,13 @@ def platform():
 
 
 def prepared(name, platform, folder):
-    """A run folder as extraction leaves it, made in this process."""
+    """A run folder as extraction leaves it, made in this process; `name` of a factory or a file."""
     from pruner.tune.networks.extraction import TASKS, _row
     from pruner.tune.networks.request import REQUEST, NetworkRequest, lowered_network
     from pruner.tune.networks.source import NetworkSource
     from pruner.tune.networks.tasks import network_tasks
 
-    source = NetworkSource(name=f"{HERE}:{name}")
+    source = NetworkSource(name=name if "." in name else f"{HERE}:{name}")
     request = NetworkRequest(source=source, target=json.loads(platform.target_json))
     request.save(folder / REQUEST)
     tasks = network_tasks(lowered_network(request), request.tvm_target())
@@ -92,6 +93,63 @@ def test_a_deployed_network_runs_without_torch(name, platform, tmp_path, in_proc
         scale = max(np.abs(arrays[n]).max() for n in arrays.files)
         assert (scale < 1e-7) == (name == "faint")
         assert len(arrays.files) == (2 if name == "two_outputs" else 1)
+
+
+def exported(folder):
+    """A ``.pt2`` file of a network with folded norms."""
+    from tests.tune.networks.small_networks import one_image
+
+    torch = importlib.import_module("torch")
+    network, inputs = one_image()
+    with torch.no_grad():
+        torch.export.save(torch.export.export(network, inputs), folder / "net.pt2")
+    return folder / "net.pt2"
+
+
+def onnx_file(folder):
+    """A convolution, a pool and a linear layer, written with ONNX's own helper."""
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    make, floats, rng = onnx.helper, onnx.TensorProto.FLOAT, np.random.default_rng(0)
+    shapes = {"w": (8, 3, 3, 3), "b": (8,), "dense": (8, 5), "offset": (5,)}
+    graph = make.make_graph(
+        [
+            make.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
+            make.make_node("Relu", ["c"], ["r"]),
+            make.make_node("GlobalAveragePool", ["r"], ["p"]),
+            make.make_node("Flatten", ["p"], ["f"]),
+            make.make_node("Gemm", ["f", "dense", "offset"], ["y"]),
+        ],
+        "small",
+        [make.make_tensor_value_info("x", floats, [2, 3, 8, 8])],
+        [make.make_tensor_value_info("y", floats, [2, 5])],
+        [
+            onnx.numpy_helper.from_array(rng.standard_normal(shape, dtype=np.float32), name)
+            for name, shape in shapes.items()
+        ],
+    )
+    model = make.make_model(graph, opset_imports=[make.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, folder / "net.onnx")
+    return folder / "net.onnx"
+
+
+@pytest.mark.parametrize(("write", "products"), [(exported, 4), (onnx_file, 2)])
+def test_a_file_becomes_a_library_that_computes_the_same(
+    write, products, platform, tmp_path, in_process
+):
+    """From the file to tasks and to a library; outputs compared with torch's, and onnxruntime's."""
+    from pruner.tune.deploy import files, network
+
+    tasks = prepared(str(write(tmp_path)), platform, tmp_path)
+    kinds = ("conv2d", "matmul")
+    assert sum(t.weight for t in tasks if any(kind in t.name for kind in kinds)) == products
+    deployed = network.deploy_network(tmp_path, platform, None)
+    assert deployed.drafted + len(deployed.untouched) == len(tasks)
+    assert deployed.relative_error is not None
+    assert deployed.relative_error < 1e-5
+    with np.load(tmp_path / "deploy" / "expected.npz") as arrays:
+        assert [arrays[name].shape[-1] for name in arrays.files] == [5]
+    assert (tmp_path / files.LIBRARY).is_file()
 
 
 def test_a_failed_build_leaves_the_earlier_result(tmp_path, monkeypatch):

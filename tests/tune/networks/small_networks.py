@@ -81,6 +81,43 @@ def encoder():
     return Bert(sizes, 6, vocabulary=50).eval(), (torch.randint(0, 50, (1, 6)),)
 
 
+class OwnAttention(nn.Module):
+    """Attention as most people write it: torch's own function, with a mask or a causal one."""
+
+    def __init__(self, *, causal):
+        super().__init__()
+        self.parts, self.out, self.causal = nn.Linear(16, 48), nn.Linear(16, 16), causal
+        self.register_buffer("mask", torch.randn(6, 6))
+
+    def forward(self, x):
+        heads = [part.unflatten(-1, (2, 8)).transpose(1, 2) for part in self.parts(x).chunk(3, -1)]
+        how = {"is_causal": True} if self.causal else {"attn_mask": self.mask}
+        mixed = nn.functional.scaled_dot_product_attention(*heads, **how)
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+def attention():
+    torch.manual_seed(0)
+    return OwnAttention(causal=False).eval(), (torch.randn(2, 6, 16),)
+
+
+def causal_attention():
+    torch.manual_seed(0)
+    return OwnAttention(causal=True).eval(), (torch.randn(2, 6, 16),)
+
+
+class Decomposed(nn.Module):
+    """Two operators that no front end knows."""
+
+    def forward(self, x):
+        u, s, v = torch.linalg.svd(x)
+        return u * s @ v, torch.linalg.eigvals(x).real
+
+
+def decomposed():
+    return Decomposed().eval(), (torch.randn(4, 4),)
+
+
 class NoArithmetic(nn.Module):
     """Gather, softmax, reshape; two outputs, one inside a list."""
 

@@ -35,7 +35,7 @@ def run(module, inputs):
     return [x.numpy() for x in found] if many else [found.numpy()]
 
 
-@pytest.mark.parametrize("name", ["residual", "biased", "encoder"])
+@pytest.mark.parametrize("name", ["residual", "biased", "encoder", "attention", "causal_attention"])
 def test_a_lowered_network_computes_what_torch_computes(name, target):
     from pruner.tune.networks.lowering import lower
 
@@ -114,6 +114,26 @@ def test_a_batch_of_one_can_be_tiled(target):
         assert all("sample_perfect_tile" in str(space.trace) for space in spaces), task.name
 
 
+@pytest.mark.parametrize("name", ["attention", "causal_attention"])
+def test_own_attention_is_tasks_that_the_engine_knows(name, target):
+    """Two products of the attention, two linear layers, and the softmax by itself."""
+    from pruner.tune.networks.coverage import coverage
+    from pruner.tune.networks.lowering import lower
+    from pruner.tune.networks.tasks import network_tasks
+
+    tasks = network_tasks(lower(import_network(source(name)), target), target)
+    products = [task for task in tasks if "matmul" in task.name]
+    assert sum(task.weight for task in products) == 4
+    # 2 images x 2 heads x 6 x 6 x 8 products and sums, both ways
+    assert sum(task.flops >= 2 * 2 * 2 * 6 * 6 * 8 for task in products) == 4
+    assert not [task.name for task in products if "softmax" in task.name]
+    assert any("softmax" in task.name for task in tasks)
+    for task in tasks:
+        if task.tuned:
+            found = coverage(task, target)
+            assert found.whole, (task.name, found.reasons)
+
+
 @pytest.mark.slow
 def test_tasks_come_out_of_a_child_process_as_they_are(target, tmp_path):
     from pruner.tune.networks.extraction import LOG, extract_tasks
@@ -150,6 +170,29 @@ def test_mistakes_are_one_line(target, tmp_path):
     }.items():
         with pytest.raises(PrunerError, match=told):
             import_network(NetworkSource(name=name, options=NetworkOptions()))
+
+
+def test_operators_that_tvm_does_not_know_are_named_in_one_line():
+    with pytest.raises(PrunerError) as refused:
+        import_network(source("decomposed"))
+    told = str(refused.value)
+    assert f"network={HERE}:decomposed: TVM does not know _linalg_svd.default, linalg_eig" in told
+    assert "; write that part with other operators, or leave it out of the network" in told
+    assert "\n" not in told
+
+
+def test_operators_of_an_onnx_file_that_tvm_does_not_know_are_named(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    make, floats = onnx.helper, onnx.TensorProto.FLOAT
+    graph = make.make_graph(
+        [make.make_node("Det", ["x"], ["d"]), make.make_node("StringNormalizer", ["d"], ["y"])],
+        "odd",
+        [make.make_tensor_value_info("x", floats, [4, 4])],
+        [make.make_tensor_value_info("y", floats, [])],
+    )
+    onnx.save(make.make_model(graph), tmp_path / "net.onnx")
+    with pytest.raises(PrunerError, match=r"TVM does not know Det, StringNormalizer; write"):
+        import_network(NetworkSource(name=str(tmp_path / "net.onnx")))
 
 
 @pytest.mark.parametrize("training", [False, True])

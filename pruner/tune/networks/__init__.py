@@ -3,6 +3,7 @@
 * `convolutional`, `transformer`, `detection`: networks of the paper's Tables 3 and 4 in plain torch
 * `catalog`: their names
 * `sizes`: what may be asked of them
+* `memory`: whether its weights fit, asked before they are there
 * `source`: one of them, a user's factory or a file, as a Relax module
 * `rewrites`: constants, layout, precision and packed weights
 * `lowering`: from Relax to functions that can be tuned

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,10 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pruner.errors import MissingExtra, PrunerError
+from pruner.tune.networks import memory
 from pruner.tune.networks.sizes import NetworkOptions
 
 if TYPE_CHECKING:  # who asks for the tasks of a network need not wait for torch
     from torch import Tensor, nn
+
+# What TVM's front ends for torch and for ONNX say of operators that they do not know.
+_UNKNOWN = re.compile(r"Unsupported function types \[(.+)\]|not supported for frontend ONNX: (.+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +110,8 @@ def import_network(source: NetworkSource) -> Any:
     """The network as a Relax module with bound parameters.
 
     Raises:
-        PrunerError: it cannot be exported, an operator of it is unknown to TVM, or it was exported
-            as it trains, in one line.
+        PrunerError: it cannot be exported, an operator of it is unknown to TVM, it was exported as
+            it trains, or it takes more memory than is free; in one line.
     """
     try:
         module = _imported(source)
@@ -122,18 +127,35 @@ def import_network(source: NetworkSource) -> Any:
         raise PrunerError(f"network={source.name}: no such file") from error
     except Exception as error:  # exporters and front ends raise kinds of their own
         line = (str(error).strip().splitlines() or [repr(error)])[0]
-        raise PrunerError(f"network={source.name}: {type(error).__name__}: {line}") from error
+        told = _unknown_operators(line) or f"{type(error).__name__}: {line}"
+        raise PrunerError(f"network={source.name}: {told}") from error
+
+
+def _unknown_operators(line: str) -> str | None:
+    """What to tell of a front end's line where it names operators that it lacks."""
+    found = _UNKNOWN.search(line)
+    if found is None:
+        return None
+    names = sorted(name.strip(" '") for name in (found[1] or found[2]).split(","))
+    return (
+        f"TVM does not know {', '.join(names)}; write that part with other operators, or leave it "
+        "out of the network"
+    )
 
 
 def _imported(source: NetworkSource) -> Any:
     if source.path is not None:
         source.check_unsized("a file has sizes of its own")
+        memory.check(source.name, source.path.stat().st_size)
         if source.is_onnx:
             return _from_onnx(source.path)
     torch = importlib.import_module("torch")
     if source.path is not None:
         return _from_exported(torch.export.load(source.path))
+    if source.name in importlib.import_module("pruner.tune.networks.catalog").NETWORKS:
+        memory.check_named(source.name, source.options)
     network, inputs = network_of(source)
+    memory.check(source.name, memory.module_bytes(network), held=1)
     with torch.no_grad():
         return _from_exported(torch.export.export(network, inputs))
 
@@ -162,7 +184,5 @@ def _from_onnx(path: Path) -> Any:
         onnx = importlib.import_module("onnx")
     except ImportError as error:
         raise MissingExtra("onnx", "network") from error
-    if not path.is_file():
-        raise FileNotFoundError(path)
     frontend = importlib.import_module("tvm.relax.frontend.onnx")
     return frontend.from_onnx(onnx.load(str(path)), keep_params_in_input=False)

@@ -1,0 +1,84 @@
+"""Whether a network fits into memory, asked before its weights are there.
+
+While a network is imported its weights are held by torch, by its export, as constants of Relax and
+by the pass that writes the next ones, so a machine that could hold them once may not be enough.
+"""
+
+from __future__ import annotations
+
+import importlib
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pruner.errors import PrunerError
+from pruner.tune.networks.sizes import NetworkOptions
+
+if TYPE_CHECKING:
+    from torch import nn
+
+COPIES = 4  # of the weights, at the worst moment of an import
+GB = 1e9
+_ADVICE = "free memory, or take a smaller network"
+_FEW = 2  # layers: the first and the last one, between which equal ones lie
+_MEMINFO, _LIMIT = Path("/proc/meminfo"), Path("/sys/fs/cgroup/memory.max")
+
+
+def free_bytes() -> float:
+    """Memory that can still be had, of the machine and of the group that this process is in."""
+    found = [float("inf")]
+    with suppress(OSError, ValueError):  # another system, or no limit ("max")
+        found.append(float(_LIMIT.read_text(encoding="utf-8")))
+    with suppress(OSError, ValueError, StopIteration):
+        lines = _MEMINFO.read_text(encoding="utf-8").splitlines()
+        line = next(line for line in lines if line.startswith("MemAvailable:"))
+        found.append(1024.0 * int(line.split()[1]))
+    return min(found)
+
+
+def module_bytes(network: nn.Module) -> int:
+    """What its parameters and buffers take, shared ones once."""
+    return sum(tensor.nbytes for tensor in (*network.parameters(), *network.buffers()))
+
+
+def named_bytes(name: str, options: NetworkOptions) -> int:
+    """What the weights of a network of the catalog take; none of them is made."""
+    torch = importlib.import_module("torch")
+    make = importlib.import_module("pruner.tune.networks.catalog").NETWORKS[name]
+    with torch.device("meta"):
+        return module_bytes(make(options)[0])
+
+
+def check_named(name: str, options: NetworkOptions, free: float | None = None) -> None:
+    """Refuse a network of the catalog that would not fit, with the sizes that would be smaller.
+
+    `free`: bytes, by default those of this machine.
+
+    Raises:
+        PrunerError: its import takes more.
+    """
+    few = replace(options, layers=min(options.layers or _FEW, _FEW))
+    weights, least = named_bytes(name, options), named_bytes(name, few)
+    advice = ""
+    if least < weights:
+        advice = f"sizes.layers={few.layers} takes {COPIES * least / GB:.0f} GB and has the same "
+        advice += "tasks, called less often"
+    check(name, weights, advice, free=free)
+
+
+def check(
+    name: str, weights: float, advice: str = "", *, held: int = 0, free: float | None = None
+) -> None:
+    """Refuse an import that takes more memory than is free; `held` copies of it are there already.
+
+    Raises:
+        PrunerError: it does, in one line that says how much of each, and the `advice`.
+    """
+    available = free_bytes() if free is None else free
+    if (COPIES - held) * weights > available:
+        raise PrunerError(
+            f"network={name}: {weights / GB:.1f} GB of weights take about "
+            f"{COPIES * weights / GB:.0f} GB of memory while they are imported, "
+            f"{available / GB:.0f} GB are free; {advice or _ADVICE}"
+        )

@@ -13,8 +13,7 @@ from omegaconf import DictConfig
 from pruner.cli.shared.door import run_door
 from pruner.cli.shared.options import build, plain
 from pruner.cli.shared.output import say
-from pruner.cli.shared.runs import resumed_config
-from pruner.cli.tuning.folder import MORE
+from pruner.cli.tuning.folder import resumed
 from pruner.cli.tuning.network import draft_run, list_run
 from pruner.errors import PrunerError
 from pruner.tune.measure.machine import local_platform
@@ -30,7 +29,7 @@ def tune(config: DictConfig) -> dict[str, Any]:
         return plot(config)
     earlier = Path(config.resume) if config.resume is not None else None
     if earlier is not None:
-        config = resumed_config(earlier, config, more=MORE)
+        config = resumed(earlier, config)
     effort = build(config.effort)
     if config.network is not None and config.list:
         return list_run(config, earlier)

@@ -150,7 +150,7 @@ def resumed_config(folder: Path, config: DictConfig, more: Sequence[str] = ()) -
         name = override.lstrip("+~").split("=")[0]
         value = plain(OmegaConf.select(config, name))
         if name in (*RESUMABLE, *more):
-            OmegaConf.update(earlier, name, value)
+            OmegaConf.update(earlier, name, value, merge=False)  # a group's choice is all of it
         elif value != plain(OmegaConf.select(earlier, name)):
             refused.append(override)
     if refused:

@@ -4,10 +4,13 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from pruner.cli.shared.options import choice
-from pruner.cli.shared.runs import new_run_folder, save_config
+from pruner.cli.shared.options import build, choice
+from pruner.cli.shared.runs import new_run_folder, resumed_config, save_config
+from pruner.errors import PrunerError
+from pruner.tune.run.journal import JOURNAL_FILE
 
-MORE = (*(f"budget.{name}" for name in ("trials", "seconds", "patience", "tolerance")), "deploy")
+ENDS = ("trials", "seconds", "patience")  # of a budget
+MORE = (*(f"budget.{name}" for name in (*ENDS, "tolerance")), "effort", "deploy")
 
 
 def open_run(config: DictConfig, what: str) -> Path:
@@ -16,3 +19,24 @@ def open_run(config: DictConfig, what: str) -> Path:
     folder = new_run_folder(Path(config.outputs), "tune", config.run_id, label)
     save_config(folder, config)
     return folder
+
+
+def resumed(folder: Path, asked: DictConfig) -> DictConfig:
+    """The configuration of an earlier run, with more budget where `asked` says so.
+
+    One that drafted only gets an effort that measures, normal unless it is given, with a budget.
+
+    Raises:
+        PrunerError: something else was to change, or a run that measured was to draft only.
+    """
+    config = resumed_config(folder, asked, more=MORE)
+    if build(config.effort).measures:
+        return config
+    if (folder / JOURNAL_FILE).is_file():
+        raise PrunerError(
+            f"resume={folder}: this run has measured programs; leave effort= out (python deploy.py "
+            f"run={folder} builds its network)"
+        )
+    if any(config.budget[end] is not None for end in ENDS):
+        config.effort = asked.effort
+    return config

@@ -45,8 +45,9 @@ def _headline(run: NetworkRun) -> Iterator[str]:
     if tuned:
         share = sum(task.share for task in tuned)
         yield (
-            f"{len(tuned)} of {len(run.tasks)} tasks, {share:.1%} of the arithmetic, were measured;"
-            f" their best programs take {_ms(run.estimate_s)} together."
+            f"{len(tuned)} of {len(run.tasks)} tasks, {share:.1%} of the arithmetic, were measured:"
+            f" the first programs of each take {_ms(run.first_s)} together, the best ones "
+            f"{_ms(run.estimate_s)}, {run.first_s / run.estimate_s:.3g} times as fast."
         )
     rows = {row["name"]: row for row in run.beside.ran} if run.beside is not None else {}
     ours = rows.get(OURS)
@@ -58,7 +59,11 @@ def _headline(run: NetworkRun) -> Iterator[str]:
         ]
         yield f"The network takes {_ms(ours['median_s'])}: {', '.join(others) or 'alone'}."
     elif run.deployed.get("median_s") is not None:
-        yield f"The network takes {_ms(run.deployed['median_s'])}."
+        yield (
+            f"The network takes {_ms(run.deployed['median_s'])}. Nothing was timed with it yet: "
+            f"python deploy.py run={run.folder} adds torch eager and compiled, onnxruntime, and "
+            "TVM untuned and with drafted schedules only."
+        )
 
 
 def _latencies(run: NetworkRun) -> Iterator[PageBlock]:
@@ -110,8 +115,8 @@ def _tasks(tasks: Sequence[TaskLine]) -> Iterator[PageBlock]:
     total_s = sum(task.total_s for task in tasks)
     if total_s:
         yield _plot(task_bars(tasks))
-    head = ["task", "calls", "MFLOP a call", "share of the arithmetic", "best", "share of the time",
-            "GFLOP/s", "untuned", "trials", "failed", "buffers"]  # fmt: skip
+    head = ["task", "calls", "MFLOP a call", "share of the arithmetic", "first", "best",
+            "share of the time", "GFLOP/s", "untuned", "trials", "failed", "buffers"]  # fmt: skip
     rows: TextRows = [head]
     for task in sorted(tasks, key=lambda task: -task.total_s):
         speed = task.gflops_per_s
@@ -121,6 +126,7 @@ def _tasks(tasks: Sequence[TaskLine]) -> Iterator[PageBlock]:
                 f"{task.weight:g}",
                 f"{task.flops / 1e6:.2f}",
                 f"{task.share:.2%}",
+                _ms(task.first_s),
                 _ms(task.best_s),
                 f"{task.total_s / total_s:.1%}" if task.total_s else "",
                 "" if speed is None else f"{speed:.3g}",

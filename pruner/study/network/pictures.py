@@ -14,7 +14,7 @@ from pruner.study.tuning import NAMES, RunCurve
 MANY = 24  # tasks that a picture shows
 _FAR = 20.0  # times as slow: then only a logarithmic axis shows the others
 _LARGE = 100  # milliseconds that are written without a fraction
-_OURS, _OTHERS = "tab:blue", "tab:gray"
+_OURS, _OTHERS, _BEFORE = "tab:blue", "tab:gray", "lightsteelblue"
 
 
 def latency_bars(rows: Sequence[Mapping[str, Any]], ours: str) -> str:
@@ -40,18 +40,22 @@ def latency_bars(rows: Sequence[Mapping[str, Any]], ours: str) -> str:
 
 
 def task_bars(tasks: Sequence[TaskLine]) -> str:
-    """What the calls of each task take together, the longest first."""
+    """What the calls of each task take together, the longest first; behind it its first program."""
     total_s = sum(task.total_s for task in tasks)
     longest = sorted(tasks, key=lambda task: -task.total_s)[:MANY]
     shown = [task for task in longest if task.total_s > 0]
 
     def draw(axis: Axes) -> None:
         labels = [f"{task.name}  x{task.weight:g}" for task in shown]
-        bars = axis.barh(labels, [1e3 * task.total_s for task in shown], color=_OURS)
-        axis.bar_label(bars, [f"{task.total_s / total_s:.1%}" for task in shown], padding=3)
+        best_ms = [1e3 * task.total_s for task in shown]
+        before = axis.barh(labels, [1e3 * task.first_total_s for task in shown], color=_BEFORE)
+        axis.barh(labels, best_ms, color=_OURS)
+        axis.bar_label(before, [f"{task.total_s / total_s:.1%}" for task in shown], padding=3)
+        if max(task.first_total_s for task in shown) > _FAR * max(task.total_s for task in shown):
+            axis.set_xscale("log")
         axis.margins(x=0.12)
         axis.invert_yaxis()
-        axis.set_xlabel("calls x best latency (ms); share of the sum")
+        axis.set_xlabel("calls x latency (ms), pale: first program, dark: best; share of the sum")
 
     return _picture("tasks", (6.4, 0.8 + 0.24 * len(shown)), draw)
 

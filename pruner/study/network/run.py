@@ -23,7 +23,8 @@ CONFIG_FILE = "config.yaml"
 class TaskLine:
     """A task of the network, called ``weight`` times; ``share`` of the network's arithmetic.
 
-    Seconds are those of one call, None where nothing was measured.
+    Seconds are those of one call, None where nothing was measured; ``first_s`` of the first program
+    that ran, the draft's favourite where the run drafted before it measured.
     """
 
     name: str
@@ -32,6 +33,7 @@ class TaskLine:
     share: float
     buffers: str
     best_s: float | None = None
+    first_s: float | None = None
     untuned_s: float | None = None
     trials: int = 0
     failures: int = 0
@@ -45,6 +47,11 @@ class TaskLine:
     def total_s(self) -> float:
         """Of all its calls; 0 while unknown."""
         return self.weight * (self.best_s or 0.0)
+
+    @property
+    def first_total_s(self) -> float:
+        """Of all its calls with its first program; its best one where only earlier runs ran it."""
+        return self.weight * (self.first_s or self.best_s or 0.0)
 
     @property
     def gflops_per_s(self) -> float | None:
@@ -76,6 +83,11 @@ class NetworkRun:
     def estimate_s(self) -> float:
         """Best seconds of all calls of all tasks that have one, summed."""
         return sum(task.total_s for task in self.tasks)
+
+    @property
+    def first_s(self) -> float:
+        """The same with the first program of each."""
+        return sum(task.first_total_s for task in self.tasks)
 
 
 def read_network_run(folder: Path) -> NetworkRun:
@@ -118,7 +130,7 @@ def network_curve(
 
 
 def _tasks(folder: Path, measured: Mapping[str, Mapping[str, Any]]) -> list[TaskLine]:
-    lines = []
+    lines, first = [], _first(folder)
     for row in read_json(folder / TASKS):
         found = measured.get(row["name"], {})
         buffers = " ".join("x".join(map(str, shape)) for shape, _ in row["shapes"])
@@ -130,12 +142,22 @@ def _tasks(folder: Path, measured: Mapping[str, Mapping[str, Any]]) -> list[Task
                 share=row["share"],
                 buffers=buffers,
                 best_s=found.get("best_latency_s"),
+                first_s=first.get(row["name"]),
                 untuned_s=found.get("untuned_latency_s"),
                 trials=found.get("trials", 0),
                 failures=sum(found.get("failures", {}).values()),
             )
         )
     return lines
+
+
+def _first(folder: Path) -> dict[str, float]:
+    """Seconds of every task's first program that ran."""
+    found: dict[str, float] = {}
+    for trial in read_trials(folder / JOURNAL_FILE):
+        if trial.latency_s < float("inf"):
+            found.setdefault(trial.task, trial.latency_s)
+    return found
 
 
 def _asked(path: Path) -> tuple[dict[str, Any], str]:

@@ -29,11 +29,14 @@ def test_what_the_folder_says_is_read(folder):
     conv, dense, copy = run.tasks
     assert conv.gflops_per_s == pytest.approx(2.0)  # 3 MFLOP in 1.5 ms
     assert (dense.total_s, copy.total_s, copy.best_s) == (2e-3, 0.0, None)
+    assert (conv.first_s, dense.first_s, copy.first_s) == (4e-3, 2e-3, None)
+    assert run.first_s == pytest.approx(2 * 4e-3 + 2e-3)
 
 
 def test_the_page_is_one_file_with_every_number(folder):
     text = write_report(folder).read_text(encoding="utf-8")
     assert "2 of 3 tasks, 100.0% of the arithmetic, were measured" in text
+    assert "first programs of each take 10 ms together, the best ones 5 ms, 2 times as" in text
     assert "The network takes 5 ms: 4 times as fast as eager." in text
     assert "no C++ compiler &lt;g++&gt;" in text
     assert "3.75 ms to 10 ms" in text
@@ -68,7 +71,21 @@ def test_what_deploying_found_is_among_the_facts(folder):
 def test_a_deployed_network_that_was_timed_alone_has_its_latency(tmp_path):
     bare = fabricate(tmp_path / "bare", TRIALS)
     (bare / "deploy.json").write_text(json.dumps({"median_s": 6e-3}))
-    assert "The network takes 6 ms." in write_report(bare).read_text(encoding="utf-8")
+    text = write_report(bare).read_text(encoding="utf-8")
+    assert "The network takes 6 ms." in text
+    assert f"python deploy.py run={bare} adds torch eager" in text  # what it is to be compared with
+
+
+def test_before_is_the_first_program_that_ran_or_what_earlier_runs_knew(folder):
+    """One that failed is none; a task that only earlier runs measured is as fast as it was."""
+    rows = [json.loads(line) for line in (folder / "trials.jsonl").read_text().splitlines()]
+    rows[0] |= {"error": "wrong", "costs_s": []}
+    kept = [row for row in rows if row["task"] == "conv_a"]
+    (folder / "trials.jsonl").write_text("".join(json.dumps(row) + "\n" for row in kept))
+    run = read_network_run(folder)
+    conv, dense, _ = run.tasks
+    assert (conv.first_s, dense.first_s) == (1.5e-3, None)
+    assert run.first_s == pytest.approx(2 * 1.5e-3 + 2e-3) == pytest.approx(run.estimate_s)
 
 
 def test_another_folder_is_refused(tmp_path):

@@ -108,12 +108,15 @@ OPERATORS: dict[str, dict[str, Any]] = {
         "operator": "conv2d", **IMAGE, "ci": 3, "co": 32, "padding": 3, "kh": 7, "kw": 7,
         "stride": 2,
     },
+    "grouped_conv2d": {"operator": "grouped_conv2d", **IMAGE, "ci": 64, "co": 64, "groups": 4},
     "depthwise": {"operator": "depthwise_conv2d", **IMAGE, "c": 64},
     "max_pool": {"operator": "pool", "kind": "max", **IMAGE, "c": 64, "stride": 2},
     "avg_pool": {"operator": "pool", "kind": "avg", **IMAGE, "c": 64, "padding": 0},
     "softmax": {"operator": "softmax", "rows": 64, "columns": 100},
+    "softmax_wide": {"operator": "softmax", "rows": 12, "columns": 1024},
     "layer_norm": {"operator": "layer_norm", "rows": 64, "columns": 192},
 }  # fmt: skip
+HALVES = ("matmul_bias_relu", "conv2d")  # on a CPU, too, in float16
 PRODUCTS: dict[str, dict[str, Any]] = {
     "matmul": {"operator": "matmul", "m": 1024, "n": 1024, "k": 1024, "epilogue": ["relu"]},
     "matmul_wide": {"operator": "matmul", "m": 256, "n": 384, "k": 512, "epilogue": ["bias"]},
@@ -150,6 +153,11 @@ def _cases() -> Iterator[Case]:
             yield OperatorCase(
                 name=f"operators/{name}-{place}", programs=LANES, operator=spec, target=target,
             )  # fmt: skip
+    for name in HALVES:
+        yield OperatorCase(
+            name=f"operators/{name}-half-cpu", programs=LANES, target=CPU,
+            operator={**OPERATORS[name], "dtype": "float16"},
+        )  # fmt: skip
     for name, spec in PRODUCTS.items():
         half = {**spec, "dtype": "float16"}
         yield OperatorCase(

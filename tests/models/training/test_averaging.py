@@ -133,12 +133,19 @@ def test_members_have_other_batches_of_the_same_programs(tmp_path):
 
 def test_a_soup_that_is_given_more_epochs_is_that_of_a_fit_that_had_them(tmp_path):
     def cooked(epochs, folder):
-        return fit(recipe(epochs, soup=1, soup_epochs=1, schedule=None), A, split(A), folder=folder)
+        plan = recipe(epochs, soup=1, soup_epochs=1, schedule=None, keep="last")
+        return fit(plan, A, split(A), folder=folder)
 
     wanted = cooked(3, tmp_path / "at once")
     cooked(1, tmp_path / "later")
     found = cooked(3, tmp_path / "later")
     assert found.numbers["epochs"] == 3
+    theirs, ours = (
+        torch.load(sorted((tmp_path / name).glob("member-1*"))[-1] / "last.ckpt", weights_only=True)
+        for name in ("at once", "later")
+    )
+    for name, value in theirs["state_dict"].items():
+        assert torch.equal(value, ours["state_dict"][name]), name
     for name, value in weights(wanted.ranker).items():
         assert torch.equal(value, weights(found.ranker)[name]), name
 

@@ -120,7 +120,8 @@ def draft_tasks(
         rest = [task for task in tasks if task.name not in kept]
         jobs = [_job(task, platform, analyzer, shares[task.name], seed) for task in rest]
         told = {task.name: number for number, task in enumerate(tasks, start=1)}
-        for task, done in zip(rest, _done(jobs, workers, stopped), strict=False):
+        # in this order: `_done` comes to its end, and its processes, before the lock is given up
+        for done, task in zip(_done(jobs, workers, stopped), rest, strict=False):
             if done.record is not None:
                 database.commit_json(task.module, done.record)
             known[task.name] = kept[task.name] = done.draft
@@ -162,6 +163,8 @@ def _done(
     jobs: Sequence[DraftJob], workers: DraftWorkers | None, stopped: Callable[[], bool]
 ) -> Iterator[Drafted]:
     """What comes of the jobs, in their order; of fewer once `stopped` says so."""
+    if stopped():
+        return
     if workers is None and min(len(jobs), len(os.sched_getaffinity(0))) < 2:
         yield from map(drafting.draft, itertools.takewhile(lambda _: not stopped(), jobs))
         return

@@ -91,6 +91,9 @@ class Prepared(Protocol):
     def begin_anew(self) -> None:
         """Let the shared model forget everything."""
 
+    def draft_all(self) -> None:
+        """Find what tasks that are not begun measure first, where that is wanted."""
+
 
 class _Stopped(Exception):
     """The run was asked to end, or its time is over."""
@@ -128,12 +131,12 @@ class TuningRun:
         self._waiting: list[_Round] = []
         self._estimates_s: list[float] = []  # of all tasks, since each was tried
         self._pace_s: float | None = None  # seconds a trial of the latest rounds
+        self._since_s = 0.0  # when the latest round was over
         try:
             self._take_up()
         except BaseException:
             self._journal.close()
             raise
-        self._since_s = self._phases.elapsed_s
 
     @property
     def trials(self) -> int:
@@ -141,15 +144,17 @@ class TuningRun:
         return sum(task.trials for task in self.tasks)
 
     def run(self) -> None:
-        """Spend the budget, or what of it there is before the run is asked to end.
+        """Draft where that is wanted, then spend the budget, or what of it there is before the run
+        is asked to end.
 
         Raises:
             PrunerError: no program of a batch had its turn, since there is no device or worker; or
                 no task has a program to try.
         """
         lag = self._measurer.lag if self._prepared.savable else 0
-        self._phases.check = self._raise_if_stopped
         try:
+            self._prepared.draft_all()
+            self._since_s, self._phases.check = self._phases.elapsed_s, self._raise_if_stopped
             while self._waiting or self._propose():
                 self._measure(self._waiting.pop(0), lag)
             self._tell_standstill()

@@ -23,7 +23,6 @@ from pruner.tune.measure.numerics import NoReference, load_reference, tolerance
 from pruner.tune.networks.drafted import FOLDER as DRAFTS
 from pruner.tune.networks.drafted import draft_tasks, drafted_traces
 from pruner.tune.rivals.rival import RivalProcess, RivalSearch
-from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from pruner.tune.run.learning import LiveLearner, SharedModel
 from pruner.tune.run.live_search import DecisionSearch, LiveSearch
 from pruner.tune.run.loop import LiveTask
@@ -85,14 +84,16 @@ class Prepared:
         """Find what every task measures first, where the options say so; of what is known or was
         begun by an earlier start there is nothing to find.
 
-        Ends early once the run is asked to, or half its time is spent.
+        Ends early once the run is asked to, or half its time is spent, that of earlier starts too.
         """
         options, context = self._options, self._context
         if not options.draft_all or options.analyzer is None or options.replay_only:
             return
-        begun = {trial.task for trial in read_trials(context.folder / JOURNAL_FILE)}
-        begun |= {name for name, known in self._known.items() if known.records}
-        new = [task.workload for task in self.tasks if task.workload.name not in begun]
+        new = [
+            task.workload
+            for task in self.tasks
+            if task.made is None and not self._known[task.workload.name].records
+        ]
         if not new:
             return
         place, limit_s = context.folder / DRAFTS, options.budget.seconds

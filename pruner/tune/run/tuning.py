@@ -90,7 +90,6 @@ def _tuned(
             _compile(prepared.tasks, options, context)
             found = prepared.tasks
         else:
-            prepared.draft_all()
             run = TuningRun(
                 prepared, context, budget=options.budget, order=options.order, report=report
             )

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from pruner.errors import DataError
 from pruner.files import read_json
 from pruner.tune.networks.drafted import FOLDER, SUMMARY
 from pruner.tune.run.database import RECORDS
@@ -108,6 +109,27 @@ def test_tasks_that_an_earlier_start_began_are_not_drafted(tmp_path, platform):
         draft_first(tmp_path, platform, FakeMeasurer(dies_at=6), draft_all=False)
     assert {row[0] for row in measured(tmp_path)} == TASKS
     draft_first(tmp_path, platform)
+    assert not (tmp_path / FOLDER).exists()
+
+
+def test_seconds_of_earlier_starts_count(tmp_path, platform):
+    """Half of the time was over before one of two tasks was begun: the other is not drafted."""
+    with pytest.raises(Killed):
+        draft_first(tmp_path, platform, FakeMeasurer(dies_at=3), draft_all=False)
+    rows = read_trials(tmp_path / JOURNAL_FILE)
+    assert len({row.task for row in rows}) == 1
+    told = []
+    draft_first(tmp_path, platform, tell=told.append, seconds=2 * rows[-1].elapsed_s)
+    assert drafts_told(told) == []
+    assert any(line.startswith("1 tasks begin without a draft: half of") for line in told)
+
+
+def test_a_run_that_cannot_be_gone_on_with_is_refused_before_anything_is_drafted(
+    tmp_path, platform
+):
+    draft_first(tmp_path, platform, specs=(SIZES,), trials=4, draft_all=False)
+    with pytest.raises(DataError, match="no task of it"):
+        draft_first(tmp_path, platform, specs=(OTHER,))
     assert not (tmp_path / FOLDER).exists()
 
 

@@ -88,7 +88,6 @@ def run(
         folder=folder, tell=tell, interrupted=interrupted,
     )  # fmt: skip
     prepared = prepare([workloads.from_operator(spec) for spec in specs], options, context)
-    prepared.draft_all()
     tuning = TuningRun(
         prepared, context, budget=options.budget,
         report=(lambda _: None) if rows is None else rows.append,

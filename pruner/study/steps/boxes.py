@@ -77,7 +77,7 @@ class BoxRunner:
         self.tell(f"{step.name}: {_ending(ended)}, {seconds:.0f} s")
         if ended.well:
             step.keep()
-            self.times.keep(step, seconds)
+            self.times.keep(step, step.spent_s + seconds)  # what it did, earlier starts did too
 
 
 def _ending(ended: Ended) -> str:

@@ -22,13 +22,14 @@ def taken_up(step: Step) -> Step:
 
     It leaves its file in its run folder. A run of a version that lacked an option of today would be
     refused every time; it begins anew. What was begun with a budget of seconds has used those
-    that its journal tells. A run that only compiles has nothing but its journal to go on from.
+    that its journal tells. A run that only compiles has nothing but its journal to go on from, and
+    counts its seconds anew.
     """
-    folder = step.leaves.parent
-    kept = JOURNAL_FILE if COMPILE_ONLY in step.words else SNAPSHOT_FILE
+    folder, compiles = step.leaves.parent, COMPILE_ONLY in step.words
+    kept = JOURNAL_FILE if compiles else SNAPSHOT_FILE
     if step.done or not (folder / kept).is_file() or _lacks_options(folder):
         return step
-    trials = read_trials(folder / JOURNAL_FILE)
+    trials = [] if compiles else read_trials(folder / JOURNAL_FILE)
     spent_s = max((trial.elapsed_s for trial in trials), default=0.0)
     return replace(step, words=[step.words[0], f"{RESUME}{quoted(folder)}"], spent_s=spent_s)
 

@@ -164,6 +164,13 @@ def test_a_budget_counts_what_an_earlier_start_has_used(world):
     assert step.within(10.0) == ["a", "budget.seconds=40"]
 
 
+def test_a_step_took_the_seconds_of_earlier_starts_too(world):
+    world.takes = {"a": 5}
+    world.boxes(([world.step("a", budget="x", spent_s=30.5, size=4)], {"name": "x"}))
+    (row,) = world.times().rows
+    assert (row["size"], row["seconds"]) == (4.0, 35.5)
+
+
 def test_what_several_commands_write_is_kept_for_each(world):
     world.takes = {"a": 1, "b": 1}
     made = world.folder / "made.json"

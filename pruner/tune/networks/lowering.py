@@ -108,7 +108,8 @@ def _simplified(module: Any) -> Any:
 
 
 def narrowed(module: Any) -> Any:
-    """Functions with 32-bit indices, but those of larger tensors and of 64-bit integers as data."""
+    """Functions with 32-bit indices, but those of larger tensors, also between their parts, and of
+    64-bit integers as data."""
     tvm, tirx = importlib.import_module("tvm"), importlib.import_module("tvm.tirx")
     narrow, change = module.clone(), tirx.transform.ForceNarrowIndexToInt32()
     for name, function in module.functions_items():
@@ -119,7 +120,9 @@ def narrowed(module: Any) -> Any:
 
 
 def _is_large(function: Any) -> bool:
-    tensors = tensors_of(function)
+    tensors, s_tir = tensors_of(function), importlib.import_module("tvm.s_tir")
+    walk = importlib.import_module("tvm_ffi").structural_walk
+    walk(function.body, (s_tir.SBlock, lambda block: tensors.extend(block.alloc_buffers)))
     return any(prod(int(extent) for extent in tensor.shape) > _LARGEST for tensor in tensors)
 
 

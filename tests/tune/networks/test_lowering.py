@@ -1,0 +1,71 @@
+"""Lowered for CUDA: indices of 32 bits wherever they are enough, and the same results."""
+
+import importlib
+
+import numpy as np
+import pytest
+import torch
+
+from pruner.tune.networks.source import import_network, network_of
+from tests.tune.networks.test_extraction import run, source
+
+pytestmark = pytest.mark.tvm
+
+
+@pytest.fixture(scope="module")
+def tvm():
+    from pruner.tune.tvm_import import load_tvm
+
+    return load_tvm().tvm
+
+
+@pytest.mark.parametrize("name", ["residual", "encoder"])
+def test_a_network_for_cuda_computes_what_torch_computes(name, tvm):
+    from pruner.tune.networks.lowering import lower
+
+    network, inputs = network_of(source(name))
+    with torch.no_grad():
+        wanted = network(*inputs)
+    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+    lowered = lower(import_network(source(name)), tvm.target.Target("nvidia/nvidia-a100"))
+    functions = [f for _, f in lowered.functions_items() if isinstance(f, tvm.tirx.PrimFunc)]
+    assert functions
+    assert not any("int64" in function.script() for function in functions)
+    for mine, theirs in zip(run(lowered, inputs), wanted, strict=True):
+        assert np.abs(mine - theirs.numpy()).max() < 1e-5 * np.abs(theirs.numpy()).max()
+
+
+def outer_sum(te, rows, columns):
+    """Arguments of one axis each, and a sum of two of which every element has its place first."""
+    a, b = te.placeholder((rows,), "float32", "a"), te.placeholder((columns,), "float32", "b")
+    both = te.compute((rows, columns), lambda i, j: a[i] + b[j], "both")
+    j = te.reduce_axis((0, columns), "j")
+    return [a, b, te.compute((rows,), lambda i: te.sum(both[i, j], axis=j))]
+
+
+def counted(te, rows, columns):
+    """64-bit integers as data."""
+    a = te.placeholder((rows, columns), "int64", "a")
+    return [a, te.compute((rows, columns), lambda i, j: a[i, j] + te.const(1, "int64"))]
+
+
+@pytest.mark.parametrize(
+    ("operator", "rows", "columns", "narrow"),
+    [
+        (outer_sum, 64, 32, True),
+        (outer_sum, 65536, 32767, True),  # 2^31 - 2^16 elements between the parts
+        (outer_sum, 65536, 65536, False),
+        (counted, 64, 32, False),
+    ],
+)
+def test_what_32_bits_do_not_reach_keeps_its_indices(operator, rows, columns, narrow, tvm):
+    te = importlib.import_module("tvm.te")
+
+    from pruner.tune.networks.lowering import narrowed
+
+    made = te.create_prim_func(operator(te, rows, columns), index_dtype_override="int64")
+    module = tvm.IRModule({"main": made})
+    found = narrowed(module)["main"]
+    assert ("int64" not in found.script()) == narrow
+    if not narrow:
+        assert found.same_as(made) or found.script() == made.script()

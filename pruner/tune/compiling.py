@@ -18,12 +18,21 @@ def compiled(module: Any, target: Any, text: str | None = None, *, exact: bool =
     ``exact``: exp and its like are those of the C library, also where vector units could do them.
     """
     # nvcc is told the architecture of the target in whose scope it is called, else of a device here
-    on_cuda = target.kind.name == "cuda"
-    module = unrolled_by_nvcc(module) if on_cuda else module
-    scope = target if on_cuda else nullcontext()
+    scope = target if target.kind.name == "cuda" else nullcontext()
     with scope, pass_context(module, target, text):
-        written = module if exact else with_vector_math(module, target)
-        return load_tvm().tvm.compile(written, target=target)
+        return load_tvm().tvm.compile(written_out(module, target, exact=exact), target=target)
+
+
+def written_out(module: Any, target: Any, *, exact: bool = False) -> Any:
+    """Scheduled functions as TVM is given them, alone or of a network, so that a network has the
+    programs that were measured.
+
+    For CUDA without loops that TVM must not unroll, for CPUs with exp and its like as vector
+    instructions unless they are to be ``exact``.
+    """
+    if target.kind.name == "cuda":
+        return unrolled_by_nvcc(module)
+    return module if exact else with_vector_math(module, target)
 
 
 def pass_context(module: Any, target: Any, text: str | None = None) -> Any:

@@ -56,7 +56,8 @@ def _said_to_nvcc(loop: Any) -> Any:
 def _multiplies(function: Any) -> bool:
     """Whether TVM may write out a loop that a shared buffer is filled and read in.
 
-    It does so with loops of at most so many steps; what is counted here is less than its count.
+    It does so from the innermost loop outwards, with loops of at most so many steps; what is
+    counted here is less than its count.
     Not in a pipeline: its copies wait for each other by numbers that TVM must know.
     """
     loops = _loops(function.body)
@@ -100,12 +101,12 @@ def _placed(stmt: Any, loops: Sequence[Any]) -> Iterator[_Placed]:
 
 
 def _shared_loop(writer: _Placed, placed: Sequence[_Placed], buffer: Any) -> Any | None:
-    """The outermost loop that the buffer is written and read in, None where there is none."""
+    """The innermost loop that the buffer is written and read in, None where there is none."""
     readers = [
         one for one in placed if any(region.source.same_as(buffer) for region in one.block.reads)
     ]
-    inside = (loop for loop in writer.loops[:1] if all(_is_in(one, loop) for one in readers))
-    return next(inside, None)
+    around = reversed(writer.loops)
+    return next((loop for loop in around if all(_is_in(one, loop) for one in readers)), None)
 
 
 def _is_in(one: _Placed, loop: Any) -> bool:

@@ -62,25 +62,62 @@ def product(te):
     return [a, b, te.compute((64, 64), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k))]
 
 
-def test_a_loop_that_is_unrolled_has_its_shared_memory_once():
+def convolution(te):
+    """Three loops for its sum, of which the inner ones may be unrolled alone."""
+    x, w = te.placeholder((32, 16, 16), "float32", "x"), te.placeholder((32, 32, 3, 3), name="w")
+    c, i, j = (
+        te.reduce_axis((0, extent), name) for extent, name in ((32, "c"), (3, "i"), (3, "j"))
+    )
+    product = lambda f, y, z: te.sum(x[c, y + i, z + j] * w[f, c, i, j], axis=[c, i, j])  # noqa: E731
+    return [x, w, te.compute((32, 14, 14), product)]
+
+
+def unrolled(operator):
+    """The target, and schedules of an operator that are unrolled as far as can be."""
     import tvm.te as te
 
-    from pruner.tune.compiling import compiled, pass_context
     from pruner.tune.spaces.batched.space import BatchedSpace
     from pruner.tune.spaces.design import design_spaces
     from pruner.tune.tvm_import import load_tvm
 
     tvm = load_tvm().tvm
-    module = tvm.IRModule({"main": te.create_prim_func(product(te))})
+    module = tvm.IRModule({"main": te.create_prim_func(operator(te))})
     target = tvm.target.Target("nvidia/nvidia-a100")
-    multiplied = 0
     design = design_spaces(module, target)[0]
     rows = BatchedSpace(design).sample(60, np.random.default_rng(0))
-    for row in rows[rows[:, -1] == rows[:, -1].max()][:6]:  # unrolled as far as can be
-        schedule = design.replay(row, 1)
+    chosen = rows[rows[:, -1] == rows[:, -1].max()][:8]
+    return target, [design.replay(row, 1) for row in chosen]
+
+
+@pytest.mark.parametrize("operator", [product, convolution])
+def test_a_loop_that_is_unrolled_has_its_shared_memory_once(operator):
+    from pruner.tune.compiling import compiled, pass_context
+    from pruner.tune.tvm_import import load_tvm
+
+    target, schedules = unrolled(operator)
+    multiplied = 0
+    for schedule in schedules:
         source = compiled(schedule.mod, target).mod.imports[0].inspect_source()
         assert source.count("__shared__") == 2
         with target, pass_context(schedule.mod, target):
-            alone = tvm.compile(schedule.mod, target=target)
+            alone = load_tvm().tvm.compile(schedule.mod, target=target)
         multiplied += alone.mod.imports[0].inspect_source().count("__shared__") > 2
     assert multiplied  # else TVM is mended
+
+
+def test_a_network_has_the_programs_that_were_measured(monkeypatch):
+    """What TVM is given of a network's functions is what it is given of each alone."""
+    import tvm_ffi
+
+    from pruner.tune.compiling import written_out
+    from pruner.tune.deploy import build
+
+    monkeypatch.setattr(build, "provide_compiler", lambda: True)
+    monkeypatch.setattr("tvm.relax.build", lambda module, target, relax_pipeline: module)
+    target, schedules = unrolled(product)
+    other = 0
+    for schedule in schedules:
+        given, alone = build.compiled(schedule.mod, target), written_out(schedule.mod, target)
+        assert tvm_ffi.structural_equal(given, alone)
+        other += not tvm_ffi.structural_equal(given, schedule.mod)
+    assert other

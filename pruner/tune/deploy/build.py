@@ -17,7 +17,7 @@ from typing import Any
 from pruner.errors import PrunerError
 from pruner.files import temporaries_in, write_json
 from pruner.tune.child import Child, ask_child, request_file, told_in_one_line
-from pruner.tune.compiling import pass_context
+from pruner.tune.compiling import pass_context, written_out
 from pruner.tune.contenders.inputs import inputs_of, save_arrays
 from pruner.tune.contenders.runners import Eager, OnnxRuntime
 from pruner.tune.cuda import provide_compiler
@@ -28,7 +28,6 @@ from pruner.tune.networks.source import NetworkSource
 from pruner.tune.networks.tasks import NetworkTask
 from pruner.tune.phases import Stopwatch
 from pruner.tune.tvm_import import load_tvm
-from pruner.tune.vector_math import with_vector_math
 
 INPUTS, EXPECTED = "inputs.npz", "expected.npz"
 JOB = "build"  # of a child that serves
@@ -159,8 +158,8 @@ def compiled(module: Any, target: Any) -> Any:
     passes = steps.dataflow_lower_passes(target) + steps.finalize_passes(target)
     try:
         with target, pass_context(module, target):
-            module = with_vector_math(module, target)
-            return relax.build(module, target, relax_pipeline=tvm.transform.Sequential(passes))
+            written = written_out(module, target)
+            return relax.build(written, target, relax_pipeline=tvm.transform.Sequential(passes))
     except Exception as error:  # compilers raise kinds of their own
         lines = str(error).strip().splitlines() or [repr(error)]
         raise PrunerError(f"the network could not be built: {lines[-1]}") from error

@@ -164,17 +164,21 @@ def _without_cycle_search() -> Iterator[None]:
     """Pause the cyclic collector: parsed JSON has no cycles, and walking it doubles the time.
 
     Freezing and thawing moves what was read into the oldest generation without a look at it;
-    otherwise the first collection after the pause walks all of it.
+    otherwise the first collection after the pause walks all of it. What is young before is looked
+    at first: garbage of the caller does not go there, where it might stay for long.
     """
     was_enabled = gc.isenabled()
+    moves = was_enabled and not gc.get_freeze_count()  # what others froze stays frozen
+    if moves:
+        gc.collect(1)
     gc.disable()
     try:
         yield
     finally:
+        if moves:
+            gc.freeze()
+            gc.unfreeze()
         if was_enabled:
-            if not gc.get_freeze_count():  # what others froze stays frozen
-                gc.freeze()
-                gc.unfreeze()
             gc.enable()
 
 

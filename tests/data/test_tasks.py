@@ -1,4 +1,5 @@
 import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -83,6 +84,18 @@ def test_the_garbage_collector_need_not_walk_what_was_read(write, line):
         assert gc.get_freeze_count() > 0
     finally:
         gc.unfreeze()
+
+
+def test_garbage_of_the_caller_does_not_grow_old_by_reading(write, line):
+    class Knot:
+        pass
+
+    path, knot = write("log.json", [line(2), line(4)]), Knot()
+    knot.knot, gone = knot, weakref.ref(knot)
+    gc.unfreeze()
+    del knot
+    read_tasks(path, Quarantine())
+    assert gone() is None
 
 
 def test_a_file_larger_than_the_memory_for_it_gives_its_beginning(write, line, monkeypatch):

@@ -11,7 +11,7 @@ stopped and started at will; the most telling comes first:
     python experiments/networks/run.py plan=true              what there is to do, and how long
     python experiments/networks/run.py                        all of it, then the tables
     python experiments/networks/run.py summary=true           the tables from the cells there are
-    python experiments/networks/run.py networks=[dcgan] many_seeds=[] long=[] out=DIR results=DIR2
+    python experiments/networks/run.py networks=[dcgan] many_seeds=[] long=[] drafts=[] results=DIR
 
 Cells go to out= (outputs/experiments-networks), tables and the picture to results= (this folder).
 MetaSchedule tunes the layout in which TVM imports a network (NCHW, or rival_layout=NHWC); ours
@@ -349,10 +349,19 @@ def run(options: Options) -> dict[str, Any]:
         return show_plan(campaign)
     if not options.summary:
         BoxRunner(run=campaign.run, times=campaign.times, tell=say).run_all([campaign.box()])
-    cells = cells_of(campaign)
-    if not cells:
+    cells, drafts = cells_of(campaign), drafts_of(campaign)
+    if drafts:
+        write_table(options.folder / "drafts.csv", drafts, floats=".6g")
+    elif not cells:
         raise DataError(f"{options.runs}: no finished cell; run without summary=true")
-    rows, contenders = result_rows(cells), contenders_of(campaign)
+    if cells:
+        write_cells(options, cells, contenders_of(campaign))
+    return {"cells": len(cells), "drafts": len(drafts), "results": str(options.folder)}
+
+
+def write_cells(options: Options, cells: list[Cell], contenders: list[dict[str, Any]]) -> None:
+    """The tables of finished cells, and the picture of all networks beside others."""
+    rows = result_rows(cells)
     summary = summarise(rows)
     records: list[dict[str, Any]] = summary.to_dict("records")
     tables = {
@@ -360,7 +369,6 @@ def run(options: Options) -> dict[str, Any]:
         "summary": records,
         "prefixes": prefix_rows(cells),
         "contenders": contenders,
-        "drafts": drafts_of(campaign),
     }
     for name, content in tables.items():
         write_table(options.folder / f"{name}.csv", content, floats=".6g")
@@ -369,7 +377,6 @@ def run(options: Options) -> dict[str, Any]:
         place = PICTURE if options.folder == HERE else options.folder / PICTURE.name
         place.parent.mkdir(exist_ok=True)
         place.write_text(picture(contenders), encoding="utf-8")
-    return {"cells": len(cells), "summary": str(options.folder / "summary.csv")}
 
 
 def picture(contenders: list[dict[str, Any]]) -> str:

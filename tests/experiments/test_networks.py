@@ -142,6 +142,8 @@ def test_drafted_networks_are_built_and_compared_with_torch(item, options, tmp_p
     (row,) = pd.read_csv(tmp_path / "networks" / "drafts.csv").to_dict("records")
     assert (row["network"], row["tasks"], row["network_s"]) == ("tiny", 9, 0.5)
     assert (row["library_mb"], row["load_s"], row["build_s"]) == (3.0, 0.25, 4.0)
+    alone = item["run"](options("summary=true", "networks=[]", "drafts=[tiny]"))
+    assert (alone["cells"], alone["drafts"]) == (0, 1)
 
 
 def test_no_picture_where_everybody_failed(item, options, tmp_path):

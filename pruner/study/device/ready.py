@@ -25,6 +25,8 @@ def environment_of(options: CampaignOptions) -> dict[str, str]:
         return {}
     found = cuda_environment()
     compiler = shutil.which(NVCC, path=found.get("PATH", os.environ.get("PATH")))
+    if compiler is None and options.compile_only:  # there may be no driver, which NVRTC needs here
+        raise PrunerError(f"no {NVCC} on the path: CUDA programs cannot be compiled")
     if compiler is None and not _has_nvrtc():
         raise PrunerError(f"no {NVCC} on the path, nor cuda-bindings: no CUDA program compiles")
     if options.compile_only:

@@ -135,7 +135,7 @@ def totals(cases: dict[str, Any]) -> dict[str, dict[str, int]]:
     sums: dict[str, Counter[str]] = {}
     for name, case in cases.items():
         for kind in TENSORIZED:
-            sums.setdefault(CASES[name].of_set, Counter()).update(case.get(kind, {}))
+            sums.setdefault(name.partition("/")[0], Counter()).update(case.get(kind, {}))
     return {name: dict(counts) for name, counts in sums.items()}
 
 
@@ -154,8 +154,8 @@ def main(words: Iterable[str]) -> None:
     KEPT.parent.mkdir(exist_ok=True)
     cases = json.loads(KEPT.read_text(encoding="utf-8"))["cases"] if KEPT.is_file() else {}
     asked = [c for c in CASES.values() if not names or names & {c.name, c.of_set}]
-    if not asked:
-        raise SystemExit(f"nothing is called {names}; there are {', '.join(CASES)}")
+    if unknown := names - {name for c in CASES.values() for name in (c.name, c.of_set)}:
+        raise SystemExit(f"nothing is called {min(unknown)}; there are {', '.join(CASES)}")
     for case in asked:
         cases[case.name] = {
             "commit": commit,

@@ -128,7 +128,10 @@ def main() -> None:
     """Run the cases that are named, or all."""
     torch.set_num_threads(1)
     cases = json.loads(KEPT.read_text(encoding="utf-8"))["cases"] if KEPT.is_file() else {}
-    for name in sys.argv[1:] or CASES:
+    asked = sys.argv[1:] or CASES
+    if unknown := set(asked) - set(CASES):
+        raise SystemExit(f"nothing is called {min(unknown)}; there are {', '.join(CASES)}")
+    for name in asked:
         platform, _, operator = name.partition("/")
         target = make_platform(load_device(CONF / "platform" / f"{platform}.yaml")).target
         workload = from_operator(OPERATORS[operator])

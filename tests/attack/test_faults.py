@@ -24,6 +24,11 @@ pytestmark = [pytest.mark.tvm, pytest.mark.slow]
 DIED, FULL = 9, 28
 TRIALS = 12
 CONTEXT = multiprocessing.get_context("forkserver")
+PRELOADED = (  # some hundred starts need not import TVM and torch each
+    "pruner.tune.measure.loaded",
+    "pruner.tune.run.database",
+    "pruner.models.analyzer.analyzer",
+)
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 NAMED = {"os.rename": 1, "os.remove": 0, "os.mkdir": 0, "os.truncate": 0}
 
@@ -120,7 +125,7 @@ def recorded(folder: Path) -> Counter:
 
 @pytest.mark.parametrize("kind", ["killed", "full"])
 def test_a_run_that_ends_at_any_write_goes_on_exactly(tmp_path, kind, record_property, tell):
-    CONTEXT.set_forkserver_preload([__name__, "pruner.tune.measure.jobs"])
+    CONTEXT.set_forkserver_preload([__name__, *PRELOADED])
     whole, out = tmp_path / "whole", tmp_path / "events"
     assert started(whole, None, kind, out) == 0
     events = out.read_text().splitlines()

@@ -5,8 +5,8 @@ import multiprocessing
 import os
 import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +16,7 @@ from pruner import features
 from pruner.data.parse import LineParser
 from pruner.data.quarantine import MalformedError
 from pruner.errors import UnsupportedProgram
-from tests.attack.lines import MAX_LINE_S, attacked_file, good_lines, verdicts
+from tests.attack.lines import MAX_LINE_S, Verdict, attacked_file, good_lines, verdicts
 from tests.attack.mutations import MUTATIONS, damaged
 from tests.attack.sizes import LINES
 from tests.places import REPOSITORY
@@ -63,17 +63,21 @@ def test_lines_that_are_slow_by_their_size_are_refused_at_once():
         assert time.process_time() - start < MAX_LINE_S
 
 
+def _attacked(job: tuple[Path, int, int]) -> Verdict:
+    return attacked_file(*job)
+
+
 @pytest.mark.slow
 def test_fifty_thousand_damaged_lines(record_property, tell):
     """No traceback, exact counts, no line over 0.2 s, less than 1 GB in each process."""
     files = sorted(BUNDLED.rglob("*.json.gz"))
     each = -(-LINES // len(files))
     wrong, slowest_s, peak_bytes, lines = Counter[str](), 0.0, 0, 0
+    jobs = [(file, each, seed) for seed, file in enumerate(files)]
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=spawn, max_tasks_per_child=8) as pool:
-        jobs = [pool.submit(attacked_file, file, each, seed) for seed, file in enumerate(files)]
-        for job in as_completed(jobs):
-            found = job.result()
+    # An executor with max_tasks_per_child stops for ever once all its processes have done theirs.
+    with spawn.Pool(os.cpu_count(), maxtasksperchild=8) as pool:
+        for found in pool.imap_unordered(_attacked, jobs):
             lines, wrong = lines + found.lines, wrong + found.wrong
             slowest_s = max(slowest_s, found.slowest_s)
             peak_bytes = max(peak_bytes, found.peak_bytes)

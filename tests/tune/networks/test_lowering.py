@@ -22,6 +22,7 @@ def tvm():
 @pytest.mark.parametrize("name", ["residual", "encoder"])
 def test_a_network_for_cuda_computes_what_torch_computes(name, tvm):
     from pruner.tune.networks.lowering import lower
+    from pruner.tune.networks.rewrites.packing import tensors_of
 
     network, inputs = network_of(source(name))
     with torch.no_grad():
@@ -29,8 +30,10 @@ def test_a_network_for_cuda_computes_what_torch_computes(name, tvm):
     wanted = wanted if isinstance(wanted, tuple) else (wanted,)
     lowered = lower(import_network(source(name)), tvm.target.Target("nvidia/nvidia-a100"))
     functions = [f for _, f in lowered.functions_items() if isinstance(f, tvm.tirx.PrimFunc)]
-    assert functions
-    assert not any("int64" in function.script() for function in functions)
+    data = [{str(tensor.dtype) for tensor in tensors_of(function)} for function in functions]
+    wide = ["int64" in function.script() for function in functions]
+    assert wide == ["int64" in types for types in data]
+    assert not all(wide)
     for mine, theirs in zip(run(lowered, inputs), wanted, strict=True):
         assert np.abs(mine - theirs.numpy()).max() < 1e-5 * np.abs(theirs.numpy()).max()
 

@@ -180,7 +180,7 @@ def test_the_tables_and_the_book_come_from_the_cells_there_are(item, options, tm
     page = build_page([book], results=tmp_path)
     numbers = {one.number.name: one.value for _, one in page.numbers}
     assert [value for name, value in numbers.items() if "time to its final" in name] == [10.0]
-    assert len(page.drawings) == 2
+    assert len(page.drawings) == 3
 
 
 def test_the_draft_of_a_run_that_begins_with_it_is_no_part_of_its_start(item, options, tmp_path):

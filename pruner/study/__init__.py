@@ -6,6 +6,7 @@
 * `draft`: quality of the draft
 * `kept`: what a draft keeps of pools and of their best tenths
 * `tuning`: pictures of tuning runs
+* `live`: live runs compared, with p-values
 * `network`: the report of a tuned network, tables of many
 * `adaptation`: methods compared
 * `leaderboard`: submissions to a frozen benchmark, checked and ranked

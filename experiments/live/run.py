@@ -1,0 +1,406 @@
+"""Live tuning on this machine's CPU: Pruner as published and ours, each without parts, and rivals.
+
+A cell is one workload, target, contender and seed: one call of ``tune.py``, 200 trials a task, all
+measured alike. Parts come in this order, each seed of a part before the next:
+
+* rounds: the paper's rounds and ours, both without the draft and without PaCM; Ansor's evolution
+  with trees in the same spaces, TVM's MetaSchedule, chance
+* adaptation: a PaCM of the bundled AVX2 records goes to AVX-512 and to SSE4.2 in the paper's rounds
+* offline: trained on AVX2, fine-tuned once on the bundled records of AVX-512, frozen
+* network: the contenders of rounds on a small network
+* ablation: the paper's rounds with a PaCM without its dataflow rows, without its statements
+
+What is finished is skipped and what was ended goes on, so the script can be stopped and started at
+will. The machine must have nothing else to do:
+
+    python experiments/live/run.py plan=true                  what there is to do, and how long
+    python experiments/live/run.py hours=4                    go on for four hours, then the tables
+    python experiments/live/run.py parts=[adaptation] targets=[cpu-sse4]
+    python experiments/live/run.py summary=true               the tables from the cells there are
+
+Cells go to out= (outputs/experiments-live), tables to results= (this folder).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from pruner.cli.shared.output import as_table, say
+from pruner.cli.shared.script import run_script
+from pruner.errors import DataError, PrunerError
+from pruner.files import load_metrics, write_table
+from pruner.study.live import LiveRun, live_curves, p_rows, read_live_run, result_rows, summarise
+from pruner.study.steps.boxes import Box, BoxRunner, plan
+from pruner.study.steps.command import Ended, quoted, run_command, started
+from pruner.study.steps.runs import put_aside, taken_up
+from pruner.study.steps.step import Step
+from pruner.study.steps.times import Times
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+# None of them is a workload of the bundled records, which source models learn from.
+OPERATORS = {
+    "matmul": ["workload=matmul"],
+    "conv2d_3x3": ["workload=conv2d"],
+    "depthwise_3x3": [
+        "workload=depthwise_conv2d", "workload.c=144", "workload.h=28", "workload.w=28",
+    ],
+    "layer_norm": ["workload=layer_norm"],
+}  # fmt: skip
+TARGETS = ["cpu-avx512", "cpu-sse4"]
+SOURCE, HOME = "cpu-avx2", TARGETS[0]  # pre-training; the target of what does not adapt
+# Equal for all: 3 repeats of 30 ms, nothing ends early; the layout that TVM imports, so that a
+# network's tasks are the same for all.
+SETTINGS = ["measure.min_repeat_ms=30", "measure.repeats=3", "num_threads=1"]
+SETTINGS += ["budget.patience=1000000"]
+OF_NETWORK = ["layout=NCHW", "deploy=false"]
+# The paper's draft is for GPUs.
+PAPER = ["experiment=paper_tuning", "draft.form=hardware", "budget.batch=10"]
+EVERY = 10  # trials between two points of a curve
+# Seconds before any of the kind ran: a trial of an operator and, behind "network", of a network;
+# the whole of a training, and of a list of tasks.
+GUESSED_S = {"live": 0.6, "paper": 0.9, "draft": 0.7, "evolution": 1.0, "rival": 1.1, "chance": 0.5}
+GUESSED_S |= {f"network {kind}": seconds for kind, seconds in GUESSED_S.items()}
+GUESSED_S |= {"network rival": 2.3, "training": 90.0, "list": 20.0}
+NETWORK_TASKS = 5  # of dcgan; of others once they are listed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """A way to tune: words for ``tune.py``, and those that a network needs instead.
+
+    ``model``: a training whose checkpoint it starts from. ``cell``: the contender whose runs it
+    shares, by default its own.
+    """
+
+    words: Sequence[str]
+    kind: str
+    of_network: Sequence[str] | None = None
+    model: str = ""
+    cell: str = ""
+
+
+def _adapted(name: str) -> Contender:
+    return Contender(words=[*PAPER, f"adaptation={name}"], kind="paper", model="pacm")
+
+
+def _frozen(model: str, kind: str, *words: str) -> Contender:
+    return Contender(words=[*words, "budget.batch=10", "adaptation=none"], kind=kind, model=model)
+
+
+LIVE, LIVE_NETWORK = ["policy=pruner_live"], ["policy=pruner_network"]
+BATCH = ["budget.batch=16"]
+# The draft's score is a prior, too, and leads the first batch: without the draft both go.
+UNDRAFTED = ["policy.draft=null", "policy.draft_leads=false", "policy.prior=0"]
+ROUNDS = {
+    "pruner_paper": Contender(words=PAPER, kind="paper"),
+    "pruner_live": Contender(
+        words=[*LIVE, *BATCH], of_network=[*LIVE_NETWORK, *BATCH], kind="live"
+    ),
+    # its batches and warm-up as in experiments/tune: the defaults are for thousands of trials
+    "metaschedule": Contender(
+        words=["policy=metaschedule", "budget.batch=32", "+policy.num_warmup_samples=32"],
+        kind="rival",
+    ),
+    "ansor": Contender(
+        words=["policy=ansor", "model=xgboost", "budget.batch=10"], kind="evolution"
+    ),
+    # as in Ansor: PaCM scores every generation
+    "pruner_paper_without_draft": Contender(words=[*PAPER, "policy=ansor"], kind="evolution"),
+    "pruner_paper_without_pacm": Contender(words=[*PAPER, "verify=false"], kind="draft"),
+    "pruner_live_without_draft": Contender(
+        words=[*LIVE, *BATCH, *UNDRAFTED, "policy.random_sample=320"],  # 256 for the drafted
+        of_network=[*LIVE_NETWORK, *BATCH, *UNDRAFTED, "policy.random_sample=128"],  # 96
+        kind="live",
+    ),
+    "pruner_live_without_pacm": Contender(
+        words=[*LIVE, *BATCH, "verify=false"],
+        of_network=[*LIVE_NETWORK, *BATCH, "verify=false"],
+        kind="live",
+    ),
+    "random": Contender(words=["policy=random", *BATCH], kind="chance"),
+}
+ADAPTATION = {
+    "scratch": Contender(words=PAPER, kind="paper", cell="pruner_paper"),
+    **{name: _adapted(name) for name in ("moa", "finetune", "distill", "moa_official")},
+    "none": Contender(
+        words=["policy=pruner_paper", "budget.batch=10", "adaptation=none"],
+        kind="paper",
+        model="pacm",
+        cell="source",
+    ),
+}
+OFFLINE = {
+    "tensetmlp": _frozen("tensetmlp-tuned", "evolution", "policy=ansor"),
+    "pruner_offline": _frozen("pacm-tuned", "paper", "policy=pruner_paper"),
+    "pruner_offline_without_draft": _frozen("pacm-tuned", "evolution", "policy=ansor"),
+}
+ABLATION = {
+    "pruner_paper": ROUNDS["pruner_paper"],
+    **{
+        f"pruner_paper_without_{part}": Contender(
+            words=[*PAPER, f"+model.use_{part}=false"], kind="paper"
+        )
+        for part in ("dataflow", "statement")
+    },
+}
+PARTS = {
+    "rounds": ROUNDS,
+    "adaptation": ADAPTATION,
+    "offline": OFFLINE,
+    "network": ROUNDS,
+    "ablation": ABLATION,
+}
+RIVALS = {
+    "rounds": ["ansor", "metaschedule", "random", "pruner_paper", "pruner_live"],
+    "adaptation": ["scratch", "ansor"],  # the latter where rounds has it
+    "offline": ["tensetmlp"],
+    "network": ["ansor", "metaschedule", "random", "pruner_paper", "pruner_live"],
+    "ablation": ["pruner_paper", "ansor"],
+}
+BESIDE = {"adaptation": ["ansor"], "ablation": ["ansor"]}  # cells of rounds that tables have, too
+REFUSED = {
+    "tlp": "TLP reads primitives of Ansor's records, which live spaces do not have; on recorded "
+    "pools it is in experiments/offline"
+}
+
+
+@dataclass(kw_only=True)
+class Options:
+    """What to run; see above. ``contenders``: of every part those named, null: the usual ones.
+
+    `plan`: say what there is to do; `summary`: only make the tables; `hours`: then it ends.
+    """
+
+    parts: list[str] = field(default_factory=lambda: list(PARTS))
+    operators: list[str] = field(default_factory=lambda: list(OPERATORS))
+    network: str = "dcgan"
+    targets: list[str] = field(default_factory=lambda: list(TARGETS))
+    contenders: list[str] | None = None
+    adaptations: list[str] = field(default_factory=lambda: ["moa", "finetune", "distill"])
+    trials: int = 200
+    seeds: int = 3
+    hours: float | None = None
+    more: list[str] = field(default_factory=list)
+    plan: bool = False
+    summary: bool = False
+    out: str = str(ROOT / "outputs" / "experiments-live")
+    results: str = str(HERE)
+
+    @property
+    def folder(self) -> Path:
+        """Where tables go."""
+        return Path(self.results).resolve()
+
+    @property
+    def runs(self) -> Path:
+        """Where cells go."""
+        return Path(self.out).resolve()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveCell:
+    """One run: where it belongs, who tunes."""
+
+    part: str
+    target: str
+    workload: str
+    method: str
+    contender: Contender
+    seed: int
+
+
+class Comparison:
+    """All cells of the parts that are asked for, as steps."""
+
+    def __init__(self, options: Options) -> None:
+        _check(options)
+        self.options = options
+        self.times = Times(options.runs / "seconds.json", GUESSED_S)
+
+    def cells(self, part: str) -> Iterator[LiveCell]:
+        """Those of a part, a seed of everything before the next."""
+        options = self.options
+        targets = options.targets if part == "adaptation" else [HOME]
+        workloads = [options.network] if part == "network" else options.operators
+        for seed, target, workload in product(range(options.seeds), targets, workloads):
+            for method in self._methods(part):
+                yield LiveCell(
+                    part=part,
+                    target=target,
+                    workload=workload,
+                    method=method,
+                    contender=PARTS[part][method],
+                    seed=seed,
+                )
+
+    def _methods(self, part: str) -> list[str]:
+        known, chosen = list(PARTS[part]), self.options.contenders
+        if part == "adaptation":
+            known = ["scratch", *self.options.adaptations]
+        return known if chosen is None else [name for name in known if name in chosen]
+
+    def folder(self, cell: LiveCell) -> Path:
+        """The run folder of a cell."""
+        who = cell.contender.cell or cell.method
+        name = f"{cell.target}-{cell.workload}-{who}-{self.options.trials}-{cell.seed}"
+        return self.options.runs / "tune" / name
+
+    def steps(self) -> Iterator[Step]:
+        """What a cell needs, then the cell."""
+        for part in self.options.parts:
+            for cell in self.cells(part):
+                needs = []
+                if cell.part == "network":
+                    needs.append(self._listing())
+                if cell.contender.model:
+                    needs += self.trainings(cell.contender.model, cell.seed)
+                yield from needs
+                yield self.tuned(cell, needs)
+
+    def tuned(self, cell: LiveCell, needs: Sequence[Step]) -> Step:
+        """The call of ``tune.py``; a network gets as many trials a task."""
+        folder, who = self.folder(cell), cell.contender
+        words = ["tune.py", f"outputs={self.options.runs}", f"run_id={folder.name}"]
+        words.append(f"platform={cell.target}")
+        kind, trials = who.kind, self.options.trials
+        if cell.part == "network":
+            kind, trials = f"network {kind}", trials * self._tasks()
+            given = who.words if who.of_network is None else who.of_network
+            words += [f"network={cell.workload}", *given, *OF_NETWORK]
+        else:
+            words += [*OPERATORS[cell.workload], *who.words]
+        if who.model:
+            trained = needs[-1].leaves.parent
+            words.append(f"checkpoint={quoted(trained)}")
+        words += [f"budget.trials={trials}", *SETTINGS, f"seed={cell.seed}", *self.options.more]
+        leaves = folder / "metrics.json"
+        step = Step(
+            name=folder.name, words=words, leaves=leaves, kind=kind, size=trials, needs=needs
+        )
+        return taken_up(step)
+
+    def trainings(self, model: str, seed: int) -> list[Step]:
+        """A model of the source; of ``MODEL-tuned`` also its fine-tuning on the target."""
+        network, _, tuned = model.partition("-")
+        first = self._training(f"{SOURCE}-{network}-{seed}", seed, [
+            "experiment=paper_training", f"model={network}", f"platform={SOURCE}",
+        ])  # fmt: skip
+        if not tuned:
+            return [first]
+        source = first.leaves.parent
+        words = ["experiment=paper_finetuning", f"platform={HOME}", f"checkpoint={quoted(source)}"]
+        name = f"{SOURCE}-{HOME}-{network}-{seed}"
+        return [first, self._training(name, seed, words, needs=[first])]
+
+    def _training(self, name: str, seed: int, words: list[str], needs: Sequence[Step] = ()) -> Step:
+        words = ["train.py", *words, "split=bundled", f"seed={seed}", "num_threads=1"]
+        words += [f"outputs={self.options.runs}", f"run_id={name}"]
+        leaves = self.options.runs / "train" / name / "metrics.json"
+        return Step(name=name, words=words, leaves=leaves, kind="training", needs=needs)
+
+    def _listing(self) -> Step:
+        name = f"{self.options.network}-tasks"
+        words = ["tune.py", f"network={self.options.network}", f"platform={HOME}", "list=true"]
+        words += ["layout=NCHW", f"outputs={self.options.runs}", f"run_id={name}"]
+        leaves = self.options.runs / "tune" / name / "metrics.json"
+        return Step(name=name, words=words, leaves=leaves, kind="list")
+
+    def _tasks(self) -> int:
+        listed = load_metrics(self._listing().leaves.parent) or {}
+        return int(listed.get("num_tuned", NETWORK_TASKS))
+
+    def box(self) -> Box:
+        """All of it, within the hours."""
+        hours = self.options.hours
+        seconds = float("inf") if hours is None else 3600 * hours
+        return Box(name="live", steps=self.steps, seconds=seconds)
+
+    def run(self, step: Step, _share_s: float, limit_s: float) -> Ended:
+        """Run a step to its end, with a log; what broke before is put aside."""
+        put_aside(step)
+        log = self.options.runs / "logs" / f"{step.name}.log"
+        return run_command(started(step.words, ROOT), log, place=ROOT, limit_s=limit_s)
+
+    def finished(self) -> list[LiveRun]:
+        """All finished cells; one in which nothing ran is told and left out."""
+        found = []
+        for part in self.options.parts:
+            for cell in self.cells(part):
+                found += self._read(cell)
+            for beside in BESIDE.get(part, []):
+                for workload, seed in product(self.options.operators, range(self.options.seeds)):
+                    found += self._read(
+                        LiveCell(
+                            part=part,
+                            target=HOME,
+                            workload=workload,
+                            method=beside,
+                            contender=ROUNDS[beside],
+                            seed=seed,
+                        )
+                    )
+        return found
+
+    def _read(self, cell: LiveCell) -> list[LiveRun]:
+        folder = self.folder(cell)
+        metrics = load_metrics(folder)
+        if metrics is None or metrics.get("interrupted", False):
+            return []
+        known = {"part": cell.part, "target": cell.target, "workload": cell.workload}
+        try:
+            return [read_live_run(folder, **known, method=cell.method, seed=cell.seed)]
+        except DataError as error:
+            say(f"left out: {error}")
+            return []
+
+
+def _check(options: Options) -> None:
+    """Raises PrunerError for a name that is not known."""
+    usual = {name for part in PARTS.values() for name in part}
+    for what, given, known in (
+        ("parts", options.parts, list(PARTS)),
+        ("operators", options.operators, list(OPERATORS)),
+        ("targets", options.targets, TARGETS),
+        ("adaptations", options.adaptations, [name for name in ADAPTATION if name != "scratch"]),
+        ("contenders", options.contenders or [], sorted(usual)),
+    ):
+        for name in given:
+            if name not in known:
+                reason = REFUSED.get(name, f"unknown; known: {', '.join(known)}")
+                raise PrunerError(f"{what}={name}: {reason}")
+
+
+def show_plan(comparison: Comparison) -> dict[str, Any]:
+    """What there is to do, how long it takes."""
+    rows = plan([comparison.box()], comparison.times)
+    say(as_table(rows) if rows else "nothing is left to do")
+    return {"steps": len(rows), "hours": round(sum(row["minutes"] for row in rows) / 60, 2)}
+
+
+def run(options: Options) -> dict[str, Any]:
+    """Run what is missing, then write the tables."""
+    comparison = Comparison(options)
+    if options.plan:
+        return show_plan(comparison)
+    if not options.summary:
+        BoxRunner(run=comparison.run, times=comparison.times, tell=say).run_all([comparison.box()])
+    runs = comparison.finished()
+    if not runs:
+        raise DataError(f"{options.runs}: no finished cell; run without summary=true")
+    rows = []
+    for part in options.parts:
+        rows += result_rows([run for run in runs if run.part == part], RIVALS[part])
+    tables = {"results": rows, "tests": p_rows(runs), "curves": live_curves(runs, EVERY)}
+    if rows:  # without a rival's cell there is nothing to summarise
+        summary: list[dict[str, Any]] = summarise(rows).to_dict("records")
+        tables["summary"] = summary
+    for name, content in tables.items():
+        write_table(options.folder / f"{name}.csv", content, floats=".6g")
+    return {"cells": len(runs), "summary": str(options.folder / "summary.csv")}
+
+
+if __name__ == "__main__":
+    run_script(Options, run, __doc__)

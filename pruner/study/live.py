@@ -1,0 +1,218 @@
+"""Live runs compared: one workload, one way to tune it and one seed each, on one target.
+
+Runs of a ground (a target and a workload) have equal tasks and budgets, so their latencies are
+taken relative to the best that any of them found, and equal seeds are compared in pairs. Tests and
+intervals are over pairs of workload and seed; how far a result carries to other workloads is not in
+them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pruner.errors import DataError
+from pruner.files import load_metrics
+from pruner.search.offline.comparison import Cell
+from pruner.search.offline.statistics import bootstrap_interval, sign_flip_p
+from pruner.search.offline.tuning import TuningCurve
+from pruner.study.contest import contest_rows, curve_rows
+from pruner.study.network.run import read_network_run
+from pruner.study.tuning import load_run
+from pruner.tune.networks.extraction import TASKS
+
+GROUND = ("part", "target", "workload")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveRun:
+    """A finished run, as one part of a comparison sees it.
+
+    ``trials`` int64 [T], ``elapsed_s`` and ``best_s`` float64 [T] (of a network the weighted sum
+    over its tasks), from the trial at which every task has a program; ``total_s`` of the whole run.
+    """
+
+    part: str
+    target: str
+    workload: str
+    method: str
+    seed: int
+    trials: NDArray[np.int64]
+    elapsed_s: NDArray[np.float64]
+    best_s: NDArray[np.float64]
+    total_s: float
+    failed: int
+
+    @property
+    def ground(self) -> tuple[str, str, str]:
+        """Runs of one ground are compared with each other."""
+        return self.part, self.target, self.workload
+
+
+def read_live_run(
+    folder: Path, *, part: str, target: str, workload: str, method: str, seed: int
+) -> LiveRun:
+    """Read the run folder of a cell.
+
+    Raises:
+        DataError: some task has no program that ran, so there is nothing to compare.
+    """
+    network = (folder / TASKS).is_file()
+    curve = read_network_run(folder).curve if network else load_run(folder)
+    if curve is None or not len(curve.best_s):
+        raise DataError(f"{folder}: some task has no program that ran; this cell has no curve")
+    metrics = load_metrics(folder) or {}
+    return LiveRun(
+        part=part,
+        target=target,
+        workload=workload,
+        method=method,
+        seed=seed,
+        trials=curve.trial,
+        elapsed_s=curve.elapsed_s,
+        best_s=curve.best_s,
+        total_s=float(metrics["total_seconds"]),
+        failed=int(metrics.get("failed", 0)),
+    )
+
+
+def by_ground(runs: Sequence[LiveRun]) -> dict[tuple[str, str, str], list[LiveRun]]:
+    """Runs that are compared with each other, in the order in which grounds appear."""
+    found: dict[tuple[str, str, str], list[LiveRun]] = {}
+    for run in runs:
+        found.setdefault(run.ground, []).append(run)
+    return found
+
+
+def cells_of(runs: Sequence[LiveRun]) -> list[Cell]:
+    """The runs of one ground, their latencies over the best that any of them found."""
+    least_s = min(run.best_s[-1] for run in runs)
+    return [
+        Cell(
+            method=run.method,
+            seed=run.seed,
+            curve=TuningCurve(
+                trials=run.trials,
+                relative_latency=run.best_s / least_s,
+                elapsed_s=run.elapsed_s,
+            ),
+        )
+        for run in runs
+    ]
+
+
+def result_rows(runs: Sequence[LiveRun], rivals: Sequence[str]) -> list[dict[str, Any]]:
+    """A row a run and rival that has the same seed on the same ground; see `contest_rows`.
+
+    ``trials_to`` and ``seconds_to`` the rival's final latency of that seed: infinite where it is
+    never reached.
+    """
+    rows = []
+    for ground, members in by_ground(runs).items():
+        known = dict(zip(GROUND, ground, strict=True))
+        cells = cells_of(members)
+        for rival in rivals:
+            seeds = {cell.seed for cell in cells if cell.method == rival}
+            pairs = [pair for pair in zip(members, cells, strict=True) if pair[0].seed in seeds]
+            found = contest_rows([cell for _, cell in pairs], rival, **known, against=rival)
+            for (run, _), row in zip(pairs, found, strict=True):
+                reached, trials = row.pop("reached"), row.pop("trials_to_baseline")
+                seconds = row.pop("seconds_to_baseline")
+                row |= {
+                    "reached": reached,
+                    "trials_to": trials if reached else np.inf,
+                    "seconds_to": seconds if reached else np.inf,
+                    "trials": int(run.trials[-1]),
+                    "final_latency_s": float(run.best_s[-1]),
+                    "run_s": run.total_s,
+                    "failed": run.failed,
+                }
+                rows.append(row)
+    return rows
+
+
+def summarise(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """Medians over seeds, one row a ground, rival and method.
+
+    ``final_low`` and ``final_high``: 95 % of resampled medians of the final latency. Times to the
+    rival's latency have their least and most. ``final_over``: over the rival's own median final.
+    """
+    key = [*GROUND, "against", "method"]
+    grouped = pd.DataFrame(rows).groupby(key, sort=False)
+    columns = ["final_latency_s", "area", "run_s", "trials_to", "seconds_to", "speedup",
+               "cost_share", "failed"]  # fmt: skip
+    out = grouped[columns].median()
+    out["reached"] = grouped["reached"].sum()
+    for name in ("trials_to", "seconds_to"):
+        out[f"{name}_least"], out[f"{name}_most"] = grouped[name].min(), grouped[name].max()
+    finals = grouped["final_latency_s"].apply(lambda values: _interval(values.to_numpy()))
+    out["final_low"] = [low for low, _ in finals]
+    out["final_high"] = [high for _, high in finals]
+    out["seeds"] = grouped.size()
+    out = out.reset_index()
+    own = out[out.method == out.against].set_index(key[:-1]).final_latency_s
+    of_rival = own.reindex(pd.MultiIndex.from_frame(out[key[:-1]])).to_numpy()
+    return out.assign(final_over=out.final_latency_s / of_rival)
+
+
+def _interval(values: NDArray[np.float64]) -> tuple[float, float]:
+    return bootstrap_interval(len(values), lambda chosen: float(np.median(values[chosen])))
+
+
+def p_rows(runs: Sequence[LiveRun]) -> list[dict[str, Any]]:
+    """A row a part, target and ordered pair of methods: is ``method`` better than ``other``?
+
+    A pair is a workload and a seed that both have. ``area``: by how much the log relative latency
+    of ``method`` is lower on average over all trials, ``final``: in the end, each the mean over
+    pairs with a 95 % interval and the one-sided p of flipped signs, at least ``0.5 ** pairs``.
+    """
+    units: dict[tuple[str, str], dict[str, dict[tuple[str, int], Cell]]] = {}
+    for (part, target, workload), members in by_ground(runs).items():
+        methods = units.setdefault((part, target), {})
+        for cell in cells_of(members):
+            methods.setdefault(cell.method, {})[workload, cell.seed] = cell
+    rows = []
+    for (part, target), methods in units.items():
+        for method, other in permutations(methods, 2):
+            shared = [unit for unit in methods[method] if unit in methods[other]]
+            if shared:
+                pairs = [(methods[method][unit], methods[other][unit]) for unit in shared]
+                row: dict[str, Any] = {"part": part, "target": target, "method": method}
+                row |= {"other": other, "pairs": len(pairs)}
+                for name, value in _MEASURES.items():
+                    gains = np.array([value(theirs) - value(ours) for ours, theirs in pairs])
+                    row |= {f"{name}_{what}": v for what, v in _tested(gains).items()}
+                rows.append(row)
+    return rows
+
+
+def _final(cell: Cell) -> float:
+    return float(np.log(cell.curve.final))
+
+
+def _area(cell: Cell) -> float:
+    return cell.curve.area
+
+
+_MEASURES: dict[str, Callable[[Cell], float]] = {"area": _area, "final": _final}
+
+
+def _tested(gains: NDArray[np.float64]) -> dict[str, float]:
+    def mean(chosen: NDArray[np.int64]) -> float:
+        return float(gains[chosen].mean())
+
+    low, high = bootstrap_interval(len(gains), mean)
+    return {"gain": float(gains.mean()), "low": low, "high": high, "p": sign_flip_p(gains)}
+
+
+def live_curves(runs: Sequence[LiveRun], every: int) -> list[dict[str, Any]]:
+    """Relative latency after every so many trials of every run."""
+    rows = []
+    for ground, members in by_ground(runs).items():
+        rows += curve_rows(cells_of(members), every, **dict(zip(GROUND, ground, strict=True)))
+    return rows

@@ -1,0 +1,330 @@
+"""experiments/live/run.py: what it would run, and the tables from fabricated cells."""
+
+import json
+import runpy
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+
+from pruner.cli.shared.implied import with_implied
+from pruner.cli.shared.options import build, check_options
+from pruner.cli.shared.script import options_of
+from pruner.errors import DataError, PrunerError
+from pruner.files import write_json
+from pruner.study.book.items import load_item
+from pruner.study.book.page import build_page
+from pruner.study.steps.command import Ended
+from tests.places import CONF, REPOSITORY
+from tests.study.network.fabricated import fabricate, trial
+
+SMALL = ("operators=[matmul,layer_norm]", "seeds=2", "targets=[cpu-avx512]", "trials=3")
+
+
+@pytest.fixture(scope="module")
+def item():
+    return runpy.run_path(str(REPOSITORY / "experiments/live/run.py"))
+
+
+@pytest.fixture
+def options(item, tmp_path):
+    return lambda *words: options_of(
+        item["Options"], [f"out={tmp_path / 'runs'}", f"results={tmp_path / 'live'}", *words]
+    )
+
+
+def cells(item, given, part):
+    return {
+        (c.target, c.workload, c.method, c.seed): c for c in item["Comparison"](given).cells(part)
+    }
+
+
+def finished(item, given, cell, latencies_s, every_s=1.0, **more):
+    """A run whose trials end every so many seconds; a network's through `fabricate`."""
+    folder = item["Comparison"](given).folder(cell)
+    folder.mkdir(parents=True)
+    rows = [trial(n, "t", s, n * every_s) for n, s in enumerate(latencies_s, 1)]
+    (folder / "trials.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    metrics = {"total_seconds": 40.0, "failed": 0, "trials": len(rows), **more}
+    write_json(folder / "metrics.json", metrics)
+    return folder
+
+
+def composed(step):
+    """The configuration that a step's command would have."""
+    words = with_implied(step.words[0].removesuffix(".py"), step.words[1:])
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = compose(step.words[0].removesuffix(".py"), overrides=list(words))
+    check_options(config)
+    return config
+
+
+def steps_of(item, given):
+    return {step.name: step for step in item["Comparison"](given).steps()}
+
+
+def test_every_command_has_options_that_exist(item, options):
+    """One seed of everything, with every way to adapt: hydra composes each, policies are built."""
+    given = options(
+        "seeds=1",
+        "operators=[depthwise_3x3]",
+        "adaptations=[moa,finetune,distill,moa_official,none]",
+    )
+    steps = steps_of(item, given)
+    contenders = 9 + 5 + 6 + 3 + 2 + 9  # rounds, adapted twice, offline, ablation; network
+    trainings, listing = 4, 1
+    assert len(steps) == contenders + trainings + listing
+    for name, step in steps.items():
+        config = composed(step)
+        if step.words[0] != "tune.py" or step.kind == "list":
+            continue
+        assert config.measure.min_repeat_ms == 30, name
+        assert config.measure.repeats == 3, name
+        assert config.budget.trials == (1000 if config.network else 200), name
+        build(config.policy)
+
+
+def settings_of(item, options, name):
+    step = steps_of(item, options("seeds=1"))[f"cpu-avx512-matmul-{name}-200-0"]
+    config = composed(step)
+    return config, build(config.policy)
+
+
+def test_the_papers_rounds_are_those_of_its_twin(item, options):
+    config, rounds = settings_of(item, options, "pruner_paper")
+    assert (rounds.draft.keep, rounds.draft.population, rounds.draft.generations) == (512, 2048, 4)
+    assert (rounds.verify_only_draft, rounds.prior, config.budget.batch) == (True, 0.0, 10)
+    assert (config.inputs.relative, config.inputs.scale) == (False, "max")
+    assert (config.draft.form, config.adaptation.fit._target_.rpartition(".")[2]) == (
+        "hardware",
+        "official_fit",
+    )
+    # without the draft PaCM scores the evolution, without PaCM the draft is measured
+    without, evolution = settings_of(item, options, "pruner_paper_without_draft")
+    assert evolution.draft is None
+    assert not evolution.verify_only_draft
+    assert without.adaptation == config.adaptation
+    without, rounds = settings_of(item, options, "pruner_paper_without_pacm")
+    assert not without.verify
+    assert rounds.draft.keep == 512
+
+
+def test_nothing_of_the_draft_is_left_where_it_is_left_out(item, options):
+    _, ours = settings_of(item, options, "pruner_live")
+    _, without = settings_of(item, options, "pruner_live_without_draft")
+    assert ours.draft is not None
+    assert ours.prior > 0
+    assert (without.draft, without.prior, without.draft_leads) == (None, 0, False)
+    assert without.random_sample == ours.random_sample + ours.draft.keep
+    assert without.verify == ours.verify
+
+
+def test_the_ablation_takes_one_branch_of_the_network(item, options):
+    for part in ("dataflow", "statement"):
+        config, _ = settings_of(item, options, f"pruner_paper_without_{part}")
+        (pacm,) = {name for name in config.model if name != "_target_"}
+        assert (pacm, config.model[pacm]) == (f"use_{part}", False)
+
+
+def test_models_of_avx2_go_elsewhere_and_wait_for_their_training(item, options):
+    steps = steps_of(item, options("seeds=1"))
+    moa = steps["cpu-sse4-layer_norm-moa-200-0"]
+    (source,) = moa.needs
+    assert moa.lacks == ["cpu-avx2-pacm-0"]
+    assert composed(source).platform.name == "cpu-avx2"
+    assert composed(source).keep == "last"
+    config = composed(moa)
+    assert config.platform.name == "cpu-sse4"
+    assert config.checkpoint == str(source.leaves.parent)
+    assert config.adaptation._target_.endswith("MomentumAdaptation")
+    assert (
+        config.adaptation.fit
+        == composed(steps["cpu-sse4-layer_norm-pruner_paper-200-0"]).adaptation.fit
+    )
+    offline = steps["cpu-avx512-matmul-tensetmlp-200-0"]
+    assert offline.lacks == ["cpu-avx2-tensetmlp-0", "cpu-avx2-cpu-avx512-tensetmlp-0"]
+    tuned = composed(offline.needs[-1])
+    assert tuned.platform.name == "cpu-avx512"
+    assert tuned.checkpoint == str(offline.needs[0].leaves.parent)
+    assert composed(offline).checkpoint == str(offline.needs[-1].leaves.parent)
+    assert composed(offline).adaptation._target_.endswith("Unchanged")
+
+
+def test_the_tuned_workloads_are_none_that_the_source_learned_from(item):
+    """Bundled tasks are named operator_sizes; depthwise 96x56x56 is one of them."""
+    bundled = {
+        path.name for path in (REPOSITORY / "datasets/bundled/measure_records/cpu-avx2").iterdir()
+    }
+    defaults = {"matmul": "matmul_512_512_512", "conv2d_3x3": "conv2d_1_64_56_56_64_3_3_1_SAME"}
+    assert not {f"{name}.json.gz" for name in defaults.values()} & bundled
+    assert "depthwise_conv2d_1_96_56_56_3_3_1_SAME.json.gz" in bundled
+    assert "workload.c=144" in item["OPERATORS"]["depthwise_3x3"]
+
+
+def test_scratch_on_avx512_is_the_run_of_the_papers_rounds(item, options):
+    given = options("seeds=1")
+    steps = list(item["Comparison"](given).steps())
+    paper = [step for step in steps if step.name == "cpu-avx512-matmul-pruner_paper-200-0"]
+    assert len(paper) == 3  # rounds, adaptation, ablation: one folder
+    assert len({tuple(step.words) for step in paper}) == 1
+
+
+def test_the_plan_counts_what_is_missing_at_the_speed_of_what_is_there(item, options, tmp_path):
+    given = options("plan=true", "parts=[rounds]", "operators=[matmul]", "seeds=1",
+                    "contenders=[ansor,metaschedule,random]")  # fmt: skip
+    cell = cells(item, given, "rounds")["cpu-avx512", "matmul", "ansor", 0]
+    finished(item, given, cell, [1.0])
+    times = [{"name": "x", "kind": "rival", "size": 100, "seconds": 1800.0}]
+    write_json(tmp_path / "runs" / "seconds.json", times)
+    # 200 trials of MetaSchedule at the speed of those 100: an hour; chance 100 s by the guess
+    assert item["run"](given) == {"steps": 2, "hours": round(1 + 100 / 3600, 2)}
+
+
+def test_an_interrupted_cell_goes_on_and_is_in_no_table(item, options):
+    given = options("parts=[rounds]", *SMALL)
+    cell = cells(item, given, "rounds")["cpu-avx512", "matmul", "ansor", 0]
+    folder = finished(item, given, cell, [2.0, 1.0], interrupted=True)
+    (folder / "state.npz").touch()
+    assert not item["Comparison"](given).finished()
+    assert steps_of(item, given)[folder.name].words == ["tune.py", f"resume={folder}"]
+
+
+def test_hours_end_it_and_what_needs_a_failed_training_is_left_out(
+    item, options, monkeypatch, capsys
+):
+    began = []
+
+    def run(comparison, step, share_s, limit_s):
+        began.append((step.name, limit_s))
+        return Ended(code=2, line="error: no such records")
+
+    monkeypatch.setattr(item["Comparison"], "run", run)
+    given = options("parts=[offline]", "operators=[matmul]", "seeds=1", "hours=2")
+    with pytest.raises(DataError, match="no finished cell"):
+        item["run"](given)
+    assert [name for name, _ in began] == ["cpu-avx2-tensetmlp-0", "cpu-avx2-pacm-0"]
+    assert 7100 < began[0][1] <= 7200
+    told = capsys.readouterr().err
+    assert "cpu-avx512-matmul-tensetmlp-200-0: left out, not done: cpu-avx2-tensetmlp-0" in told
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("parts=[online]", "parts=online: unknown; known: rounds"),
+        ("contenders=[tlp]", "contenders=tlp: TLP reads primitives"),
+        ("targets=[v100]", "targets=v100: unknown; known: cpu-avx512, cpu-sse4"),
+        ("adaptations=[ewc]", "adaptations=ewc: unknown; known: moa"),
+        ("operators=[gemm]", "operators=gemm: unknown"),
+    ],
+)
+def test_unknown_names_are_refused(item, options, word, told):
+    with pytest.raises(PrunerError, match=told):
+        item["run"](options(word))
+
+
+def adapted(item, options, *words):
+    """MoA is twice as fast as scratch after every trial but the first, with every pair; fine-tuning
+    as fast in one of four and else a little slower."""
+    given = options("parts=[adaptation]", "summary=true", *SMALL, *words)
+    for (_, workload, method, seed), cell in cells(item, given, "adaptation").items():
+        scale = 8.0 if workload == "matmul" else 1.0
+        latencies = {
+            "scratch": [4.0, 4.0, 2.0],
+            "moa": [4.0, 2.0, 1.0],
+            "finetune": [4.0, 2.0, 1.0] if (workload, seed) == ("matmul", 0) else [4.0, 2.0, 1.5],
+            "distill": [4.0, 4.0, 4.0],
+        }[method]
+        every_s = 1.0 if method == "moa" else 10.0
+        finished(item, given, cell, [scale * s for s in latencies], every_s)
+    return given
+
+
+def test_moa_against_the_others_with_p_values(item, options, tmp_path):
+    given = adapted(item, options)
+    assert item["run"](given)["cells"] == 16
+    tests = pd.read_csv(tmp_path / "live" / "tests.csv").set_index(["method", "other"])
+    # all four signs agree: one of 16; the other way round all of them are at least as large
+    assert tests.area_p["moa", "scratch"] == 1 / 16
+    assert tests.area_p["scratch", "moa"] == 1.0
+    assert tests.pairs["moa", "scratch"] == 4
+    # log areas over (4, 4, 2) and (4, 2, 1): ln(32 / 8) / 3, and ln 2 in the end
+    assert tests.area_gain["moa", "scratch"] == pytest.approx(np.log(4) / 3, abs=1e-5)
+    assert tests.final_gain["moa", "scratch"] == pytest.approx(np.log(2), abs=1e-5)
+    # one pair of four is equal: both of its signs count, 2 of 16
+    assert tests.final_p["moa", "finetune"] == 2 / 16
+    assert tests.final_low["moa", "finetune"] < tests.final_gain["moa", "finetune"]
+
+
+def test_trials_and_time_to_the_rivals_latency(item, options, tmp_path):
+    item["run"](adapted(item, options))
+    summary = pd.read_csv(tmp_path / "live" / "summary.csv").set_index(["workload", "method"])
+    moa = summary.loc["matmul", "moa"]
+    assert moa.against == "scratch"
+    # scratch ends at 2 after 3 trials and 30 s; MoA is there after 2 trials, one second each
+    assert (moa.trials_to, moa.seconds_to, moa.speedup) == (2, 2.0, 15.0)
+    assert (moa.final_over, moa.final_latency_s, moa.seeds, moa.reached) == (0.5, 8.0, 2, 2)
+    assert (moa.final_low, moa.final_high) == (8.0, 8.0)
+    distill = summary.loc["layer_norm", "distill"]
+    assert (distill.trials_to, distill.speedup, distill.reached) == (np.inf, 0.0, 0)
+    curves = pd.read_csv(tmp_path / "live" / "results.csv")
+    assert set(curves.final_relative_latency[curves.method == "scratch"]) == {2.0}
+
+
+def test_ansor_of_the_rounds_stands_beside_moa(item, options, tmp_path):
+    given = adapted(item, options, "parts=[rounds,adaptation]")
+    ansor = cells(item, given, "rounds")["cpu-avx512", "layer_norm", "ansor", 1]
+    finished(item, given, ansor, [4.0, 4.0, 2.0], 10.0)
+    item["run"](given)
+    summary = pd.read_csv(tmp_path / "live" / "summary.csv")
+    (moa,) = summary[(summary.against == "ansor") & (summary.method == "moa")].itertuples()
+    assert (moa.part, moa.workload, moa.seeds, moa.speedup) == ("adaptation", "layer_norm", 1, 15.0)
+
+
+def test_a_network_is_its_weighted_tasks_and_nothing_ran_is_told(item, options, tmp_path, capsys):
+    given = options("parts=[network]", "summary=true", "seeds=1", "network=tiny")
+    found = cells(item, given, "network")
+    ours = item["Comparison"](given).folder(found["cpu-avx512", "tiny", "pruner_live", 0])
+    fabricate(ours, [("conv_a", 1.0, 1.0), ("dense_b", 1.0, 2.0)])
+    rival = item["Comparison"](given).folder(found["cpu-avx512", "tiny", "ansor", 0])
+    fabricate(rival, [("conv_a", 2.0, 10.0), ("dense_b", 2.0, 20.0)])
+    broken = item["Comparison"](given).folder(found["cpu-avx512", "tiny", "random", 0])
+    fabricate(broken, [("conv_a", 2.0, 10.0)])  # dense_b never ran
+    item["run"](given)
+    results = pd.read_csv(tmp_path / "live" / "results.csv")
+    (row,) = results[(results.method == "pruner_live") & (results.against == "ansor")].itertuples()
+    # conv_a is called twice: 2 + 1 s after 2 s, where Ansor has 4 + 2 s after 20 s
+    assert (row.final_latency_s, row.seconds_to, row.speedup) == (3.0, 2.0, 10.0)
+    assert "left out:" in capsys.readouterr().err
+    assert "random" not in set(results.method)
+
+
+def test_the_book_shows_it(item, options, tmp_path):
+    item["run"](adapted(item, options))
+    page = build_page([load_item(REPOSITORY / "experiments" / "live")], results=tmp_path)
+    numbers = {one.number.name: one for _, one in page.numbers}
+    one = numbers["p that MoA is better than scratch, AVX2 to AVX-512, area under the curve"]
+    assert (one.value, one.chance) == (1 / 16, 0.5)
+
+
+def test_the_item_names_only_contenders_and_parts_that_there_are(item):
+    book = load_item(REPOSITORY / "experiments" / "live")
+    for number in book.numbers:
+        where = number.where
+        known = {*item["PARTS"][where["part"]], *item["BESIDE"].get(where["part"], [])}
+        assert where["method"] in known
+        assert where.get("other", where["method"]) in known
+        if "against" in where:
+            assert where["against"] in item["RIVALS"][where["part"]]
+    for part, methods in item["PARTS"].items():
+        known = {*methods, *item["BESIDE"].get(part, [])}
+        assert set(item["RIVALS"][part]) <= known
+    assert all(
+        item["GUESSED_S"][kind] > 0
+        for one, prefix in product(item["ROUNDS"].values(), ("", "network "))
+        for kind in [f"{prefix}{one.kind}"]
+    )

@@ -58,7 +58,7 @@ SETTINGS += ["budget.patience=1000000"]
 OF_NETWORK = ["layout=NCHW", "deploy=false"]
 # The paper's draft is for GPUs.
 PAPER = ["experiment=paper_tuning", "draft.form=hardware", "budget.batch=10"]
-EVERY = 10  # trials between two points of a curve
+POINTS = 20  # of a curve
 # Seconds before any of the kind ran: a trial of an operator and, behind "network", of a network;
 # the whole of a training, and of a list of tasks.
 GUESSED_S = {"live": 0.6, "paper": 0.9, "draft": 0.7, "evolution": 1.0, "rival": 1.1, "chance": 0.5}
@@ -393,7 +393,8 @@ def run(options: Options) -> dict[str, Any]:
     rows = []
     for part in options.parts:
         rows += result_rows([run for run in runs if run.part == part], RIVALS[part])
-    tables = {"results": rows, "tests": p_rows(runs), "curves": live_curves(runs, EVERY)}
+    every = max(1, options.trials // POINTS)
+    tables = {"results": rows, "tests": p_rows(runs), "curves": live_curves(runs, every)}
     if rows:  # without a rival's cell there is nothing to summarise
         summary: list[dict[str, Any]] = summarise(rows).to_dict("records")
         tables["summary"] = summary

@@ -118,6 +118,8 @@ def result_rows(runs: Sequence[LiveRun], rivals: Sequence[str]) -> list[dict[str
         cells = cells_of(members)
         for rival in rivals:
             seeds = {cell.seed for cell in cells if cell.method == rival}
+            if not seeds:
+                continue
             pairs = [pair for pair in zip(members, cells, strict=True) if pair[0].seed in seeds]
             found = contest_rows([cell for _, cell in pairs], rival, **known, against=rival)
             for (run, _), row in zip(pairs, found, strict=True):

@@ -105,7 +105,7 @@ ROUNDS = {
         kind="rival",
     ),
     "ansor": Contender(
-        words=["policy=ansor", "model=xgboost", "budget.batch=10"], kind="evolution"
+        words=["policy=ansor", "model=xgboost", "budget.batch=10", "refit=0"], kind="evolution"
     ),
     # as in Ansor: PaCM scores every generation
     "pruner_paper_without_draft": Contender(words=[*PAPER, "policy=ansor"], kind="evolution"),

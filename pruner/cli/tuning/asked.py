@@ -59,6 +59,7 @@ def tune_options(config: DictConfig) -> TuneOptions:
         policy=policy,
         budget=build(config.effort).budget(plain(config.budget), None),
         meet=16 if network else 64,
+        refit=config.refit,
         kernels=not network,
         measure=MeasureSettings(timing=timing, **options),
         analyzer=load_draft(platform, config.draft.form),

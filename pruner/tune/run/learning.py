@@ -211,22 +211,31 @@ class FrozenModel:
 
 
 class SharedModel:
-    """The online model of a run with the measured programs of every task."""
+    """The online model of a run with the measured programs of every task.
 
-    def __init__(self, model: OnlineModel) -> None:
-        self.model = model
+    A fit takes seconds that grow with the programs, so of a long run a batch that hardly adds to
+    them waits for the next: fits are as many as the logarithm of the programs, not as the batches.
+    """
+
+    def __init__(self, model: OnlineModel, *, refit: float = 0.0) -> None:
+        """``refit``: the share of the programs of the last fit by which they must have become more;
+        0: any news is learned."""
+        self.model, self._refit = model, refit
+        self._fitted = self._waiting = 0  # programs that the last fit knew, and that came since
         self._parts: dict[TaskKey, TaskPrograms] = {}
         self._news: list[LiveLearner] = []  # with programs that no fit has seen
 
-    def has_news(self, learner: LiveLearner) -> None:
-        """Ask `learner` for its programs at the next fit."""
+    def has_news(self, learner: LiveLearner, number: int) -> None:
+        """Ask `learner`, of which so many programs are new, for its programs at the next fit."""
+        self._waiting += number
         if not any(learner is other for other in self._news):
             self._news.append(learner)
 
-    def fit(self) -> None:
-        """Fit on the measurements of all tasks, where any are new."""
-        if not self._news:
+    def fit(self, *, whatever: bool = False) -> None:
+        """Fit on the measurements of all tasks, where enough are new; or any, with ``whatever``."""
+        if not self._news or (self._waiting < self._refit * self._fitted and not whatever):
             return
+        self._fitted, self._waiting = self._fitted + self._waiting, 0
         for learner in self._news:
             part = learner.programs()
             self._parts[part.key] = part
@@ -238,7 +247,7 @@ class SharedModel:
     def keep(self, folder: Path, *, learn: bool) -> Mapping[str, Path]:
         """Write what is known as checkpoints; with `learn` what came last is learned before."""
         if learn:
-            self.fit()
+            self.fit(whatever=True)
         return self.model.keep(folder, list(self._parts))
 
     def state(self) -> State:
@@ -246,6 +255,8 @@ class SharedModel:
         return {
             "parts": [key.task for key in self._parts],
             "news": [learner.task for learner in self._news],
+            "fitted": self._fitted,
+            "waiting": self._waiting,
             "model": self.model.state(),
         }
 
@@ -255,6 +266,7 @@ class SharedModel:
         parts = [known[task].programs() for task in state["parts"]]
         self._parts = {part.key: part for part in parts}
         self._news = [known[task] for task in state["news"]]
+        self._fitted, self._waiting = int(state["fitted"]), int(state["waiting"])
         self.model.load_state(state["model"])
 
 
@@ -311,7 +323,7 @@ class LiveLearner:
         if len(latency_s):
             self._decisions.append(decisions)
             self._latency_s = np.concatenate([self._latency_s, latency_s])
-            self._shared.has_news(self)
+            self._shared.has_news(self, len(latency_s))
 
     def programs(self) -> TaskPrograms:
         """All measured programs; only those that are new are featurised."""

@@ -43,9 +43,11 @@ class TuneOptions:
 
     ``analyzer`` None: nothing is drafted. ``make_model`` makes the learned model of a run, None:
     nothing is learned, or the policy brings its own. ``meet``: random programs that the learned
-    model sees of a task before it scores. ``draft_all``: before anything is measured all tasks are
-    drafted deeply, in parallel, and each measures that program first. ``replay_only``: every space
-    through TVM's replay, slowly. ``compile_only``: build what every search proposes first, run
+    model sees of a task before it scores. ``refit``: it is fitted anew once the measured programs
+    of the run are more by this share, 0: for every batch. ``draft_all``: before anything is
+    measured all tasks are drafted deeply, in parallel, and each measures that program first.
+    ``replay_only``: every space through TVM's replay, slowly. ``compile_only``: build what every
+    search proposes first, run
     nothing.
     ``kernels``: keep every task's best program as a library. ``work_dir`` holds TVM's database, by
     default the run's folder. ``warm_start``: folders of earlier runs on the same target, whose
@@ -60,6 +62,7 @@ class TuneOptions:
     make_model: Callable[[], OnlineModel] | None = None
     order: Order = USUAL
     meet: int = 64
+    refit: float = 0.1
     draft_all: bool = False
     replay_only: bool = False
     compile_only: bool = False
@@ -71,6 +74,8 @@ class TuneOptions:
     def __post_init__(self) -> None:
         """Raises `PrunerError` for options that contradict each other."""
         check_order(self.order)
+        if self.refit < 0:
+            raise PrunerError(f"refit={self.refit}: a share of the measured programs, 0 or more")
         if self.measure.timing.flush_cache and self.platform.device != "cpu":
             raise PrunerError(
                 "measure.flush_cache=true empties the caches of CPUs, and reads the addresses of "

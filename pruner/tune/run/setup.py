@@ -49,7 +49,7 @@ class Prepared:
         """Raises `PrunerError` for symbolic shapes, or earlier runs of another target."""
         self._options, self._context = options, context
         self.savable = not isinstance(options.policy, RivalSearch)
-        self.shared = None if options.make_model is None else SharedModel(options.make_model())
+        self.shared = _shared(options)
         self._theirs = None
         if isinstance(options.policy, RivalSearch):
             self._theirs = options.policy.shared(context.platform)
@@ -77,8 +77,7 @@ class Prepared:
 
     def begin_anew(self) -> None:
         """Let the shared model forget everything; searches are made anew."""
-        if self._options.make_model is not None:
-            self.shared = SharedModel(self._options.make_model())
+        self.shared = _shared(self._options)
 
     def draft_all(self) -> None:
         """Find what every task measures first, where the options say so; of what is known or was
@@ -262,6 +261,13 @@ def _spaces(workload: Workload, options: TuneOptions, context: RunContext) -> Un
         phases=context.phases,
         tell=context.tell,
     )
+
+
+def _shared(options: TuneOptions) -> SharedModel | None:
+    """What all tasks learn, before anything is known."""
+    if options.make_model is None:
+        return None
+    return SharedModel(options.make_model(), refit=options.refit)
 
 
 def _untuned(folder: Path) -> Mapping[str, float | None]:

@@ -265,6 +265,39 @@ def test_programs_without_a_turn_are_no_part_of_what_is_learned(space, draws):
     np.testing.assert_allclose(label, 1 / latency_s[kept], rtol=1e-6)  # 0 for the failure
 
 
+def test_a_batch_that_hardly_adds_waits_for_the_next_fit(space, draws):
+    """Half as many again must be new: one beside 4 is not, two are, two beside 6 are not."""
+    from pruner.tune.phases import Phases
+    from pruner.tune.run.learning import LiveLearner, SharedModel, TreeModel
+
+    class Counted(TreeModel):
+        learned = ()
+
+        def learn(self, store):
+            self.learned = (*self.learned, len(store.label))
+
+    model = Counted(seed=0)
+    shared = SharedModel(model, refit=0.5)
+    learner = LiveLearner(
+        synthetic.key("t", "cpu-avx2"), space, shared, Phases(), np.random.default_rng(0)
+    )
+
+    def measured(start, end):
+        learner.observe(draws[start:end], np.arange(1.0, end - start + 1))
+        shared.fit()
+
+    measured(0, 4)
+    measured(4, 5)
+    measured(5, 6)
+    assert model.learned == (4, 6)
+    measured(6, 8)
+    assert model.learned == (4, 6)
+    state = shared.state()
+    assert (state["fitted"], state["waiting"]) == (6, 2)
+    shared.fit(whatever=True)
+    assert model.learned == (4, 6, 8)
+
+
 def test_trained_trees_score_as_they_are_and_are_not_adapted(tmp_path, space, draws):
     ranker = trees(tmp_path / "best.pt")
     model = live(tmp_path / "best.pt", unchanged)()

@@ -27,16 +27,15 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from pruner.cli.shared.output import as_table, say
+from pruner.cli.shared.comparison import Comparison, ComparisonOptions
+from pruner.cli.shared.output import say
 from pruner.cli.shared.script import run_script
 from pruner.errors import DataError, PrunerError
 from pruner.files import load_metrics, write_table
 from pruner.study.live import LiveRun, live_curves, p_rows, read_live_run, result_rows, summarise
-from pruner.study.steps.boxes import Box, BoxRunner, plan
-from pruner.study.steps.command import Ended, quoted, run_command, started
-from pruner.study.steps.runs import put_aside, taken_up
+from pruner.study.steps.command import quoted
+from pruner.study.steps.runs import taken_up
 from pruner.study.steps.step import Step
-from pruner.study.steps.times import Times
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -168,10 +167,10 @@ REFUSED = {
 
 
 @dataclass(kw_only=True)
-class Options:
+class Options(ComparisonOptions):
     """What to run; see above. ``contenders``: of every part those named, null: the usual ones.
 
-    `plan`: say what there is to do; `summary`: only make the tables; `hours`: then it ends.
+    `hours`: then it ends.
     """
 
     parts: list[str] = field(default_factory=lambda: list(PARTS))
@@ -184,20 +183,8 @@ class Options:
     seeds: int = 3
     hours: float | None = None
     more: list[str] = field(default_factory=list)
-    plan: bool = False
-    summary: bool = False
     out: str = str(ROOT / "outputs" / "experiments-live")
     results: str = str(HERE)
-
-    @property
-    def folder(self) -> Path:
-        """Where tables go."""
-        return Path(self.results).resolve()
-
-    @property
-    def runs(self) -> Path:
-        """Where cells go."""
-        return Path(self.out).resolve()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,13 +199,14 @@ class LiveCell:
     seed: int
 
 
-class Comparison:
+class LiveComparison(Comparison):
     """All cells of the parts that are asked for, as steps."""
 
     def __init__(self, options: Options) -> None:
         _check(options)
         self.options = options
-        self.times = Times(options.runs / "seconds.json", GUESSED_S)
+        seconds = float("inf") if options.hours is None else 3600 * options.hours
+        super().__init__(options.runs, ROOT, GUESSED_S, seconds=seconds)
 
     def cells(self, part: str) -> Iterator[LiveCell]:
         """Those of a part, a seed of everything before the next."""
@@ -246,7 +234,7 @@ class Comparison:
         """The run folder of a cell."""
         who = cell.contender.cell or cell.method
         name = f"{cell.target}-{cell.workload}-{who}-{self.options.trials}-{cell.seed}"
-        return self.options.runs / "tune" / name
+        return self.runs / "tune" / name
 
     def steps(self) -> Iterator[Step]:
         """What a cell needs, then the cell."""
@@ -263,7 +251,7 @@ class Comparison:
     def tuned(self, cell: LiveCell, needs: Sequence[Step]) -> Step:
         """The call of ``tune.py``; a network gets as many trials a task."""
         folder, who = self.folder(cell), cell.contender
-        words = ["tune.py", f"outputs={self.options.runs}", f"run_id={folder.name}"]
+        words = ["tune.py", f"outputs={self.runs}", f"run_id={folder.name}"]
         words.append(f"platform={cell.target}")
         kind, trials = who.kind, self.options.trials
         if cell.part == "network":
@@ -297,32 +285,20 @@ class Comparison:
 
     def _training(self, name: str, seed: int, words: list[str], needs: Sequence[Step] = ()) -> Step:
         words = ["train.py", *words, "split=bundled", f"seed={seed}", "num_threads=1"]
-        words += [f"outputs={self.options.runs}", f"run_id={name}"]
-        leaves = self.options.runs / "train" / name / "metrics.json"
+        words += [f"outputs={self.runs}", f"run_id={name}"]
+        leaves = self.runs / "train" / name / "metrics.json"
         return Step(name=name, words=words, leaves=leaves, kind="training", needs=needs)
 
     def _listing(self) -> Step:
         name = f"{self.options.network}-tasks"
         words = ["tune.py", f"network={self.options.network}", f"platform={HOME}", "list=true"]
-        words += ["layout=NCHW", f"outputs={self.options.runs}", f"run_id={name}"]
-        leaves = self.options.runs / "tune" / name / "metrics.json"
+        words += ["layout=NCHW", f"outputs={self.runs}", f"run_id={name}"]
+        leaves = self.runs / "tune" / name / "metrics.json"
         return Step(name=name, words=words, leaves=leaves, kind="list")
 
     def _tasks(self) -> int:
         listed = load_metrics(self._listing().leaves.parent) or {}
         return int(listed.get("num_tuned", NETWORK_TASKS))
-
-    def box(self) -> Box:
-        """All of it, within the hours."""
-        hours = self.options.hours
-        seconds = float("inf") if hours is None else 3600 * hours
-        return Box(name="live", steps=self.steps, seconds=seconds)
-
-    def run(self, step: Step, _share_s: float, limit_s: float) -> Ended:
-        """Run a step to its end, with a log; what broke before is put aside."""
-        put_aside(step)
-        log = self.options.runs / "logs" / f"{step.name}.log"
-        return run_command(started(step.words, ROOT), log, place=ROOT, limit_s=limit_s)
 
     def finished(self) -> list[LiveRun]:
         """All finished cells; one in which nothing ran is told and left out."""
@@ -373,20 +349,13 @@ def _check(options: Options) -> None:
                 raise PrunerError(f"{what}={name}: {reason}")
 
 
-def show_plan(comparison: Comparison) -> dict[str, Any]:
-    """What there is to do, how long it takes."""
-    rows = plan([comparison.box()], comparison.times)
-    say(as_table(rows) if rows else "nothing is left to do")
-    return {"steps": len(rows), "hours": round(sum(row["minutes"] for row in rows) / 60, 2)}
-
-
 def run(options: Options) -> dict[str, Any]:
     """Run what is missing, then write the tables."""
-    comparison = Comparison(options)
+    comparison = LiveComparison(options)
     if options.plan:
-        return show_plan(comparison)
+        return comparison.show_plan()
     if not options.summary:
-        BoxRunner(run=comparison.run, times=comparison.times, tell=say).run_all([comparison.box()])
+        comparison.run_all()
     runs = comparison.finished()
     if not runs:
         raise DataError(f"{options.runs}: no finished cell; run without summary=true")

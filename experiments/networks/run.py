@@ -26,7 +26,7 @@ from typing import Any
 
 import pandas as pd
 
-from pruner.cli.shared.output import as_table, say
+from pruner.cli.shared.comparison import Comparison, ComparisonOptions
 from pruner.cli.shared.script import run_script
 from pruner.errors import DataError
 from pruner.files import load_metrics, write_table
@@ -44,11 +44,8 @@ from pruner.study.network.campaign import (
     summarise,
 )
 from pruner.study.network.run import NetworkRun, read_network_run
-from pruner.study.steps.boxes import Box, BoxRunner, plan
-from pruner.study.steps.command import Ended, run_command, started
-from pruner.study.steps.runs import put_aside, taken_up
+from pruner.study.steps.runs import taken_up
 from pruner.study.steps.step import Step
-from pruner.study.steps.times import Times
 from pruner.tune.contenders.lineup import OURS
 from pruner.tune.contenders.prefixes import PREFIXES_FILE
 from pruner.tune.deploy.files import BESIDE_FILE, DEPLOY_FILE
@@ -75,11 +72,9 @@ IMPORTED = "NCHW"  # how TVM imports a network
 
 
 @dataclass(kw_only=True)
-class Options:
+class Options(ComparisonOptions):
     """What to run; see above. ``long`` networks get ``long_seconds`` of ours alone, ``drafts`` are
     drafted only.
-
-    `plan`: say what there is to do; `summary`: only make the tables.
     """
 
     networks: list[str] = field(default_factory=lambda: list(NETWORKS))
@@ -90,30 +85,17 @@ class Options:
     long_seconds: int = 1800
     drafts: list[str] = field(default_factory=lambda: list(CATALOG))
     more: list[str] = field(default_factory=list)
-    plan: bool = False
-    summary: bool = False
     rival_layout: str = IMPORTED
     out: str = str(ROOT / "outputs" / "experiments-networks")
     results: str = str(HERE)
 
-    @property
-    def folder(self) -> Path:
-        """Where tables go."""
-        return Path(self.results).resolve()
 
-    @property
-    def runs(self) -> Path:
-        """Where cells go."""
-        return Path(self.out).resolve()
-
-
-class Campaign:
+class Campaign(Comparison):
     """All steps in order; how many trials a network gets is known once its tasks are listed."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        guesses = GUESSED_TRIAL_S | GUESSED_S | {"long": 1.0}
-        self.times = Times(options.runs / "seconds.json", guesses)
+        super().__init__(options.runs, ROOT, GUESSED_TRIAL_S | GUESSED_S | {"long": 1.0})
 
     def folder(self, network: str, policy: str, seed: int) -> Path:
         """The run folder of a cell."""
@@ -121,12 +103,12 @@ class Campaign:
         if policy == RIVAL and layout != IMPORTED:
             policy = f"{policy}-{layout}"
         name = f"{plain_name(network)}-{policy}-{self.options.trials_a_task}-{seed}"
-        return self.options.runs / "tune" / name
+        return self.runs / "tune" / name
 
     def long_folder(self, network: str) -> Path:
         """The run folder of a network with a budget of seconds."""
         name = f"{plain_name(network)}-{OURS}-{self.options.long_seconds}s-0"
-        return self.options.runs / "tune" / name
+        return self.runs / "tune" / name
 
     def steps(self) -> Iterator[Step]:
         """Ours, MetaSchedule and contenders on each network; then seeds, large ones, drafts."""
@@ -184,7 +166,7 @@ class Campaign:
         size: float,
         needs: tuple[Step, ...] = (),
     ) -> Step:
-        new = [f"outputs={self.options.runs}", f"run_id={folder.name}", f"network={network}"]
+        new = [f"outputs={self.runs}", f"run_id={folder.name}", f"network={network}"]
         new += [*words, *SETTINGS, f"seed={seed}", *self.options.more]
         step = Step(
             name=folder.name,
@@ -198,17 +180,17 @@ class Campaign:
 
     def _listing(self, network: str) -> Step:
         name = f"{plain_name(network)}-tasks"
-        words = ["tune.py", f"network={network}", "list=true", f"outputs={self.options.runs}"]
-        leaves = self.options.runs / "tune" / name / "metrics.json"
+        words = ["tune.py", f"network={network}", "list=true", f"outputs={self.runs}"]
+        leaves = self.runs / "tune" / name / "metrics.json"
         return Step(name=name, words=[*words, f"run_id={name}"], leaves=leaves, kind="list")
 
     def draft(self, network: str, seed: int) -> Step:
         """What a user has after a minute: import and draft, nothing measured."""
         name = f"{plain_name(network)}-draft-{seed}"
         words = ["tune.py", f"network={network}", "effort=draft", "deploy=false", f"seed={seed}"]
-        words += [f"outputs={self.options.runs}", f"run_id={name}"]
+        words += [f"outputs={self.runs}", f"run_id={name}"]
         words += [f"sizes.layers={LAYERS[network]}"] if network in LAYERS else []
-        leaves = self.options.runs / "tune" / name / "metrics.json"
+        leaves = self.runs / "tune" / name / "metrics.json"
         return Step(name=name, words=words, leaves=leaves, kind="draft")
 
     def build(self, run: Step) -> Step:
@@ -245,27 +227,10 @@ class Campaign:
         listed = load_metrics(self._listing(network).leaves.parent) or {}
         return self.options.trials_a_task * int(listed.get("num_tuned", 25))
 
-    def box(self) -> Box:
-        """All of it, without a limit."""
-        return Box(name="networks", steps=self.steps)
-
-    def run(self, step: Step, _share_s: float, limit_s: float) -> Ended:
-        """Run a step to its end, with a log; what broke before is put aside."""
-        put_aside(step)
-        log = self.options.runs / "logs" / f"{step.name}.log"
-        return run_command(started(step.words, ROOT), log, place=ROOT, limit_s=limit_s)
-
 
 def plain_name(network: str) -> str:
     """A network's name as a folder may have it."""
     return re.sub(r"[^\w.-]", "-", network)
-
-
-def show_plan(campaign: Campaign) -> dict[str, Any]:
-    """What there is to do, how long it takes."""
-    rows = plan([campaign.box()], campaign.times)
-    say(as_table(rows) if rows else "nothing is left to do")
-    return {"steps": len(rows), "hours": round(sum(row["minutes"] for row in rows) / 60, 2)}
 
 
 def cells_of(campaign: Campaign) -> list[Cell]:
@@ -346,9 +311,9 @@ def run(options: Options) -> dict[str, Any]:
     """Run what is missing, then write the tables."""
     campaign = Campaign(options)
     if options.plan:
-        return show_plan(campaign)
+        return campaign.show_plan()
     if not options.summary:
-        BoxRunner(run=campaign.run, times=campaign.times, tell=say).run_all([campaign.box()])
+        campaign.run_all()
     cells, drafts = cells_of(campaign), drafts_of(campaign)
     if drafts:
         write_table(options.folder / "drafts.csv", drafts, floats=".6g")

@@ -38,13 +38,14 @@ def options(item, tmp_path):
 
 def cells(item, given, part):
     return {
-        (c.target, c.workload, c.method, c.seed): c for c in item["Comparison"](given).cells(part)
+        (c.target, c.workload, c.method, c.seed): c
+        for c in item["LiveComparison"](given).cells(part)
     }
 
 
 def finished(item, given, cell, latencies_s, every_s=1.0, **more):
     """A run whose trials end every so many seconds; a network's through `fabricate`."""
-    folder = item["Comparison"](given).folder(cell)
+    folder = item["LiveComparison"](given).folder(cell)
     folder.mkdir(parents=True)
     rows = [trial(n, "t", s, n * every_s) for n, s in enumerate(latencies_s, 1)]
     (folder / "trials.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -64,7 +65,7 @@ def composed(step):
 
 
 def steps_of(item, given):
-    return {step.name: step for step in item["Comparison"](given).steps()}
+    return {step.name: step for step in item["LiveComparison"](given).steps()}
 
 
 def test_every_command_has_options_that_exist(item, options):
@@ -167,7 +168,7 @@ def test_the_tuned_workloads_are_none_that_the_source_learned_from(item):
 
 def test_scratch_on_avx512_is_the_run_of_the_papers_rounds(item, options):
     given = options("seeds=1")
-    steps = list(item["Comparison"](given).steps())
+    steps = list(item["LiveComparison"](given).steps())
     paper = [step for step in steps if step.name == "cpu-avx512-matmul-pruner_paper-200-0"]
     assert len(paper) == 3  # rounds, adaptation, ablation: one folder
     assert len({tuple(step.words) for step in paper}) == 1
@@ -189,7 +190,7 @@ def test_an_interrupted_cell_goes_on_and_is_in_no_table(item, options):
     cell = cells(item, given, "rounds")["cpu-avx512", "matmul", "ansor", 0]
     folder = finished(item, given, cell, [2.0, 1.0], interrupted=True)
     (folder / "state.npz").touch()
-    assert not item["Comparison"](given).finished()
+    assert not item["LiveComparison"](given).finished()
     assert steps_of(item, given)[folder.name].words == ["tune.py", f"resume={folder}"]
 
 
@@ -202,7 +203,7 @@ def test_hours_end_it_and_what_needs_a_failed_training_is_left_out(
         began.append((step.name, limit_s))
         return Ended(code=2, line="error: no such records")
 
-    monkeypatch.setattr(item["Comparison"], "run", run)
+    monkeypatch.setattr(item["LiveComparison"], "run", run)
     given = options("parts=[offline]", "operators=[matmul]", "seeds=1", "hours=2")
     with pytest.raises(DataError, match="no finished cell"):
         item["run"](given)
@@ -288,11 +289,11 @@ def test_ansor_of_the_rounds_stands_beside_moa(item, options, tmp_path):
 def test_a_network_is_its_weighted_tasks_and_nothing_ran_is_told(item, options, tmp_path, capsys):
     given = options("parts=[network]", "summary=true", "seeds=1", "network=tiny")
     found = cells(item, given, "network")
-    ours = item["Comparison"](given).folder(found["cpu-avx512", "tiny", "pruner_live", 0])
+    ours = item["LiveComparison"](given).folder(found["cpu-avx512", "tiny", "pruner_live", 0])
     fabricate(ours, [("conv_a", 1.0, 1.0), ("dense_b", 1.0, 2.0)])
-    rival = item["Comparison"](given).folder(found["cpu-avx512", "tiny", "ansor", 0])
+    rival = item["LiveComparison"](given).folder(found["cpu-avx512", "tiny", "ansor", 0])
     fabricate(rival, [("conv_a", 2.0, 10.0), ("dense_b", 2.0, 20.0)])
-    broken = item["Comparison"](given).folder(found["cpu-avx512", "tiny", "random", 0])
+    broken = item["LiveComparison"](given).folder(found["cpu-avx512", "tiny", "random", 0])
     fabricate(broken, [("conv_a", 2.0, 10.0)])  # dense_b never ran
     item["run"](given)
     results = pd.read_csv(tmp_path / "live" / "results.csv")

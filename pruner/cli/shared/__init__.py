@@ -2,6 +2,7 @@
 
 * `door`: runs a command: its words, its configuration, its last line, errors in one line
 * `script`: the same for the scripts of ``experiments/``, whose options are a dataclass
+* `comparison`: those of them that take hours: steps that are run once, then the tables
 * `known`: which options a command knows; unknown ones are refused with the nearest
 * `implied`: choices that follow from another option
 * `help`: the text of ``--help``

@@ -80,6 +80,23 @@ def test_a_network_is_drafted_and_built_with_nothing_measured(repository, tmp_pa
     assert "importing and building" not in done.stderr
 
 
+@pytest.mark.slow
+def test_a_drafted_network_is_tuned_with_more_budget(repository, tmp_path):
+    """It measures first what was drafted, drafts nothing again and builds the network anew."""
+    done = tune(repository, tmp_path, NETWORK, "effort=draft", "deploy=false")
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "tune" / "net"
+    records = (folder / "drafted" / RECORDS).read_text()
+    done = tune(repository, tmp_path, f"resume={folder}", "budget.trials=8", "deploy=true")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["trials"] == len(read_trials(folder / JOURNAL_FILE)) == 8
+    assert found["deployed"]["applied"] > 0
+    assert (folder / "drafted" / RECORDS).read_text() == records
+    assert_drafts_come_first(folder)
+    assert "first programs" in (folder / "report.html").read_text(encoding="utf-8")
+
+
 def test_a_list_needs_a_network(command):
     code, _, err = command("tune", "list=true")
     assert code == 2

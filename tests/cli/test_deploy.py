@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,26 @@ def test_operators_become_libraries_and_sources(repository, tmp_path, compile_on
     c = tensor(np.zeros((32, 32), np.float32))
     tuned_module(folder, name)["main"](tensor(a), tensor(b), c)
     np.testing.assert_allclose(c.numpy(), a @ b, rtol=1e-5)
+
+
+@pytest.mark.tvm
+@pytest.mark.slow
+def test_the_kernel_of_a_gpu_comes_with_its_cuda_source(repository, tmp_path):
+    """Compiled where no GPU is: the library, and the kernel as CUDA that its launches name."""
+    if shutil.which("nvcc") is None:
+        pytest.skip("no nvcc")
+    words = ["workload.m=64", "workload.n=64", "workload.k=64", "budget.trials=2", "verify=false"]
+    words += [f"outputs={tmp_path}", "run_id=gpu", "platform=a100", "compile_only=true"]
+    done = run(repository, "tune.py", *words)
+    assert done.returncode == 0, done.stderr
+    done = run(repository, "deploy.py", f"run={tmp_path / 'tune' / 'gpu'}")
+    assert done.returncode == 0, done.stderr
+    ((name, kernel),) = json.loads(done.stdout.splitlines()[-1])["kernels"].items()
+    (source,) = map(Path, kernel["sources"])
+    assert source.name == f"{name}.cu"
+    assert "__global__ void" in source.read_text(encoding="utf-8")
+    assert "blockIdx.x" in source.read_text(encoding="utf-8")
+    assert Path(kernel["library"]).is_file()
 
 
 def test_what_is_no_run_of_tune_is_told_in_one_line(command, tmp_path):

@@ -43,6 +43,23 @@ def test_a_task_counts_where_all_its_spaces_are_batched():
     assert found.reasons == {"gather": 1}
 
 
+def test_the_share_that_tvm_replays_is_of_the_tasks_whose_spaces_were_opened():
+    from pruner.tune.networks.coverage import Replayed
+
+    found = Replayed.of(
+        [("a", 60.0, 0), ("b", 30.0, 2), ("c", 10.0, 1), ("never begun", 99.0, None)]
+    )
+    assert (found.tasks, found.share) == (["b", "c"], 0.4)  # 40 of 100
+    assert str(found) == (
+        "40.0% of the arithmetic is in 2 tasks with design spaces that go through TVM's replay: "
+        "b, c"
+    )
+    whole = Replayed.of([("a", 60.0, 0), ("a reshape", 0.0, 1)])
+    assert (whole.tasks, whole.share) == (["a reshape"], 0.0)
+    none = Replayed.of([("a", 60.0, None)])
+    assert (none.tasks, none.share, str(none)) == ([], None, "")
+
+
 def cell_of(script, network="resnet18", target="a100"):
     from pruner.tune.networks.lowering import NetworkForm
 

@@ -151,9 +151,13 @@ def drafted(
         workers=workers,
         tell=say,
     )
+    replayed = drafts.replayed(workloads)
+    if replayed.tasks:
+        say(str(replayed))
     result = {
         "run_dir": str(folder),
         "work_dir": str(drafts.folder),
+        "replayed_share": replayed.share,
         "drafted": dict(drafts.counts),
         "analyzer_estimate_s": drafts.estimate_s(workloads),
         "trials": 0,

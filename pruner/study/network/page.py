@@ -49,6 +49,9 @@ def _headline(run: NetworkRun) -> Iterator[str]:
             f" the first programs of each take {_ms(run.first_s)} together, the best ones "
             f"{_ms(run.estimate_s)}, {run.first_s / run.estimate_s:.3g} times as fast."
         )
+    replayed = run.metrics.get("replayed_share")
+    if replayed:
+        yield f"{replayed:.1%} of the arithmetic is in tasks with spaces that TVM replays."
     rows = {row["name"]: row for row in run.beside.ran} if run.beside is not None else {}
     ours = rows.get(OURS)
     if ours is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +47,37 @@ class Coverage:
         if 0 < self.batched < self.spaces:
             return f"{self.batched} of {self.spaces}"
         return "batched" if self.batched else "replayed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """The tasks of which design spaces go through TVM's replay, and their share of the arithmetic
+    of all whose spaces were opened; None: of no task."""
+
+    tasks: Sequence[str]
+    share: float | None
+
+    @staticmethod
+    def of(spaces: Iterable[tuple[str, float, int | None]]) -> Replayed:
+        """From each task's name, the operations of all its calls, and how many of its spaces TVM
+        replays; None where they were not opened."""
+        opened = [(name, flops, num) for name, flops, num in spaces if num is not None]
+        total = sum(flops for _, flops, _ in opened)
+        slow = sum(flops for _, flops, num in opened if num)
+        return Replayed(
+            tasks=[name for name, _, num in opened if num],
+            share=slow / (total or 1.0) if opened else None,
+        )
+
+    def __str__(self) -> str:
+        """One line for people; empty where nothing is replayed."""
+        if not self.tasks:
+            return ""
+        tasks = "a task" if len(self.tasks) == 1 else f"{len(self.tasks)} tasks"
+        return (
+            f"{self.share:.1%} of the arithmetic is in {tasks} with design spaces that go through "
+            f"TVM's replay: {', '.join(self.tasks)}"
+        )
 
 
 @dataclass(slots=True)

@@ -29,6 +29,7 @@ from pruner.progress import Tell, silent
 from pruner.tune.measure.isolation import Limits, Pool, Reply, start_server
 from pruner.tune.measure.measurer import GIB, Platform, never, wait_for
 from pruner.tune.networks import drafting
+from pruner.tune.networks.coverage import Replayed
 from pruner.tune.networks.drafting import NONE, Depth, Draft, Drafted, DraftJob
 from pruner.tune.run.database import Database, records_of
 from pruner.tune.tvm_import import load_tvm
@@ -56,6 +57,13 @@ class DraftSummary:
         """The analyzer's estimate of all calls together, of those tasks that it drafted."""
         weight = {task.name: task.weight for task in tasks}
         return sum(weight[d.task] * d.estimate_s for d in self.drafts if d.estimate_s is not None)
+
+    def replayed(self, tasks: Sequence[Workload]) -> Replayed:
+        """The tasks with design spaces that TVM replays; those spaces were not drafted."""
+        spaces = {draft.task: draft.replayed for draft in self.drafts}
+        return Replayed.of(
+            (task.name, task.weight * flops(task.module), spaces.get(task.name)) for task in tasks
+        )
 
 
 class DraftWorkers:
@@ -201,5 +209,7 @@ def drafted_traces(folder: Path, tasks: Sequence[Workload], target: Any) -> dict
 
 def _line(draft: Draft) -> str:
     if draft.estimate_s is not None:
-        return f"{draft.task}, estimate {1e3 * draft.estimate_s:.3g} ms"
-    return f"{draft.task}, {draft.how}" + (f" ({draft.reason})" if draft.reason else "")
+        found = f"estimate {1e3 * draft.estimate_s:.3g} ms"
+    else:
+        found = draft.how
+    return f"{draft.task}, {found}" + (f" ({draft.reason})" if draft.reason else "")

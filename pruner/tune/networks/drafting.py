@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,13 +62,15 @@ class Draft:
     """What one task was given.
 
     ``how``: drafted; by chance, where nothing tells its programs apart; none, with the ``reason``;
-    or view, for a reshape, which moves nothing and must not be scheduled.
+    or view, for a reshape, which moves nothing and must not be scheduled. ``replayed``: how many of
+    its design spaces go through TVM's replay, the ``reason`` says why; None: they were not opened.
     """
 
     task: str
     how: str
     estimate_s: float | None = None
     reason: str | None = None
+    replayed: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +113,12 @@ def is_view(module: Any) -> bool:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
     """Programs of one task, the best first; ``estimates_s`` of each, None where nothing tells them
-    apart."""
+    apart. ``replayed``: why each of its design spaces that TVM replays is refused."""
 
     space: UnionSpace
     rows: Decisions
     estimates_s: list[float] | None
+    replayed: Sequence[str] = ()
 
 
 def draw(job: DraftJob, module: Any, target: Any) -> Drawn:
@@ -134,10 +138,11 @@ def draw(job: DraftJob, module: Any, target: Any) -> Drawn:
     )
     batched = [space for space in found.spaces if space.can_draft]
     if not batched or job.analyzer is None:
-        return Drawn(space=found, rows=found.sample(_REPLAYED, rng), estimates_s=None)
+        rows = found.sample(_REPLAYED, rng)
+        return Drawn(space=found, rows=rows, estimates_s=None, replayed=found.replayed)
     space = UnionSpace(batched, Phases(), job.analyzer)
     rows, estimates_s = best(space, job.depth, rng)
-    return Drawn(space=space, rows=rows, estimates_s=estimates_s)
+    return Drawn(space=space, rows=rows, estimates_s=estimates_s, replayed=found.replayed)
 
 
 def _drafted(job: DraftJob, module: Any, target: Any) -> tuple[Draft, Any | None]:
@@ -151,10 +156,25 @@ def _drafted(job: DraftJob, module: Any, target: Any) -> tuple[Draft, Any | None
     if place is None:
         chosen = "nothing that the draft chose" if drawn.estimates_s else "no random program"
         reason = f"TVM builds {chosen}: {reason}"
-        return Draft(task=job.task, how=NONE, reason=reason), None
-    if drawn.estimates_s is None:
-        return Draft(task=job.task, how=REPLAYED), schedule
-    return Draft(task=job.task, how=DRAWN, estimate_s=drawn.estimates_s[place]), schedule
+        return Draft(task=job.task, how=NONE, reason=reason, replayed=len(drawn.replayed)), None
+    estimate_s = None if drawn.estimates_s is None else drawn.estimates_s[place]
+    found = Draft(
+        task=job.task,
+        how=REPLAYED if estimate_s is None else DRAWN,
+        estimate_s=estimate_s,
+        reason=_why_replayed(drawn),
+        replayed=len(drawn.replayed),
+    )
+    return found, schedule
+
+
+def _why_replayed(drawn: Drawn) -> str | None:
+    """Why some design spaces of the task were not drafted; None: all were."""
+    if not drawn.replayed:
+        return None
+    left_out = "" if drawn.estimates_s is None else " and were left out"
+    why = ", ".join(sorted(set(drawn.replayed)))
+    return f"{len(drawn.replayed)} design spaces go through TVM's replay{left_out}: {why}"
 
 
 def best(

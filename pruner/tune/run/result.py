@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pruner.tune.networks.coverage import Replayed
 from pruner.tune.run.estimate import Estimate
 from pruner.tune.run.journal import Trial
 from pruner.tune.workloads import Workload, flops
@@ -25,7 +26,8 @@ class TaskOutcome:
     None where it says nothing. ``compiled`` counts programs that were built only. ``kernel``: the
     library of the best program. ``checked``: its best program computes what the unscheduled one
     does, as far as the inputs of the check tell; None where nothing ran, or an earlier run measured
-    the best. ``check``: that was asked for.
+    the best. ``check``: that was asked for. ``replayed``: how many of its design spaces go through
+    TVM's replay, None where they were not opened.
     """
 
     name: str
@@ -42,6 +44,7 @@ class TaskOutcome:
     kernel: Path | None = None
     checked: bool | None = None
     check: bool = True
+    replayed: int | None = None
 
     @staticmethod
     def of(
@@ -128,6 +131,7 @@ class TaskOutcome:
             "checked": self.checked,
             "weight": self.weight,
             "exhausted": self.exhausted,
+            "replayed": self.replayed,
             "kernel": None if self.kernel is None else str(self.kernel),
         }
 
@@ -172,6 +176,11 @@ class Tuned:
         """Of all tasks together, those without a program too."""
         return Estimate.of(self.tasks)
 
+    @property
+    def replayed(self) -> Replayed:
+        """The tasks with design spaces that TVM replays."""
+        return Replayed.of((one.name, one.weight * one.flops, one.replayed) for one in self.tasks)
+
     def metrics(self) -> dict[str, Any]:
         """The last line of ``tune.py``."""
         failures = sum((task.failures for task in self.tasks), Counter[str]())
@@ -189,6 +198,7 @@ class Tuned:
             "all_wrong": [task.name for task in self.tasks if task.all_wrong],
             "checked": None if self.compile_only else self.checked,
             "unsuccessful": self.unsuccessful,
+            "replayed_share": self.replayed.share,
             "refused_before_build": sum(task.refused for task in self.tasks),
             "tasks": {} if self.compile_only else {task.name: task.row() for task in self.tasks},
             "seconds": dict(self.seconds),

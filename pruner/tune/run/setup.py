@@ -72,6 +72,7 @@ class Prepared:
         self._known = read_known(options.warm_start, workloads, context.platform.target)
         keep(self._known, workloads, context.database, context.platform.target)
         self._drafted: Mapping[str, Any] = {}  # traces of what tasks measure first
+        self.replayed: dict[str, int | None] = {}  # spaces of a task that TVM replays, once opened
         for task in self.tasks:
             task.current_best_s = self._known[task.workload.name].best_s
 
@@ -107,6 +108,10 @@ class Prepared:
                 stopped=partial(context.is_over, None if limit_s is None else limit_s / 2),
             )
             self._drafted = drafted_traces(place, new, context.platform.target)
+        self.replayed |= {draft.task: draft.replayed for draft in found.drafts}
+        replayed = str(found.replayed(new))
+        if replayed:
+            context.tell(replayed)
         if len(found.drafts) < len(new) and not context.interrupted():
             left = f"{len(new) - len(found.drafts)} tasks begin without a draft"
             context.tell(f"{left}: half of budget.seconds={limit_s:g} is over")
@@ -148,6 +153,7 @@ class Prepared:
         workload, policy = self.tasks[number].workload, self._options.policy
         assert not isinstance(policy, RivalProcess | RivalSearch), policy
         space = _spaces(workload, self._options, self._context)
+        self.replayed[workload.name] = len(space.replayed)
         # other draws where the journal alone tells of earlier ones
         trials = self.tasks[number].trials
         stream = [self._options.seed, number, trials] if trials else [self._options.seed, number]

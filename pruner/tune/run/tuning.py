@@ -22,7 +22,7 @@ from pruner.tune.run.learning import SharedModel
 from pruner.tune.run.loop import LiveTask, OnBatch, TuningRun
 from pruner.tune.run.options import RunContext, TuneOptions
 from pruner.tune.run.result import TaskOutcome, Tuned
-from pruner.tune.run.setup import prepare
+from pruner.tune.run.setup import Prepared, prepare
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import Workload
 
@@ -98,7 +98,10 @@ def _tuned(
             models = _keep_models(prepared.shared, context, options.budget)
         keep = options.kernels and not options.compile_only
         kernels = _export(found, context) if keep else {}
-    return replace(_result(found, options, context, work_dir, kernels), models=models)
+    tuned = _result(prepared, options, context, work_dir, kernels)
+    if tuned.replayed.tasks:
+        tell(str(tuned.replayed))
+    return replace(tuned, models=models)
 
 
 def _keep_models(
@@ -155,7 +158,7 @@ def tuned_module(folder: Path, task: str | None = None) -> Any:
 
 
 def _result(
-    tasks: Sequence[LiveTask],
+    prepared: Prepared,
     options: TuneOptions,
     context: RunContext,
     work_dir: Path,
@@ -173,8 +176,9 @@ def _result(
             exhausted=task.exhausted,
             untuned_s=task.untuned_s,
             kernel=kernels.get(task.workload.name),
+            replayed=prepared.replayed.get(task.workload.name),
         )
-        for task in tasks
+        for task in prepared.tasks
     ]
     return Tuned(
         tasks=outcomes,

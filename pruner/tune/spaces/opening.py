@@ -56,7 +56,7 @@ def open_spaces(
             f"{name}: {len(reasons)} of {len(spaces)} design spaces go through TVM's "
             f"replay, slowly and {how} ({', '.join(sorted(set(reasons)))})"
         )
-    union = UnionSpace([s for s, _ in spaces], phases, analyzer)
+    union = UnionSpace([s for s, _ in spaces], phases, analyzer, reasons)
     union.forget()
     return union
 

@@ -28,12 +28,18 @@ class UnionSpace:
     """Sampling draws every design space alike, as MetaSchedule does."""
 
     def __init__(
-        self, spaces: Sequence[LiveSpace], phases: Phases, analyzer: Analyzer | None = None
+        self,
+        spaces: Sequence[LiveSpace],
+        phases: Phases,
+        analyzer: Analyzer | None = None,
+        replayed: Sequence[str] = (),
     ) -> None:
-        """`analyzer` drafts; None: no draft score. Raises `PrunerError` without spaces."""
+        """`analyzer` drafts; None: no draft score. `replayed`: why the engine refuses each of the
+        spaces that TVM replays. Raises `PrunerError` without spaces."""
         if not spaces:
             raise PrunerError("MetaSchedule has no design space for this program and target")
         self.spaces, self._phases, self._analyzer = list(spaces), phases, analyzer
+        self.replayed = replayed
         self.num_slots = 1 + max(space.num_slots for space in spaces)
         self.keys = RowKeys(self.num_slots)
         self._drafted: NDArray[np.float64] | None = None

@@ -88,6 +88,17 @@ def test_before_is_the_first_program_that_ran_or_what_earlier_runs_knew(folder):
     assert run.first_s == pytest.approx(2 * 1.5e-3 + 2e-3) == pytest.approx(run.estimate_s)
 
 
+def test_what_tvm_replays_is_said_where_there_is_something(folder):
+    path = folder / "metrics.json"
+    before = path.read_text()
+    try:
+        for share, told in ((None, 0), (0.0, 0), (0.125, 1)):
+            path.write_text(json.dumps({**json.loads(before), "replayed_share": share}))
+            assert write_report(folder).read_text().count("12.5% of the arithmetic is in") == told
+    finally:
+        path.write_text(before)
+
+
 def test_another_folder_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"no tasks\.json"):
         write_report(tmp_path)

@@ -173,6 +173,47 @@ def test_a_task_without_programs_is_counted_and_told(tasks, platform, tmp_path, 
     assert "no random program is legal" in told[0]
 
 
+def test_a_draft_says_which_spaces_are_left_to_tvm(tasks, platform, tmp_path, monkeypatch):
+    """All spaces of a task, or the first of it; the share is of both tasks' arithmetic."""
+    from pruner.errors import UnsupportedProgram
+    from pruner.tune.analyzer import platform_analyzer
+    from pruner.tune.networks import drafted
+    from pruner.tune.spaces import opening
+    from pruner.tune.workloads import flops
+
+    batched, refused = opening.BatchedSpace, []
+
+    def some_are_unknown(design):
+        if how == "all" or design.module in refused:
+            raise UnsupportedProgram("trace-instruction", "Blockize")
+        refused.append(design.module)
+        return batched(design)
+
+    monkeypatch.setattr(opening, "BatchedSpace", some_are_unknown)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
+    analyzer, task, other = platform_analyzer(platform), tasks["matmul_add"], tasks["take"]
+    for how, told_as, left_out in (
+        ("all", "by chance", ""),
+        ("some", "estimate", " and were left out"),
+    ):
+        told = []
+        summary = drafted.draft_tasks([task], platform, analyzer, tmp_path / how, tell=told.append)
+        (draft,) = summary.drafts
+        assert draft.replayed == (3 if how == "all" else 2)
+        why = f"design spaces go through TVM's replay{left_out}: trace-instruction: Blockize"
+        assert draft.reason == f"{draft.replayed} {why}"
+        assert told[0].startswith(f"drafted 1/1: {task.name}, {told_as}")
+        assert told[0].endswith(f"({draft.reason})")
+        assert summary.replayed([task]).share == 1.0
+        kept = drafted.read_drafts(summary.folder)
+        assert kept == {task.name: draft}
+    monkeypatch.setattr(opening, "BatchedSpace", batched)
+    both = drafted.draft_tasks([task, other], platform, analyzer, tmp_path / "some")
+    assert [draft.replayed for draft in both.drafts] == [2, 0]
+    slow, fast = (one.weight * flops(one.module) for one in (task, other))
+    assert both.replayed([task, other]).share == slow / (slow + fast)
+
+
 def test_drafts_do_not_depend_on_the_processes_that_make_them(
     tasks, platform, drafted, tmp_path, monkeypatch
 ):

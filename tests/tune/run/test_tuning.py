@@ -219,6 +219,32 @@ def test_a_task_of_which_nothing_is_right_says_so(tmp_path):
     assert row["tasks"]["t"]["failures"] == {"wrong_result": 3, "build_timeout": 1}
 
 
+def test_a_run_says_how_much_of_its_arithmetic_tvm_replays(tmp_path):
+    from pruner.tune.run.result import Tuned
+
+    tasks = [
+        replace(outcome({}, best_s=1e-3), name=name, weight=weight, replayed=replayed)
+        for name, weight, replayed in (("a", 3.0, 0), ("b", 1.0, 2), ("never begun", 9.0, None))
+    ]
+    tuned = Tuned(tasks=tasks, seconds={}, folder=tmp_path, work_dir=tmp_path)
+    assert tuned.metrics()["replayed_share"] == 0.25  # 1 of 3 + 1 calls of equal tasks
+    assert tuned.replayed.tasks == ["b"]
+    assert tuned.metrics()["tasks"]["b"]["replayed"] == 2
+
+
+def test_a_run_whose_spaces_tvm_replays_tells_it(tmp_path):
+    from pruner.tune import operator, tune
+
+    task, told = operator("matmul", m=32, n=32, k=32), []
+    given = options(trials=2, replay_only=True, make_model=None, compile_only=True)
+    found = tune(task, given, tmp_path, tell=told.append)
+    assert found.metrics()["replayed_share"] == 1.0
+    assert told[-1] == (
+        "100.0% of the arithmetic is in a task with design spaces that go through TVM's replay: "
+        f"{task.name}"
+    )
+
+
 def test_a_command_whose_every_program_is_wrong_fails(capsys):
     from pruner.cli.tuning.session import _tell_verdicts
     from pruner.tune.run.result import Tuned

@@ -127,6 +127,8 @@ def test_a_task_with_one_replayed_space_is_drafted(tmp_path, monkeypatch):
     assert f"1 of {len(asked)} design spaces go through TVM's replay" in line
     assert "drafted by chance (trace-instruction: Blockize)" in line
     union = search.space
+    assert union.replayed == ["trace-instruction: Blockize"]
+    assert prepared.replayed == {workload.name: 1}
     assert [isinstance(space, ReplaySpace) for space in union.spaces] == [True, False, False]
     chosen = search.propose(32)
     spaces = {candidate.space for candidate in chosen}

@@ -19,7 +19,8 @@ P_l2,m    ``S7 / (n ceil(S7 / n))``                 whole memory transactions of
 
 Every statement has its own symbols; what a block stages in shared memory is traffic of the
 arithmetic that it is staged for, so it bears the S1 and the whole S3 of that statement (Fig. 3
-gives S1, S3 and S5 of one statement with its operands).
+gives S1, S3 and S5 of one statement with its operands). What accumulates in fragments has the peak
+of tensor cores for T_p (which one the paper took is not known).
 """
 
 from dataclasses import dataclass
@@ -29,8 +30,9 @@ from jaxtyping import Float
 
 from pruner.features.symbols.table import PerStatement, Symbols
 from pruner.models.analyzer.switches import Switches
+from pruner.models.analyzer.tensor import matrix_peak
 from pruner.program.device import GpuDevice
-from pruner.program.nests import SHARED
+from pruner.program.nests import ACCUMULATORS, SHARED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +60,15 @@ def paper_latency_s(
 
 
 def _peak(s: Symbols, device: GpuDevice) -> PerStatement:
-    """T_p of a statement's types: the harmonic mean of the peaks, by operations."""
+    """T_p of a statement's types: of those that accumulate in fragments the peak of tensor cores,
+    of others the harmonic mean of the peaks of lanes, by operations."""
     half = device.half_flops_per_s or device.peak_flops_per_s
     slower = 1 + s["half_share"] * (device.peak_flops_per_s / half - 1)
-    return device.peak_flops_per_s / slower
+    peak = device.peak_flops_per_s / slower
+    if not s.on_tensor_cores:
+        return peak
+    on_cores = np.array([scope in ACCUMULATORS for scope in s.scopes])[:, None]
+    return np.where(on_cores, matrix_peak(s, device), peak)
 
 
 def _compute_penalties(s: Symbols, device: GpuDevice, on: PaperSwitches) -> PerStatement:

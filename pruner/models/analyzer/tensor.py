@@ -61,6 +61,16 @@ def tensor_latency_s(
     return _OnTensorCores(symbols, device, on, rates or TensorRates()).seconds()
 
 
+def matrix_peak(symbols: Symbols, device: GpuDevice) -> float:
+    """Peak of the device's matrix units for the operands and accumulators of a kernel on tensor
+    cores, operations/s."""
+    width = symbols["own_bytes"].max(axis=1)
+    operands = {int(width[i]) for i, s in enumerate(symbols.scopes) if s in OPERAND_FRAGMENTS}
+    accumulator = next(int(width[i]) for i, s in enumerate(symbols.scopes) if s in ACCUMULATORS)
+    kinds = ("int8", "int32") if operands == {1} else ("float16", f"float{8 * accumulator}")
+    return device.tensor_ops_per_s(*kinds) or _DEFAULT_SPEEDUP * device.peak_flops_per_s
+
+
 class _OnTensorCores:
     """One kernel: fetch operands, load fragments, multiply, store results through shared memory."""
 
@@ -95,15 +105,9 @@ class _OnTensorCores:
 
     def _product_cycles(self) -> PerProgram:
         """Cycles of a multiprocessor's matrix units for one block."""
-        width = {int(b) for b in self._bytes[self._operands].max(axis=1)}
-        kinds = ("int8", "int32") if width == {1} else ("float16", self._accumulator())
         device = self._device
-        peak = device.tensor_ops_per_s(*kinds) or _DEFAULT_SPEEDUP * device.peak_flops_per_s
         work = self._s["l2_comp_count"][self._main] / self._blocks
-        return work * device.num_sms * device.clock_hz / peak
-
-    def _accumulator(self) -> str:
-        return f"float{8 * int(self._bytes[self._main].max())}"
+        return work * device.num_sms * device.clock_hz / matrix_peak(self._s, device)
 
     def _busy_cycles(self) -> PerProgram:
         s, c, device = self._s, self._c, self._device

@@ -202,6 +202,10 @@ def test_symbols_are_those_of_the_tile_sizes(tvm):
     assert (found[[a, b]].sum(axis=0) == moved).all()  # S5
     assert (found[result] == rows * columns).all()
     assert (symbols["l2_para_info"] == m[0] * n[0] * m[1] * n[1]).all()  # S6
+    runs = symbols["l2_trans_dim"]  # S7: a row of a tile, all of it where rows are whole
+    tile_m, tile_n, tile_k = 16 * m[2] * fm, 8 * n[2] * fn, 8 * k[1] * k[2]
+    assert (runs[a] == tile_k * np.where(tile_k == depth, tile_m, 1)).all()
+    assert (runs[b] == tile_n * np.where(tile_n == columns, tile_k, 1)).all()
     assert (symbols["l2_comp_count"][multiply] == 2 * rows * columns * depth).all()
 
 

@@ -168,7 +168,7 @@ def is_transposed(space):
 
 @pytest.mark.parametrize("operator", ["matmul", "batch"])
 def test_symbols_are_those_of_the_tile_sizes(tvm, operator):
-    """S1 to S6 and S8 in field terms; m = m0 .. m4 fragments of 16, n alike, k = k0 k1 k2."""
+    """S1 to S8 in field terms; m = m0 .. m4 fragments of 16, n alike, k = k0 k1 k2."""
     for _, space in spaces(tvm, OPERATORS[operator]):
         draws = space.sample(40, np.random.default_rng(4))
         batch = 4 if operator == "batch" else 1
@@ -197,7 +197,36 @@ def test_symbols_are_those_of_the_tile_sizes(tvm, operator):
         assert (found[[a, b]].sum(axis=0) == batch * moved).all()  # S5
         assert (found[result] == batch * rows * columns).all()
         assert (symbols["l2_para_info"] == batch * m[0] * n[0] * m[1] * n[1]).all()  # S6
+        runs = symbols["l2_trans_dim"]  # S7: a row of a tile, all of it where rows are whole
+        assert (runs[a] == tile_k * np.where(tile_k == depth, tile_m, 1)).all()
+        if is_transposed(space):
+            assert (runs[b] == tile_k * np.where(tile_k == depth, tile_n, 1)).all()
+        else:
+            assert (runs[b] == tile_n * np.where(tile_n == columns, tile_k, 1)).all()
+        assert (runs[result] == tile_n * np.where(tile_n == columns, tile_m, 1)).all()
         assert (symbols["l2_comp_count"][multiply] == 2 * batch * rows * columns * depth).all()
+
+
+def test_the_paper_form_has_the_peak_of_tensor_cores(tvm):
+    """256 x 384 x 512 of float16 on an A100: 312e12 operations/s, and S5 elements of two bytes;
+    with its penalty, whole waves of blocks on 108 multiprocessors."""
+    from pruner.models.analyzer.paper import PaperSwitches, paper_latency_s
+    from pruner.program.device import load_device
+
+    device = load_device(CONF / "platform" / "a100.yaml")
+    nothing = dict.fromkeys(PaperSwitches.names(), False)
+    spec = {"operator": "matmul", "m": 256, "n": 384, "k": 512}
+    for _, space in spaces(tvm, spec):
+        draws = space.sample(20, np.random.default_rng(5))
+        m, n = draws[:, 0:5].T, draws[:, 5:10].T
+        symbols = gpu_symbols(lower(apply(space.program, draws)))
+        elements = 256 * 512 * n[0] * n[1] + 384 * 512 * m[0] * m[1] + 256 * 384
+        memory_s = 2 * elements / device.dram_bytes_per_s
+        blocks = m[0] * m[1] * n[0] * n[1]
+        for wave_c, filled in ((False, 1.0), (True, blocks / (108 * np.ceil(blocks / 108)))):
+            found = paper_latency_s(symbols, device, PaperSwitches(**{**nothing, "wave_c": wave_c}))
+            compute_s = 2 * 256 * 384 * 512 / (312e12 * filled)
+            np.testing.assert_allclose(found, compute_s + memory_s, rtol=1e-9)
 
 
 def test_the_draft_tells_programs_apart_and_prefers_warps_with_more_fragments(tvm):

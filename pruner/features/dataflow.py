@@ -11,8 +11,10 @@ registers there (:mod:`pruner.features.caches`), the release's are zero.
 
 On tensor cores the same rows are taken: *initialise accumulators, stage two operands, multiply two
 fragments into an accumulator*, then accumulators to shared memory and the result to global memory.
-Fragments and accumulators are registers, so their location is local; the loads from shared memory
-to fragments between have no rows of their own here (they have statement rows).
+Fragments and accumulators are registers, so their location is local. The loads from shared memory
+to fragments between have rows of the kind ``fragments`` alone: ``paper`` with four rows more before
+the product, shared memory and fragment of each operand, which other programs leave zero (the
+weights of a model do not depend on the number of rows).
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from pruner.features.statement.memory import AccessFeatures
 from pruner.features.statement.tensors import slog
 from pruner.program.nests import ACCUMULATORS, GLOBAL, LOCAL, SHARED, LoopNests, Scope
 
-DataflowKind = Literal["paper", "official"]
+_Touch = tuple[StoreAnalysis, AccessFeatures]
+DataflowKind = Literal["paper", "official", "fragments"]
 _PATTERN = (LOCAL, GLOBAL, SHARED, GLOBAL, SHARED, SHARED, SHARED, LOCAL)
 _LOCATIONS = {GLOBAL: "global", SHARED: "shared"}  # all others are registers: local
 _FRAGMENTS = (
@@ -44,7 +47,11 @@ _ON_CORES = tuple(
 )
 _LOADS_OF_FRAGMENTS = slice(5, 9)  # of the pattern above
 _EPILOGUE_ROWS = 2  # see _epilogue
-NUM_ROWS: dict[str, int] = {"paper": len(_PATTERN) + _EPILOGUE_ROWS, "official": len(_PATTERN)}
+NUM_ROWS: dict[str, int] = {
+    "paper": len(_PATTERN) + _EPILOGUE_ROWS,
+    "official": len(_PATTERN),
+    "fragments": len(_ON_CORES[0]) + _EPILOGUE_ROWS,
+}
 
 
 def kind_of(num_rows: int | None) -> DataflowKind:
@@ -52,8 +59,8 @@ def kind_of(num_rows: int | None) -> DataflowKind:
 
     Raises `ValueError` for another number.
 
-    >>> kind_of(8), kind_of(10), kind_of(None)
-    ('official', 'paper', 'paper')
+    >>> kind_of(8), kind_of(10), kind_of(14), kind_of(None)
+    ('official', 'paper', 'fragments', 'paper')
     """
     for kind in get_args(DataflowKind):
         if num_rows in (None, NUM_ROWS[kind]):
@@ -70,32 +77,52 @@ def dataflow_features(
     Args:
         nests: the programs.
         analyses: from :func:`analyse_stores`.
-        kind: ``paper`` (with the epilogue) or ``official`` (without, and with the release's
-            slip in the operation count).
+        kind: ``paper`` (with the epilogue), ``official`` (without, and with the release's slip in
+            the operation count) or ``fragments`` (``paper`` with the loads of fragments).
 
     Returns:
         float32 [N, rows, dataflow columns]; all zero where the program does not have the pattern.
     """
+    if kind == "fragments":
+        return _with_loads_of_fragments(nests, analyses)
     num = nests.num_programs
     if kind == "paper" and not any(analysis.is_gpu for analysis in analyses):
         return cpu_rows(analyses, num, NUM_ROWS[kind])
     out = np.zeros((num, NUM_ROWS[kind], len(DATAFLOW_COLUMNS)), np.float32)
+    chosen, _ = _touches(analyses)
+    if chosen and kind == "paper":
+        chosen = chosen + _epilogue(analyses, chosen[-1])
+    for row, (analysis, access) in enumerate(chosen):
+        out[:, row] = _row(nests, analysis, access, kind).T
+    return out
+
+
+def _with_loads_of_fragments(
+    nests: LoopNests, analyses: list[StoreAnalysis]
+) -> NDArray[np.float32]:
+    """The paper's rows with four between: of the loads of fragments, where there are any."""
+    rows = dataflow_features(nests, analyses, "paper")
+    first, end = _LOADS_OF_FRAGMENTS.start, _LOADS_OF_FRAGMENTS.stop
+    out = np.insert(rows, [first] * (end - first), 0, axis=1)
+    for row, (analysis, access) in enumerate(_touches(analyses)[1], start=first):
+        out[:, row] = _row(nests, analysis, access, "paper").T
+    return out
+
+
+def _touches(analyses: list[StoreAnalysis]) -> tuple[list[_Touch], list[_Touch]]:
+    """The touches of the pattern, and those that load fragments, both empty where it is absent."""
     # The last buffer touched comes first: the original's hash map lists them that way.
     steps = [(a, access) for a in analyses for access in reversed(a.accesses)]
     places = [access.access.buffer.scope for _, access in steps]
     start, on_cores = _find(places, _PATTERN), max(_find(places, one) for one in _ON_CORES)
     if start >= 0:
-        chosen = steps[start : start + len(_PATTERN)]
-    elif on_cores >= 0:
-        chosen = steps[on_cores : on_cores + len(_ON_CORES[0])]
-        del chosen[_LOADS_OF_FRAGMENTS]
-    else:
-        return out
-    if kind == "paper":
-        chosen = chosen + _epilogue(analyses, chosen[-1])
-    for row, (analysis, access) in enumerate(chosen):
-        out[:, row] = _row(nests, analysis, access, kind).T
-    return out
+        return steps[start : start + len(_PATTERN)], []
+    if on_cores < 0:
+        return [], []
+    chosen = steps[on_cores : on_cores + len(_ON_CORES[0])]
+    loads = chosen[_LOADS_OF_FRAGMENTS]
+    del chosen[_LOADS_OF_FRAGMENTS]
+    return chosen, loads
 
 
 def _find(places: list[Scope], pattern: tuple[Scope, ...]) -> int:
@@ -107,9 +134,7 @@ def _find(places: list[Scope], pattern: tuple[Scope, ...]) -> int:
     return -1
 
 
-def _epilogue(
-    analyses: list[StoreAnalysis], accumulate: tuple[StoreAnalysis, AccessFeatures]
-) -> list[tuple[StoreAnalysis, AccessFeatures]]:
+def _epilogue(analyses: list[StoreAnalysis], accumulate: _Touch) -> list[_Touch]:
     """The later store that reads the accumulated tile: its tile row, then its result row."""
     analysis, tile = accumulate
     for later in analyses[analyses.index(analysis) + 1 :]:

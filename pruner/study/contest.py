@@ -13,11 +13,11 @@ from typing import Any
 
 from pruner.data.root import RecordRoot
 from pruner.data.tasks import TaskKey
+from pruner.features.dataflow import DataflowKind
 from pruner.files import jsonable, read_json, write_json
 from pruner.models.adaptation.base import Adaptation
 from pruner.models.analyzer.analyzer import AnyForm, load_analyzer
 from pruner.models.programs.dataset import ProgramReader
-from pruner.models.programs.reading import Dataflow
 from pruner.models.programs.store import ProgramStore, TaskPrograms
 from pruner.progress import Progress
 from pruner.search.offline.comparison import Cell, Comparison
@@ -46,7 +46,7 @@ class Contestant:
 
     settings: RoundSettings = field(default_factory=RoundSettings)
     form: AnyForm = "hardware"
-    dataflow: Dataflow = "paper"
+    dataflow: DataflowKind = "paper"
     model: Callable[[int], Adaptation] | None = None
 
 
@@ -63,27 +63,27 @@ class Ground:
     conf: Path
     cache: Path | None = None
     progress: Progress = field(default_factory=Progress)
-    _read: dict[Dataflow, Mapping[TaskKey, TaskPrograms]] = field(default_factory=dict)
-    _pools: dict[tuple[AnyForm, Dataflow], Sequence[RecordedPool]] = field(default_factory=dict)
+    _read: dict[DataflowKind, Mapping[TaskKey, TaskPrograms]] = field(default_factory=dict)
+    _pools: dict[tuple[AnyForm, DataflowKind], Sequence[RecordedPool]] = field(default_factory=dict)
 
     @cached_property
     def chosen(self) -> Chosen:
         """Tasks by use: tuned, kept to judge, to draw labels from."""
         return choose_tasks(spreads_of(self.programs("paper"), self.budget), self.budget)
 
-    def programs(self, dataflow: Dataflow) -> Mapping[TaskKey, TaskPrograms]:
+    def programs(self, dataflow: DataflowKind) -> Mapping[TaskKey, TaskPrograms]:
         """All programs of the platform by task."""
         if dataflow not in self._read:
             reader = ProgramReader(self.root, dataflow=dataflow, cache=self.cache)
             self._read[dataflow] = read_programs(reader, self.platform, self.progress)
         return self._read[dataflow]
 
-    def labelled(self, dataflow: Dataflow) -> ProgramStore:
+    def labelled(self, dataflow: DataflowKind) -> ProgramStore:
         """Programs of the tasks that labels are drawn from."""
         programs = self.programs(dataflow)
         return ProgramStore.build(programs[key] for key in self.chosen.labelled)
 
-    def pools(self, form: AnyForm, dataflow: Dataflow) -> Sequence[RecordedPool]:
+    def pools(self, form: AnyForm, dataflow: DataflowKind) -> Sequence[RecordedPool]:
         """The tuned tasks as pools."""
         if (form, dataflow) not in self._pools:
             programs = self.programs(dataflow)

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from pruner.features import featurize_records
+from pruner.features.batch import featurize_steps
 from tests.features.golden import aligned, load, needs_golden, tasks
+from tests.features.matmul_skeleton import matmul_dag, matmul_steps
 
 
 def compute(task, **options):
@@ -51,3 +53,14 @@ def test_paper_rows_are_the_official_rows_and_an_epilogue(sample):
     # Row 8 reads the local tile, row 9 writes the result to global memory.
     np.testing.assert_array_equal(paper[:, 8, 1:7], [[0, 0, 1, 1, 0, 0]] * len(paper))
     np.testing.assert_array_equal(paper[:, 9, 1:7], [[1, 0, 0, 0, 1, 0]] * len(paper))
+
+
+def test_programs_of_lanes_leave_the_rows_of_fragments_zero():
+    shape, steps = (128, 128, 128), matmul_steps(128, 128, 128, (1, 8, 2, 2), (1, 8, 2, 2), (4, 2))
+    ten, rows = (
+        featurize_steps(matmul_dag(*shape), [steps], dataflow=kind).dataflow
+        for kind in ("paper", "fragments")
+    )
+    assert np.abs(ten).sum(axis=2).all()
+    assert not rows[:, 5:9].any()
+    np.testing.assert_array_equal(np.delete(rows, slice(5, 9), axis=1), ten)

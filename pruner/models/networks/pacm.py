@@ -32,8 +32,9 @@ from pruner.models.programs.batch import NUM_DATAFLOW_COLUMNS, NUM_STATEMENT_COL
 class PaCM(Network):
     """Rank programs from statement features and the dataflow pattern; higher is better.
 
-    `num_dataflow_rows` is 10 in the paper and 8 in the official code (no epilogue rows); the
-    weights do not depend on it (417,409 parameters with the default sizes). `use_statement` and
+    `num_dataflow_rows` is 10 in the paper and 8 in the official code (no epilogue rows), 14 with
+    the loads of fragments on tensor cores; the weights do not depend on it (417,409 parameters with
+    the default sizes). `use_statement` and
     `use_dataflow` are the two ablations of the paper. A program without the pattern has a block of
     zero rows and still passes the branch, as in the official code. `norm_statistics` is explained
     at `ProgramNorm`.

@@ -25,9 +25,10 @@ from pruner import features
 from pruner.data.root import RecordRoot, TaskFile
 from pruner.data.tasks import Duplicates
 from pruner.data.tenset.task_pickle import NETWORK_INFO
+from pruner.features.dataflow import DataflowKind
 from pruner.files import write_whole
 from pruner.models.programs.forms import Form, Part
-from pruner.models.programs.reading import Dataflow, FilePrograms, Tally
+from pruner.models.programs.reading import FilePrograms, Tally
 from pruner.places import conf_folder
 from pruner.program.tir import saved
 
@@ -50,7 +51,7 @@ class FeatureCache(Generic[Part]):
         root: RecordRoot,
         form: Form[Part, Any],
         *,
-        dataflow: Dataflow,
+        dataflow: DataflowKind,
         duplicates: Duplicates,
         draft: bool = False,
         failures: bool = False,

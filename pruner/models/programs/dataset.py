@@ -11,9 +11,10 @@ from pruner.data.parse import LineParser
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot, TaskFile
 from pruner.data.tasks import Duplicates
+from pruner.features.dataflow import DataflowKind
 from pruner.models.programs.cache import FeatureCache
 from pruner.models.programs.forms import Features, Form, Part, Store
-from pruner.models.programs.reading import Dataflow, FilePrograms, Tally, read_programs
+from pruner.models.programs.reading import FilePrograms, Tally, read_programs
 from pruner.models.programs.store import ProgramStore, TaskPrograms
 from pruner.program.replay import definitions_of
 
@@ -56,7 +57,7 @@ def load_programs(
     root: RecordRoot,
     platforms: Sequence[str],
     *,
-    dataflow: Dataflow = "paper",
+    dataflow: DataflowKind = "paper",
     duplicates: Duplicates = "drop",
     draft: bool = False,
     failures: bool = False,
@@ -99,7 +100,7 @@ def load_as(
     root: RecordRoot,
     platforms: Sequence[str],
     *,
-    dataflow: Dataflow = "paper",
+    dataflow: DataflowKind = "paper",
     duplicates: Duplicates = "drop",
     draft: bool = False,
     failures: bool = False,
@@ -143,7 +144,7 @@ class Reader(Generic[Part]):
         form: Form[Part, Any],
         root: RecordRoot,
         *,
-        dataflow: Dataflow = "paper",
+        dataflow: DataflowKind = "paper",
         duplicates: Duplicates = "drop",
         draft: bool = False,
         failures: bool = False,
@@ -224,7 +225,7 @@ class ProgramReader(Reader[TaskPrograms]):
         self,
         root: RecordRoot,
         *,
-        dataflow: Dataflow = "paper",
+        dataflow: DataflowKind = "paper",
         duplicates: Duplicates = "drop",
         cache: Path | None = None,
     ) -> None:

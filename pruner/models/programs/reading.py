@@ -4,7 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal
+from typing import Any, Generic
 
 import numpy as np
 
@@ -15,14 +15,13 @@ from pruner.data.root import TaskFile
 from pruner.data.tasks import Duplicates, TaskRecords, read_tasks
 from pruner.errors import UnsupportedProgram
 from pruner.features.batch import Extra
+from pruner.features.dataflow import DataflowKind
 from pruner.models.analyzer.columns import draft_columns
 from pruner.models.programs.forms import Form, Part
 from pruner.models.programs.store import TaskPrograms
 from pruner.program.replay import Definitions
 
 log = logging.getLogger(__name__)
-
-Dataflow = Literal["paper", "official"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +92,7 @@ def read_programs(
     file: TaskFile,
     form: Form[Part, Any],
     *,
-    dataflow: Dataflow,
+    dataflow: DataflowKind,
     duplicates: Duplicates = "drop",
     tasks: Definitions | None = None,
     parser: LineParser | None = None,
@@ -124,7 +123,7 @@ def read_programs(
 
 def featurize_task(
     records: TaskRecords,
-    dataflow: Dataflow,
+    dataflow: DataflowKind,
     tally: Tally,
     tasks: Definitions | None = None,
     *,

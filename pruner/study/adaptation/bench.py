@@ -13,12 +13,13 @@ from pruner.data.root import RecordRoot
 from pruner.data.splits import Split
 from pruner.data.tasks import TaskKey, read_tasks
 from pruner.errors import DataError, PrunerError
+from pruner.features.dataflow import DataflowKind
 from pruner.models.adaptation.base import Setting
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.models.checkpoint.checkpoint import CheckpointInfo
 from pruner.models.model import Network
 from pruner.models.programs.dataset import ProgramReader
-from pruner.models.programs.reading import Dataflow, FilePrograms
+from pruner.models.programs.reading import FilePrograms
 from pruner.models.programs.store import ProgramStore, TaskPrograms
 from pruner.models.registry import MODELS, Trainable
 from pruner.models.training.start import Start
@@ -140,7 +141,7 @@ def prepare(
     analyzer: Analyzer,
     train: TrainSource,
     given: Start | None = None,
-    dataflow: Dataflow = "paper",
+    dataflow: DataflowKind = "paper",
     cache: Path | None = None,
     models: Mapping[str, type[Trainable]] = MODELS,
     seed: int = 0,

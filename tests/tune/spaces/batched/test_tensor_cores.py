@@ -256,3 +256,21 @@ def test_dataflow_rows_are_those_of_fragments(tvm):
     expected = ["local", *["global", "shared"] * 2, "local", "local", "local", "local", "global"]
     assert (names == np.array(expected)).all()
     assert (np.abs(found.dataflow).sum(axis=2) > 0).all()
+
+
+def test_loads_of_fragments_have_four_rows_of_a_kind_of_their_own(tvm):
+    """Shared memory and fragment of A, then of B; a fragment holds 16 Fm x 16 k2 of A, B alike."""
+    columns = [c.name for c in DATAFLOW_COLUMNS]
+    for _, space in spaces(tvm, OPERATORS["matmul"]):
+        draws = space.sample(20, np.random.default_rng(0))
+        ten, rows = space.features(draws).dataflow, space.features(draws, "fragments").dataflow
+        assert rows.shape[1] == 14
+        np.testing.assert_array_equal(np.delete(rows, slice(5, 9), axis=1), ten)
+        loads = {name: rows[:, 5:9, place] for place, name in enumerate(columns)}
+        assert (loads["location.shared"] == [1, 0, 1, 0]).all()
+        assert (loads["location.local"] == [0, 1, 0, 1]).all()
+        assert (loads["float_ops"] == 0).all()
+        k2, fm, fn = draws[:, 12], draws[:, 3] * draws[:, 4], draws[:, 8] * draws[:, 9]
+        found = 2 ** loads["alloc_size"].astype(float) - 1
+        np.testing.assert_allclose(found[:, 1], 2 * 16 * fm * 16 * k2, rtol=1e-5)
+        np.testing.assert_allclose(found[:, 3], 2 * 16 * fn * 16 * k2, rtol=1e-5)

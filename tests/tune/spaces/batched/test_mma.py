@@ -175,6 +175,36 @@ def test_the_program_of_tvms_own_test(tvm):
     assert all(design.replay(row, 1) is not None for row in decisions)
 
 
+def test_a_program_with_padded_depth_by_hand(tvm):
+    """256 x 512 x 61 are 16 x 64 x 8 fragments: 16 x 4 blocks of two warps with 32 x 32 results.
+
+    Tiles of 32 x 32 and 32 x 64 are 128 and 256 vectors of 8 for 64 threads. Two copies of both are
+    kept, for a step of the outer reduction is one of the inner; results lie where they were.
+    """
+    design, space = mma_space(tvm, OPERATORS["padded"])
+    decisions = np.array([[4, 2, 1, 1, 2, 4, 2, 2, 1, 4, 2, 1, 4, 0]])
+    tree = apply(space.program, decisions)
+    loops, buffers = truth.our_loops(tree, 0), truth.our_buffers(tree, lower(tree), 0)
+    blocks = [(16, "blockIdx.y"), (4, "blockIdx.x"), (2, "threadIdx.y")]
+    threads = [(2, "threadIdx.y"), (32, "threadIdx.x")]
+    assert loops["C_o_update"][0] == [*blocks, (2, None), (4, None), (2, None), (4, None)]
+    found = {name: buffers[name] for name in buffers if "C" not in name}
+    assert sorted(found.values()) == [(32, 32), (32, 32), (32, 32), (32, 64)]
+    a, b = (next(k for k in found if k[0] == x and k.endswith("shared.dyn")) for x in "AB")
+    assert loops[a][0] == [*blocks, (2, None), (2, None), *threads, (8, "vectorize")]
+    assert loops[b][0] == [*blocks, (2, None), (4, None), *threads, (8, "vectorize")]
+    assert buffers["C_reindex_m16n8k8.matrixC"] == (32, 32)
+    assert buffers["C_reindex_m16n8k8.matrixC_shared.dyn"] == (2, 4, 8, 8)
+    assert loops["C_reindex_m16n8k8.matrixC_store"][0] == [*blocks, (4, None), (4, None)]
+    # eight rows of 32 columns of two warps, by 64 threads
+    assert loops["C_reindex_m16n8k8.matrixC"][0] == [*blocks, (4, None), (8, None), *threads]
+    (planned,) = shared_bytes(tree).values()
+    assert planned.total.tolist() == [2 * 2 * (32 * 32 + 32 * 64)]
+    schedule, accepted = truth.replayed(tvm, design, decisions[0])
+    expected = accepted and truth.permutes(tvm, schedule)
+    assert space.legal(decisions).tolist() == [expected]
+
+
 def test_symbols_are_those_of_the_tile_sizes(tvm):
     _, space = mma_space(tvm, OPERATORS["relu"])
     draws = space.sample(40, np.random.default_rng(4))

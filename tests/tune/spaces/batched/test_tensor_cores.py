@@ -142,6 +142,25 @@ def test_the_program_of_tvms_own_test(tvm):
     assert space.legal(decision).tolist() == [design.replay(decision[0], 1) is not None] == [True]
 
 
+def test_a_padded_program_by_hand(tvm):
+    """197 x 100 x 100 are 13 x 7 x 7 fragments: 208 x 112 x 112. 13 blocks of 7 warps, each warp a
+    fragment of results; all of K at once, so that rows of 112 elements are 136 apart."""
+    design, space = spaces(tvm, OPERATORS["padded"])[0]
+    decision = np.array([[13, 1, 1, 1, 1, 1, 1, 7, 1, 1, 1, 7, 1, 1, 1, 1, 0]])
+    tree = apply(space.program, decision)
+    ours = truth.our_loops(tree, 0)
+    blocks = [(13, "blockIdx.y"), (1, "blockIdx.x"), (7, "threadIdx.y")]
+    assert ours["C_o_update"][0] == [*blocks, (7, None)]
+    buffers = truth.our_buffers(tree, lower(tree), 0)
+    a, b = (next(k for k in buffers if k.startswith(x) and k.endswith("shared.dyn")) for x in "AB")
+    assert (buffers[a], buffers[b]) == ((16, 112), (112, 112))
+    assert buffers[a + "_wmma.matrix_a"] == (16, 16)
+    assert buffers[b + "_wmma.matrix_b"] == (16, 16)
+    (found,) = shared_bytes(tree).values()
+    assert found.total.tolist() == [2 * (16 + 112) * 136]
+    assert space.legal(decision).tolist() == [design.replay(decision[0], 1) is not None]
+
+
 def test_mutations_stay_in_the_space(tvm):
     for _, space in spaces(tvm, OPERATORS["matmul"]):
         rng = np.random.default_rng(1)

@@ -1,0 +1,106 @@
+"""Products and convolutions of shapes nobody chose: programs and verdicts are those of TVM."""
+
+import numpy as np
+import pytest
+
+from pruner.program.tir.lower import lower
+from pruner.program.tir.replay import apply_groups
+from tests.tune import tir_truth as truth
+
+pytestmark = pytest.mark.tvm
+tvm_missing = pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
+
+CUDA = "nvidia/nvidia-a100"
+LLVM = {"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2}
+TENSORIZED = {"mma": 4, "wmma": 5, "lanes": 0}
+
+
+@pytest.fixture(scope="module")
+def tvm():
+    from pruner.tune.tvm_import import load_tvm
+
+    return load_tvm()
+
+
+def product(rng):
+    """Any extents; half of the time such as spaces of ``mma`` take."""
+    m, n, k = (int(size) for size in rng.integers(17, 300, 3))
+    if rng.random() < 0.5:
+        m, n = 32 * (1 + m // 32), 32 * (1 + n // 32)
+    epilogue = [[], ["relu"], ["bias"]][rng.integers(3)]
+    return {"operator": "matmul", "m": m, "n": n, "k": k, "epilogue": epilogue}
+
+
+def window(rng):
+    """A square image under a square window."""
+    size, stride = int(rng.integers(7, 30)), int(rng.integers(1, 3))
+    width = int(rng.choice([1, 3]))
+    ci, co = (int(channels) for channels in rng.integers(3, 80, 2))
+    return {
+        "operator": "conv2d", "n": 1, "ci": ci, "h": size, "w": size, "co": co, "kh": width,
+        "kw": width, "stride": stride, "padding": width // 2,
+        "epilogue": [[], ["relu"], ["bias", "relu"]][rng.integers(3)],
+    }  # fmt: skip
+
+
+def kind_of(design):
+    kinds = {inst.kind.name for inst in design.trace.insts}
+    return "mma" if "ReadAt" in kinds else "wmma" if "Blockize" in kinds else "lanes"
+
+
+def designs(tvm, rng, target, dtype, operator):
+    """One space of each kind of a drawn operator."""
+    from pruner.tune.spaces.design import design_spaces
+    from pruner.tune.workloads import from_operator
+
+    module = from_operator({**operator(rng), "dtype": dtype}).module
+    found = design_spaces(module, tvm.tvm.target.Target(target))
+    kinds = [kind_of(one) for one in found]
+    return [
+        found[rng.choice([place for place, other in enumerate(kinds) if other == kind])]
+        for kind in dict.fromkeys(kinds)
+    ]
+
+
+def compare(tvm, design, rng):
+    """Two random programs of a space, and two legal ones where there are any."""
+    from pruner.errors import PrunerError
+    from pruner.tune.spaces.batched.space import BatchedSpace
+
+    space, kind = BatchedSpace(design), kind_of(design)
+    draws = space.sample_any(2, rng)
+    try:
+        draws = np.concatenate([draws, space.sample(2, rng)])
+    except PrunerError:  # none is legal: of convolutions whose vectors all step
+        assert kind != "lanes"
+    legal = space.legal(draws)
+    for rows, tree in apply_groups(space.program, draws)[0]:
+        nests, unsure = lower(tree), np.broadcast_to(tree.uncertain, len(rows))
+        for place, row in enumerate(rows):
+            schedule, accepted = truth.replayed(tvm, design, draws[row])
+            if unsure[place] or schedule is None:
+                assert not legal[row], draws[row]
+                continue
+            theirs = truth.tvm_loops(schedule)
+            if kind == "mma":
+                accepted = accepted and truth.permutes(tvm, schedule)
+                theirs |= truth.tvm_copies(tvm, schedule)
+            assert legal[row] == accepted, draws[row]
+            assert truth.our_loops(tree, place) == theirs
+            ours, buffers = truth.our_buffers(tree, nests, place), truth.tvm_buffers(tvm, schedule)
+            assert ours == {name: buffers.get(name) for name in ours}
+            done = [inst.kind.name for inst in schedule.trace.insts].count("Tensorize")
+            assert done == TENSORIZED[kind]
+
+
+FORMS = [(CUDA, "float16"), (CUDA, "float32"), (LLVM, "float32")]
+SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 16))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("target", "dtype"), FORMS, ids=["tensor_cores", "lanes", "cpu"])
+@pytest.mark.parametrize("operator", [product, window])
+def test_programs_of_random_shapes_are_those_of_tvm(tvm, operator, target, dtype, seed):
+    rng = np.random.default_rng(seed)
+    for design in designs(tvm, rng, target, dtype, operator):
+        compare(tvm, design, rng)

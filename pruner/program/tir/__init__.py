@@ -25,4 +25,5 @@ same job.
 * ``saved``: design spaces as files, which records of traces are replayed with
 * ``verify``, ``shared``, ``vectors``: which programs TVM's check of GPU code accepts: threads,
   shared memory, vectors
+* ``stages``: of which programs TVM's primitives find that a padded result holds what is read of it
 """

@@ -19,6 +19,7 @@ from pruner.program.tir.autocopy import layouts_permute
 from pruner.program.tir.lower import Lowering, lower
 from pruner.program.tir.places import buffer_places
 from pruner.program.tir.replay import apply_groups, tile_extents
+from pruner.program.tir.stages import stages_cover
 from pruner.program.tir.tree import Tree
 from pruner.program.tir.verify import TirLimits, verify_gpu_code
 from pruner.search.space import RowKeys
@@ -162,8 +163,8 @@ class BatchedSpace:
         return self._mutators.mutate(parents, rng)
 
     def legal(self, decisions: Decisions) -> NDArray[np.bool_]:
-        """Which rows TVM's postprocessors would accept, and its compiler can permute the shared
-        memory of; False where the engine refuses."""
+        """Which rows TVM's postprocessors would accept, its primitives can make and its compiler
+        can permute the shared memory of; False where the engine refuses."""
         out = np.zeros(len(decisions), bool)
         for rows, _, good in self._judged(decisions)[0]:
             out[rows] = good
@@ -260,7 +261,8 @@ class BatchedSpace:
         certain = np.broadcast_to(~np.asarray(tree.uncertain), tree.num_programs)
         if self._limits is None:
             return certain
-        return certain & verify_gpu_code(tree, self._limits) & layouts_permute(tree)
+        whole = layouts_permute(tree) & stages_cover(tree)
+        return certain & verify_gpu_code(tree, self._limits) & whole
 
 
 def _scores(nests: Sequence[LoopNests], analyzer: Analyzer) -> list[Scores | float]:

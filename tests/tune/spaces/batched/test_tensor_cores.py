@@ -11,6 +11,7 @@ from pruner.program.nests import Scope
 from pruner.program.tir.lower import lower
 from pruner.program.tir.replay import apply, apply_groups
 from pruner.program.tir.shared import shared_bytes
+from pruner.program.tir.stages import stages_cover
 from tests.tune import tir_truth as truth
 
 pytestmark = pytest.mark.tvm
@@ -112,6 +113,26 @@ def test_stores_of_eight_channels_step_where_tvm_divides_their_index(
     design, space = spaces(tvm, spec)[0]
     assert truth.replayed(tvm, design, row[0])[1] == accepted
     assert space.legal(row).tolist() == [accepted]
+
+
+@pytest.mark.parametrize("epilogue", [["bias"], []], ids=["bias", "alone"])
+def test_padded_rows_that_one_loop_runs_over_stop_tvm(tvm, epilogue):
+    """196 of 208 rows: the guard of 13 warps of one fragment each is ``f // 16 < 196``, a quotient
+    that indices of the image divide again. It is none where another loop moves the rows, or the
+    store's loop runs over columns of several fragments; without an epilogue nobody reads results.
+    """
+    conv = {"n": 1, "ci": 64, "h": 14, "w": 14, "co": 48, "stride": 1, "kh": 1, "kw": 1}
+    spec = {"operator": "conv2d", **conv, "padding": 0, "epilogue": epilogue}
+    one = [1, 1, 13, 1, 1]
+    tiles = [(one, [1, 3, 1, 1, 1]), (one, [3, 1, 1, 1, 1]), (one, [1, 1, 1, 1, 3])]
+    tiles += [([13, 1, 1, 1, 1], [1, 3, 1, 1, 1]), ([1, 1, 1, 13, 1], [1, 3, 1, 1, 1])]
+    rows = np.array([[*m, *n, 4, 1, 1, 1, 2, 3, 2] for m, n in tiles])
+    for design, space in spaces(tvm, spec):
+        made = [truth.replayed(tvm, design, row)[0] is not None for row in rows]
+        assert made == ([False, False, True, True, True] if epilogue else [True] * 5)
+        tree = apply(space.program, rows)
+        assert stages_cover(tree).tolist() == made
+        assert not (space.legal(rows) & ~np.array(made)).any()
 
 
 def test_the_program_of_tvms_own_test(tvm):

@@ -50,6 +50,9 @@ def collect_pools(config: DictConfig) -> dict[str, Any]:
         work = collector.prepare if config.prepare else collector.collect
         found = collector.estimate() if config.plan else work()
     result = asdict(found) | {"out": str(plan.out)}
+    if found.unsuccessful:
+        what = "have no program, or programs that are NOT CHECKED"
+        say(f"{len(found.unsuccessful)} pools {what}: {', '.join(found.unsuccessful)}")
     if found.interrupted:
         say("ended early; the same command goes on")
         print_result(result)

@@ -112,12 +112,14 @@ def card(
         f"* machine: {', '.join(f'{k} {v}' for k, v in about['machine'].items())}",
         f"* timing: {about['timing']}",
         "",
-        "| task | ran | failed | timings | how far its first two timings differ, median |",
-        "|---|---|---|---|---|",
+        "| task | ran | failed | not checked | timings | how far its first two timings differ, "
+        "median |",
+        "|---|---|---|---|---|---|",
     ]
     for pool in pools:
         apart = pool["spread_median"]
-        cells = [pool["task"], pool["valid"], pool["failed"], pool["timings"]]
+        unchecked = pool.get("unchecked", "not known")  # of versions that did not write it
+        cells = [pool["task"], pool["valid"], pool["failed"], unchecked, pool["timings"]]
         lines.append(
             f"| {' | '.join(map(str, cells))} | {'-' if apart is None else f'{apart:.3f}'} |"
         )

@@ -47,7 +47,9 @@ class PoolPlan:
 class Collected:
     """``records`` ran, ``failed`` did not; ``pools`` are finished of ``of`` (``short`` lists the
     others with the reason). ``left_s``: estimated seconds of what is left; ``built``: programs
-    that wait for their first timing."""
+    that wait for their first timing. ``unchecked`` programs ran, and their results were compared
+    with nothing; ``unsuccessful`` lists the pools that have such though a check was asked for, and
+    those of which nothing ran."""
 
     records: int
     failed: int
@@ -58,6 +60,8 @@ class Collected:
     left_s: float = 0.0
     built: int = 0
     interrupted: bool = False
+    unchecked: int = 0
+    unsuccessful: tuple[str, ...] = ()
 
 
 _Kind = Literal["open", "first", "again"]
@@ -276,6 +280,12 @@ class Collector:
             ),
             left_s=self.left_s,
             built=sum(pool.built for pool in pools),
+            unchecked=sum(pool.unchecked for pool in pools),
+            unsuccessful=tuple(
+                pool.name
+                for pool in pools
+                if pool.all_failed or (self._plan.measure.check and pool.unchecked)
+            ),
         )
 
     def _write_about(self, seconds: float) -> None:

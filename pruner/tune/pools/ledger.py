@@ -47,7 +47,9 @@ class Program:
     """A drawn program: ``row`` is its design space and its decisions.
 
     ``error``: the kind of its last failure. ``built``: its library was there once; ``tries``: how
-    often it was run or could not be built, ``last_at``: when it last ran.
+    often it was run or could not be built, ``last_at``: when it last ran. ``checked``: its results
+    were compared with the unscheduled program's, and are right; None where no timing says, as in
+    ledgers of versions that did not write it.
     """
 
     number: int
@@ -60,6 +62,7 @@ class Program:
     passes: list[Pass] = field(default_factory=list)
     tries: int = 0
     last_at: float = 0.0
+    checked: bool | None = None
 
     @property
     def valid(self) -> bool:
@@ -147,10 +150,12 @@ class Ledger:
         self._write({"program": number, "built": False, "error": REFUSED, "seconds": 0.0})
 
     def timed(self, number: int, outcome: Outcome) -> None:
-        """A timing, or why there is none."""
+        """A timing, or why there is none; the first says whether its results were checked."""
+        first = not self.programs[number].passes
         self._write({
             "program": number, "costs_s": list(outcome.costs_s), "error": outcome.error,
             "message": outcome.message, "seconds": round(outcome.run_s, 4), "at": time.time(),
+            **({"checked": outcome.checked} if first and outcome.error is None else {}),
         })  # fmt: skip
 
     def note(self, conditions: dict[str, float]) -> None:
@@ -190,6 +195,7 @@ class Ledger:
             return
         program.tries, program.last_at = program.tries + 1, entry["at"]
         if entry["error"] is None:
+            program.checked = entry.get("checked", program.checked)
             program.passes.append(
                 Pass(at=entry["at"], costs_s=tuple(entry["costs_s"]), seconds=entry["seconds"])
             )

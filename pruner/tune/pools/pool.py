@@ -101,6 +101,17 @@ class Pool:
         return [p for p in found if origin in (None, p.origin)]
 
     @property
+    def unchecked(self) -> int:
+        """Programs that ran, and whose results were compared with nothing."""
+        return sum(p.checked is False for p in self.valid())
+
+    @property
+    def all_failed(self) -> bool:
+        """Programs were tried, and none ran and was right."""
+        tried = any(p.failed and p.has_record for p in self.ledger.programs)
+        return tried and not self.valid()
+
+    @property
     def built(self) -> int:
         """Programs whose libraries wait for their first timing."""
         return sum(
@@ -343,7 +354,7 @@ class Pool:
                 module = self.workload.module
                 reason = bench.measurer.reference(module, self._arguments, path)
             if reason is not None:
-                bench.tell(f"{self.name}: results are not checked, no reference ({reason})")
+                bench.tell(f"{self.name}: RESULTS ARE NOT CHECKED, no reference ({reason})")
             check = Check(expected=str(path), tolerance=tolerance(self._arguments))
             self._checked = (None if reason is not None else check,)
         return self._checked[0]

@@ -82,19 +82,22 @@ def record(
     """A measured program as a record.
 
     Its costs are the medians of the two timings that agree best; ``timings`` are all of them as
-    ``[Unix seconds, [seconds of every repeat]]``, in the order in which they were taken.
+    ``[Unix seconds, [seconds of every repeat]]``, in the order in which they were taken;
+    ``checked`` of those that ran, where it is known.
     """
     space, *decisions = program.row
     steps = [[TRACE, spaces[space], decisions[: widths[space]]]]
     costs, error_no = [one.latency_s for one in program.closest], 0
     if program.failed:
         costs, error_no = [FAILED_COST_S], error_number(str(program.error))
+    known = program.valid and program.checked is not None
     return {
         "i": [list(header), [[], steps]],
         "r": [costs, error_no, round(program.seconds, 4), int(program.last_at)],
         "v": VERSION,
         "origin": program.origin,
         "timings": [[round(one.at, 1), list(one.costs_s)] for one in program.passes],
+        **({"checked": program.checked} if known else {}),
     }
 
 
@@ -156,6 +159,7 @@ def about_pool(ledger: Ledger, told: Mapping[str, Any]) -> dict[str, Any]:
         **told,
         "valid": len(valid),
         "failed": sum(p.failed and p.has_record for p in programs),
+        "unchecked": sum(p.checked is False for p in valid),
         "timings": sum(len(p.passes) for p in programs),
         "timed_once": sum(len(p.passes) < 2 for p in valid),
         "spread_median": float(np.median(spread)) if spread else None,  # of the first two timings

@@ -199,7 +199,7 @@ def test_finished_pools_become_a_data_root_with_a_card(both, tmp_path):
     records.mkdir(parents=True)
     (records / "matmul_8_8_8.json.gz").touch()
     none = about_pool(Ledger(tmp_path / "ledger.jsonl"), {"platform": "h200"})
-    found = {"valid": 3, "failed": 1, "timings": 7, "spread_median": 0.01}
+    found = {"valid": 3, "failed": 1, "unchecked": 2, "timings": 7, "spread_median": 0.01}
     assert found.keys() <= none.keys()  # as collect.py writes them
     pools = [{**none, **found, "task": name} for name in ("matmul_8_8_8", "unfinished")]
     about = {"machine": {"processor": "p"}, "targets": {"h200": "t"}, "timing": {}, "pools": pools}
@@ -207,7 +207,7 @@ def test_finished_pools_become_a_data_root_with_a_card(both, tmp_path):
     assert write_results(both, tmp_path / "results")["records"] == 3
     card = (tmp_path / "results" / "records" / "README.md").read_text()
     assert "3 programs of 1 tasks" in card
-    assert "| matmul_8_8_8 | 3 | 1 | 7 | 0.010 |" in card
+    assert "| matmul_8_8_8 | 3 | 1 | 2 | 7 | 0.010 |" in card
     copied = tmp_path / "results" / "records" / "measure_records" / "h200"
     assert [path.name for path in copied.iterdir()] == ["matmul_8_8_8.json.gz"]
 

@@ -54,6 +54,25 @@ def test_the_spread_is_of_the_first_two_timings(tmp_path):
     assert (about["task"], about["valid"], about["failed"], about["timings"]) == ("a", 1, 0, 3)
 
 
+def test_what_was_not_checked_is_said_by_the_ledger_the_counts_and_the_record(tmp_path):
+    ledger = Ledger(tmp_path / "pool.jsonl")
+    ledger.draw(np.array([[0, 1], [0, 2], [0, 3], [0, 4]]), RANDOM)
+    ledger.timed(0, Outcome(costs_s=(1.0,), checked=True))
+    ledger.timed(1, Outcome(costs_s=(1.0,)))
+    ledger.timed(2, Outcome(error="wrong_result"))
+    for number in (0, 1):
+        ledger.timed(number, Outcome(costs_s=(1.0,)))  # again: nothing is compared then
+    again = Ledger(ledger.path)
+    assert [one.checked for one in again.programs] == [True, False, None, None]
+    assert about_pool(again, {})["unchecked"] == 1
+    found = [record(one, ["aa"], [1], []) for one in again.programs[:3]]
+    assert [one.get("checked") for one in found] == [True, False, None]
+
+
+def test_a_ledger_of_before_says_nothing_of_checks():
+    assert "checked" not in record(program(1.0), ["aa", "bb"], [3, 2], [])
+
+
 def test_what_was_written_is_read_again(tmp_path):
     ledger = Ledger(tmp_path / "x" / "pool.jsonl")
     ledger.open_spaces(["aa"])

@@ -1,5 +1,6 @@
 """Pools of real programs: measured, interrupted, gone on with, read by every other room."""
 
+import gzip
 import json
 import subprocess
 import sys
@@ -183,6 +184,30 @@ def test_the_collection_says_where_and_how_it_was_made(pools):
     assert about["machine"]["apache-tvm"].startswith("0.27")
     assert "nehalem" in about["targets"][PLATFORM]
     assert about["seconds"] > 0
+
+
+def test_results_that_are_right_are_known_to_be(pools):
+    found = pools[2]
+    assert (found.unchecked, found.unsuccessful) == (0, ())
+    about = json.loads((pools[0] / "about.json").read_text())
+    assert [pool["unchecked"] for pool in about["pools"]] == [0, 0]
+
+
+def test_a_pool_without_reference_is_not_checked_and_says_so(tmp_path, monkeypatch):
+    from pruner.tune.measure.measurer import Measurer
+
+    monkeypatch.setattr(Measurer, "_reference", lambda *_: "timeout: stopped after 30 s")
+    plan, told = plan_in(tmp_path, SPECS[:1], programs=2), []
+    found = collect(plan, told.append)
+    name = f"{PLATFORM} matmul_relu_32_32_32"
+    assert (found.records, found.unchecked, found.unsuccessful) == (2, 2, (name,))
+    assert sum("RESULTS ARE NOT CHECKED, no reference (timeout" in line for line in told) == 1
+    (about,) = json.loads((tmp_path / "about.json").read_text())["pools"]
+    assert (about["valid"], about["unchecked"]) == (2, 2)
+    with gzip.open(tmp_path / "measure_records" / PLATFORM / "matmul_relu_32_32_32.json.gz") as file:
+        assert [json.loads(line)["checked"] for line in file] == [False, False]
+    asked = replace(plan, measure=replace(plan.measure, check=False))
+    assert collect(asked).unsuccessful == ()  # not asked for
 
 
 def test_a_finished_collection_is_left_alone_and_takes_more_programs(pools, tmp_path):

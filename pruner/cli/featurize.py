@@ -31,7 +31,7 @@ from pruner.cli.shared.options import plain
 from pruner.cli.shared.output import say
 from pruner.cli.shared.progress import track
 from pruner.cli.shared.records import record_root, required_platforms
-from pruner.data.quarantine import Quarantine
+from pruner.data.quarantine import Quarantine, of_all
 from pruner.data.root import TaskFile
 from pruner.data.tasks import TaskRecords, read_tasks
 from pruner.errors import PrunerError, UnsupportedProgram
@@ -83,12 +83,13 @@ def featurize_file(file: TaskFile, plan: Plan) -> FileReport:
     earlier = _earlier(target, about)
     if earlier is not None:
         return earlier
+    failures: Counter[str] = Counter()
     with Quarantine(target.with_suffix(".quarantine.jsonl")) as quarantine:
         tasks = read_tasks(
             file.path, quarantine, platform=file.platform, task=file.task, duplicates="keep"
         )
-    failures: Counter[str] = Counter()
-    arrays = _joined([_task_rows(task, plan, failures) for task in tasks if len(task)], plan)
+        rows = [_task_rows(task, plan, failures, quarantine) for task in tasks if len(task)]
+    arrays = _joined(rows, plan)
     about = {**about, "failures": dict(failures), "quarantined": dict(quarantine.counts)}
     _write(target, {**arrays, "about": np.array(json.dumps(about))})
     return FileReport(
@@ -142,7 +143,10 @@ class _Rows:
     least: int = 0
 
 
-def _task_rows(records: TaskRecords, plan: Plan, failures: Counter[str]) -> _Rows:
+def _task_rows(
+    records: TaskRecords, plan: Plan, failures: Counter[str], quarantine: Quarantine
+) -> _Rows:
+    """Features of a task's records; those without are counted, and listed with their lines."""
     try:
         found = features.featurize_records(
             records.workload_key,
@@ -154,8 +158,12 @@ def _task_rows(records: TaskRecords, plan: Plan, failures: Counter[str]) -> _Row
         )
     except UnsupportedProgram as error:
         failures[error.reason] += len(records)
+        why = of_all(error.reason, len(records))
+        quarantine.not_replayed(file=records.file, line=int(records.line[0]), why=why)
         return _nothing(records.line, plan)
     failures.update(found.failures.values())
+    for row, why in sorted(found.failures.items()):
+        quarantine.not_replayed(file=records.file, line=int(records.line[row]), why=why)
     return _Rows(records.line, found)
 
 

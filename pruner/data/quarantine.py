@@ -1,4 +1,7 @@
-"""Lines that are not records: counted by reason and written to a report, never fatal."""
+"""Lines that are not records: counted by reason and written to a report, never fatal.
+
+Programs that cannot be replayed are listed in the same report; who replays them counts them.
+"""
 
 import json
 import logging
@@ -36,6 +39,7 @@ class Reason(StrEnum):
     CORRUPT_STREAM = "corrupt_stream"
     UNREADABLE_FILE = "unreadable_file"
     EMPTY_FILE = "empty_file"
+    NOT_REPLAYED = "not_replayed"  # a record, but its program has no features
 
 
 class MalformedError(Exception):
@@ -69,6 +73,7 @@ class Quarantine:
     def __init__(self, report: Path | str | None = None) -> None:
         self.report = None if report is None else Path(report)
         self.counts: Counter[str] = Counter()
+        self._listed = 0  # entries, those of programs too
         self._handle: IO[bytes] | None = None
 
     @property
@@ -82,13 +87,22 @@ class Quarantine:
         """Set one line aside; `text` is the raw line, of which the report keeps the beginning."""
         self.counts[reason.value] += 1
         log.debug("%s:%d set aside (%s) %s", file, line, reason.value, detail)
+        excerpt = text[:EXCERPT_BYTES].decode("utf-8", errors="backslashreplace")
+        self._list(Entry(file=file, line=line, reason=reason, detail=detail, excerpt=excerpt))
+
+    def not_replayed(self, *, file: str, line: int, why: str) -> None:
+        """List a record whose program cannot be replayed; `counts` are of lines that are none."""
+        log.debug("%s:%d not replayed: %s", file, line, why)
+        reason = Reason.NOT_REPLAYED
+        self._list(Entry(file=file, line=line, reason=reason, detail=why, excerpt=""))
+
+    def _list(self, entry: Entry) -> None:
+        self._listed += 1
         if self.report is None:
             return
         if self._handle is None:
             self.report.parent.mkdir(parents=True, exist_ok=True)
             self._handle = self.report.open("wb")
-        excerpt = text[:EXCERPT_BYTES].decode("utf-8", errors="backslashreplace")
-        entry = Entry(file=file, line=line, reason=reason, detail=detail, excerpt=excerpt)
         self._handle.write(json.dumps(asdict(entry)).encode() + b"\n")
 
     def close(self) -> None:
@@ -107,8 +121,17 @@ class Quarantine:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-        if kind is None and not self.counts and self.report is not None:
+        if kind is None and not self._listed and self.report is not None:
             self.report.unlink(missing_ok=True)
+
+
+def of_all(reason: str, num: int) -> str:
+    """The reason of all programs of a task, which is told once.
+
+    >>> of_all("unknown-operator", 3)
+    'unknown-operator: all 3 programs of the task'
+    """
+    return f"{reason}: all {num} programs of the task"
 
 
 def read_report(path: Path | str) -> list[Entry]:

@@ -3,8 +3,11 @@ import os
 import numpy as np
 import pytest
 
+from pruner.cli.featurize import Plan, featurize_file
+from pruner.data.quarantine import read_report
 from pruner.errors import UnsupportedProgram
 from tests.cli import toy_records
+from tests.models.programs.contradicted import contradicted
 
 
 @pytest.fixture
@@ -120,6 +123,25 @@ def test_unsupported_tasks_are_counted_by_reason(featurize, tmp_path, monkeypatc
     assert result["failed"] == result["programs"] == 6 * 16
     assert result["failures"] == {"unknown-operator": 6 * 16}
     assert not stored(tmp_path)["valid"].any()
+    (entry,) = read_report(tmp_path / "out/k80/matmul_64_64_64.quarantine.jsonl")
+    assert (entry.line, entry.detail) == (0, "unknown-operator: all 16 programs of the task")
+    assert result["quarantined"] == {}
+
+
+def test_a_program_that_cannot_be_replayed_has_file_line_and_reason(tmp_path):
+    """Real features: the extent on the third line is not that of its loop."""
+    (file,) = contradicted(tmp_path / "records").task_files(["cpu-avx2"])
+    plan = Plan(out=tmp_path / "out", dataflow="paper", psa=False, feature_version="1")
+    report = featurize_file(file, plan)
+    assert report.failures == {"contradicting-extent": 1}
+    assert not report.quarantined
+    (entry,) = read_report(tmp_path / "out/cpu-avx2/matmul_128_128_128.quarantine.jsonl")
+    assert (entry.file, entry.line) == (str(file.path), 2)
+    assert (entry.reason, entry.detail) == ("not_replayed", "contradicting-extent")
+    assert featurize_file(file, plan).reused
+    assert stored(tmp_path, "cpu-avx2/matmul_128_128_128.npz")["valid"].tolist() == [
+        True, True, False, True, True,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

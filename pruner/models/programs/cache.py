@@ -2,7 +2,8 @@
 
 An entry is a NumPy archive of plain arrays, compressed with Zstandard (``zstd -d`` gives the
 ``.npz``). It holds what reading and featurising a record file gave, in one form (features, or
-decision vectors): programs, counts, and the lines that were set aside. It answers only for the same
+decision vectors): programs, counts, the lines that were set aside, and those whose programs could
+not be replayed. It answers only for the same
 content of the record file, the same settings and the same code.
 """
 
@@ -131,6 +132,7 @@ def _packed(
     return arrays, {
         "tasks": tasks,
         "set_aside": list(found.set_aside),
+        "refused": list(found.refused),
         "failures": dict(found.tally.failures),
         "counts": dict(found.tally.counts),
         "left_out": found.tally.left_out,
@@ -151,6 +153,7 @@ def _unpacked(
             for arrays, known in zip(by_task, about["tasks"], strict=True)
         ],
         set_aside=[tuple(line) for line in about["set_aside"]],
+        refused=[tuple(line) for line in about["refused"]],
         tally=Tally(
             failures=Counter(about["failures"]),
             counts=Counter(about["counts"]),

@@ -10,7 +10,7 @@ import numpy as np
 
 from pruner import features
 from pruner.data.parse import LineParser
-from pruner.data.quarantine import EXCERPT_BYTES, Quarantine, Reason
+from pruner.data.quarantine import EXCERPT_BYTES, Quarantine, Reason, of_all
 from pruner.data.root import TaskFile
 from pruner.data.tasks import Duplicates, TaskRecords, read_tasks
 from pruner.errors import UnsupportedProgram
@@ -54,15 +54,17 @@ class FilePrograms(Generic[Part]):
     """What one record file gave, in some form.
 
     `tasks` have at least one program with features; `set_aside`: (line, reason, detail, beginning
-    of the line) of what is no record.
+    of the line) of what is no record; `refused`: (line, reason) of what has no features, of a whole
+    task its first line.
     """
 
     tasks: Sequence[Part]
     tally: Tally
     set_aside: Sequence[tuple[int, str, str, str]]
+    refused: Sequence[tuple[int, str]] = ()
 
     def tell(self, file: TaskFile, quarantine: Quarantine) -> None:
-        """Report the lines set aside, as if they were read just now."""
+        """Report the lines set aside and the programs refused, as if they were read just now."""
         for line, reason, detail, excerpt in self.set_aside:
             quarantine.add(
                 file=str(file.path),
@@ -71,6 +73,8 @@ class FilePrograms(Generic[Part]):
                 detail=detail,
                 text=excerpt.encode("latin-1"),
             )
+        for line, why in self.refused:
+            quarantine.not_replayed(file=str(file.path), line=line, why=why)
 
 
 class _SetAside(Quarantine):
@@ -114,11 +118,14 @@ def read_programs(
     )
     extra = draft_columns(file.platform) if draft else None
     found = []
+    refused: list[tuple[int, str]] = []
     for of_task in records:
-        part = featurize_task(of_task, dataflow, tally, tasks, extra=extra, failures=failures)
+        part = featurize_task(
+            of_task, dataflow, tally, tasks, extra=extra, failures=failures, refused=refused
+        )
         if part is not None:
             found.append(form.of(part, of_task))
-    return FilePrograms(tasks=found, tally=tally, set_aside=set_aside.lines)
+    return FilePrograms(tasks=found, tally=tally, set_aside=set_aside.lines, refused=refused)
 
 
 def featurize_task(
@@ -129,12 +136,15 @@ def featurize_task(
     *,
     extra: Extra | None = None,
     failures: bool = False,
+    refused: list[tuple[int, str]] | None = None,
 ) -> TaskPrograms | None:
     """The measured programs of one task with features; None when there are none or none can be.
 
     `tasks` has the operators of TenSet's own tasks, `extra` makes further columns of the programs.
-    With `failures` those that did not build or run are among them, with an infinite latency.
+    With `failures` those that did not build or run are among them, with an infinite latency. To
+    `refused` come (line, reason) of those without features, of a whole task its first line.
     """
+    refused = [] if refused is None else refused
     num_measured = int(records.valid.sum())
     tally.counts["records"] += len(records)
     tally.counts["measured"] += num_measured
@@ -152,11 +162,14 @@ def featurize_task(
         )
     except UnsupportedProgram as error:
         tally.failures[error.reason] += num_measured
+        refused.append((int(taken.line[0]), of_all(error.reason, num_measured)))
         message = f"{records.file} left out ({num_measured} programs): {error}"
         tally.left_out.append(message)
         log.warning("%s", message)
         return None
-    tally.failures.update(why for row, why in batch.failures.items() if taken.valid[row])
+    measured = {row: why for row, why in sorted(batch.failures.items()) if taken.valid[row]}
+    tally.failures.update(measured.values())
+    refused += [(int(taken.line[row]), why) for row, why in measured.items()]
     part = TaskPrograms.of(
         records.key,
         batch,

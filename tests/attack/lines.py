@@ -14,6 +14,7 @@ from pruner import features
 from pruner.data.quarantine import Quarantine
 from pruner.data.tasks import read_tasks
 from pruner.errors import UnsupportedProgram
+from pruner.program.replay import Definitions
 from tests.attack.mutations import damaged
 
 MAX_LINE_S = 0.2
@@ -35,12 +36,15 @@ def good_lines(path: Path, number: int = 40) -> list[bytes]:
     return gzip.decompress(path.read_bytes()).splitlines()[:number]
 
 
-def verdicts(path: Path) -> tuple[int, int, Counter[str]]:
-    """(programs with features, programs without, lines set aside by reason) of a record file."""
+def verdicts(path: Path, tasks: Definitions | None = None) -> tuple[int, int, Counter[str]]:
+    """(programs with features, programs without, lines set aside by reason) of a record file;
+    `tasks`: what lies beside it."""
     quarantine, valid, failed = Quarantine(), 0, 0
     for task in read_tasks(path, quarantine, duplicates="keep"):
         try:
-            found = features.featurize_records(task.workload_key, task.fused, task.steps)
+            found = features.featurize_records(
+                task.workload_key, task.fused, task.steps, tasks=tasks
+            )
         except UnsupportedProgram:
             failed += len(task)
             continue

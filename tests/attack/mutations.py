@@ -5,7 +5,7 @@ Each takes a good record as a dict, which it may change, and a generator; it ret
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 Mutation = Callable[[dict[str, Any], random.Random], bytes]
@@ -186,11 +186,44 @@ MUTATIONS: dict[str, Mutation] = {
 }
 
 
-def damaged(lines: list[bytes], number: int, seed: int) -> Iterator[tuple[str, bytes]]:
+def _trace(change: Callable[[list[Any], random.Random], None]) -> Mutation:
+    """The only step of a record of MetaSchedule's: ``["MS", space, decisions]``."""
+
+    def changed(raw: dict[str, Any], rng: random.Random) -> bytes:
+        change(_steps(raw)[0], rng)
+        return _line(raw)
+
+    return changed
+
+
+def _decision(value: Callable[[random.Random], Any]) -> Mutation:
+    def change(step: list[Any], rng: random.Random) -> None:
+        step[2][rng.randrange(len(step[2]))] = value(rng)
+
+    return _trace(change)
+
+
+OTHER_SPACES = ("nobody", "../nobody", "", "a" * 300, "%2e%2e", "NUL", 7, None, ["a"])
+
+OF_TRACES: dict[str, Mutation] = MUTATIONS | {
+    "another decision": _decision(lambda rng: rng.randrange(-3, 65)),
+    "a huge decision": _decision(lambda rng: rng.choice(HUGE)),
+    "an odd decision": _decision(lambda rng: rng.choice(ODD)),
+    "another space": _trace(_set(1, lambda rng: rng.choice(OTHER_SPACES))),
+    "a decision missing": _trace(lambda step, rng: step[2].pop(rng.randrange(len(step[2])))),
+    "a decision more": _trace(lambda step, rng: step[2].insert(rng.randrange(4), 1)),
+    "many decisions": _trace(lambda step, rng: step[2].extend([1] * rng.choice((1000, 100_000)))),
+    "a trace of Ansor's": lambda raw, rng: _line(raw).replace(b'"MS"', b'"SP"'),
+}
+
+
+def damaged(
+    lines: list[bytes], number: int, seed: int, of: Mapping[str, Mutation] = MUTATIONS
+) -> Iterator[tuple[str, bytes]]:
     """(kind, line) of so many damaged lines, the kinds in turn."""
     rng = random.Random(seed)
-    kinds = list(MUTATIONS)
+    kinds = list(of)
     for count in range(number):
         kind = kinds[(seed + count) % len(kinds)]
-        line = MUTATIONS[kind](json.loads(rng.choice(lines)), rng)
+        line = of[kind](json.loads(rng.choice(lines)), rng)
         yield kind, line.replace(b"\n", b" ")

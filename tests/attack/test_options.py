@@ -26,8 +26,19 @@ WRONG: Mapping[type, tuple[Any, ...]] = {
     bool: ("maybe", 7, 0.5, [True]),
     int: (*NO_NUMBERS, -7),
     float: (*NO_NUMBERS, -7.5),
+    str: ({"a": 1}, [["x"]], 7.5, True),
+    list: ({"a": 1}, [[["x"]]], 7.5, True),
+    type(None): ({"a": 1}, [["x"]]),
 }
 JUDGED_ELSEWHERE = {"trainer.devices"}  # by Lightning, which also takes words and lists
+# What takes values that the tables above call wrong, by name: nothing else may.
+ALSO_TAKES: Mapping[str, type] = {
+    "platform": dict,  # a group in most commands, and of collect.py a name
+    "pool": dict,
+    "target": dict,  # TVM's own form
+    "policy.draft": dict,  # settings, which are judged by the types of their class
+    "schedule.factory": dict,
+}
 
 
 def leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -44,8 +55,10 @@ def accepted(values: dict[str, Any]) -> tuple[int, list[tuple[str, Any]]]:
     tried, taken = 0, []
     config = OmegaConf.create(values)
     for name, default in leaves(values):
-        for wrong in WRONG.get(type(default), ()) if name not in JUDGED_ELSEWHERE else ():
-            OmegaConf.update(config, name, wrong)
+        for wrong in WRONG[type(default)] if name not in JUDGED_ELSEWHERE else ():
+            if isinstance(wrong, ALSO_TAKES.get(name, ())):
+                continue
+            OmegaConf.update(config, name, wrong, merge=False)
             tried += 1
             try:
                 check_options(config, [values])
@@ -54,7 +67,7 @@ def accepted(values: dict[str, Any]) -> tuple[int, list[tuple[str, Any]]]:
                 if "\n" not in told and name in told:
                     continue
             taken.append((name, wrong))
-        OmegaConf.update(config, name, default)
+        OmegaConf.update(config, name, default, merge=False)
     return tried, taken
 
 
@@ -63,7 +76,7 @@ def test_wrong_values_of_every_command_are_refused(record_property):
     record_property("tried", sum(tried for tried, _ in found.values()))
     record_property("failed", sum(len(taken) for _, taken in found.values()))
     assert not {command: taken for command, (_, taken) in found.items() if taken}
-    assert sum(tried for tried, _ in found.values()) > 300
+    assert sum(tried for tried, _ in found.values()) > 1000
 
 
 @pytest.mark.slow

@@ -51,6 +51,10 @@ def _labels(value: Any) -> bool:
     return isinstance(value, list) and all(item == "all" or _whole(0)(item) for item in value)
 
 
+def _items(*types: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(type(item) in types for item in value)
+
+
 def _between_0_and_1(value: Any) -> bool:
     return type(value) in (int, float) and 0 < value <= 1
 
@@ -68,6 +72,8 @@ def _not_negative(value: Any) -> bool:
 
 
 def _name(value: Any) -> bool:
+    if type(value) not in (str, int, float):
+        return False
     return str(value) not in ("", ".", "..") and not {"/", "\\"} & set(str(value))
 
 
@@ -84,7 +90,19 @@ TRUE_OR_FALSE = Rule(lambda value: isinstance(value, bool), "true or false")
 TRUE_FALSE_OR_NULL = Rule(lambda v: v is None or isinstance(v, bool), "true, false or null")
 
 TEXT = Rule(lambda v: v is None or isinstance(v, str), "a path (a number in quotes: \"'3'\")")
+WORDS = Rule(_optional(lambda v: isinstance(v, str)), "text (a number in quotes: \"'3'\")")
 NAMES = Rule(lambda v: isinstance(v, list) and all(isinstance(x, str) for x in v), "a list [...]")
+ONE_OR_SEVERAL = Rule(
+    lambda v: v is None or isinstance(v, str) or _items(str, int, float)(v),
+    "a name or a list [...] of them",
+)
+NUMBERS = Rule(lambda v: isinstance(v, list) and all(map(_number, v)), "a list [...] of numbers")
+ENTRIES = Rule(lambda v: _items(dict)(v), "a list [...] of entries {...}")
+CHOSEN = Rule(  # the choice of a group, which some commands take as a plain name
+    lambda v: isinstance(v, dict) or ONE_OR_SEVERAL.accepts(v), ONE_OR_SEVERAL.wanted
+)
+MADE = Rule(_optional(lambda v: isinstance(v, dict)), "null, or {...} with a _target_")
+SEVERAL_BY_DEFAULT_ONE = {"method", "workload", "platform"}  # text that may be a list
 
 # What an argument of one of our classes must be, by the types in its signature.
 KINDS: dict[frozenset[str], Rule] = {
@@ -198,7 +216,36 @@ RULES: dict[str, Rule] = {
     "task_order": _one_of("gradient", "round_robin"),
     "spaces": _one_of("batched", "replay"),
     "run_id": Rule(_optional(_name), "a folder name without separators"),
-}
+    # Without a default that could tell:
+    **dict.fromkeys(
+        ("authors", "entry", "file", "machine", "network", "notes", "origin", "report", "results",
+         "source"), WORDS,
+    ),
+    **dict.fromkeys(
+        ("beside", "data.platform", "model.without", "only", "plot", "warm_start"), ONE_OR_SEVERAL
+    ),
+    "platform": CHOSEN,
+    "platform.name": WORDS,
+    "workload.function": WORDS,
+    "policy.draft": MADE,
+    "schedule.factory": MADE,
+    "python": Rule(_optional(lambda v: type(v) in (str, int, float)), "a version such as 3.11"),
+    "most_mb": POSITIVE_NUMBER_OR_NULL,
+    "network_trials": POSITIVE_OR_NULL,
+    "trials": POSITIVE_OR_NULL,
+    "pool": Rule(
+        lambda v: isinstance(v, dict) or POSITIVE_OR_NULL.accepts(v), POSITIVE_OR_NULL.wanted
+    ),
+    "target": Rule(
+        lambda v: isinstance(v, dict) or WORDS.accepts(v), "a name, or {...} as TVM takes it"
+    ),
+    "workloads": Rule(
+        lambda v: WORDS.accepts(v) or ENTRIES.accepts(v), "a name, or a list [...] of {...}"
+    ),
+    "trainer.precision": Rule(
+        lambda v: isinstance(v, str) or _whole(1)(v), "a precision of Lightning: 32-true, 16-mixed"
+    ),
+}  # fmt: skip
 
 
 def check_options(config: DictConfig, defaults: Sequence[Mapping[str, Any]] = ()) -> None:
@@ -206,7 +253,7 @@ def check_options(config: DictConfig, defaults: Sequence[Mapping[str, Any]] = ()
 
     An option without a rule of its own is judged by its value in `defaults` (what the chosen files
     hold): true or false stays that, a number stays a finite number, and whole or not negative
-    where the default is.
+    where the default is; text stays text, and a list a list of the same kind, or one name.
 
     Raises:
         PrunerError: names the option, the value and what is wanted.
@@ -260,7 +307,17 @@ def _like(name: str, default: Any) -> Rule | None:
         return COUNT
     if isinstance(default, int | float):  # rates and sizes of devices are numbers of any kind
         return NOT_NEGATIVE if default >= 0 else Rule(_number, "a number")
+    if isinstance(default, str) and "${" not in default:
+        return ONE_OR_SEVERAL if name in SEVERAL_BY_DEFAULT_ONE else WORDS
+    if isinstance(default, list):
+        return _like_items(default)
     return None
+
+
+def _like_items(default: list[Any]) -> Rule:
+    if any(isinstance(item, dict) for item in default):
+        return ENTRIES
+    return NUMBERS if default and all(map(_number, default)) else ONE_OR_SEVERAL
 
 
 def _check(name: str, value: Any, rule: Rule) -> None:

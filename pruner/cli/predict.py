@@ -37,7 +37,8 @@ def predict(config: DictConfig) -> dict[str, Any]:
     with Quarantine(folder / "quarantine.jsonl") as quarantine:
         files = len(root.task_files(list(platforms)))
         read = root.read(quarantine, list(platforms), duplicates=config.data.duplicates)
-        tasks = scored_tasks(ranker, read, info.dataflow, definitions_of(root.path))
+        known = definitions_of(root.path)
+        tasks = scored_tasks(ranker, read, info.dataflow, known, quarantine)
         table = pd.concat(list(track(tasks, f"scoring {label}", files)), ignore_index=True)
     with write_whole(out) as partial:
         table.to_csv(partial, index=False)

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from pruner import features
-from pruner.data.quarantine import Quarantine
+from pruner.data.quarantine import Quarantine, of_all
 from pruner.data.root import RecordRoot
 from pruner.data.tasks import TaskRecords
 from pruner.errors import UnsupportedProgram
@@ -41,7 +41,7 @@ def predict(
     ranker, info = ranker_of(checkpoint, own)
     with Quarantine() as quarantine:
         records = root.read(quarantine, platforms, duplicates="keep")
-        parts = scored_tasks(ranker, records, info.dataflow, definitions_of(root.path))
+        parts = scored_tasks(ranker, records, info.dataflow, definitions_of(root.path), quarantine)
         return pd.concat(list(parts), ignore_index=True)
 
 
@@ -50,14 +50,22 @@ def scored_tasks(
     records: Iterable[TaskRecords],
     dataflow: str,
     tasks: Definitions | None = None,
+    quarantine: Quarantine | None = None,
 ) -> Iterator[pd.DataFrame]:
-    """The rows of `predict`, task by task; `dataflow` is the kind that the model was fitted on."""
+    """The rows of `predict`, task by task; `dataflow` is the kind that the model was fitted on.
+
+    `quarantine` lists programs without features, of a whole task the first.
+    """
     for task in records:
-        yield _rows(task, _score(ranker, task, dataflow, tasks))
+        yield _rows(task, _score(ranker, task, dataflow, tasks, quarantine or Quarantine()))
 
 
 def _score(
-    ranker: Ranker, records: TaskRecords, dataflow: str, tasks: Definitions | None
+    ranker: Ranker,
+    records: TaskRecords,
+    dataflow: str,
+    tasks: Definitions | None,
+    quarantine: Quarantine,
 ) -> np.ndarray:
     """Scores [N], NaN for programs without features."""
     try:
@@ -69,8 +77,12 @@ def _score(
             dataflow=dataflow,  # type: ignore[arg-type]
             extra=draft_columns(records.key.platform) if ranker.reads_draft else None,
         )
-    except UnsupportedProgram:
+    except UnsupportedProgram as error:
+        why = of_all(error.reason, len(records))
+        quarantine.not_replayed(file=records.file, line=int(records.line[0]), why=why)
         return np.full(len(records), np.nan)
+    for row, why in sorted(found.failures.items()):
+        quarantine.not_replayed(file=records.file, line=int(records.line[row]), why=why)
     score = ranker.score(found, records.key).astype(np.float64)
     return np.where(found.valid, score, np.nan)
 

@@ -11,7 +11,7 @@ from tests.places import REPOSITORY
 
 PLATFORM = "cpu-avx2"
 RECORDS = REPOSITORY / "datasets/bundled/measure_records" / PLATFORM
-TASKS = ("matmul_128_128_128", "batch_matmul_8_64_64_64")
+TASKS = ("matmul_128_128_128", "matmul_256_256_256")
 GOOD = 50
 
 
@@ -77,7 +77,7 @@ def test_nine_bad_lines_among_fifty_cost_themselves_at_every_door(
 ):
     first = f"{TASKS[0]}.json"
     bad = [(first, GOOD + number) for number in range(9)]
-    record_property("tried", 4 * len(bad))
+    record_property("tried", 5 * len(bad))
     data = f"data.root={root}", f"data.platform={PLATFORM}"
 
     logs = root / "measure_records" / PLATFORM
@@ -98,3 +98,7 @@ def test_nine_bad_lines_among_fifty_cost_themselves_at_every_door(
 
     judged = door("evaluate", *data, f"platform={PLATFORM}", f"checkpoint={run}", "tasks=all")
     assert told(tmp_path / judged["run_dir"] / "quarantine.jsonl") == bad
+
+    scored = door("predict", *data, f"checkpoint={run}")
+    assert (scored["num_programs"], scored["num_without_score"]) == (2 * GOOD + 1, 1)
+    assert told(tmp_path / scored["run_dir"] / "quarantine.jsonl") == bad

@@ -99,6 +99,6 @@ def test_nine_bad_lines_among_fifty_cost_themselves_at_every_door(
     judged = door("evaluate", *data, f"platform={PLATFORM}", f"checkpoint={run}", "tasks=all")
     assert told(tmp_path / judged["run_dir"] / "quarantine.jsonl") == bad
 
-    scored = door("predict", *data, f"checkpoint={run}")
+    scored = door("predict", *data, f"platform={PLATFORM}", f"checkpoint={run}")
     assert (scored["num_programs"], scored["num_without_score"]) == (2 * GOOD + 1, 1)
     assert told(tmp_path / scored["run_dir"] / "quarantine.jsonl") == bad

@@ -123,7 +123,7 @@ def test_unsupported_tasks_are_counted_by_reason(featurize, tmp_path, monkeypatc
     assert result["failed"] == result["programs"] == 6 * 16
     assert result["failures"] == {"unknown-operator": 6 * 16}
     assert not stored(tmp_path)["valid"].any()
-    (entry,) = read_report(tmp_path / "out/k80/matmul_64_64_64.quarantine.jsonl")
+    (entry,) = read_report(tmp_path / "out/v100/matmul_64_64_64.quarantine.jsonl")
     assert (entry.line, entry.detail) == (0, "unknown-operator: all 16 programs of the task")
     assert result["quarantined"] == {}
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
 from pruner.cli.shared.door import run_door
@@ -82,7 +83,11 @@ def test_wrong_values_of_every_command_are_refused(record_property):
 @pytest.mark.slow
 @pytest.mark.parametrize(("command", "group", "choice"), CHOICES, ids=str)
 def test_wrong_values_of_every_choice_are_refused(command, group, choice, record_property):
-    tried, taken = accepted(composed(command, [f"{group}={choice}"]))
+    try:
+        values = composed(command, [f"{group}={choice}"])
+    except ConfigCompositionException as error:
+        pytest.skip(f"an experiment of other commands: {error}")
+    tried, taken = accepted(values)
     record_property("tried", tried)
     record_property("failed", len(taken))
     assert not taken

@@ -226,6 +226,8 @@ RULES: dict[str, Rule] = {
     ),
     "platform": CHOSEN,
     "platform.name": WORDS,
+    "loss.share": Rule(_between_0_and_1, "a number above 0, below 1"),
+    "loss.weight": POSITIVE_NUMBER,
     "workload.function": WORDS,
     "policy.draft": MADE,
     "schedule.factory": MADE,

@@ -167,9 +167,9 @@ def featurize_task(
         tally.left_out.append(message)
         log.warning("%s", message)
         return None
-    measured = {row: why for row, why in sorted(batch.failures.items()) if taken.valid[row]}
-    tally.failures.update(measured.values())
-    refused += [(int(taken.line[row]), why) for row, why in measured.items()]
+    without = {row: why for row, why in sorted(batch.failures.items()) if taken.valid[row]}
+    tally.failures.update(without.values())
+    refused += [(int(taken.line[row]), why) for row, why in without.items()]
     part = TaskPrograms.of(
         records.key,
         batch,

@@ -219,7 +219,7 @@ RULES: dict[str, Rule] = {
     # Without a default that could tell:
     **dict.fromkeys(
         ("authors", "entry", "file", "machine", "network", "notes", "origin", "report", "results",
-         "source"), WORDS,
+         "source", "model.records"), WORDS,
     ),
     **dict.fromkeys(
         ("beside", "data.platform", "model.without", "only", "plot", "warm_start"), ONE_OR_SEVERAL

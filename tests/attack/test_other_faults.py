@@ -1,0 +1,237 @@
+"""Faults at the writes that the loop's walk (`test_faults`) leaves out: configuration, references,
+results, kernels and checkpoints of a tuning run, and every file of a training.
+
+Bounded: of a tuning run only the events of those files fail, so some dozens of a run whose every
+other write is walked there; ``FAULTS=`` takes fewer, evenly. What builds and measures is made up.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pruner.files import METRICS_FILE, load_metrics, save_metrics, write_whole
+from tests.attack.sizes import FAULTS
+from tests.attack.test_faults import CONTEXT, DIED, FULL, Fault
+from tests.tune.run.test_loop import SIZES, FakeMeasurer, made_model, measured
+
+pytestmark = [pytest.mark.tvm, pytest.mark.slow]
+
+OF_THE_LOOP = ("trials.jsonl", "database_", "state.npz", ".lock", "fsync folder")
+MOST = 40  # faults of a kind in one walk, evenly, where FAULTS does not say
+TRIALS, EPOCHS = 8, 2
+PRELOADED = (  # some hundred starts need not import TVM and torch each
+    "pruner.tune.measure.loaded",
+    "pruner.tune.run.database",
+    "pruner.tune.run.tuning",
+    "pruner.models.analyzer.analyzer",
+    "pruner.models.training.fit",
+)
+Job = Callable[[Path], None]
+
+
+class StandIn(FakeMeasurer):
+    """A measurer whose references and kernels are files, and say what they were made from."""
+
+    def __init__(self, platform: Any, settings: Any, phases: Any, folder: Path) -> None:
+        super().__init__()
+
+    def __enter__(self) -> "StandIn":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def begin_reference(self, module: Any, arguments: Any, path: Path) -> Future[str | None]:
+        """Written as a worker does."""
+        from pruner.tune.measure.numerics import save_reference
+
+        with write_whole(path) as part, part.open("wb") as file:
+            save_reference(file, {"signed": [np.arange(4.0)]})
+        done: Future[str | None] = Future()
+        done.set_result(None)
+        return done
+
+    def results(self, batch: Any, accept: Any, check: Any, stopped: Any) -> Any:
+        """Right, as far as the reference can be read."""
+        from pruner.tune.measure.numerics import load_reference
+
+        assert load_reference(check.expected)["signed"][0].tolist() == [0, 1, 2, 3]
+        for position, outcome in super().results(batch, accept, check, stopped):
+            yield position, replace(outcome, checked=outcome.error is None)
+
+    def export(self, module: Any, path: Path) -> None:
+        """Not whole, as a linker writes."""
+        with path.open("w") as file:
+            file.write(module.script())
+
+
+def tuned(folder: Path) -> None:
+    """What the door does: options, run, results."""
+    from omegaconf import OmegaConf
+
+    from pruner.cli.shared.runs import CONFIG_FILE, read_config, save_config
+    from pruner.models.analyzer.analyzer import load_analyzer
+    from pruner.search.explorer import ExplorerSettings
+    from pruner.search.policy import RoundSettings
+    from pruner.tune import workloads
+    from pruner.tune.measure.measurer import MeasureSettings, Platform
+    from pruner.tune.run import tuning
+    from pruner.tune.run.budget import TuneBudget
+    from pruner.tune.run.options import TuneOptions
+    from pruner.tune.tvm_import import load_tvm
+    from tests.places import CONF
+
+    if (folder / CONFIG_FILE).is_file():
+        assert read_config(folder / CONFIG_FILE).seed == 3
+    else:
+        save_config(folder, OmegaConf.create({"seed": 3}))
+    target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 1})
+    small = ExplorerSettings(population=48, generations=1, keep=32)
+    options = TuneOptions(
+        platform=Platform(target=target, device="cpu", cores=1, name="cpu-avx2"),
+        budget=TuneBudget(trials=TRIALS, batch=4),
+        measure=MeasureSettings(baseline=False),
+        policy=RoundSettings(draft=small, verify=small, random_sample=32, prior=0.0),
+        analyzer=load_analyzer(CONF, "cpu-avx2"),
+        make_model=partial(made_model, "trees"),
+        seed=3,
+    )
+    tuning.Measurer = StandIn  # type: ignore[misc, assignment]
+    found = tuning.tune(workloads.from_operator(SIZES), options, folder)
+    save_metrics(folder, found.metrics())
+
+
+def tuned_files(folder: Path) -> dict[str, Any]:
+    """What a run left, as far as it is the same every time."""
+    from pruner.cli.shared.runs import CONFIG_FILE, read_config
+    from pruner.models.checkpoint.checkpoint import load_checkpoint
+    from pruner.tune.measure.numerics import load_reference
+
+    told = load_metrics(folder) or {}
+    (reference,) = folder.glob("reference-*.npz")
+    (kernel,) = (folder / "kernels").iterdir()
+    models = sorted((folder / "models").glob("*.pt"))
+    assert all(load_checkpoint(path) for path in models)
+    return {
+        "config": read_config(folder / CONFIG_FILE),
+        METRICS_FILE: [told.get(name) for name in ("best_latency_s", "trials", "checked")],
+        "reference": load_reference(str(reference))["signed"][0].tolist(),
+        "kernel": kernel.read_text(),
+        "models": [path.name for path in models],
+        "rows": measured(folder),
+    }
+
+
+def learnt(folder: Path) -> None:
+    """A network of some layers, for some epochs."""
+    import torch
+
+    from pruner.data.splits import Split
+    from pruner.models.networks.pacm import PaCM
+    from pruner.models.training.fit import fit
+    from pruner.models.training.recipe import Recipe
+    from pruner.models.training.sampler import TaskBatches
+    from tests.models import synthetic
+
+    store = synthetic.store(sizes=(12, 9, 10))
+    keys = store.keys
+    recipe = Recipe(
+        model=partial(PaCM, width=16, dataflow_hidden=8, dataflow_width=8),
+        optimizer=partial(torch.optim.Adam, lr=1e-3),
+        batches=TaskBatches(tasks=2, programs=8),
+        trainer={"accelerator": "cpu"},
+        epochs=EPOCHS,
+    )
+    split = Split(name="x", seed=0, train=keys[:2], valid=keys[2:], test=keys[2:])
+    assert fit(recipe, store, split, folder=folder).finished
+
+
+def learnt_files(folder: Path) -> dict[str, Any]:
+    """Weights of the last epoch and of the best one."""
+    from pruner.models.checkpoint.archive import load_archive
+    from pruner.models.checkpoint.checkpoint import load_checkpoint
+    from pruner.models.training.fit import BEST
+    from pruner.models.training.training import LAST
+
+    ranker, _ = load_checkpoint(folder / BEST)
+    states = load_archive(folder / LAST)["state_dict"], ranker.state_dict()
+    return {
+        name: [v.tolist() for v in s.values()] for name, s in zip((LAST, BEST), states, strict=True)
+    }
+
+
+def faulty(job: Job, folder: Path, at: int | None, kind: str, out: Path) -> None:
+    """The process: one start."""
+    folder.mkdir(exist_ok=True)
+    fault, fsync = Fault(folder, at, kind), os.fsync
+
+    def synced(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        fault.happens("fsync folder" if path.is_dir() else f"fsync {path.name}", path)
+        fsync(descriptor)
+
+    os.fsync = synced
+    sys.addaudithook(fault)
+    ending = 0
+    try:
+        job(folder)
+    except OSError:
+        ending = FULL
+    fault.resting = True
+    sys.stdout.flush()
+    out.write_text("\n".join(fault.events))
+    os._exit(ending)
+
+
+def started(job: Job, folder: Path, at: int | None, kind: str, out: Path) -> int:
+    process = CONTEXT.Process(target=faulty, args=(job, folder, at, kind, out))
+    process.start()
+    process.join(600)
+    assert process.exitcode is not None
+    return process.exitcode
+
+
+def chosen(events: list[str]) -> list[int]:
+    """Which of them fail, counted from 1: evenly, no more than a walk has time for."""
+    of_others = [
+        number
+        for number, event in enumerate(events, start=1)
+        if not any(word in event for word in OF_THE_LOOP)
+    ]
+    number = min(FAULTS or MOST, len(of_others))
+    return [of_others[place * len(of_others) // number] for place in range(number)]
+
+
+@pytest.mark.parametrize("kind", ["killed", "full"])
+@pytest.mark.parametrize(("job", "files"), [(tuned, tuned_files), (learnt, learnt_files)])
+def test_files_beside_the_loop_are_whole_or_made_again(
+    job, files, kind, tmp_path, record_property, tell
+):
+    CONTEXT.set_forkserver_preload([__name__, *PRELOADED])
+    whole, out = tmp_path / "whole", tmp_path / "events"
+    assert started(job, whole, None, kind, out) == 0
+    events, expected = out.read_text().splitlines(), files(whole)
+    walked, wrong = chosen(events), dict[str, str]()
+    assert len(walked) >= min(FAULTS or MOST, 10)
+    for done, at in enumerate(walked, start=1):
+        event, folder = f"{at} {events[at - 1]}", tmp_path / f"{kind}-{at}"
+        endings = [started(job, folder, number, kind, out) for number in (at, None)]
+        if endings != [DIED if kind == "killed" else FULL, 0]:
+            wrong[event] = f"endings {endings}"
+        elif files(folder) != expected:
+            wrong[event] = "other files than of the whole run"
+        elif parts := [path.name for path in folder.rglob(".*.part")]:
+            wrong[event] = f"left {parts}"
+        record_property("tried", done)
+        record_property("failed", len(wrong))
+        if done % 10 == 0:
+            tell(f"{done} of {len(walked)} writes, {len(wrong)} wrong")
+    assert not wrong

@@ -19,7 +19,7 @@ from pruner.tune.measure.measurer import Candidate, Outcome, Platform
 from pruner.tune.phases import Phases
 from pruner.tune.rivals.rival import RivalSearch
 from pruner.tune.run.database import records_of
-from pruner.tune.spaces.design import default_target
+from pruner.tune.spaces.design import default_rules, drawn_spaces
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import Workload
 
@@ -99,16 +99,19 @@ class MetaScheduleSearch:
         options = asdict(settings)
         options.pop("num_warmup_samples")  # the model's
         self._model = model
+        rules, target = default_rules(module, platform.target)
         self._context = ms.TuneContext(
             mod=module,
-            target=default_target(module, platform.target),
-            space_generator="post-order-apply",
+            target=target,
+            space_generator=ms.space_generator.PostOrderApply(
+                sch_rules=rules, postprocs=rules, mutator_probs=rules
+            ),
             search_strategy=ms.search_strategy.EvolutionarySearch(**options),
             num_threads=_cores(platform),
             rand_state=seed + 1,
         )
         with phases.time("sample"):
-            designs = self._context.generate_design_space()
+            designs = drawn_spaces(self._context)
         self._strategy = self._context.search_strategy
         self._strategy.pre_tuning(*budget, designs, database, self._model)
         self._candidates: dict[int, Any] = {}

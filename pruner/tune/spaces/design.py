@@ -103,27 +103,58 @@ def design_spaces(module: Any, target: Any) -> list[DesignSpace]:
     There the default has spaces of ``wmma`` instructions alone. The rule for ``mma`` instructions
     (copies ahead of their use by a software pipeline, from sm_80 on) stands after the one that
     takes the block, and ordinary lanes, which win where tiles are mostly padding, are not offered.
+    Where TVM can tile no program for tensor cores, the spaces are those of lanes alone.
     """
     limited = _static_target(target)
-    found = _spaces(module, limited, "from-target")
+    _, found = _default(module, limited)
     if not any(map(_on_tensor_cores, found)):
         return found
     if limited is not target:
-        found = _spaces(module, target, "from-target")
+        _, found = _default(module, target)
     rules = load_tvm().meta_schedule.ScheduleRule.create("cuda-tensorcore")
     kept = [rule for number, rule in enumerate(rules) if number != _WMMA_RULE]
     if _architecture(target) >= _COPIES_AHEAD and _loops_of_fragments(found[0]) == _MMA_LOOPS:
         found += filter(_on_tensor_cores, _spaces(module, target, kept, keep=can_finish))
-    return found + _spaces(module, limited, "cuda")
+    return found + _spaces(module, limited, _LANES)
 
 
-def default_target(module: Any, target: Any) -> Any:
-    """The target that fits the module's default spaces: tensor cores have dynamic shared memory."""
+def default_rules(module: Any, target: Any) -> tuple[str, Any]:
+    """TVM's name of the rules that give a module its default spaces, and the target that fits
+    these: tensor cores have dynamic shared memory."""
+    if not _is_cuda(target):
+        return _DEFAULT, target
     limited = _static_target(target)
-    if limited is target:
-        return target
-    found = _spaces(module, limited, "from-target")
-    return target if any(map(_on_tensor_cores, found)) else limited
+    rules, found = _default(module, limited)
+    return rules, target if any(map(_on_tensor_cores, found)) else limited
+
+
+def drawn_spaces(context: Any) -> list[Any]:
+    """What a context's rules make, as TVM's schedules.
+
+    The rules go on with a program of tiles that they draw, and TVM raises "not a stage pipeline"
+    for some tiles of padded rows (`pruner.program.tir.stages`): then others are drawn, until it
+    raises for `_DRAWS` of them. Any other error is raised at once.
+    """
+    for _ in range(_DRAWS - 1):
+        try:
+            return list(context.generate_design_space())
+        except load_tvm().s_tir.ScheduleError as error:
+            if "stage pipeline" not in str(error):
+                raise
+    return list(context.generate_design_space())
+
+
+def _default(module: Any, target: Any) -> tuple[str, list[DesignSpace]]:
+    """The default rules and their spaces; on GPUs lanes where all draws of those raise.
+
+    So it is with convolutions of at most 15 rows and an epilogue: one fragment holds all rows.
+    """
+    try:
+        return _DEFAULT, _spaces(module, target, _DEFAULT)
+    except load_tvm().s_tir.ScheduleError:
+        if not _is_cuda(target):
+            raise
+        return _LANES, _spaces(module, target, _LANES)
 
 
 def _static_target(target: Any) -> Any:
@@ -134,6 +165,8 @@ def _static_target(target: Any) -> Any:
     return load_tvm().tvm.target.Target({**attributes, _SHARED_BYTES: STATIC_BYTES})
 
 
+_DEFAULT, _LANES = "from-target", "cuda"  # TVM's names of rules
+_DRAWS = 16  # of 14x14 images and 16 channels half of the draws raise
 _MMA_LOOPS = 3  # the rule takes no batches
 _COPIES_AHEAD = 80  # sm_80 has asynchronous copies: cp.async of the PTX ISA
 _WMMA_RULE = 1  # its place in DefaultCUDATensorCore of schedule_rule.cc
@@ -146,25 +179,29 @@ def _spaces(
     """What rules make; their own postprocessors and mutators finish it, or those of the target."""
     ms = load_tvm().meta_schedule
     provide_rules(module, target)
-    kind = rules if isinstance(rules, str) else "from-target"
+    kind = rules if isinstance(rules, str) else _DEFAULT
     generator = ms.space_generator.PostOrderApply(
         sch_rules=rules, postprocs=kind, mutator_probs=kind
     )
     context = ms.TuneContext(
         mod=module, target=target, space_generator=generator, num_threads=1, rand_state=1
     )
-    schedules = []
+    schedules = list[Any]()
     with nullcontext() if isinstance(rules, str) else suppress(Exception):
         # the rule for `mma` raises where its tiles do not fit, as an odd number of fragments
-        schedules = context.generate_design_space()
+        schedules = drawn_spaces(context)
     return [DesignSpace(module, target, s.trace, context) for s in schedules if keep(s)]
 
 
 def _on_tensor_cores(design: DesignSpace) -> bool:
     key = "meta_schedule.auto_tensorize"
-    is_cuda = str(design.target.kind.name) == "cuda"  # CPUs have such instructions, too
     found = (i.attrs[0] for i in design.trace.insts if i.kind.name == "Annotate")
-    return is_cuda and any(str(name) == key for name in found)
+    # CPUs have such instructions, too
+    return _is_cuda(design.target) and any(str(name) == key for name in found)
+
+
+def _is_cuda(target: Any) -> bool:
+    return str(target.kind.name) == "cuda"
 
 
 def _architecture(target: Any) -> int:

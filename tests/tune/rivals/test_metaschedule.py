@@ -66,6 +66,25 @@ def test_a_round_is_as_large_as_it_is_asked_for(tmp_path):
     assert 2 < max(sizes[1:]) <= 6
 
 
+@pytest.mark.tvm
+def test_the_search_has_lanes_where_its_rules_stop_on_tensor_cores(tmp_path):
+    """A convolution of 9 rows in half precision; TVM raises for all tiles."""
+    platform = make_platform(load_device(conf_folder() / "platform" / "a100.yaml"))
+    settings = MetaSchedule(population_size=256, init_min_unmeasured=4, genetic_num_iters=1)
+    conv = {"n": 1, "ci": 32, "h": 3, "w": 3, "co": 64, "stride": 1}
+    layer = {**conv, "kh": 3, "kw": 3, "padding": 1, "epilogue": ["bias"], "dtype": "float16"}
+    search = settings.make(
+        operator("conv2d", **layer),
+        platform,
+        Database(tmp_path).tvm_database,
+        shared=settings.shared(platform),
+        budget=(4, 4),
+        seed=0,
+        phases=Phases(),
+    )
+    assert search.propose(4)
+
+
 def test_the_search_has_this_machines_cores_where_programs_run_elsewhere():
     cores = len(os.sched_getaffinity(0))
     assert _cores(Platform(target=None, device="cuda")) == cores

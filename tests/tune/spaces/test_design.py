@@ -1,5 +1,6 @@
 """MetaSchedule's spaces of a module, and what is asked of them without effect."""
 
+import numpy as np
 import pytest
 
 pytestmark = pytest.mark.tvm
@@ -60,3 +61,70 @@ def test_rules_that_tvm_has_stay_as_they_are(pooling):
     provide_rules(schedule.mod, tvm.target.Target({"kind": "llvm", "num-cores": 2}))
     assert tvm_ffi.get_global_func(name + known).same_as(before)
     assert tvm_ffi.get_global_func(name + new, allow_missing=True) is not None
+
+
+def convolution(image, channels):
+    """Half precision, 3x3, with bias: image * image rows, that TVM pads to a multiple of 16."""
+    from pruner.tune.workloads import from_operator
+
+    conv = {"n": 1, "ci": 32, "h": image, "w": image, "co": channels, "stride": 1}
+    spec = {"operator": "conv2d", **conv, "kh": 3, "kw": 3, "padding": 1, "epilogue": ["bias"]}
+    return from_operator({**spec, "dtype": "float16"}).module
+
+
+def made_by(module, target, rules, draws=1):
+    """What TVM makes of each draw of random tiles; None where it raises."""
+    from pruner.tune.tvm_import import load_tvm
+
+    _, s_tir, _, ms = load_tvm()
+    kinds = {"sch_rules": rules, "postprocs": rules, "mutator_probs": rules}
+    context = ms.TuneContext(
+        mod=module,
+        target=target,
+        space_generator=ms.space_generator.PostOrderApply(**kinds),
+        num_threads=1,
+        rand_state=1,
+    )
+    out = []
+    for _ in range(draws):
+        try:
+            out.append(context.generate_design_space())
+        except s_tir.ScheduleError:
+            out.append(None)
+    return out
+
+
+@pytest.mark.parametrize("gpu", ["nvidia/nvidia-a100", "nvidia/geforce-rtx-2080-ti"])
+def test_a_task_whose_tiles_stop_tvm_on_tensor_cores_has_spaces_of_lanes(gpu, capfd):
+    """9 rows are one fragment of 16: there are no other tiles of rows to draw."""
+    from pruner.tune.spaces.batched.space import BatchedSpace
+    from pruner.tune.spaces.design import default_rules, design_spaces
+    from pruner.tune.tvm_import import load_tvm
+
+    target = load_tvm().tvm.target.Target(gpu)
+    module = convolution(3, 64)
+    assert made_by(module, target, "from-target", 20) == [None] * 20
+    ours = design_spaces(module, target)
+    assert space_texts(ours) == space_texts(made_by(module, target, "cuda")[0])
+    rules, fitting = default_rules(module, target)
+    assert (rules, str(fitting)) == ("cuda", str(ours[0].target))
+    space = BatchedSpace(ours[0])
+    rows = space.sample(2, np.random.default_rng(0))
+    assert all(ours[0].replay(row, 1) is not None for row in rows)
+    assert capfd.readouterr().err == ""
+
+
+def test_tiles_that_stop_tvm_are_drawn_again():
+    """196 rows in 13 fragments, 16 columns in one: it takes a second loop over rows."""
+    from pruner.tune.spaces.design import default_rules, design_spaces
+    from pruner.tune.tvm_import import load_tvm
+
+    target = load_tvm().tvm.target.Target("nvidia/nvidia-a100")
+    module = convolution(14, 16)
+    first, *others = made_by(module, target, "from-target", 8)
+    assert first is None
+    theirs = next(made for made in others if made is not None)
+    texts = space_texts(design_spaces(module, target))
+    assert texts[: len(theirs)] == space_texts(theirs)
+    assert texts[len(theirs) :] == space_texts(made_by(module, target, "cuda")[0])
+    assert default_rules(module, target) == ("from-target", target)

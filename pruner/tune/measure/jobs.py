@@ -246,7 +246,10 @@ def _number(address: RpcAddress) -> int:
 def _open(path: str, device: str, address: RpcAddress | None) -> tuple[Any, Any]:
     tvm = load_tvm().tvm
     if address is None:
-        return tvm.runtime.load_module(path), tvm.device(device, 0)
+        # TVM's own load_module keeps every library it has opened: its mappings, of which a process
+        # may have 65,530, and around them the memory that inputs were in.
+        load = importlib.import_module("tvm_ffi").load_module
+        return load(path, keep_module_alive=False), tvm.device(device, 0)
     session = _session(address)
     session.upload(path)
     return session.load_module(os.path.basename(path)), session.device(device, 0)  # noqa: PTH119

@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -115,6 +116,21 @@ def test_repeats_stop_once_they_agree(tmp_path):
     assert [repeats(limit) for limit in (None, 1e9, 1e-9)] == [6, 3, 6]
     with pytest.raises(PrunerError, match="above 0"):
         Timing(cv_limit=0.0)
+
+
+def test_libraries_are_let_go(tmp_path):
+    """A process may have 65,530 mappings, and a library takes five of them."""
+    from pruner.tune.measure.jobs import Timing, build, check, reference, run
+    from pruner.tune.tvm_import import load_tvm
+    from pruner.tune.workloads import arguments
+
+    module, library = doubling(tmp_path), str(tmp_path / "doubling.so")
+    build(load_tvm().tvm.ir.save_json(module), '{"kind": "llvm"}', library)
+    given, expected = arguments(module), str(tmp_path / "expected.npz")
+    reference(library, given, expected)
+    assert check(library, "cpu", given, expected, None) == 0
+    run(library, "cpu", given, Timing(repeats=2, min_repeat_ms=1, priority=False), None)
+    assert library not in Path("/proc/self/maps").read_text(encoding="utf-8")
 
 
 def test_memory_is_limited(measurer, tmp_path):

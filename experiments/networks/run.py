@@ -68,6 +68,7 @@ SETTINGS += ["deploy=false"]  # a step of its own
 # Seconds on two idle cores, where no cell of the kind has been run yet.
 GUESSED_TRIAL_S = {OURS: 1.0, RIVAL: 2.3}
 GUESSED_S = {"list": 20.0, "draft": 60.0, "deploy": 60.0, "prefixes": 600.0, "beside": 420.0}
+DRAFTED = "drafted"  # nothing measured
 IMPORTED = "NCHW"  # how TVM imports a network
 
 
@@ -278,6 +279,7 @@ def drafts_of(campaign: Campaign) -> list[dict[str, Any]]:
             rows.append(
                 {
                     "network": network,
+                    "policy": DRAFTED,
                     "layers": LAYERS.get(network),
                     "tasks": deployed["tasks"],
                     "drafted_s": campaign.times.last_s(step),

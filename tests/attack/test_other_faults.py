@@ -5,9 +5,6 @@ Bounded: of a tuning run only the events of those files fail, so some dozens of 
 other write is walked there; ``FAULTS=`` takes fewer, evenly. What builds and measures is made up.
 """
 
-import os
-import sys
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -18,8 +15,8 @@ import numpy as np
 import pytest
 
 from pruner.files import METRICS_FILE, load_metrics, save_metrics, write_whole
+from tests.attack.faults import DIED, FULL, PRELOADED, Fault, forked_from, spread, started
 from tests.attack.sizes import FAULTS
-from tests.attack.test_faults import CONTEXT, DIED, FULL, Fault
 from tests.tune.run.test_loop import SIZES, FakeMeasurer, made_model, measured
 
 pytestmark = [pytest.mark.tvm, pytest.mark.slow]
@@ -27,14 +24,7 @@ pytestmark = [pytest.mark.tvm, pytest.mark.slow]
 OF_THE_LOOP = ("trials.jsonl", "database_", "state.npz", ".lock", "fsync folder")
 MOST = 40  # faults of a kind in one walk, evenly, where FAULTS does not say
 TRIALS, EPOCHS = 8, 2
-PRELOADED = (  # some hundred starts need not import TVM and torch each
-    "pruner.tune.measure.loaded",
-    "pruner.tune.run.database",
-    "pruner.tune.run.tuning",
-    "pruner.models.analyzer.analyzer",
-    "pruner.models.training.fit",
-)
-Job = Callable[[Path], None]
+OF_FITS = ("pruner.tune.run.tuning", "pruner.models.training.fit")
 
 
 class StandIn(FakeMeasurer):
@@ -68,12 +58,14 @@ class StandIn(FakeMeasurer):
             yield position, replace(outcome, checked=outcome.error is None)
 
     def export(self, module: Any, path: Path) -> None:
-        """Not whole, as a linker writes."""
-        with path.open("w") as file:
-            file.write(module.script())
+        """In two pieces and in place, as a linker writes."""
+        text = module.script()
+        for mode, piece in (("w", text[:100]), ("a", text[100:])):
+            with path.open(mode) as file:
+                file.write(piece)
 
 
-def tuned(folder: Path) -> None:
+def tuned(folder: Path, _: Fault) -> None:
     """What the door does: options, run, results."""
     from omegaconf import OmegaConf
 
@@ -130,7 +122,7 @@ def tuned_files(folder: Path) -> dict[str, Any]:
     }
 
 
-def learnt(folder: Path) -> None:
+def learnt(folder: Path, _: Fault) -> None:
     """A network of some layers, for some epochs."""
     import torch
 
@@ -168,46 +160,14 @@ def learnt_files(folder: Path) -> dict[str, Any]:
     }
 
 
-def faulty(job: Job, folder: Path, at: int | None, kind: str, out: Path) -> None:
-    """The process: one start."""
-    folder.mkdir(exist_ok=True)
-    fault, fsync = Fault(folder, at, kind), os.fsync
-
-    def synced(descriptor: int) -> None:
-        path = Path(f"/proc/self/fd/{descriptor}").readlink()
-        fault.happens("fsync folder" if path.is_dir() else f"fsync {path.name}", path)
-        fsync(descriptor)
-
-    os.fsync = synced
-    sys.addaudithook(fault)
-    ending = 0
-    try:
-        job(folder)
-    except OSError:
-        ending = FULL
-    fault.resting = True
-    sys.stdout.flush()
-    out.write_text("\n".join(fault.events))
-    os._exit(ending)
-
-
-def started(job: Job, folder: Path, at: int | None, kind: str, out: Path) -> int:
-    process = CONTEXT.Process(target=faulty, args=(job, folder, at, kind, out))
-    process.start()
-    process.join(600)
-    assert process.exitcode is not None
-    return process.exitcode
-
-
 def chosen(events: list[str]) -> list[int]:
-    """Which of them fail, counted from 1: evenly, no more than a walk has time for."""
+    """Which of them fail, counted from 1: no more than a walk has time for."""
     of_others = [
         number
         for number, event in enumerate(events, start=1)
         if not any(word in event for word in OF_THE_LOOP)
     ]
-    number = min(FAULTS or MOST, len(of_others))
-    return [of_others[place * len(of_others) // number] for place in range(number)]
+    return spread(of_others, FAULTS or MOST)
 
 
 @pytest.mark.parametrize("kind", ["killed", "full"])
@@ -215,7 +175,11 @@ def chosen(events: list[str]) -> list[int]:
 def test_files_beside_the_loop_are_whole_or_made_again(
     job, files, kind, tmp_path, record_property, tell
 ):
-    CONTEXT.set_forkserver_preload([__name__, *PRELOADED])
+    with forked_from([__name__, *PRELOADED, *OF_FITS]):
+        walk(job, files, kind, tmp_path, record_property, tell)
+
+
+def walk(job, files, kind, tmp_path, record_property, tell):
     whole, out = tmp_path / "whole", tmp_path / "events"
     assert started(job, whole, None, kind, out) == 0
     events, expected = out.read_text().splitlines(), files(whole)

@@ -14,6 +14,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
@@ -206,7 +207,10 @@ def _write(target: Path, arrays: dict[str, np.ndarray]) -> None:
 
 
 def reports(files: Sequence[TaskFile], plan: Plan, num_workers: int) -> Iterator[FileReport]:
-    """Featurise files here (num_workers 1) or in worker processes; any order."""
+    """Featurise files here (num_workers 1) or in worker processes; any order.
+
+    Raises PrunerError where a worker process was ended from outside.
+    """
     if num_workers == 1:
         for file in files:
             yield featurize_file(file, plan)
@@ -219,6 +223,11 @@ def reports(files: Sequence[TaskFile], plan: Plan, num_workers: int) -> Iterator
         try:
             for done in as_completed(waiting):
                 yield done.result()
+        except BrokenProcessPool as error:
+            raise PrunerError(
+                "somebody ended a worker process, or the system did for its memory, of which "
+                "num_workers=1 needs less; the same command goes on"
+            ) from error
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise

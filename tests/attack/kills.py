@@ -24,6 +24,7 @@ GONE_S = 60  # until all processes of a killed command have ended
 END_S = 1800  # until one that nobody kills has ended
 SPAN = 0.6  # of the seconds of the whole command: kills come within them
 WAYS = ("group", "group", "group", "main", "worker", "term")
+A_BUG = 1  # Python's exit code after a traceback
 OF_TORCH = "torchinductor_"  # its cache
 
 
@@ -121,8 +122,12 @@ class Attack:
 
     def last_line(self) -> dict:
         """The object that the start has printed that ended by itself."""
+        return json.loads(self.last_words())
+
+    def last_words(self) -> str:
+        """The last line of the last start."""
         text = (self.folder / f"{self.starts}.out").read_text(errors="replace")
-        return json.loads(text.strip().splitlines()[-1])
+        return (text.strip().splitlines() or [""])[-1]
 
 
 def name_of(pid: int) -> str:
@@ -154,15 +159,16 @@ def attacked(
     """Kill a command as often as it is to be, at any moment of its first seconds, then let it end.
 
     `words` says how to start it now; `judge` looks at what came of it. One that has ended before
-    its kill is judged, and the next round begins in a new folder. How long the whole command takes
-    is known from :meth:`Attack.finish`, which comes before.
+    its kill is judged, and the next round begins in a new folder. One that a kill of its worker
+    made end has to do so in one line. How long the whole command takes is known from
+    :meth:`Attack.finish`, which comes before, and from rounds without a kill.
     """
-    span_s = SPAN * attack.whole_s
     attack.tell(f"{attack.whole_s:.0f} s the whole command; {attack.kills} kills")
+    fresh = True  # the round begins with this start
     while attack.done < attack.kills and attack.round < attack.kills + 3:
-        child, before = attack.start(words()), attack.done
+        child, before, began = attack.start(words()), attack.done, time.monotonic()
         while child.poll() is None and attack.done < attack.kills:
-            wait(child, attack.rng.uniform(0, span_s))
+            wait(child, attack.rng.uniform(0, SPAN * attack.whole_s))
             if child.poll() is None:
                 attack.kill(child)
                 attack.count()
@@ -170,11 +176,16 @@ def attacked(
         if child.poll() is None:
             child.wait(timeout=END_S)
         if child.returncode == 0:
+            if fresh and attack.done == before:  # the machine may have less to do than before
+                attack.whole_s = min(attack.whole_s, time.monotonic() - began)
             judge(attack.last_line())
             attack.round += 1
         elif attack.done == before:  # it would do so again, for ever
             attack.wrong.append(f"ended by itself with {child.returncode}")
             break
+        elif child.returncode == A_BUG:
+            attack.wrong.append(f"a traceback: {attack.last_words()}")
+        fresh = child.returncode == 0
     judge(attack.finish(words()))
     if attack.done < attack.kills:
         attack.wrong.append(f"only {attack.done} of {attack.kills} kills, it is too quick")

@@ -1,11 +1,12 @@
 import os
+import signal
 
 import numpy as np
 import pytest
 
-from pruner.cli.featurize import Plan, featurize_file
+from pruner.cli.featurize import Plan, featurize_file, reports
 from pruner.data.quarantine import read_report
-from pruner.errors import UnsupportedProgram
+from pruner.errors import PrunerError, UnsupportedProgram
 from tests.cli import toy_records
 from tests.models.programs.contradicted import contradicted
 
@@ -142,6 +143,20 @@ def test_a_program_that_cannot_be_replayed_has_file_line_and_reason(tmp_path):
     assert stored(tmp_path, "cpu-avx2/matmul_128_128_128.npz")["valid"].tolist() == [
         True, True, False, True, True,
     ]  # fmt: skip
+
+
+def end(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_worker_that_somebody_else_ends_is_one_line(tmp_path, monkeypatch):
+    files = contradicted(tmp_path / "records").task_files(["cpu-avx2"])
+    plan = Plan(out=tmp_path / "out", dataflow="paper", psa=False, feature_version="1")
+    monkeypatch.setattr("pruner.cli.featurize.featurize_file", end)
+    with pytest.raises(PrunerError, match="ended a worker process, or the system"):
+        list(reports(files, plan, num_workers=2))
+    monkeypatch.undo()
+    assert not next(reports(files, plan, num_workers=1)).reused
 
 
 @pytest.mark.parametrize(

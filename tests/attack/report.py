@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -76,7 +77,8 @@ def case_of(report: pytest.TestReport, commit: str = "") -> Case:
     told = report.longreprtext.strip().splitlines() if report.failed else []
     told = [line.removeprefix("E").strip() for line in told if line.startswith("E ")] or told[-1:]
     if report.skipped:
-        told = [str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else "left out"]
+        why = report.longrepr[2] if isinstance(report.longrepr, tuple) else "left out"
+        told = str(why).splitlines()[:1]
     return Case(
         name=report.nodeid,
         tried=0 if report.skipped else tried,
@@ -111,9 +113,14 @@ class Results:
         return {case.name for case in self.cases() if not (case.failed or case.left_out)}
 
 
-def table(cases: Sequence[Case], waiting: Iterable[str] = (), found: Sequence[Finding] = ()) -> str:
+def table(
+    cases: Sequence[Case],
+    waiting: Iterable[str] = (),
+    found: Sequence[Finding] = (),
+    others: int = 0,
+) -> str:
     """A row a test of the attack with all its cases, a row a finding; then what failed, was left
-    out and has not been run.
+    out and has not been run. `others`: how many cases wait in parts that are run elsewhere.
     """
     waits = list(waiting)
     elsewhere = {str(file.relative_to(REPOSITORY)) for file in files_of(found)}
@@ -130,11 +137,14 @@ def table(cases: Sequence[Case], waiting: Iterable[str] = (), found: Sequence[Fi
         lines.append(_row(text, [case for case in cases if finding.has(case.name)]))
     noted = [f"* {c.attack}: {_words(c.notes)}" for c in cases if c.notes]
     wrong = [f"* FAILED {c.short}: {c.told}" for c in cases if c.failed]
-    left_out = sorted({f"* left out: {c.attack}: {c.told}" for c in cases if c.left_out})
+    unable = Counter(f"* left out: {c.attack}: {c.told}" for c in cases if c.left_out)
+    left_out = [f"{why} ({n} cases)" if n > 1 else why for why, n in sorted(unable.items())]
     later = [f"* not run yet: {short(name)}" for name in waits]
+    later += [f"* not run yet, of other parts: {others} cases"] if others else []
     return "\n".join([*lines, "", *noted, *wrong, *left_out, *later]).strip() + "\n"
 
 
+_TITLE = "# What was tried, held and failed"
 _HEAD, _RULE = "| {} | tried | held | failed | seconds |", "|---|---|---|---|---|"
 
 
@@ -185,22 +195,26 @@ class Plugin:
         self._found, self._elsewhere = found, set(files_of(found))
         self._end, self._written = time.monotonic() + seconds, 0.0
         self._session: pytest.Session | None = None
+        self._all: set[str] = set()
         self.waiting: list[str] = []
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         """The session, to be ended once the time is over."""
         self._session = session
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
-        """Leave out what held before, and what closes no finding in files of other tests."""
+        """Leave out what held before, and what closes no finding in files of other tests; then
+        other words of pytest may choose a part of it."""
         held = self._results.held()
         kept = [item for item in items if item.nodeid not in held and self._belongs(item)]
         if len(kept) < len(items):
             known = set(kept)
             config.hook.pytest_deselected(items=[item for item in items if item not in known])
             items[:] = kept
+        self._all = {item.nodeid for item in kept}
 
     def _belongs(self, item: pytest.Item) -> bool:
         return item.path not in self._elsewhere or any(
@@ -208,7 +222,7 @@ class Plugin:
         )
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """What is to be done; other words of pytest may have chosen among it."""
+        """What is to be done here."""
         self.waiting = [item.nodeid for item in session.items]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -229,7 +243,10 @@ class Plugin:
         """The table, into the folder and wherever it was asked for."""
         self._written = time.monotonic()
         cases = self._results.cases()
-        text = f"{about(cases)}\n\n{table(cases, self.waiting, self._found)}"
+        others = self._all - {case.name for case in cases} - {*self.waiting}
+        text = (
+            f"{_TITLE}\n\n{about(cases)}\n\n{table(cases, self.waiting, self._found, len(others))}"
+        )
         for path in (self._results.folder / TABLE, self._copy):
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)

@@ -85,8 +85,8 @@ def test_wrong_values_of_every_command_are_refused(record_property):
 def test_wrong_values_of_every_choice_are_refused(command, group, choice, record_property):
     try:
         values = composed(command, [f"{group}={choice}"])
-    except ConfigCompositionException as error:
-        pytest.skip(f"an experiment of other commands: {error}")
+    except ConfigCompositionException:
+        pytest.skip("an experiment of other commands")
     tried, taken = accepted(values)
     record_property("tried", tried)
     record_property("failed", len(taken))

@@ -3,7 +3,6 @@
 import json
 import multiprocessing
 import os
-import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +15,14 @@ from pruner import features
 from pruner.data.parse import LineParser
 from pruner.data.quarantine import MalformedError
 from pruner.errors import UnsupportedProgram
-from tests.attack.lines import MAX_LINE_S, Verdict, attacked_file, good_lines, verdicts
+from tests.attack.lines import (
+    MAX_LINE_S,
+    Verdict,
+    attacked_file,
+    good_lines,
+    least_s,
+    verdicts,
+)
 from tests.attack.mutations import MUTATIONS, damaged
 from tests.attack.sizes import LINES
 from tests.places import REPOSITORY
@@ -45,12 +51,14 @@ def test_every_damaged_line_of_a_file_is_counted_once(task, tmp_path, record_pro
 def test_a_line_is_a_record_or_has_a_reason(kind, random):
     """And what is taken for a record is replayed, or has a reason for that, too."""
     line = MUTATIONS[kind](json.loads(random.choice(GOOD)), random).replace(b"\n", b" ")
-    start = time.process_time()
-    with suppress(MalformedError, UnsupportedProgram):
-        parsed = LineParser().parse(line)
-        found = features.featurize_records(parsed.header.workload_key, (), [parsed.steps])
-        assert found.valid[0] != (0 in found.failures)
-    assert time.process_time() - start < MAX_LINE_S
+
+    def judged():
+        with suppress(MalformedError, UnsupportedProgram):
+            parsed = LineParser().parse(line)
+            found = features.featurize_records(parsed.header.workload_key, (), [parsed.steps])
+            assert found.valid[0] != (0 in found.failures)
+
+    assert least_s(judged) < MAX_LINE_S
 
 
 def test_lines_that_are_slow_by_their_size_are_refused_at_once():
@@ -58,10 +66,13 @@ def test_lines_that_are_slow_by_their_size_are_refused_at_once():
     for lengths in ([1] * 10_000, [2**31] * 100_000):
         raw = json.loads(GOOD[0])
         next(step for step in raw["i"][1][1] if step[0] == "SP")[4] = lengths
-        start = time.process_time()
-        with pytest.raises(MalformedError):
-            LineParser().parse(json.dumps(raw).encode())
-        assert time.process_time() - start < MAX_LINE_S
+        line = json.dumps(raw).encode()
+
+        def refused(line=line):
+            with pytest.raises(MalformedError):
+                LineParser().parse(line)
+
+        assert least_s(refused) < MAX_LINE_S
 
 
 def _attacked(job: tuple[Path, int, int]) -> Verdict:

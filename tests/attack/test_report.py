@@ -28,13 +28,14 @@ def test_left_out():
     pytest.skip("no device")
 """
 RUN = """
-import pytest, sys
+import os, pytest, sys
 from pathlib import Path
 from tests.attack.report import Plugin, Results
 
 folder, seconds = Path(sys.argv[1]), float(sys.argv[2])
 plugin = Plugin(Results(folder / "out"), "abc", seconds, folder / "copy.md")
 words = ["-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", str(folder)]
+words += ["-k", os.environ["ONLY"]] if "ONLY" in os.environ else []
 pytest.main([*words, str(folder / "test_some.py")], [plugin])
 plugin.write()
 """
@@ -53,7 +54,7 @@ def ran(folder, seconds=1000, **environment):
 
 def test_what_failed_is_run_again_and_what_held_is_not(tmp_path):
     text = ran(tmp_path)
-    assert text.startswith("Commit abc; ")
+    assert text.startswith("# What was tried, held and failed\n\nCommit abc; ")
     assert "| some: good | 40 | 40 | 0 |" in text
     assert "| some: kinds | 40 | 37 | 3 |" in text
     assert "| all | 80 | 77 | 3 |" in text
@@ -71,6 +72,16 @@ def test_what_is_not_begun_in_time_is_said(tmp_path):
     assert "| all | 40 | 40 | 0 |" in text
     assert "* not run yet: test_some.py::test_kinds[a/b]" in text
     assert "not run yet" not in ran(tmp_path)
+
+
+def test_parts_that_are_run_apart_make_one_table(tmp_path):
+    """Each knows what the others have not done."""
+    text = ran(tmp_path, ONLY="kinds")
+    assert "* not run yet, of other parts: 2 cases" in text
+    assert "| all | 40 | 37 | 3 |" in text
+    text = ran(tmp_path, ONLY="not kinds")
+    assert "not run yet" not in text
+    assert "| all | 80 | 77 | 3 |" in text
 
 
 def test_a_table_by_hand(tmp_path):

@@ -219,9 +219,8 @@ def reports(files: Sequence[TaskFile], plan: Plan, num_workers: int) -> Iterator
     # was read is shared (study/workers forks because fits share it).
     context = get_context("spawn")
     with ProcessPoolExecutor(num_workers, context, initializer=end_with_parent) as pool:
-        waiting = [pool.submit(featurize_file, file, plan) for file in files]
         try:
-            for done in as_completed(waiting):
+            for done in as_completed([pool.submit(featurize_file, file, plan) for file in files]):
                 yield done.result()
         except BrokenProcessPool as error:
             raise PrunerError(

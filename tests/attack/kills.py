@@ -154,18 +154,32 @@ def wait(child: "subprocess.Popen[bytes]", seconds: float) -> None:
 
 
 def attacked(
-    attack: Attack, words: Callable[[], Sequence[str]], judge: Callable[[dict], None]
+    attack: Attack,
+    words: Callable[[], Sequence[str]],
+    judge: Callable[[dict], None],
+    finished: Callable[[], dict | None] = lambda: None,
 ) -> None:
     """Kill a command as often as it is to be, at any moment of its first seconds, then let it end.
 
     `words` says how to start it now; `judge` looks at what came of it. One that has ended before
     its kill is judged, and the next round begins in a new folder. One that a kill of its worker
     made end has to do so in one line. How long the whole command takes is known from
-    :meth:`Attack.finish`, which comes before, and from rounds without a kill.
+    :meth:`Attack.finish`, which comes before, and from rounds without a kill. `finished` tells the
+    results that a command had written before its kill, where it does not go on with such.
     """
+
+    def settled() -> bool:
+        """Judge what was killed too late for more."""
+        if (result := finished()) is None:
+            return False
+        judge(result)
+        attack.round += 1
+        return True
+
     attack.tell(f"{attack.whole_s:.0f} s the whole command; {attack.kills} kills")
     fresh = True  # the round begins with this start
     while attack.done < attack.kills and attack.round < attack.kills + 3:
+        fresh = settled() or fresh
         child, before, began = attack.start(words()), attack.done, time.monotonic()
         while child.poll() is None and attack.done < attack.kills:
             wait(child, attack.rng.uniform(0, SPAN * attack.whole_s))
@@ -186,6 +200,7 @@ def attacked(
         elif child.returncode == A_BUG:
             attack.wrong.append(f"a traceback: {attack.last_words()}")
         fresh = child.returncode == 0
+    settled()
     judge(attack.finish(words()))
     if attack.done < attack.kills:
         attack.wrong.append(f"only {attack.done} of {attack.kills} kills, it is too quick")

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pruner.files import load_metrics
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from tests.attack.kills import Attack, attacked, partial_files, resumed, send
 from tests.attack.sizes import KILLS
@@ -74,9 +75,13 @@ def test_tune(attack, part):
     def judge(result: dict) -> None:
         attack.wrong += wrong_in(attack.folder / "tune" / attack.name, result)
 
+    def finished() -> dict | None:
+        found = load_metrics(attack.folder / "tune" / attack.name)
+        return None if found is None or "interrupted" in found else found
+
     whole = attack.finish([*fresh, "run_id=whole"])
     attack.wrong += wrong_in(attack.folder / "tune" / "whole", whole)
-    attacked(attack, words, judge)
+    attacked(attack, words, judge, finished)
 
 
 def wrong_in(folder: Path, result: dict) -> list[str]:
@@ -162,7 +167,10 @@ def test_train(attack):
         attack.wrong += [name for name in numbers if result[name] != whole[name]]
         attack.wrong += partial_files(folder)
 
-    attacked(attack, words, judge)
+    def finished() -> dict | None:
+        return load_metrics(attack.folder / "train" / attack.name)
+
+    attacked(attack, words, judge, finished)
 
 
 def arrays(folder: Path) -> dict[str, bytes]:

@@ -72,7 +72,7 @@ def _opt(sizes: StackSizes, length: int) -> nn.Module:
 
 _BASE = StackSizes(layers=12, heads=12, width=768, inner=3072)
 
-NETWORKS: dict[str, Factory] = {
+_OF_IMAGES: dict[str, Factory] = {
     "resnet18": partial(_images, partial(conv.resnet, conv.BasicBlock, (2, 2, 2, 2))),
     "resnet50": partial(_images, partial(conv.resnet, conv.Bottleneck, (3, 4, 6, 3))),
     "wide_resnet50_2": partial(
@@ -83,8 +83,8 @@ NETWORKS: dict[str, Factory] = {
     "inception_v3": partial(_images, conv.inception_v3, size=299),
     "squeezenet1_1": partial(_images, conv.squeezenet1_1),
     "deeplabv3": partial(_images, conv.DeepLabV3),
-    "vit_b_16": _vit,
-    "dcgan": _noise,
+}
+_OF_TEXT: dict[str, Factory] = {
     "bert_tiny": partial(_text, Bert, StackSizes(layers=6, heads=8, width=512, inner=2048)),
     "bert_base": partial(_text, Bert, _BASE),
     "gpt2": partial(_text, _gpt2, _BASE),
@@ -95,5 +95,18 @@ NETWORKS: dict[str, Factory] = {
         Llama,
         StackSizes(layers=32, heads=32, width=4096, inner=14336, key_value_heads=8),
     ),
+}
+NETWORKS: dict[str, Factory] = {
+    **_OF_IMAGES,
+    "vit_b_16": _vit,
+    "dcgan": _noise,
+    **_OF_TEXT,
     "detr": _detr,
+}
+SIZES: dict[str, tuple[str, ...]] = {  # which sizes each has beside the batch
+    **dict.fromkeys(_OF_IMAGES, ("image",)),
+    "vit_b_16": ("image", "layers"),
+    "dcgan": (),
+    **dict.fromkeys(_OF_TEXT, ("length", "layers")),
+    "detr": ("image",),
 }

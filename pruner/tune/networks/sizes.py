@@ -11,3 +11,8 @@ class NetworkOptions:
     image: int | None = None
     length: int | None = None
     layers: int | None = None
+
+    @property
+    def given(self) -> list[str]:
+        """Names of those that are asked for, the batch aside, which every network has."""
+        return [name for name in ("image", "length", "layers") if getattr(self, name) is not None]

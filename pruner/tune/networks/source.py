@@ -6,7 +6,7 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,6 +55,13 @@ class NetworkSource:
         """The same from every working directory, if it is in a file."""
         return self if self.path is None else replace(self, name=str(self.path.resolve()))
 
+    def check_sizes(self, known: Sequence[str]) -> None:
+        """Raise `PrunerError` where a size other than the batch and these was asked for."""
+        odd = [f"sizes.{name}" for name in self.options.given if name not in known]
+        if odd:
+            has = ", ".join(["sizes.batch", *(f"sizes.{name}" for name in known)])
+            raise PrunerError(f"network={self.name}: leave {', '.join(odd)} out, it has {has}")
+
     def check_unsized(self, reason: str) -> None:
         """Raise `PrunerError` with the `reason` where sizes were asked for."""
         if self.options != NetworkOptions():
@@ -72,11 +79,13 @@ def network_of(source: NetworkSource) -> tuple[nn.Module, tuple[Tensor, ...]]:
             does not take.
     """
     torch = importlib.import_module("torch")
-    known = importlib.import_module("pruner.tune.networks.catalog").NETWORKS
+    catalog = importlib.import_module("pruner.tune.networks.catalog")
+    known = catalog.NETWORKS
     torch.manual_seed(source.seed)
     if source.path is not None:
         raise PrunerError(f"network={source.name}: a file holds a program, not a module")
     if source.name in known:
+        source.check_sizes(catalog.SIZES[source.name])
         network: tuple[nn.Module, tuple[Tensor, ...]] = known[source.name](source.options)
         return network
     package, colon, factory = source.name.partition(":")

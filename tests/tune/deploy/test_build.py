@@ -2,10 +2,12 @@
 
 import importlib
 import json
+import re
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from textwrap import dedent
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from pruner.errors import PrunerError
 from pruner.places import conf_folder
 from pruner.program.device import load_device
 from pruner.tune.contenders.lane import Lane
+from tests.places import REPOSITORY
 
 pytestmark = pytest.mark.tvm
 HERE = "tests.tune.networks.small_networks"
@@ -57,6 +60,25 @@ found = runpy.run_path(sys.argv[1])
 import numpy
 numpy.savez(sys.argv[2], *[output.numpy() for output in found["outputs"]])
 """
+# The lines of README.md between its inputs and its outputs.
+OF_THE_README = """
+import sys
+sys.modules["torch"] = sys.modules["pruner"] = None
+import numpy
+(images,) = numpy.load(sys.argv[1]).values()
+{lines}
+outputs = [result] if hasattr(result, "numpy") else result
+numpy.savez(sys.argv[2], *[output.numpy() for output in outputs])
+"""
+
+
+def of_the_readme(folder):
+    """The program of README.md that runs the network of a run folder."""
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    (lines,) = re.findall(r"(?:^    .+\n)*^    .*TVM_USE_RUNTIME_LIB.*\n(?:^    .+\n)*", text, re.M)
+    assert len(lines.splitlines()) == 5
+    lines = dedent(lines).replace("outputs/tune/RUN", str(folder))
+    return OF_THE_README.format(lines=lines)
 
 
 @pytest.mark.parametrize("name", ["one_image", "two_outputs", "faint"])
@@ -83,12 +105,15 @@ def test_a_deployed_network_runs_without_torch(name, platform, tmp_path, in_proc
     kept = json.loads((tmp_path / files.DEPLOY_FILE).read_text())
     assert kept["median_s"] == np.median(deployed.latencies_s)
 
-    found = tmp_path / "found.npz"
-    command = [sys.executable, "-c", BLOCKED, str(tmp_path / files.LOADER), str(found)]
-    done = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    expected = tmp_path / "deploy" / "expected.npz"
-    assert outputs_error(found, expected) < 1e-5
+    found, expected = tmp_path / "found.npz", tmp_path / "deploy" / "expected.npz"
+    programs = {BLOCKED: tmp_path / files.LOADER}
+    programs[of_the_readme(tmp_path)] = tmp_path / "deploy" / "inputs.npz"
+    for program, given in programs.items():
+        command = [sys.executable, "-c", program, str(given), str(found)]
+        done = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert outputs_error(found, expected) < 1e-5
+        found.unlink()
     with np.load(expected) as arrays:
         scale = max(np.abs(arrays[n]).max() for n in arrays.files)
         assert (scale < 1e-7) == (name == "faint")

@@ -4,18 +4,19 @@ import numpy as np
 import pytest
 import torch
 
-from pruner.tune.networks.catalog import NETWORKS
+from pruner.tune.networks.catalog import NETWORKS, SIZES
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource, import_network, network_of
 from tests.tune.networks.test_extraction import run
 
 pytestmark = [pytest.mark.tvm, pytest.mark.slow]
-SMALL = NetworkOptions(image=64, length=16, layers=1)
-LARGER = {"inception_v3": NetworkOptions(image=96)}  # its pools need 75 pixels
+SMALL = {"image": 64, "length": 16, "layers": 1}
+LARGER = {"inception_v3": {"image": 96}}  # its pools need 75 pixels
 
 
 def small(name):
-    return NetworkSource(name=name, options=LARGER.get(name, SMALL))
+    sizes = SMALL | LARGER.get(name, {})
+    return NetworkSource(name=name, options=NetworkOptions(**{n: sizes[n] for n in SIZES[name]}))
 
 
 @pytest.fixture(scope="module")

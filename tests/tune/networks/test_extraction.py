@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from pruner.errors import PrunerError
+from pruner.tune.networks.catalog import NETWORKS, SIZES
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource, import_network, network_of
 from pruner.tune.networks.tasks import short_name
@@ -235,6 +236,27 @@ def test_sizes_go_to_those_that_take_them():
     for name, told in {f"{HERE}:faint": "takes no argument", "net.onnx": "a file has"}.items():
         with pytest.raises(PrunerError, match=rf"leave sizes\.\* out, .*{told}"):
             import_network(NetworkSource(name=name, options=two))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_named_network_changes_with_every_size_that_it_has(name):
+    """As many pixels, tokens or layers as asked for: other inputs, or another number of weights."""
+
+    def shape(**sizes):
+        with torch.device("meta"):
+            network, inputs = NETWORKS[name](NetworkOptions(**sizes))
+        return [x.shape for x in inputs], sum(p.numel() for p in network.parameters())
+
+    own = shape()
+    for size, value in {"image": 96, "length": 16, "layers": 1}.items():
+        assert (shape(**{size: value}) != own) == (size in SIZES[name])
+
+
+def test_sizes_that_a_named_network_has_not_are_refused():
+    asked = NetworkSource(name="resnet18", options=NetworkOptions(length=16, layers=1))
+    told = "resnet18: leave sizes.length, sizes.layers out, it has sizes.batch, sizes.image"
+    with pytest.raises(PrunerError, match=told):
+        network_of(asked)
 
 
 def test_a_file_is_known_by_its_place(tmp_path, monkeypatch):

@@ -18,6 +18,7 @@ from pruner.files import load_metrics, read_table, save_metrics
 from pruner.models.checkpoint.checkpoint import git_commit
 from pruner.models.judging.ceiling import noise_ceiling
 from pruner.models.judging.judge import judge
+from pruner.models.judging.networks import random_network_means, scored_networks
 from pruner.models.judging.summary import random_report
 from pruner.models.programs.assemble import divide, small_tasks_removed
 from pruner.models.programs.store import ProgramStore
@@ -25,13 +26,14 @@ from pruner.models.ranker import RandomRanker
 from pruner.models.training.fit import ranker_of
 from pruner.models.training.recipe import Recipe
 from pruner.progress import Tell, silent
-from pruner.study.training import Part, Watching, run_part, unwatched
+from pruner.study.training import NETWORK_MEANS, Part, Watching, run_part, unwatched
 from pruner.study.workers import forked
 
 RANDOM = "random"  # a model that is not fitted: exact chance
 CEILING = "ceiling"  # another: what a second timing of the same programs reaches
 NOT_FITTED = (RANDOM, CEILING)
-METRICS = ("top1", "top5", "pairwise_accuracy", "top1_task_mean", "top5_task_mean", "ndcg")
+_SHOWN = ("top1", "top5", "pairwise_accuracy", "top1_task_mean", "top5_task_mean")
+METRICS = (*_SHOWN, "ndcg", *NETWORK_MEANS)  # the last where the split holds out networks
 COLUMNS = (
     "platform",
     "model",
@@ -173,7 +175,7 @@ class ResultsTable:
             split = self.split(programs.keys, cell.seed)
             test = divide(programs, split)["test"]
             judged = _random_metrics if cell.model == RANDOM else _ceiling_metrics
-            return judged(programs, test, split.name)
+            return judged(programs, test, split)
         variant = self.variant(cell)
         programs = self._programs_of(variant)
         split = self.split(programs.keys, cell.seed)
@@ -200,19 +202,21 @@ class ResultsTable:
         return metrics
 
 
-def _random_metrics(programs: ProgramStore, test: Tensor, split: str) -> Row:
+def _random_metrics(programs: ProgramStore, test: Tensor, split: Split) -> Row:
     """Exact means over random rankings where there is a closed form, else over many draws."""
     tasks = RandomRanker().score_tasks(programs, small_tasks_removed(programs, test, 1))
     report = random_report(tasks)
+    if networks := scored_networks(tasks, split.networks):
+        report |= random_network_means(networks)
     return {
         **{name: report[name] for name in METRICS if name in report},
-        "split": split,
+        "split": split.name,
         "num_tasks": len(tasks),
         "num_programs": sum(task.num_programs for task in tasks),
     }
 
 
-def _ceiling_metrics(programs: ProgramStore, test: Tensor, split: str) -> Row:
+def _ceiling_metrics(programs: ProgramStore, test: Tensor, split: Split) -> Row:
     """Of the programs that were timed twice.
 
     Raises:
@@ -225,7 +229,7 @@ def _ceiling_metrics(programs: ProgramStore, test: Tensor, split: str) -> Row:
             f"models: {CEILING} needs records with two timings a program; leave it out, or measure "
             "them with collect.py backend=tvm"
         )
-    return {**found, "split": split}
+    return {**found, "split": split.name}
 
 
 def row_of(cell: TableCell, metrics: Mapping[str, Any]) -> Row:
@@ -257,15 +261,16 @@ def means(rows: Sequence[Row]) -> dict[str, float]:
 def read_rows(path: Path) -> list[Row]:
     """Rows of an earlier table with numbers as numbers; none where there is no file.
 
-    Raises PrunerError for a file with other columns.
+    One from before there were means over networks has none of them. Raises PrunerError for a file
+    with other columns.
     """
     rows = read_table(path)
-    if rows and (wrong := set(rows[0]) ^ set(COLUMNS)):
+    if rows and (wrong := (set(rows[0]) ^ set(COLUMNS)) - set(NETWORK_MEANS)):
         raise PrunerError(
             f"{path}: the table lacks, or only it has, {', '.join(sorted(wrong))}; "
             "leave out keep_rows=true, or give another out="
         )
-    return [{name: _value(text) for name, text in row.items()} for row in rows]
+    return [{name: _value(row.get(name, "")) for name in COLUMNS} for row in rows]
 
 
 def _value(text: str) -> Any:
@@ -279,7 +284,8 @@ def _value(text: str) -> Any:
 
 def markdown(rows: Sequence[Row]) -> str:
     """Means, with the sample standard deviation over seeds behind them."""
-    shown = METRICS[:5]
+    of_networks = [name for name in NETWORK_MEANS if any(row.get(name) is not None for row in rows)]
+    shown = (*_SHOWN, *of_networks)
     lines = [
         "| platform | model | seeds | " + " | ".join(shown) + " |",
         "|---|---|---|" + "---|" * len(shown),

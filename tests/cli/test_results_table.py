@@ -1,10 +1,15 @@
 import csv
+import json
+from itertools import product
 
 import pandas
 import pytest
 import torch
 
+from pruner.data import networks
+from pruner.data.tenset.task_pickle import PickledTask
 from pruner.study.table import markdown
+from tests.cli import toy_records
 
 FAST = "overrides=['trainer.max_epochs=1','trainer.accelerator=cpu','num_threads=1']"
 
@@ -119,6 +124,62 @@ def test_the_split_is_a_choice_like_that_of_train(table):
     assert list(every.split) == ["within_task"]
     _, result, _ = table("models=[random]", "seeds=[0]")
     assert pandas.read_csv(result["results"]).num_tasks[0] < every.num_tasks[0]
+
+
+@pytest.fixture
+def network(toy_root, monkeypatch):
+    """Beside the toy records a network that calls one of their tasks three times, another once."""
+    path = toy_root / "network_info" / "((net,[(1,3)]),cuda).task.pkl"
+    path.parent.mkdir()
+    path.touch()
+    calls = {shape: 3 - 2 * number for number, shape in enumerate(toy_records.SHAPES[:2])}
+    tasks = [
+        PickledTask(
+            workload_key=json.dumps(["matmul_layer", *shape]), target="cuda", hardware_params=(),
+            weight=times, compute_dag="",
+        )
+        for shape, times in calls.items()
+    ]  # fmt: skip
+    monkeypatch.setattr(networks, "read_task_pickle", lambda _: tasks)
+    return calls
+
+
+def test_means_over_networks_where_networks_are_held_out(table, network, tmp_path):
+    held_out = ("split=by_network", "split.held_out=[net]", "seeds=[0]")
+    code, result, err = table("models=[tensetmlp,random]", *held_out)
+    assert code == 0, err
+    fitted, chance = pandas.read_csv(result["results"]).itertuples()
+    folder = tmp_path / result["run_dir"] / "v100/tensetmlp/seed-0"
+    tasks = pandas.read_csv(folder / "tasks.csv").set_index("task")
+    best = chosen = 0.0
+    measured = []
+    for shape, times in network.items():
+        row = tasks.loc["v100/matmul_" + "_".join(map(str, shape))]
+        best += times * row.best_latency_s
+        chosen += times * row.chosen_latency_s
+        measured.append([
+            times * toy_records.record(shape, tile, unroll)["r"][0][0]
+            for tile, unroll in product((1, 2, 4, 8, 16), (0, 16, 64))
+        ])  # fmt: skip
+    assert len(tasks) == 2
+    assert fitted.top1_network_mean == pytest.approx(best / chosen, abs=1e-6)
+    every = [best / sum(pair) for pair in product(*measured)]  # of a random program of each
+    assert chance.top1_network_mean == pytest.approx(sum(every) / len(every), abs=0.03)
+    assert "top1_network_mean" in err  # in the table that is told
+
+
+def test_a_table_without_means_over_networks_goes_on(table, tmp_path):
+    code, first, err = table("models=[random]", "seeds=[0]", "out=kept")
+    assert code == 0, err
+    path = tmp_path / first["results"]
+    assert "network" not in (tmp_path / "kept/results.md").read_text()
+    of_networks = ["top1_network_mean", "top5_network_mean"]
+    earlier = pandas.read_csv(path).drop(columns=of_networks)
+    earlier.to_csv(path, index=False)
+    code, second, err = table("models=[random]", "seeds=[0,1]", "out=kept", "keep_rows=true")
+    assert code == 0, err
+    assert second["rows"] == 2
+    assert pandas.read_csv(path)[of_networks].isna().all(axis=None)
 
 
 def test_a_variant_is_a_name_for_options_and_a_share_draws_programs(table, tmp_path):

@@ -25,6 +25,7 @@ import pandas as pd
 from pruner.cli.shared.output import say
 from pruner.cli.shared.script import run_script
 from pruner.files import load_metrics, write_table
+from pruner.study.tuning import exploration_share
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from pruner.tune.run.snapshot import SNAPSHOT_FILE
 
@@ -148,6 +149,7 @@ def rows_of(outputs: Path, trials: int, seeds: int) -> list[dict[str, Any]]:
                 row |= {f"trials_to_{rival}": trial, f"seconds_to_{rival}": seconds}
             seconds_by_phase = metrics["seconds"]
             row |= {f"{phase}_s": seconds_by_phase[phase] for phase in sorted(seconds_by_phase)}
+            row["exploration_share"] = exploration_share(seconds_by_phase)
             out.append(row)
     return out
 

@@ -23,7 +23,7 @@ from pruner.search.offline.statistics import bootstrap_interval, sign_flip_p
 from pruner.search.offline.tuning import TuningCurve
 from pruner.study.contest import contest_rows, curve_rows
 from pruner.study.network.run import read_network_run
-from pruner.study.tuning import load_run
+from pruner.study.tuning import exploration_share, load_run
 from pruner.tune.networks.extraction import TASKS
 
 GROUND = ("part", "target", "workload")
@@ -34,7 +34,8 @@ class LiveRun:
     """A finished run, as one part of a comparison sees it.
 
     ``trials`` int64 [T], ``elapsed_s`` and ``best_s`` float64 [T] (of a network the weighted sum
-    over its tasks), from the trial at which every task has a program; ``total_s`` of the whole run.
+    over its tasks), from the trial at which every task has a program; ``total_s`` of the whole run,
+    of which ``exploration_share`` made and scored candidates.
     """
 
     part: str
@@ -46,6 +47,7 @@ class LiveRun:
     elapsed_s: NDArray[np.float64]
     best_s: NDArray[np.float64]
     total_s: float
+    exploration_share: float | None
     failed: int
 
     @property
@@ -77,6 +79,7 @@ def read_live_run(
         elapsed_s=curve.elapsed_s,
         best_s=curve.best_s,
         total_s=float(metrics["total_seconds"]),
+        exploration_share=exploration_share(curve.seconds),
         failed=int(metrics.get("failed", 0)),
     )
 
@@ -132,6 +135,7 @@ def result_rows(runs: Sequence[LiveRun], rivals: Sequence[str]) -> list[dict[str
                     "trials": int(run.trials[-1]),
                     "final_latency_s": float(run.best_s[-1]),
                     "run_s": run.total_s,
+                    "exploration_share": run.exploration_share,
                     "failed": run.failed,
                 }
                 rows.append(row)
@@ -147,7 +151,7 @@ def summarise(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
     key = [*GROUND, "against", "method"]
     grouped = pd.DataFrame(rows).groupby(key, sort=False)
     columns = ["final_latency_s", "area", "run_s", "trials_to", "seconds_to", "speedup",
-               "cost_share", "failed"]  # fmt: skip
+               "cost_share", "exploration_share", "failed"]  # fmt: skip
     out = grouped[columns].median()
     out["reached"] = grouped["reached"].sum()
     for name in ("trials_to", "seconds_to"):

@@ -15,6 +15,7 @@ from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 
 CURVES, TIME = "curves.png", "time.png"
 NAMES = (*PHASES, IDLE)
+EXPLORATION = ("sample", "draft", "verify")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,15 @@ def load_run(folder: Path) -> RunCurve:
         best_s=best_s,
         seconds=metrics.get("seconds", {}),
     )
+
+
+def exploration_share(seconds: Mapping[str, float]) -> float | None:
+    """What Table 1 of the paper calls exploration, candidates made and scored, of all seconds.
+
+    None of a run without seconds.
+    """
+    whole_s = sum(seconds.values())
+    return sum(seconds.get(name, 0.0) for name in EXPLORATION) / whole_s if whole_s else None
 
 
 def time_table(seconds: Mapping[str, float]) -> str:

@@ -49,7 +49,8 @@ def finished(item, given, cell, latencies_s, every_s=1.0, **more):
     folder.mkdir(parents=True)
     rows = [trial(n, "t", s, n * every_s) for n, s in enumerate(latencies_s, 1)]
     (folder / "trials.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    metrics = {"total_seconds": 40.0, "failed": 0, "trials": len(rows), **more}
+    seconds = {"draft": 4.0, "verify": 6.0, "run": 30.0}
+    metrics = {"total_seconds": 40.0, "failed": 0, "trials": len(rows), "seconds": seconds, **more}
     write_json(folder / "metrics.json", metrics)
     return folder
 
@@ -269,7 +270,7 @@ def test_trials_and_time_to_the_rivals_latency(item, options, tmp_path):
     # scratch ends at 2 after 3 trials and 30 s; MoA is there after 2 trials, one second each
     assert (moa.trials_to, moa.seconds_to, moa.speedup) == (2, 2.0, 15.0)
     assert (moa.final_over, moa.final_latency_s, moa.seeds, moa.reached) == (0.5, 8.0, 2, 2)
-    assert (moa.final_low, moa.final_high) == (8.0, 8.0)
+    assert (moa.final_low, moa.final_high, moa.exploration_share) == (8.0, 8.0, 10 / 40)
     distill = summary.loc["layer_norm", "distill"]
     assert (distill.trials_to, distill.speedup, distill.reached) == (np.inf, 0.0, 0)
     curves = pd.read_csv(tmp_path / "live" / "results.csv")

@@ -15,7 +15,8 @@ def item(script, tmp_path):
     for policy, latencies_s in LATENCIES_S.items():
         folder = tmp_path / "tune" / found["cell_name"]("matmul", policy, 0, 3)
         folder.mkdir(parents=True)
-        metrics = {"total_seconds": 40.0, "invalid_share": 0.0, "seconds": {"build": 5.0}}
+        seconds = {"sample": 1.0, "draft": 2.0, "verify": 3.0, "build": 10.0, "train": 24.0}
+        metrics = {"total_seconds": 40.0, "invalid_share": 0.0, "seconds": seconds}
         (folder / "metrics.json").write_text(json.dumps(metrics))
         step = 1.0 if policy == "ours" else 10.0
         lines = [
@@ -43,6 +44,11 @@ def test_speedups_are_the_rivals_own_time_over_ours(item, tmp_path):
     assert ours.seconds_to_ansor == float("inf")
     assert ours.speedup_to_ansor == 0.0
     assert ours.final_over_ansor == 2.0
+
+
+def test_exploration_is_making_and_scoring_candidates(item, tmp_path):
+    (ours,) = [row for row in item["rows_of"](tmp_path, 3, 1) if row["policy"] == "ours"]
+    assert ours["exploration_share"] == (1 + 2 + 3) / 40
 
 
 def test_an_interrupted_cell_is_not_finished(item, tmp_path):

@@ -16,7 +16,7 @@ from pruner.study.device.sizes import Group, NetworkChoice
 from pruner.study.device.stages import METASCHEDULE, METHODS, OURS, POLICIES, SCRATCH, network_run
 from pruner.study.network.campaign import contender_rows
 from pruner.study.network.run import NetworkRun, read_network_run
-from pruner.study.tuning import best_curve
+from pruner.study.tuning import best_curve, exploration_share
 from pruner.tune.deploy.files import KERNELS_FILE
 from pruner.tune.networks.extraction import TASKS
 from pruner.tune.phases import IDLE, PHASES
@@ -24,7 +24,6 @@ from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 
 Row = dict[str, Any]
 Curve = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]  # trial, seconds, best
-EXPLORATION = ("sample", "draft", "verify")
 _EVERY = 8  # trials between two points of a curve
 _REPEATS = 2  # of a timing, at least, to say how far they differ
 
@@ -156,13 +155,11 @@ def group_rows(options: CampaignOptions) -> list[Row]:
 
 
 def phases(seconds: Mapping[str, float]) -> Row:
-    """Seconds of a run by phase (`pruner.tune.phases`), and the share of what Table 1 of the paper
-    calls exploration: candidates made and scored. None while the run has not ended."""
-    whole_s = sum(seconds.values())
-    exploring_s = sum(seconds.get(name, 0.0) for name in EXPLORATION)
+    """Seconds of a run by phase (`pruner.tune.phases`), and `exploration_share`. None while the run
+    has not ended."""
     return {
         **{f"{name}_s": seconds.get(name) for name in (*PHASES, IDLE)},
-        "exploration_share": exploring_s / whole_s if whole_s else None,
+        "exploration_share": exploration_share(seconds),
     }
 
 

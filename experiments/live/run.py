@@ -9,6 +9,7 @@ measured alike. Parts come in this order, each seed of a part before the next:
 * offline: trained on AVX2, fine-tuned once on the bundled records of AVX-512, frozen
 * network: the contenders of rounds on a small network
 * ablation: the paper's rounds with a PaCM without its dataflow rows, without its statements
+* longer: Ansor with four times the trials, beside the paper's rounds, ours and MoA (Table 5)
 
 What is finished is skipped and what was ended goes on, so the script can be stopped and started at
 will. The machine must have nothing else to do:
@@ -22,7 +23,7 @@ Cells go to out= (outputs/experiments-live), tables to results= (this folder).
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,7 @@ class Contender:
     """A way to tune: words for ``tune.py``, and those that a network needs instead.
 
     ``model``: a training whose checkpoint it starts from. ``cell``: the contender whose runs it
-    shares, by default its own.
+    shares, by default its own. ``times``: how many times the trials of the others it has.
     """
 
     words: Sequence[str]
@@ -79,6 +80,7 @@ class Contender:
     of_network: Sequence[str] | None = None
     model: str = ""
     cell: str = ""
+    times: int = 1
 
 
 def _adapted(name: str) -> Contender:
@@ -145,12 +147,19 @@ ABLATION = {
         for part in ("dataflow", "statement")
     },
 }
+LONGER = {
+    "ansor_longer": replace(ROUNDS["ansor"], cell="ansor", times=4),
+    "pruner_paper": ROUNDS["pruner_paper"],
+    "pruner_live": ROUNDS["pruner_live"],
+    "moa": ADAPTATION["moa"],
+}
 PARTS = {
     "rounds": ROUNDS,
     "adaptation": ADAPTATION,
     "offline": OFFLINE,
     "network": ROUNDS,
     "ablation": ABLATION,
+    "longer": LONGER,
 }
 RIVALS = {
     "rounds": ["ansor", "metaschedule", "random", "pruner_paper", "pruner_live"],
@@ -158,8 +167,10 @@ RIVALS = {
     "offline": ["tensetmlp"],
     "network": ["ansor", "metaschedule", "random", "pruner_paper", "pruner_live"],
     "ablation": ["pruner_paper", "ansor"],
+    "longer": ["ansor_longer"],
 }
 BESIDE = {"adaptation": ["ansor"], "ablation": ["ansor"]}  # cells of rounds that tables have, too
+UNEQUAL = ["longer"]  # contenders have other budgets: areas say nothing
 REFUSED = {
     "tlp": "TLP reads primitives of Ansor's records, which live spaces do not have; on recorded "
     "pools it is in experiments/offline"
@@ -197,6 +208,7 @@ class LiveCell:
     method: str
     contender: Contender
     seed: int
+    trials: int  # a task
 
 
 class LiveComparison(Comparison):
@@ -222,6 +234,7 @@ class LiveComparison(Comparison):
                     method=method,
                     contender=PARTS[part][method],
                     seed=seed,
+                    trials=options.trials * PARTS[part][method].times,
                 )
 
     def _methods(self, part: str) -> list[str]:
@@ -233,7 +246,7 @@ class LiveComparison(Comparison):
     def folder(self, cell: LiveCell) -> Path:
         """The run folder of a cell."""
         who = cell.contender.cell or cell.method
-        name = f"{cell.target}-{cell.workload}-{who}-{self.options.trials}-{cell.seed}"
+        name = f"{cell.target}-{cell.workload}-{who}-{cell.trials}-{cell.seed}"
         return self.runs / "tune" / name
 
     def steps(self) -> Iterator[Step]:
@@ -253,7 +266,7 @@ class LiveComparison(Comparison):
         folder, who = self.folder(cell), cell.contender
         words = ["tune.py", f"outputs={self.runs}", f"run_id={folder.name}"]
         words.append(f"platform={cell.target}")
-        kind, trials = who.kind, self.options.trials
+        kind, trials = who.kind, cell.trials
         if cell.part == "network":
             kind, trials = f"network {kind}", trials * self._tasks()
             given = who.words if who.of_network is None else who.of_network
@@ -316,6 +329,7 @@ class LiveComparison(Comparison):
                             method=beside,
                             contender=ROUNDS[beside],
                             seed=seed,
+                            trials=self.options.trials,
                         )
                     )
         return found
@@ -363,7 +377,8 @@ def run(options: Options) -> dict[str, Any]:
     for part in options.parts:
         rows += result_rows([run for run in runs if run.part == part], RIVALS[part])
     every = max(1, options.trials // POINTS)
-    tables = {"results": rows, "tests": p_rows(runs), "curves": live_curves(runs, every)}
+    equal = [run for run in runs if run.part not in UNEQUAL]
+    tables = {"results": rows, "tests": p_rows(equal), "curves": live_curves(runs, every)}
     if rows:  # without a rival's cell there is nothing to summarise
         summary: list[dict[str, Any]] = summarise(rows).to_dict("records")
         tables["summary"] = summary

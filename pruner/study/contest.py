@@ -41,13 +41,14 @@ class Contestant:
 
     ``settings``: its rounds, drafted for by the analyzer's `form` where they draft; ``model`` makes
     what learns, with a seed (None: programs are drawn at random); ``dataflow``: the rows of the
-    pattern that the model reads.
+    pattern that the model reads; ``times``: how many times the trials of the others it has.
     """
 
     settings: RoundSettings = field(default_factory=RoundSettings)
     form: AnyForm = "hardware"
     dataflow: DataflowKind = "paper"
     model: Callable[[int], Adaptation] | None = None
+    times: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +113,7 @@ def run_contest(
             pools,
             None if one.model is None else one.model(seed),
             one.settings,
-            trials=affordable(pools, ground.budget.trials),
+            trials=affordable(pools, one.times * ground.budget.trials),
             batch=ground.budget.batch,
             seed=seed,
         )
@@ -124,6 +125,7 @@ def run_contest(
 def _about(one: Contestant, budget: Budget) -> Any:
     """What decides a cell beside its model and the records, as JSON has it."""
     settings, spent = asdict(one.settings), asdict(budget)
+    spent["trials"] *= one.times
     return jsonable(
         {"settings": settings, "form": one.form, "dataflow": one.dataflow, "budget": spent}
     )
@@ -139,11 +141,13 @@ def contest_rows(
 ) -> list[dict[str, str | int | float]]:
     """A row a cell: how it compares with the baseline of the same seed, `known` in front.
 
-    ``cost_share``: its seconds over the baseline's at equal trials; ``speedup``: the baseline's
-    seconds over its own to the baseline's final latency, 0 where it never gets there.
+    ``cost_share``: its seconds in all over the baseline's; ``speedup``: the baseline's seconds over
+    its own to the baseline's final latency, 0 where it never gets there; ``final_over``: its final
+    latency over the baseline's.
     """
     comparison = Comparison(cells, baseline)
     whole_s = {cell.seed: float(cell.curve.elapsed_s[-1]) for cell in comparison.cells(baseline)}
+    final = {cell.seed: cell.curve.final for cell in comparison.cells(baseline)}
     rows = []
     for cell in cells:
         trials, seconds = comparison.reach(cell, "trials"), comparison.reach(cell, "seconds")
@@ -154,6 +158,7 @@ def contest_rows(
             "seed": cell.seed,
             "area": cell.curve.area,
             "final_relative_latency": cell.curve.final,
+            "final_over": cell.curve.final / final[cell.seed],
             "reached": int(trials.reached),
             "trials_to_baseline": trials.at,
             "seconds_to_baseline": seconds.at,

@@ -77,7 +77,8 @@ def test_every_command_has_options_that_exist(item, options):
         "adaptations=[moa,finetune,distill,moa_official,none]",
     )
     steps = steps_of(item, given)
-    contenders = 9 + 5 + 6 + 3 + 2 + 9  # rounds, adapted twice, offline, ablation; network
+    # rounds, adapted twice, offline, ablation, longer; network
+    contenders = 9 + 5 + 6 + 3 + 2 + 1 + 9
     trainings, listing = 4, 1
     assert len(steps) == contenders + trainings + listing
     for name, step in steps.items():
@@ -86,7 +87,8 @@ def test_every_command_has_options_that_exist(item, options):
             continue
         assert config.measure.min_repeat_ms == 30, name
         assert config.measure.repeats == 3, name
-        assert config.budget.trials == (1000 if config.network else 200), name
+        single = 800 if "-ansor-800-" in name else 200
+        assert config.budget.trials == (1000 if config.network else single), name
         build(config.policy)
 
 
@@ -171,7 +173,7 @@ def test_scratch_on_avx512_is_the_run_of_the_papers_rounds(item, options):
     given = options("seeds=1")
     steps = list(item["LiveComparison"](given).steps())
     paper = [step for step in steps if step.name == "cpu-avx512-matmul-pruner_paper-200-0"]
-    assert len(paper) == 3  # rounds, adaptation, ablation: one folder
+    assert len(paper) == 4  # rounds, adaptation, ablation, longer: one folder
     assert len({tuple(step.words) for step in paper}) == 1
 
 
@@ -285,6 +287,24 @@ def test_ansor_of_the_rounds_stands_beside_moa(item, options, tmp_path):
     summary = pd.read_csv(tmp_path / "live" / "summary.csv")
     (moa,) = summary[(summary.against == "ansor") & (summary.method == "moa")].itertuples()
     assert (moa.part, moa.workload, moa.seeds, moa.speedup) == ("adaptation", "layer_norm", 1, 15.0)
+
+
+def test_as_fast_as_ansor_with_four_times_the_trials(item, options, tmp_path):
+    given = options("parts=[longer]", "summary=true", "operators=[matmul]", "seeds=1", "trials=2",
+                    "contenders=[ansor_longer,moa]")  # fmt: skip
+    found = cells(item, given, "longer")
+    longer = found["cpu-avx512", "matmul", "ansor_longer", 0]
+    folder = finished(item, given, longer, [8.0, 8.0, 8.0, 4.0, 4.0, 4.0, 4.0, 2.0], 10.0)
+    assert folder.name == "cpu-avx512-matmul-ansor-8-0"
+    assert "budget.trials=8" in steps_of(item, given)[folder.name].words
+    finished(item, given, found["cpu-avx512", "matmul", "moa", 0], [4.0, 2.2], 10.0)
+    item["run"](given)
+    summary = pd.read_csv(tmp_path / "live" / "summary.csv").set_index("method")
+    # 2.2 over 2 s in the end, after 20 of 80 s
+    assert summary.final_over["moa"] == pytest.approx(1.1)
+    assert (summary.cost_share["moa"], summary.against["moa"]) == (0.25, "ansor_longer")
+    # areas over two and over eight trials are not compared
+    assert (tmp_path / "live" / "tests.csv").read_text().strip() == ""
 
 
 def test_a_network_is_its_weighted_tasks_and_nothing_ran_is_told(item, options, tmp_path, capsys):

@@ -29,12 +29,19 @@ def curve(*latencies, seconds):
 
 
 @pytest.fixture
-def ran(monkeypatch):
+def asked():
+    """How many trials each tuning had."""
+    return []
+
+
+@pytest.fixture
+def ran(monkeypatch, asked):
     """Which (rounds, seed) were tuned, instead of tuning."""
     found = []
 
     def tune(pools, model, settings, *, trials, batch, seed):
         found.append((settings.random_sample, seed))
+        asked.append(trials)
         return curve(2.0, 1.0, seconds=4.0)
 
     monkeypatch.setattr(contest, "tune", tune)
@@ -48,7 +55,7 @@ def ground(budget=BUDGET):
     )
 
 
-def test_finished_cells_are_not_run_again_unless_they_are_of_something_else(ran, tmp_path):
+def test_finished_cells_are_not_run_again_unless_they_are_of_something_else(ran, asked, tmp_path):
     one = Contestant()
     other = replace(one, settings=replace(one.settings, random_sample=7))
     first = run_contest({"a": one, "b": other}, ground(), tmp_path, seeds=[0, 1])
@@ -60,6 +67,8 @@ def test_finished_cells_are_not_run_again_unless_they_are_of_something_else(ran,
     assert ran[4:] == [(one.settings.random_sample, 0), (one.settings.random_sample, 1)]
     run_contest({"a": one}, ground(replace(BUDGET, trials=30)), tmp_path, seeds=[0])
     assert len(ran) == 7
+    run_contest({"a": replace(one, times=4)}, ground(), tmp_path, seeds=[0])
+    assert (len(ran), asked[-1]) == (8, 4 * BUDGET.trials)
 
 
 def test_rows_compare_with_the_baseline_of_the_same_seed():
@@ -73,5 +82,5 @@ def test_rows_compare_with_the_baseline_of_the_same_seed():
     assert (slow["speedup"], slow["cost_share"]) == (pytest.approx(8 / 6), 1.0)
     # 2.0 with the second trial, after 1 s of 2
     assert (quick["trials_to_baseline"], quick["speedup"]) == (2, pytest.approx(8 / 1))
-    assert quick["cost_share"] == pytest.approx(2 / 8)
+    assert (quick["cost_share"], quick["final_over"]) == (pytest.approx(2 / 8), 0.5)
     assert (never["reached"], never["speedup"], never["cost_share"]) == (0, 0.0, 0.5)

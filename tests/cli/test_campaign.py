@@ -161,7 +161,7 @@ def test_every_command_of_a_campaign_is_one_that_its_door_takes(
         size=getattr(sizes, size),
         checkpoint=tmp_path / "a model.pt",
     )
-    for box in [*boxes(options), *boxes(replace(options, stages=["rivals"]))]:
+    for box in [*boxes(options), *boxes(replace(options, stages=["rivals", "paper"]))]:
         for step in box.steps():
             command, *words = step.within(37.5)
             asked = read_words(command, words)

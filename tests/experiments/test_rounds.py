@@ -1,4 +1,4 @@
-"""experiments/rounds/run.py: who is compared with Ansor, and with Ansor of four times the trials."""
+"""experiments/rounds/run.py: who meets Ansor, and who Ansor with four times the trials."""
 
 import pytest
 

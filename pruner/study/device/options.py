@@ -54,6 +54,11 @@ class CampaignOptions:
         return Group(name="adaptation", tasks=self.size.adapted)
 
     @property
+    def reduction(self) -> Group:
+        """Operators with a long reduction."""
+        return Group(name="reduction", tasks=self.size.reduction)
+
+    @property
     def precisions(self) -> Sequence[str]:
         """Of networks, the more telling first."""
         return ("float16", "float32") if self.has_tensor_cores else ("float32",)

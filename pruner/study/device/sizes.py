@@ -23,6 +23,7 @@ BATCH_MATMUL = {
 }  # of BERT-base
 DEPTHWISE = {**_DEPTHWISE, "n": 8, "c": 96, "h": 56, "w": 56}
 SOFTMAX = {"operator": "softmax", "rows": 1536, "columns": 128}
+GPT2_LINEAR = {"operator": "matmul", "m": 128, "n": 768, "k": 3072}  # its long reduction
 
 TINY = {"operator": "matmul", "m": 64, "n": 64, "k": 64}
 TINY_SOFTMAX = {"operator": "softmax", "rows": 64, "columns": 64}
@@ -78,13 +79,15 @@ class Size:
     that every task has some); ``pools``: the tasks, as ``collect.py`` takes ``workloads=``.
     ``beside``: whom kernels and networks are timed with first; ``finals``: whom in the end, with
     ``energy_s`` seconds a turn of counting joules. ``adapted``: the operators for which a model of
-    another device is adapted. ``settings`` are words of every ``tune.py``.
+    another device is adapted; ``reduction``: those with a long one (Table 8 of the paper).
+    ``settings`` are words of every ``tune.py``.
     """
 
     sanity: Sequence[Task]
     single: Sequence[Task]
     half: Sequence[Task]
     adapted: Sequence[Task]
+    reduction: Sequence[Task]
     networks: Sequence[NetworkChoice]
     trials: int = 58
     sanity_trials: int = 8
@@ -104,6 +107,7 @@ FULL = Size(
     single=[MATMUL, CONV, BATCH_MATMUL, DEPTHWISE, SOFTMAX],
     half=halves([MATMUL, CONV, BATCH_MATMUL]),
     adapted=[CONV],
+    reduction=[GPT2_LINEAR],
     networks=[NetworkChoice(name="bert_base"), NetworkChoice(name="resnet50")],
 )
 SMALL = Size(
@@ -111,6 +115,7 @@ SMALL = Size(
     single=[TINY, TINY_SOFTMAX],
     half=halves([TINY]),
     adapted=[TINY],
+    reduction=[TINY],
     networks=[NetworkChoice(name="bert_tiny", words=("sizes.length=16", "sizes.layers=1"))],
     trials=4,
     sanity_trials=2,

@@ -24,6 +24,7 @@ POLICIES: Mapping[str, Sequence[str]] = {
     METASCHEDULE: ("policy=metaschedule", "+policy.num_warmup_samples=32"),
     RANDOM: ("policy=random",),
 }
+ADATUNE = "adatune"  # where it is asked for
 SCRATCH = "scratch"
 METHODS = (SCRATCH, "moa", "finetune", "distill")
 # Seconds on an idle machine where nothing of a kind has run yet: of a trial, a program of a pool,
@@ -31,7 +32,7 @@ METHODS = (SCRATCH, "moa", "finetune", "distill")
 GUESSES = {
     "check": 0.8, OURS: 0.5, METASCHEDULE: 0.9, RANDOM: 0.5, "beside": 22.0, "finals": 90.0,
     "network": 0.6, "network beside": 90.0, "network finals": 180.0, "pool": 0.6, "adapt": 0.6,
-    "built": 60.0, "network rival": 3.0, "network rivals": 120.0,
+    "built": 60.0, "network rival": 3.0, "network rivals": 120.0, ADATUNE: 0.6,
 }  # fmt: skip
 ADAPTATION = "adaptation"
 NO_MODEL = (
@@ -127,6 +128,18 @@ def _rivals(options: CampaignOptions) -> Iterator[Step]:
             )
 
 
+def _paper(options: CampaignOptions) -> Iterator[Step]:
+    """What two of the paper's tables ask beside: AdaTune on the operators in float32, with the
+    trials of ours (Table 6); a product with a long reduction beside torch's libraries (Table 8)."""
+    single, long, trials = options.groups[0], options.reduction, options.size.trials
+    yield _tuned(options, single, f"{single.name}-{OURS}", (), trials, OURS)
+    words = [f"policy={ADATUNE}"]
+    yield _tuned(options, single, f"{single.name}-{ADATUNE}", words, trials, ADATUNE)
+    ours = _tuned(options, long, f"{long.name}-{OURS}", (), trials, OURS)
+    yield ours
+    yield from _beside(options, long, ours, (), options.size.finals, finals=True)
+
+
 def _pools(options: CampaignOptions) -> Iterator[Step]:
     """Uniform samples of many tasks' spaces, timed twice: records to learn from; few, then more.
 
@@ -190,7 +203,7 @@ STAGES: Mapping[str, tuple[float, _Stage]] = {
     ADAPTATION: (0.06, _adaptation),
     "finals": (0.12, _finals),
 }
-ON_REQUEST: Mapping[str, tuple[float, _Stage]] = {"rivals": (1.0, _rivals)}
+ON_REQUEST: Mapping[str, tuple[float, _Stage]] = {"rivals": (1.0, _rivals), "paper": (1.0, _paper)}
 
 
 def network_run(

@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 from pruner.files import load_metrics
 from pruner.study.device.options import CampaignOptions
 from pruner.study.device.sizes import Group, NetworkChoice
-from pruner.study.device.stages import METASCHEDULE, METHODS, OURS, POLICIES, SCRATCH, network_run
+from pruner.study.device.stages import (
+    ADATUNE,
+    METASCHEDULE,
+    METHODS,
+    OURS,
+    POLICIES,
+    SCRATCH,
+    network_run,
+)
 from pruner.study.network.campaign import contender_rows
 from pruner.study.network.run import NetworkRun, read_network_run
 from pruner.study.tuning import best_curve, exploration_share
@@ -70,13 +78,13 @@ class GroupRun:
 
 def group_runs(options: CampaignOptions, group: Group) -> list[GroupRun]:
     """The runs of a group that have begun: of the policies, or of the ways to adapt a model."""
-    names = [*POLICIES, *METHODS]
+    names = [*POLICIES, ADATUNE, *METHODS]
     runs = [GroupRun(policy=name, folder=options.run(f"{group.name}-{name}")) for name in names]
     return [run for run in runs if run.trials]
 
 
 def _tuned_groups(options: CampaignOptions) -> list[Group]:
-    return [*options.groups, options.adapted]
+    return [*options.groups, options.reduction, options.adapted]
 
 
 def operator_rows(options: CampaignOptions) -> list[Row]:
@@ -244,7 +252,7 @@ def _reached(elapsed_s: NDArray[np.float64], best_s: NDArray[np.float64], wanted
 def beside_rows(options: CampaignOptions) -> list[Row]:
     """One row an operator and contender, of the finals where they were held."""
     rows = []
-    for group in [options.sanity, *options.groups]:
+    for group in [options.sanity, *options.groups, options.reduction]:
         for task, timed in _raced(options, group).items():
             ours = next((row.get("median_s") for row in timed if row["name"] == OURS), None)
             rows += [

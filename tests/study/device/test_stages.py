@@ -246,6 +246,23 @@ def test_networks_by_metaschedule_are_done_where_that_is_asked_for(options):
     assert steps_of(replace(options, stages=["rivals"], compile_only=True)) == {}
 
 
+def test_what_two_tables_of_the_paper_ask_beside_is_done_where_that_is_asked_for(options):
+    assert "float32-adatune" not in steps_of(options)
+    steps = steps_of(replace(options, stages=["paper"]))
+    ours, rival, long, _ = steps.values()
+    assert ours.words == steps_of(options)["float32-ours"].words  # the same run
+    assert "policy=adatune" in rival.words
+    for start in ("workload.tasks=", "budget.trials="):
+        both = [[word for word in step.words if word.startswith(start)] for step in (ours, rival)]
+        assert both[0] == both[1] != []
+    # GPT-2's second linear: 128 tokens, from 4 x 768 to 768
+    assert "workload.tasks=[{operator: matmul, m: 128, n: 768, k: 3072}]" in long.words
+    assert steps["reduction, finals"].lacks == ["reduction-ours"]
+    world = World(prepared(replace(options, stages=["paper"], minutes=float("inf"))))
+    world.campaign.run_all({})
+    assert world.names() == list(steps)
+
+
 def test_a_rival_that_has_not_ended_is_not_waited_for(options):
     prepared(options)
     steps = steps_of(options)

@@ -165,6 +165,19 @@ def test_kernels_beside_torch_come_from_the_latest_comparison_that_reached_them(
     assert found["a", "metaschedule"] is None  # it was not in that comparison
 
 
+def test_what_was_asked_beside_is_in_the_same_tables(both):
+    """AdaTune with the operators; a product with a long reduction beside torch."""
+    ran(both.run("float32-adatune"), [("a", 2.0, 5.0), ("b", 1.0, 15.0)], 16.0)
+    found = {row["policy"]: row["times_less"] for row in group_rows(both)}
+    assert found == {"ours": 10.0, "metaschedule": 1.0, "adatune": 2.0}  # 2 + 1 s after 15 s
+    ran(both.run("reduction-ours"), [("long", 2.0, 1.0)], 2.0)
+    kept = both.kept("reduction-finals")
+    kept.parent.mkdir()
+    write_json(kept, {"tasks": {"long": raced(2.0, 1.6)}})
+    over = {row["contender"]: row["over_ours"] for row in beside_rows(both)}
+    assert over == {"ours": 1.0, "eager": 0.8}
+
+
 def test_networks_with_their_contenders(options):
     folder = options.run("bert_tiny-float16")
     rows = [contender("ours", 2.0), contender("eager", 5.0)]

@@ -5,6 +5,7 @@ in the same way, as ``package:factory`` (:mod:`pruner.tune.networks.source`).
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -33,10 +34,12 @@ def _noise(options: NetworkOptions) -> ModuleAndInputs:
     return conv.dcgan(), (torch.randn(options.batch, 100),)
 
 
-def _vit(options: NetworkOptions) -> ModuleAndInputs:
-    sizes = StackSizes(layers=options.layers or 12, heads=12, width=768, inner=3072)
-    size = options.image or 224
-    network = VisionTransformer(sizes, size, 16).eval()
+def _vit(
+    sizes: StackSizes, options: NetworkOptions, *, size: int = 224, patch: int = 16
+) -> ModuleAndInputs:
+    sizes = replace(sizes, layers=options.layers or sizes.layers)
+    size = options.image or size
+    network = VisionTransformer(sizes, size, patch).eval()
     return network, (torch.randn(options.batch, 3, size, size),)
 
 
@@ -49,14 +52,7 @@ def _text(
     make: Callable[[StackSizes, int], nn.Module], sizes: StackSizes, options: NetworkOptions
 ) -> ModuleAndInputs:
     length = options.length or _LENGTH
-    if options.layers is not None:
-        sizes = StackSizes(
-            layers=options.layers,
-            heads=sizes.heads,
-            width=sizes.width,
-            inner=sizes.inner,
-            key_value_heads=sizes.key_value_heads,
-        )
+    sizes = replace(sizes, layers=options.layers or sizes.layers)
     network = make(sizes, length).eval()
     return network, (torch.randint(0, 1000, (options.batch, length)),)
 
@@ -98,14 +94,18 @@ _OF_TEXT: dict[str, Factory] = {
 }
 NETWORKS: dict[str, Factory] = {
     **_OF_IMAGES,
-    "vit_b_16": _vit,
+    "vit_b_16": partial(_vit, _BASE),
+    # The paper's: Table 3, and the release's script for its sizes (docs/paper.md, section 6).
+    "vit": partial(
+        _vit, StackSizes(layers=6, heads=16, width=1024, inner=2048), size=256, patch=32
+    ),
     "dcgan": _noise,
     **_OF_TEXT,
     "detr": _detr,
 }
 SIZES: dict[str, tuple[str, ...]] = {  # which sizes each has beside the batch
     **dict.fromkeys(_OF_IMAGES, ("image",)),
-    "vit_b_16": ("image", "layers"),
+    **dict.fromkeys(("vit_b_16", "vit"), ("image", "layers")),
     "dcgan": (),
     **dict.fromkeys(_OF_TEXT, ("length", "layers")),
     "detr": ("image",),

@@ -25,6 +25,11 @@ PARAMETERS = {
     "inception_v3": 23_834_568,
     "squeezenet1_1": 1_235_496,
     "vit_b_16": 86_567_656,
+    "vit": (3 * 32 * 32 + 1) * 1024  # patches of 32 pixels as 1,024 numbers
+    + (1 + 8 * 8 + 1) * 1024  # the class token; places of it and of 8 x 8 patches
+    + 6 * (4 * (1024 + 1) * 1024 + (1024 + 1) * 2048 + (2048 + 1) * 1024 + 2 * 2 * 1024)
+    + 2 * 1024
+    + (1024 + 1) * 1000,
     "bert_base": 109_482_240,
     "gpt2": 124_439_808,
 }

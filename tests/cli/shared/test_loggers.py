@@ -11,6 +11,8 @@ from hydra.core.global_hydra import GlobalHydra
 pytest.importorskip("wandb")
 
 from pruner.cli.shared.options import build, check_options
+from tests.cli.test_adapt import TINY, door
+from tests.cli.test_book import ITEM
 from tests.cli.wandb_file import contents
 
 SMALL = ("trainer.max_epochs=2", "batches.programs=8", "num_threads=1", "trainer.accelerator=cpu")
@@ -105,6 +107,41 @@ def test_a_table_is_a_run_and_so_are_its_fits(command, toy_root, tmp_path):
     [(_, fit)] = runs.values()
     assert fit["summary"]["test/top1"] == pytest.approx(result["mean"]["v100/tensetmlp"]["top1"])
     assert fit["run"].run_group == run["run"].run_group == "mine"
+
+
+def test_the_book_is_a_run_with_every_key_number(command, toy_root, tmp_path):
+    item = tmp_path / "experiments" / "toy" / "item.yaml"
+    item.parent.mkdir(parents=True)
+    item.write_text(yaml.safe_dump(ITEM))
+    code, result, err = command(
+        "book", f"data.root={toy_root}", "preset=small", "run_id=mine", "logger=wandb"
+    )
+    assert code == 0, err
+    path, run = only_run(tmp_path / result["run_dir"])
+    assert run["summary"]["book/toy/net"] == 0.25  # what its command writes
+    table = rows_of(path, run, "book/tasks")
+    assert table["columns"] == ["item", "number", "ours", "chance", "paper", "inside"]
+    # the range is 0.6 to 0.8; the other number needs rows that this preset does not make
+    assert table["data"] == [["toy", "net", 0.25, None, 0.9, False]]
+    assert list(run["run"].tags) == ["small"]
+
+
+@pytest.mark.slow
+def test_ways_to_adapt_are_a_run_beside_that_of_the_source(monkeypatch, capsys, tmp_path):
+    code, result, err = door(monkeypatch, capsys, tmp_path, *TINY, "seeds=[0]", "logger=wandb")
+    assert code == 0, err
+    runs = [(path, contents(path)) for path in (tmp_path / "adapt/tiny").glob("**/*.wandb")]
+    by_name = {run["run"].display_name: (path, run) for path, run in runs}
+    path, run = by_name.pop("tiny")
+    moa = result["methods"]["moa"]
+    assert run["summary"]["adapted/moa/area"] == moa["area"]["mean"]
+    assert run["summary"]["adapted/moa/trials_to_target"] == moa["trials_to_target"]["mean"]
+    table = rows_of(path, run, "adapted/tasks")
+    named = [dict(zip(table["columns"], row, strict=True))["method"] for row in table["data"]]
+    assert sorted(named) == ["moa", "random", "scratch"]
+    assert list(run["run"].tags) == ["cpu-sse4", "cpu-avx2"]
+    [(_, source)] = by_name.values()
+    assert source["summary"]["test/top1"] == result["source_top1_before"]
 
 
 SWEEPS = ["losses", "dataflow", "statement", "penalties"]

@@ -132,6 +132,20 @@ def test_a_number_outside_its_range_fails_the_check(write, command):
     assert "(outside)" in (folder.parent / "report.md").read_text()
 
 
+def test_of_an_item_that_is_run_in_parts_what_is_there_is_shown(write, command):
+    lacks = {"title": "Deep", "rows": ["model"], "values": {"top1": "Top-1"}, "where": {"share": 2}}
+    parts = {"tables": [*ITEM["tables"], lacks]}
+    folder = write({**parts, "run": {"alone": ["false"]}, "minutes": {"alone": 600}})
+    assert command("report")[0] == 0
+    page = (folder.parent / "report.md").read_text()
+    assert "Not run yet: Deep.\n" in page
+    assert "| a | net | 0.600 ± 0.141 |" in page
+    write(parts)  # by one command, so all of it is there or something is wrong
+    code, _, err = command("report")
+    assert code == 2
+    assert "no row has {'share': 2}" in err
+
+
 def test_an_item_without_results_is_named(write, command):
     folder = write()
     (folder / "results.csv").unlink()
@@ -224,6 +238,7 @@ def test_every_item_says_how_long_its_presets_take(repository):
         assert set(item.run) == set(item.minutes)
         assert set(item.run) in ({"full", "small"}, {"alone"}, {"gpu"})
     assert sum(item.minutes.get("small", 0) for item in items) / 2 < 10
+    assert sum(item.minutes.get("full", 0) for item in items) / 2 < 60
 
 
 def test_a_range_includes_its_ends(write):

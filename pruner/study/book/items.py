@@ -112,6 +112,11 @@ class Item:
     tables: Sequence[Table] = ()
     plots: Sequence[Plot] = ()
 
+    @property
+    def in_parts(self) -> bool:
+        """Whether it takes hours or a device, so that its results may come part by part."""
+        return not {"full", "small"} & set(self.run)
+
 
 def load_item(folder: Path) -> Item:
     """Read ``<folder>/item.yaml``; a key that means nothing or is missing is a PrunerError."""

@@ -85,7 +85,8 @@ def build_page(items: Sequence[Item], note: str = "", results: Path | None = Non
     """Read the results of every item and lay out the page.
 
     With `results`, another folder of results than the items' own, what they lack is left out; in
-    the book itself a number, table or plot without rows is a PrunerError.
+    the book itself a number, table or plot without rows is a PrunerError, and of an item that is
+    run in parts is named as still to come.
     """
     sections: list[PageBlock] = []
     numbers: list[tuple[Item, Measured]] = []
@@ -97,8 +98,11 @@ def build_page(items: Sequence[Item], note: str = "", results: Path | None = Non
             waiting.append(item.title)
             sections.append(PageBlock(kind="text", text="No results yet: run the command above."))
             continue
-        contents = _contents(item, rows, complete=results is None)
+        contents = _contents(item, rows, complete=results is None and not item.in_parts)
         sections += _body(item, contents)
+        if contents.lacking and results is None:
+            text = f"Not run yet: {'; '.join(contents.lacking)}."
+            sections.append(PageBlock(kind="text", text=text))
         numbers += [(item, one) for one in contents.numbers]
     top = [PageBlock(kind="title", text="Results book"), PageBlock(kind="text", text=INTRO)]
     top += [PageBlock(kind="text", text=note)] if note else []
@@ -156,28 +160,36 @@ def _head(item: Item) -> list[PageBlock]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """Key numbers, tables and plots of an item, computed."""
+    """Key numbers, tables and plots of an item, computed; `lacking` names those without rows."""
 
     numbers: Sequence[Measured]
     tables: Sequence[tuple[Table, TextRows]]
     plots: Sequence[tuple[Plot, list[Series]]]
+    lacking: Sequence[str]
 
 
 def _contents(item: Item, rows: pd.DataFrame, *, complete: bool) -> Contents:
-    def made(parts: Sequence[_Part], make: Callable[[_Part], _Made]) -> list[tuple[_Part, _Made]]:
+    lacking: list[str] = []
+
+    def made(
+        parts: Iterable[tuple[str, _Part]], make: Callable[[_Part], _Made]
+    ) -> list[tuple[_Part, _Made]]:
         found = []
-        for part in parts:
+        for name, part in parts:
             try:
                 found.append((part, make(part)))
             except NoRows as error:
                 if complete:
                     raise PrunerError(f"{item.folder}: {error}") from error
+                lacking.append(name)
         return found
 
+    numbers = made(((n.name, n) for n in item.numbers), lambda number: measure(number, rows))
     return Contents(
-        numbers=[one for _, one in made(item.numbers, lambda number: measure(number, rows))],
-        tables=made(item.tables, lambda table: table_cells(table, rows)),
-        plots=made(item.plots, lambda plot: plot_series(plot, rows)),
+        numbers=[one for _, one in numbers],
+        tables=made(((t.title, t) for t in item.tables), lambda table: table_cells(table, rows)),
+        plots=made(((p.title, p) for p in item.plots), lambda plot: plot_series(plot, rows)),
+        lacking=lacking,
     )
 
 

@@ -56,7 +56,7 @@ slow: setup ## the slow tests
 
 GPU := 0
 
-gpu: setup ## the tests that need a CUDA device (GPU=number)
+gpu: setup ## the tests that need a CUDA device (GPU=number, or GPU=0,1 for those of two)
 	CUDA_VISIBLE_DEVICES=$(GPU) $(BIN)/python -m pytest -m gpu tests/gpu
 
 KILLS := 12

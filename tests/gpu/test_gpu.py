@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from pruner.tune.measure.places import visible_gpus
+from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from tests.places import REPOSITORY
 from tests.tune.cuda_programs import programs
 
@@ -48,6 +50,22 @@ def test_programs_run_and_are_right(platform, tmp_path, what, policy):
     assert not task["all_failed"]
     assert task["checked"]
     assert "wrong_result" not in task["failures"]
+
+
+def test_two_devices_measure_at_the_same_time(platform, tmp_path):
+    """The same programs in the same order as of one device, and right."""
+    if len(visible_gpus()) < 2:
+        pytest.skip("one CUDA device is visible; make gpu GPU=0,1 names two")
+    tried = []
+    for devices in (1, 2):
+        words = [f"platform={platform}", "policy=random", f"measure.devices={devices}"]
+        words += [*SHORT[:-1], f"outputs={tmp_path}", f"run_id={devices}"]
+        (task,) = run("tune.py", *words, *WORKLOADS["float32"])["tasks"].values()
+        assert task["checked"]
+        assert "wrong_result" not in task["failures"]
+        trials = read_trials(tmp_path / "tune" / str(devices) / JOURNAL_FILE)
+        tried.append([(trial.decisions, trial.error) for trial in trials])
+    assert tried[0] == tried[1]
 
 
 def test_a_kernel_beside_torch_and_its_energy(platform, tmp_path):

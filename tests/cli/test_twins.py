@@ -458,6 +458,17 @@ def test_a_form_for_gpus_is_refused_on_a_cpu(command):
     assert "use form=hardware" in err
 
 
+@pytest.mark.parametrize("name", ["paper_training", "ours_training"])
+def test_the_other_training_twins_run(command, toy_root, name):
+    options = (f"data.root={toy_root}", "trainer.max_epochs=2", "trainer.accelerator=cpu")
+    code, result, err = command("train", f"experiment={name}", "platform=k80", *options)
+    assert code == 0, err
+    _, about = _load(result)
+    assert about.dataflow == "paper"  # 10 rows
+    if name == "paper_training":
+        assert about.metrics["epoch"] == 1  # the last of two
+
+
 def test_the_training_twins_run_and_the_fine_tuning_goes_on(command, toy_root):
     options = (f"data.root={toy_root}", "trainer.max_epochs=2", "trainer.accelerator=cpu")
     code, first, err = command(

@@ -75,8 +75,9 @@ class Size:
     """How much is asked.
 
     ``trials`` a task of the operators: a first round of 10, then ones of 16, are the same for all.
-    ``network_trials`` of a whole network, ``pool`` programs a task of the pools (``few`` first, so
-    that every task has some); ``pools``: the tasks, as ``collect.py`` takes ``workloads=``.
+    ``network_trials`` of a whole network, ``pool`` programs a task of the pools (``few`` first and
+    then four times as many, so that every task has some); ``pools``: the tasks, as ``collect.py``
+    takes ``workloads=``.
     ``beside``: whom kernels and networks are timed with first; ``finals``: whom in the end, with
     ``energy_s`` seconds a turn of counting joules. ``adapted``: the operators for which a model of
     another device is adapted; ``reduction``: those with a long one (Table 8 of the paper).

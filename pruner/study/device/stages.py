@@ -6,6 +6,7 @@ something have nothing to do, and what is built of the pools need not be built w
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from pruner.errors import PrunerError
 from pruner.study.device.options import LEAST_S, CampaignOptions
@@ -141,12 +142,14 @@ def _paper(options: CampaignOptions) -> Iterator[Step]:
 
 
 def _pools(options: CampaignOptions) -> Iterator[Step]:
-    """Uniform samples of many tasks' spaces, timed twice: records to learn from; few, then more.
+    """Uniform samples of many tasks' spaces, timed twice: records to learn from; few, more, all:
+    records are of pools that are finished.
 
     With ``compile_only`` they are built, and a later start with the same folder times them.
     """
     size, prepared = options.size, options.compile_only
-    for programs in (size.few, size.pool):
+    numbers = sorted({min(one, size.pool) for one in (size.few, 4 * size.few, size.pool)})
+    for before, programs in pairwise([0, *numbers]):
         words = ["collect", "backend=tvm", f"platform={options.platform}"]
         words += [f"workloads={size.pools}", f"programs={programs}", f"out={quoted(options.pools)}"]
         words += [f"pool.apart_s={size.apart_s:g}", "measure.repeats=3"]
@@ -159,7 +162,7 @@ def _pools(options: CampaignOptions) -> Iterator[Step]:
             leaves=options.kept(f"pools-{programs}{'-built' if prepared else ''}"),
             made=options.pools / ABOUT,
             kind="pool",
-            size=16 * programs,
+            size=16 * (programs - before),
         )
 
 

@@ -111,7 +111,9 @@ def test_what_only_compiles_runs_nothing_and_builds_the_networks(options):
     measured = steps_of(options)  # the same folder later: nothing of it counts as done
     assert all(step.leaves != measured[step.name].leaves for step in tuned)
     pools = [step for step in steps.values() if step.words[0] == "collect"]
-    assert [step.name for step in pools] == ["pools of 12, built", "pools of 192, built"]
+    assert [step.name for step in pools] == [
+        "pools of 12, built", "pools of 48, built", "pools of 192, built",
+    ]  # fmt: skip
     assert all("prepare=true" in step.words for step in pools)
     others = sorted(step.name for step in steps.values() if step.words[0] == "deploy")
     networks = ("bert_base", "resnet50")
@@ -261,6 +263,16 @@ def test_what_two_tables_of_the_paper_ask_beside_is_done_where_that_is_asked_for
     world = World(prepared(replace(options, stages=["paper"], minutes=float("inf"))))
     world.campaign.run_all({})
     assert world.names() == list(steps)
+
+
+@pytest.mark.parametrize(("pool", "sizes"), [(192, [12, 48, 192]), (30, [12, 30]), (5, [5])])
+def test_pools_grow_and_what_is_there_is_not_counted_again(options, pool, sizes):
+    steps = steps_of(replace(options, size=replace(FULL, pool=pool)))
+    pools = [step for step in steps.values() if step.words[0] == "collect"]
+    assert [step.name for step in pools] == [f"pools of {number}" for number in sizes]
+    asked = [word for step in pools for word in step.words if word.startswith("programs=")]
+    assert asked == [f"programs={number}" for number in sizes]
+    assert sum(step.size for step in pools) == 16 * pool
 
 
 def test_a_rival_that_has_not_ended_is_not_waited_for(options):

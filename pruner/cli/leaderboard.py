@@ -43,7 +43,7 @@ from pruner.study.leaderboard import (
 )
 
 BENCHMARK, ENTRIES, PAGE = "benchmark.yaml", "entries", "README.md"
-SAID = ("authors", "source", "machine", "notes")  # what no program can know
+SAID = ("authors", "source", "machine", "notes", "learned_from")  # what no program can know
 # experiments/draft/README.md: the form of the terms and their rates are no test on unseen records.
 IN_VIEW = (
     "no rates fitted; its terms were chosen with these records in view, test workloads included"
@@ -109,12 +109,21 @@ def _fill(
     tasks: Sequence[TaskRecords],
     root: RecordRoot,
 ) -> None:
-    """Score the test programs with a model, and write what is known of it into the form."""
+    """Score the test programs with a model, and write what is known of it into the form.
+
+    Raises PrunerError for a model of which nobody says what it learned from.
+    """
     index = definitions_of(root.path)
     if config.checkpoint is not None:
         score, known = _learned(config, index)
     else:
         score, known = _unlearned(config, index)
+    known |= {name: config[name] for name in SAID if config[name] is not None}
+    if not known["learned_from"]:
+        raise PrunerError(
+            f"checkpoint={config.checkpoint}: it does not say which records it learned from; say "
+            "\"learned_from='...'\""
+        )
     start = time.process_time()
     write_scores(entry, track, list(shown(tasks, "scoring", len(tasks))), score)
     seconds = time.process_time() - start
@@ -122,9 +131,9 @@ def _fill(
         "scored_per_second": round(sum(map(len, tasks)) / max(seconds, 1e-9)),
         "memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
     }
-    said = {name: config[name] for name in SAID if config[name] is not None}
-    before = load_form(entry) if (entry / FORM).is_file() else Form(authors="", source="", **known)
-    save_form(entry, replace(before, **(known | said)))
+    unsaid = {"authors": "", "source": ""}
+    before = load_form(entry) if (entry / FORM).is_file() else Form(**(unsaid | known))
+    save_form(entry, replace(before, **known))
 
 
 def _learned(config: DictConfig, index: Definitions | None) -> tuple[ScoreTask, dict[str, Any]]:

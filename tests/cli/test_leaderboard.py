@@ -2,6 +2,7 @@
 
 import gzip
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -9,6 +10,7 @@ import pytest
 import yaml
 
 from pruner.data.root import RecordRoot
+from pruner.models.ranker import RandomRanker
 from pruner.study.leaderboard import load_tracks, programs_of
 from tests.places import REPOSITORY
 
@@ -186,6 +188,32 @@ def test_a_draft_enters_by_one_command_and_is_judged_like_evaluate(
     assert form["model"] == "symbolic, hardware"
     assert "in view" in form["notes"]  # of the board's own rule
     assert form["scored_per_second"] > 0
+
+
+def test_a_model_of_unknown_records_is_entered_once_somebody_says_which(
+    command, board, tmp_path, monkeypatch
+):
+    from pruner.cli import leaderboard
+
+    class Imported(RandomRanker):
+        pass
+
+    about = SimpleNamespace(seen_tasks={}, model=SimpleNamespace(name="PaCM"), dataflow="paper")
+    monkeypatch.setattr(leaderboard, "ranker_of", lambda *_: (Imported(), about))
+    monkeypatch.setattr(leaderboard, "write_scores", lambda *_: scored.append(1))
+    monkeypatch.setattr(leaderboard, "judged", lambda *_: {"top1_task_mean": 0.5})
+    monkeypatch.setattr(leaderboard, "as_markdown", str)
+    scored, entry = [], board / "entries" / "imported"
+    entry.mkdir()
+    words = [f"entry={entry}", f"checkpoint={tmp_path / 'best.pt'}", "authors=Jane", "source=url"]
+    (tmp_path / "best.pt").touch()
+    code, _, err = run(command, board, *words)
+    assert code == 2
+    assert "does not say which records it learned from" in err
+    assert not scored  # before anything takes minutes
+    code, _, err = run(command, board, *words, "learned_from=TenSet")
+    assert code == 0, err
+    assert yaml.safe_load((entry / "entry.yaml").read_text())["learned_from"] == "TenSet"
 
 
 def test_the_committed_page_is_what_the_entries_give(command):

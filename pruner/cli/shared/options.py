@@ -218,8 +218,8 @@ RULES: dict[str, Rule] = {
     "run_id": Rule(_optional(_name), "a folder name without separators"),
     # Without a default that could tell:
     **dict.fromkeys(
-        ("authors", "entry", "file", "machine", "network", "notes", "origin", "report", "results",
-         "source", "model.records"), WORDS,
+        ("authors", "entry", "file", "learned_from", "machine", "network", "notes", "origin",
+         "report", "results", "source", "model.records"), WORDS,
     ),
     **dict.fromkeys(
         ("beside", "data.platform", "model.without", "only", "plot", "warm_start"), ONE_OR_SEVERAL

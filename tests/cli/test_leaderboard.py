@@ -195,11 +195,8 @@ def test_a_model_of_unknown_records_is_entered_once_somebody_says_which(
 ):
     from pruner.cli import leaderboard
 
-    class Imported(RandomRanker):
-        pass
-
     about = SimpleNamespace(seen_tasks={}, model=SimpleNamespace(name="PaCM"), dataflow="paper")
-    monkeypatch.setattr(leaderboard, "ranker_of", lambda *_: (Imported(), about))
+    monkeypatch.setattr(leaderboard, "ranker_of", lambda *_: (RandomRanker(), about))
     monkeypatch.setattr(leaderboard, "write_scores", lambda *_: scored.append(1))
     monkeypatch.setattr(leaderboard, "judged", lambda *_: {"top1_task_mean": 0.5})
     monkeypatch.setattr(leaderboard, "as_markdown", str)

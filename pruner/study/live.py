@@ -47,7 +47,7 @@ class LiveRun:
     elapsed_s: NDArray[np.float64]
     best_s: NDArray[np.float64]
     total_s: float
-    exploration_share: float | None
+    exploration_share: float
     failed: int
 
     @property
@@ -68,7 +68,7 @@ def read_live_run(
     curve = read_network_run(folder).curve if network else load_run(folder)
     if curve is None or not len(curve.best_s):
         raise DataError(f"{folder}: some task has no program that ran; this cell has no curve")
-    metrics = load_metrics(folder) or {}
+    metrics, share = load_metrics(folder) or {}, exploration_share(curve.seconds)
     return LiveRun(
         part=part,
         target=target,
@@ -79,7 +79,7 @@ def read_live_run(
         elapsed_s=curve.elapsed_s,
         best_s=curve.best_s,
         total_s=float(metrics["total_seconds"]),
-        exploration_share=exploration_share(curve.seconds),
+        exploration_share=np.nan if share is None else share,
         failed=int(metrics.get("failed", 0)),
     )
 

@@ -63,6 +63,10 @@ def _number(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) < math.inf
 
 
+def _share(value: Any) -> bool:
+    return _number(value) and 0 <= value <= 1
+
+
 def _positive(value: Any) -> bool:
     return _number(value) and value > 0
 
@@ -80,6 +84,7 @@ def _name(value: Any) -> bool:
 COUNT = Rule(_whole(0), "a whole number, 0 or more")
 POSITIVE = Rule(_whole(1), "a whole number, 1 or more")
 POSITIVE_OR_NULL = Rule(_optional(_whole(1)), "a whole number, 1 or more, or null")
+SHARE = Rule(_share, "a number from 0 to 1")
 POSITIVE_NUMBER = Rule(_positive, "a number above 0")
 POSITIVE_NUMBER_OR_NULL = Rule(_optional(_positive), "a number above 0, or null")
 NOT_NEGATIVE = Rule(_not_negative, "a number, 0 or more")
@@ -178,6 +183,12 @@ RULES: dict[str, Rule] = {
     "budget.labels": Rule(_labels, "a list of whole numbers, 0 or more, and all"),
     "budget.max_steps": POSITIVE_OR_NULL,
     "budget.source_programs": POSITIVE,
+    "effort.seconds": POSITIVE_NUMBER_OR_NULL,
+    "platform.half_flops_per_s": POSITIVE_NUMBER_OR_NULL,
+    "platform.tensor_half_flops_per_s": POSITIVE_NUMBER_OR_NULL,
+    "platform.tensor_half_into_half_flops_per_s": POSITIVE_NUMBER_OR_NULL,
+    "policy.epsilon": SHARE,
+    "policy.measured_share": SHARE,
     "policy.prior": NOT_NEGATIVE,
     "policy.draft_leads": TRUE_OR_FALSE,
     "policy.verify_only_draft": TRUE_OR_FALSE,

@@ -26,7 +26,7 @@ def test_a_users_mistake_is_one_line(command, tmp_path, monkeypatch):
         (["device=tpu"], "device=tpu is unknown; known: cpu, cuda"),
         (["platform=h2000"], "platform=h2000 is unknown; known: a100"),
         (["platform=h200", "minutes=0"], "minutes=0: a number above 0"),
-        (["platform=h200", "trials=many"], "trials=many: a whole number, 2 or more"),
+        (["platform=h200", "trials=many"], "trials=many: it must be a whole number, 1 or more"),
         (["platform=h200", "stages=[all]", "plan=true"], "stages=all is unknown; known: sanity"),
         (["platform=h200", "checkpoint=last"], "checkpoint=last: no finished run with a"),
     ):

@@ -79,13 +79,15 @@ def tvm_copies(tvm, schedule):
 
 
 def permutes(tvm, schedule):
-    """Whether TVM's compiler can permute the rows of shared memory where a schedule asks for it."""
+    """Whether TVM's compiler can permute the rows of shared memory where a schedule asks for it,
+    and nvcc takes what it writes: an index that stays a vector of 8 integers, it does not."""
     after = ("UnifyThreadBinding", "LowerMatchBuffer", "StmtSimplify", "InjectPermutedLayout")
     try:
-        lowered(tvm, schedule, (*_COPYING, *after))
+        module = lowered(tvm, schedule, (*_COPYING, *after, "LowerOpaqueBlock", "FlattenBuffer"))
     except Exception:
         return False
-    return True
+    module = tvm.tirx.transform.StmtSimplify()(tvm.tirx.transform.VectorizeLoop(True)(module))
+    return "^ T.Broadcast(" not in module.script()
 
 
 def _mark(loop):

@@ -187,8 +187,9 @@ def _fill(
 def layouts_permute(tree: Tree) -> Mask:
     """Where the rows of all permuted copies have a length that TVM can permute, bool [N].
 
-    Its pass ``InjectPermutedLayout`` stops the compiler on other programs, after every check of a
-    schedule has let them pass.
+    On other programs its pass ``InjectPermutedLayout`` stops the compiler, after every check of a
+    schedule has let them pass; and where the columns are no power of two, the exclusive or of
+    column and row stays a vector of 8 integers, which nvcc does not take as TVM writes it.
     """
     out = np.ones(tree.num_programs, bool)
     for block in tree.blocks():
@@ -198,4 +199,5 @@ def layouts_permute(tree: Tree) -> Mask:
         rows, columns = (plain(region.hi - region.lo + 1) for region in box[-2:])
         even = np.equal(np.mod(columns, _ROW_OF_EVEN), 0) & np.equal(np.mod(rows, 2), 0)
         out &= np.equal(np.mod(columns, _ROW), 0) | even
+        out &= np.equal(np.bitwise_and(columns, columns - 1), 0)
     return out

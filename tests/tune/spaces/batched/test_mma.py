@@ -262,6 +262,21 @@ def test_what_tvm_cannot_permute_is_refused_before_the_compiler(tvm):
     assert space.legal(decisions).tolist() == [False, True]
 
 
+def test_rows_of_other_lengths_than_powers_of_two_are_refused_before_nvcc(tvm):
+    """Rows of 8 n2 n3 n4 elements, 96 and 64 here: as TVM writes the former, no nvcc takes them."""
+    from pruner.tune.compiling import compiled
+
+    design, space = mma_space(tvm, OPERATORS["relu"])
+    decisions = np.array(
+        [[4, 1, 2, 1, 2, *n, 16, 1, 4, 0] for n in ((4, 1, 1, 12, 1), (6, 1, 1, 8, 1))]
+    )
+    schedules = [design.replay(row, 1) for row in decisions]
+    assert [truth.permutes(tvm, one) for one in schedules] == [False, True]
+    assert space.legal(decisions).tolist() == [False, True]
+    texts = [compiled(one.mod, design.target).mod.imports[0].inspect_source() for one in schedules]
+    assert ["make_longlong4(" in text for text in texts] == [True, False]
+
+
 def test_copies_ahead_hide_behind_products(tvm):
     """The same programs without a pipeline take longer, but not their products and copies apart."""
     from pruner.models.analyzer.tensor import tensor_latency_s

@@ -20,7 +20,7 @@ from functools import cache
 from hashlib import sha256
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from zipfile import BadZipFile, ZipFile
 
 import numpy as np
@@ -37,6 +37,7 @@ from pruner.data.root import TaskFile
 from pruner.data.tasks import TaskRecords, read_tasks
 from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.features.batch import ProgramFeatures, padded
+from pruner.features.dataflow import DataflowKind
 from pruner.files import write_whole
 from pruner.program.replay import Definitions, definitions_of
 from pruner.tune.child import end_with_parent
@@ -58,7 +59,7 @@ class Plan:
     """What to write where; the same for every file of a run, and picklable."""
 
     out: Path
-    dataflow: Literal["paper", "official"]
+    dataflow: DataflowKind
     psa: bool
     feature_version: str
     data_root: Path | None = None  # may hold TenSet's task files

@@ -221,7 +221,7 @@ RULES: dict[str, Rule] = {
     "features.psa": TRUE_OR_FALSE,
     "check": TRUE_OR_FALSE,
     "setup": TRUE_OR_FALSE,
-    "features.dataflow": _one_of("paper", "official"),
+    "features.dataflow": _one_of("paper", "official", "fragments"),
     "data.duplicates": _one_of("drop", "keep"),
     "draft.form": _one_of("hardware", "paper", "official"),
     "task_order": _one_of("gradient", "round_robin"),

@@ -147,11 +147,12 @@ def drawn_spaces(context: Any) -> list[Any]:
 def _default(module: Any, target: Any) -> tuple[str, list[DesignSpace]]:
     """The default rules and their spaces; on GPUs lanes where all draws of those raise.
 
-    So it is with convolutions of at most 15 rows and an epilogue: one fragment holds all rows.
+    So it is with convolutions of at most 15 rows and an epilogue: one fragment holds all rows. With
+    one row TVM looks for a loop that there is none of, and raises RuntimeError.
     """
     try:
         return _DEFAULT, _spaces(module, target, _DEFAULT)
-    except load_tvm().s_tir.ScheduleError:
+    except (load_tvm().s_tir.ScheduleError, RuntimeError):
         if not _is_cuda(target):
             raise
         return _LANES, _spaces(module, target, _LANES)

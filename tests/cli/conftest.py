@@ -21,7 +21,7 @@ def toy_features(monkeypatch):
 
 
 @pytest.fixture
-def command(monkeypatch, capsys, tmp_path, toy_features):
+def door(monkeypatch, capsys, tmp_path):
     """Run a door in this process; returns (exit code, last stdout line as JSON, stderr)."""
 
     def run(name, *arguments):
@@ -37,5 +37,23 @@ def command(monkeypatch, capsys, tmp_path, toy_features):
         lines = out.strip().splitlines()
         result = json.loads(lines[-1]) if lines and code == 0 and lines[-1][0] == "{" else None
         return code, result, err + ("" if result else out)
+
+    return run
+
+
+@pytest.fixture
+def command(door, toy_features):
+    """`door` with features of toy records."""
+    return door
+
+
+@pytest.fixture
+def run(door):
+    """Run a door that must succeed; returns its last stdout line as JSON."""
+
+    def run(name, *arguments):
+        code, result, err = door(name, *arguments)
+        assert code == 0, err
+        return result
 
     return run

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -35,18 +34,6 @@ def tenset_root(shared, tmp_path_factory):
             name = "(" + json.dumps(key, separators=(",", ":")) + f",{target}).json"
             (folder / name).write_text("".join(json.dumps(r) + "\n" for r in records))
     return root, golden
-
-
-@pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
-    def run(name, *arguments):
-        module = __import__(f"pruner.cli.{name}", fromlist=["main"])
-        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, arguments)])
-        monkeypatch.chdir(tmp_path)
-        module.main()
-        return json.loads(capsys.readouterr().out.strip().splitlines()[-1])
-
-    return run
 
 
 def test_featurize_train_and_evaluate_take_it(run, tenset_root, tmp_path):

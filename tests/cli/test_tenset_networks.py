@@ -6,7 +6,6 @@ Task files and programs are TenSet's own, a few of each; the measurements are si
 import csv
 import gzip
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -64,18 +63,6 @@ def root(shared, tmp_path_factory):
     return root
 
 
-@pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
-    def run(name, *arguments):
-        module = __import__(f"pruner.cli.{name}", fromlist=["main"])
-        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, arguments)])
-        monkeypatch.chdir(tmp_path)
-        module.main()
-        return json.loads(capsys.readouterr().out.strip().splitlines()[-1])
-
-    return run
-
-
 def rows_of(path):
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
@@ -117,8 +104,9 @@ def test_a_model_is_judged_on_the_papers_networks(run, root, tmp_path):
     assert seen["top1"] == again["top1"]
 
 
-def test_networks_that_are_not_there_are_told(run, root, capsys):
-    with pytest.raises(SystemExit) as ended:
-        run("evaluate", f"data.root={root}", "platform=t4", "model=random", "networks=[vgg]")
-    assert ended.value.code == 2
-    assert "networks vgg are not beside these records" in capsys.readouterr().err
+def test_networks_that_are_not_there_are_told(door, root):
+    code, _, err = door(
+        "evaluate", f"data.root={root}", "platform=t4", "model=random", "networks=[vgg]"
+    )
+    assert code == 2
+    assert "networks vgg are not beside these records" in err

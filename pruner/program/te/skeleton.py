@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,55 +39,124 @@ class SkeletonGroup:
             yield self.select(slice(start, start + size))
 
 
-class _Template:
-    """Fast test whether a step list has one known skeleton, reading its decisions on the way."""
+_Steps = list[list[Any]]
+_Column = Sequence[Any]  # one value a program
+_OPEN = {"SP": (3, 4), "MS": (2,), "PR": (3,)}  # fields that may differ; the last holds decisions
+_AT_ONCE = (
+    500  # programs: what zip makes of them stays in caches and below Python's cycle collector
+)
 
-    def __init__(self, steps: list[list[Any]], skeleton: tuple[Primitive, ...]) -> None:
-        self.skeleton = skeleton
-        self.size = len(steps)
+
+class _Columns:
+    """Step lists of one length field by field: which are like ``first``.
+
+    ``decisions``, ``extents``: what may differ, a column of all programs each.
+    """
+
+    def __init__(self, first: _Steps, programs: Sequence[_Steps]) -> None:
+        self._first, self._programs = first, programs
+        self.decisions: list[_Column] = []
+        self.extents: list[_Column] = []
+
+    def fitting(self) -> list[bool] | None:
+        """Which programs may be like the first, where some are not; None: all are."""
+        for column, wanted in self._fixed():
+            if column.count(wanted) < len(column):
+                return [value == wanted for value in column]
+        return None
+
+    def _fixed(self) -> Iterator[tuple[_Column, Any]]:
+        """What must be equal in all programs, and to what; each once those before it were."""
+        for step, column in zip(self._first, zip(*self._programs, strict=True), strict=True):
+            if step[0] not in _OPEN:
+                yield column, step
+                continue
+            yield _each(type, column), list
+            yield _each(len, column), len(step)
+            fields, free = list(zip(*column, strict=True)), _OPEN[step[0]]
+            for place, field in enumerate(fields):
+                if place not in free:
+                    yield field, step[place]
+            if step[0] == "SP":
+                self.extents.append([extent or 0 for extent in fields[3]])
+            yield from self._open(fields[free[-1]], step[free[-1]])
+
+    def _open(self, field: _Column, first: Any) -> Iterator[tuple[_Column, Any]]:
+        """The same for a field that holds decisions: a list of them, or the text of a pragma."""
+        yield _each(type, field), type(first)
+        if isinstance(first, str):
+            depths = {text: _depth(text) for text in set(field)}
+            columns = [_each(depths.__getitem__, field)]
+        else:
+            yield _each(len, field), len(first)
+            columns = list(zip(*field, strict=True))
+        for column in columns:
+            yield _each(type, column), int
+        self.decisions += columns
+
+
+def _each(function: Callable[[Any], Any], column: _Column) -> _Column:
+    return tuple(map(function, column))
+
+
+def _depth(text: str) -> int | None:
+    """Of an unroll pragma; None where there is none: the full reader says why."""
+    try:
+        return unroll_depth(text)
+    except ValueError:
+        return None
+
+
+class _Members:
+    """Programs of one skeleton as they are found, in parts."""
+
+    def __init__(self, first: _Steps) -> None:
         self.rows: list[int] = []
-        self.decisions: list[list[int]] = []
-        self.extents: list[list[int]] = []
-        self._splits = [i for i, s in enumerate(steps) if s[0] == "SP"]
-        free = [i for i, s in enumerate(steps) if s[0] in ("SP", "PR", "MS")]
-        fixed = [i for i in range(len(steps)) if i not in set(free)]
-        self._fixed = fixed
-        self._frozen = [steps[i] for i in fixed]
-        self._free = [(i, self._head(steps[i])) for i in free]
+        self._first = first
+        self._skeleton, self._vector = parse_steps(first)
+        self._decisions: list[NDArray[np.int64]] = []
+        self._extents: list[NDArray[np.int64]] = []
 
-    @staticmethod
-    def _head(step: list[Any]) -> tuple[Any, ...]:
-        if step[0] == "SP":
-            return ("SP", step[1], step[2], len(step[4]), step[5])
-        if step[0] == "MS":
-            return ("MS", step[1], len(step[2]))
-        return ("PR", step[1], step[2])
+    def take(self, rows: list[int], steps_list: Sequence[_Steps]) -> list[int]:
+        """Those of the rows that have the skeleton are taken; the others."""
+        others: list[int] = []
+        while rows:
+            columns = _Columns(self._first, [steps_list[row] for row in rows])
+            fitting = columns.fitting()
+            if fitting is None:
+                self._add(rows, columns.decisions, columns.extents)
+                break
+            others += [row for row, fits in zip(rows, fitting, strict=True) if not fits]
+            rows = [row for row, fits in zip(rows, fitting, strict=True) if fits]
+        return others
 
-    def read(self, steps: list[list[Any]]) -> list[int] | None:
-        """Decision vector, or None when the skeleton differs or a field cannot be read."""
-        if len(steps) != self.size or [steps[i] for i in self._fixed] != self._frozen:
-            return None
-        out: list[int] = []
-        try:
-            for i, head in self._free:
-                step = steps[i]
-                if self._head(step) != head:
-                    return None
-                if head[0] == "SP":
-                    out.extend(step[4])
-                elif head[0] == "MS":
-                    out.extend(step[2])
-                else:
-                    out.append(unroll_depth(step[3]))
-        except (IndexError, TypeError, ValueError, AttributeError):
-            return None  # the full reader names what is wrong
-        return out if all(type(v) is int for v in out) else None
+    def take_first(self, row: int) -> None:
+        """The program that all are compared with, which holds more than whole numbers."""
+        extents = [[step[3] or 0] for step in self._first if step[0] == "SP"]
+        self._add([row], [[value] for value in self._vector], extents)
 
-    def add(self, row: int, steps: list[list[Any]], decisions: list[int]) -> None:
-        """One program of this skeleton, `row` of the input."""
-        self.rows.append(row)
-        self.decisions.append(decisions)
-        self.extents.append([steps[i][3] or 0 for i in self._splits])
+    def _add(
+        self, rows: list[int], decisions: Sequence[_Column], extents: Sequence[_Column]
+    ) -> None:
+        self.rows += rows
+        self._decisions.append(_table(decisions, len(rows)))
+        self._extents.append(_table(extents, len(rows)))
+
+    def group(self) -> SkeletonGroup:
+        """All of them."""
+        return SkeletonGroup(
+            skeleton=self._skeleton,
+            rows=np.asarray(self.rows, np.int64),
+            decisions=np.concatenate(self._decisions),
+            extents=np.concatenate(self._extents),
+        )
+
+
+def _table(columns: Sequence[_Column], num: int) -> NDArray[np.int64]:
+    out = np.empty((num, len(columns)), np.int64)
+    for place, column in enumerate(columns):
+        out[:, place] = np.fromiter(column, np.int64, num)
+    return out
 
 
 def _kind(steps: list[list[Any]]) -> tuple[str, int] | None:
@@ -101,39 +170,43 @@ def _kind(steps: list[list[Any]]) -> tuple[str, int] | None:
             return None
 
 
+def _first_group(rows: list[int], steps_list: Sequence[_Steps]) -> tuple[SkeletonGroup, list[int]]:
+    """The programs with the skeleton of the first row, and the rows of the others.
+
+    Raises:
+        UnsupportedProgram: as :func:`~pruner.program.te.steps.parse_steps`, for the first row.
+    """
+    members = _Members(steps_list[rows[0]])
+    others: list[int] = []
+    for start in range(0, len(rows), _AT_ONCE):
+        others += members.take(rows[start : start + _AT_ONCE], steps_list)
+    if rows[0] in others[:_AT_ONCE]:
+        members.take_first(rows[0])
+        others.remove(rows[0])
+    return members.group(), sorted(others)
+
+
 def group_programs(
-    steps_list: Sequence[list[list[Any]]],
+    steps_list: Sequence[_Steps],
 ) -> tuple[list[SkeletonGroup], dict[int, UnsupportedProgram]]:
     """Group step lists by skeleton.
 
     Returns the groups (largest first) and, for rows that cannot be read, the reason by position.
     """
-    templates: list[_Template] = []
-    by_kind: dict[tuple[str, int] | None, list[_Template]] = {}
-    failures: dict[int, UnsupportedProgram] = {}
+    alike: dict[Hashable, list[int]] = {}
     for row, steps in enumerate(steps_list):
-        alike = by_kind.setdefault(_kind(steps), [])
-        for template in alike:
-            found = template.read(steps)
-            if found is not None:
-                break
-        else:
+        alike.setdefault((len(steps), _kind(steps)), []).append(row)
+    groups: list[SkeletonGroup] = []
+    failures: dict[int, UnsupportedProgram] = {}
+    for rows in alike.values():
+        start = 0
+        while start < len(rows):
             try:
-                skeleton, found = parse_steps(steps)
+                group, rows = _first_group(rows[start:], steps_list)
             except UnsupportedProgram as error:
-                failures[row] = error
+                failures[rows[start]] = error
+                start += 1
                 continue
-            template = _Template(steps, skeleton)
-            templates.append(template)
-            alike.append(template)
-        template.add(row, steps, found)
-    groups = [
-        SkeletonGroup(
-            skeleton=t.skeleton,
-            rows=np.asarray(t.rows, np.int64),
-            decisions=np.asarray(t.decisions, np.int64).reshape(len(t.rows), -1),
-            extents=np.asarray(t.extents, np.int64).reshape(len(t.rows), -1),
-        )
-        for t in templates
-    ]
-    return sorted(groups, key=lambda g: -len(g.rows)), failures
+            groups.append(group)
+            start = 0
+    return sorted(groups, key=lambda g: (-len(g.rows), g.rows.min())), failures

@@ -65,3 +65,30 @@ def test_a_bad_unroll_depth_quarantines_its_program_only():
     groups, failures = group_programs([tiled(32, 0), tiled(32, "deep"), tiled(4, 16)])
     assert groups[0].rows.tolist() == [0, 2]
     assert failures[1].reason == "malformed-step"
+
+
+def test_many_programs_are_grouped_as_the_reader_of_one_tells_them():
+    rng = np.random.default_rng(0)
+    programs, expected = [], {}
+    for row in range(1300):
+        steps = tiled(int(rng.integers(1, 9)), int(rng.integers(0, 3)))
+        place = [(0, 1), (1, 1), (1, 2), (1, 3), (1, 4), (2, 3), (3, 1)][row % 7]
+        if rng.integers(0, 3) == 0:  # another stage, loop, extent, number of lengths, mark
+            steps[place[0]][place[1]] = [4, 2] if place == (1, 4) else int(rng.integers(0, 3))
+        if row == 5:
+            steps[1][4] = [8.0]  # whole, as only the reader of one sees
+        programs.append(steps)
+        skeleton, decisions = parse_steps(steps)
+        extents = [steps[1][3]]
+        expected.setdefault((skeleton, row == 5), []).append((row, decisions, extents))
+    groups, failures = group_programs(programs)
+    assert not failures
+    assert len(groups) == len(expected)
+    assert groups[0].rows.tolist() == sorted(groups[0].rows.tolist())
+    for group in groups:
+        rows, decisions, extents = zip(
+            *expected[group.skeleton, group.rows.tolist() == [5]], strict=True
+        )
+        assert group.rows.tolist() == list(rows)
+        assert group.decisions.tolist() == list(decisions)
+        assert group.extents.tolist() == list(extents)

@@ -18,7 +18,7 @@ from pruner.tune.workloads import from_operator
 
 LANES = {"lanes": 30, "cpu": 30}
 TENSOR = {"wmma": 90, "mma": 240, "lanes": 20}
-FEW = {"wmma": 8, "mma": 8, "lanes": 8, "cpu": 8}
+FEW = {"wmma": 9, "mma": 9, "lanes": 9, "cpu": 9}
 TASKS = 80  # of a form of the networks
 SHARED_BYTES = 166912  # of an A100 with the opt-in: CUDA C++ Programming Guide
 

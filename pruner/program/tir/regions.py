@@ -91,20 +91,25 @@ def partly_moving(
 ) -> Mask | np.bool_:
     """Where an index divides a sum of which one part moves and another stands still.
 
-    TVM's interval arithmetic then gives loops whose extents are not numbers, or may do so.
+    TVM's interval arithmetic then gives loops whose extents are not numbers, or may do so: of two
+    sums it does not see which is larger, and of ``(3 i + j) mod 3`` where i moves not that it is j.
+    It knows where the quotient is one value (``(3 i + j) div 3`` where j moves) or starts from a
+    number, as remainders do then; of the iterators of a fused loop the first is the quotient.
     """
     out: Mask | np.bool_ = np.bool_(False)
     slots = {node.slot for index in indices for node in walk(index) if isinstance(node, Axis)}
-    for slot in slots:
-        if block.iters[slot].kind != "derived":
-            continue
+    derived = [slot for slot, it in enumerate(block.iters) if it.kind == "derived"]
+    for slot in slots.intersection(derived):
         runs: Mask | np.bool_ = np.bool_(False)
         stands: Mask | np.bool_ = np.bool_(False)
         for var, scale in tree.uses(block, slot).items():
             divided = np.equal(scale, 0) & np.greater(var.extent, 1)
             runs = runs | (divided & (id(var) in moving))
             stands = stands | (divided & (id(var) not in moving))
-        out = out | (runs & stands)
+        if np.any(runs & stands):
+            region = relax(Region(tree.values(block)[slot], 0, 0), moving)
+            several = np.greater(region.hi, region.lo) | (slot != derived[0])
+            out = out | (runs & stands & several & ~af.is_constant(region.start))
     return out
 
 

@@ -97,9 +97,10 @@ class _LaneForm:
         present = inner.even & np.not_equal(inner.stride, 0)
         others = [x for x in index.terms if x.index is not lane]
         coefs = [np.asarray(x.coef) for x in others]
-        reaches = [np.asarray(af.bounds(Affine([x]))[1]) for x in others]
+        reaches = [np.asarray(af.bounds(Affine([x]))[1]) for x in others]  # with lanes inside
+        own = [x for x in index.terms if x.index is lane]
         coefs.append(np.asarray(inner.stride))
-        reaches.append(np.asarray(inner.stride * (np.asarray(lane.extent) - 1)))
+        reaches.append(np.asarray(af.bounds(Affine(own))[1]))
         endless = np.greater_equal(t.upper, af.INF)
         taken = [np.True_ for _ in coefs]
         most = np.where(np.equal(t.lower, 1), _MOST_TERMS - 1, _MOST_TERMS)

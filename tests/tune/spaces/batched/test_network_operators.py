@@ -125,3 +125,30 @@ def test_loops_buffers_and_verdicts_are_those_of_tvm(tvm, operator, target):
                 assert ours == {name: theirs.get(name) for name in ours}
                 compared += 1
     assert compared >= PROGRAMS // 2
+
+
+@pytest.mark.parametrize(("width", "tile", "known"), [(3, (3, 3), True), (4, (2, 8), False)])
+def test_rows_of_a_window_that_is_reduced_in_two_steps(tvm, width, tile, known):
+    """Padding is computed for each step of the outer loop, which reads ``3 o + [0, 2]`` of a 3 x 3
+    window: one row of it. Of two rows that move by two TVM does not see which is the last, so the
+    loop over them has no number of iterations, and it refuses the program.
+    """
+    from pruner.tune.spaces.batched.space import BatchedSpace
+    from pruner.tune.spaces.design import design_spaces
+    from pruner.tune.workloads import from_operator
+
+    spec = {"operator": "pool", "kind": "max", "n": 1, "c": 16, "h": 18, "w": 18}
+    window = {"kh": width, "kw": width, "stride": 2, "padding": 1}
+    target = tvm.tvm.target.Target(TARGETS["llvm"])
+    row, compared = np.array([[*tile, 0, 4]]), 0
+    for design in design_spaces(from_operator({**spec, **window}).module, target):
+        if len(design.vector(design.trace)) != row.shape[1]:
+            continue
+        space = BatchedSpace(design)
+        schedule, accepted = truth.replayed(tvm, design, row[0])
+        assert accepted == known
+        assert space.legal(row).tolist() == [known]
+        ((_, tree),) = apply_groups(space.program, row)[0]
+        assert not known or truth.our_loops(tree, 0) == truth.tvm_loops(schedule)
+        compared += 1
+    assert compared == 2

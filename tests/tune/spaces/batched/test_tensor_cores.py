@@ -115,6 +115,32 @@ def test_stores_of_eight_channels_step_where_tvm_divides_their_index(
     assert space.legal(row).tolist() == [accepted]
 
 
+def test_fetches_of_weights_step_where_chunks_of_depth_are_as_long_as_a_row(tvm):
+    """Weights of a 2 x 2 window with 64 channels, read 64 apart: 8 lanes are 32 bytes of indices.
+
+    ``(step x + f mod step) // 128`` has the lanes inside ``f``, which fills the step.
+    """
+    from pruner.tune.spaces.batched.space import BatchedSpace
+    from pruner.tune.spaces.design import design_spaces
+
+    te, topi = tvm.tvm.te, tvm.tvm.topi
+    image = te.placeholder((1, 8, 8, 64), "float16", name="image")
+    weight = te.placeholder((2, 2, 64, 64), "float16", name="weight")
+    out = topi.nn.conv2d_nhwc(image, weight, 1, 1, 1, "float32")
+    function = te.create_prim_func([image, weight, out]).without_attr("layout_free_buffers")
+    module = tvm.tvm.IRModule({"main": function})
+    designs = design_spaces(module, tvm.tvm.target.Target("nvidia/nvidia-a100"))
+    # lanes of four and eight elements: of images, and of weights
+    depths = [(4, 2, 2), (2, 2, 4)]
+    rows = [[1, 1, 1, 6, 1, 1, 1, 1, 1, 4, *k, 0, 2, x, 0] for k in depths for x in (2, 3)]
+    answers = []
+    for design in filter(of_wmma, designs):
+        theirs = [truth.replayed(tvm, design, np.array(row))[1] for row in rows]
+        assert BatchedSpace(design).legal(np.array(rows)).tolist() == theirs
+        answers.append(theirs)
+    assert [True, False, True, False] in answers  # of operands that are turned
+
+
 @pytest.mark.parametrize("epilogue", [["bias"], []], ids=["bias", "alone"])
 def test_padded_rows_that_one_loop_runs_over_stop_tvm(tvm, epilogue):
     """196 of 208 rows: the guard of 13 warps of one fragment each is ``f // 16 < 196``, a quotient

@@ -200,7 +200,10 @@ def parse_steps(steps: list[list[Any]]) -> tuple[tuple[Primitive, ...], list[int
 
 def unroll_depth(text: str) -> int:
     """The number behind ``auto_unroll_max_step$``; raises ValueError where there is none."""
-    depth = int(text.partition("$")[2])
+    name, _, number = text.partition("$")
+    if name != UNROLL_PRAGMA:
+        raise ValueError(f"no pragma {UNROLL_PRAGMA}")
+    depth = int(number)
     if not 0 <= depth <= MAX_UNROLL:
         raise ValueError(f"an unroll depth outside 0 to {MAX_UNROLL}")
     return depth

@@ -67,6 +67,15 @@ def test_a_bad_unroll_depth_quarantines_its_program_only():
     assert failures[1].reason == "malformed-step"
 
 
+def test_a_pragma_that_nobody_knows_is_none_in_company_either():
+    """A damaged name before a good number passed where a good program stood before it."""
+    other = tiled(4, 16)
+    other[-1][-1] = "auto_unrollep$16"
+    groups, failures = group_programs([tiled(32, 0), other])
+    assert groups[0].rows.tolist() == [0]
+    assert failures[1].reason == "unknown-pragma"
+
+
 def test_many_programs_are_grouped_as_the_reader_of_one_tells_them():
     rng = np.random.default_rng(0)
     programs, expected = [], {}

@@ -19,7 +19,7 @@ import numpy as np
 from pruner.arrays import IntLike, Mask
 from pruner.errors import UnsupportedProgram
 from pruner.program.dag.expr import Expr
-from pruner.program.index.affine import Affine, LoopVar
+from pruner.program.index.affine import Affine, LoopVar, Truth
 
 LoopKind = Literal["spatial", "reduce"]
 StoreKind = Literal["init", "update", "plain", "allreduce"]
@@ -217,6 +217,6 @@ class LoopNests:
     buffers: list[Buffer]
     stores: list[BufferStore] = field(default_factory=list)
     allocations: dict[int, Allocation] = field(default_factory=dict)
-    resolved: Mask | np.bool_ = field(default_factory=lambda: np.bool_(True))
+    resolved: Truth = True
     shared_bytes: IntLike | None = None
     copies_ahead: int = 0

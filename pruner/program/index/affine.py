@@ -6,6 +6,10 @@ base``. This is the normal form of TVM's canonical simplifier ("SplitExpr" and "
 src/arith/canonical_simplify.cc); here every coefficient, factor and base may be an int64 array of
 length N, so one value stands for the simplified index of N programs. A term that is absent from a
 program has coefficient 0 there: structure is common, values are masked.
+
+Numbers that are common to all programs are plain integers, and what holds of them is a plain truth
+value: Python computes with these many times faster than NumPy, so that a single program, or what a
+batch has in common, costs little. Operators serve both, and so do the functions that come first.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import numpy as np
 
 from pruner.arrays import IntLike, Mask
 
+Truth = Mask | np.bool_ | bool  # of all programs alike, or one a program [N]
 INF = 1 << 61  # "no modulo"; larger than any index and safe to multiply by small factors
 
 
@@ -55,16 +60,48 @@ class Affine:
     limit: IntLike = INF
 
 
-def any_nonzero(x: IntLike | Mask | np.bool_) -> bool:
+def plain(value: IntLike) -> IntLike:
+    """An int where all candidates agree."""
+    if isinstance(value, np.ndarray) and value.ndim and value.size:
+        first = value.flat[0]
+        return int(first) if (value == first).all() else value
+    return int(value)
+
+
+def any_nonzero(x: IntLike | Truth) -> bool:
     """Whether any candidate has a non-zero value."""
     return bool(np.count_nonzero(x)) if isinstance(x, np.ndarray) else bool(x)
 
 
-def where(cond: bool | np.bool_ | Mask, a: IntLike, b: IntLike) -> IntLike:
+def everywhere(x: Truth) -> bool:
+    """Whether a condition holds for all candidates."""
+    return bool(x.all()) if isinstance(x, np.ndarray) else bool(x)
+
+
+def fails(x: Truth) -> Truth:
+    """Where a condition does not hold."""
+    return ~x if isinstance(x, np.ndarray) else not x
+
+
+def where(cond: Truth, a: IntLike, b: IntLike) -> IntLike:
     """``np.where`` that keeps plain integers plain."""
-    if isinstance(cond, (bool, np.bool_)):
+    if not isinstance(cond, np.ndarray):
         return a if cond else b
+    if isinstance(a, int) and isinstance(b, int) and a == 1 and b == 0:
+        return cond.astype(np.int64)
     return np.where(cond, a, b)
+
+
+def least(a: IntLike, b: IntLike) -> IntLike:
+    """The smaller one of two numbers."""
+    plain = isinstance(a, int) and isinstance(b, int)
+    return min(a, b) if plain else np.minimum(a, b)
+
+
+def most(a: IntLike, b: IntLike) -> IntLike:
+    """The larger one of two numbers."""
+    plain = isinstance(a, int) and isinstance(b, int)
+    return max(a, b) if plain else np.maximum(a, b)
 
 
 def const(value: IntLike) -> Affine:
@@ -74,7 +111,7 @@ def const(value: IntLike) -> Affine:
 
 def variable(var: LoopVar) -> Affine:
     """The loop variable itself; absent where its extent is 1 (lowering removes such loops)."""
-    present = where(np.greater(var.extent, 1), 1, 0)
+    present = where(var.extent > 1, 1, 0)
     return Affine([Term(var, 1, INF, present)]) if any_nonzero(present) else Affine()
 
 
@@ -102,19 +139,19 @@ def _join(terms: list[Term]) -> None:
             for j, low in enumerate(terms):
                 if i == j or is_endless(low.upper) or _other_variable(high, low):
                     continue
-                fits = np.equal(high.lower, low.upper) & np.not_equal(high.coef, 0)
+                fits = (high.lower == low.upper) & (high.coef != 0)
                 if not any_nonzero(fits):
                     continue
                 # One ratio for coefficients and factors; the larger factor is a multiple.
-                fits = fits & np.equal(high.coef * low.lower, low.coef * high.lower)
+                fits = fits & (high.coef * low.lower == low.coef * high.lower)
                 if any_nonzero(fits):
                     fits = fits & same_index(high, low)
                 if not any_nonzero(fits):
                     continue
-                upper = np.where(fits, high.upper, low.upper)
-                limit = np.where(fits, INF, low.limit)
+                upper = plain(where(fits, high.upper, low.upper))
+                limit = plain(where(fits, INF, low.limit))
                 terms[j] = Term(low.index, low.lower, upper, low.coef, limit)
-                coef = np.where(fits, 0, high.coef)
+                coef = where(fits, 0, high.coef)
                 terms[i] = high = Term(high.index, high.lower, high.upper, coef, high.limit)
                 joined = True
         if joined:
@@ -156,56 +193,56 @@ def _overlay(u: Term, t: Term) -> Term | None:
     composite = isinstance(u.index, Affine) and isinstance(t.index, Affine)
     if u.index is not t.index and not composite:
         return None
-    mine = np.not_equal(u.coef, 0)
-    if np.any(mine & np.not_equal(t.coef, 0)):
+    mine = u.coef != 0
+    if any_nonzero(mine & (t.coef != 0)):
         return None
     index: LoopVar | Affine = u.index
     if isinstance(u.index, Affine) and isinstance(t.index, Affine):
         index = add(mul(u.index, where(mine, 1, 0)), mul(t.index, where(mine, 0, 1)))
     return Term(
         index,
-        where(mine, u.lower, t.lower),
-        where(mine, u.upper, t.upper),
+        plain(where(mine, u.lower, t.lower)),
+        plain(where(mine, u.upper, t.upper)),
         u.coef + t.coef,
-        where(mine, u.limit, t.limit),
+        plain(where(mine, u.limit, t.limit)),
     )
 
 
-def equal_terms(t: Term, u: Term) -> Mask | bool:
+def equal_terms(t: Term, u: Term) -> Truth:
     """Where two terms are the same but for their coefficients; False: nowhere."""
     same = same_index(t, u)
     if same is False:
         return False
-    same = np.logical_and(same, np.logical_and(_eq(t.lower, u.lower), _eq(t.upper, u.upper)))
-    if not np.any(same):
+    same = same & _eq(t.lower, u.lower) & _eq(t.upper, u.upper)
+    if not any_nonzero(same):
         return False
-    return True if np.all(same) else same
+    return True if everywhere(same) else same
 
 
-def same_index(t: Term, u: Term) -> Mask | np.bool_ | bool:
+def same_index(t: Term, u: Term) -> Truth:
     """Where two terms divide the same index; False: nowhere."""
     if t.index is u.index:
         return True
     if isinstance(t.index, LoopVar) or isinstance(u.index, LoopVar):
         return False
     same = is_zero(add(t.index, u.index, -1))
-    return same if np.any(same) else False
+    return same if any_nonzero(same) else False
 
 
-def _eq(a: IntLike, b: IntLike) -> Mask | np.bool_:
-    return np.bool_(True) if a is b else np.equal(a, b)
+def _eq(a: IntLike, b: IntLike) -> Truth:
+    return True if a is b else a == b
 
 
-def is_zero(a: Affine) -> Mask | np.bool_:
+def is_zero(a: Affine) -> Truth:
     """Where the value is the constant 0."""
-    return np.logical_and(is_constant(a), np.equal(a.base, 0))
+    return is_constant(a) & (a.base == 0)
 
 
-def is_constant(a: Affine) -> Mask | np.bool_:
+def is_constant(a: Affine) -> Truth:
     """Where no term is present."""
-    out: Mask | np.bool_ = np.bool_(True)
+    out: Truth = True
     for t in a.terms:
-        out = np.logical_and(out, np.equal(t.coef, 0))
+        out = out & (t.coef == 0)
     return out
 
 
@@ -215,11 +252,11 @@ def mul(a: Affine, scale: IntLike) -> Affine:
     return Affine([t for t in terms if any_nonzero(t.coef)], a.base * scale)
 
 
-def select(cond: Mask | np.bool_, a: Affine, b: Affine) -> Affine:
+def select(cond: Truth, a: Affine, b: Affine) -> Affine:
     """``a`` where ``cond`` holds, else ``b``."""
-    if np.all(cond):
+    if everywhere(cond):
         return a
-    if not np.any(cond):
+    if not any_nonzero(cond):
         return b
     out = add(mul(a, where(cond, 1, 0)), mul(b, where(cond, 0, 1)))
     return Affine(out.terms, out.base, where(cond, a.limit, b.limit))
@@ -235,14 +272,14 @@ def index_bounds(index: LoopVar | Affine) -> tuple[IntLike, IntLike]:
 def wrap_bounds(t: Term, lo: IntLike, hi: IntLike) -> tuple[IntLike, IntLike]:
     """Interval of ``(index mod upper) div lower`` for ``index`` in [lo, hi] (``ConstIntBound``)."""
     if isinstance(lo, int) and lo == 0:  # loop variables: the common case
-        hi = hi if is_endless(t.upper) else np.minimum(hi, t.upper - 1)
-        return 0, hi if _is_one(t.lower) else np.floor_divide(hi, t.lower)
+        hi = hi if is_endless(t.upper) else least(hi, t.upper - 1)
+        return 0, hi if _is_one(t.lower) else hi // t.lower
     if not is_endless(t.upper):
-        inside = np.logical_and(np.greater_equal(lo, 0), np.less(hi, t.upper))
-        capped = where(np.greater_equal(lo, 0), np.minimum(hi, t.upper - 1), t.upper - 1)
+        inside = (lo >= 0) & (hi < t.upper)
+        capped = where(lo >= 0, least(hi, t.upper - 1), t.upper - 1)
         lo, hi = where(inside, lo, 0), where(inside, hi, capped)
-    if not (isinstance(t.lower, int) and t.lower == 1):
-        lo, hi = np.floor_divide(lo, t.lower), np.floor_divide(hi, t.lower)
+    if not _is_one(t.lower):
+        lo, hi = lo // t.lower, hi // t.lower
     return lo, hi
 
 
@@ -252,14 +289,14 @@ def with_limit(a: Affine, limit: IntLike) -> Affine:
         return a
     count: IntLike = 0
     for t in a.terms:
-        count = count + np.not_equal(t.coef, 0)
-    alone = np.equal(count, 1) & np.equal(a.base, 0)
+        count = count + (t.coef != 0)
+    alone = (count == 1) & (a.base == 0)
     terms = []
     for t in a.terms:
-        here = alone & np.equal(t.coef, 1)
-        bound = np.minimum(t.limit, np.where(here, limit, INF))
+        here = alone & (t.coef == 1)
+        bound = least(t.limit, where(here, limit, INF))
         terms.append(Term(t.index, t.lower, t.upper, t.coef, bound))
-    return Affine(terms, a.base, np.minimum(a.limit, limit))
+    return Affine(terms, a.base, least(a.limit, limit))
 
 
 def bounds(a: Affine) -> tuple[IntLike, IntLike]:
@@ -269,10 +306,11 @@ def bounds(a: Affine) -> tuple[IntLike, IntLike]:
     for t in a.terms:
         tlo, thi = wrap_bounds(t, *index_bounds(t.index))
         if not is_endless(t.limit):
-            thi = np.minimum(thi, t.limit - 1)
-        x, y = t.coef * tlo, t.coef * thi
-        lo, hi = lo + np.minimum(x, y), hi + np.maximum(x, y)
-    return lo, hi if is_endless(a.limit) else np.minimum(hi, a.limit - 1)
+            thi = least(thi, t.limit - 1)
+        y = t.coef * thi
+        x = 0 if isinstance(tlo, int) and tlo == 0 else t.coef * tlo
+        lo, hi = lo + least(x, y), hi + most(x, y)
+    return lo, hi if is_endless(a.limit) else least(hi, a.limit - 1)
 
 
 def is_endless(limit: IntLike) -> bool:

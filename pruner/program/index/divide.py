@@ -20,19 +20,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from pruner.arrays import IntLike, Mask
+from pruner.arrays import IntLike
 from pruner.program.index.affine import (
     INF,
     Affine,
     LoopVar,
     Term,
+    Truth,
     add,
     any_nonzero,
     bounds,
+    everywhere,
+    fails,
     is_endless,
+    most,
     mul,
+    plain,
     select,
     where,
 )
@@ -42,19 +45,19 @@ def _split(a: Affine, divisor: IntLike) -> tuple[Affine, Affine]:
     """Terms that ``divisor`` divides, and the rest (``SeparateDivisibleParts``)."""
     whole, rest = [], []
     for t in a.terms:
-        divisible = np.equal(np.mod(t.coef, divisor), 0)
+        divisible = t.coef % divisor == 0
         w, r = where(divisible, t.coef, 0), where(divisible, 0, t.coef)
         if any_nonzero(w):
             whole.append(Term(t.index, t.lower, t.upper, w, t.limit))
         if any_nonzero(r):
             rest.append(Term(t.index, t.lower, t.upper, r, t.limit))
-    divisible = np.equal(np.mod(a.base, divisor), 0)
+    divisible = a.base % divisor == 0
     base = where(divisible, a.base, 0)
     limit = a.limit
     if not is_endless(limit):  # the guard speaks of the rest only where that is all there is
-        alone = np.equal(base, 0)
+        alone = base == 0
         for t in whole:
-            alone = np.logical_and(alone, np.equal(t.coef, 0))
+            alone = alone & (t.coef == 0)
         limit = where(alone, limit, INF)
     return Affine(whole, base), Affine(rest, where(divisible, 0, a.base), limit)
 
@@ -80,40 +83,37 @@ class _Shape:
 def _shape(rest: Affine, live: IntLike) -> _Shape:
     count: IntLike = 0
     for t in rest.terms:
-        count = count + where(np.not_equal(t.coef, 0), 1, 0)
-    single = np.logical_and(np.equal(count, 1), np.equal(rest.base, 0))
-    multi = np.logical_and(np.greater(count, 0), np.logical_not(single))
+        count = count + where(t.coef != 0, 1, 0)
+    single = (count == 1) & (rest.base == 0)
+    multi = (count > 0) & fails(single)
     return _Shape(where(single, live, 0), where(multi, live, 0))
 
 
-def _fits_below(rest: Affine, divisor: IntLike) -> Mask | np.bool_:
+def _fits_below(rest: Affine, divisor: IntLike) -> Truth:
     """Where ``0 <= rest < divisor`` is known."""
     lo, hi = bounds(rest)
-    return np.logical_and(np.greater_equal(lo, 0), np.less(hi, divisor))
+    return (lo >= 0) & (hi < divisor)
 
 
 def floordiv(a: Affine, divisor: IntLike) -> Affine:
     """``floor(a / divisor)`` (``divisor`` > 0)."""
-    if np.all(np.equal(divisor, 1)):
+    one = divisor == 1
+    if everywhere(one):
         return a
-    if not is_endless(a.limit) and np.any(np.equal(divisor, 1)):
-        one = np.equal(divisor, 1)
-        return select(one, a, floordiv(a, np.where(one, INF, divisor)))
+    if not is_endless(a.limit) and any_nonzero(one):
+        return select(one, a, floordiv(a, where(one, INF, divisor)))
     whole, rest = _split(a, divisor)
-    terms = [
-        Term(t.index, t.lower, t.upper, np.floor_divide(t.coef, divisor), t.limit)
-        for t in whole.terms
-    ]
-    out = Affine(terms, np.floor_divide(whole.base, divisor))
+    terms = [Term(t.index, t.lower, t.upper, t.coef // divisor, t.limit) for t in whole.terms]
+    out = Affine(terms, whole.base // divisor)
     if not rest.terms:
-        return Affine(out.terms, out.base + np.floor_divide(rest.base, divisor))
+        return Affine(out.terms, out.base + rest.base // divisor)
     gone = where(_fits_below(rest, divisor), 1, 0)
     shape = _shape(rest, 1 - gone)
-    has_terms = np.greater(shape.single + shape.multi + gone, 0)
-    out = Affine(out.terms, out.base + where(has_terms, 0, np.floor_divide(rest.base, divisor)))
+    has_terms = shape.single + shape.multi + gone > 0
+    out = Affine(out.terms, out.base + where(has_terms, 0, rest.base // divisor))
     composite = shape.multi
     for t in rest.terms:
-        here = where(np.not_equal(t.coef, 0), shape.single, 0)
+        here = where(t.coef != 0, shape.single, 0)
         if any_nonzero(here):
             quotient, left = _divided_term(t, divisor, here)
             out = add(out, quotient)
@@ -132,45 +132,44 @@ def _divided_term(t: Term, divisor: IntLike, here: IntLike) -> tuple[Affine, Int
     """
     scaled, fits = _scaled(divisor, t.coef)
     reach = t.lower * scaled
-    endless = np.greater_equal(t.upper, INF)
-    exact = np.logical_or(endless, np.equal(np.mod(t.upper, np.maximum(reach, 1)), 0))
-    fold = np.logical_and(fits, exact)
-    vanish = np.logical_and(fits, np.less_equal(t.upper, reach))
-    inward = np.logical_and(fits, np.logical_not(np.logical_or(fold, vanish)))
+    fold = fits & _divides(reach, t.upper)
+    vanish = fits & (t.upper <= reach)
+    inward = fits & fails(fold | vanish)
     limit = _quotient_limit(t.limit, where(fold, scaled, 1))
-    out = Affine([Term(t.index, where(fold, reach, t.lower), t.upper, where(fold, here, 0), limit)])
+    lower = plain(where(fold, reach, t.lower))
+    out = Affine([Term(t.index, lower, t.upper, where(fold, here, 0), limit)])
     moved = where(inward, here, 0)
     if any_nonzero(moved):  # (x mod upper) div lower becomes an index of its own
         index = Affine([Term(t.index, 1, t.upper, moved)])
-        out = add(out, Affine([Term(index, reach, INF, moved)]))
+        out = add(out, Affine([Term(index, plain(reach), INF, moved)]))
     return out, where(fits, 0, here)
 
 
 def floormod(a: Affine, divisor: IntLike) -> Affine:
     """``a mod divisor`` (floor)."""
-    if np.all(np.equal(divisor, 1)):
+    if everywhere(divisor == 1):
         return Affine()
     _, rest = _split(a, divisor)
     if not rest.terms:
-        return Affine([], np.mod(rest.base, divisor))
+        return Affine([], rest.base % divisor)
     keep = where(_fits_below(rest, divisor), 1, 0)
     shape = _shape(rest, 1 - keep)
     out = _closed_quotient(_masked(rest, keep))
-    is_const = np.equal(shape.single + shape.multi + keep, 0)
-    out = Affine(out.terms, out.base + where(is_const, np.mod(rest.base, divisor), 0), out.limit)
+    is_const = shape.single + shape.multi + keep == 0
+    out = Affine(out.terms, out.base + where(is_const, rest.base % divisor, 0), out.limit)
     composite = shape.multi
     for t in rest.terms:
-        here = where(np.not_equal(t.coef, 0), shape.single, 0)
+        here = where(t.coef != 0, shape.single, 0)
         if any_nonzero(here):
             remainder, left = _reduced_term(t, divisor, here)
             out = add(out, remainder)
             composite = composite + left
     if any_nonzero(composite):
         inner = _masked(rest, composite)
-        base = np.mod(inner.base, divisor)
+        base = inner.base % divisor
         limit = inner.limit
         if not is_endless(limit):
-            limit = where(np.equal(base, inner.base), limit, INF)
+            limit = where(base == inner.base, limit, INF)
         out = add(out, Affine([Term(Affine(inner.terms, base, limit), 1, divisor, composite)]))
     return out
 
@@ -184,14 +183,17 @@ def _closed_quotient(a: Affine) -> Affine:
     """
     terms = []
     for t in a.terms:
-        closed = np.equal(t.coef, 1) & np.not_equal(t.lower, 1) & np.equal(_count(a), 1)
-        closed = closed & np.greater_equal(t.upper, INF) & np.equal(a.base, 0)
-        if isinstance(t.index, LoopVar) or not np.any(closed):
+        if isinstance(t.index, LoopVar):
             terms.append(t)
             continue
-        piece = Affine([Term(t.index, t.lower, t.upper, np.where(closed, 1, 0), t.limit)])
-        terms.append(Term(t.index, t.lower, t.upper, np.where(closed, 0, t.coef), t.limit))
-        terms.append(Term(piece, 1, INF, np.where(closed, 1, 0), t.limit))
+        closed = (t.coef == 1) & (t.lower != 1) & (_count(a) == 1)
+        closed = closed & (t.upper >= INF) & (a.base == 0)
+        if not any_nonzero(closed):
+            terms.append(t)
+            continue
+        piece = Affine([Term(t.index, t.lower, t.upper, where(closed, 1, 0), t.limit)])
+        terms.append(Term(t.index, t.lower, t.upper, where(closed, 0, t.coef), t.limit))
+        terms.append(Term(piece, 1, INF, where(closed, 1, 0), t.limit))
     return Affine([t for t in terms if any_nonzero(t.coef)], a.base, a.limit)
 
 
@@ -202,9 +204,9 @@ def opened(a: Affine) -> Affine:
         if isinstance(t.index, LoopVar):
             out = add(out, Affine([t]))
             continue
-        bare = np.equal(t.lower, 1) & np.greater_equal(t.upper, INF)
-        inside = mul(t.index, np.where(bare, t.coef, 0))
-        coef = np.where(bare, 0, t.coef)
+        bare = (t.lower == 1) & (t.upper >= INF)
+        inside = mul(t.index, where(bare, t.coef, 0))
+        coef = where(bare, 0, t.coef)
         out = add(add(out, inside), Affine([Term(t.index, t.lower, t.upper, coef, t.limit)]))
     return out
 
@@ -212,7 +214,7 @@ def opened(a: Affine) -> Affine:
 def _count(a: Affine) -> IntLike:
     count: IntLike = 0
     for t in a.terms:
-        count = count + np.not_equal(t.coef, 0)
+        count = count + (t.coef != 0)
     return count
 
 
@@ -225,19 +227,23 @@ def _reduced_term(t: Term, divisor: IntLike, here: IntLike) -> tuple[Affine, Int
     """
     scaled, fits = _scaled(divisor, t.coef)
     reach = t.lower * scaled
-    endless = np.greater_equal(t.upper, INF)
-    tighter = np.logical_or(endless, np.equal(np.mod(t.upper, np.maximum(reach, 1)), 0))
-    looser = np.logical_and(
-        np.logical_not(tighter), np.equal(np.mod(reach, np.maximum(t.upper, 1)), 0)
-    )
-    ok = np.logical_and(fits, np.logical_or(tighter, looser))
-    upper = where(ok, where(tighter, reach, t.upper), INF)
+    tighter = _divides(reach, t.upper)
+    looser = False if is_endless(t.upper) else reach % most(t.upper, 1) == 0
+    ok = fits & (tighter | looser)
+    upper = plain(where(ok, where(tighter, reach, t.upper), INF))
     out = Affine([Term(t.index, t.lower, upper, where(ok, here, 0) * t.coef, t.limit)])
     return out, where(ok, 0, here)
 
 
-def _scaled(divisor: IntLike, coef: IntLike) -> tuple[IntLike, Mask | np.bool_]:
+def _divides(reach: IntLike, upper: IntLike) -> Truth:
+    """Where ``reach`` divides the upper factor of a term, or there is none."""
+    if is_endless(upper):
+        return True
+    return (upper >= INF) | (upper % most(reach, 1) == 0)
+
+
+def _scaled(divisor: IntLike, coef: IntLike) -> tuple[IntLike, Truth]:
     """``divisor / coef`` where a positive ``coef`` divides it."""
-    safe = np.where(np.greater(coef, 0), coef, 1)
-    fits = np.logical_and(np.greater(coef, 0), np.equal(np.mod(divisor, safe), 0))
-    return np.floor_divide(divisor, safe), fits
+    positive = coef > 0
+    safe = where(positive, coef, 1)
+    return divisor // safe, positive & (divisor % safe == 0)

@@ -26,7 +26,7 @@ from pruner.program.dag.expr import (
     Select,
 )
 from pruner.program.index import affine as af
-from pruner.program.index.affine import Affine, LoopVar, Term
+from pruner.program.index.affine import Affine, LoopVar, Term, Truth
 from pruner.program.index.divide import floordiv, floormod
 from pruner.program.index.lookup import as_sum
 
@@ -46,9 +46,10 @@ class Region:
 def clip_to_shape(region: Region, size: IntLike) -> Region:
     """The whole axis where the region is known to cover it."""
     lo, hi = region.lo + region.start.base, region.hi + region.start.base
-    covers = np.logical_and(np.less_equal(lo, 0), np.greater_equal(hi, size - 1))
-    covers = np.logical_and(covers, af.is_constant(region.start))
-    if not np.any(covers):
+    covers: Truth = (lo <= 0) & (hi >= size - 1)
+    if af.any_nonzero(covers):
+        covers = covers & af.is_constant(region.start)
+    if not af.any_nonzero(covers):
         return region
     start = af.mul(region.start, af.where(covers, 0, 1))
     return Region(start, af.where(covers, 0, region.lo), af.where(covers, size - 1, region.hi))
@@ -60,8 +61,8 @@ def union(regions: list[Region]) -> Region:
     lo, hi = first.lo, first.hi
     for other in regions[1:]:
         shift = af.add(other.start, first.start, -1)
-        lo = np.minimum(lo, other.lo + shift.base)
-        hi = np.maximum(hi, other.hi + shift.base)
+        lo = af.least(lo, other.lo + shift.base)
+        hi = af.most(hi, other.hi + shift.base)
         hi = af.where(af.is_constant(shift), hi, lo + UNKNOWN_WIDTH)
     return Region(first.start, lo, hi)
 
@@ -81,7 +82,7 @@ def relax(region: Region, variables: set[int]) -> Region:
             raise UnsupportedProgram("mixed-relax", "a fused index is only partly relaxed")
         a, b = af.wrap_bounds(t, *af.index_bounds(t.index))
         x, y = t.coef * a, t.coef * b
-        lo, hi = lo + np.minimum(x, y), hi + np.maximum(x, y)
+        lo, hi = lo + af.least(x, y), hi + af.most(x, y)
     return Region(Affine(fixed, region.start.base), lo, hi)
 
 
@@ -136,7 +137,7 @@ def _binary_region(op: str, a: Region, b: Region) -> Region:
             raise UnsupportedProgram("index-expression", "product of two loop variables")
         k = a.start.base + a.lo
         x, y = b.lo * k, b.hi * k
-        return Region(af.mul(b.start, k), np.minimum(x, y), np.maximum(x, y))
+        return Region(af.mul(b.start, k), af.least(x, y), af.most(x, y))
     if b.start.terms or not _is_point(b):
         raise UnsupportedProgram("index-expression", f"{op} by a loop variable")
     divisor = b.start.base + b.lo
@@ -150,7 +151,7 @@ def _binary_region(op: str, a: Region, b: Region) -> Region:
 def _is_point(a: Region) -> bool:
     if a.lo is a.hi:
         return True
-    return bool(np.all(np.equal(a.lo, a.hi)))
+    return af.everywhere(a.lo == a.hi)
 
 
 def _divide(a: Region, divisor: IntLike) -> Region:
@@ -161,7 +162,7 @@ def _divide(a: Region, divisor: IntLike) -> Region:
     if _is_point(a):
         return Region(first, 0, 0)
     last = floordiv(af.add(a.start, af.const(a.hi)), divisor)
-    width = af.where(np.equal(a.lo, a.hi), 0, span(last, first))
+    width = af.where(a.lo == a.hi, 0, span(last, first))
     return Region(first, 0, width)
 
 
@@ -170,7 +171,7 @@ def _modulo(a: Region, divisor: IntLike) -> Region:
     if not a.start.terms:
         lo, hi = a.lo + a.start.base, a.hi + a.start.base
         low_q, high_q = lo // divisor, hi // divisor
-        one = np.equal(low_q, high_q)
+        one = low_q == high_q
         return Region(
             Affine(),
             af.where(one, lo - divisor * low_q, 0),
@@ -182,9 +183,8 @@ def _modulo(a: Region, divisor: IntLike) -> Region:
         return Region(start, 0, 0)
     width = a.hi - a.lo
     last = floordiv(af.add(first, af.const(width)), divisor)
-    one = np.equal(span(last, floordiv(first, divisor)), 0)
-    one = np.logical_or(one, np.equal(width, 0))
-    if bool(np.all(one)):
+    one = (span(last, floordiv(first, divisor)) == 0) | (width == 0)
+    if af.everywhere(one):
         return Region(start, 0, width)
     return Region(af.mul(start, af.where(one, 1, 0)), 0, af.where(one, width, divisor - 1))
 

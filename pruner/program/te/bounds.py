@@ -9,15 +9,13 @@ give exact boxes and everything else gives what interval arithmetic gives.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-import numpy as np
+from dataclasses import dataclass
 
 from pruner.arrays import IntLike
 from pruner.errors import UnsupportedProgram
 from pruner.program.dag.expr import Const, Expr, Load, loads, rewrite, substitute_axes
 from pruner.program.index import affine as af
-from pruner.program.index.affine import Affine, LoopVar
+from pruner.program.index.affine import Affine, LoopVar, Truth
 from pruner.program.index.divide import floordiv, floormod
 from pruner.program.index.regions import (
     UNKNOWN_WIDTH,
@@ -50,7 +48,7 @@ class Bounds:
     bodies: dict[int, Expr]
     mins: dict[IterVar, Affine]
     scopes: dict[int, Scope]
-    resolved: np.ndarray | np.bool_ = field(default_factory=lambda: np.bool_(True))
+    resolved: Truth = True
 
 
 def infer_bounds(schedule: Schedule) -> Bounds:
@@ -151,8 +149,8 @@ def _root_region(schedule: Schedule, stage: StageState, out: Bounds) -> None:
             raise UnsupportedProgram("unread-stage", stage.name)
         region = union(found)
         extent = region.hi - region.lo + 1
-        fixed = np.less(extent, UNKNOWN_WIDTH)
-        out.resolved = np.logical_and(out.resolved, fixed)
+        fixed = extent < UNKNOWN_WIDTH
+        out.resolved = out.resolved & fixed
         axis.extent = af.where(fixed, extent, 1)
         out.mins[axis] = af.add(region.start, af.const(region.lo))
 
@@ -219,10 +217,9 @@ def _whole_where_covered(
     parent: Region, rel: SplitRelation, outer: Region | None, inner: Region | None
 ) -> Region:
     """A loop of extent 1 counts as its whole range: then the parent keeps its exact extent."""
-    whole_outer = np.equal(rel.outer.extent, 1) if outer is not None else np.bool_(True)
-    whole_inner = np.equal(rel.inner.extent, 1) if inner is not None else np.bool_(True)
-    whole = np.logical_and(whole_outer, whole_inner)
-    hi = af.where(whole, rel.parent.extent - 1, parent.hi)
+    whole_outer = rel.outer.extent == 1 if outer is not None else True
+    whole_inner = rel.inner.extent == 1 if inner is not None else True
+    hi = af.where(whole_outer & whole_inner, rel.parent.extent - 1, parent.hi)
     return Region(parent.start, parent.lo, hi)
 
 
@@ -230,7 +227,8 @@ def _unfuse(fused: Region, inner_extent: IntLike) -> tuple[Region, Region]:
     """Components of a fused loop (``PassUpDomain`` of a fuse relation)."""
     width = fused.hi - fused.lo + 1
     start = af.add(fused.start, af.const(fused.lo))
-    if bool(np.all(np.equal(width, 1))):
+    point = width == 1
+    if af.everywhere(point):
         return (
             Region(floordiv(start, inner_extent), 0, 0),
             Region(floormod(start, inner_extent), 0, 0),
@@ -238,12 +236,10 @@ def _unfuse(fused: Region, inner_extent: IntLike) -> tuple[Region, Region]:
     first, last = floordiv(start, inner_extent), start
     last = floordiv(af.add(last, af.const(width - 1)), inner_extent)
     width_outer = span(last, first)
-    point = np.equal(width, 1)
-    within = np.logical_and(np.equal(np.mod(inner_extent, width), 0), _multiple_of(start, width))
-    tight = np.logical_or(point, within)
-    if bool(np.all(tight)):
+    tight = point | ((inner_extent % width == 0) & _multiple_of(start, width))
+    if af.everywhere(tight):
         inner_start, inner_hi = floormod(start, inner_extent), width - 1
-    elif not bool(np.any(tight)):
+    elif not af.any_nonzero(tight):
         inner_start, inner_hi = Affine(), inner_extent - 1
     else:
         inner_start = af.mul(floormod(start, inner_extent), af.where(tight, 1, 0))
@@ -251,10 +247,10 @@ def _unfuse(fused: Region, inner_extent: IntLike) -> tuple[Region, Region]:
     return Region(first, 0, width_outer), Region(inner_start, 0, inner_hi)
 
 
-def _multiple_of(a: Affine, divisor: IntLike) -> np.ndarray | np.bool_:
-    exact = np.equal(np.mod(a.base, divisor), 0)
+def _multiple_of(a: Affine, divisor: IntLike) -> Truth:
+    exact = a.base % divisor == 0
     for t in a.terms:
-        exact = np.logical_and(exact, np.equal(np.mod(t.coef, divisor), 0))
+        exact = exact & (t.coef % divisor == 0)
     return exact
 
 
@@ -269,7 +265,7 @@ def _extents_down(stage: StageState) -> None:
         kept, other = (rel.inner, rel.outer) if rel.factor is not None else (rel.outer, rel.inner)
         given = rel.factor if rel.factor is not None else rel.nparts
         assert given is not None
-        kept.extent = given if kept in bound else np.minimum(extent, given)
+        kept.extent = given if kept in bound else af.least(extent, given)
         other.extent = -(-extent // given)
 
 

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from pruner.arrays import IntLike, Mask
+from pruner.arrays import IntLike
 from pruner.errors import ReplayFailed, UnsupportedProgram
 from pruner.program.dag.expr import Binary, Const, Expr, Load
 from pruner.program.dag.fold import fold
 from pruner.program.index import affine as af
-from pruner.program.index.affine import Affine, LoopVar
+from pruner.program.index.affine import Affine, LoopVar, Truth
 from pruner.program.index.divide import floordiv, floormod
 from pruner.program.nests import (
     Allocation,
@@ -234,13 +232,12 @@ class _Quotient:
 
     def divided(self, by: IntLike) -> _Quotient:
         """The quotient divided once more."""
-        divides = np.equal(np.mod(self.lead, by), 0)
-        pulls = np.equal(self.divisor, 1) & np.greater(self.lead, 0) & divides
-        pulls = pulls | np.equal(by, 1)
-        lead = np.where(pulls, self.lead // by, 0)
-        lead = np.where(np.equal(lead, 1), 0, lead)
+        pulls = (self.divisor == 1) & (self.lead > 0) & (self.lead % by == 0)
+        pulls = pulls | (by == 1)
+        lead = af.where(pulls, self.lead // by, 0)
+        lead = af.where(lead == 1, 0, lead)
         total = af.select(pulls, floordiv(self.total, by), self.total)
-        return _Quotient(total, np.where(pulls, self.divisor, self.divisor * by), lead)
+        return _Quotient(total, af.where(pulls, self.divisor, self.divisor * by), lead)
 
 
 class _PassUp:
@@ -266,12 +263,11 @@ class _PassUp:
         inner, outer = self.values[rel.inner], self.values[rel.outer]
         factor = rel.inner.extent
         total = af.add(inner.value, outer.value, factor)
-        ragged = np.not_equal(factor * rel.outer.extent, rel.parent.extent) * 1
-        inside = np.maximum(self.guarded.get(rel.outer, 0), self.guarded.get(rel.inner, 0))
-        self.guarded[rel.parent] = np.maximum(ragged, inside)
-        alone = np.equal(rel.outer.extent, 1)
-        whole = np.equal(factor, 1)
-        lead = np.where(alone, inner.lead, np.where(whole, outer.lead, factor))
+        ragged = af.where(factor * rel.outer.extent != rel.parent.extent, 1, 0)
+        inside = af.most(self.guarded.get(rel.outer, 0), self.guarded.get(rel.inner, 0))
+        self.guarded[rel.parent] = af.most(ragged, inside)
+        alone = rel.outer.extent == 1
+        lead = af.where(alone, inner.lead, af.where(factor == 1, outer.lead, factor))
         total = self._guard(total, rel.parent)
         self.values[rel.parent] = _Quotient(total, 1, lead)
 
@@ -280,7 +276,7 @@ class _PassUp:
         fused, extent = self.values[rel.fused], rel.inner.extent
         self.guarded[rel.outer] = self.guarded[rel.inner] = self.guarded.get(rel.fused, 0)
         outer = fused.divided(extent)
-        whole = np.equal(outer.divisor, 1)
+        whole = outer.divisor == 1
         total = self._guard(outer.total, rel.outer, whole)
         self.values[rel.outer] = _Quotient(total, outer.divisor, outer.lead)
         remainder = self._guard(floormod(fused.value, extent), rel.inner)
@@ -290,11 +286,11 @@ class _PassUp:
         """Value of a root axis."""
         return self._guard(self.values[root].value, root)
 
-    def _guard(self, value: Affine, loop: IterVar, where: IntLike | Mask = 1) -> Affine:
-        guard = self.guarded.get(loop, 0) * where
-        if not np.any(guard):
+    def _guard(self, value: Affine, loop: IterVar, where: Truth = True) -> Affine:
+        guard = (self.guarded.get(loop, 0) != 0) & where
+        if not af.any_nonzero(guard):
             return value
-        return af.with_limit(value, np.where(guard, loop.extent, af.INF))
+        return af.with_limit(value, af.where(guard, loop.extent, af.INF))
 
 
 def root_values(

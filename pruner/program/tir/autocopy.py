@@ -39,7 +39,6 @@ from pruner.program.tir.tree import (
     LoopNode,
     Tree,
     insert,
-    plain,
     renamed,
 )
 
@@ -196,7 +195,7 @@ def layouts_permute(tree: Tree) -> Mask:
         if PERMUTED not in block.annotations or AUTO_COPY not in block.annotations:
             continue
         box = buffer_places(tree)[block.buffer].box
-        rows, columns = (plain(region.hi - region.lo + 1) for region in box[-2:])
+        rows, columns = (af.plain(region.hi - region.lo + 1) for region in box[-2:])
         even = np.equal(np.mod(columns, _ROW_OF_EVEN), 0) & np.equal(np.mod(rows, 2), 0)
         out &= np.equal(np.mod(columns, _ROW), 0) | even
         out &= np.equal(np.bitwise_and(columns, columns - 1), 0)

@@ -14,7 +14,7 @@ import numpy as np
 
 from pruner.arrays import IntLike, Ints, Mask
 from pruner.program.dag.expr import Const, Expr, PerProgram, rewrite
-from pruner.program.index.affine import Affine, LoopVar, Term, any_nonzero
+from pruner.program.index.affine import Affine, LoopVar, Term, any_nonzero, plain
 from pruner.program.nests import Buffer
 from pruner.program.tir.tree import (
     Binding,
@@ -25,7 +25,6 @@ from pruner.program.tir.tree import (
     Tree,
     TreeNode,
     Uses,
-    plain,
 )
 
 

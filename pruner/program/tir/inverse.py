@@ -18,7 +18,7 @@ from pruner.program.dag.expr import Axis, Binary, Const, Expr
 from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar
 from pruner.program.index.regions import evaluate_index
-from pruner.program.tir.tree import Block, plain
+from pruner.program.tir.tree import Block
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,5 +114,5 @@ def _joined(block: Block, slot: int, parts: list[_Part]) -> Expr:
 
 def _whole(value: IntLike) -> int | None:
     """A number that is the same for all candidates."""
-    value = plain(value)
+    value = af.plain(value)
     return value if isinstance(value, int) else None

@@ -25,7 +25,8 @@ from pruner.program.dag.expr import (
     rewrite,
     substitute_axes,
 )
-from pruner.program.tir.tree import Block, Layout, Tree, plain
+from pruner.program.index.affine import plain
+from pruner.program.tir.tree import Block, Layout, Tree
 
 _ALIGN = "buffer_dim_align"
 

@@ -8,8 +8,9 @@ import numpy as np
 from jaxtyping import Int64
 
 from pruner.arrays import IntLike, Ints, Mask
+from pruner.program.index.affine import plain
 from pruner.program.tir.primitives import can_inline, cut, is_data_parallel, reducing_variables
-from pruner.program.tir.tree import Block, LoopNode, Tree, plain
+from pruner.program.tir.tree import Block, LoopNode, Tree
 
 INLINE, ROOT = -2, -1
 

@@ -34,7 +34,7 @@ from pruner.program.tir.places import buffer_places
 from pruner.program.tir.primitives import reduces_over_threads
 from pruner.program.tir.regions import start_of
 from pruner.program.tir.shared import dynamic_bytes
-from pruner.program.tir.tree import Block, LoopNode, Place, Tree, TreeNode, plain, renamed
+from pruner.program.tir.tree import Block, LoopNode, Place, Tree, TreeNode, renamed
 
 Lowering = Literal["ansor", "metaschedule"]
 
@@ -82,7 +82,7 @@ def _buffer(buffer: Buffer, place: Place | None, form: Lowering) -> Buffer:
 
 
 def _extents(place: Place) -> tuple[IntLike, ...]:
-    return tuple(plain(r.hi - r.lo + 1) for r in place.box)
+    return tuple(af.plain(r.hi - r.lo + 1) for r in place.box)
 
 
 def _allocate(e: _Lowering, loop: LoopNode | None, loops: tuple[Loop, ...]) -> None:

@@ -25,7 +25,7 @@ from pruner.program.index.regions import evaluate_index
 from pruner.program.nests import Mark
 from pruner.program.tir.primitives import is_data_parallel, reducing_variables
 from pruner.program.tir.regions import index_uses
-from pruner.program.tir.tree import Block, LoopNode, Tree, Uses, plain, replace_child
+from pruner.program.tir.tree import Block, LoopNode, Tree, Uses, replace_child
 
 _NO_LOOPS = -1
 
@@ -92,7 +92,7 @@ def _set_unroll(loops: list[LoopNode], depth: IntLike) -> None:
     for loop in loops:
         here = pending & ~np.asarray(loop.absent)
         if np.any(here):
-            loop.unroll = plain(np.where(here, depth, 0 if loop.unroll is None else loop.unroll))
+            loop.unroll = af.plain(np.where(here, depth, 0 if loop.unroll is None else loop.unroll))
         pending = pending & ~here
         if not np.any(pending):
             return
@@ -207,7 +207,7 @@ class _Fusion:
 def _apply(tree: Tree, block: Block, path: _Path, plan: _Plan) -> None:
     inner = _Fusion.of(path, plan.inner)
     narrow = np.where(plan.whole, plan.lanes, inner.total)
-    vector = LoopNode(LoopVar("vector", plain(narrow)), mark=Mark.VECTORIZE)
+    vector = LoopNode(LoopVar("vector", af.plain(narrow)), mark=Mark.VECTORIZE)
     outer = [_Outer.of(path, plan, vector, top, here) for top, here in _tops(path)]
     parts = [(one.var, one.left) for one in outer]
     parts.append((af.variable(vector.var), inner))
@@ -216,12 +216,12 @@ def _apply(tree: Tree, block: Block, path: _Path, plan: _Plan) -> None:
     for row in np.flatnonzero(fused.any(1)).tolist():
         loop = path.loops[row]
         old = loop.var
-        loop.var = LoopVar(old.name, plain(np.where(fused[row], 1, old.extent)))
+        loop.var = LoopVar(old.name, af.plain(np.where(fused[row], 1, old.extent)))
         value = af.variable(loop.var)
         for source, fusion in parts:
             value = af.add(value, _part(source, fusion, old.extent, row))
         uses: Uses = {loop.var: 1}
-        uses |= {one.loop.var: plain(one.alone[row] * 1) for one in outer}
+        uses |= {one.loop.var: af.plain(one.alone[row] * 1) for one in outer}
         tree.define(old, value, uses | {vector.var: 0})
         loop.absent = ~path.exists[row] | fused[row]
     for one in outer:
@@ -269,7 +269,7 @@ class _Outer:
         some, whole = plan.outer & here, plan.whole & here
         left, everything = _Fusion.of(path, some), _Fusion.of(path, path.exists & whole)
         wide = np.where(whole, -(-everything.total // plan.lanes), left.total)
-        loop = LoopNode(LoopVar("parallel", plain(wide)), mark=Mark.PARALLEL)
+        loop = LoopNode(LoopVar("parallel", af.plain(wide)), mark=Mark.PARALLEL)
         together = af.add(af.variable(vector.var), af.variable(loop.var), plan.lanes)
         alone = some & (some.sum(0) == 1)
         return _Outer(top, loop, some.any(0) | whole, left, everything, together, alone)
@@ -280,9 +280,9 @@ def _part(source: Affine, fusion: _Fusion, extent: IntLike, row: int) -> Affine:
     mask = fusion.masks[row]
     if not mask.any():
         return Affine()
-    quotient = floordiv(source, plain(np.where(mask, fusion.steps[row], 1)))
-    inside = floormod(quotient, plain(np.where(mask, extent, 1)))
-    return af.mul(af.select(fusion.first[row], quotient, inside), plain(mask * 1))
+    quotient = floordiv(source, af.plain(np.where(mask, fusion.steps[row], 1)))
+    inside = floormod(quotient, af.plain(np.where(mask, extent, 1)))
+    return af.mul(af.select(fusion.first[row], quotient, inside), af.plain(mask * 1))
 
 
 def _insert_above(loop: LoopNode, made: LoopNode, where: Mask) -> None:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pruner.arrays import IntLike, Mask
-from pruner.program.tir.tree import Block, LoopNode, Tree, TreeNode, plain
+from pruner.program.index.affine import plain
+from pruner.program.tir.tree import Block, LoopNode, Tree, TreeNode
 
 STAGES = "software_pipeline_stage"
 ASYNC_STAGES = "software_pipeline_async_stages"

@@ -51,7 +51,6 @@ from pruner.program.tir.tree import (
     TreeNode,
     Uses,
     insert,
-    plain,
     remove,
     renamed,
     replace_child,
@@ -70,7 +69,7 @@ def split(tree: Tree, loop: LoopNode, factors: Sequence[IntLike | None]) -> list
         product = product if factor is None else product * factor
     extents = [-(-loop.extent // product) if f is None else f for f in factors]
     names = [f"{loop.var.name}_{i}" for i in range(len(extents))]
-    made = [LoopNode(LoopVar(n, plain(e))) for n, e in zip(names, extents, strict=True)]
+    made = [LoopNode(LoopVar(n, af.plain(e))) for n, e in zip(names, extents, strict=True)]
     value = Affine()
     uses: dict[LoopVar, IntLike] = {}
     scale: IntLike = 1
@@ -91,7 +90,7 @@ def fuse(tree: Tree, loops: Sequence[LoopNode]) -> LoopNode:
     for loop in loops:
         extent = extent * loop.extent
     name = "_".join(loop.var.name for loop in loops) + "_fused"
-    fused = LoopNode(LoopVar(name, plain(extent)), unroll=loops[0].unroll, fused=True)
+    fused = LoopNode(LoopVar(name, af.plain(extent)), unroll=loops[0].unroll, fused=True)
     value = af.variable(fused.var)
     inner: IntLike = 1
     for number, loop in enumerate(reversed(loops)):
@@ -116,7 +115,7 @@ def cut(tree: Tree, loops: Sequence[LoopNode], outside: Sequence[Mask]) -> LoopN
     halves: list[list[LoopNode]] = [[], []]
     for loop, around in zip(loops, outside, strict=True):
         for half, here in zip(halves, (around, ~around), strict=True):
-            var = LoopVar(loop.var.name, plain(np.where(here, loop.extent, 1)))
+            var = LoopVar(loop.var.name, af.plain(np.where(here, loop.extent, 1)))
             half.append(LoopNode(var, absent=np.asarray(loop.absent) | ~here))
         outer, inner = (half[-1].var for half in halves)
         value = af.add(af.variable(outer), af.variable(inner))
@@ -503,7 +502,7 @@ def _move(
         if np.any(unknown):
             tree.uncertain = tree.uncertain | unknown
             extent = af.where(unknown, 1, extent)
-        var = LoopVar(f"ax{slot}", plain(extent))
+        var = LoopVar(f"ax{slot}", af.plain(extent))
         value, uses = af.add(start_of(region), af.variable(var)), uses | {var: 1}
         if np.any(stays):
             value = af.add(block.bindings[slot].value, af.mul(value, af.where(stays, 0, 1)))
@@ -524,7 +523,7 @@ def _kept_loops(tree: Tree, block: Block, stays: Mask | np.bool_) -> _Loops:
     reducing = {var for slot in slots for var in tree.uses(block, slot)}
     out = []
     for loop in tree.path(block):
-        var = LoopVar(loop.var.name, plain(af.where(stays, loop.extent, 1)))
+        var = LoopVar(loop.var.name, af.plain(af.where(stays, loop.extent, 1)))
         tree.define(loop.var, af.variable(var), {var: 1})
         node = LoopNode(var, absent=np.asarray(loop.absent) | ~stays)
         out.append((node, loop.var in reducing))

@@ -11,7 +11,7 @@ from pruner.program.dag.expr import Axis, Binary, Const, Expr, walk
 from pruner.program.index import affine as af
 from pruner.program.index.regions import Region, evaluate_region, relax, union
 from pruner.program.nests import Scope, thread_rank
-from pruner.program.tir.tree import Block, LoopNode, Tree, Uses, plain
+from pruner.program.tir.tree import Block, LoopNode, Tree, Uses
 
 
 def shared_threads(tree: Tree, loop: LoopNode, scope: Scope) -> set[int]:
@@ -83,7 +83,7 @@ def clipped(region: Region, extent: IntLike) -> Region:
     fixed, base = af.is_constant(region.start), region.start.base
     lo = af.where(fixed, np.maximum(region.lo, -base), region.lo)
     hi = af.where(fixed, np.minimum(region.hi, extent - 1 - base), region.hi)
-    return Region(region.start, plain(lo), plain(hi))
+    return Region(region.start, af.plain(lo), af.plain(hi))
 
 
 def partly_moving(

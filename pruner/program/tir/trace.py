@@ -15,6 +15,7 @@ import numpy as np
 
 from pruner.arrays import Decisions, IntLike, Ints, Mask
 from pruner.errors import UnsupportedProgram
+from pruner.program.index.affine import plain
 from pruner.program.nests import WARP_LANES, Scope
 from pruner.program.tir import locations as places
 from pruner.program.tir import primitives
@@ -29,7 +30,7 @@ from pruner.program.tir.postprocs import (
     rewrite_reduction_blocks,
 )
 from pruner.program.tir.rfactor import rfactor
-from pruner.program.tir.tree import Block, Diverges, LoopNode, Tree, plain, uniform
+from pruner.program.tir.tree import Block, Diverges, LoopNode, Tree, uniform
 from pruner.program.tir.verify import WARP_EXECUTION
 
 LOCATE = "SampleComputeLocation"

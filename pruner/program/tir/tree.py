@@ -372,17 +372,9 @@ def renamed(value: Affine, names: Mapping[LoopVar, LoopVar]) -> Affine:
     return substitute(value, lambda var: af.variable(names[var]) if var in names else None)
 
 
-def plain(value: IntLike) -> IntLike:
-    """An int where all candidates agree."""
-    if isinstance(value, np.ndarray) and value.ndim and value.size:
-        first = value.flat[0]
-        return int(first) if bool((value == first).all()) else value
-    return int(value)
-
-
 def uniform(value: IntLike | np.ndarray) -> int:
     """The value all candidates share. Raises :class:`Diverges` where they do not."""
-    value = plain(value)
+    value = af.plain(value)
     if isinstance(value, np.ndarray):
         raise Diverges(value)
     return value

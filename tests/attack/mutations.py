@@ -133,7 +133,7 @@ def _workload(raw: dict[str, Any], rng: random.Random) -> bytes:
 MUTATIONS: dict[str, Mutation] = {
     "a flipped bit": _text(_flip),
     "two flipped bits": _text(lambda line, rng: _flip(_flip(line, rng), rng)),
-    "cut off": _text(lambda line, rng: line[: rng.randrange(len(line))]),
+    "cut off": _text(lambda line, rng: line[: rng.randrange(1, len(line))]),
     "some bytes missing": _text(_without_some),
     "two lines in one": _text(lambda line, rng: line + line[: rng.randrange(len(line))]),
     "a key twice": _text(lambda line, rng: line.replace(b'"r":', b'"r": [[0.1], 0, 1, 1], "r":')),

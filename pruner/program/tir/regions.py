@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from pruner.arrays import IntLike, Mask
+from pruner.arrays import IntLike
 from pruner.program.dag.expr import Axis, Binary, Const, Expr, walk
 from pruner.program.index import affine as af
+from pruner.program.index.affine import Truth
 from pruner.program.index.regions import Region, evaluate_region, relax, union
 from pruner.program.nests import Scope, thread_rank
 from pruner.program.tir.tree import Block, LoopNode, Tree, Uses
@@ -86,9 +87,7 @@ def clipped(region: Region, extent: IntLike) -> Region:
     return Region(region.start, af.plain(lo), af.plain(hi))
 
 
-def partly_moving(
-    tree: Tree, block: Block, indices: Sequence[Expr], moving: set[int]
-) -> Mask | np.bool_:
+def partly_moving(tree: Tree, block: Block, indices: Sequence[Expr], moving: set[int]) -> Truth:
     """Where an index divides a sum of which one part moves and another stands still.
 
     TVM's interval arithmetic then gives loops whose extents are not numbers, or may do so: of two
@@ -96,12 +95,12 @@ def partly_moving(
     It knows where the quotient is one value (``(3 i + j) div 3`` where j moves) or starts from a
     number, as remainders do then; of the iterators of a fused loop the first is the quotient.
     """
-    out: Mask | np.bool_ = np.bool_(False)
+    out: Truth = np.bool_(False)
     slots = {node.slot for index in indices for node in walk(index) if isinstance(node, Axis)}
     derived = [slot for slot, it in enumerate(block.iters) if it.kind == "derived"]
     for slot in slots.intersection(derived):
-        runs: Mask | np.bool_ = np.bool_(False)
-        stands: Mask | np.bool_ = np.bool_(False)
+        runs: Truth = np.bool_(False)
+        stands: Truth = np.bool_(False)
         for var, scale in tree.uses(block, slot).items():
             divided = np.equal(scale, 0) & np.greater(var.extent, 1)
             runs = runs | (divided & (id(var) in moving))
@@ -109,7 +108,7 @@ def partly_moving(
         if np.any(runs & stands):
             region = relax(Region(tree.values(block)[slot], 0, 0), moving)
             several = np.greater(region.hi, region.lo) | (slot != derived[0])
-            out = out | (runs & stands & several & ~af.is_constant(region.start))
+            out = out | (runs & stands & several & af.fails(af.is_constant(region.start)))
     return out
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -152,8 +153,15 @@ def serve(jobs: Mapping[str, Callable[[Path], object]]) -> None:
 
 
 def end_with_parent() -> None:
-    """In the child: the system ends it once its parent is gone, in whatever way that ended."""
+    """In the child: the system ends it once its parent is gone, in whatever way that ended.
+
+    Workers of `multiprocessing` end at once where it has gone before: nobody sends a signal then,
+    and one that waits for jobs would wait for ever, since it holds the other end of its own queue.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    parent = multiprocessing.parent_process()
+    if parent is not None and not parent.is_alive():
+        os._exit(1)
 
 
 @contextmanager

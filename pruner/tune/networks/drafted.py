@@ -59,7 +59,7 @@ class DraftSummary:
         return sum(weight[d.task] * d.estimate_s for d in self.drafts if d.estimate_s is not None)
 
     def replayed(self, tasks: Sequence[Workload]) -> Replayed:
-        """The tasks with design spaces that TVM replays; those spaces were not drafted."""
+        """The tasks with design spaces that TVM replays."""
         spaces = {draft.task: draft.replayed for draft in self.drafts}
         return Replayed.of(
             (task.name, task.weight * flops(task.module), spaces.get(task.name)) for task in tasks

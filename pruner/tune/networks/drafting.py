@@ -33,7 +33,7 @@ __all__ = ["Draft", "DraftJob", "Drafted", "draft", "ready"]
 
 DRAWN, REPLAYED, NONE, VIEW = "drafted", "by chance", "none", "view"
 
-_REPLAYED = 4  # random programs that TVM replays where the engine has no form for the space
+_REPLAYED = 4  # random programs where nothing tells them apart
 _KEPT, _CHILDREN = 32, 16  # the best so far are changed, into so many each
 _MOVES = 0.01  # a round that makes the estimate less by a smaller share was the last
 
@@ -113,12 +113,14 @@ def is_view(module: Any) -> bool:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
     """Programs of one task, the best first; ``estimates_s`` of each, None where nothing tells them
-    apart. ``replayed``: why each of its design spaces that TVM replays is refused."""
+    apart. ``replayed``: why each of its design spaces that TVM replays is refused; ``left_out``:
+    how many of these no program is of."""
 
     space: UnionSpace
     rows: Decisions
     estimates_s: list[float] | None
     replayed: Sequence[str] = ()
+    left_out: int = 0
 
 
 def draw(job: DraftJob, module: Any, target: Any) -> Drawn:
@@ -136,13 +138,23 @@ def draw(job: DraftJob, module: Any, target: Any) -> Drawn:
         phases=Phases(),
         tell=silent,
     )
-    batched = [space for space in found.spaces if space.can_draft]
-    if not batched or job.analyzer is None:
+    told_apart = [space for space in found.spaces if space.can_draft]
+    if not told_apart or job.analyzer is None:
         rows = found.sample(_REPLAYED, rng)
         return Drawn(space=found, rows=rows, estimates_s=None, replayed=found.replayed)
-    space = UnionSpace(batched, Phases(), job.analyzer)
-    rows, estimates_s = best(space, job.depth, rng)
-    return Drawn(space=space, rows=rows, estimates_s=estimates_s, replayed=found.replayed)
+    batched = [space for space in told_apart if space.affordable is None]
+    space = UnionSpace(batched or told_apart, Phases(), job.analyzer)
+    depth = job.depth
+    if space.affordable is not None:
+        depth = Depth(sample=min(depth.sample, space.affordable), rounds=0)
+    rows, estimates_s = best(space, depth, rng)
+    return Drawn(
+        space=space,
+        rows=rows,
+        estimates_s=estimates_s,
+        replayed=found.replayed,
+        left_out=len(found.spaces) - len(space.spaces),
+    )
 
 
 def _drafted(job: DraftJob, module: Any, target: Any) -> tuple[Draft, Any | None]:
@@ -169,10 +181,10 @@ def _drafted(job: DraftJob, module: Any, target: Any) -> tuple[Draft, Any | None
 
 
 def _why_replayed(drawn: Drawn) -> str | None:
-    """Why some design spaces of the task were not drafted; None: all were."""
+    """Why TVM replays some design spaces of the task; None: it replays none."""
     if not drawn.replayed:
         return None
-    left_out = "" if drawn.estimates_s is None else " and were left out"
+    left_out = " and were left out" if drawn.left_out else ""
     why = ", ".join(sorted(set(drawn.replayed)))
     return f"{len(drawn.replayed)} design spaces go through TVM's replay{left_out}: {why}"
 

@@ -5,7 +5,7 @@
 * `rules`: what TVM's operators ask for and TVM lacks
 * `mma`: which spaces of `mma` instructions TVM can finish
 * `batched`: spaces whose programs our engine computes
-* `tvm`: spaces that TVM replays
+* `tvm`: spaces that TVM replays; `lowered`: loop nests of what it made
 * `union`: all spaces of a task as one
 * `opening`: those of a task that have legal programs
 * `traces`: from TVM's traces to decision vectors

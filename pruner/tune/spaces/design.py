@@ -27,6 +27,16 @@ SAMPLING = (*TILES, "SampleCategorical", "SampleComputeLocation")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Finished:
+    """A postprocessed schedule, and its ``module``: where the trace asks for a tensor core's
+    instructions as it was before ``RewriteTensorize``, which puts calls in the place of the loops
+    that say what they compute."""
+
+    schedule: Any
+    module: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class DesignSpace:
     """One trace of one task with what finishes its schedules."""
 
@@ -56,22 +66,38 @@ class DesignSpace:
 
         ``verify=False`` leaves ``VerifyGPUCode`` out, for programs known to pass it.
         """
-        chosen = {} if decisions is None else self.mapping(decisions)
-        s_tir = load_tvm().s_tir
-        return self.finish(s_tir.Trace(self.trace.insts, chosen), seed, verify=verify)
+        found = self.finished(decisions, seed, verify=verify)
+        return None if found is None else found.schedule
 
     def finish(self, trace: Any, seed: int, *, verify: bool = True) -> Any | None:
         """Apply a whole trace and the postprocessors; None where TVM refuses."""
+        found = self._finished(trace, seed, verify=verify)
+        return None if found is None else found.schedule
+
+    def finished(
+        self, decisions: NDArray[np.int64] | None, seed: int, *, verify: bool = True
+    ) -> Finished | None:
+        """As :meth:`replay`, with a module whose loops can be read."""
+        chosen = {} if decisions is None else self.mapping(decisions)
+        trace = load_tvm().s_tir.Trace(self.trace.insts, chosen)
+        return self._finished(trace, seed, verify=verify)
+
+    def _finished(self, trace: Any, seed: int, *, verify: bool) -> Finished | None:
         schedule = load_tvm().s_tir.Schedule(
             self.module, seed=seed, debug_mask=0, error_render_level="none"
         )
+        module = None
         try:
             trace.apply_to_schedule(schedule, remove_postproc=True)
             schedule.enter_postproc()
-            kept = all(p.apply(schedule) for p in self._postprocs(verify))
+            for postproc in self._postprocs(verify):
+                if type(postproc).__name__ == "RewriteTensorize" and _asks_for_instructions(self):
+                    module = schedule.mod
+                if not postproc.apply(schedule):
+                    return None
         except Exception:  # TVM raises many kinds for decisions that it cannot apply
             return None
-        return schedule if kept else None
+        return Finished(schedule, schedule.mod if module is None else module)
 
     def _postprocs(self, verify: bool) -> list[Any]:
         found = self.context.space_generator.postprocs
@@ -195,10 +221,14 @@ def _spaces(
 
 
 def _on_tensor_cores(design: DesignSpace) -> bool:
+    # CPUs have such instructions, too
+    return _is_cuda(design.target) and _asks_for_instructions(design)
+
+
+def _asks_for_instructions(design: DesignSpace) -> bool:
     key = "meta_schedule.auto_tensorize"
     found = (i.attrs[0] for i in design.trace.insts if i.kind.name == "Annotate")
-    # CPUs have such instructions, too
-    return _is_cuda(design.target) and any(str(name) == key for name in found)
+    return any(str(name) == key for name in found)
 
 
 def _is_cuda(target: Any) -> bool:

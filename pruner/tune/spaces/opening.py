@@ -31,7 +31,7 @@ def open_spaces(
 ) -> UnionSpace:
     """All spaces of a task that have legal programs; what the engine refuses TVM replays.
 
-    ``learns``: a model will rank, so tell of the spaces that it cannot rank.
+    ``learns``: a model will rank, so tell of the spaces whose programs it cannot read.
 
     Raises:
         PrunerError: no random program of any space is legal on this target.
@@ -49,16 +49,26 @@ def open_spaces(
         )
     reasons = [reason for _, reason in spaces if reason]
     if reasons:
-        how = "without draft" if len(reasons) == len(spaces) else "drafted by chance"
-        if learns:
-            how += ", and the learned model does not rank their programs"
         tell(
             f"{name}: {len(reasons)} of {len(spaces)} design spaces go through TVM's "
-            f"replay, slowly and {how} ({', '.join(sorted(set(reasons)))})"
+            f"replay, slowly{_blind([s for s, _ in spaces], learns=learns)} "
+            f"({', '.join(sorted(set(reasons)))})"
         )
     union = UnionSpace([s for s, _ in spaces], phases, analyzer, reasons)
     union.forget()
     return union
+
+
+def _blind(spaces: Sequence[LiveSpace], *, learns: bool) -> str:
+    """What is said of spaces whose programs cannot be read."""
+    number = sum(not space.can_draft for space in spaces)
+    if not number:
+        return ""
+    how = "without draft" if number == len(spaces) else "drafted by chance"
+    if learns:
+        how += ", and the learned model does not rank their programs"
+    slow = sum(space.affordable is not None for space in spaces)
+    return f" and {how}" if number == slow else f", {number} of them {how}"
 
 
 def _space(design: DesignSpace, *, replay_only: bool) -> tuple[LiveSpace, str, bool]:

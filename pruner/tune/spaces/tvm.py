@@ -1,36 +1,51 @@
 """The fallback: a design space whose every program is replayed by TVM, one at a time.
 
-Milliseconds a candidate instead of microseconds, without draft and learned model; but any trace
-works.
+Tens of milliseconds a candidate instead of microseconds; but any trace works. Features and draft
+are those of batched spaces, from the loop nests of what TVM made; a space whose programs cannot be
+read (blocks of several stores, calls by name) has neither.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pruner.arrays import Decisions
-from pruner.errors import PrunerError
-from pruner.features.batch import Extra, ProgramFeatures
+from pruner.errors import PrunerError, UnsupportedProgram
+from pruner.features.batch import Extra, ProgramFeatures, featurize_nests
 from pruner.features.dataflow import DataflowKind
 from pruner.models.analyzer.analyzer import Analyzer
+from pruner.program.nests import LoopNests
 from pruner.search.space import RowKeys
-from pruner.tune.spaces.design import DesignSpace
+from pruner.tune.spaces.batched.space import score_each
+from pruner.tune.spaces.design import DesignSpace, Finished
+from pruner.tune.spaces.lowered import lowered
 from pruner.tune.spaces.text import module_flags
 from pruner.tune.tvm_import import load_tvm
 
 _TRIES = 20  # draws that may be refused for every one that is wanted
 _MAX_SEED = (1 << 31) - 1
 _CACHED = 4096  # finished schedules that are kept
+_REFUSED = "refused-by-tvm"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Read:
+    """The loop nests of a program; None where there are none, and why."""
+
+    nests: LoopNests | None
+    reason: str = ""
 
 
 class ReplaySpace:
-    """See :class:`pruner.tune.spaces.base.LiveSpace`."""
+    """See :class:`pruner.tune.spaces.base.LiveSpace`.
 
-    can_draft = False
-    has_features = False
+    ``unreadable``: why its programs have no features and no draft, empty where they have.
+    """
+
     affordable: int | None = 64
 
     def __init__(self, design: DesignSpace) -> None:
@@ -39,12 +54,26 @@ class ReplaySpace:
         self.num_slots = sum(design.widths)
         self.keys = RowKeys(self.num_slots)
         self._workload = module_flags(design.module)
-        self._finished: dict[int, Any] = {}
+        self._finished: dict[int, Finished | None] = {}
+        self._read: dict[int, _Read] = {}
         chances = dict(design.context.space_generator.mutator_probs.items())
         # MutateParallel moves an annotation, no sampling decision: a vector cannot hold it
         kept = [(m, float(p)) for m, p in chances.items() if "Parallel" not in type(m).__name__]
         self._mutators = [m for m, _ in kept]
         self._chances = np.array([p for _, p in kept])
+        self.unreadable = self._probed()
+        self.can_draft = self.has_features = not self.unreadable
+
+    def _probed(self) -> str:
+        """Why a program cannot be read; that of the space's own trace, or else one that is drawn.
+
+        TVM's check of GPU code is not asked, which refuses most random programs."""
+        own = self._design.vector(self._design.trace)
+        for seed in range(1, _TRIES + 1):
+            found = self._design.finished(own if seed == 1 else None, seed, verify=False)
+            if found is not None:
+                return _read(found).reason
+        return _REFUSED
 
     @property
     def design(self) -> DesignSpace:
@@ -89,15 +118,30 @@ class ReplaySpace:
 
     def instantiate(self, decisions: Decisions) -> list[Any | None]:
         """Replay every vector."""
-        return [self._replayed(row) for row in decisions]
+        found = [self._replayed(key, row) for key, row in self._keyed(decisions)]
+        return [None if one is None else one.schedule for one in found]
 
-    def _replayed(self, decision: NDArray[np.int64]) -> Any | None:
-        key = int(self.keys(decision[None])[0])
+    def _keyed(self, decisions: Decisions) -> list[tuple[int, NDArray[np.int64]]]:
+        return list(zip(self.keys(decisions).tolist(), decisions, strict=True))
+
+    def _replayed(self, key: int, decision: NDArray[np.int64]) -> Finished | None:
         if key not in self._finished:
             if len(self._finished) >= _CACHED:
                 self._finished.clear()
-            self._finished[key] = self._design.replay(decision, key % _MAX_SEED + 1)
+                self._read.clear()
+            self._finished[key] = self._design.finished(decision, key % _MAX_SEED + 1)
         return self._finished[key]
+
+    def _nests(self, decisions: Decisions) -> list[_Read]:
+        """The loop nests of every vector."""
+        out = []
+        for key, row in self._keyed(decisions):
+            finished = self._replayed(key, row)
+            if key not in self._read:
+                refused = _Read(None, _REFUSED)
+                self._read[key] = refused if finished is None else _read(finished)
+            out.append(self._read[key])
+        return out
 
     def forget(self) -> None:
         """Nothing: what it keeps is bounded, and dear to make again."""
@@ -108,11 +152,36 @@ class ReplaySpace:
         dataflow: DataflowKind = "paper",
         extra: Extra | None = None,
     ) -> ProgramFeatures:
-        """None: TVM's ``PerStoreFeature`` is another definition than the one models learn from."""
-        num = len(decisions)
-        why = dict.fromkeys(range(num), "replayed-by-tvm")
-        return ProgramFeatures.empty(num, workload=self._workload, dataflow=dataflow, failures=why)
+        """As of a batched space; invalid where TVM refuses a row, or its program cannot be read.
+
+        TVM's ``PerStoreFeature`` is another definition than the one models learn from.
+        """
+        found = self._nests(decisions)
+        read = [(np.array([n]), one.nests) for n, one in enumerate(found) if one.nests is not None]
+        return featurize_nests(
+            read,
+            len(decisions),
+            workload=self._workload,
+            failures={n: one.reason for n, one in enumerate(found) if one.nests is None},
+            dataflow=dataflow,
+            extra=extra,
+        )
 
     def draft_score(self, decisions: Decisions, analyzer: Analyzer) -> NDArray[np.float64]:
-        """NaN for every accepted program: without loop nests there is nothing to draft with."""
-        return np.where(self.legal(decisions), np.nan, -np.inf)
+        """As of a batched space; NaN for an accepted program that cannot be read or scored."""
+        out = np.where(self.legal(decisions), np.nan, -np.inf)
+        if not self.can_draft:
+            return out
+        found = enumerate(self._nests(decisions))
+        read = {n: one.nests for n, one in found if one.nests is not None}
+        for row, score in zip(read, score_each(list(read.values()), analyzer), strict=True):
+            if score is not None:
+                (out[row],) = np.broadcast_to(score, 1)
+        return out
+
+
+def _read(finished: Finished) -> _Read:
+    try:
+        return _Read(lowered(finished.module))
+    except UnsupportedProgram as error:
+        return _Read(None, error.reason)

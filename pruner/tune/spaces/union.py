@@ -96,7 +96,7 @@ class UnionSpace:
             for space in self.spaces:
                 if not space.can_draft:  # and drawing takes seconds
                     continue
-                rows = space.sample(_REFERENCE, rng)
+                rows = space.sample(min(_REFERENCE, space.affordable or _REFERENCE), rng)
                 for _ in range(_GENERATIONS + 1):
                     scores = space.draft_score(rows, self._analyzer)
                     told.append(scores[np.isfinite(scores)])

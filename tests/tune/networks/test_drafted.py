@@ -193,7 +193,7 @@ def test_a_draft_says_which_spaces_are_left_to_tvm(tasks, platform, tmp_path, mo
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
     analyzer, task, other = platform_analyzer(platform), tasks["matmul_add"], tasks["take"]
     for how, told_as, left_out in (
-        ("all", "by chance", ""),
+        ("all", "estimate", ""),
         ("some", "estimate", " and were left out"),
     ):
         told = []

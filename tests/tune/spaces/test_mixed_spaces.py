@@ -125,7 +125,7 @@ def test_a_task_with_one_replayed_space_is_drafted(tmp_path, monkeypatch):
     search = prepared.tasks[0].search
     (line,) = (line for line in told if "design spaces" in line)
     assert f"1 of {len(asked)} design spaces go through TVM's replay" in line
-    assert "drafted by chance (trace-instruction: Blockize)" in line
+    assert "replay, slowly (trace-instruction: Blockize)" in line
     union = search.space
     assert union.replayed == ["trace-instruction: Blockize"]
     assert prepared.replayed == {workload.name: 1}

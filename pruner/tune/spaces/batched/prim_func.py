@@ -14,7 +14,7 @@ from pruner.program.dag.expr import Axis, Binary, Call, Cast, Const, Expr, Load,
 from pruner.program.index import affine as af
 from pruner.program.index.affine import LoopVar
 from pruner.program.index.regions import evaluate_index
-from pruner.program.nests import Buffer, Scope
+from pruner.program.nests import DYNAMIC_SHARED, Buffer, Scope
 from pruner.program.tir.tree import Binding, Block, BlockIter, LoopNode, Tree, Uses
 
 _BINARY = {
@@ -32,7 +32,7 @@ def read_prim_func(func: Any) -> Tree:
     Raises:
         UnsupportedProgram: dynamic shapes, several stores in a block, calls by name ...
     """
-    return _Reader(func).tree
+    return Reader(func).tree
 
 
 def places_of(func: Any, wanted: Mapping[int, Any]) -> dict[int, int]:
@@ -40,19 +40,21 @@ def places_of(func: Any, wanted: Mapping[int, Any]) -> dict[int, int]:
 
     What the tree has no node for, as a block inside a blockized one, is left out.
     """
-    reader = _Reader(func)
+    reader = Reader(func)
     places = {id(node): place for place, node in enumerate(reader.tree.nodes())}
     nodes = {number: reader.node_of(thing) for number, thing in wanted.items()}
     return {number: places[id(node)] for number, node in nodes.items() if node is not None}
 
 
-class _Reader:
+class Reader:
+    """Reads a function block by block; :mod:`pruner.tune.spaces.lowered` reads scheduled ones."""
+
     def __init__(self, func: Any) -> None:
+        """Raises as :func:`read_prim_func`."""
         self._keys: dict[Any, int] = {}
         self._loops: dict[Any, LoopNode] = {}
         self.tree = Tree([], LoopNode(LoopVar("root")))
-        if func.attrs is not None and "layout_free_buffers" in func.attrs:
-            raise UnsupportedProgram("layout-rewrite", "RewriteLayout would change the weights")
+        self._check(func)
         for param in func.params:
             buffer = _buffer_of(func, param)
             self._buffer(buffer, is_param=True)
@@ -61,6 +63,10 @@ class _Reader:
             self._buffer(buffer)
         self.tree.annotations |= _annotations(root)
         self._read(root.body, self.tree.root, {})
+
+    def _check(self, func: Any) -> None:
+        if func.attrs is not None and "layout_free_buffers" in func.attrs:
+            raise UnsupportedProgram("layout-rewrite", "RewriteLayout would change the weights")
 
     def node_of(self, thing: Any) -> LoopNode | Block | None:
         """The node of a loop or a block; None where the tree has none."""
@@ -73,9 +79,10 @@ class _Reader:
 
     def _buffer(self, buffer: Any, *, is_param: bool = False) -> None:
         shape = tuple(_int(extent) for extent in buffer.shape)
+        scope = str(buffer.scope())
         made = Buffer(
             len(self.tree.buffers), str(buffer.name), str(buffer.dtype), shape,
-            Scope.of(str(buffer.scope())), is_param,
+            Scope.of(scope), is_param, is_dynamic=scope == DYNAMIC_SHARED,
         )  # fmt: skip
         self._keys[buffer] = made.key
         self.tree.buffers.append(made)
@@ -86,67 +93,82 @@ class _Reader:
             for part in stmt.seq:
                 self._read(part, parent, loops)
         elif kind == "For":
-            if _int(stmt.min) != 0 or int(stmt.kind) != 0:
-                raise UnsupportedProgram("scheduled-function", f"loop {stmt.loop_var.name}")
-            var = LoopVar(str(stmt.loop_var.name), _int(stmt.extent))
-            node = LoopNode(var, parent=parent)
+            node = self._loop(stmt)
+            node.parent = parent
             self._loops[stmt.loop_var] = node
             parent.body.append(node)
-            self._read(stmt.body, node, loops | {stmt.loop_var: var})
+            self._read(stmt.body, node, loops | {stmt.loop_var: node.var})
         elif kind == "SBlockRealize":
-            parent.body.append(self._block(stmt, parent, loops))
+            parent.body += self._blocks(stmt, parent, loops)
         else:
             raise UnsupportedProgram("statement", kind)
 
-    def _block(self, realize: Any, parent: LoopNode, loops: dict[Any, LoopVar]) -> Block:
+    def _loop(self, stmt: Any) -> LoopNode:
+        """A loop without its body."""
+        if _int(stmt.min) != 0 or int(stmt.kind) != 0:
+            raise UnsupportedProgram("scheduled-function", f"loop {stmt.loop_var.name}")
+        return LoopNode(LoopVar(str(stmt.loop_var.name), _int(stmt.extent)))
+
+    def _blocks(self, realize: Any, parent: LoopNode, loops: dict[Any, LoopVar]) -> list[Block]:
+        """A block as one statement, or as the several that it has."""
         block = realize.block
         if _is_blockized(block):
-            return self._blockized(realize, parent, loops)
+            return [self._blockized(realize, parent, loops)]
         _check_plain(block)
-        slots = {it.var: Axis(i) for i, it in enumerate(block.iter_vars)}
-        bindings = self._bindings(realize, loops)
-        store = block.body
+        slots: dict[Any, Expr] = {it.var: Axis(i) for i, it in enumerate(block.iter_vars)}
+        return [self._statement(realize, parent, loops, slots, (block.body, block.init))]
+
+    def _statement(
+        self,
+        realize: Any,
+        parent: LoopNode,
+        loops: dict[Any, LoopVar],
+        slots: dict[Any, Expr],
+        stores: tuple[Any, Any | None],
+    ) -> Block:
+        """One store of a block, with that of its initialisation where it has one."""
+        block, (store, init) = realize.block, stores
         return Block(
             name=str(block.name_hint),
             iters=tuple(_iter(it) for it in block.iter_vars),
-            bindings=bindings,
+            bindings=self._bindings(realize, loops),
             buffer=self._key(store.buffer),
             indices=tuple(self._expr(index, slots) for index in store.indices),
             value=self._expr(store.value, slots),
-            init=None if block.init is None else self._init(block, slots),
+            init=None if init is None else self._init(init, str(block.name_hint), slots),
             reads=[self._key(region.source) for region in block.reads],
-            annotations=_annotations(block),
+            annotations=self._notes(block),
             parent=parent,
         )
 
     def _blockized(self, realize: Any, parent: LoopNode, loops: dict[Any, LoopVar]) -> Block:
         """A block around the loops of another one: the iterators of both, its loops inside."""
-        outer, inside = realize.block, _inside(realize.block.body)
+        outer, nested = realize.block, inside(realize.block.body)
         inner_loops, stmt = {}, outer.body
         while _kind(stmt) == "For":
             inner_loops[stmt.loop_var] = LoopVar(str(stmt.loop_var.name), _int(stmt.extent))
             stmt = stmt.body
-        inner = inside.block
+        inner = nested.block
         _check_plain(inner)
         iters = [*outer.iter_vars, *inner.iter_vars]
-        slots = {it.var: Axis(i) for i, it in enumerate(iters)}
+        slots: dict[Any, Expr] = {it.var: Axis(i) for i, it in enumerate(iters)}
         store = inner.body
         return Block(
             name=str(outer.name_hint),
             iters=tuple(_iter(it) for it in iters),
-            bindings=[*self._bindings(realize, loops), *self._bindings(inside, inner_loops)],
+            bindings=[*self._bindings(realize, loops), *self._bindings(nested, inner_loops)],
             buffer=self._key(store.buffer),
             indices=tuple(self._expr(index, slots) for index in store.indices),
             value=self._expr(store.value, slots),
-            init=None if outer.init is None else self._init(_inside(outer.init).block, slots),
+            init=None if outer.init is None else self._inner_init(outer, slots),
             reads=[self._key(region.source) for region in outer.reads],
-            annotations=_annotations(outer),
+            annotations=self._notes(outer),
             parent=parent,
             inner=tuple(inner_loops.values()),
         )
 
     def _bindings(self, realize: Any, loops: dict[Any, LoopVar]) -> list[Binding]:
-        loop_slots = {var: Axis(i) for i, var in enumerate(loops)}
+        loop_slots: dict[Any, Expr] = {var: Axis(i) for i, var in enumerate(loops)}
         roots = {i: af.variable(var) for i, var in enumerate(loops.values())}
         bindings = []
         for value in realize.iter_values:
@@ -158,19 +180,27 @@ class _Reader:
             bindings.append(Binding(evaluate_index(expr, roots), uses))
         return bindings
 
-    def _init(self, block: Any, slots: dict[Any, Axis]) -> Expr:
-        """Of a reduction, or the block that ``blockize`` makes of its initialisation."""
-        store = block.body if block.init is None else block.init
+    def _inner_init(self, outer: Any, slots: dict[Any, Expr]) -> Expr:
+        """Of the block that ``blockize`` makes of an initialisation."""
+        inner = inside(outer.init).block
+        store = inner.body if inner.init is None else inner.init
+        return self._init(store, str(inner.name_hint), slots)
+
+    def _init(self, store: Any, block: str, slots: dict[Any, Expr]) -> Expr:
         if _kind(store) != "BufferStore":
-            raise UnsupportedProgram("block-init", str(block.name_hint))
+            raise UnsupportedProgram("block-init", block)
         return self._expr(store.value, slots)
+
+    def _notes(self, block: Any) -> dict[str, object]:
+        """The annotations of a block."""
+        return _annotations(block)
 
     def _key(self, buffer: Any) -> int:
         if buffer not in self._keys:
             raise UnsupportedProgram("unknown-buffer", str(buffer.name))
         return self._keys[buffer]
 
-    def _expr(self, expr: Any, slots: dict[Any, Axis]) -> Expr:
+    def _expr(self, expr: Any, slots: dict[Any, Expr]) -> Expr:
         kind = _kind(expr)
         if kind in ("IntImm", "FloatImm"):
             value = expr.value
@@ -200,7 +230,7 @@ class _Reader:
         raise UnsupportedProgram("expression", kind)
 
 
-def _inside(stmt: Any) -> Any:
+def inside(stmt: Any) -> Any:
     """What stands inside a chain of loops."""
     while _kind(stmt) == "For":
         stmt = stmt.body
@@ -208,7 +238,7 @@ def _inside(stmt: Any) -> Any:
 
 
 def _is_blockized(block: Any) -> bool:
-    return _kind(block.body) == "For" and _kind(_inside(block.body)) == "SBlockRealize"
+    return _kind(block.body) == "For" and _kind(inside(block.body)) == "SBlockRealize"
 
 
 def _check_plain(block: Any) -> None:

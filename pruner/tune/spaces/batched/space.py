@@ -205,9 +205,10 @@ class BatchedSpace:
                 with suppress(UnsupportedProgram), unforeseen_refused():
                     found.append((rows, good, lower(tree)))
         for (rows, good, _), scores in zip(
-            found, _scores([nests for *_, nests in found], analyzer), strict=True
+            found, score_each([nests for *_, nests in found], analyzer), strict=True
         ):
-            out[rows] = np.where(good, scores, -np.inf)
+            if scores is not None:
+                out[rows] = np.where(good, scores, -np.inf)
         return out
 
     def instantiate(self, decisions: Decisions) -> list[Any | None]:
@@ -265,13 +266,14 @@ class BatchedSpace:
         return certain & verify_gpu_code(tree, self._limits) & whole
 
 
-def _scores(nests: Sequence[LoopNests], analyzer: Analyzer) -> list[Scores | float]:
-    """Scores of every one; where that fails for all together, those that fail cost themselves."""
+def score_each(nests: Sequence[LoopNests], analyzer: Analyzer) -> list[Scores | None]:
+    """Scores of every one; where that fails for all together, those that fail cost themselves: they
+    have none."""
     try:
         with unforeseen_refused():
             return [*analyzer.score_all(nests)]
     except UnsupportedProgram:
-        out: list[Scores | float] = [-np.inf] * len(nests)
+        out: list[Scores | None] = [None] * len(nests)
         for place, one in enumerate(nests):
             with suppress(UnsupportedProgram), unforeseen_refused():
                 out[place] = analyzer.score_nests(one)

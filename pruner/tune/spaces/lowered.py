@@ -1,0 +1,244 @@
+"""Loop nests of single programs, read from the functions that TVM's schedules are.
+
+The fallback's way to features: where no batched form of a space is known, its programs are replayed
+by TVM one at a time, and what TVM made is read into the tree that the batched replay would have
+made, for N = 1. All that follows (loop nests, features, draft) is the same code.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pruner.errors import UnsupportedProgram, unforeseen_refused
+from pruner.program.dag.expr import Axis, Binary, Const, Expr, children, rebuild
+from pruner.program.index import affine as af
+from pruner.program.index.affine import Affine, LoopVar
+from pruner.program.index.regions import evaluate_index
+from pruner.program.nests import LoopNests, Mark
+from pruner.program.replay import UNCERTAIN
+from pruner.program.tir.autocopy import AUTO_COPY, lower_auto_copies
+from pruner.program.tir.lower import lower
+from pruner.program.tir.regions import index_uses
+from pruner.program.tir.tree import Binding, Block, BlockIter, LoopNode, Tree
+from pruner.tune.spaces.batched.prim_func import Reader, inside
+from pruner.tune.tvm_import import load_tvm
+
+_SERIAL, _PARALLEL, _VECTORIZED, _UNROLLED, _BOUND = range(5)  # tirx.ForKind
+_MARKS = {_PARALLEL: Mark.PARALLEL, _VECTORIZED: Mark.VECTORIZE, _UNROLLED: Mark.UNROLL}
+_UNROLL_DEPTH = "pragma_auto_unroll_max_step"
+_ALIGN = "buffer_dim_align"
+_NEW_LAYOUT = "meta_schedule.layout_rewrite_preproc"
+
+
+def read_scheduled(func: Any) -> Tree:
+    """The tree of a function that is scheduled and postprocessed, but for ``RewriteTensorize``.
+
+    Raises:
+        UnsupportedProgram: what no batched space has: several stores in a block, calls by name,
+            loops whose extents are no numbers ...
+    """
+    tree = _ScheduledReader(func).tree
+    lower_auto_copies(tree)
+    return tree
+
+
+class _ScheduledReader(Reader):
+    def _check(self, func: Any) -> None:
+        """Weights have their layout by now."""
+
+    def _loop(self, stmt: Any) -> LoopNode:
+        if _number(stmt.min) != 0:
+            raise UnsupportedProgram("loop-start", str(stmt.loop_var.name))
+        var = LoopVar(str(stmt.loop_var.name), _number(stmt.extent))
+        node = LoopNode(var, mark=_mark(stmt))
+        for key, value in stmt.annotations.items():
+            if str(key) == _UNROLL_DEPTH:
+                node.unroll = int(value)
+            else:
+                node.annotations[str(key)] = value
+        return node
+
+    def _blocks(self, realize: Any, parent: LoopNode, loops: dict[Any, LoopVar]) -> list[Block]:
+        block = realize.block
+        if _NEW_LAYOUT in block.annotations:
+            return []  # of weights, once and for all: it is gone from what is built
+        if _kind(block.body) == "SeqStmt":
+            return self._several(realize, parent, loops)
+        if AUTO_COPY in block.annotations and _kind(inside(block.body)) == "BufferStore":
+            return [self._copy(realize, parent, loops)]
+        return super()._blocks(realize, parent, loops)
+
+    def _several(self, realize: Any, parent: LoopNode, loops: dict[Any, LoopVar]) -> list[Block]:
+        """Each store of a block by itself, as where a maximum and its place are found together."""
+        block, out = realize.block, list[Block]()
+        slots: dict[Any, Expr] = {it.var: Axis(i) for i, it in enumerate(block.iter_vars)}
+        inits = {} if block.init is None else {x.buffer: x for x in _stores(block.init)}
+        for stmt in block.body.seq:
+            if _kind(stmt) == "Bind":
+                slots[stmt.var] = self._expr(stmt.value, slots)
+            elif _kind(stmt) == "BufferStore":
+                stores = stmt, inits.get(stmt.buffer)
+                out.append(self._statement(realize, parent, loops, slots, stores))
+            else:
+                raise UnsupportedProgram("block-body", str(block.name_hint))
+        return out
+
+    def _copy(self, realize: Any, parent: LoopNode, loops: dict[Any, LoopVar]) -> Block:
+        """A copy that has its loops inside the block: each is an iterator more."""
+        block, own, stmt = realize.block, dict[Any, LoopVar](), realize.block.body
+        while _kind(stmt) == "For":
+            own[stmt.loop_var] = LoopVar(str(stmt.loop_var.name), _number(stmt.extent))
+            stmt = stmt.body
+        variables = [*(it.var for it in block.iter_vars), *own]
+        slots: dict[Any, Expr] = {var: Axis(slot) for slot, var in enumerate(variables)}
+        outer = [BlockIter("spatial", _number(it.dom.extent)) for it in block.iter_vars]
+        return Block(
+            name=str(block.name_hint),
+            iters=(*outer, *(BlockIter("spatial", var.extent) for var in own.values())),
+            bindings=[
+                *self._bindings(realize, loops),
+                *(Binding(af.variable(var), {var: 1}) for var in own.values()),
+            ],
+            buffer=self._key(stmt.buffer),
+            indices=tuple(self._expr(index, slots) for index in stmt.indices),
+            value=self._expr(stmt.value, slots),
+            reads=[self._key(region.source) for region in block.reads],
+            annotations=self._notes(block),
+            parent=parent,
+            inner=tuple(own.values()),
+        )
+
+    def _bindings(self, realize: Any, loops: dict[Any, LoopVar]) -> list[Binding]:
+        """Sums of loops, which may be divided; what a guard bounds is a loop that was split."""
+        slots: dict[Any, Expr] = {var: Axis(slot) for slot, var in enumerate(loops)}
+        around = _Around(self.tree, list(loops.values()))
+        for sum_, bound in _guards(realize.predicate):
+            wraps = self._wraps(realize, loops)
+            around.bound(self._expr(sum_, slots), bound, wraps=wraps)
+        return [around.binding(self._expr(value, slots)) for value in realize.iter_values]
+
+    def _wraps(self, realize: Any, loops: dict[Any, LoopVar]) -> bool:
+        """Whether the batched replay takes a guarded sum modulo its bound.
+
+        So it does where all loops of a block were fused and split into a parallel loop and vectors
+        that overrun them, and the first of them has one iteration: the modulo of the second stays
+        (:mod:`pruner.program.tir.parallelize`). TVM knows that the guard makes it superfluous.
+        """
+        marks = [self._loops[var].mark for var in loops]
+        first = realize.block.iter_vars[0] if realize.block.iter_vars else None
+        fused = marks == [Mark.PARALLEL, Mark.VECTORIZE]
+        return fused and first is not None and _number(first.dom.extent) == 1
+
+    def _notes(self, block: Any) -> dict[str, object]:
+        found = super()._notes(block)
+        if _ALIGN in found:
+            found[_ALIGN] = _alignment(found[_ALIGN], str(block.name_hint))
+        return found
+
+
+class _Around:
+    """The loops around a block, by the axis slots of expressions."""
+
+    def __init__(self, tree: Tree, loops: list[LoopVar]) -> None:
+        self._tree = tree
+        self._block = Block("", (), [], buffer=-1, indices=(), value=Const(0))
+        self._roots: dict[int, Affine] = {}
+        self._bounded: list[tuple[Affine, Expr]] = []  # and what stands for each
+        for var in loops:
+            self._take(var)
+
+    def _take(self, var: LoopVar) -> int:
+        slot = len(self._roots)
+        self._roots[slot] = af.variable(var)
+        self._block.iters += (BlockIter("spatial", var.extent),)
+        self._block.bindings = [*self._block.bindings, Binding(self._roots[slot], {var: 1})]
+        return slot
+
+    def bound(self, sum_: Expr, bound: int, *, wraps: bool) -> None:
+        """The sum stays below ``bound``: it is a loop that was split into parts that overrun it.
+
+        ``wraps``: it is taken modulo the bound instead.
+        """
+        value = evaluate_index(sum_, self._roots)
+        if wraps:
+            self._bounded.append((value, Binary("floormod", sum_, Const(bound), "int32")))
+            return
+        var = LoopVar("guarded", bound)
+        self._tree.define(var, value, index_uses(self._tree, self._block, sum_))
+        self._bounded.append((value, Axis(self._take(var))))
+
+    def binding(self, expr: Expr) -> Binding:
+        """The value of an iterator."""
+        found = self._rejoined(expr)
+        return Binding(
+            evaluate_index(found, self._roots), index_uses(self._tree, self._block, found)
+        )
+
+    def _rejoined(self, expr: Expr) -> Expr:
+        """With bounded sums as the loops that they were."""
+        if not self._bounded or isinstance(expr, (Axis, Const)):
+            return expr
+        value = evaluate_index(expr, self._roots)
+        for bounded, instead in self._bounded:
+            if af.is_zero(af.add(value, bounded, -1)):
+                return instead
+        return rebuild(expr, tuple(map(self._rejoined, children(expr))))
+
+
+def _guards(predicate: Any) -> list[tuple[Any, int]]:
+    """The sums that a block's predicate bounds from above, and the bounds."""
+    kind = _kind(predicate)
+    if kind == "And":
+        return [*_guards(predicate.a), *_guards(predicate.b)]
+    if kind == "LT" and _kind(predicate.b) == "IntImm":
+        return [(predicate.a, int(predicate.b))]
+    return []
+
+
+def _stores(stmt: Any) -> list[Any]:
+    return list(stmt.seq) if _kind(stmt) == "SeqStmt" else [stmt]
+
+
+def _mark(stmt: Any) -> Mark | None:
+    kind = int(stmt.kind)
+    if kind == _BOUND:
+        return Mark.of_axis(str(stmt.thread_binding.thread_tag))
+    return _MARKS.get(kind)
+
+
+def _kind(node: Any) -> str:
+    return type(node).__name__
+
+
+def _number(value: Any) -> int:
+    if _kind(value) != "IntImm" and not isinstance(value, int):
+        raise UnsupportedProgram("dynamic-shape", str(value))
+    return int(value)
+
+
+def _alignment(asked: Any, block: str) -> tuple[int, int, int]:
+    """Axis, factor and offset, as :func:`pruner.program.tir.layouts.storage_align` notes them."""
+    if len(asked) != 1 or int(asked[0][0]) != 0:
+        raise UnsupportedProgram("storage-align", block)
+    axis, factor, offset = (int(part) for part in asked[0][1:])
+    return axis, factor, offset
+
+
+def lowered(module: Any) -> LoopNests:
+    """The loop nests of one program, of a module with one function.
+
+    Raises:
+        UnsupportedProgram: as :func:`read_scheduled`; or a region is not certain.
+    """
+    with unforeseen_refused():
+        passes = load_tvm().s_tir.transform
+        # weights come in their new layout, as a builder has it
+        module = passes.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
+        ((_, func),) = module.functions_items()
+        tree = read_scheduled(func)
+        nests = lower(tree)
+    if np.any(tree.uncertain):
+        raise UnsupportedProgram(UNCERTAIN, "a width that is no number")
+    return nests

@@ -135,6 +135,8 @@ class ProgramFeatures:
 
         What no part names stays invalid. Tokens are left out.
         """
+        if len(parts) == 1 and np.array_equal(parts[0][0], np.arange(len(self))):
+            return self._all_of(parts[0][1])
         counts = np.zeros(len(self), np.int64)
         for places, part in parts:
             counts[places] = part.num_statements
@@ -162,6 +164,17 @@ class ProgramFeatures:
             failures=failures,
             psa=psa,
             extra=extra,
+        )
+
+    def _all_of(self, part: Self) -> Self:
+        """:meth:`scatter` of one part with all programs in their order: nothing is copied."""
+        return replace(
+            part,
+            workload=self.workload,
+            failures={**self.failures, **part.failures},
+            psa=None if self.psa is None else part.psa,
+            extra=part.extra if part.valid.any() else None,
+            tokens=None,
         )
 
     @classmethod

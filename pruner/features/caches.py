@@ -169,9 +169,9 @@ def _boxes(one: AccessFeatures, frame: LoopFrame) -> tuple[Floats, Floats]:
     levels, num = frame.extents.shape
     run, rows = np.ones((levels, num)), np.ones((levels, num))  # neighbours, and how many such runs
     inside = np.ones(num)  # elements of the dimensions further in
-    for width_there, size_there in zip(reversed(one.foot.widths), reversed(shape), strict=True):
+    for dimension, size_there in reversed(list(enumerate(shape))):
         extent = column(size_there, num)
-        width = np.minimum(width_there, extent)
+        width = np.minimum(one.foot.width(dimension), extent)
         whole = run >= inside  # rows that are touched whole are one run
         run, rows = np.where(whole, run * width, run), np.where(whole, rows, rows * width)
         inside = inside * extent

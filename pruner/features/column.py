@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,10 +26,15 @@ def places(columns: Sequence[Column]) -> dict[str, int]:
 
 
 class ColumnValues:
-    """Values of a table's columns for N programs: float64 [column, N], zero until set by name."""
+    """Values of a table's columns for N programs: [column, N], zero until set by name.
 
-    def __init__(self, where: Mapping[str, int], num: int) -> None:
-        self.array = np.zeros((len(where), num))
+    ``dtype``: float64 for what is computed with further, float32 for what is kept as a feature.
+    """
+
+    def __init__(
+        self, where: Mapping[str, int], num: int, dtype: type[np.floating[Any]] = np.float64
+    ) -> None:
+        self.array = np.zeros((len(where), num), dtype)
         self._where = where
 
     def __setitem__(self, name: str, value: ArrayLike) -> None:

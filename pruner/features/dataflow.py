@@ -24,7 +24,6 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.arrays import Floats
 from pruner.features.caches import cpu_rows
 from pruner.features.column import ColumnValues
 from pruner.features.columns import ACCESS_COLUMNS, DATAFLOW_COLUMNS, DATAFLOW_PLACES
@@ -147,10 +146,10 @@ def _epilogue(analyses: list[StoreAnalysis], accumulate: _Touch) -> list[_Touch]
 
 def _row(
     nests: LoopNests, analysis: StoreAnalysis, access: AccessFeatures, kind: DataflowKind
-) -> Floats:
+) -> NDArray[np.float32]:
     """The columns of one touch, [column, N]."""
     num = nests.num_programs
-    out = ColumnValues(DATAFLOW_PLACES, num)
+    out = ColumnValues(DATAFLOW_PLACES, num, np.float32)
     # The release multiplies by the loop product twice (its norm vectors prove it), a slip that its
     # weights have learned with; the paper's rows count every operation once.
     power = 2 if kind == "official" else 1

@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Literal
 
-import numpy as np
-
-from pruner.arrays import IntLike, Mask
+from pruner.arrays import IntLike
 from pruner.errors import UnsupportedProgram
 from pruner.program.dag.expr import Expr
 from pruner.program.index.affine import Affine, LoopVar, Truth
+from pruner.program.index.regions import evaluate_index
 
 LoopKind = Literal["spatial", "reduce"]
 StoreKind = Literal["init", "update", "plain", "allreduce"]
@@ -164,9 +163,9 @@ class Loop:
         return self.mark in _BOUND
 
     @property
-    def present(self) -> Mask | np.bool_:
+    def present(self) -> Truth:
         """Where the loop survives lowering."""
-        return np.bool_(True) if self.is_bound else np.not_equal(self.extent, 1)
+        return True if self.is_bound else self.extent != 1
 
 
 @dataclass(eq=False, slots=True)
@@ -186,6 +185,13 @@ class BufferStore:
     slots: tuple[Affine, ...]
     unroll: IntLike
     reduction: BufferStore | None = None
+    _sums: dict[int, Affine] = field(default_factory=dict, init=False, repr=False)
+
+    def sum_of(self, index: Expr) -> Affine:
+        """An index expression in ``value``, simplified: once, whoever asks."""
+        if id(index) not in self._sums:
+            self._sums[id(index)] = evaluate_index(index, dict(enumerate(self.slots)))
+        return self._sums[id(index)]
 
     @property
     def indices(self) -> tuple[Affine, ...]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pruner.arrays import dtype_bytes
 from pruner.program.dag.expr import Expr, Load, children
 from pruner.program.index.affine import Affine
-from pruner.program.index.regions import evaluate_index
 from pruner.program.nests import Buffer, BufferStore
 
 READ, WRITE, READ_WRITE = 0, 1, 2
@@ -37,8 +36,7 @@ def load_indices(load: Load, store: BufferStore) -> tuple[Affine, ...]:
     """Index expressions of a load inside a store's value (an update reads its own element)."""
     if load.stage == store.buffer.key and not load.indices:
         return store.indices
-    values = dict(enumerate(store.slots))
-    return tuple(evaluate_index(index, values) for index in load.indices)
+    return tuple(map(store.sum_of, load.indices))
 
 
 def _loads_in_visit_order(expr: Expr) -> Iterator[Load]:

@@ -20,6 +20,7 @@ from pruner.features.statement.memory import (
 from pruner.features.statement.ops import FLOAT, INT, OpCounter
 from pruner.features.statement.tensors import column
 from pruner.features.statement.touches import NodeKeys, Seen, TouchTable, number_loops
+from pruner.program.index.affine import any_nonzero
 from pruner.program.nests import BufferStore, Loop, LoopNests
 
 
@@ -85,10 +86,10 @@ class Recorder:
         """Append a store's accesses, each with its elements in ``loops`` [L, N]: those around the
         store that a program has."""
         for loop in store.loops:
-            if id(loop) not in self._entered and np.any(self._numbers[loop].forgets):
+            if id(loop) not in self._entered and any_nonzero(self._numbers[loop].forgets):
                 self._table.forget(self._numbers[loop].row, self._numbers[loop].forgets)
             self._entered.add(id(loop))
-        rows = np.array([self._numbers[loop].row for loop in loops], np.int64)
+        rows = [self._numbers[loop].row for loop in loops]
         for access, elements in touched:
             self._table.record(rows, access, elements)
         return self._table.seen(rows, [access for access, _ in touched])

@@ -45,19 +45,21 @@ def statement_features(nests: LoopNests, analyses: list[StoreAnalysis]) -> NDArr
         latest[key] = analysis
         stale = products.get(key, np.zeros((len(_MARKS), num)))
         products[key] = Marked.of(analysis.frame).products(stale)
-    out = np.zeros((num, len(latest), len(STATEMENT_COLUMNS)), np.float32)
+    out = np.empty((num, len(latest), len(STATEMENT_COLUMNS)), np.float32)
     for row, (key, analysis) in enumerate(latest.items()):
         stored = stored_sizes(nests.allocations.get(key), num)
         out[:, row] = statement_columns(analysis, products[key], stored).T
     return out
 
 
-def statement_columns(analysis: StoreAnalysis, products: Floats, stored: Floats | None) -> Floats:
+def statement_columns(
+    analysis: StoreAnalysis, products: Floats, stored: Floats | None
+) -> NDArray[np.float32]:
     """The columns of the last store of a buffer, [column, N].
 
     ``products``: of its marked loops, see :class:`Marked`; ``stored``: see :func:`stored_sizes`.
     """
-    table = ColumnValues(STATEMENT_PLACES, analysis.frame.num)
+    table = ColumnValues(STATEMENT_PLACES, analysis.frame.num, np.float32)
     _computation(table, analysis, products)
     _accesses(table, analysis)
     _intensity_curve(table, analysis)

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.arrays import Floats
+from pruner.arrays import Floats, IntLike
 from pruner.features.column import ColumnValues
 from pruner.features.columns import ACCESS_PLACES
 from pruner.features.statement.accesses import Access
 from pruner.features.statement.reuse import Reuse, compute_reuse
 from pruner.features.statement.stride import Target, touch_stride
-from pruner.features.statement.tensors import column, level_bounds, mentions, pick, slog
+from pruner.features.statement.tensors import (
+    column,
+    each_level,
+    first_row,
+    level_bounds,
+    mark_moves,
+    pick_row,
+    slog,
+)
 from pruner.features.statement.touches import Seen
-from pruner.program.index.affine import LoopVar
+from pruner.program.index.affine import LoopVar, any_nonzero, least, most
 from pruner.program.nests import Loop
 
 CACHE_LINE_BYTES = 64
 _MAX_STRIDE = float(1 << 60)
+Width = Floats | float  # one a program, or of all programs alike
 
 
 @dataclass(slots=True, eq=False)
@@ -41,7 +52,7 @@ class LoopFrame:
 
 def make_frame(loops: tuple[Loop, ...], num: int) -> LoopFrame:
     """Arrays of the loops around a store that at least one program has."""
-    loops = tuple(loop for loop in loops if np.any(loop.present))
+    loops = tuple(loop for loop in loops if any_nonzero(loop.present))
     extents = np.empty((len(loops), num))
     present = np.empty((len(loops), num), bool)
     for row, loop in enumerate(loops):
@@ -54,31 +65,48 @@ def make_frame(loops: tuple[Loop, ...], num: int) -> LoopFrame:
 @dataclass(slots=True, eq=False)
 class Footprint:
     """What an access touches in the loops from each depth inwards: elements [L, N], and of them
-    along each dimension (``widths``, list of [L, N]); ``moves``: which loops move it, [L, N]."""
+    along each dimension (``widths``, by level as in :func:`level_bounds`); ``moves``: which loops
+    move it, [L, N]."""
 
     elements: Floats
-    widths: list[Floats]
+    widths: list[list[Width]]
     moves: NDArray[np.bool_]
+
+    def width(self, dimension: int) -> Floats:
+        """The elements along a dimension [L, N]."""
+        out = np.empty_like(self.elements)
+        for row, value in enumerate(self.widths[dimension]):
+            out[row] = value
+        return out
 
 
 def footprint(access: Access, frame: LoopFrame) -> Footprint:
     """Touched region per loop: product over dimensions of the index interval's width."""
     levels, num = frame.extents.shape
-    elements = np.ones((levels, num))
-    widths: list[Floats] = []
+    widths: list[list[Width]] = []
     for d in range(len(access.indices[0])):
-        lo, hi = level_bounds(access.indices[0][d], frame.depth, levels, num)
+        lo, hi = level_bounds(access.indices[0][d], frame.depth, levels)
         for touch in access.indices[1:]:
-            lo2, hi2 = level_bounds(touch[d], frame.depth, levels, num)
-            lo, hi = np.minimum(lo, lo2), np.maximum(hi, hi2)
-        width = (hi - lo + 1).astype(np.float64)
-        elements *= width
-        widths.append(width)
+            lo2, hi2 = level_bounds(touch[d], frame.depth, levels)
+            lo, hi = each_level(least, lo, lo2), each_level(most, hi, hi2)
+        widths.append(each_level(_width, lo, hi))
+    elements = np.ones((levels, num))
+    for row, product in enumerate(each_level(_product, *widths)):
+        elements[row] = product
     moves = np.zeros((levels, num), bool)
     for touch in access.indices:
         for index in touch:
-            moves |= mentions(index, levels, frame.depth, num)
+            mark_moves(moves, index, frame.depth)
     return Footprint(elements, widths, moves)
+
+
+def _width(lo: IntLike, hi: IntLike) -> Width:
+    width = hi - lo + 1
+    return width.astype(np.float64) if isinstance(width, np.ndarray) else float(width)
+
+
+def _product(first: Width, *others: Width) -> Width:
+    return reduce(operator.mul, others, first)
 
 
 @dataclass(slots=True, eq=False)
@@ -138,18 +166,19 @@ def _lines_and_strides(
     if levels == 0:
         return np.ones((len(accesses), num)), np.zeros((len(accesses), num))
     present = frame.present[::-1]
-    moving = moves[:, ::-1] & present
-    nearest = moving.argmax(1)  # innermost loop that moves the access, counted from inside
-    some = moving.any(1)
+    nearest = first_row(moves[:, ::-1] & present)  # innermost loop that moves it, from inside
+    some = nearest < levels
     rows = np.where(some, levels - 1 - nearest, -1)
+    nearest = np.where(some, nearest, 0)
     stride = np.empty((len(accesses), num))
     for place, access in enumerate(accesses):
         target = Target(frame.depth, rows[place])
         stride[place] = touch_stride(access.indices, access.buffer.shape, target)
     stride = np.where(some, np.minimum(stride, _MAX_STRIDE), 0.0)
-    innermost = present.argmax(0)
+    innermost = first_row(present)
+    innermost = np.where(innermost < levels, innermost, 0)
     skipped = (present & (np.arange(levels)[:, None] < nearest[:, None])).sum(1)
-    inner_extent = pick(frame.extents[::-1], innermost)
+    inner_extent = pick_row(frame.extents[::-1], innermost)
     # The original multiplies the innermost extent once for every skipped loop.
     ratio = np.where(skipped > 0, inner_extent, 1.0) ** skipped
     sizes = np.array([[access.bytes_per_element] for access in accesses])
@@ -158,7 +187,7 @@ def _lines_and_strides(
     return lines, np.where(innermost == nearest, stride, 0.0)
 
 
-def _contiguous(access: Access, last_region: list[Floats], num: int) -> Floats:
+def _contiguous(access: Access, last_region: list[Width], num: int) -> Floats:
     """Bytes of the innermost dimensions that ``last_region`` covers whole [N]."""
     out = np.full(num, float(access.bytes_per_element))
     open_ = np.ones(num, bool)
@@ -178,17 +207,19 @@ def access_features(
     moves = np.array([foot.moves for foot in feet])
     lines, strides = _lines_and_strides(accesses, moves, frame)
     reuses = compute_reuse(seen, moves, frame.present, frame.extents)
-    outermost = frame.present.argmax(0) if levels else np.zeros(num, np.int64)
+    outermost = first_row(frame.present)
+    some = outermost < levels
+    outermost = np.where(some, outermost, 0)
     # The original reads the last-visited buffer's region for all of them; small libstdc++ hash
     # maps are visited in reverse order of insertion, so that is the written buffer.
-    last_region = [width[0] if levels else np.ones(num) for width in feet[0].widths]
+    last_region = [width[0] if levels else 1.0 for width in feet[0].widths]
     out = []
     for place, access in enumerate(accesses):
         size = access.bytes_per_element
         unique = np.full(num, float(size))
         if levels:
-            whole = pick(seen.first[place], outermost) * size
-            unique = np.where(frame.present.any(0), whole, unique)
+            whole = pick_row(seen.first[place], outermost) * size
+            unique = np.where(some, whole, unique)
         run = np.minimum(_contiguous(access, last_region, num), CACHE_LINE_BYTES)
         out.append(
             AccessFeatures(

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from pruner.arrays import IntLike
 from pruner.features.columns import COUNT_COLUMNS, COUNT_PLACES
 from pruner.features.statement.accesses import load_indices
@@ -29,7 +27,6 @@ from pruner.program.index import affine as af
 from pruner.program.index.affine import INF, Affine
 from pruner.program.index.divide import opened
 from pruner.program.index.lookup import is_sum
-from pruner.program.index.regions import evaluate_index
 from pruner.program.nests import BufferStore
 
 FLOAT, INT = COUNT_PLACES["float_mad"], COUNT_PLACES["int_mad"]  # the first of each group
@@ -50,8 +47,8 @@ _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 class _Truth:
     """Where a condition is known to hold or to fail."""
 
-    always: IntLike | np.ndarray
-    never: IntLike | np.ndarray
+    always: IntLike
+    never: IntLike
 
 
 class OpCounter:
@@ -59,7 +56,7 @@ class OpCounter:
 
     def __init__(self, store: BufferStore) -> None:
         self._store = store
-        self._roots = dict(enumerate(store.slots))
+        self._truths: dict[int, _Truth] = {}  # of conditions in the store's value
         self.counts: list[IntLike] = [0] * len(COUNT_COLUMNS)
         self._expr(store.value, 1)
 
@@ -79,7 +76,7 @@ class OpCounter:
                 self._expr(a, live)
                 self._expr(b, live)
             case Axis() | Binary(dtype="int32") | Binary(dtype="int64") if is_sum(expr):
-                self._affine(evaluate_index(expr, self._roots), live)
+                self._affine(self._store.sum_of(expr), live)
             case Binary(op=op, a=a, b=b) if _is_int(expr):  # of elements, not of loop variables
                 self._bump(INT + _GROUP[op], live)
                 self._expr(a, live)
@@ -123,23 +120,27 @@ class OpCounter:
 
     def _affine(self, a: Affine, live: IntLike) -> None:
         """Additions, products and divisions of a simplified index."""
+        number: IntLike = 0
         positive: IntLike = 0
-        negative: IntLike = 0
         for t in a.terms:
-            active = af.where(np.not_equal(t.coef, 0), live, 0)
-            positive = positive + af.where(np.greater(t.coef, 0), active, 0)
-            negative = negative + af.where(np.less(t.coef, 0), active, 0)
-            self._bump(INT + _MUL, af.where(np.equal(np.abs(t.coef), 1), 0, active))
-            self._bump(INT + _DIVMOD, af.where(np.not_equal(t.lower, 1), active, 0))
-            self._bump(INT + _DIVMOD, af.where(np.less(t.upper, INF), active, 0))
+            active = af.where(t.coef != 0, live, 0)
+            number = number + active
+            positive = positive + af.where(t.coef > 0, live, 0)
+            self._bump(INT + _MUL, af.where((t.coef == 1) | (t.coef == -1), 0, active))
+            self._bump(INT + _DIVMOD, af.where(t.lower != 1, active, 0))
+            self._bump(INT + _DIVMOD, af.where(t.upper < INF, active, 0))
             if isinstance(t.index, Affine):
                 self._affine(t.index, active)
-        number = positive + negative
-        leading_zero = np.equal(positive, 0) & np.less_equal(a.base, 0)
-        sums = number - 1 + af.where(np.not_equal(a.base, 0), 1, 0) + af.where(leading_zero, 1, 0)
-        self._bump(INT + _ADDSUB, af.where(np.greater(number, 0), sums, 0) * live)
+        leading_zero = (positive == 0) & (a.base <= 0)
+        sums = number - 1 + af.where(a.base != 0, 1, 0) + af.where(leading_zero, 1, 0)
+        self._bump(INT + _ADDSUB, af.where(number > 0, sums, 0) * live)
 
     def _decide(self, cond: Expr) -> _Truth:
+        if id(cond) not in self._truths:
+            self._truths[id(cond)] = self._decided(cond)
+        return self._truths[id(cond)]
+
+    def _decided(self, cond: Expr) -> _Truth:
         match cond:
             case Binary(op="and", a=a, b=b):
                 x, y = self._decide(a), self._decide(b)
@@ -158,12 +159,12 @@ class OpCounter:
                 return _Truth(0, 0)
 
     def _compare(self, op: str, a: Expr, b: Expr) -> _Truth:
-        difference = af.add(evaluate_index(a, self._roots), evaluate_index(b, self._roots), -1)
+        difference = af.add(self._store.sum_of(a), self._store.sum_of(b), -1)
         lo, hi = af.bounds(difference)
-        below, not_below = np.less(hi, 0) * 1, np.greater_equal(lo, 0) * 1
-        above, not_above = np.greater(lo, 0) * 1, np.less_equal(hi, 0) * 1
+        below, not_below = af.where(hi < 0, 1, 0), af.where(lo >= 0, 1, 0)
+        above, not_above = af.where(lo > 0, 1, 0), af.where(hi <= 0, 1, 0)
         zero = not_below * not_above
-        apart = np.maximum(below, above)
+        apart = af.most(below, above)
         table = {
             "lt": (below, not_below),
             "ge": (not_below, below),
@@ -205,7 +206,7 @@ class OpCounter:
 
     def _sides(self, op: str, a: Expr, b: Expr) -> tuple[Affine, Affine]:
         """Both sides of an integer comparison; a constant moves to the side without loops."""
-        left, right = evaluate_index(a, self._roots), evaluate_index(b, self._roots)
+        left, right = self._store.sum_of(a), self._store.sum_of(b)
         ordered = op not in ("eq", "ne")
         if not right.terms:
             left = _compared(left, ordered=ordered)
@@ -235,20 +236,21 @@ def _without_factor(a: Affine) -> Affine:
     """Drop the coefficient, or the divisor, of a single term."""
     count: IntLike = 0
     for t in a.terms:
-        count = count + np.not_equal(t.coef, 0)
+        count = count + (t.coef != 0)
     out = Affine()
     for t in a.terms:
-        single = np.equal(count, 1) & np.not_equal(t.coef, 0)
-        scaled = single & np.not_equal(t.coef, 1)
-        divided = single & np.equal(t.coef, 1) & np.not_equal(t.lower, 1)
-        bare = divided & np.greater_equal(t.upper, INF)
-        coef = np.where(scaled, 1, np.where(divided, 0, t.coef))
+        single = (count == 1) & (t.coef != 0)
+        scaled = single & (t.coef != 1)
+        divided = single & (t.coef == 1) & (t.lower != 1)
+        bare = divided & (t.upper >= INF)
+        coef = af.where(scaled, 1, af.where(divided, 0, t.coef))
         out = af.add(out, Affine([af.Term(t.index, t.lower, t.upper, coef)]))
-        wrapped = np.where(divided & ~bare, 1, 0)
-        out = af.add(out, Affine([af.Term(t.index, 1, t.upper, wrapped)]))
-        inner = af.variable(t.index) if isinstance(t.index, af.LoopVar) else t.index
-        if np.any(bare):
-            out = af.add(out, Affine(af.mul(inner, np.where(bare, 1, 0)).terms))
+        wrapped = af.where(divided & (t.upper < INF), 1, 0)
+        if af.any_nonzero(wrapped):
+            out = af.add(out, Affine([af.Term(t.index, 1, t.upper, wrapped)]))
+        if af.any_nonzero(bare):
+            inner = af.variable(t.index) if isinstance(t.index, af.LoopVar) else t.index
+            out = af.add(out, Affine(af.mul(inner, af.where(bare, 1, 0)).terms))
     return out
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.arrays import Floats
-from pruner.features.statement.tensors import pick
+from pruner.features.statement.tensors import Rows, first_row, pick_row
 from pruner.features.statement.touches import Seen
 
 LOOP, SERIAL, NONE = 0, 1, 2
@@ -34,17 +34,13 @@ class Reuse:
     kept_bytes: Floats
 
 
-def _first(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Place of the first True along axis 1, [A, N]; the number of places where there is none."""
-    return np.where(mask.any(1), mask.argmax(1), mask.shape[1])
+def _pick(rows: Rows, place: NDArray[np.int64]) -> Floats:
+    """Of every access the values [A, N] of the loop at a ``place`` counted from inside.
 
-
-def _pick(table: Floats, row: NDArray[np.int64]) -> Floats:
-    """``table[row[a, n], n]`` or ``table[a, row[a, n], n]`` (the row is clipped to the table)."""
-    row = np.minimum(row, table.shape[-2] - 1)
-    if table.ndim == 2:
-        return pick(table, row)
-    return table[np.arange(len(table))[:, None], row, np.arange(table.shape[2])]
+    Places outside the outermost loop are its own.
+    """
+    row = np.maximum(len(rows) - 1 - place, 0)
+    return np.array([pick_row(rows, one) for one in row])
 
 
 def _near_bytes(
@@ -56,11 +52,12 @@ def _near_bytes(
 
     Without such a loop: one element of every access in the loop where the reuse begins.
     """
-    last_moved = np.maximum(moved.shape[1] - 1 - _first(moved[:, ::-1]), 0)
-    no_move = ~moved.any(1)
-    repeated = _pick(seen.entry_bytes[::-1], start)
-    near = np.where(no_move, repeated, _pick(seen.all_bytes[::-1], last_moved))
-    kept = np.where(no_move, repeated, _pick(seen.kept_bytes[::-1], last_moved))
+    outermost = moved.shape[1] - 1 - first_row(moved[:, ::-1])
+    no_move = outermost < 0
+    last_moved = np.where(no_move, 0, outermost)
+    repeated = _pick(seen.entry_bytes, start)
+    near = np.where(no_move, repeated, _pick(seen.all_bytes, last_moved))
+    kept = np.where(no_move, repeated, _pick(seen.kept_bytes, last_moved))
     return near, kept
 
 
@@ -84,11 +81,11 @@ def compute_reuse(
         return [Reuse(np.full(num, NONE), zero, zero, zero, zero) for _ in moves]
     moves, present, extents = moves[:, ::-1], present[::-1], extents[::-1]
     order = np.arange(levels)[:, None]
-    start = _first(present & ~moves)  # first loop that repeats the access
+    start = first_row(present & ~moves)  # first loop that repeats the access
     lead = order < start[:, None]
     # loop reuse ends at the next loop that moves it
-    end = _first(present & moves & (order > start[:, None]))
-    serial_at = _first(present & seen.shared[:, ::-1])
+    end = first_row(present & moves & (order > start[:, None]))
+    serial_at = first_row(present & seen.shared[:, ::-1])
     serial = serial_at < end
 
     distance = np.where(lead, extents, 1.0).prod(1)
@@ -97,10 +94,12 @@ def compute_reuse(
     near_bytes, kept_bytes = _near_bytes(seen, present & moves & lead, start)
     kind = np.where(serial, SERIAL, np.where(start < levels, LOOP, NONE))
 
-    extent_there = _pick(extents, serial_at)
+    extent_there = _pick(extents[::-1], serial_at)
     outward = np.where(order >= serial_at[:, None], extents, 1.0).prod(1)
-    serial_iters = _pick(seen.least[:, ::-1], serial_at) / extent_there
-    serial_bytes = _pick(seen.read_bytes[::-1], serial_at) / extent_there
+    row = np.maximum(levels - 1 - serial_at, 0)
+    least = np.array([pick_row(rows, one) for rows, one in zip(seen.least, row, strict=True)])
+    serial_iters = least / extent_there
+    serial_bytes = _pick(seen.read_bytes, serial_at) / extent_there
 
     def choose(on_serial: Floats, on_loop: Floats) -> Floats:
         return np.where(serial, on_serial, np.where(kind == LOOP, on_loop, 0.0))

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+import operator
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pruner.arrays import Floats
-from pruner.program.index.affine import Affine, LoopVar, Term, any_nonzero, wrap_bounds
+from pruner.arrays import Floats, IntLike
+from pruner.program.index.affine import (
+    Affine,
+    LoopVar,
+    Term,
+    Truth,
+    any_nonzero,
+    least,
+    most,
+    wrap_bounds,
+)
 
+Rows = Sequence[Floats] | Floats  # L arrays [N]
 Number = TypeVar("Number", np.float64, np.int64)
 
 
@@ -27,57 +40,91 @@ def pick(table: NDArray[Number], row: NDArray[np.int64]) -> NDArray[Number]:
 def slog(x: ArrayLike) -> Floats:
     """Shifted logarithm ``sign(x) log2(|x| + 1)`` (feature.cc)."""
     x = np.asarray(x, np.float64)
-    return np.sign(x) * np.log2(np.abs(x) + 1)
+    out = np.asarray(np.abs(x) + 1)
+    np.log2(out, out=out)
+    out *= np.sign(x)
+    return out
 
 
-def level_bounds(
-    index: Affine, depth: dict[LoopVar, int], levels: int, num: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def pick_row(rows: Rows, row: NDArray[np.int64]) -> Floats:
+    """``rows[row[n]][n]`` [N] of L arrays [N]: programs mostly agree, or take one of a few rows."""
+    first, last = int(row.min()), int(row.max())
+    if first == last:
+        return rows[first]
+    return pick(np.array(rows[first : last + 1]), row - first)
+
+
+def first_row(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Place of the first True along the last axis but one; the number of places for none."""
+    levels = mask.shape[-2]
+    out = np.full((*mask.shape[:-2], mask.shape[-1]), levels)
+    for row in range(levels - 1, -1, -1):  # several times faster than argmax of that axis
+        np.copyto(out, row, where=mask[..., row, :])
+    return out
+
+
+Levels = list[IntLike]  # a value for each level, outermost first
+
+
+def each_level(function: Callable[..., Any], *levels: Sequence[Any]) -> list[Any]:
+    """``function`` of the values of each level; of the very same values once."""
+    out: list[Any] = []
+    last: tuple[Any, ...] = ()
+    for values in zip(*levels, strict=True):
+        same = out and all(map(operator.is_, values, last))
+        out.append(out[-1] if same else function(*values))
+        last = values
+    return out
+
+
+def level_bounds(index: Affine, depth: dict[LoopVar, int], levels: int) -> tuple[Levels, Levels]:
     """Interval of an index when only loops at depth >= level move, for every level.
 
-    Returns ``lo`` and ``hi``, int64 [levels, N]; loops that do not move stand at 0.
+    Returns ``lo`` and ``hi``; loops that do not move stand at 0. Neighbouring levels between which
+    no loop moves the index have the very same objects.
     """
-    lo = np.zeros((levels, num), np.int64)
-    hi = np.zeros((levels, num), np.int64)
-    signed = False
-    composites: list[tuple[Term, Affine]] = []
-    for t in index.terms:  # every loop adds its own reach at its own row ...
+    own: dict[int, list[tuple[IntLike, IntLike]]] = {}
+    composites: list[Levels] = []
+    for t in index.terms:  # every loop adds its own reach at its own level ...
         if not isinstance(t.index, LoopVar):
-            composites.append((t, t.index))
+            inner = level_bounds(t.index, depth, levels)
+            composites.append(each_level(partial(_reach, t), *inner))
             continue
-        row = depth[t.index]
-        _, last = wrap_bounds(t, 0, t.index.extent - 1)
-        reach = t.coef * last
-        if bool(np.any(np.less(t.coef, 0))):
-            signed = True
-            lo[row] += np.minimum(reach, 0)
-            hi[row] += np.maximum(reach, 0)
-        else:
-            hi[row] += reach
-    for row in range(levels - 2, -1, -1):  # ... and moves together with the loops inside it
-        hi[row] += hi[row + 1]
-        if signed:
-            lo[row] += lo[row + 1]
-    for t, inner in composites:
-        a, b = wrap_bounds(t, *level_bounds(inner, depth, levels, num))
-        x, y = t.coef * a, t.coef * b
-        lo += np.minimum(x, y)
-        hi += np.maximum(x, y)
-    if any_nonzero(index.base):
-        lo += index.base
-        hi += index.base
+        own.setdefault(depth[t.index], []).append(_reach(t, 0, t.index.extent - 1))
+    low = high = index.base
+    lo: Levels = []
+    hi: Levels = []
+    for row in range(levels - 1, -1, -1):  # ... and moves together with the loops inside it
+        for below, above in own.get(row, ()):
+            low, high = low if _is_zero(below) else low + below, high + above
+        lo.insert(0, low)
+        hi.insert(0, high)
+    for ends in composites:
+        lo = each_level(lambda a, b: a + b[0], lo, ends)
+        hi = each_level(lambda a, b: a + b[1], hi, ends)
     return lo, hi
 
 
-def mentions(
-    index: Affine, num_levels: int, depth: dict[LoopVar, int], num: int
-) -> NDArray[np.bool_]:
-    """Which loops an index uses, bool [levels, N]."""
-    out = np.zeros((num_levels, num), bool)
+def _reach(t: Term, lo: IntLike, hi: IntLike) -> tuple[IntLike, IntLike]:
+    """Least and largest value of a term whose index is in [lo, hi]."""
+    lo, hi = wrap_bounds(t, lo, hi)
+    x, y = 0 if _is_zero(lo) else t.coef * lo, t.coef * hi
+    if _is_zero(x) and not any_nonzero(t.coef < 0):
+        return 0, y
+    return least(x, y), most(x, y)
+
+
+def _is_zero(x: IntLike) -> bool:
+    return isinstance(x, int) and x == 0
+
+
+def mark_moves(
+    out: NDArray[np.bool_], index: Affine, depth: dict[LoopVar, int], where: Truth = True
+) -> None:
+    """Set ``out`` [levels, N] for the loops that an index uses."""
     for t in index.terms:
-        active = np.not_equal(t.coef, 0)
+        active = where & (t.coef != 0)
         if isinstance(t.index, LoopVar):
             out[depth[t.index]] |= active
         else:
-            out |= mentions(t.index, num_levels, depth, num) & active
-    return out
+            mark_moves(out, t.index, depth, active)

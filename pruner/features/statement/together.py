@@ -42,7 +42,7 @@ class StoresTogether:
     nests: Sequence[LoopNests]
     groups: list[StoreAnalysis]
     parts: list[list[Part]]
-    tables: list[Floats | None]
+    tables: list[NDArray[np.float32] | None]
 
     @staticmethod
     def of(nests: Sequence[LoopNests]) -> StoresTogether:

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pruner.arrays import Floats, Mask
 from pruner.features.statement.accesses import READ, Access
@@ -86,81 +85,104 @@ def _refills(nests: LoopNests) -> Mask | np.bool_:
     return np.equal(sum(np.not_equal(loop.extent, 1) * 1 for loop in ordinary), 2)
 
 
-class _BufferTouches:
-    """Entries of one buffer at every loop."""
-
-    def __init__(self, num_loops: int, num: int) -> None:
-        self.count = np.zeros(num_loops, np.int64)
-        self.first = np.zeros((num_loops, num))
-        self.least = np.full((num_loops, num), np.inf)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Seen:
-    """What the loops around a store have touched when it was met, outermost first.
-
-    ``all_bytes``, ``kept_bytes``, ``read_bytes``, ``entry_bytes``: see :class:`TouchTable`, [L, N];
-    ``first``, ``least``: elements of each access's buffer that the first of its touches takes, and
-    the smallest one, [A, L, N]; ``shared``: where the buffer was touched before, too, [A, L, N].
-    """
+@dataclass(slots=True, eq=False)
+class _Totals:
+    """What one loop has touched, [N] each: see :class:`TouchTable`."""
 
     all_bytes: Floats
     kept_bytes: Floats
     read_bytes: Floats
     entry_bytes: Floats
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """Touches of one buffer in one loop: their number, elements of the first and of the least."""
+
+    count: int
     first: Floats
     least: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Seen:
+    """What the L loops around a store have touched when it was met, outermost first.
+
+    ``all_bytes``, ``kept_bytes``, ``read_bytes``, ``entry_bytes``: see :class:`TouchTable`, an
+    array [N] a loop; ``first``, ``least``: elements of each access's buffer that the first of its
+    touches takes, and the smallest one, by access and loop; ``shared``: where the buffer was
+    touched before, too, [A, L, N].
+    """
+
+    all_bytes: Sequence[Floats]
+    kept_bytes: Sequence[Floats]
+    read_bytes: Sequence[Floats]
+    entry_bytes: Sequence[Floats]
+    first: Sequence[Sequence[Floats]]
+    least: Sequence[Sequence[Floats]]
     shared: Mask
 
     @staticmethod
     def joined(parts: Sequence[Seen]) -> Seen:
         """Of the programs of all parts, one after another."""
-        names = [field.name for field in fields(Seen)]
-        together = (np.concatenate([getattr(x, name) for x in parts], -1) for name in names)
-        return parts[0] if len(parts) == 1 else Seen(**dict(zip(names, together, strict=True)))
+        if len(parts) == 1:
+            return parts[0]
+
+        def all_of(name: str) -> Any:
+            return np.concatenate([getattr(x, name) for x in parts], -1)
+
+        return Seen(**{field.name: all_of(field.name) for field in fields(Seen)})
 
 
 class TouchTable:
-    """Running totals by loop: [num_loops, N]."""
+    """Running totals by loop.
+
+    Bytes of all touches (``all_bytes``), of those that read (``read_bytes``), and one element of
+    each (``entry_bytes``); ``kept_bytes`` are as ``all_bytes``, but never forgotten.
+    """
 
     def __init__(self, num_loops: int, num: int) -> None:
-        self.all_bytes = np.zeros((num_loops, num))
-        self.kept_bytes = np.zeros((num_loops, num))  # as all_bytes, but never forgotten
-        self.read_bytes = np.zeros((num_loops, num))
-        self.entry_bytes = np.zeros((num_loops, num))
-        self._buffers: dict[int, _BufferTouches] = {}
-        self._shape = (num_loops, num)
+        self._num, nothing = num, np.zeros(num)
+        self._totals = [_Totals(nothing, nothing, nothing, nothing) for _ in range(num_loops)]
+        self._buffers: dict[int, dict[int, _Entry]] = {}
 
-    def forget(self, row: int, where: NDArray[np.bool_] | np.bool_) -> None:
+    def forget(self, row: int, where: Mask | np.bool_) -> None:
         """Drop the totals of loop ``row`` for the programs ``where``."""
-        for totals in (self.all_bytes, self.read_bytes, self.entry_bytes):
-            totals[row] = np.where(where, 0.0, totals[row])
+        totals = self._totals[row]
+        totals.all_bytes = np.where(where, 0.0, totals.all_bytes)
+        totals.read_bytes = np.where(where, 0.0, totals.read_bytes)
+        totals.entry_bytes = np.where(where, 0.0, totals.entry_bytes)
 
-    def record(self, rows: NDArray[np.int64], access: Access, elements: Floats) -> None:
+    def record(self, rows: Sequence[int], access: Access, elements: Floats) -> None:
         """Append one access: ``elements`` [L, N] touched elements per loop in ``rows``."""
         size = access.bytes_per_element
-        self.all_bytes[rows] += elements * size
-        self.kept_bytes[rows] += elements * size
-        self.entry_bytes[rows] += size
-        if access.kind == READ:
-            self.read_bytes[rows] += elements * size
-        table = self._buffers.setdefault(access.buffer.key, _BufferTouches(*self._shape))
-        fresh = rows[table.count[rows] == 0]
-        table.first[fresh] = elements[table.count[rows] == 0]
-        table.least[rows] = np.minimum(table.least[rows], elements)
-        table.count[rows] += 1
+        entries = self._buffers.setdefault(access.buffer.key, {})
+        for row, touched, moved in zip(rows, elements, elements * size, strict=True):
+            totals = self._totals[row]
+            alike = totals.kept_bytes is totals.all_bytes
+            totals.all_bytes = totals.all_bytes + moved
+            totals.kept_bytes = totals.all_bytes if alike else totals.kept_bytes + moved
+            totals.entry_bytes = totals.entry_bytes + size
+            if access.kind == READ:
+                totals.read_bytes = totals.read_bytes + moved
+            entry = entries.get(row)
+            if entry is None:
+                entries[row] = _Entry(1, touched, touched)
+            else:
+                entry.count += 1
+                entry.least = np.minimum(entry.least, touched)
 
-    def seen(self, rows: NDArray[np.int64], accesses: Sequence[Access]) -> Seen:
+    def seen(self, rows: Sequence[int], accesses: Sequence[Access]) -> Seen:
         """What the loops ``rows`` have touched so far, and how of the buffers of ``accesses``."""
-        entries = [self._buffers[access.buffer.key] for access in accesses]
-        shape = (len(entries), len(rows), self._shape[1])
-        shared = np.array([entry.count[rows] > 1 for entry in entries])
+        totals = [self._totals[row] for row in rows]
+        entries = [[self._buffers[access.buffer.key][row] for row in rows] for access in accesses]
+        shared = np.array([[entry.count > 1 for entry in some] for some in entries])
         return Seen(
-            all_bytes=self.all_bytes[rows],
-            kept_bytes=self.kept_bytes[rows],
-            read_bytes=self.read_bytes[rows],
-            entry_bytes=self.entry_bytes[rows],
-            first=np.array([entry.first[rows] for entry in entries]),
-            least=np.array([entry.least[rows] for entry in entries]),
-            shared=np.broadcast_to(shared[:, :, None], shape),
+            all_bytes=[one.all_bytes for one in totals],
+            kept_bytes=[one.kept_bytes for one in totals],
+            read_bytes=[one.read_bytes for one in totals],
+            entry_bytes=[one.entry_bytes for one in totals],
+            first=[[entry.first for entry in some] for some in entries],
+            least=[[entry.least for entry in some] for some in entries],
+            shared=np.broadcast_to(shared[:, :, None], (*shared.shape, self._num)),
         )

@@ -17,7 +17,6 @@ from pruner.features.symbols.table import PerProgram
 from pruner.program.dag.expr import Binary, Call, Expr, Load, Select, children, loads, walk
 from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar, Term
-from pruner.program.index.regions import evaluate_index
 from pruner.program.nests import (
     BLOCKS,
     THREADS,
@@ -414,11 +413,10 @@ def _statement(
         StatementLoop(x.var, extents[x.var], x.mark, reduces(x), x.var not in outside)
         for x in store.loops
     ]
-    values = dict(enumerate(store.slots))
     reads = []
     for load in _distinct_loads(store.value):
         if load.stage != buffer.key:
-            indices = [evaluate_index(index, values) for index in load.indices]
+            indices = [store.sum_of(index) for index in load.indices]
             reads.append(_access(nests, nests.buffers[load.stage], indices))
     return NestStatement(
         buffer=buffer,

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from glob import escape
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, TypeVar, overload
 
 from pruner.errors import DataError, PrunerError
 
@@ -23,6 +23,7 @@ LOCK_FILE = ".lock"  # of a run folder: who works in it
 _OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # a write does not name its file
 _SEAL = b',"crc32":"'
 _SEAL_BYTES = len(_SEAL) + 8 + 2  # the number in hexadecimal, a quote and a brace
+Json = TypeVar("Json")
 
 
 @contextmanager
@@ -33,9 +34,9 @@ def write_whole(path: Path) -> Iterator[Path]:
     does a machine that stops: content and name are on the disk before this returns.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    for left in path.parent.glob(f".{escape(path.name)}.*.part"):  # by a kill
+    for left in path.parent.glob(f".{escape(path.name)}.*.part"):  # by a kill, or put there
         number = left.suffixes[-2].removeprefix(".")
-        if number.isdigit() and not Path(f"/proc/{number}").exists():
+        if left == partial or (number.isdigit() and not Path(f"/proc/{number}").exists()):
             left.unlink(missing_ok=True)
     try:
         yield partial
@@ -84,6 +85,48 @@ def unsealed(line: bytes) -> bytes:
     return whole
 
 
+def own_file(path: Path) -> Path:
+    """The path, for a file that is changed where it lies.
+
+    Raises:
+        DataError: a link, which a folder of somebody else may have to any file of this user.
+    """
+    if path.is_symlink():
+        raise DataError(f"{path}: a link, so another file would be changed; put a file there")
+    return path
+
+
+def check_links(folder: Path) -> None:
+    """Raise `DataError` where writing into a run folder would change files outside it.
+
+    W&B's own folder is left out: it has links to logs, and nothing of ours is written there.
+    """
+    whole = folder.resolve()
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name != "wandb"]
+        for path in (Path(place, name) for name in (*folders, *files)):
+            if path.is_symlink() and not path.resolve().is_relative_to(whole):
+                raise DataError(
+                    f"{path}: a link to {path.resolve()}, which would be written to; a run keeps "
+                    "its files in its folder: put the file itself there, or remove it"
+                )
+
+
+def append_line(file: IO[bytes], line: bytes, path: Path) -> None:
+    """Add one line to a file opened without buffer, and have it on the disk.
+
+    Raises:
+        OSError: that was not possible, with `path`. A part of the line may be there, which is cut
+            off by whoever opens the file next: nothing may be written behind it.
+    """
+    try:
+        if file.write(line + b"\n") != len(line) + 1:  # a disk that is full takes a part
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(file.fileno())
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
 def hold(folder: Path) -> int:
     """Take a folder for this process until it ends, however it ends, or closes the descriptor.
 
@@ -91,9 +134,9 @@ def hold(folder: Path) -> int:
     has none, whether the process that it names is alive decides. A process may take a folder twice.
 
     Raises:
-        PrunerError: another process works in it.
+        PrunerError: another process works in it, or its lock is a link.
     """
-    path = folder / LOCK_FILE
+    path = own_file(folder / LOCK_FILE)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)  # closing it gives the lock back
     free = True
     try:
@@ -174,12 +217,26 @@ def write_json(path: Path, value: Any, indent: int | None = None) -> None:
         partial.write_text(json.dumps(jsonable(value), indent=indent) + "\n", encoding="utf-8")
 
 
-def read_json(path: Path) -> Any:
-    """What `write_json` wrote. Raises `DataError` where the file is damaged."""
+@overload
+def read_json(path: Path) -> Any: ...
+@overload
+def read_json(path: Path, kind: type[Json]) -> Json: ...
+def read_json(path: Path, kind: type[Any] | None = None) -> Any:
+    """What `write_json` wrote. Raises `DataError` where the file is damaged, or not of the kind."""
+    with as_written(path):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if kind is not None and not isinstance(found, kind):
+            raise TypeError(f"a {type(found).__name__}, not a {kind.__name__}")
+    return found
+
+
+@contextmanager
+def as_written(path: Path) -> Iterator[None]:
+    """Take what a file of ours holds as it was written; raise `DataError` where it does not fit."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        told = " ".join(str(error).split())[:120]
+        yield
+    except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
+        told = " ".join(f"{type(error).__name__}: {error}".split())[:120]
         raise DataError(f"{path}: damaged ({told}); put it back, or have it made anew") from error
 
 
@@ -191,10 +248,7 @@ def save_metrics(folder: Path, metrics: Mapping[str, Any]) -> None:
 def load_metrics(folder: Path) -> dict[str, Any] | None:
     """What `save_metrics` wrote, None where it has not yet. Raises `DataError` like `read_json`."""
     path = folder / METRICS_FILE
-    if not path.is_file():
-        return None
-    loaded: dict[str, Any] = read_json(path)
-    return loaded
+    return read_json(path, dict) if path.is_file() else None
 
 
 def read_table(path: Path) -> list[dict[str, str]]:

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -225,3 +226,67 @@ def test_where_the_system_has_no_locks_the_process_that_is_named_counts(tmp_path
     lock.write_text("7 another machine\n")  # nobody here can tell
     with pytest.raises(PrunerError, match="another machine"):
         files.hold(tmp_path)
+
+
+def test_a_link_is_never_written_through(tmp_path):
+    """A run folder of somebody else may have links to any file of this user."""
+    precious, folder = tmp_path / "precious", tmp_path / "run"
+    precious.write_text("mine")
+    folder.mkdir()
+    (folder / files.LOCK_FILE).symlink_to(precious)
+    with pytest.raises(DataError, match="a link, so another file would be changed"):
+        files.hold(folder)
+    (folder / f".a.json.{os.getpid()}.part").symlink_to(precious)  # the name that it would take
+    (folder / "a.json").symlink_to(precious)
+    files.write_json(folder / "a.json", 3)
+    assert files.read_json(folder / "a.json") == 3
+    assert precious.read_text() == "mine"
+
+
+def test_links_that_lead_out_of_a_folder_are_found_however_deep(tmp_path):
+    folder = tmp_path / "run"
+    (folder / "a" / "b").mkdir(parents=True)
+    (folder / "a" / "file").touch()
+    (folder / "a" / "b" / "inside").symlink_to("../file")
+    (folder / "wandb").mkdir()
+    (folder / "wandb" / "debug.log").symlink_to(tmp_path / "cache.log")
+    files.check_links(folder)
+    (tmp_path / "same").symlink_to(folder)
+    files.check_links(tmp_path / "same")  # the folder itself may be reached by one
+    for target in (tmp_path, tmp_path / "gone"):
+        (folder / "a" / "b" / "out").symlink_to(target)
+        with pytest.raises(DataError, match=f"{folder}/a/b/out: a link to {target}"):
+            files.check_links(folder)
+        (folder / "a" / "b" / "out").unlink()
+
+
+def test_a_line_that_the_disk_takes_a_part_of_is_an_error(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b"x" * 1000)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1010, before[1]))
+    try:
+        with path.open("ab", buffering=0) as file:
+            files.append_line(file, b"12345", path)
+            with pytest.raises(OSError, match=f"No space left on device: '{path}'"):
+                files.append_line(file, b"12345", path)  # 4 bytes of it fit
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert path.read_bytes()[1000:] == b"12345\n1234"
+
+
+@pytest.mark.parametrize("text", ["[]", "5", "null", '"text"'])
+def test_json_of_another_kind_is_damaged(tmp_path, text):
+    path = tmp_path / "metrics.json"
+    path.write_text(text)
+    with pytest.raises(DataError, match=rf"{path}: damaged \(TypeError: a \w+, not a dict\)"):
+        files.load_metrics(tmp_path)
+
+
+def test_what_does_not_fit_is_damaged_and_errors_of_ours_pass(tmp_path):
+    path = tmp_path / "a.json"
+    for read in (lambda: {}["x"], lambda: float("x"), lambda: [][0], lambda: 1 // 0):
+        with pytest.raises(DataError, match=f"{path}: damaged"), files.as_written(path):
+            read()
+    with pytest.raises(PrunerError, match="finished"), files.as_written(path):
+        raise PrunerError("this run is finished")

@@ -10,7 +10,6 @@ not be replayed, rows are zero), with ``features.psa=true`` also `psa` float32 [
 import json
 import os
 import time
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -21,12 +20,12 @@ from hashlib import sha256
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 from omegaconf import DictConfig
 
 from pruner import features
+from pruner.archives import read_arrays
 from pruner.cli.shared.door import run_door
 from pruner.cli.shared.options import plain
 from pruner.cli.shared.output import say
@@ -35,7 +34,7 @@ from pruner.cli.shared.records import record_root, required_platforms
 from pruner.data.quarantine import Quarantine, of_all
 from pruner.data.root import TaskFile
 from pruner.data.tasks import TaskRecords, read_tasks
-from pruner.errors import PrunerError, UnsupportedProgram
+from pruner.errors import DataError, PrunerError, UnsupportedProgram
 from pruner.features.batch import ProgramFeatures, padded
 from pruner.features.dataflow import DataflowKind
 from pruner.files import write_whole
@@ -102,22 +101,15 @@ def featurize_file(file: TaskFile, plan: Plan) -> FileReport:
     )
 
 
-# What reading bytes that are not a whole archive of ours raises.
-_DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, zlib.error)
-
-
 def _earlier(target: Path, about: dict[str, Any]) -> FileReport | None:
     """The report of an existing target made from the same source with the same settings."""
     if not target.is_file():
         return None
     try:
-        with ZipFile(target) as archive:
-            if archive.testzip() is not None:
-                return None
-        with np.load(target, allow_pickle=False) as stored:
-            told = json.loads(str(stored["about"]))
-            programs = len(stored["index"])
-    except _DAMAGE:  # not ours or damaged: write it anew
+        stored = read_arrays(target)
+        told = dict(json.loads(str(stored["about"])))
+        programs = len(stored["index"])
+    except (DataError, ValueError, KeyError, TypeError):  # not ours or damaged: write it anew
         return None
     if any(told.get(name) != value for name, value in about.items()):
         return None

@@ -133,7 +133,7 @@ def _about(one: Contestant, budget: Budget) -> Any:
 
 def _stored(path: Path) -> Any:
     """The same of a finished cell; None where there is none."""
-    return read_json(path).get("about") if path.is_file() else None
+    return read_json(path, dict).get("about") if path.is_file() else None
 
 
 def contest_rows(

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.errors import DataError
-from pruner.files import load_metrics
+from pruner.files import METRICS_FILE, as_written, load_metrics
 from pruner.study.plots import plain_log_ticks
 from pruner.tune.phases import IDLE, PHASES
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
@@ -53,9 +53,11 @@ def load_run(folder: Path) -> RunCurve:
     trials = read_trials(folder / JOURNAL_FILE)
     if not trials:
         raise DataError(f"{folder}: no {JOURNAL_FILE} with measured candidates; name a run folder")
-    metrics = load_metrics(folder) or {}
-    tasks = metrics.get("tasks", {})
-    weights = {trial.task: tasks.get(trial.task, {}).get("weight", 1.0) for trial in trials}
+    with as_written(folder / METRICS_FILE):
+        metrics = load_metrics(folder) or {}
+        tasks = dict(metrics.get("tasks", {}))
+        seconds = {name: float(value) for name, value in dict(metrics.get("seconds", {})).items()}
+        weights = {t.task: float(dict(tasks.get(t.task, {})).get("weight", 1.0)) for t in trials}
     number, elapsed_s, best_s = best_curve(trials, weights)
     return RunCurve(
         name=folder.name,
@@ -63,7 +65,7 @@ def load_run(folder: Path) -> RunCurve:
         trial=number,
         elapsed_s=elapsed_s,
         best_s=best_s,
-        seconds=metrics.get("seconds", {}),
+        seconds=seconds,
     )
 
 

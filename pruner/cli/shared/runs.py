@@ -11,12 +11,13 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from pruner.cli.shared.options import plain
+from pruner.cli.shared.options import check_options, plain
 from pruner.cli.shared.trust import is_own, named_code, signature
 from pruner.errors import DataError, PrunerError
-from pruner.files import METRICS_FILE, hold, load_metrics, write_whole
+from pruner.files import METRICS_FILE, check_links, hold, load_metrics, write_whole
 
 CONFIG_FILE = "config.yaml"
+MAX_CHARS = 1 << 18  # of one: runs write some kilobytes
 _SHA256, _SIGNED = "# sha256 of the options below: ", ", signed "
 MAKERS = ("train", "import_checkpoint")  # commands whose runs end with a checkpoint
 # Options that a resumed run may be given anew: they change how it runs, not what it computes.
@@ -105,15 +106,32 @@ def read_config(path: Path, named: Collection[str] = ()) -> DictConfig:
                 f"{path}: not as the run wrote it (its SHA-256 differs); put it back, or start a "
                 "new run"
             )
+        _check_size(text)
         config = OmegaConf.create(text)
-        if isinstance(config, DictConfig) and not is_own(options, signed):
+        if not isinstance(config, DictConfig):
+            raise DataError(f"{path}: no configuration; start a new run")
+        if not is_own(options, signed):
             _check_code(path, config, named)
-    except (AssertionError, yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
+        check_options(config)
+    except (
+        AssertionError, RecursionError, ValueError, yaml.YAMLError, OmegaConfBaseException
+    ) as error:  # fmt: skip
         told = " ".join(str(error).split())[:120]
         raise DataError(f"{path}: no configuration ({told}); start a new run") from error
-    if not isinstance(config, DictConfig):
-        raise DataError(f"{path}: no configuration; start a new run")
+    except DataError:
+        raise
+    except PrunerError as error:  # a value that was changed by hand
+        raise DataError(f"{path}: {error}; put it back, or start a new run") from error
     return config
+
+
+def _check_size(text: str) -> None:
+    """Raise `ValueError` for what would become larger than it is: a few names of parts that name
+    each other stand for more than there is memory."""
+    if len(text) > MAX_CHARS:
+        raise ValueError(f"more than {MAX_CHARS} characters")
+    if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
+        raise ValueError("parts that stand for others, which no run writes")
 
 
 def _check_code(path: Path, config: DictConfig, named: Collection[str]) -> None:
@@ -136,6 +154,7 @@ def resumed_config(folder: Path, config: DictConfig, more: Sequence[str] = ()) -
     path = folder / CONFIG_FILE
     if not path.is_file():
         raise DataError(f"resume={folder}: no {CONFIG_FILE} there; name a run folder")
+    check_links(folder)
     hold(folder)
     earlier = read_config(path, HydraConfig.get().overrides.task)
     lacking = sorted(str(name) for name in config if name not in earlier and name not in RESUMABLE)

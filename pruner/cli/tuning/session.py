@@ -27,7 +27,7 @@ from pruner.cli.tuning.network import (
     tuned_workloads,
 )
 from pruner.errors import PrunerError
-from pruner.files import load_metrics, save_metrics
+from pruner.files import METRICS_FILE, as_written, load_metrics, save_metrics
 from pruner.study.tuning import draw, load_run, time_table
 from pruner.tune.deploy.files import DEPLOY_FILE
 from pruner.tune.run.budget import Effort, TuneBudget
@@ -111,6 +111,11 @@ def _tell_verdicts(tuned: Tuned) -> None:
 
 def _check_unfinished(folder: Path, config: DictConfig, options: TuneOptions) -> None:
     """A finished run goes on only where it is given more trials, or more time."""
+    with as_written(folder / METRICS_FILE):
+        _check_more(folder, config, options)
+
+
+def _check_more(folder: Path, config: DictConfig, options: TuneOptions) -> None:
     done, budget = load_metrics(folder), options.budget
     if done is None or "seconds" not in done or done.get("interrupted"):
         return

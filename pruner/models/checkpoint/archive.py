@@ -6,6 +6,7 @@ before: files that unpack to far more than they have, and keys that take for eve
 
 import io
 import pickle
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 from zipfile import ZIP_STORED, BadZipFile, ZipFile
@@ -18,6 +19,11 @@ from pruner.files import write_whole
 
 MAX_BYTES = 1 << 32
 """Of a file: the models here have megabytes, and an optimizer twice as much again."""
+
+
+MAX_VIEWS = 4
+"""Times that the bytes of a file may be named: weights may be shared, but a tensor of a few bytes
+can claim any shape (strides of 0), and costs that memory as soon as it is looked at."""
 
 
 def save_archive(path: Path, content: Any) -> None:
@@ -49,7 +55,10 @@ def load_archive(path: Path) -> Any:
             for member in members:
                 if member.filename.endswith("data.pkl"):
                     check_keys(archive.read(member))
-        return torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        if (claimed := _tensor_bytes(content)) > MAX_VIEWS * path.stat().st_size:
+            raise DataError(f"its tensors claim {claimed} bytes, more than the file can have")
+        return content
     except (DataError, MemoryError):
         raise
     except pickle.UnpicklingError as error:
@@ -58,3 +67,16 @@ def load_archive(path: Path) -> Any:
         raise DataError(f"no archive of PyTorch ({error})") from error
     except Exception as error:  # a damaged archive fails in many ways
         raise DataError(f"damaged ({type(error).__name__}: {first_line(error)[:120]})") from error
+
+
+def _tensor_bytes(content: Any) -> int:
+    """Bytes of all tensors in it if each were written out, as often as they are named."""
+    found, seen, left = 0, set(), [content]
+    while left:
+        value = left.pop()
+        if isinstance(value, torch.Tensor):
+            found += value.numel() * value.element_size()
+        elif isinstance(value, Mapping | list | tuple | Set) and id(value) not in seen:
+            seen.add(id(value))  # a few references can make a tree without end
+            left += value.values() if isinstance(value, Mapping) else value
+    return found

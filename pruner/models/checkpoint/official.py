@@ -11,14 +11,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from zipfile import ZipFile
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from pruner.archives import read_arrays
 from pruner.data.tenset.safe_pickle import first_line
 from pruner.errors import DataError
 from pruner.models.checkpoint.module_pickle import MAX_BYTES, InertModule, load_modules
@@ -100,9 +99,8 @@ def _from_zip(path: Path, _payload: bytes) -> tuple[dict[str, Tensor], Tensor, T
                 raise DataError(
                     "a PyTorch file without column maxima; give the .pkl of the release"
                 )
-            _check_sizes(archive)
-        with np.load(path, allow_pickle=False) as arrays:
-            values = {name: torch.from_numpy(np.asarray(arrays[name])) for name in arrays.files}
+        arrays = read_arrays(path, most_unpacked=MAX_BYTES)
+        values = {name: torch.from_numpy(found) for name, found in arrays.items()}
         statement, dataflow = values.pop("norm_statement"), values.pop("norm_dataflow")
     except DataError:
         raise
@@ -111,21 +109,6 @@ def _from_zip(path: Path, _payload: bytes) -> tuple[dict[str, Tensor], Tensor, T
             f"no archive of official weights ({type(error).__name__}: {first_line(error)})"
         ) from error
     return {name.removeprefix("param."): v for name, v in values.items()}, statement, dataflow
-
-
-def _check_sizes(archive: ZipFile) -> None:
-    """Refuse what unpacks to more than a checkpoint has, and arrays longer than their bytes."""
-    if sum(member.file_size for member in archive.infolist()) > MAX_BYTES:
-        raise DataError(f"it unpacks to more than {MAX_BYTES} bytes")
-    for member in archive.infolist():
-        with archive.open(member) as file:
-            version = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0
-            if version != (1, 0):
-                read = np.lib.format.read_array_header_2_0
-            shape, _, dtype = read(file)
-        if prod(shape) * dtype.itemsize > member.file_size:
-            raise DataError(f"{member.filename} claims more values than it has")
 
 
 def _maxima(path: Path, values: Tensor, size: int) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pruner.errors import DataError
 from pruner.features.hardware import known_platforms, platform_features
 from pruner.models.model import Network
-from pruner.models.networks.layers import MaskedSelfAttention, ResidualLayer, statement_encoder
+from pruner.models.networks.layers import MaskedSelfAttention, residual_layers, statement_encoder
 from pruner.models.programs.batch import NUM_STATEMENT_COLUMNS, ProgramBatch
 from pruner.models.programs.relative import places
 
@@ -54,7 +54,7 @@ class HardwareAttention(Network):
         self.statement_encoder = statement_encoder(NUM_STATEMENT_COLUMNS, width)
         self.hardware_encoder = HardwareEncoder(width)
         self.attention = MaskedSelfAttention(width, num_heads)
-        self.residual = nn.Sequential(*(ResidualLayer(width) for _ in range(num_residual)))
+        self.residual = residual_layers(width, num_residual)
         self.head = nn.Linear(width, 1)
 
     def forward(self, batch: ProgramBatch) -> Float[Tensor, " program"]:

@@ -10,6 +10,8 @@ from torch.nn import functional
 
 from pruner.models.together import processes, summed
 
+MAX_RESIDUAL = 256
+"""Layers of a stack: TenSet has 2. A checkpoint may claim a number that is never made."""
 NormStatistics = Literal["running", "batch"]
 
 
@@ -36,6 +38,13 @@ class ResidualLayer(nn.Module):
     def forward(self, x: Float[Tensor, "*rows width"]) -> Float[Tensor, "*rows width"]:
         """Keep the shape."""
         return x + functional.relu(self.linear(x))
+
+
+def residual_layers(width: int, number: int) -> nn.Sequential:
+    """So many of them, one after the other. Raises ValueError for more than `MAX_RESIDUAL`."""
+    if not 0 <= number <= MAX_RESIDUAL:
+        raise ValueError(f"num_residual={number}: a network has 0 to {MAX_RESIDUAL} of them")
+    return nn.Sequential(*(ResidualLayer(width) for _ in range(number)))
 
 
 class ProgramNorm(nn.BatchNorm1d):

@@ -4,7 +4,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pruner.models.model import Network
-from pruner.models.networks.layers import ResidualLayer, segment_sum, statement_encoder
+from pruner.models.networks.layers import residual_layers, segment_sum, statement_encoder
 from pruner.models.programs.batch import NUM_STATEMENT_COLUMNS, ProgramBatch
 
 
@@ -14,7 +14,7 @@ class TenSetMLP(Network):
     def __init__(self, *, width: int = 256, num_residual: int = 2) -> None:
         super().__init__()
         self.statement_encoder = statement_encoder(NUM_STATEMENT_COLUMNS, width)
-        self.residual = nn.Sequential(*(ResidualLayer(width) for _ in range(num_residual)))
+        self.residual = residual_layers(width, num_residual)
         self.head = nn.Linear(width, 1)
 
     def forward(self, batch: ProgramBatch) -> Float[Tensor, " program"]:

@@ -16,16 +16,17 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Generic
-from zipfile import BadZipFile
 
 import numpy as np
 import zstandard
 
 import pruner
 from pruner import features
+from pruner.archives import read_arrays
 from pruner.data.root import RecordRoot, TaskFile
 from pruner.data.tasks import Duplicates
 from pruner.data.tenset.task_pickle import NETWORK_INFO
+from pruner.errors import DataError
 from pruner.features.dataflow import DataflowKind
 from pruner.files import write_whole
 from pruner.models.programs.forms import Form, Part
@@ -94,11 +95,9 @@ class FeatureCache(Generic[Part]):
             return None
         try:
             packed = zstandard.decompress(path.read_bytes())
-            with np.load(io.BytesIO(packed), allow_pickle=False) as stored:
-                about = json.loads(stored["about"].tobytes())
-                if about["key"] != key:
-                    return None
-                return _unpacked(about, stored, self._form)
+            stored = read_arrays(io.BytesIO(packed))
+            about = json.loads(stored["about"].tobytes())
+            return _unpacked(about, stored, self._form) if about["key"] == key else None
         except _DAMAGE as error:
             log.warning("%s: damaged, computed anew (%s)", path, str(error).partition("\n")[0])
             return None
@@ -116,7 +115,10 @@ class FeatureCache(Generic[Part]):
 
 
 # What reading bytes that are not a whole archive of ours raises.
-_DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, zstandard.ZstdError)
+_DAMAGE = (
+    DataError, IndexError, KeyError, MemoryError, OSError, TypeError, ValueError,
+    zstandard.ZstdError,
+)  # fmt: skip
 
 
 def _packed(

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -129,7 +130,7 @@ def load_space(path: Path, name: str | None = None) -> SavedSpace:
             content = file.read(_MAX_BYTES + 1)
     except FileNotFoundError as error:
         raise UnsupportedProgram("unknown-design-space", f"no file {path}") from error
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise UnsupportedProgram("bad-design-space", f"{path}: {error}") from error
     if len(content) > _MAX_BYTES:
         raise UnsupportedProgram("bad-design-space", f"{path}: more than {_MAX_BYTES} bytes")

@@ -5,7 +5,6 @@ few training tasks that tell how much it learned by heart), ``valid.npz`` (laten
 a diagnosis), and, once the choice is made, ``test.json``.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pruner.archives import read_arrays
 from pruner.data.frozen import Side
 from pruner.errors import DataError
-from pruner.files import save_metrics, write_json
+from pruner.files import read_json, save_metrics, write_json
 from pruner.models.judging import metrics
 from pruner.models.judging.ceiling import noise_ceiling
 from pruner.models.judging.chance import expected_ratio, random_ratio
@@ -34,6 +34,8 @@ CHANCE, CEILING = "random", "ceiling"
 WITHIN = (1, 5, 8, 16)  # first programs of which the best counts
 BY_HEART = 20  # training tasks that are judged, too
 _DRAWS_SEED = 0
+MAX_SCORES_BYTES = 1 << 32
+"""Unpacked: a hundred million programs have less."""
 
 Numbers = dict[str, float]
 
@@ -119,8 +121,7 @@ def judge_cell(cell: AblationCell, programs: ProgramStore, folder: Path) -> Mapp
     """Judge a fitted cell on test tasks, or take up what was found: platform to numbers."""
     path = folder / cell.name / TEST
     if path.is_file():
-        known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return known
+        return read_json(path, dict)
     ranker, _ = ranker_of(folder / cell.name)
     tested = tasks_of(ranker, cell, programs, "test")
     found = {name: numbers_of(tasks) for name, tasks in tested.items()}
@@ -176,7 +177,8 @@ def save_scores(path: Path, programs: ProgramStore, tasks: Sequence[ScoredTask])
 
 def load_scores(path: Path) -> list[tuple[ScoredTask, bool]]:
     """What `save_scores` wrote: every task, and whether it has dataflow rows."""
-    with np.load(path, allow_pickle=False) as stored:
+    try:
+        stored = read_arrays(path, most_unpacked=MAX_SCORES_BYTES)
         bounds = list(zip(stored["start"][:-1], stored["start"][1:], strict=True))
         latency_s, score = stored["latency_s"], stored["score"]
         return [
@@ -188,3 +190,5 @@ def load_scores(path: Path) -> list[tuple[ScoredTask, bool]]:
                 stored["names"], stored["has_rows"], bounds, strict=True
             )
         ]
+    except (DataError, KeyError, ValueError, TypeError) as error:
+        raise DataError(f"{path}: {error}; delete it, and its model is fitted anew") from error

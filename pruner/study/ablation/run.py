@@ -93,7 +93,7 @@ class Ablation:
 
     def _check(self, cell: AblationCell) -> None:
         path = self.folder / cell.name / ABOUT
-        before, now = read_json(path) if path.is_file() else {}, self.about(cell)
+        before, now = read_json(path, dict) if path.is_file() else {}, self.about(cell)
         for name, was in before.items():
             if now.get(name) != was:
                 raise PrunerError(

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from pruner.errors import PrunerError
-from pruner.files import read_json, write_json
+from pruner.files import as_written, read_json, write_json
 from pruner.models.adaptation.base import Adaptation, FittedAdaptation, Setting
 from pruner.models.adaptation.keeping import save_models
 from pruner.models.checkpoint.checkpoint import ADAPTED, MODELS_FOLDER
@@ -56,7 +56,8 @@ class Cells:
 
     def load(self, wanted: Wanted) -> Cell:
         """A finished cell."""
-        return Cell.from_json(read_json(self.path(wanted)))
+        with as_written(self.path(wanted)):
+            return Cell.from_json(read_json(self.path(wanted), dict))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

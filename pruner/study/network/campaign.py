@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pruner.files import read_json
+from pruner.files import as_written, read_json
 from pruner.study.network.run import NetworkRun
 from pruner.tune.contenders.prefixes import OURS, PREFIXES_FILE, Point
 from pruner.tune.networks.drafted import FOLDER as DRAFTS
@@ -80,9 +80,10 @@ def prefixes_of(folder: Path) -> Prefixes:
     path = folder / PREFIXES_FILE
     if not path.is_file():
         return Prefixes()
-    found = read_json(path)
-    points = [Point(**row) for row in found["points"]]
-    return Prefixes(points=points, settled_s=found["settled_s"])
+    with as_written(path):
+        found = read_json(path, dict)
+        points = [Point(**row) for row in found["points"]]
+        return Prefixes(points=points, settled_s=found["settled_s"])
 
 
 def drafts_first(run: NetworkRun) -> bool:

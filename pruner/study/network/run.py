@@ -172,5 +172,4 @@ def _asked(path: Path) -> tuple[dict[str, Any], str]:
 def _json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
-    found: dict[str, Any] = read_json(path)
-    return found
+    return read_json(path, dict)

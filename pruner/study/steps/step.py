@@ -33,7 +33,7 @@ class Step:
         """Whether it has ended well; an interrupted run leaves its numbers too, and says so."""
         if not self.leaves.is_file():
             return False
-        return not read_json(self.leaves).get("interrupted", False)
+        return not read_json(self.leaves, dict).get("interrupted", False)
 
     @property
     def lacks(self) -> list[str]:
@@ -48,7 +48,7 @@ class Step:
         """
         if not (self.budget and self.leaves.is_file()):
             return self.size
-        trials = read_json(self.leaves).get("trials") or self.size
+        trials = read_json(self.leaves, dict).get("trials") or self.size
         return float(min(self.size, trials))
 
     def within(self, seconds: float) -> list[str]:

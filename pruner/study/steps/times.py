@@ -23,8 +23,7 @@ class Times:
         """All that were kept, in their order."""
         if not self._path.is_file():
             return []
-        found: list[dict[str, Any]] = read_json(self._path)
-        return found
+        return read_json(self._path, list)
 
     def keep(self, step: Step, seconds: float) -> None:
         """Add what a step took, for as much of it as it did."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pruner.errors import DataError
-from pruner.files import unsealed, write_whole
+from pruner.files import own_file, unsealed, write_whole
 
 ORIGINS = ("random", "evolved")
 
@@ -59,7 +59,7 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
     """
     if not path.exists():
         return []
-    data = path.read_bytes()
+    data = own_file(path).read_bytes()
     complete = data[: data.rfind(b"\n") + 1]
     if len(complete) != len(data):
         with path.open("r+b") as file:

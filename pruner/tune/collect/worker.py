@@ -18,12 +18,12 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import RawIOBase
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
+from pruner.files import append_line, sealed
 from pruner.program.dag.operators import te_tensors
 from pruner.tune.child import end_with_parent
 from pruner.tune.collect.layout import read_journal
@@ -143,16 +143,16 @@ def measure(spec: WorkerSpec, task: Any, state: Any, rng: np.random.Generator) -
     return ansor.MeasureResult(costs, error_no, message, end - start, end)
 
 
-def append(journal: RawIOBase, task: Any, state: Any, origin: str, result: Any) -> dict[str, Any]:
-    """Add one line to the journal."""
+def append(journal: IO[bytes], task: Any, state: Any, origin: str, result: Any) -> dict[str, Any]:
+    """Add one line to the journal. Raises `OSError` where that is not possible."""
     entry = {"origin": origin, "record": record_of(task, state, result)}
-    journal.write(json.dumps(entry).encode() + b"\n")
+    append_line(journal, sealed(json.dumps(entry).encode()), Path(journal.name))
     return entry
 
 
 @contextmanager
 def deadline(
-    spec: WorkerSpec, task: Any, state: Any, origin: str, journal: RawIOBase
+    spec: WorkerSpec, task: Any, state: Any, origin: str, journal: IO[bytes]
 ) -> Iterator[None]:
     """End this process when one program takes too long, noting that program as failed.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pruner.errors import PrunerError
-from pruner.files import read_json, write_json
+from pruner.files import as_written, read_json, write_json
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.progress import Tell, silent
 from pruner.tune.contenders.inputs import write_inputs
@@ -120,6 +120,7 @@ def read_beside(folder: Path) -> SideBySide | None:
     path = folder / BESIDE_FILE
     if not path.is_file():
         return None
-    content = read_json(path)
-    lane = Lane(threads=content["threads"], device=content.get("device", CPU))
-    return SideBySide(rows=content["contenders"], lane=lane, reference=content["reference"])
+    with as_written(path):
+        content = read_json(path, dict)
+        lane = Lane(threads=content["threads"], device=content.get("device", CPU))
+        return SideBySide(rows=content["contenders"], lane=lane, reference=content["reference"])

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pruner.files import held
+from pruner.files import check_links, held
 
 DEPLOY_FILE, LIBRARY, LOADER, LOG = "deploy.json", "network.so", "run_network.py", "deploy.log"
 WORK = "deploy"  # a folder: inputs, expected outputs, logs, a library that is not checked yet
@@ -24,8 +24,9 @@ def deploying(folder: Path) -> Iterator[None]:
     """Take what is built of a run for this process; the run itself may still be tuning.
 
     Raises:
-        PrunerError: another process builds it.
+        PrunerError: another process builds it, or links lead out of the folder.
     """
+    check_links(folder)
     (folder / WORK).mkdir(exist_ok=True)
     with held(folder / WORK):
         yield

@@ -1,6 +1,6 @@
 """Inputs of a measured program, and how far its results may be from the reference.
 
-Imported inside the Ansor environment too, so nothing here but numpy.
+Imported inside the Ansor environment too, so nothing here that needs more than numpy.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from typing import IO, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pruner.archives import read_arrays
+from pruner.errors import DataError
 
 Arguments = Sequence[tuple[tuple[int, ...], str]]  # shape and dtype of each
 
@@ -137,16 +140,13 @@ def load_reference(path: str) -> dict[Kind, list[NDArray[Any]]]:
     """What `save_reference` wrote; raises `NoReference` where that cannot be read."""
     found: dict[Kind, list[NDArray[Any]]] = {}
     try:
-        # opened here: NumPy leaves a damaged file open
-        with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            for kind in _FLOATS:
-                names = [name for name in stored.files if name.startswith(f"{kind}.")]
-                if names:
-                    found[kind] = [stored[f"{kind}.{i}"] for i in range(len(names))]
-    except MemoryError:
-        raise
-    except Exception as error:  # a damaged archive fails in many ways
-        raise NoReference(f"{path}: {type(error).__name__} {error}") from error
+        stored = read_arrays(Path(path))
+        for kind in _FLOATS:
+            names = [name for name in stored if name.startswith(f"{kind}.")]
+            if names:
+                found[kind] = [stored[f"{kind}.{i}"] for i in range(len(names))]
+    except (DataError, KeyError) as error:
+        raise NoReference(f"{path}: {error}") from error
     if not found:
         raise NoReference(f"{path}: no results in it")
     return found

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from pruner.arrays import dtype_bytes
-from pruner.files import held, read_json, write_json
+from pruner.files import as_written, held, read_json, write_json
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.progress import Tell, silent
 from pruner.tune.measure.isolation import Limits, Pool, Reply, start_server
@@ -31,7 +31,7 @@ from pruner.tune.measure.measurer import GIB, Platform, never, wait_for
 from pruner.tune.networks import drafting
 from pruner.tune.networks.coverage import Replayed
 from pruner.tune.networks.drafting import NONE, Depth, Draft, Drafted, DraftJob
-from pruner.tune.run.database import Database, records_of
+from pruner.tune.run.database import Database, open_database, records_of
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import Workload, arguments, flops
 
@@ -118,7 +118,8 @@ def draft_tasks(
     start = time.perf_counter()
     folder.mkdir(parents=True, exist_ok=True)
     with held(folder):
-        database, known = Database(folder), read_drafts(folder)
+        database = open_database(folder, own=True, tell=tell)
+        known = read_drafts(folder)
         kept = {
             task.name: known[task.name]
             for task in tasks
@@ -196,8 +197,9 @@ def _answer(job: DraftJob, reply: Reply) -> Drafted:
 def read_drafts(folder: Path) -> dict[str, Draft]:
     """What the tasks in the database of `folder` were given, by name; empty where there is none."""
     path = folder / SUMMARY
-    rows = read_json(path) if path.is_file() else []
-    return {row["task"]: Draft(**row) for row in rows}
+    with as_written(path):
+        rows = read_json(path, list) if path.is_file() else []
+        return {row["task"]: Draft(**row) for row in rows}
 
 
 def drafted_traces(folder: Path, tasks: Sequence[Workload], target: Any) -> dict[str, Any]:

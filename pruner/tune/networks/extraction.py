@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pruner.files import read_json, write_json
+from pruner.files import as_written, read_json, write_json
 from pruner.tune.child import Child, run_child, told_in_one_line
 from pruner.tune.networks.lowering import NetworkForm
 from pruner.tune.networks.request import REQUEST, NetworkRequest, lowered_network
@@ -54,10 +54,13 @@ def extract_tasks(
 
 
 def read_tasks(path: Path) -> list[NetworkTask]:
-    """The tasks that a child wrote."""
+    """The tasks that a child wrote. Raises `DataError` where the file is damaged."""
     tvm = load_tvm().tvm
-    rows = read_json(path)
-    return [NetworkTask(**{**row, "module": tvm.ir.load_json(row["module"])}) for row in rows]
+    with as_written(path):
+        return [
+            NetworkTask(**{**row, "module": tvm.ir.load_json(row["module"])})
+            for row in read_json(path, list)
+        ]
 
 
 def _row(task: NetworkTask) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pruner.files import read_json, write_json
+from pruner.files import as_written, read_json, write_json
 from pruner.tune.networks.lowering import NetworkForm, lower
 from pruner.tune.networks.source import NetworkSource, import_network
 from pruner.tune.tvm_import import load_tvm
@@ -33,13 +33,14 @@ class NetworkRequest:
 
     @staticmethod
     def read(path: Path) -> NetworkRequest:
-        """What `save` wrote."""
-        asked = read_json(path)
-        return NetworkRequest(
-            source=NetworkSource.read(asked["source"]),
-            target=asked["target"],
-            form=NetworkForm(**asked["form"]),
-        )
+        """What `save` wrote. Raises `DataError` where the file is damaged."""
+        with as_written(path):
+            asked = read_json(path, dict)
+            return NetworkRequest(
+                source=NetworkSource.read(asked["source"]),
+                target=dict(asked["target"]),
+                form=NetworkForm(**asked["form"]),
+            )
 
     def tvm_target(self) -> Any:
         """The target as TVM takes it."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pruner.errors import PrunerError
 from pruner.files import hold, read_json, write_json
@@ -292,9 +292,7 @@ class Collector:
         """What was measured, with what, on what; sessions add up their seconds."""
         path = self._plan.out / ABOUT
         path.parent.mkdir(parents=True, exist_ok=True)
-        before: dict[str, Any] = {}
-        if path.is_file():
-            before = read_json(path)
+        before = read_json(path, dict) if path.is_file() else {}
         mine = [pool.about() for _, pool in self.pools if pool.valid()]
         names = {(about["platform"], about["task"]) for about in mine}
         others = [p for p in before.get("pools", []) if (p["platform"], p["task"]) not in names]

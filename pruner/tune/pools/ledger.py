@@ -9,7 +9,6 @@ programs.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from pruner.files import sealed
+from pruner.files import append_line, sealed
 from pruner.tune.collect.layout import damaged, read_journal
 from pruner.tune.measure.isolation import Reply
 from pruner.tune.measure.measurer import Outcome
@@ -164,8 +163,7 @@ class Ledger:
 
     def _write(self, entry: dict[str, Any]) -> None:
         with self.path.open("ab", buffering=0) as file:
-            file.write(sealed(json.dumps(entry).encode()) + b"\n")
-            os.fsync(file.fileno())
+            append_line(file, sealed(json.dumps(entry).encode()), self.path)
         self._take(entry)
 
     def _take(self, entry: Mapping[str, Any]) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from pruner.files import sealed, unsealed
+from pruner.files import append_line, sealed, unsealed
 from pruner.program.dag.operators.options import tensors
 from pruner.tune.child import end_with_parent
 from pruner.tune.measure.numerics import inputs, load_reference, tolerance, worst_error
@@ -174,9 +174,9 @@ class Session:
             "extra": {"seconds": dict(self.seconds)},
             "checked": kind is None and found["value"]["checked"],
         }
-        with Path(self.spec["journal"]).open("ab", buffering=0) as journal:
-            journal.write(sealed(json.dumps(row).encode()) + b"\n")
-            os.fsync(journal.fileno())
+        path = Path(self.spec["journal"])
+        with path.open("ab", buffering=0) as journal:
+            append_line(journal, sealed(json.dumps(row).encode()), path)
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:

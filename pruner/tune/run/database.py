@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from pruner.errors import DataError
+from pruner.files import own_file
 from pruner.progress import Tell
 from pruner.tune.measure.numerics import are_timings
-from pruner.tune.run.journal import Trial, cut_incomplete_line
+from pruner.tune.run.journal import JOURNAL_FILE, Trial, cut_incomplete_line
 from pruner.tune.tvm_import import load_tvm
 
 WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
@@ -39,27 +40,39 @@ class Database:
             self.tvm_database = self._ms.database.MemoryDatabase()
             return
         for name in (WORKLOADS, RECORDS):
-            cut_incomplete_line(folder / name)  # TVM refuses a database with a torn line
+            # TVM refuses a database with a torn line
+            cut_incomplete_line(own_file(folder / name))
         self.tvm_database = self._ms.database.JSONDatabase(work_dir=str(folder))
 
     @classmethod
     def read(cls, folder: Path) -> Database:
         """What is there now of a database that another run may be writing: a copy in memory,
-        without a line that is not complete yet."""
+        without a line that is not complete yet.
+
+        Raises:
+            DataError: TVM cannot read it.
+        """
         with tempfile.TemporaryDirectory() as copy:
             for name in (RECORDS, WORKLOADS):  # the workload of a record is there before it
                 if (folder / name).is_file():
                     shutil.copy(folder / name, copy)
-            return cls(Path(copy))
+            try:
+                return cls(Path(copy))
+            except Exception as error:  # TVM's own kinds
+                raise DataError(
+                    f"{folder}: TVM cannot read its database ({_first(error)}); tune.py "
+                    f"resume={folder} makes that of a run anew, from its {JOURNAL_FILE}"
+                ) from error
 
     def commit(self, module: Any, schedule: Any, costs_s: tuple[float, ...], target: Any) -> None:
         """Append one measured schedule of a task."""
         self.commit_json(module, record_json(module, schedule, costs_s, target))
 
-    def catch_up(self, modules: Mapping[str, Any], trials: Iterable[Trial]) -> int:
+    def catch_up(self, modules: Mapping[str, Any], trials: Iterable[Trial], tell: Tell) -> int:
         """Append what the journal tells of tasks and the database lacks; how many records.
 
-        A record is known by the seconds of its repeats, which the journal has too.
+        A record is known by the seconds of its repeats, which the journal has too. One that TVM
+        does not take is told, and left out.
         """
         ran = [t for t in trials if t.record is not None and t.error is None]
         if not ran:
@@ -71,16 +84,13 @@ class Database:
         for trial in reversed(ran):  # of equal ones it is the last that a kill took
             if lacking[tuple(trial.costs_s)] > 0:
                 lacking[tuple(trial.costs_s)] -= 1
-                self._commit_trial(modules[trial.task], trial)
-                added += 1
+                try:
+                    self.commit_json(modules[trial.task], json.loads(trial.record or ""))
+                    added += 1
+                except Exception as error:  # TVM's own kinds
+                    why = f"TVM does not take it: {_first(error)}"
+                    tell(f"the record of trial {trial.trial} of {trial.task} is left out ({why})")
         return added
-
-    def _commit_trial(self, module: Any, trial: Trial) -> None:
-        try:
-            self.commit_json(module, json.loads(trial.record or ""))
-        except Exception as error:  # TVM's own kinds
-            what = f"trial {trial.trial} of {trial.task}"
-            raise DataError(f"{what}: TVM does not take its record ({_first(error)})") from error
 
     def commit_json(self, module: Any, record: Any) -> None:
         """Append what :func:`record_json` gave, here or in another process."""

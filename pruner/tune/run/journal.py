@@ -9,7 +9,6 @@ itself. ``pandas.read_json(path, lines=True)`` reads it.
 from __future__ import annotations
 
 import dataclasses
-import errno
 import fcntl
 import os
 from collections.abc import Callable
@@ -22,7 +21,7 @@ import numpy as np
 import orjson
 
 from pruner.errors import PrunerError
-from pruner.files import names_to_disk, sealed, unsealed
+from pruner.files import append_line, names_to_disk, own_file, sealed, unsealed
 from pruner.progress import Tell, silent
 from pruner.tune.measure.numerics import are_timings
 
@@ -69,9 +68,13 @@ class Journal:
     """Appends trials; ``rows`` are those of earlier starts of the run."""
 
     def __init__(self, path: Path, tell: Tell = silent) -> None:
-        """`tell` hears of damaged lines. Raises `PrunerError` where another process writes it."""
+        """`tell` hears of damaged lines.
+
+        Raises:
+            PrunerError: another process writes it, or it is a link.
+        """
         self._path = path
-        self._file = path.open("ab", buffering=0)
+        self._file = own_file(path).open("ab", buffering=0)
         try:
             with suppress(OSError):  # a file system without locks
                 _lock(self._file, path)
@@ -88,13 +91,7 @@ class Journal:
         Raises:
             OSError: that was not possible; what came of it is cut off by the next start.
         """
-        line = sealed(orjson.dumps(dataclasses.asdict(trial))) + b"\n"
-        try:
-            if self._file.write(line) != len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(self._path)) from error
+        append_line(self._file, sealed(orjson.dumps(dataclasses.asdict(trial))), self._path)
 
     def close(self) -> None:
         """Close the file."""
@@ -125,12 +122,17 @@ def read_trials(path: Path, tell: Tell = silent) -> list[Trial]:
     """
     if not path.is_file():
         return []
-    data, found = path.read_bytes(), []
-    for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), start=1):
+    data, found, known = path.read_bytes(), [], set()
+    for number, line in enumerate(data[: data.rfind(b"\n") + 1].split(b"\n")[:-1], start=1):
         try:
-            found.append(read_trial(line))
+            trial = read_trial(line)
+            if trial.trial in known:
+                raise ValueError(f"trial {trial.trial} once more")
         except ValueError as error:
             tell(f"{path}, line {number}: {error}; it counts as not measured")
+            continue
+        known.add(trial.trial)
+        found.append(trial)
     return found
 
 

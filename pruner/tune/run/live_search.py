@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.errors import DataError
 from pruner.search.explorer import NoneFound
 from pruner.search.failures import FailureModel
 from pruner.search.policy import Measurements, Policy, State
@@ -194,6 +195,14 @@ class DecisionSearch:
         return Candidate(space=int(row[0]), decisions=row[1 : 1 + size], schedule=schedule)
 
     def _row(self, candidate: Candidate) -> NDArray[np.int64]:
+        """Raises `DataError` for a program that is of none of the spaces."""
+        spaces, size = self.space.spaces, len(candidate.decisions)
+        if candidate.space not in range(len(spaces)) or size != spaces[candidate.space].num_slots:
+            raise DataError(
+                f"space {candidate.space} with {size} decisions is none of this task's: it was "
+                "measured by another version, or is damaged; a new run with warm_start=[RUN] "
+                "knows what was measured"
+            )
         row = np.zeros(self.space.num_slots, np.int64)
         row[0], row[1 : 1 + len(candidate.decisions)] = candidate.space, candidate.decisions
         return row

@@ -403,7 +403,7 @@ class TuningRun:
         strange = sorted({row.task for row in rows} - modules.keys())
         if strange:
             raise DataError(f"resume={folder}: its journal tells of {strange[0]}, no task of it")
-        added = self._context.database.catch_up(modules, rows)
+        added = self._context.database.catch_up(modules, rows, self._context.tell)
         if added:
             self._context.tell(f"{added} records of the journal were not in the database yet")
         known_s = [task.current_best_s for task in self.tasks]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from pruner.data.tasks import TaskKey
-from pruner.files import read_json, write_json
+from pruner.files import as_written, read_json, write_json
 from pruner.search.failures import AvoidFailures, FailureModel
 from pruner.search.policy import PolicySettings
 from pruner.tune.measure.measurer import Check, wait_for
@@ -279,7 +279,11 @@ def _shared(options: TuneOptions) -> SharedModel | None:
 def _untuned(folder: Path) -> Mapping[str, float | None]:
     """What earlier starts of the run found."""
     path = folder / UNTUNED_FILE
-    return dict(read_json(path)) if path.is_file() else {}
+    if not path.is_file():
+        return {}
+    with as_written(path):
+        found = read_json(path, dict).items()
+        return {name: None if value is None else float(value) for name, value in found}
 
 
 def _untuned_s(task: LiveTask, context: RunContext) -> float | None:

@@ -7,25 +7,20 @@ array of that name. Nothing in it is ever run; each member has the checksum of a
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pruner.archives import Arrays, read_arrays
 from pruner.errors import DataError
 from pruner.files import write_whole
 
 SNAPSHOT_FILE = "state.npz"
 OLD_FILE = "state.pkl"  # of versions that wrote pickles, which are not read any more
-MAX_BYTES = 1 << 32
-"""Unpacked: decisions and latencies of a hundred thousand programs and a large network."""
 _TREE, _ARRAY = "json", "array"
 _KINDS = "biuf"  # of arrays: truth values and numbers
-
-Arrays = dict[str, NDArray[Any]]
 
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:
@@ -41,20 +36,13 @@ def save_state(path: Path, state: Mapping[str, Any]) -> None:
 def load_state(path: Path) -> dict[str, Any]:
     """What `save_state` wrote. Raises `DataError` for a damaged file, or another one."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-        if any(member.compress_type != zipfile.ZIP_STORED for member in members):
-            raise ValueError("its members are compressed")
-        if sum(member.file_size for member in members) > MAX_BYTES:
-            raise ValueError(f"more than {MAX_BYTES} bytes")
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
+        arrays = read_arrays(path)
         found = _with_arrays(json.loads(arrays.pop(_TREE).tobytes()), arrays)
         if not isinstance(found, dict):
             raise TypeError("no mapping")
-    except MemoryError:
-        raise
-    except Exception as error:  # a damaged archive fails in many ways
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+    except (KeyError, TypeError, ValueError, RecursionError) as error:  # no tree of ours in it
         told = " ".join(str(error).split())[:120]
         raise DataError(f"{path}: damaged ({type(error).__name__}: {told})") from error
     return found

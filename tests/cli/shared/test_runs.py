@@ -9,7 +9,8 @@ from omegaconf import OmegaConf
 
 from pruner.cli.shared import runs
 from pruner.cli.shared.runs import last_checkpoint, save_config
-from pruner.errors import PrunerError
+from pruner.errors import DataError, PrunerError
+from pruner.files import LOCK_FILE
 
 
 def finished(outputs, command, run, when, **metrics):
@@ -112,3 +113,43 @@ def test_a_result_with_unsuccessful_parts_has_an_exit_code_of_its_own(monkeypatc
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert last["unsuccessful"] == ["a task"]
     run_door("report", lambda _: {"unsuccessful": []})
+
+
+BOMB = "".join(["a0: &a0 [1]\n", *(f"a{i}: &a{i} [{f'*a{i - 1}, ' * 9}]\n" for i in range(1, 12))])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (BOMB, "parts that stand for others"),
+        (f"x: {'[' * 3000}{']' * 3000}\n", "no configuration"),
+        (f"x: {'1' * (1 << 19)}\n", "more than 262144 characters"),
+        ("measure: {repeats: many}\n", "measure.repeats=many: it must be a whole number"),
+        ("num_threads: 100000\n", "num_threads=100000: it must be"),
+        ("seed: ${oc.env:HOME}\n", "seed=.*: it must be"),
+        ("x: !!python/object/apply:os.getcwd []\n", "could not determine a constructor"),
+    ],
+    ids=["bomb", "deep", "long", "text", "number", "interpolation", "tag"],
+)
+def test_a_configuration_of_somebody_else_is_looked_at(tmp_path, text, told):
+    """Written by hand, its SHA-256 left out."""
+    path = tmp_path / runs.CONFIG_FILE
+    path.write_text(text)
+    with pytest.raises(DataError, match=told) as error:
+        runs.read_config(path)
+    assert str(error.value).startswith(f"{path}: ")
+    assert "\n" not in str(error.value)
+
+
+def test_a_run_folder_with_links_out_of_it_is_not_gone_on_with(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        runs.HydraConfig, "get",
+        lambda: SimpleNamespace(overrides=SimpleNamespace(task=[])),
+    )  # fmt: skip
+    config, folder = OmegaConf.create({"stop_after": None}), tmp_path / "run"
+    folder.mkdir()
+    save_config(folder, config)
+    (folder / "kernels").symlink_to(tmp_path)
+    with pytest.raises(DataError, match="kernels: a link to"):
+        runs.resumed_config(folder, config)
+    assert not (folder / LOCK_FILE).exists()

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
+from pruner.errors import DataError
 from pruner.models.checkpoint.archive import load_archive, save_archive
 from pruner.models.training.lightning_ways import WholeFiles
 
@@ -42,3 +43,25 @@ def test_the_name_of_the_file_is_not_in_it(tmp_path):
     for name in ("a.pt", "b.pt"):
         save_archive(tmp_path / name, {"weight": torch.ones(3)})
     assert (tmp_path / "a.pt").read_bytes() == (tmp_path / "b.pt").read_bytes()
+
+
+@pytest.mark.parametrize("levels", [0, 3], ids=["flat", "deep"])
+def test_tensors_that_claim_more_than_the_file_has_are_refused(tmp_path, levels):
+    """A value that is repeated without being there: 4 bytes that would become 4 TB."""
+    path, content = tmp_path / "a.pt", torch.zeros(1).expand(2**40)
+    for _ in range(levels):
+        content = {"a": [(content,)]}
+    torch.save({"state": content}, path)
+    assert path.stat().st_size < 5000
+    with pytest.raises(DataError, match="its tensors claim"):
+        load_archive(path)
+
+
+def test_weights_that_share_their_values_pass_and_trees_without_end_are_walked_once(tmp_path):
+    one = torch.arange(1000.0)
+    tree = [one]
+    for _ in range(60):
+        tree = [tree, tree]
+    torch.save({"a": one, "b": one, "c": one.view(10, 100), "tree": tree}, tmp_path / "a.pt")
+    found = load_archive(tmp_path / "a.pt")
+    assert found["c"][9, 99] == 999

@@ -276,6 +276,22 @@ def test_a_damaged_file_costs_its_programs(damage, tmp_path):
         load_space(path)
 
 
+def test_every_flipped_bit_of_a_packed_space_is_a_reason(tmp_path):
+    """Zlib has errors of its own for what it cannot unpack."""
+    path, packed = tmp_path / "abc.json.gz", gzip.compress(location_space().content, mtime=0)
+    found = set()
+    for place in range(10, 60):
+        for bit in range(8):
+            damaged = bytearray(packed)
+            damaged[place] ^= 1 << bit
+            path.write_bytes(damaged)
+            try:
+                load_space(path)
+            except UnsupportedProgram as error:
+                found.add(error.reason)
+    assert found == {"bad-design-space"}
+
+
 def test_a_space_has_the_content_that_its_name_says(tmp_path):
     name = location_space().save(tmp_path)
     path = tmp_path / f"{name}.json.gz"

@@ -89,6 +89,16 @@ def test_what_is_saved_is_read_and_damage_is_no_reference(tmp_path):
             load_reference(str(path))
 
 
+def test_a_reference_whose_header_was_damaged_is_none(tmp_path):
+    """NumPy gives 22 of its 32 rows without a word: right programs would be wrong."""
+    path = tmp_path / "reference.npz"
+    with path.open("wb") as file:
+        save_reference(file, {"signed": [np.ones((32, 4))]})
+    path.write_bytes(path.read_bytes().replace(b"(32, 4)", b"(22, 4)"))
+    with pytest.raises(NoReference, match="damaged"):
+        load_reference(str(path))
+
+
 def test_kinds_of_inputs():
     arguments = [((4000,), "float32"), ((3,), "int8")]
     positive, edges = (inputs(arguments, kind=kind) for kind in ("positive", "edges"))

@@ -128,3 +128,21 @@ def test_a_journal_has_one_writer(tmp_path):
     assert [row.trial for row in read_trials(path)] == [1]  # readers are free
     journal.close()
     Journal(path).close()
+
+
+def test_a_row_that_is_there_twice_counts_once(tmp_path):
+    path = written(tmp_path / "trials.jsonl", *(trial(n, [0.1 * n]) for n in (1, 2, 3)))
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines, lines[1]]))
+    told = []
+    assert [row.trial for row in read_trials(path, told.append)] == [1, 2, 3]
+    assert told == [f"{path}, line 4: trial 2 once more; it counts as not measured"]
+
+
+def test_a_journal_that_is_a_link_is_left_alone(tmp_path):
+    precious = tmp_path / "thesis.txt"
+    precious.write_bytes(b"one line\nand another")
+    (tmp_path / "trials.jsonl").symlink_to(precious)
+    with pytest.raises(PrunerError, match="a link"):
+        Journal(tmp_path / "trials.jsonl")
+    assert precious.read_bytes() == b"one line\nand another"

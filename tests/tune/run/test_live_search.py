@@ -79,6 +79,7 @@ class Space:
     """As much of a union as a search needs: one design space of two decisions."""
 
     num_slots = 3
+    spaces = (SimpleNamespace(num_slots=2),)
 
     def keys(self, decisions):
         return decisions @ np.array([1, 10, 100])

@@ -1,5 +1,6 @@
 """What a resumed run makes of its files: the journal is the truth, the others follow it."""
 
+import json
 import os
 import pickle
 import subprocess
@@ -69,6 +70,8 @@ def test_a_database_that_is_gone_or_damaged_is_made_anew(tmp_path, platform):
         whole = (tmp_path / name).read_bytes()
         (tmp_path / name).write_bytes(whole[:40] + b"#" + whole[41:])
         told = []
+        with pytest.raises(PrunerError, match=r"TVM cannot read its database .* anew, from its"):
+            Database.read(tmp_path)
         with pytest.raises(PrunerError, match="TVM cannot read its database"):
             open_database(tmp_path, own=False, tell=told.append)
         open_database(tmp_path, own=True, tell=told.append)
@@ -180,3 +183,40 @@ def test_programs_are_the_same_in_every_process():
         for seed in ("1", "2")
     }  # fmt: skip
     assert len(found) == 1
+
+
+def test_a_row_of_no_program_of_the_task_is_told_in_one_line(tmp_path, platform):
+    """Of another version's design spaces, or damaged where a line has no checksum."""
+    run(tmp_path, platform, FakeMeasurer(), trials=6)
+    (tmp_path / SNAPSHOT_FILE).unlink()
+    path = tmp_path / JOURNAL_FILE
+    first, *rest = path.read_bytes().splitlines(keepends=True)
+    row = json.loads(first)
+    del row["crc32"]
+    for changes in ({"space": 99}, {"space": -1}, {"decisions": [1]}):
+        path.write_bytes(json.dumps(row | changes).encode() + b"\n" + b"".join(rest))
+        with pytest.raises(PrunerError, match="decisions is none of this task's"):
+            run(tmp_path, platform, FakeMeasurer(), trials=12)
+
+
+def test_a_record_that_tvm_does_not_take_costs_itself(tmp_path, platform):
+    from pruner.tune.run.database import RECORDS
+
+    run(tmp_path, platform, FakeMeasurer(), trials=6)
+    path = tmp_path / JOURNAL_FILE
+    lines = path.read_bytes().splitlines()
+    row = json.loads(lines[2])
+    del row["crc32"]
+    lines[2] = json.dumps(
+        row | {"record": '[[[["NoSuch", [], [], []]], []], [1.0], {}, []]'}
+    ).encode()
+    path.write_bytes(b"".join(line + b"\n" for line in lines))
+    before = ran(tmp_path)
+    (tmp_path / RECORDS).unlink()
+    told = []
+    run(tmp_path, platform, FakeMeasurer(), trials=12, tell=told.append)
+    assert any(
+        f"the record of trial {row['trial']} of matmul_64_64_64 is left out" in t for t in told
+    )
+    assert ran(tmp_path) - recorded(tmp_path) == Counter([tuple(row["costs_s"])])
+    assert before - ran(tmp_path) == Counter()

@@ -1,0 +1,86 @@
+"""NumPy's archives: what is damaged or claims too much is refused, whatever it claims."""
+
+import io
+import zipfile
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+from pruner.archives import read_arrays
+from pruner.errors import DataError
+
+
+def npy(shape, payload, descr="<f8"):
+    """An array's file with a header of our choice."""
+    buffer = io.BytesIO()
+    header = {"descr": descr, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(buffer, header)
+    return buffer.getvalue() + payload
+
+
+def archive(path, method=zipfile.ZIP_STORED, **members):
+    with zipfile.ZipFile(path, "w", method) as file:
+        for name, payload in members.items():
+            file.writestr(f"{name}.npy", payload)
+    return path
+
+
+def test_arrays_come_back_all_or_by_name(tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez(path, a=np.arange(6.0).reshape(2, 3), b=np.array("text"), c=np.zeros(0, np.int8))
+    found = read_arrays(path)
+    assert found["a"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert str(found["b"]) == "text"
+    assert found["c"].dtype == np.int8
+    assert list(read_arrays(io.BytesIO(path.read_bytes()), ["c"])) == ["c"]
+    with pytest.raises(DataError, match="KeyError"):
+        read_arrays(path, ["d"])
+
+
+@pytest.mark.parametrize("shape", [(2**39,), (2**20, 2**20), (11,), (9,), (-1,)], ids=str)
+def test_a_header_that_does_not_fit_what_is_there_is_refused(tmp_path, shape):
+    """The first three claim more than 80 bytes, 4 TB among them; NumPy believes a shorter one."""
+    path = archive(tmp_path / "a.npz", a=npy(shape, bytes(80)))
+    with pytest.raises(DataError, match="damaged"):
+        read_arrays(path)
+
+
+def test_no_flipped_bit_is_believed(tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez(path, a=np.arange(32.0), b=np.arange(7))
+    whole, good = path.read_bytes(), read_arrays(path)
+    for place in range(len(whole)):
+        for bit in range(8):
+            damaged = bytearray(whole)
+            damaged[place] ^= 1 << bit
+            path.write_bytes(damaged)
+            with suppress(DataError):  # some bits say nothing, and a name may be lost
+                for name, values in read_arrays(path).items():
+                    assert values.tolist() == good[name].tolist()
+    for cut in range(0, len(whole), 5):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(DataError):
+            read_arrays(path)
+
+
+def test_packed_ones_are_read_where_they_may_be_and_bounded(tmp_path):
+    path = archive(tmp_path / "a.npz", zipfile.ZIP_DEFLATED, a=npy((10**5,), bytes(8 * 10**5)))
+    assert path.stat().st_size < 2000
+    with pytest.raises(DataError, match="compressed"):
+        read_arrays(path)
+    with pytest.raises(DataError, match="unpacks to more than 100000 bytes"):
+        read_arrays(path, most_unpacked=10**5)
+    assert read_arrays(path, most_unpacked=10**6)["a"].shape == (10**5,)
+
+
+def test_objects_and_files_that_are_no_archive_are_refused(tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez(path, a=np.array([{}], object))
+    with pytest.raises(DataError, match="allow_pickle"):
+        read_arrays(path)
+    path.write_bytes(b"nonsense")
+    with pytest.raises(DataError, match="damaged"):
+        read_arrays(path)
+    with pytest.raises(DataError, match="FileNotFound"):
+        read_arrays(tmp_path / "none.npz")

@@ -52,6 +52,10 @@ def load_archive(path: Path) -> Any:
             members = archive.infolist()
             if any(member.compress_type != ZIP_STORED for member in members):
                 raise DataError("its members are compressed, which PyTorch never does")
+            if sum(member.file_size for member in members) > path.stat().st_size:
+                raise DataError("its members claim more bytes than it has")
+            if (damaged := archive.testzip()) is not None:  # PyTorch does not look
+                raise DataError(f"{damaged} does not match its checksum")
             for member in members:
                 if member.filename.endswith("data.pkl"):
                     check_keys(archive.read(member))

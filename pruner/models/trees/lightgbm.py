@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pruner.errors import MissingExtra
 from pruner.models.programs.store import ProgramStore
+from pruner.models.trees.sound import checked_lightgbm
 from pruner.models.trees.xgboost import Grown, Pooling, TreeRanker
 
 _LEVELS = 31  # its ranking takes whole labels; the gain of a level is the level, not 2 to its power
@@ -95,8 +96,9 @@ class LightGBMRanker(TreeRanker):
         return torch.frombuffer(bytearray(text), dtype=torch.uint8)
 
     def load_state(self, state: Tensor) -> None:
-        """Take back what `state` returned."""
-        self._booster = import_lightgbm().Booster(model_str=state.numpy().tobytes().decode())
+        """Take back what `state` returned; ValueError for anything else."""
+        text = checked_lightgbm(state.numpy().tobytes().decode())
+        self._booster = import_lightgbm().Booster(model_str=text)
 
     def _labelled(self, store: ProgramStore, index: Tensor, *, reference: Any = None) -> Any:
         index = index.sort().values

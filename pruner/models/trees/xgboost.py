@@ -14,6 +14,7 @@ from pruner.models.programs.batch import NUM_STATEMENT_FEATURES
 from pruner.models.programs.relative import group_means
 from pruner.models.programs.store import ProgramStore
 from pruner.models.ranker import Ranker
+from pruner.models.trees.sound import check_xgboost
 
 Pooling = Literal["sum", "mean", "max"]
 
@@ -197,9 +198,11 @@ class XGBoostRanker(TreeRanker):
         return torch.frombuffer(bytearray(raw), dtype=torch.uint8)
 
     def load_state(self, state: Tensor) -> None:
-        """Take back what `state` returned."""
+        """Take back what `state` returned; ValueError for anything else."""
+        payload = state.numpy().tobytes()
+        check_xgboost(payload)
         booster = _xgboost().Booster()
-        booster.load_model(bytearray(state.numpy().tobytes()))
+        booster.load_model(bytearray(payload))
         self._booster = booster
 
     def _labelled(self, store: ProgramStore, index: Tensor) -> Any:

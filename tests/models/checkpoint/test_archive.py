@@ -65,3 +65,15 @@ def test_weights_that_share_their_values_pass_and_trees_without_end_are_walked_o
     torch.save({"a": one, "b": one, "c": one.view(10, 100), "tree": tree}, tmp_path / "a.pt")
     found = load_archive(tmp_path / "a.pt")
     assert found["c"][9, 99] == 999
+
+
+def test_a_flipped_bit_of_a_weight_is_refused(tmp_path):
+    """PyTorch's own reader takes it: a model that ranks a little otherwise."""
+    path = tmp_path / "a.pt"
+    save_archive(path, {"weight": torch.full((1000,), 1.5)})
+    whole = path.read_bytes()
+    place = whole.index(torch.full((9,), 1.5).numpy().tobytes()) + 402
+    path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    assert torch.load(path, weights_only=True)["weight"].tolist() != [1.5] * 1000
+    with pytest.raises(DataError, match="does not match its checksum"):
+        load_archive(path)

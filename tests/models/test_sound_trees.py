@@ -1,0 +1,150 @@
+"""Boosters of damaged and hostile checkpoints: refused, or read; no library crashes over one."""
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pruner.models.trees.sound import _Binary, check_xgboost, checked_lightgbm
+from tests.places import REPOSITORY
+
+xgboost = pytest.importorskip("xgboost")
+lightgbm = pytest.importorskip("lightgbm")
+COLUMNS = 6
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(0)
+    return rng.random((200, COLUMNS)), rng.random(200)
+
+
+@pytest.fixture(scope="module")
+def theirs(table):
+    settings = {"max_depth": 4, "nthread": 1, "tree_method": "hist", "gamma": 0.01}
+    return xgboost.train(settings, xgboost.DMatrix(table[0], label=table[1]), 5)
+
+
+@pytest.fixture(scope="module")
+def text(table):
+    settings = {"verbose": -1, "num_threads": 1, "num_leaves": 7}
+    return lightgbm.train(settings, lightgbm.Dataset(*table), 5).model_to_string()
+
+
+def test_binary_json_says_what_xgboost_says_in_text(theirs):
+    told = json.loads(theirs.save_raw("json"))
+    found = _Binary(bytes(theirs.save_raw("ubj"))).whole()
+
+    def same(one, other):
+        if isinstance(one, dict):
+            return one.keys() == other.keys() and all(same(one[k], other[k]) for k in one)
+        if isinstance(one, list):
+            return len(one) == len(other) and all(map(same, one, other))
+        if isinstance(one, float) or isinstance(other, float):
+            return np.float32(one) == np.float32(other)
+        return one == other
+
+    assert same(told, found)
+    assert len(found["learner"]["gradient_booster"]["model"]["trees"]) == 5
+
+
+def flipped(payload, seed, number):
+    rng = np.random.default_rng(seed)
+    for _ in range(number):
+        damaged = bytearray(payload)
+        damaged[rng.integers(len(damaged))] ^= 1 << rng.integers(8)
+        yield bytes(damaged)
+
+
+def test_what_is_left_of_a_text_scores_alike(text, table):
+    whole, rest = (lightgbm.Booster(model_str=one) for one in (text, checked_lightgbm(text)))
+    assert "parameters" not in checked_lightgbm(text)
+    assert np.array_equal(whole.predict(table[0]), rest.predict(table[0]))
+    assert checked_lightgbm(rest.model_to_string()) == checked_lightgbm(text)
+
+
+def test_a_flipped_bit_is_an_error_or_data(theirs, text):
+    for damaged in flipped(bytes(theirs.save_raw("ubj")), 0, 30):
+        with suppress(ValueError):
+            check_xgboost(damaged)
+    for damaged in flipped(text.encode(), 0, 30):
+        with suppress(ValueError):
+            checked_lightgbm(damaged.decode())
+
+
+def read_all(kind, path):
+    """In a process of its own: check, read and score with damaged boosters of one kind."""
+    table, refused = np.random.default_rng(0).random((50, COLUMNS)), 0
+    for damaged in flipped(Path(path).read_bytes(), 1, 300):
+        try:
+            if kind == "xgboost":
+                check_xgboost(damaged)
+                booster = xgboost.Booster()
+                booster.load_model(bytearray(damaged))
+                booster.predict(xgboost.DMatrix(table))
+            else:
+                booster = lightgbm.Booster(model_str=checked_lightgbm(damaged.decode()))
+                booster.predict(table, raw_score=True)
+        except (ValueError, xgboost.core.XGBoostError, lightgbm.basic.LightGBMError):
+            refused += 1
+    sys.stdout.write(f"{refused}\n")
+
+
+@pytest.mark.parametrize("kind", ["xgboost", "lightgbm"])
+def test_what_passes_ends_no_process(theirs, text, tmp_path, kind):
+    """Without the checks 15 of 60 flipped bits did of XGBoost, and 15 of 60 of LightGBM."""
+    payload = bytes(theirs.save_raw("ubj")) if kind == "xgboost" else text.encode()
+    (tmp_path / "booster").write_bytes(payload)
+    words = (
+        "from tests.models.test_sound_trees import read_all; "
+        f"read_all({kind!r}, {str(tmp_path / 'booster')!r})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", words], cwd=REPOSITORY, capture_output=True, text=True, check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert 30 < int(done.stdout.split()[-1]) < 300
+
+
+DAMAGE = {
+    "a child that is no node": ("left_children", 0, 99),
+    "a way back": ("left_children", 1, 1),
+    "the root as a child": ("right_children", 0, 0),
+    "a column that is not there": ("split_indices", 0, COLUMNS),
+    "a category": ("split_type", 0, 1),
+    "another parent": ("parents", 1, 2),
+}
+
+
+@pytest.mark.parametrize(("name", "place", "value"), DAMAGE.values(), ids=DAMAGE)
+def test_a_tree_that_leads_elsewhere_is_refused(theirs, monkeypatch, name, place, value):
+    whole = _Binary(bytes(theirs.save_raw("ubj"))).whole()
+    monkeypatch.setattr(_Binary, "whole", lambda _: whole)
+    check_xgboost(b"")
+    tree = whole["learner"]["gradient_booster"]["model"]["trees"][2]
+    tree[name][place] = value
+    with pytest.raises(ValueError, match="not as it was written"):
+        check_xgboost(b"")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("left_child=", "left_child=77 "), ("num_cat=0", "num_cat=1"),
+        ("num_leaves=7", "num_leaves=8"), ("num_leaves=7", "num_leaves=1000000000"),
+        ("split_feature=", "split_feature=9"), ("is_linear=0", "is_linear=1"),
+        ("Tree=1\n", "Tree=7\n"), ("max_feature_idx=5", "max_feature_idx=1"),
+        ("num_class=1", "num_class=5"), ("end of trees", "end"),
+    ],
+)  # fmt: skip
+def test_a_text_that_leads_elsewhere_is_refused(text, old, new):
+    checked_lightgbm(text)
+    assert old in text
+    with pytest.raises(ValueError, match=r"not|found|no booster"):
+        checked_lightgbm(text.replace(old, new, 1))

@@ -36,8 +36,7 @@ def read_scheduled(func: Any) -> Tree:
     """The tree of a function that is scheduled and postprocessed, but for ``RewriteTensorize``.
 
     Raises:
-        UnsupportedProgram: what no batched space has: several stores in a block, calls by name,
-            loops whose extents are no numbers ...
+        UnsupportedProgram: statements that are no stores, loops whose extents are no numbers ...
     """
     tree = _ScheduledReader(func).tree
     lower_auto_copies(tree)
@@ -126,7 +125,7 @@ class _ScheduledReader(Reader):
         that overrun them, and the first of them has one iteration: the modulo of the second stays
         (:mod:`pruner.program.tir.parallelize`). TVM knows that the guard makes it superfluous.
         """
-        marks = [self._loops[var].mark for var in loops]
+        marks = [self._loops[var].mark for var in loops if var in self._loops]  # not in a block
         first = realize.block.iter_vars[0] if realize.block.iter_vars else None
         fused = marks == [Mark.PARALLEL, Mark.VECTORIZE]
         return fused and first is not None and _number(first.dom.extent) == 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pruner.arrays import Floats
+from pruner.arrays import Floats, IntLike
 from pruner.features.statement.accesses import Access, Buffers, store_accesses
 from pruner.features.statement.memory import (
     AccessFeatures,
@@ -29,21 +29,21 @@ class StoreAnalysis:
     """One store, measured.
 
     ``accesses`` in order of first touch (the written buffer first); ``counts`` the 16 operation
-    counts of one iteration, each [N]; ``touched_bytes`` [L, N] per loop; ``is_gpu``: a GPU index
+    counts of one iteration; ``touched_bytes`` [L, N] per loop; ``is_gpu``: a GPU index
     was met at or before this store.
     """
 
     store: BufferStore
     frame: LoopFrame
     accesses: list[AccessFeatures]
-    counts: list[Floats]
+    counts: list[IntLike]
     touched_bytes: Floats
     is_gpu: bool
 
     @property
     def float_ops(self) -> Floats:
         """All floating-point operations of one iteration [N]."""
-        return np.sum(self.counts[FLOAT:INT], axis=0)
+        return column(sum(self.counts[FLOAT:INT]), self.frame.num)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +68,7 @@ class Footprints:
         for access, foot in zip(self.accesses, self.feet, strict=True):
             touched += foot.elements * access.bytes_per_element
         rows = access_features(self.accesses, self.feet, self.frame, seen)
-        counts = [column(c, self.frame.num) for c in OpCounter(self.store).counts]
+        counts = OpCounter(self.store).counts
         return StoreAnalysis(self.store, self.frame, rows, counts, touched, is_gpu)
 
 

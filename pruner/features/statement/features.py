@@ -6,12 +6,13 @@ TenSet and the official Pruner release use). The functions below carry the origi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.arrays import Floats, Mask
+from pruner.arrays import Floats, IntLike, Mask
 from pruner.features.column import ColumnValues
 from pruner.features.columns import (
     ACCESS_COLUMNS,
@@ -22,12 +23,14 @@ from pruner.features.columns import (
     STATEMENT_PLACES,
 )
 from pruner.features.statement.analysis import StoreAnalysis
-from pruner.features.statement.memory import LoopFrame
-from pruner.features.statement.tensors import column, pick, slog
+from pruner.features.statement.memory import AccessFeatures, LoopFrame
+from pruner.features.statement.tensors import column, first_row, pick, slog
+from pruner.program.index.affine import Truth, any_nonzero, plain, where
 from pruner.program.nests import BLOCKS, THREADS, Allocation, LoopNests, Mark
 
 _MARKS = (Mark.VECTORIZE, Mark.UNROLL, Mark.PARALLEL)
 _MARK_NAMES = ("vec", "unroll", "parallel")  # of the marks above, in the columns
+Logs = dict[str, Floats]  # values of columns that are logarithms of them
 _GPU_AXES = ("blockIdx_x", "blockIdx_y", "blockIdx_z", "threadIdx_x", "threadIdx_y", "threadIdx_z")
 
 
@@ -60,12 +63,13 @@ def statement_columns(
     ``products``: of its marked loops, see :class:`Marked`; ``stored``: see :func:`stored_sizes`.
     """
     table = ColumnValues(STATEMENT_PLACES, analysis.frame.num, np.float32)
-    _computation(table, analysis, products)
+    logs = _computation(table, analysis, products) | _scope(analysis)
+    if stored is not None:
+        logs |= _allocation(analysis, stored)
+    for name, values in zip(logs, slog(np.array(list(logs.values()))), strict=True):
+        table[name] = values
     _accesses(table, analysis)
     _intensity_curve(table, analysis)
-    if stored is not None:
-        _allocation(table, analysis, stored)
-    _scope(table, analysis)
     return table.array
 
 
@@ -81,10 +85,6 @@ def stored_sizes(allocation: Allocation | None, num: int) -> Floats | None:
     return out
 
 
-def _marked(frame: LoopFrame, mark: Mark) -> list[int]:
-    return [row for row, loop in enumerate(frame.loops) if loop.mark is mark]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Marked:
     """The loops around a store with each of the marks of :data:`_MARKS`: whether a program has
@@ -98,7 +98,7 @@ class Marked:
         """Of all loops around a store."""
         some, product = np.zeros((len(_MARKS), frame.num), bool), np.ones((len(_MARKS), frame.num))
         for place, mark in enumerate(_MARKS):
-            rows = _marked(frame, mark)
+            rows = frame.marked(mark)
             if rows:
                 some[place], product[place] = (
                     frame.present[rows].any(0),
@@ -111,43 +111,80 @@ class Marked:
         return np.where(self.some[:, programs], self.product[:, programs], stale)
 
 
-def _computation(table: ColumnValues, analysis: StoreAnalysis, products: Floats) -> None:
+def _computation(table: ColumnValues, analysis: StoreAnalysis, products: Floats) -> Logs:
     """Group 1: operation counts, annotated loops, GPU indices."""
     frame = analysis.frame
-    table.set_block(COUNT_COLUMNS[0].name, slog(np.stack(analysis.counts) * frame.iterations))
+    logs: Logs = {
+        column.name: count * frame.iterations
+        for column, count in zip(COUNT_COLUMNS, analysis.counts, strict=True)
+        if any_nonzero(count)
+    }
     for mark, name, product in zip(_MARKS, _MARK_NAMES, products, strict=True):
-        rows = _marked(frame, mark)
-        number = frame.present[rows].sum(0) if rows else np.zeros(frame.num)
+        logs[f"{name}_prod"] = product
+        rows = frame.marked(mark)
+        if not rows:
+            table[f"{name}_type.none"] = 1.0
+            continue
+        number = frame.present[rows].sum(0)
         innermost = np.zeros(frame.num)
         for row in rows:  # outermost first, so the innermost present loop stays
             innermost = np.where(frame.present[row], frame.extents[row], innermost)
-        table[f"{name}_num"] = slog(number)
-        table[f"{name}_prod"] = slog(product)
-        table[f"{name}_len"] = slog(innermost)
+        logs[f"{name}_num"], logs[f"{name}_len"] = number, innermost
         table[f"{name}_type.none"] = number == 0
         table[f"{name}_type.mixed"] = number > 0
     table["is_gpu"] = analysis.is_gpu
     for mark, name in zip((*BLOCKS, *THREADS), _GPU_AXES, strict=True):
-        rows = _marked(frame, mark)
-        table[f"{name}_len"] = slog(frame.extents[rows[-1]] if rows else 1.0)
-    vthreads = _marked(frame, Mark.VTHREAD)
-    table["vthread_len"] = slog(frame.extents[vthreads].prod(0) if vthreads else 1.0)
+        rows = frame.marked(mark)
+        if rows:
+            logs[f"{name}_len"] = frame.extents[rows[-1]]
+        else:
+            table[f"{name}_len"] = slog(1.0)
+    vthreads = frame.marked(Mark.VTHREAD)
+    logs["vthread_len"] = frame.extents[vthreads].prod(0)
+    return logs
 
 
 def _accesses(table: ColumnValues, analysis: StoreAnalysis) -> None:
     """Group 2: up to five buffers, by (reuse distance, unique bytes, unique lines, kind)."""
-    num = analysis.frame.num
-    accesses = analysis.accesses
-    blocks = np.stack([a.log_columns() for a in accesses])  # [B, access columns, N]
-    keys = (
-        np.stack([np.full(num, float(a.access.kind)) for a in accesses]),
-        np.stack([a.unique_lines for a in accesses]),
-        np.stack([a.unique_bytes for a in accesses]),
-        np.stack([a.reuse.distance_bytes for a in accesses]),
-    )
-    order = np.lexsort(tuple(k.astype(np.float32) for k in keys), axis=0)[:MAX_BUFFERS]
-    ordered = np.take_along_axis(blocks, order[:, None, :], 0)
-    table.set_block(f"B0.{ACCESS_COLUMNS[0].name}", ordered.reshape(-1, num))
+    blocks = [a.log_columns() for a in analysis.accesses]  # [access columns, N] each
+    ranks = _ranks(analysis.accesses)
+    if all(isinstance(rank, int) for rank in ranks):
+        blocks = [blocks[ranks.index(place)] for place in range(len(blocks))]
+    else:
+        order = np.argsort([column(rank, analysis.frame.num) for rank in ranks], axis=0)
+        blocks = list(np.take_along_axis(np.array(blocks), order[:, None, :], 0))
+    for place, block in enumerate(blocks[:MAX_BUFFERS]):
+        table.set_block(f"B{place}.{ACCESS_COLUMNS[0].name}", block)
+
+
+def _ranks(accesses: Sequence[AccessFeatures]) -> list[IntLike]:
+    """Where each access stands in the order of the buffers; of equal ones the first comes first."""
+    keys = [
+        [
+            np.asarray(key, np.float32)
+            for key in (a.reuse.distance_bytes, a.unique_bytes, a.unique_lines, a.access.kind)
+        ]
+        for a in accesses
+    ]
+    ranks: list[IntLike] = [0] * len(keys)
+    for i, mine in enumerate(keys):
+        for j in range(i):
+            first = _is_less(mine, keys[j])
+            ranks[j] = ranks[j] + where(first, 1, 0)
+            ranks[i] = ranks[i] + where(first, 0, 1)
+    return [plain(rank) for rank in ranks]
+
+
+def _is_less(keys: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> Truth:
+    """Where the first of the keys that differ is smaller."""
+    less: Truth = False
+    equal: Truth = True
+    for mine, other in zip(keys, others, strict=True):
+        less = less | (equal & (mine < other))
+        equal = equal & (mine == other)
+        if not any_nonzero(equal):
+            break
+    return less
 
 
 def _intensity_curve(table: ColumnValues, analysis: StoreAnalysis) -> None:
@@ -162,14 +199,21 @@ def _intensity_curve(table: ColumnValues, analysis: StoreAnalysis) -> None:
     if levels == 0 or not bool((ops > 0).any()):
         return
     safe_ops = np.where(ops > 0, ops, 1.0)
-    x = np.log2(safe_ops * frame.extents[::-1].cumprod(0))
+    inside = np.empty_like(frame.extents)  # iterations of each loop and of those inside it
+    inside[0] = frame.extents[-1]
+    for row in range(1, levels):
+        np.multiply(inside[row - 1], frame.extents[levels - 1 - row], out=inside[row])
+    x = np.log2(safe_ops * inside)
     ratio = x / np.log2(analysis.touched_bytes[::-1])
     present = frame.present[::-1]
-    start = present.argmax(0)
-    usable = (ops > 0) & present.any(0)
+    start = first_row(present)
+    usable = (ops > 0) & (start < levels)
+    start = np.where(usable, start, 0)
     total = x[-1]
     at = total * np.arange(1, CURVE_SAMPLES + 1)[:, None] / CURVE_SAMPLES  # [sample, N]
-    point = np.maximum((x >= at[:, None] - 1e-4).argmax(1), start)
+    # It never falls from level to level: smaller ones come before the first that is not.
+    smaller = (x[:, None] < at - 1e-4).view(np.uint8)
+    point = np.maximum(np.add.reduce(smaller, axis=0, dtype=np.uint8), start)
     before = np.maximum(point - 1, 0)
     x1, x0 = pick(x, point), pick(x, before)
     y1, y0 = pick(ratio, point), pick(ratio, before)
@@ -178,18 +222,22 @@ def _intensity_curve(table: ColumnValues, analysis: StoreAnalysis) -> None:
     table.set_block("arith_intensity_curve_0", np.where(usable, value, 0.0))
 
 
-def _allocation(table: ColumnValues, analysis: StoreAnalysis, stored: Floats) -> None:
+def _allocation(analysis: StoreAnalysis, stored: Floats) -> Logs:
     """Group 4: the buffer's own allocation."""
     elements, outer = stored
-    table["alloc_size"] = slog(elements * analysis.accesses[0].access.bytes_per_element)
-    table["alloc_prod"] = slog(elements * outer)
-    table["alloc_outer_prod"] = slog(outer)
-    table["alloc_inner_prod"] = slog(analysis.frame.iterations / outer)
+    return {
+        "alloc_size": elements * analysis.accesses[0].access.bytes_per_element,
+        "alloc_prod": elements * outer,
+        "alloc_outer_prod": outer,
+        "alloc_inner_prod": analysis.frame.iterations / outer,
+    }
 
 
-def _scope(table: ColumnValues, analysis: StoreAnalysis) -> None:
+def _scope(analysis: StoreAnalysis) -> Logs:
     """Group 5: the loops around the store."""
     frame = analysis.frame
-    table["outer_prod"] = slog(frame.iterations)
-    table["num_loops"] = slog(frame.present.sum(0))
-    table["auto_unroll_max_step"] = slog(column(analysis.store.unroll, frame.num))
+    return {
+        "outer_prod": frame.iterations,
+        "num_loops": frame.present.sum(0),
+        "auto_unroll_max_step": column(analysis.store.unroll, frame.num),
+    }

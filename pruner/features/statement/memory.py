@@ -26,8 +26,8 @@ from pruner.features.statement.tensors import (
     slog,
 )
 from pruner.features.statement.touches import Seen
-from pruner.program.index.affine import LoopVar, any_nonzero, least, most
-from pruner.program.nests import Loop
+from pruner.program.index.affine import LoopVar, any_nonzero, least, most, plain
+from pruner.program.nests import Loop, Mark
 
 CACHE_LINE_BYTES = 64
 _MAX_STRIDE = float(1 << 60)
@@ -43,11 +43,16 @@ class LoopFrame:
     present: NDArray[np.bool_]  # [L, N]
     iterations: Floats  # [N] product of all extents
     depth: dict[LoopVar, int]
+    marks: dict[Mark | None, list[int]]  # loops by their mark
 
     @property
     def num(self) -> int:
         """Number of programs."""
         return len(self.iterations)
+
+    def marked(self, mark: Mark) -> list[int]:
+        """Places of the loops with a mark."""
+        return self.marks.get(mark, [])
 
 
 def make_frame(loops: tuple[Loop, ...], num: int) -> LoopFrame:
@@ -55,11 +60,14 @@ def make_frame(loops: tuple[Loop, ...], num: int) -> LoopFrame:
     loops = tuple(loop for loop in loops if any_nonzero(loop.present))
     extents = np.empty((len(loops), num))
     present = np.empty((len(loops), num), bool)
+    depth: dict[LoopVar, int] = {}
+    marks: dict[Mark | None, list[int]] = {}
     for row, loop in enumerate(loops):
         extents[row] = loop.extent
         present[row] = loop.present
-    depth = {loop.var: row for row, loop in enumerate(loops)}
-    return LoopFrame(loops, extents, present, extents.prod(0), depth)
+        depth[loop.var] = row
+        marks.setdefault(loop.mark, []).append(row)
+    return LoopFrame(loops, extents, present, extents.prod(0), depth, marks)
 
 
 @dataclass(slots=True, eq=False)
@@ -121,6 +129,7 @@ class AccessFeatures:
     unique_lines: Floats
     reuse: Reuse
     stride: Floats
+    _columns: Floats | None = None
 
     @property
     def moves(self) -> NDArray[np.bool_]:
@@ -135,8 +144,17 @@ class AccessFeatures:
     def log_columns(self, *, kept: bool = False) -> Floats:
         """The columns of an access as [column, N]: slog of all, which leaves 0 and 1 what they are.
 
-        ``kept``: see :class:`Reuse`.
+        ``kept``: see :class:`Reuse`. Not to change.
         """
+        if self._columns is None:
+            self._columns = self._made_columns()
+        if not kept or self.reuse.kept_bytes is self.reuse.distance_bytes:
+            return self._columns
+        out = self._columns.copy()
+        out[ACCESS_PLACES["reuse_dis_bytes"]] = slog(self.reuse.kept_bytes)
+        return out
+
+    def _made_columns(self) -> Floats:
         reuse = self.reuse
         out = ColumnValues(ACCESS_PLACES, len(self.bytes))
         for kind, name in enumerate(("read", "write", "read_write")):
@@ -144,7 +162,7 @@ class AccessFeatures:
         for kind, name in enumerate(("loop", "serial", "none")):
             out[f"reuse_type.{name}"] = reuse.kind == kind
         out["reuse_dis_iter"] = reuse.distance_iters
-        out["reuse_dis_bytes"] = reuse.kept_bytes if kept else reuse.distance_bytes
+        out["reuse_dis_bytes"] = reuse.distance_bytes
         out["reuse_ct"] = reuse.count
         for name, value in (
             ("bytes", self.bytes),
@@ -172,19 +190,30 @@ def _lines_and_strides(
     nearest = np.where(some, nearest, 0)
     stride = np.empty((len(accesses), num))
     for place, access in enumerate(accesses):
-        target = Target(frame.depth, rows[place])
+        target = Target(frame.depth, plain(rows[place]))
         stride[place] = touch_stride(access.indices, access.buffer.shape, target)
     stride = np.where(some, np.minimum(stride, _MAX_STRIDE), 0.0)
     innermost = first_row(present)
     innermost = np.where(innermost < levels, innermost, 0)
-    skipped = (present & (np.arange(levels)[:, None] < nearest[:, None])).sum(1)
     inner_extent = pick_row(frame.extents[::-1], innermost)
     # The original multiplies the innermost extent once for every skipped loop.
-    ratio = np.where(skipped > 0, inner_extent, 1.0) ** skipped
+    inside = _counted(present)
+    skipped = np.array([pick_row(inside, one) for one in nearest])
+    ratio = np.ones(skipped.shape)
+    if skipped.any():
+        ratio = np.where(skipped > 0, inner_extent, 1.0) ** skipped
     sizes = np.array([[access.bytes_per_element] for access in accesses])
     share = np.minimum(1.0, stride * sizes / CACHE_LINE_BYTES)
     lines = np.maximum(frame.iterations / ratio * share, 1.0)
     return lines, np.where(innermost == nearest, stride, 0.0)
+
+
+def _counted(mask: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
+    """How many of the rows before each hold, [N] a row."""
+    out = [np.zeros(mask.shape[1], np.int64)]
+    for row in mask[:-1]:
+        out.append(out[-1] + row)
+    return out
 
 
 def _contiguous(access: Access, last_region: list[Width], num: int) -> Floats:

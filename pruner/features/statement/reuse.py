@@ -7,13 +7,15 @@ the access. A loop in which the buffer was touched before ends the scan with ser
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pruner.arrays import Floats
-from pruner.features.statement.tensors import Rows, first_row, pick_row
+from pruner.features.statement.tensors import first_row, pick_row
 from pruner.features.statement.touches import Seen
 
 LOOP, SERIAL, NONE = 0, 1, 2
@@ -31,10 +33,16 @@ class Reuse:
     distance_iters: Floats
     distance_bytes: Floats
     count: Floats
-    kept_bytes: Floats
+    other_kept_bytes: Floats | None = None
+
+    @property
+    def kept_bytes(self) -> Floats:
+        """See above."""
+        kept = self.other_kept_bytes
+        return self.distance_bytes if kept is None else kept
 
 
-def _pick(rows: Rows, place: NDArray[np.int64]) -> Floats:
+def _pick(rows: Sequence[Floats] | Floats, place: NDArray[np.int64]) -> Floats:
     """Of every access the values [A, N] of the loop at a ``place`` counted from inside.
 
     Places outside the outermost loop are its own.
@@ -57,6 +65,8 @@ def _near_bytes(
     last_moved = np.where(no_move, 0, outermost)
     repeated = _pick(seen.entry_bytes, start)
     near = np.where(no_move, repeated, _pick(seen.all_bytes, last_moved))
+    if all(map(operator.is_, seen.all_bytes, seen.kept_bytes)):
+        return near, near
     kept = np.where(no_move, repeated, _pick(seen.kept_bytes, last_moved))
     return near, kept
 
@@ -78,7 +88,7 @@ def compute_reuse(
     levels, num = extents.shape
     if levels == 0:
         zero = np.zeros(num)
-        return [Reuse(np.full(num, NONE), zero, zero, zero, zero) for _ in moves]
+        return [Reuse(np.full(num, NONE), zero, zero, zero) for _ in moves]
     moves, present, extents = moves[:, ::-1], present[::-1], extents[::-1]
     order = np.arange(levels)[:, None]
     start = first_row(present & ~moves)  # first loop that repeats the access
@@ -105,5 +115,8 @@ def compute_reuse(
         return np.where(serial, on_serial, np.where(kind == LOOP, on_loop, 0.0))
 
     iters, bytes_ = choose(serial_iters, distance), choose(serial_bytes, near_bytes)
-    times, kept = choose(outward, count), choose(serial_bytes, kept_bytes)
-    return [Reuse(kind[a], iters[a], bytes_[a], times[a], kept[a]) for a in range(len(moves))]
+    times = choose(outward, count)
+    if kept_bytes is near_bytes:
+        return [Reuse(*values) for values in zip(kind, iters, bytes_, times, strict=True)]
+    kept = choose(serial_bytes, kept_bytes)
+    return [Reuse(*values) for values in zip(kind, iters, bytes_, times, kept, strict=True)]

@@ -10,11 +10,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pruner.arrays import IntLike
-from pruner.program.index.affine import INF, Affine, LoopVar, Term
+from pruner.program.index.affine import (
+    INF,
+    Affine,
+    LoopVar,
+    Term,
+    Truth,
+    any_nonzero,
+    everywhere,
+    fails,
+    least,
+    most,
+    where,
+)
 
 _MAGIC = 2  # what the original leaves when it saw the variable but no factor afterwards
 
@@ -24,46 +33,50 @@ class Target:
     """The loop whose stride is asked for: per candidate, as a row of ``depth``."""
 
     depth: dict[LoopVar, int]
-    row: NDArray[np.int64]
+    row: IntLike
 
-    def is_var(self, var: LoopVar) -> NDArray[np.bool_]:
+    def is_var(self, var: LoopVar) -> Truth:
         """Where ``var`` is the target."""
         return self.row == self.depth[var]
 
-    def inside(self, index: LoopVar | Affine) -> NDArray[np.bool_]:
+    def inside(self, index: LoopVar | Affine) -> Truth:
         """Where the target appears in ``index``."""
         if isinstance(index, LoopVar):
             return self.is_var(index)
-        found = np.zeros(len(self.row), bool)
+        found: Truth = False
         for t in index.terms:
-            found |= self.inside(t.index) & np.not_equal(t.coef, 0)
+            found = found | (self.inside(t.index) & (t.coef != 0))
         return found
 
 
-def coefficient(index: Affine, target: Target) -> tuple[NDArray[np.bool_], IntLike]:
+def coefficient(index: Affine, target: Target) -> tuple[Truth, IntLike]:
     """The original's coefficient of the target in ``index``.
 
     Returns (where the target appears, coefficient there).
     """
     if any(isinstance(t.index, Affine) for t in index.terms):
         return _Walk(target).run(index)
-    present = np.zeros(len(target.row), bool)
+    present: Truth = False
     largest: IntLike = 0  # coefficient of the first term that holds the target
-    tail = np.zeros(len(target.row), bool)  # a term with coefficient 1 holds it
+    tail: Truth = False  # a term with coefficient 1 holds it
+    for t in index.terms:
+        has = target.inside(t.index) & (t.coef != 0)
+        if any_nonzero(has):
+            present = present | has
+            largest = most(largest, where(has, t.coef, 0))
+            tail = tail | (has & (t.coef == 1))
+    if not any_nonzero(present):
+        return False, 1
     smallest: IntLike = INF  # last constant factor among the positive terms
     negative: IntLike = 0
     for t in index.terms:
-        has = target.inside(t.index) & np.not_equal(t.coef, 0)
-        present |= has
-        largest = np.maximum(largest, has * t.coef)
-        tail |= has & np.equal(t.coef, 1)
-        smallest = np.minimum(smallest, np.where(np.greater(t.coef, 1), t.coef, INF))
-        if np.any(np.less(t.coef, -1)):
-            negative = np.minimum(negative, np.where(np.less(t.coef, -1), t.coef, 0))
-    value = np.where(np.equal(largest, 1), 1, np.where(tail, _MAGIC, smallest))
-    only_negative = np.less_equal(largest, 0)
-    if bool((only_negative & present).any()):
-        value = np.where(only_negative, np.where(np.less(negative, 0), -negative, 1), value)
+        smallest = least(smallest, where(t.coef > 1, t.coef, INF))
+        if any_nonzero(t.coef < -1):
+            negative = least(negative, where(t.coef < -1, t.coef, 0))
+    value = where(largest == 1, 1, where(tail, _MAGIC, smallest))
+    only_negative = largest <= 0
+    if any_nonzero(only_negative & present):
+        value = where(only_negative, where(negative < 0, -negative, 1), value)
     return present, value
 
 
@@ -72,46 +85,47 @@ class _Walk:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        num = len(target.row)
-        self._seen = np.zeros(num, bool)
-        self._factor = np.zeros(num, bool)
-        self._sum = np.zeros(num, bool)
-        self._stride = np.zeros(num, np.int64)
+        self._seen: Truth = False
+        self._factor: Truth = False
+        self._sum: Truth = False
+        self._stride: IntLike = 0
 
-    def run(self, index: Affine) -> tuple[NDArray[np.bool_], IntLike]:
-        self._visit(index, np.ones(len(self._seen), bool))
-        return self._seen, np.where(self._factor | self._sum, self._stride, 1)
+    def run(self, index: Affine) -> tuple[Truth, IntLike]:
+        """Where the target appears, and the coefficient there."""
+        self._visit(index, True)
+        return self._seen, where(self._factor | self._sum, self._stride, 1)
 
-    def _visit(self, index: Affine, live: NDArray[np.bool_]) -> None:
+    def _visit(self, index: Affine, live: Truth) -> None:
         ranks = _print_order(index)
-        after_positive = np.zeros(len(live), bool)
+        active = [live & (t.coef != 0) for t in index.terms]
+        after_positive: Truth = False
         for rank in range(len(index.terms)):
-            for t, place in zip(index.terms, ranks, strict=True):
-                here = np.equal(place, rank) & live & np.not_equal(t.coef, 0)
-                if not here.any():
+            for t, place, there in zip(index.terms, ranks, active, strict=True):
+                here = (place == rank) & there
+                if not any_nonzero(here):
                     continue
                 self._term(t, here)
-                positive = here & np.greater(t.coef, 0)
+                positive = here & (t.coef > 0)
                 self._add(positive & after_positive)
-                after_positive |= positive
-        self._add(np.greater(index.base, 0) & after_positive & live)
+                after_positive = after_positive | positive
+        self._add((index.base > 0) & after_positive & live)
 
-    def _term(self, t: Term, here: NDArray[np.bool_]) -> None:
+    def _term(self, t: Term, here: Truth) -> None:
         if isinstance(t.index, Affine):
             self._visit(t.index, here)
         else:
             met = here & self._target.is_var(t.index)
-            self._seen |= met
-            self._stride[met] = _MAGIC
-        factor = np.abs(t.coef)
-        scaled = here & np.not_equal(factor, 1) & self._seen & ~self._sum
-        self._factor |= scaled
-        self._stride = np.where(scaled, factor, self._stride)
+            self._seen = self._seen | met
+            self._stride = where(met, _MAGIC, self._stride)
+        factor = most(t.coef, -t.coef)
+        scaled = here & (factor != 1) & self._seen & fails(self._sum)
+        self._factor = self._factor | scaled
+        self._stride = where(scaled, factor, self._stride)
 
-    def _add(self, here: NDArray[np.bool_]) -> None:
-        free = here & self._seen & ~self._factor
-        self._sum |= free
-        self._stride[free] = 1
+    def _add(self, here: Truth) -> None:
+        free = here & self._seen & fails(self._factor)
+        self._sum = self._sum | free
+        self._stride = where(free, 1, self._stride)
 
 
 def _print_order(index: Affine) -> list[IntLike]:
@@ -121,15 +135,12 @@ def _print_order(index: Affine) -> list[IntLike]:
     for i, t in enumerate(terms):
         for j in range(i):
             u = terms[j]
-            first = np.greater(u.coef, t.coef) | (
-                np.equal(u.coef, t.coef)
-                & (
-                    np.greater(u.lower, t.lower)
-                    | (np.equal(u.lower, t.lower) & np.greater_equal(u.upper, t.upper))
-                )
-            )
-            ranks[i] = ranks[i] + first
-            ranks[j] = ranks[j] + np.logical_not(first)
+            first, same = u.coef > t.coef, u.coef == t.coef
+            if any_nonzero(same):
+                tied = (u.lower == t.lower) & (u.upper >= t.upper)
+                first = first | (same & ((u.lower > t.lower) | tied))
+            ranks[i] = ranks[i] + where(first, 1, 0)
+            ranks[j] = ranks[j] + where(first, 0, 1)
     return ranks
 
 
@@ -140,13 +151,14 @@ def touch_stride(
     best: IntLike = INF
     for index in indices:
         row: IntLike = 1
-        seen = np.zeros(len(target.row), bool)
+        seen: Truth = False
         for d in range(len(index) - 1, -1, -1):
             found, coef = coefficient(index[d], target)
-            fresh = found & ~seen
-            best = np.where(fresh, np.minimum(best, np.abs(coef) * row), best)
-            seen |= found
-            if seen.all():
+            fresh = found & fails(seen)
+            if any_nonzero(fresh):
+                best = where(fresh, least(best, most(coef, -coef) * row), best)
+                seen = seen | found
+            if everywhere(seen):
                 break
             row = row * shape[d]
     return best

@@ -22,7 +22,7 @@ from pruner.program.index.affine import (
     wrap_bounds,
 )
 
-Rows = Sequence[Floats] | Floats  # L arrays [N]
+_WIDE = 256  # programs from which on rows one by one are faster than argmax across them
 Number = TypeVar("Number", np.float64, np.int64)
 
 
@@ -46,19 +46,23 @@ def slog(x: ArrayLike) -> Floats:
     return out
 
 
-def pick_row(rows: Rows, row: NDArray[np.int64]) -> Floats:
+def pick_row(
+    rows: Sequence[NDArray[Number]] | NDArray[Number], row: NDArray[np.int64]
+) -> NDArray[Number]:
     """``rows[row[n]][n]`` [N] of L arrays [N]: programs mostly agree, or take one of a few rows."""
     first, last = int(row.min()), int(row.max())
     if first == last:
         return rows[first]
-    return pick(np.array(rows[first : last + 1]), row - first)
+    return pick(np.asarray(rows[first : last + 1]), row - first)
 
 
 def first_row(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Place of the first True along the last axis but one; the number of places for none."""
-    levels = mask.shape[-2]
-    out = np.full((*mask.shape[:-2], mask.shape[-1]), levels)
-    for row in range(levels - 1, -1, -1):  # several times faster than argmax of that axis
+    levels, num = mask.shape[-2:]
+    if num < _WIDE and levels:
+        return np.asarray(np.where(mask.any(-2), mask.argmax(-2), levels))
+    out = np.full((*mask.shape[:-2], num), levels)
+    for row in range(levels - 1, -1, -1):
         np.copyto(out, row, where=mask[..., row, :])
     return out
 

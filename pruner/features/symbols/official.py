@@ -42,7 +42,7 @@ def _product(frame: LoopFrame, marks: tuple[Mark, ...]) -> PerProgram:
     """Product over GPU indices; of nested ones with the same name, the innermost counts."""
     out = np.ones(frame.num)
     for mark in marks:
-        rows = [i for i, loop in enumerate(frame.loops) if loop.mark == mark]
+        rows = frame.marked(mark)
         if rows:
             same = frame.extents[rows]
             out = out * (same.prod(0) if mark is Mark.VTHREAD else same[-1])
@@ -60,7 +60,7 @@ def _row(analysis: StoreAnalysis, workload: dict[int, PerProgram]) -> SymbolRow:
         counted[i] = loop.mark not in _SKIPPED
         if loop.mark is Mark.VTHREAD or not loop.is_bound:
             serial = serial * frame.extents[i]
-    ops = np.sum(analysis.counts[FLOAT : FLOAT + _NUM_COUNTED_OPS], axis=0) * serial
+    ops = sum(analysis.counts[FLOAT : FLOAT + _NUM_COUNTED_OPS]) * serial
     moves = [a.moves for a in analysis.accesses]
     spatial = moves[0] & counted[:, None]
 

@@ -132,7 +132,7 @@ def add(a: Affine, b: Affine, scale: IntLike = 1) -> Affine:
 
 def _join(terms: list[Term]) -> None:
     """``(x div (c s)) * s + (x mod (c s)) div c -> x div c`` (``SimplifySplitExprs``), in place."""
-    joined = True
+    joined = not all(is_endless(t.upper) for t in terms)
     while joined:
         joined = False
         for i, high in enumerate(terms):

@@ -26,7 +26,7 @@ from pruner.cli.shared.script import Data, run_script
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.errors import PrunerError
-from pruner.features.dataflow import kind_of
+from pruner.features.dataflow import DataflowKind, kind_of
 from pruner.files import merged_table, read_table, write_table
 from pruner.models.adaptation.fitting import adam
 from pruner.models.model import Network
@@ -36,7 +36,6 @@ from pruner.models.networks.pacm import PaCM
 from pruner.models.networks.tlp import TLP
 from pruner.models.programs.batch import LabelledBatch
 from pruner.models.programs.dataset import ProgramReader
-from pruner.models.programs.reading import Dataflow
 from pruner.models.programs.store import ProgramStore
 from pruner.models.registry import ModelFactory
 from pruner.models.training.losses import LambdaRank
@@ -69,7 +68,7 @@ class Options:
     out: str = str(HERE)
 
 
-def read_some(root: RecordRoot, rows: Dataflow) -> ProgramStore:
+def read_some(root: RecordRoot, rows: DataflowKind) -> ProgramStore:
     """As many programs as are scored at once, of the first tasks of the platform."""
     reader = ProgramReader(root, dataflow=rows, cache=ROOT / "outputs" / "cache")
     with Quarantine() as quarantine:
@@ -105,7 +104,7 @@ def best_seconds(work: Callable[[], object]) -> float:
     return min(found)
 
 
-def rows_of(name: str) -> Dataflow:
+def rows_of(name: str) -> DataflowKind:
     """The dataflow rows that a model reads."""
     return kind_of(build_network(MODELS[name], 0).num_dataflow_rows)
 

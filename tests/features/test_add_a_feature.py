@@ -10,8 +10,8 @@ import pytest
 
 ROW = '"iterations", "unroll depth in force", _STATEMENT_SOURCE),\n'
 NEW_ROW = '        _logged("twice_the_loops", "loops", "2 x num_loops", "a test"),\n'
-VALUE = '    table["num_loops"] = slog(frame.present.sum(0))\n'
-NEW_VALUE = '    table["twice_the_loops"] = slog(2 * frame.present.sum(0))\n'
+VALUE = '        "num_loops": frame.present.sum(0),\n'
+NEW_VALUE = '        "twice_the_loops": 2 * frame.present.sum(0),\n'
 
 USE = """
 import json

@@ -13,6 +13,7 @@
 * `deploy`: the way out: a tuned network as one library, checked against torch
 * `compiling`: scheduled programs compiled, and what TVM is told meanwhile
 * `cuda`: TVM's CUDA runtime, and its compiler where there is no driver
+* `lanes`: vectors of CUDA programs that TVM cannot write
 * `unrolling`: loops of CUDA programs that nvcc must unroll, not TVM
 * `vector_math`: exp, erf, tanh as vector instructions of CPUs
 * `child`: jobs in a process of their own

@@ -137,3 +137,67 @@ def test_a_network_has_the_programs_that_were_measured(monkeypatch):
         assert tvm_ffi.structural_equal(given, alone)
         other += not tvm_ffi.structural_equal(given, schedule.mod)
     assert other
+
+
+HALF = """
+@T.prim_func(s_tir=True)
+def main(a: T.Buffer((960,), "{dtype}"), b: T.Buffer((960,), "{dtype}")):
+    for block in T.thread_binding({blocks}, thread="blockIdx.x"):
+        for thread in T.thread_binding(32, thread="threadIdx.x"):
+            for lane in T.vectorized({lanes}):
+                with T.sblock("b"):
+                    i = T.axis.spatial(960, block * (32 * {lanes}) + thread * {lanes} + lane)
+                    T.reads(a[i])
+                    T.writes(b[i])
+                    b[i] = a[i] * T.{dtype}(2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "lanes", "taken"),
+    [
+        ("float16", 3, False), ("bfloat16", 3, False), ("float32", 3, True), ("float16", 2, True),
+        ("float16", 1, True),
+    ],
+)  # fmt: skip
+def test_odd_vectors_of_halves_become_loops(dtype, lanes, taken):
+    import tvm_ffi
+
+    from pruner.tune.compiling import compiled, written_out
+    from pruner.tune.tvm_import import load_tvm
+
+    tvm = load_tvm().tvm
+    text = HALF.format(dtype=dtype, lanes=lanes, blocks=30 // lanes)
+    function = tvm.script.from_source(text)
+    module = tvm.IRModule({"main": function})
+    target = tvm.target.Target("nvidia/nvidia-a100")
+    assert tvm_ffi.structural_equal(written_out(module, target), module) == taken
+    assert "__global__" in compiled(module, target).mod.imports[0].inspect_source()
+    if not taken:
+        with pytest.raises(Exception, match="even"):
+            tvm.compile(module, target=target)
+
+
+def test_lanes_that_straddle_rows_become_loops_only_where_tvm_stops():
+    """Rows of 14 and of 6 elements in vectors of 4: the compiler stops at the first and takes the
+    second, of which it sees that they are neighbours in shared memory."""
+    import tvm_ffi
+
+    from pruner.tune.compiling import compiled, pass_context, written_out
+    from pruner.tune.spaces.design import design_spaces
+    from pruner.tune.tvm_import import load_tvm
+    from pruner.tune.workloads import from_operator
+
+    tvm = load_tvm().tvm
+    spec = {"operator": "batch_matmul", "batch": 4, "m": 64, "n": 14, "k": 48}
+    target = tvm.target.Target("nvidia/nvidia-a100")
+    design = design_spaces(from_operator(spec).module, target)[0]
+    stops = np.array([1, 1, 1, 1, 4, 1, 1, 8, 4, 2, 1, 2, 7, 1, 1, 8, 6, 1, 0, 3, 0])
+    for row, taken in ((stops, False), (np.array([*stops[:18], 3, 0, 0]), True)):
+        module = design.replay(row, 1).mod
+        with target, pass_context(module, target):
+            assert tvm_ffi.structural_equal(written_out(module, target), module) == taken
+            if not taken:  # else TVM is mended
+                with pytest.raises(Exception, match="eval_vec_"):
+                    tvm.compile(module, target=target)
+        assert "__global__" in compiled(module, target).mod.imports[0].inspect_source()

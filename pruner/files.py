@@ -235,9 +235,18 @@ def as_written(path: Path) -> Iterator[None]:
     """Take what a file of ours holds as it was written; raise `DataError` where it does not fit."""
     try:
         yield
-    except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
+    except (
+        ArithmeticError,
+        LookupError,
+        TypeError,
+        ValueError,
+        RecursionError,
+        csv.Error,
+    ) as error:
         told = " ".join(f"{type(error).__name__}: {error}".split())[:120]
-        raise DataError(f"{path}: damaged ({told}); put it back, or have it made anew") from error
+        raise DataError(
+            f"{path}: damaged ({told}); put it back, or delete it to have it made anew"
+        ) from error
 
 
 def save_metrics(folder: Path, metrics: Mapping[str, Any]) -> None:
@@ -252,10 +261,14 @@ def load_metrics(folder: Path) -> dict[str, Any] | None:
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
-    """Rows of a CSV file as text by column; none where there is no file."""
+    """Rows of a CSV file as text by column; none where there is no file.
+
+    Raises:
+        DataError: it is no text, or no table.
+    """
     if not path.is_file():
         return []
-    with path.open(newline="", encoding="utf-8") as file:
+    with as_written(path), path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 

@@ -21,7 +21,7 @@ from pruner.cli.shared.training import recipe_of, watching
 from pruner.data.root import RecordRoot
 from pruner.errors import PrunerError
 from pruner.features.hardware import platform_kind
-from pruner.files import METRICS_FILE, load_metrics, save_metrics
+from pruner.files import METRICS_FILE, as_written, load_metrics, save_metrics
 from pruner.models.model import Model
 from pruner.models.programs.dataset import Dataset
 from pruner.models.programs.forms import Form
@@ -136,13 +136,15 @@ def _reopen(folder: Path, config: DictConfig) -> None:
     if finished is None:
         return
     epochs = config.trainer.max_epochs
-    if epochs <= finished.get("epochs", epochs):
+    with as_written(folder / METRICS_FILE):
+        done = int(finished.get("epochs", epochs))
+    if epochs <= done:
         raise PrunerError(
             f"resume={folder}: this run is finished (metrics.json); "
             f"trainer.max_epochs=N with a larger N goes on"
         )
     for path in sorted(folder.rglob(METRICS_FILE)):
-        path.rename(path.with_name(f"metrics-{finished['epochs']}-epochs.json"))
+        path.rename(path.with_name(f"metrics-{done}-epochs.json"))
     save_config(folder, config)
 
 

@@ -4,7 +4,6 @@ Ansor refuses records with unknown keys, so ``<root>/origin/<platform>/<task>.js
 list with one text a record line, such as "random" or "evolved".
 """
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ from jaxtyping import Bool
 
 from pruner.data.tasks import TaskRecords
 from pruner.errors import DataError
+from pruner.files import read_json
 
 
 def found_by(root: Path, records: TaskRecords, origin: str) -> Bool[np.ndarray, " program"]:
@@ -28,8 +28,8 @@ def found_by(root: Path, records: TaskRecords, origin: str) -> Bool[np.ndarray, 
                 f"{records.file}: its records do not tell how they were found and there is no "
                 f"{path}; leave out the choice by origin"
             )
-        beside = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(beside, list) or len(beside) <= int(records.line.max(initial=-1)):
+        beside = read_json(path, list)
+        if len(beside) <= int(records.line.max(initial=-1)):
             raise DataError(f"{path}: expected a list with one text for every line of the records")
         marks = [beside[line] for line in records.line]
     return np.array([mark == origin for mark in marks], bool)

@@ -6,7 +6,10 @@ for each track that it enters. Numbers of a ranking are computed here, from the 
 records; only what cannot be (training time, what it learned from) is taken from the form.
 """
 
+import gzip
 import hashlib
+import io
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -29,6 +32,8 @@ from pruner.models.judging.summary import random_report, ranking_metrics
 FORM = "entry.yaml"
 COLUMNS = ("platform", "task", "line", "score")
 # Ranked by what counts every task the same: one slow task can decide a ratio of sums.
+MAX_SCORES_BYTES = 1 << 28
+"""Of a submission's scores, unpacked: millions of programs have less."""
 RANKED_BY = "top1_task_mean"
 SHOWN = (RANKED_BY, "top1", "top5", "pairwise_accuracy")
 ScoreTask = Callable[[TaskRecords], np.ndarray]  # NaN for what it cannot score
@@ -86,7 +91,7 @@ def load_tracks(path: Path) -> dict[str, Track]:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
         tracks = {name: Track(name=name, **given) for name, given in content["tracks"].items()}
-    except (OSError, yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
         raise DataError(f"{path}: not a benchmark ({error!r})") from error
     for track in tracks.values():
         frozen = FrozenSplit.load(track.split, track.seed)
@@ -151,7 +156,7 @@ def load_form(entry: Path) -> Form:
         form = Form(**content)
     except OSError as error:
         raise PrunerError(f"{path}: no such file; leaderboard/README.md has the form") from error
-    except (yaml.YAMLError, TypeError) as error:
+    except (UnicodeDecodeError, yaml.YAMLError, TypeError) as error:
         known = ", ".join(field.name for field in fields(Form))
         raise PrunerError(f"{path}: {error}; fields: {known}") from error
     for name in ("model", "authors", "source", "learned_from"):
@@ -225,9 +230,14 @@ def _table(path: Path) -> pd.DataFrame:
     if not path.is_file():
         raise PrunerError(f"{path}: no such file")
     try:
-        given = pd.read_csv(path)
-    except (ValueError, OSError, EOFError) as error:
-        raise PrunerError(f"{path}: not a table ({str(error).splitlines()[0]})") from error
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+            content = file.read(MAX_SCORES_BYTES + 1)
+        if len(content) > MAX_SCORES_BYTES:
+            raise ValueError(f"more than {MAX_SCORES_BYTES} bytes")
+        given = pd.read_csv(io.BytesIO(content))
+    except (ValueError, OSError, EOFError, zlib.error) as error:
+        told = " ".join(str(error).split())[:120]
+        raise PrunerError(f"{path}: not a table ({told})") from error
     if missing := [name for name in COLUMNS if name not in given]:
         raise PrunerError(f"{path}: no column {', '.join(missing)}; needed: {', '.join(COLUMNS)}")
     numeric = all(pd.api.types.is_numeric_dtype(given[name]) for name in ("line", "score"))

@@ -110,7 +110,8 @@ def from_file(path: Path, function: str | None = None, weight: float = 1.0) -> l
     chosen = {k: v for k, v in found.items() if function in (None, k)}
     if not chosen:
         known = ", ".join(found) or "none"
-        raise PrunerError(f"{path}: no TIR function {function or ''}; it holds: {known}")
+        wanted = "no TIR function" if function is None else f"no TIR function {function}"
+        raise PrunerError(f"{path}: {wanted}; it holds: {known}")
     return [
         Workload(name=f"{path.stem}_{key}".replace(".", "_"), module=_alone(func), weight=weight)
         for key, func in chosen.items()
@@ -126,7 +127,7 @@ def _run_file(path: Path) -> Any:
     sys.modules[spec.name] = module  # where the parser looks for the source of a class
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # the user's file may raise anything
+    except (Exception, SystemExit) as error:  # the user's file may raise anything
         line = (str(error).strip().splitlines() or [repr(error)])[0]
         raise PrunerError(f"{path}: {type(error).__name__}: {line}") from error
     finally:

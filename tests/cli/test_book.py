@@ -263,3 +263,19 @@ def test_unknown_items_and_presets_are_told(write, command, toy_root):
 def test_results_book_errors_are_pruner_errors(tmp_path):
     with pytest.raises(PrunerError, match=r"no <item>/item\.yaml"):
         load_items(tmp_path)
+
+
+def test_a_damaged_item_is_one_line_with_its_file(command, write):
+    folder = write()
+    for name, content in (
+        ("results.csv", b"model,top1\n\xff\xfe,1\n"), ("results.csv", b""),
+        ("item.yaml", b"numbers: [\n"), ("item.yaml", b"\xff"),
+    ):  # fmt: skip
+        whole = (folder / name).read_bytes()
+        (folder / name).write_bytes(content)
+        code, _, err = command(
+            "report", f"experiments={folder.parent}", f"out={folder.parent / 'page'}"
+        )
+        assert (code, len(err.splitlines())) == (2, 1), err
+        assert f"error: {folder / name}: " in err
+        (folder / name).write_bytes(whole)

@@ -150,12 +150,20 @@ def test_a_missing_score_is_ranked_last(command, board, submit, truth):
     assert result["pairwise_accuracy"] < 1
 
 
-def test_damaged_files_and_other_records_are_refused(command, board, submit, truth, tmp_path):
+def test_damaged_files_and_other_records_are_refused(
+    command, board, submit, truth, tmp_path, monkeypatch
+):
     entry = submit("mine", -truth.latency_s)
-    (entry / "scores-bundled.csv.gz").write_bytes(gzip.compress(b"\x00\x01")[:12])
-    code, _, err = run(command, board, f"entry={entry}")
-    assert code == 2
-    assert "not a table" in err
+    scores = entry / "scores-bundled.csv.gz"
+    packed = scores.read_bytes()
+    spoilt = packed[:200] + b"\xff" * 50 + packed[250:]
+    bomb = gzip.compress(b"platform,task,line,score\n" + b"0" * (1 << 20))
+    monkeypatch.setattr("pruner.study.leaderboard.MAX_SCORES_BYTES", 1 << 20)
+    for damaged in (gzip.compress(b"\x00\x01")[:12], spoilt, bomb):
+        scores.write_bytes(damaged)
+        code, _, err = run(command, board, f"entry={entry}")
+        assert code == 2
+        assert err.splitlines()[-1].startswith(f"error: {scores}: not a table (")
     records = tmp_path / "records"
     shutil.copytree(
         REPOSITORY / "datasets" / "bundled" / "measure_records", records / "measure_records"

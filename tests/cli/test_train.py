@@ -80,6 +80,13 @@ def test_with_a_constant_rate_more_epochs_go_on_exactly(train, command):
     again = command("train", f"resume={short['run_dir']}")
     assert again[0] == 2
     assert "trainer.max_epochs=N with a larger N" in again[2]
+    metrics = Path(short["run_dir"]) / "metrics.json"
+    whole_metrics = metrics.read_text()
+    metrics.write_text('{"epochs": "many"}')
+    code, _, err = command("train", f"resume={short['run_dir']}", "trainer.max_epochs=4")
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert f"{metrics}: damaged" in err
+    metrics.write_text(whole_metrics)
     _, longer, _ = command("train", f"resume={short['run_dir']}", "trainer.max_epochs=4")
     first, second = weights(whole["checkpoint"]), weights(longer["checkpoint"])
     assert all(torch.equal(first[name], second[name]) for name in first)

@@ -124,6 +124,9 @@ def test_a_file_that_does_not_run_is_one_line(tmp_path):
     path.write_text("import nothing_of_this_name")
     with pytest.raises(PrunerError, match="ModuleNotFoundError: No module named"):
         from_file(path)
+    path.write_text("raise SystemExit(0)")  # which would end the command as if it were done
+    with pytest.raises(PrunerError, match=r"broken\.py: SystemExit: 0"):
+        from_file(path)
     with pytest.raises(PrunerError, match="no such file"):
         from_file(tmp_path / "absent.py")
 

@@ -171,8 +171,8 @@ def _entry(command: str, task: Task, asked: Asked) -> Callable[[], None]:
 
 
 def fail(message: str) -> NoReturn:
-    """End with one line and exit code 2."""
-    say(f"error: {message}")
+    """End with one line, whatever the message of a library has, and exit code 2."""
+    say(f"error: {' '.join(line.strip() for line in message.splitlines() if line.strip())}")
     sys.exit(2)
 
 

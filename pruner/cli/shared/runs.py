@@ -36,13 +36,14 @@ RESUMABLE = (
 )
 
 
-def new_run_folder(outputs: Path, command: str, run_id: str | None, label: str) -> Path:
+def new_run_folder(outputs: Path, command: str, run_id: str | float | None, label: str) -> Path:
     """Make ``<outputs>/<command>/<run id>/``; a given id that exists is refused, never reused."""
     parent = outputs / command
     parent.mkdir(parents=True, exist_ok=True)
-    name = run_id or f"{time.strftime('%Y%m%d-%H%M%S')}-{label}"
+    label = label.replace("/", "-")
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{label}" if run_id is None else str(run_id)
     # Two runs of one second: the later ones get a number.
-    for candidate in [name] if run_id else [name, *(f"{name}-{i}" for i in range(2, 1000))]:
+    for candidate in [name, *(f"{name}-{i}" for i in range(2, 1000))] if run_id is None else [name]:
         try:
             (parent / candidate).mkdir()
         except FileExistsError:
@@ -84,7 +85,7 @@ def last_checkpoint(outputs: Path) -> Path:
     found = [path for path in outputs.glob(f"*/*/{METRICS_FILE}") if path.parts[-3] in MAKERS]
     for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True):
         checkpoint = (load_metrics(path.parent) or {}).get("checkpoint")
-        if checkpoint is not None and Path(checkpoint).is_file():
+        if isinstance(checkpoint, str) and Path(checkpoint).is_file():
             return Path(checkpoint)
     raise PrunerError(f"checkpoint=last: no finished run with a checkpoint in {outputs}")
 

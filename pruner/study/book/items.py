@@ -131,7 +131,7 @@ def load_item(folder: Path) -> Item:
             "plots": _all(Plot, content.pop("plots", ())),
         }
         return _one(Item, content | parts | {"name": folder.name, "folder": folder})
-    except (yaml.YAMLError, PrunerError) as error:
+    except (UnicodeDecodeError, yaml.YAMLError, PrunerError) as error:
         raise PrunerError(f"{path}: {error}") from error
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from pruner.errors import PrunerError
+from pruner.files import as_written
 from pruner.study.book.items import Item, Number, Plot, Table, Where
 
 TextRows = list[list[str]]
@@ -23,10 +24,15 @@ def read_results(item: Item, results: Path | None = None) -> pd.DataFrame | None
     paths = [folder / name for name in item.results]
     if not all(path.is_file() for path in paths):
         return None
-    rows = pd.concat([pd.read_csv(path) for path in paths], ignore_index=True)
+    rows = pd.concat([_table(path) for path in paths], ignore_index=True)
     for name, value in item.missing.items():
         rows[name] = rows[name].fillna(value) if name in rows else value
     return rows
+
+
+def _table(path: Path) -> pd.DataFrame:
+    with as_written(path):
+        return pd.read_csv(path)
 
 
 class NoRows(PrunerError):

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from pruner.errors import DataError
-from pruner.files import load_metrics, read_json
+from pruner.files import as_written, load_metrics, read_json
 from pruner.study.tuning import RunCurve, best_curve
 from pruner.tune.contenders.beside import SideBySide, read_beside
 from pruner.tune.deploy.files import DEPLOY_FILE
@@ -95,7 +95,8 @@ def read_network_run(folder: Path) -> NetworkRun:
     if not (folder / TASKS).is_file():
         raise DataError(f"{folder}: no {TASKS}; name the run folder of a network")
     metrics = load_metrics(folder) or {}
-    tasks = _tasks(folder, metrics.get("tasks", {}))
+    with as_written(folder / TASKS):
+        tasks = _tasks(folder, metrics.get("tasks", {}))
     config, command = _asked(folder / CONFIG_FILE)
     return NetworkRun(
         name=str(config.get("network", folder.name)),
@@ -131,7 +132,7 @@ def network_curve(
 
 def _tasks(folder: Path, measured: Mapping[str, Mapping[str, Any]]) -> list[TaskLine]:
     lines, first = [], _first(folder)
-    for row in read_json(folder / TASKS):
+    for row in read_json(folder / TASKS, list):
         found = measured.get(row["name"], {})
         buffers = " ".join("x".join(map(str, shape)) for shape, _ in row["shapes"])
         lines.append(
@@ -164,9 +165,14 @@ def _asked(path: Path) -> tuple[dict[str, Any], str]:
     """The configuration, and the command line in its first comment."""
     if not path.is_file():
         return {}, ""
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+        found = yaml.safe_load(text) or {}
+    except (RecursionError, ValueError, yaml.YAMLError) as error:
+        told = " ".join(str(error).split())[:120]
+        raise DataError(f"{path}: no configuration ({told}); put it back") from error
     first = text.partition("\n")[0]
-    return yaml.safe_load(text) or {}, first[2:] if first.startswith("# ") else ""
+    return found, first[2:] if first.startswith("# ") else ""
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import subprocess
+import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from pruner.errors import PrunerError
+from pruner.files import as_written, read_json
 from pruner.places import sources_folder
 from pruner.progress import Tell
 from pruner.tune.collect.driver import CollectPlan, worker_spec
-from pruner.tune.collect.layout import TaskPaths, write_checksums
+from pruner.tune.collect.layout import TaskPaths, damaged, write_checksums
 from pruner.tune.rivals.ansor_environment import child_environment
 
 
@@ -41,8 +43,11 @@ def relative_spread(costs_s: list[float]) -> float:
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """Return the records of one gzipped file."""
-    return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    """Return the records of one gzipped file. Raises `DataError` where it is damaged."""
+    try:
+        return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    except (EOFError, ValueError, zlib.error, gzip.BadGzipFile) as error:
+        raise damaged(path, str(error)) from error
 
 
 def noise_summary(out: Path) -> dict[str, float]:
@@ -60,7 +65,8 @@ def noise_summary(out: Path) -> dict[str, float]:
     summary = _quantiles("repeat_spread", [relative_spread(repeats) for repeats in costs])
     again = out / "remeasured.json"
     if again.exists():
-        rows = [Remeasured(**row) for row in json.loads(again.read_text())]
+        with as_written(again):
+            rows = [Remeasured(**row) for row in read_json(again, list)]
         summary |= _quantiles("remeasure_change", [abs(row.ratio - 1) for row in rows])
     return summary
 

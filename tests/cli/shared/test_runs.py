@@ -153,3 +153,22 @@ def test_a_run_folder_with_links_out_of_it_is_not_gone_on_with(tmp_path, monkeyp
     with pytest.raises(DataError, match="kernels: a link to"):
         runs.resumed_config(folder, config)
     assert not (folder / LOCK_FILE).exists()
+
+
+@pytest.mark.parametrize(("given", "name"), [(5, "5"), (float("nan"), "nan"), ("a b", "a b")])
+def test_a_run_id_that_reads_as_a_number_is_a_name(tmp_path, given, name):
+    assert runs.new_run_folder(tmp_path, "tune", given, "label") == tmp_path / "tune" / name
+    with pytest.raises(PrunerError, match="is never overwritten"):
+        runs.new_run_folder(tmp_path, "tune", given, "label")
+
+
+def test_a_label_with_separators_stays_in_the_folder(tmp_path):
+    folder = runs.new_run_folder(tmp_path, "tune", None, "cpu-../../etc/passwd-policy")
+    assert folder.parent == tmp_path / "tune"
+    assert folder.name.endswith("-cpu-..-..-etc-passwd-policy")
+
+
+def test_a_checkpoint_that_is_no_path_is_passed_over(tmp_path):
+    older = finished(tmp_path, "train", "a", 1_000)
+    finished(tmp_path, "train", "b", 2_000, checkpoint=5)
+    assert last_checkpoint(tmp_path) == older

@@ -7,6 +7,7 @@ from pruner.errors import UnsupportedProgram
 from pruner.features import STATEMENT_COLUMNS, batch, featurize_records
 from pruner.program.te import replay
 from pruner.program.te.lower import lower
+from tests.features.recorded import recorded_task
 
 KEY = '["relu_layer", 64, 32]'
 AT = {column.name: i for i, column in enumerate(STATEMENT_COLUMNS)}
@@ -127,3 +128,22 @@ def test_an_unknown_operator_is_refused():
 def test_values_are_finite():
     batch = compute([relu(t) for t in (1, 2, 1024)])
     assert np.isfinite(batch.statement).all()
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        "v100/conv2d_128_64_56_56_64_3_3_1_SAME",  # padded: conditions
+        "v100/matmul_65536_1024_1024",
+        "k80/depthwise_conv2d_128_42_83_83_7_7_1_SAME",
+    ],
+)
+def test_a_program_alone_has_the_features_that_it_has_in_company(task, shared):
+    """Alone its numbers are plain, in company they are arrays: two paths, one answer."""
+    dag, steps = recorded_task(shared, task)
+    together = batch.featurize_steps(dag, steps, psa=True)
+    for program in range(0, len(steps), len(steps) // 12):
+        alone, rows = batch.featurize_steps(dag, [steps[program]], psa=True), together.rows(program)
+        np.testing.assert_array_equal(alone.statement, together.statement[rows])
+        np.testing.assert_array_equal(alone.psa, together.psa[rows])
+        np.testing.assert_array_equal(alone.dataflow[0], together.dataflow[program])

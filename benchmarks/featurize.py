@@ -181,9 +181,8 @@ def stream(root: Path) -> dict[str, Any]:
     with Quarantine() as quarantine:
         for r in RecordRoot(root).read(quarantine, duplicates="keep"):
             batch = featurize_records(
-                r.workload_key, r.fused, r.target, r.hardware_params, r.steps, dataflow="official",
-                psa=True,
-            )  # fmt: skip
+                r.workload_key, r.fused, r.steps, dataflow="official", psa=True
+            )
             programs += len(batch)
             failed += int((~batch.valid).sum())
     cpu = time.process_time() - cpu

@@ -25,7 +25,7 @@ from pruner.features.columns import (
 from pruner.features.statement.analysis import StoreAnalysis
 from pruner.features.statement.memory import AccessFeatures, LoopFrame
 from pruner.features.statement.tensors import column, first_row, pick, slog
-from pruner.program.index.affine import Truth, any_nonzero, plain, where
+from pruner.program.index.affine import Truth, any_nonzero, everywhere, plain, where
 from pruner.program.nests import BLOCKS, THREADS, Allocation, LoopNests, Mark
 
 _MARKS = (Mark.VECTORIZE, Mark.UNROLL, Mark.PARALLEL)
@@ -148,13 +148,15 @@ def _accesses(table: ColumnValues, analysis: StoreAnalysis) -> None:
     """Group 2: up to five buffers, by (reuse distance, unique bytes, unique lines, kind)."""
     blocks = [a.log_columns() for a in analysis.accesses]  # [access columns, N] each
     ranks = _ranks(analysis.accesses)
-    if all(isinstance(rank, int) for rank in ranks):
-        blocks = [blocks[ranks.index(place)] for place in range(len(blocks))]
-    else:
-        order = np.argsort([column(rank, analysis.frame.num) for rank in ranks], axis=0)
-        blocks = list(np.take_along_axis(np.array(blocks), order[:, None, :], 0))
-    for place, block in enumerate(blocks[:MAX_BUFFERS]):
-        table.set_block(f"B{place}.{ACCESS_COLUMNS[0].name}", block)
+    for place in range(min(len(blocks), MAX_BUFFERS)):
+        chosen = blocks[0]
+        for block, rank in zip(blocks[1:], ranks[1:], strict=True):
+            here = rank == place
+            if everywhere(here):
+                chosen = block
+            elif any_nonzero(here):
+                chosen = np.where(here, block, chosen)
+        table.set_block(f"B{place}.{ACCESS_COLUMNS[0].name}", chosen)
 
 
 def _ranks(accesses: Sequence[AccessFeatures]) -> list[IntLike]:

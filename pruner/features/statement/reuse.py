@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.arrays import Floats
-from pruner.features.statement.tensors import first_row, pick_row
+from pruner.features.statement.tensors import first_row, pick_row, product_where
 from pruner.features.statement.touches import Seen
 
 LOOP, SERIAL, NONE = 0, 1, 2
@@ -98,14 +98,14 @@ def compute_reuse(
     serial_at = first_row(present & seen.shared[:, ::-1])
     serial = serial_at < end
 
-    distance = np.where(lead, extents, 1.0).prod(1)
+    distance = product_where(extents, lead)
     run = (order >= start[:, None]) & (order < end[:, None])
-    count = np.where(run, extents, 1.0).prod(1)
+    count = product_where(extents, run)
     near_bytes, kept_bytes = _near_bytes(seen, present & moves & lead, start)
     kind = np.where(serial, SERIAL, np.where(start < levels, LOOP, NONE))
 
     extent_there = _pick(extents[::-1], serial_at)
-    outward = np.where(order >= serial_at[:, None], extents, 1.0).prod(1)
+    outward = product_where(extents, order >= serial_at[:, None])
     row = np.maximum(levels - 1 - serial_at, 0)
     least = np.array([pick_row(rows, one) for rows, one in zip(seen.least, row, strict=True)])
     serial_iters = least / extent_there

@@ -22,6 +22,7 @@ from pruner.program.index.affine import (
     fails,
     least,
     most,
+    plain,
     where,
 )
 
@@ -55,7 +56,7 @@ def coefficient(index: Affine, target: Target) -> tuple[Truth, IntLike]:
     Returns (where the target appears, coefficient there).
     """
     if any(isinstance(t.index, Affine) for t in index.terms):
-        return _Walk(target).run(index)
+        return _Walk(target).run(index) if any_nonzero(target.inside(index)) else (False, 1)
     present: Truth = False
     largest: IntLike = 0  # coefficient of the first term that holds the target
     tail: Truth = False  # a term with coefficient 1 holds it
@@ -141,7 +142,7 @@ def _print_order(index: Affine) -> list[IntLike]:
                 first = first | (same & ((u.lower > t.lower) | tied))
             ranks[i] = ranks[i] + where(first, 1, 0)
             ranks[j] = ranks[j] + where(first, 0, 1)
-    return ranks
+    return [plain(rank) for rank in ranks]
 
 
 def touch_stride(

@@ -22,7 +22,7 @@ from pruner.program.index.affine import (
     wrap_bounds,
 )
 
-_WIDE = 256  # programs from which on rows one by one are faster than argmax across them
+_WIDE = 256  # programs from which on rows one by one are faster than all at once
 Number = TypeVar("Number", np.float64, np.int64)
 
 
@@ -64,6 +64,17 @@ def first_row(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
     out = np.full((*mask.shape[:-2], num), levels)
     for row in range(levels - 1, -1, -1):
         np.copyto(out, row, where=mask[..., row, :])
+    return out
+
+
+def product_where(values: Floats, mask: NDArray[np.bool_]) -> Floats:
+    """Product over rows of ``values`` [L, N] where ``mask`` [.., L, N] holds."""
+    num = values.shape[-1]
+    if num < _WIDE:
+        return np.asarray(np.where(mask, values, 1.0).prod(-2))
+    out = np.ones((*mask.shape[:-2], num))
+    for row, value in enumerate(values):
+        np.multiply(out, value, out=out, where=mask[..., row, :])
     return out
 
 

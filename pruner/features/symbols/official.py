@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pruner.features.statement.analysis import StoreAnalysis
 from pruner.features.statement.memory import LoopFrame
 from pruner.features.statement.ops import FLOAT
+from pruner.features.statement.tensors import product_where
 from pruner.features.symbols.table import OFFICIAL_COLUMNS, PerProgram, SymbolRow, fill
 from pruner.program.nests import BLOCKS, SHARED, THREADS, LoopNests, Mark
 
@@ -66,7 +67,7 @@ def _row(analysis: StoreAnalysis, workload: dict[int, PerProgram]) -> SymbolRow:
 
     def volume(access: int, over: NDArray[np.bool_]) -> PerProgram:
         inside = moves[access] & over
-        return np.where(inside, frame.extents, 1.0).prod(0)
+        return product_where(frame.extents, inside)
 
     key = analysis.store.buffer.key
     everything = np.broadcast_to(counted[:, None], spatial.shape)

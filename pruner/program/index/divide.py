@@ -46,12 +46,15 @@ def _split(a: Affine, divisor: IntLike) -> tuple[Affine, Affine]:
     whole, rest = [], []
     for t in a.terms:
         divisible = t.coef % divisor == 0
+        if everywhere(divisible) and any_nonzero(t.coef):
+            whole.append(t)
+            continue
         w, r = where(divisible, t.coef, 0), where(divisible, 0, t.coef)
         if any_nonzero(w):
             whole.append(Term(t.index, t.lower, t.upper, w, t.limit))
         if any_nonzero(r):
             rest.append(Term(t.index, t.lower, t.upper, r, t.limit))
-    divisible = a.base % divisor == 0
+    divisible = _modulo(a.base, divisor) == 0
     base = where(divisible, a.base, 0)
     limit = a.limit
     if not is_endless(limit):  # the guard speaks of the rest only where that is all there is
@@ -104,13 +107,13 @@ def floordiv(a: Affine, divisor: IntLike) -> Affine:
         return select(one, a, floordiv(a, where(one, INF, divisor)))
     whole, rest = _split(a, divisor)
     terms = [Term(t.index, t.lower, t.upper, t.coef // divisor, t.limit) for t in whole.terms]
-    out = Affine(terms, whole.base // divisor)
+    out = Affine(terms, _divided(whole.base, divisor))
     if not rest.terms:
-        return Affine(out.terms, out.base + rest.base // divisor)
+        return Affine(out.terms, out.base + _divided(rest.base, divisor))
     gone = where(_fits_below(rest, divisor), 1, 0)
     shape = _shape(rest, 1 - gone)
     has_terms = shape.single + shape.multi + gone > 0
-    out = Affine(out.terms, out.base + where(has_terms, 0, rest.base // divisor))
+    out = Affine(out.terms, out.base + where(has_terms, 0, _divided(rest.base, divisor)))
     composite = shape.multi
     for t in rest.terms:
         here = where(t.coef != 0, shape.single, 0)
@@ -151,12 +154,12 @@ def floormod(a: Affine, divisor: IntLike) -> Affine:
         return Affine()
     _, rest = _split(a, divisor)
     if not rest.terms:
-        return Affine([], rest.base % divisor)
+        return Affine([], _modulo(rest.base, divisor))
     keep = where(_fits_below(rest, divisor), 1, 0)
     shape = _shape(rest, 1 - keep)
     out = _closed_quotient(_masked(rest, keep))
     is_const = shape.single + shape.multi + keep == 0
-    out = Affine(out.terms, out.base + where(is_const, rest.base % divisor, 0), out.limit)
+    out = Affine(out.terms, out.base + where(is_const, _modulo(rest.base, divisor), 0), out.limit)
     composite = shape.multi
     for t in rest.terms:
         here = where(t.coef != 0, shape.single, 0)
@@ -166,7 +169,7 @@ def floormod(a: Affine, divisor: IntLike) -> Affine:
             composite = composite + left
     if any_nonzero(composite):
         inner = _masked(rest, composite)
-        base = inner.base % divisor
+        base = _modulo(inner.base, divisor)
         limit = inner.limit
         if not is_endless(limit):
             limit = where(base == inner.base, limit, INF)
@@ -246,4 +249,15 @@ def _scaled(divisor: IntLike, coef: IntLike) -> tuple[IntLike, Truth]:
     """``divisor / coef`` where a positive ``coef`` divides it."""
     positive = coef > 0
     safe = where(positive, coef, 1)
-    return divisor // safe, positive & (divisor % safe == 0)
+    scaled = divisor // safe
+    return scaled, positive & (scaled * safe == divisor)
+
+
+def _divided(base: IntLike, divisor: IntLike) -> IntLike:
+    """``base div divisor``; most sums have no base, and divisions of arrays are slow."""
+    return 0 if isinstance(base, int) and base == 0 else base // divisor
+
+
+def _modulo(base: IntLike, divisor: IntLike) -> IntLike:
+    """``base mod divisor``, in the same way."""
+    return 0 if isinstance(base, int) and base == 0 else base % divisor

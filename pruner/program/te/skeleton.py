@@ -42,9 +42,8 @@ class SkeletonGroup:
 _Steps = list[list[Any]]
 _Column = Sequence[Any]  # one value a program
 _OPEN = {"SP": (3, 4), "MS": (2,), "PR": (3,)}  # fields that may differ; the last holds decisions
-_AT_ONCE = (
-    500  # programs: what zip makes of them stays in caches and below Python's cycle collector
-)
+# What zip makes of so many programs stays in caches, and starts no collection of cycles.
+_AT_ONCE = 500
 
 
 class _Columns:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pruner.models.trees.sound import _Binary, check_xgboost, checked_lightgbm
+from pruner.models.trees.sound import _Binary, _check_tree, check_xgboost, checked_lightgbm
 from tests.places import REPOSITORY
 
 xgboost = pytest.importorskip("xgboost")
@@ -148,3 +148,14 @@ def test_a_text_that_leads_elsewhere_is_refused(text, old, new):
     assert old in text
     with pytest.raises(ValueError, match=r"not|found|no booster"):
         checked_lightgbm(text.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "number"),
+    [([1, 1], [2, 3], 5), ([1, 0], [2, 3], 5), ([1, 5], [2, 3], 5), ([1, 3], [1, 4], 5)],
+    ids=["two parents", "the root", "beyond", "both sides"],
+)
+def test_children_that_make_no_tree(left, right, number):
+    _check_tree(np.array([1, 3]), np.array([2, 4]), 5)
+    with pytest.raises(ValueError, match="not as it was written"):
+        _check_tree(np.array(left), np.array(right), number)

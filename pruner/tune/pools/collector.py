@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from pruner.errors import PrunerError
-from pruner.files import hold, read_json, write_json
+from pruner.files import as_written, hold, read_json, write_json
 from pruner.program.device import Device
 from pruner.progress import Tell, silent
 from pruner.tune.measure.measurer import BUILDS, Measurer, MeasureSettings, Platform, never
@@ -292,17 +292,20 @@ class Collector:
         """What was measured, with what, on what; sessions add up their seconds."""
         path = self._plan.out / ABOUT
         path.parent.mkdir(parents=True, exist_ok=True)
-        before = read_json(path, dict) if path.is_file() else {}
         mine = [pool.about() for _, pool in self.pools if pool.valid()]
         names = {(about["platform"], about["task"]) for about in mine}
-        others = [p for p in before.get("pools", []) if (p["platform"], p["task"]) not in names]
-        targets = {p.platform.name: p.platform.target_json for p in self._plan.platforms}
+        with as_written(path):
+            before = read_json(path, dict) if path.is_file() else {}
+            others = [p for p in before.get("pools", []) if (p["platform"], p["task"]) not in names]
+            targets = dict(before.get("targets", {}))
+            earlier_s = float(before.get("seconds", 0.0))
         about = {
             "machine": about_machine(),
-            "targets": before.get("targets", {}) | targets,
+            "targets": targets
+            | {p.platform.name: p.platform.target_json for p in self._plan.platforms},
             "settings": asdict(self._plan.settings),
             "timing": asdict(self._plan.measure.timing),
-            "seconds": round(seconds + float(before.get("seconds", 0.0)), 1),
+            "seconds": round(seconds + earlier_s, 1),
             "pools": sorted([*others, *mine], key=lambda p: (p["platform"], p["task"])),
         }
         write_json(path, about, indent=1)

@@ -90,11 +90,13 @@ def test_what_is_saved_is_read_and_damage_is_no_reference(tmp_path):
 
 
 def test_a_reference_whose_header_was_damaged_is_none(tmp_path):
-    """NumPy gives 22 of its 32 rows without a word: right programs would be wrong."""
+    """NumPy gives 220 of its 320 rows without a word: right programs would be wrong."""
     path = tmp_path / "reference.npz"
     with path.open("wb") as file:
-        save_reference(file, {"signed": [np.ones((32, 4))]})
-    path.write_bytes(path.read_bytes().replace(b"(32, 4)", b"(22, 4)"))
+        save_reference(file, {"signed": [np.ones((320, 40))]})
+    path.write_bytes(path.read_bytes().replace(b"(320, 40)", b"(220, 40)"))
+    with np.load(path) as stored:
+        assert stored["signed.0"].shape == (220, 40)
     with pytest.raises(NoReference, match="damaged"):
         load_reference(str(path))
 

@@ -11,7 +11,7 @@ import pytest
 
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
-from pruner.errors import PrunerError
+from pruner.errors import DataError, PrunerError
 from pruner.features.batch import featurize_records
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.analyzer.quality import score_records
@@ -209,6 +209,10 @@ def test_a_pool_without_reference_is_not_checked_and_says_so(tmp_path, monkeypat
         assert [json.loads(line)["checked"] for line in file] == [False, False]
     asked = replace(plan, measure=replace(plan.measure, check=False))
     assert collect(asked).unsuccessful == ()  # not asked for
+    for text in ("[]", '{"pools": [1]}', '{"seconds": "x"}'):
+        (tmp_path / "about.json").write_text(text)
+        with pytest.raises(DataError, match=r"about\.json: damaged"):
+            collect(asked)
 
 
 def test_a_finished_collection_is_left_alone_and_takes_more_programs(pools, tmp_path):

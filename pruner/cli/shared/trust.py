@@ -44,7 +44,9 @@ def is_own(options: str, signed: str) -> bool:
 
 
 def _key(path: Path) -> bytes:
-    if not path.is_file():
+    """Made where there is none, or a part of one: anybody could sign with an empty key."""
+    if not path.is_file() or path.stat().st_size != KEY_BYTES:
+        path.unlink(missing_ok=True)
         path.parent.mkdir(parents=True, exist_ok=True)
         own = path.with_name(f".{os.getpid()}.{secrets.token_hex(4)}")
         descriptor = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,5 +1,7 @@
 """A run folder of somebody else names no code; what this user began goes on as it was."""
 
+import hmac
+
 import pytest
 from omegaconf import OmegaConf
 
@@ -80,3 +82,14 @@ def test_without_a_place_for_a_key_nothing_is_signed(tmp_path, monkeypatch):
     save_config(tmp_path, OmegaConf.create({"seed": 3}))
     assert ", signed" not in (tmp_path / CONFIG_FILE).read_text()
     assert read_config(tmp_path / CONFIG_FILE).seed == 3
+
+
+def test_with_an_empty_key_nobody_signs(user):
+    """As a disk that was full might leave it; anybody knows that key."""
+    user("mine")
+    trust.signature("x")
+    for left in (b"", b"short"):
+        trust.key_file().write_bytes(left)
+        forged = hmac.new(left, b"options", "sha256").hexdigest()
+        assert not trust.is_own("options", forged)
+        assert len(trust.key_file().read_bytes()) == trust.KEY_BYTES

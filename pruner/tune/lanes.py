@@ -4,8 +4,9 @@ Its check of GPU code takes them, its compiler does not. CUDA has no vectors of 
 16-bit floats ("Only support an even number of lanes for half type", codegen_cuda.cc). And where the
 lanes of a fetch straddle rows, their places in shared memory may stay vectors of which
 ``CommonSubexprElim`` gives parts a name; inside a loop ``ThreadSync`` asks for the range of such a
-place and stops at a number that is added to all lanes ("(eval_vec_) is false", int_set.cc). Such
-lanes are written one after the other in any case.
+place and stops at a number that is added to all lanes ("(eval_vec_) is false", int_set.cc). More
+than four values of 16 bits that are no neighbours become arguments of ``make_uint4``, which takes
+four. All such lanes are written one after the other in any case.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from pruner.tune.tvm_import import load_tvm
 
 _VECTORIZED, _UNROLLED = 2, 3  # kinds of loops
 _HALVES = ("float16", "bfloat16")
+_MOST_GATHERED = 4  # lanes of 16 bits
 
 
 def lanes_written_out(module: Any, target: Any) -> Any:
     """The scheduled functions, with loops in place of the vectors that TVM cannot write.
 
-    Whether lanes that straddle rows stop its compiler only its passes say, so they are run once
-    more for functions that have such lanes.
+    Whether lanes that straddle rows stop its compiler, and which are neighbours, only its passes
+    say, so they are run once more for functions where that is open.
     """
     tvm, changed = load_tvm().tvm, dict[Any, Any]()
     for name, function in module.functions_items():
@@ -31,9 +33,9 @@ def lanes_written_out(module: Any, target: Any) -> Any:
             continue
         vectors = [x for x in _inside(function.body, tvm.tirx.For) if int(x.kind) == _VECTORIZED]
         stop = [loop for loop in vectors if _is_odd(loop)]
-        straddling = [loop for loop in vectors if _straddles(loop)]
-        if straddling and not _lowers(_unrolled(function, stop), target):
-            stop += straddling
+        doubtful = [loop for loop in vectors if _straddles(loop) or _may_gather(loop)]
+        if doubtful and not _is_written(_unrolled(function, stop), target):
+            stop += doubtful
         if stop:
             changed[name] = _unrolled(function, stop)
     module = module.clone() if changed else module
@@ -64,7 +66,7 @@ def _straddles(loop: Any) -> bool:
     """Whether lanes of one vector may be on two rows of what is fetched into shared memory."""
     tirx, lanes = load_tvm().tvm.tirx, int(loop.extent)
     return any(
-        int(part.b) % lanes != 0
+        int(part.b) % lanes != 0 and _holds(part, loop.loop_var)
         for one in _blocks(loop)
         if any(str(region.source.scope()).startswith("shared") for region in one.block.writes)
         for value in one.iter_values
@@ -73,17 +75,55 @@ def _straddles(loop: Any) -> bool:
     )
 
 
-def _lowers(function: Any, target: Any) -> bool:
-    """Whether the passes of TVM's compiler take a function, in the settings that are in force."""
+def _may_gather(loop: Any) -> bool:
+    """Whether more than four lanes of 16 bits may be no neighbours in what is loaded: they move an
+    index that is not the last."""
+    tirx = load_tvm().tvm.tirx
+    for one in _blocks(loop) if int(loop.extent) > _MOST_GATHERED else ():
+        values = zip(one.block.iter_vars, one.iter_values, strict=True)
+        moved = [x.var for x, value in values if _moves(value, loop.loop_var)]
+        for load in _inside(one.block.body, load_tvm().tvm.ir.TensorLoad):
+            used = [part for index in load.indices[:-1] for part in _inside(index, tirx.Var)]
+            if any(part.same_as(var) for part in used for var in moved):
+                return True
+    return False
+
+
+def _moves(value: Any, lane: Any) -> bool:
+    """Whether neighbouring lanes differ in a value: the lane is not only in what is divided."""
+    quotients = _inside(value, load_tvm().tvm.tirx.FloorDiv)
+    return _holds(value, lane) and not any(_holds(quotient, lane) for quotient in quotients)
+
+
+def _holds(value: Any, lane: Any) -> bool:
+    return any(part.same_as(lane) for part in _inside(value, load_tvm().tvm.tirx.Var))
+
+
+def _is_written(function: Any, target: Any) -> bool:
+    """Whether TVM's compiler takes a function, in the settings that are in force, and loads no more
+    than four lanes that are no neighbours."""
     tvm = load_tvm().tvm
     host = target.host if target.host is not None else tvm.target.Target("llvm")
     bound = tvm.tirx.transform.BindTarget(target.with_host(host))
     passes, *_ = tvm.tirx.get_default_tir_pipeline(target)
     try:
-        passes(bound(tvm.IRModule({"main": function})))
+        lowered = passes(bound(tvm.IRModule({"main": function})))
     except Exception:  # compilers raise kinds of their own
         return False
-    return True
+    loads = [
+        load
+        for _, one in lowered.functions_items()
+        for load in _inside(one.body, tvm.ir.TensorLoad)
+    ]
+    return not any(_is_gather(load) for load in loads)
+
+
+def _is_gather(load: Any) -> bool:
+    """Whether more than four lanes of 16 bits are loaded that are no neighbours."""
+    kind, _, lanes = str(load.ty).partition("x")
+    index = load.indices[-1]
+    is_row = type(index).__name__ == "Ramp" and str(index.stride) == "1"
+    return kind in _HALVES and int(lanes or 1) > _MOST_GATHERED and not is_row
 
 
 def _unrolled(function: Any, loops: list[Any]) -> Any:

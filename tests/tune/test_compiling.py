@@ -201,3 +201,45 @@ def test_lanes_that_straddle_rows_become_loops_only_where_tvm_stops():
                 with pytest.raises(Exception, match="eval_vec_"):
                     tvm.compile(module, target=target)
         assert "__global__" in compiled(module, target).mod.imports[0].inspect_source()
+
+
+TURNED = """
+@T.prim_func(s_tir=True)
+def main(a: T.Buffer((64, 64), "{dtype}"), b: T.Buffer((64, 64), "{dtype}")):
+    for block in T.thread_binding(4096 // (32 * {lanes}), thread="blockIdx.x"):
+        for thread in T.thread_binding(32, thread="threadIdx.x"):
+            for lane in T.vectorized({lanes}):
+                with T.sblock("b"):
+                    i = T.axis.spatial(64, (block * (32 * {lanes}) + thread * {lanes} + lane) // 64)
+                    j = T.axis.spatial(64, (block * (32 * {lanes}) + thread * {lanes} + lane) % 64)
+                    T.reads(a[{read}])
+                    T.writes(b[i, j])
+                    b[i, j] = a[{read}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "lanes", "read", "taken"),
+    [
+        ("float16", 8, "j, i", False), ("bfloat16", 8, "j, i", False), ("float16", 8, "i, j", True),
+        ("float16", 4, "j, i", True), ("float32", 4, "j, i", True),
+        ("float16", 8, "j // 64 + i, j", True),
+    ],
+)  # fmt: skip
+def test_eight_halves_that_are_no_neighbours_become_a_loop(dtype, lanes, read, taken):
+    """TVM writes them as eight arguments of ``make_uint4``, which nvcc knows with four."""
+    import tvm_ffi
+
+    from pruner.tune.compiling import written_out
+    from pruner.tune.tvm_import import load_tvm
+
+    tvm = load_tvm().tvm
+    text = TURNED.format(dtype=dtype, lanes=lanes, read=read)
+    module = tvm.IRModule({"main": tvm.script.from_source(text)})
+    target = tvm.target.Target("nvidia/nvidia-a100")
+    written = written_out(module, target)
+    assert tvm_ffi.structural_equal(written, module) == taken
+    for given, whole in ((module, taken), (written, True)):
+        source = tvm.compile(given, target=target).mod.imports[0].inspect_source()
+        calls = [line.count(",") for line in source.splitlines() if "= make_uint4(" in line]
+        assert all(commas <= 3 for commas in calls) == whole

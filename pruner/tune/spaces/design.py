@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ class Finished:
     module: Any
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class DesignSpace:
     """One trace of one task with what finishes its schedules."""
 
@@ -45,7 +46,7 @@ class DesignSpace:
     trace: Any
     context: Any  # TuneContext: its postprocessors and mutators are bound to it
 
-    @property
+    @cached_property
     def sampling(self) -> list[Any]:
         """The sampling instructions in order. Raises `UnsupportedProgram` for a strange one."""
         found = [inst for inst in self.trace.insts if inst.kind.name.startswith("Sample")]
@@ -54,7 +55,7 @@ class DesignSpace:
             raise UnsupportedProgram("unknown-sampling", ", ".join(strange))
         return found
 
-    @property
+    @cached_property
     def widths(self) -> list[int]:
         """How many slots each sampling instruction takes."""
         return [len(i.outputs) if i.kind.name in TILES else 1 for i in self.sampling]

@@ -44,6 +44,7 @@ _Column = Sequence[Any]  # one value a program
 _OPEN = {"SP": (3, 4), "MS": (2,), "PR": (3,)}  # fields that may differ; the last holds decisions
 # What zip makes of so many programs stays in caches, and starts no collection of cycles.
 _AT_ONCE = 500
+_COMPARED = 16  # skeletons of one length that are found by comparing programs
 
 
 class _Columns:
@@ -169,20 +170,53 @@ def _kind(steps: list[list[Any]]) -> tuple[str, int] | None:
             return None
 
 
-def _first_group(rows: list[int], steps_list: Sequence[_Steps]) -> tuple[SkeletonGroup, list[int]]:
-    """The programs with the skeleton of the first row, and the rows of the others.
-
-    Raises:
-        UnsupportedProgram: as :func:`~pruner.program.te.steps.parse_steps`, for the first row.
-    """
-    members = _Members(steps_list[rows[0]])
+def _taken(members: _Members, rows: list[int], steps_list: Sequence[_Steps]) -> list[int]:
+    """Give the members of the first row all programs of their skeleton; the rows of the others."""
     others: list[int] = []
     for start in range(0, len(rows), _AT_ONCE):
         others += members.take(rows[start : start + _AT_ONCE], steps_list)
     if rows[0] in others[:_AT_ONCE]:
         members.take_first(rows[0])
         others.remove(rows[0])
-    return members.group(), sorted(others)
+    return sorted(others)
+
+
+def _groups_of(
+    rows: list[int], steps_list: Sequence[_Steps], failures: dict[int, UnsupportedProgram]
+) -> Iterator[SkeletonGroup]:
+    """The groups of some rows; those that cannot be read become `failures`."""
+    start = found = 0
+    while start < len(rows):
+        try:
+            members = _Members(steps_list[rows[start]])
+        except UnsupportedProgram as error:
+            failures[rows[start]] = error
+            start += 1
+            continue
+        rows, start = _taken(members, rows[start:], steps_list), 0
+        yield members.group()
+        found += 1
+        if found == _COMPARED and len(parts := _by_outline(rows, steps_list)) > 1:
+            for part in parts:
+                yield from _groups_of(part, steps_list, failures)
+            return
+
+
+def _by_outline(rows: list[int], steps_list: Sequence[_Steps]) -> list[list[int]]:
+    """Rows that may share a skeleton, together; where there are many skeletons this costs less than
+    comparing the first program of each with all others."""
+    parts: dict[Hashable, list[int]] = {}
+    for row in rows:
+        parts.setdefault(_outline(steps_list[row]), []).append(row)
+    return list(parts.values())
+
+
+def _outline(part: Any) -> Hashable:
+    """Steps without what may differ inside a skeleton, as something to look up."""
+    if not isinstance(part, list):
+        return part if isinstance(part, Hashable) else None
+    free = _OPEN.get(part[0], ()) if part and isinstance(part[0], str) else ()
+    return tuple(_outline(x) for place, x in enumerate(part) if place not in free)
 
 
 def group_programs(
@@ -195,17 +229,6 @@ def group_programs(
     alike: dict[Hashable, list[int]] = {}
     for row, steps in enumerate(steps_list):
         alike.setdefault((len(steps), _kind(steps)), []).append(row)
-    groups: list[SkeletonGroup] = []
     failures: dict[int, UnsupportedProgram] = {}
-    for rows in alike.values():
-        start = 0
-        while start < len(rows):
-            try:
-                group, rows = _first_group(rows[start:], steps_list)
-            except UnsupportedProgram as error:
-                failures[rows[start]] = error
-                start += 1
-                continue
-            groups.append(group)
-            start = 0
+    groups = [group for rows in alike.values() for group in _groups_of(rows, steps_list, failures)]
     return sorted(groups, key=lambda g: (-len(g.rows), g.rows.min())), failures

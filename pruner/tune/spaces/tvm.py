@@ -2,7 +2,7 @@
 
 Tens of milliseconds a candidate instead of microseconds; but any trace works. Features and draft
 are those of batched spaces, from the loop nests of what TVM made; a space whose programs cannot be
-read (blocks of several stores, calls by name) has neither.
+read (a loop that is no rectangle, a call by name) has neither.
 """
 
 from __future__ import annotations

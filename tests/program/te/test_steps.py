@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from pruner.errors import UnknownStep, UnsupportedProgram
+from pruner.program.te import skeleton
 from pruner.program.te.skeleton import group_programs
 from pruner.program.te.steps import Annotate, Fuse, Split, UnrollPragma, parse_steps
 
@@ -101,3 +102,26 @@ def test_many_programs_are_grouped_as_the_reader_of_one_tells_them():
         assert group.rows.tolist() == list(rows)
         assert group.decisions.tolist() == list(decisions)
         assert group.extents.tolist() == list(extents)
+
+
+def test_many_skeletons_of_one_length_do_not_cost_their_square(monkeypatch):
+    """300 marks in three programs each, shuffled, among them lines that nobody reads."""
+    looked_at, fitting = [], skeleton._Columns.fitting
+    monkeypatch.setattr(
+        skeleton._Columns,
+        "fitting",
+        lambda self: looked_at.append(len(self._programs)) or fitting(self),
+    )
+    programs = [[*tiled(2 + n % 3, 0), ["AN", 1, n // 3, 3]] for n in range(900)]
+    programs += [[*tiled(4, "deep"), ["AN", 1, 7, 3]] for _ in range(30)]
+    order = np.random.default_rng(0).permutation(len(programs))
+    groups, failures = group_programs([programs[n] for n in order])
+    expected = {}
+    for row, n in enumerate(order.tolist()):
+        expected.setdefault(n // 3 if n < 900 else "bad", []).append(row)
+    assert sorted(failures) == expected.pop("bad")
+    assert sorted(g.rows.tolist() for g in groups) == sorted(expected.values())
+    for group in groups:
+        lengths = [[2 + int(order[row]) % 3, 0] for row in group.rows]
+        assert group.decisions.tolist() == lengths
+    assert sum(looked_at) < 40 * len(programs)  # one by one: 300 times half of them

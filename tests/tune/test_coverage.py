@@ -56,6 +56,9 @@ def test_the_share_that_tvm_replays_is_of_the_tasks_whose_spaces_were_opened():
     )
     whole = Replayed.of([("a", 60.0, 0), ("a reshape", 0.0, 1)])
     assert (whole.tasks, whole.share) == (["a reshape"], 0.0)
+    alone = Replayed.of([("argmax", 0.0, 3)])
+    assert (alone.tasks, alone.share) == (["argmax"], None)
+    assert str(alone).startswith("no arithmetic is in a task with design spaces that go through")
     none = Replayed.of([("a", 60.0, None)])
     assert (none.tasks, none.share, str(none)) == ([], None, "")
 

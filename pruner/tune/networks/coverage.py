@@ -52,7 +52,7 @@ class Coverage:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
     """The tasks of which design spaces go through TVM's replay, and their share of the arithmetic
-    of all whose spaces were opened; None: of no task."""
+    of all whose spaces were opened; None: of no task, or they have no arithmetic."""
 
     tasks: Sequence[str]
     share: float | None
@@ -66,7 +66,7 @@ class Replayed:
         slow = sum(flops for _, flops, num in opened if num)
         return Replayed(
             tasks=[name for name, _, num in opened if num],
-            share=slow / (total or 1.0) if opened else None,
+            share=slow / total if total else None,
         )
 
     def __str__(self) -> str:
@@ -74,8 +74,9 @@ class Replayed:
         if not self.tasks:
             return ""
         tasks = "a task" if len(self.tasks) == 1 else f"{len(self.tasks)} tasks"
+        share = "no" if self.share is None else f"{self.share:.1%} of the"
         return (
-            f"{self.share:.1%} of the arithmetic is in {tasks} with design spaces that go through "
+            f"{share} arithmetic is in {tasks} with design spaces that go through "
             f"TVM's replay: {', '.join(self.tasks)}"
         )
 

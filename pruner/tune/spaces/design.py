@@ -60,6 +60,11 @@ class DesignSpace:
         """How many slots each sampling instruction takes."""
         return [len(i.outputs) if i.kind.name in TILES else 1 for i in self.sampling]
 
+    @cached_property
+    def _untouched(self) -> Any:
+        """What every schedule starts from: a copy costs a fiftieth of a new one."""
+        return load_tvm().s_tir.Schedule(self.module, debug_mask=0, error_render_level="none")
+
     def replay(
         self, decisions: NDArray[np.int64] | None, seed: int, *, verify: bool = True
     ) -> Any | None:
@@ -84,9 +89,8 @@ class DesignSpace:
         return self._finished(trace, seed, verify=verify)
 
     def _finished(self, trace: Any, seed: int, *, verify: bool) -> Finished | None:
-        schedule = load_tvm().s_tir.Schedule(
-            self.module, seed=seed, debug_mask=0, error_render_level="none"
-        )
+        schedule = self._untouched.copy()
+        schedule.seed(seed)
         module = None
         try:
             trace.apply_to_schedule(schedule, remove_postproc=True)

@@ -136,3 +136,23 @@ def test_tiles_that_stop_tvm_are_drawn_again():
     assert texts[: len(theirs)] == space_texts(theirs)
     assert texts[len(theirs) :] == space_texts(made_by(module, target, "cuda")[0])
     assert default_rules(module, target) == ("from-target", target)
+
+
+def test_a_program_is_the_same_after_others_and_as_from_a_schedule_of_its_own(pooling):
+    """All start from copies of one schedule; what TVM draws itself follows the seed alone."""
+    import tvm
+
+    from pruner.tune.spaces.design import design_spaces
+    from pruner.tune.tvm_import import load_tvm
+
+    s_tir, target = load_tvm().s_tir, tvm.target.Target("nvidia/nvidia-a100")
+    design = design_spaces(pooling, target)[-1]
+    own = s_tir.Schedule(pooling, seed=5, debug_mask=0, error_render_level="none")
+    s_tir.Trace(design.trace.insts, {}).apply_to_schedule(own, remove_postproc=True)
+    own.enter_postproc()
+    assert all(step.apply(own) for step in design.context.space_generator.postprocs)
+    design.replay(None, 4)
+    for _ in range(2):
+        again = design.replay(None, 5)
+        tvm.ir.assert_structural_equal(again.mod, own.mod)
+        assert str(again.trace) == str(own.trace)

@@ -96,28 +96,28 @@ def test_evaluations_sweep_too(command, toy_root):
 
 
 @pytest.mark.parametrize(
-    ("door", "choices"),
+    ("name", "choices"),
     [
         ("adapt", ["source=k80", "target=v100,mi50"]),
         pytest.param("tune", ["policy=random,metaschedule", "seed=7"], marks=pytest.mark.tvm),
     ],
 )
-def test_a_sweep_reaches_the_doors_that_take_long(command, monkeypatch, door, choices):
-    module = importlib.import_module(f"pruner.cli.{door}")
+def test_a_sweep_reaches_the_doors_that_take_long(command, monkeypatch, name, choices):
+    module = importlib.import_module(f"pruner.cli.{name}")
     seen = []
 
     def run(config):
         seen.append(config)
         return {"run_dir": f"somewhere/{len(seen)}"}
 
-    monkeypatch.setattr(module, door, run)
-    code, result, err = command(door, "-m", *choices)
+    monkeypatch.setattr(module, name, run)
+    code, result, err = command(name, "-m", *choices)
     assert code == 0, err
     assert [cell["run_dir"] for cell in result["cells"]] == ["somewhere/1", "somewhere/2"]
-    assert Path(result["sweep_dir"]).parts[:2] == ("outputs", door)
+    assert Path(result["sweep_dir"]).parts[:2] == ("outputs", name)
     # Without platform= tune.py tunes for this machine's CPU, in a sweep as well.
     targets = {"adapt": ["v100", "mi50"], "tune": ["host", "host"]}
-    assert [config.target for config in seen] == targets[door]
+    assert [config.target for config in seen] == targets[name]
 
 
 def test_the_example_experiment_is_six_cells_on_bundled_data(tmp_path):

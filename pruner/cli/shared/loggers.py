@@ -111,11 +111,12 @@ def report(
 
     run = logger.experiment
     numbers = {k: v for k, v in metrics.items() if isinstance(v, int | float)}
-    run.summary.update({f"{under}/{name}": value for name, value in numbers.items()})
     if tasks:
         columns: list[Any] = list(tasks[0])
         rows: list[Any] = [[row[name] for name in columns] for row in tasks]
         run.log({f"{under}/tasks": wandb.Table(columns=columns, data=rows)})
+    # After the rows: what is told before them was missing now and then.
+    run.summary.update({f"{under}/{name}": value for name, value in numbers.items()})
     if checkpoint is not None:
         artifact = wandb.Artifact(f"checkpoint-{run.id}", type="model", metadata=numbers)
         artifact.add_file(str(checkpoint.resolve()), policy="immutable", skip_cache=True)

@@ -22,7 +22,7 @@ from pruner.program.tir.autocopy import AUTO_COPY, lower_auto_copies
 from pruner.program.tir.lower import lower
 from pruner.program.tir.regions import index_uses
 from pruner.program.tir.tree import Binding, Block, BlockIter, LoopNode, Tree
-from pruner.tune.spaces.batched.prim_func import Reader, inside
+from pruner.tune.spaces.batched.prim_func import Reader, inside, loops_inside, whole_number
 from pruner.tune.tvm_import import load_tvm
 
 _SERIAL, _PARALLEL, _VECTORIZED, _UNROLLED, _BOUND = range(5)  # tirx.ForKind
@@ -48,9 +48,9 @@ class _ScheduledReader(Reader):
         """Weights have their layout by now."""
 
     def _loop(self, stmt: Any) -> LoopNode:
-        if _number(stmt.min) != 0:
+        if whole_number(stmt.min) != 0:
             raise UnsupportedProgram("loop-start", str(stmt.loop_var.name))
-        var = LoopVar(str(stmt.loop_var.name), _number(stmt.extent))
+        var = LoopVar(str(stmt.loop_var.name), whole_number(stmt.extent))
         node = LoopNode(var, mark=_mark(stmt))
         for key, value in stmt.annotations.items():
             if str(key) == _UNROLL_DEPTH:
@@ -86,13 +86,11 @@ class _ScheduledReader(Reader):
 
     def _copy(self, realize: Any, parent: LoopNode, loops: dict[Any, LoopVar]) -> Block:
         """A copy that has its loops inside the block: each is an iterator more."""
-        block, own, stmt = realize.block, dict[Any, LoopVar](), realize.block.body
-        while _kind(stmt) == "For":
-            own[stmt.loop_var] = LoopVar(str(stmt.loop_var.name), _number(stmt.extent))
-            stmt = stmt.body
+        block = realize.block
+        own, stmt = loops_inside(block.body)
         variables = [*(it.var for it in block.iter_vars), *own]
         slots: dict[Any, Expr] = {var: Axis(slot) for slot, var in enumerate(variables)}
-        outer = [BlockIter("spatial", _number(it.dom.extent)) for it in block.iter_vars]
+        outer = [BlockIter("spatial", whole_number(it.dom.extent)) for it in block.iter_vars]
         return Block(
             name=str(block.name_hint),
             iters=(*outer, *(BlockIter("spatial", var.extent) for var in own.values())),
@@ -128,7 +126,7 @@ class _ScheduledReader(Reader):
         marks = [self._loops[var].mark for var in loops if var in self._loops]  # not in a block
         first = realize.block.iter_vars[0] if realize.block.iter_vars else None
         fused = marks == [Mark.PARALLEL, Mark.VECTORIZE]
-        return fused and first is not None and _number(first.dom.extent) == 1
+        return fused and first is not None and whole_number(first.dom.extent) == 1
 
     def _notes(self, block: Any) -> dict[str, object]:
         found = super()._notes(block)
@@ -209,12 +207,6 @@ def _mark(stmt: Any) -> Mark | None:
 
 def _kind(node: Any) -> str:
     return type(node).__name__
-
-
-def _number(value: Any) -> int:
-    if _kind(value) != "IntImm" and not isinstance(value, int):
-        raise UnsupportedProgram("dynamic-shape", str(value))
-    return int(value)
 
 
 def _alignment(asked: Any, block: str) -> tuple[int, int, int]:

@@ -78,7 +78,7 @@ class Reader:
         return next((block for block in self.tree.blocks() if block.name == name), None)
 
     def _buffer(self, buffer: Any, *, is_param: bool = False) -> None:
-        shape = tuple(_int(extent) for extent in buffer.shape)
+        shape = tuple(whole_number(extent) for extent in buffer.shape)
         scope = str(buffer.scope())
         made = Buffer(
             len(self.tree.buffers), str(buffer.name), str(buffer.dtype), shape,
@@ -105,9 +105,9 @@ class Reader:
 
     def _loop(self, stmt: Any) -> LoopNode:
         """A loop without its body."""
-        if _int(stmt.min) != 0 or int(stmt.kind) != 0:
+        if whole_number(stmt.min) != 0 or int(stmt.kind) != 0:
             raise UnsupportedProgram("scheduled-function", f"loop {stmt.loop_var.name}")
-        return LoopNode(LoopVar(str(stmt.loop_var.name), _int(stmt.extent)))
+        return LoopNode(LoopVar(str(stmt.loop_var.name), whole_number(stmt.extent)))
 
     def _blocks(self, realize: Any, parent: LoopNode, loops: dict[Any, LoopVar]) -> list[Block]:
         """A block as one statement, or as the several that it has."""
@@ -143,11 +143,8 @@ class Reader:
 
     def _blockized(self, realize: Any, parent: LoopNode, loops: dict[Any, LoopVar]) -> Block:
         """A block around the loops of another one: the iterators of both, its loops inside."""
-        outer, nested = realize.block, inside(realize.block.body)
-        inner_loops, stmt = {}, outer.body
-        while _kind(stmt) == "For":
-            inner_loops[stmt.loop_var] = LoopVar(str(stmt.loop_var.name), _int(stmt.extent))
-            stmt = stmt.body
+        outer = realize.block
+        inner_loops, nested = loops_inside(outer.body)
         inner = nested.block
         _check_plain(inner)
         iters = [*outer.iter_vars, *inner.iter_vars]
@@ -237,6 +234,15 @@ def inside(stmt: Any) -> Any:
     return stmt
 
 
+def loops_inside(stmt: Any) -> tuple[dict[Any, LoopVar], Any]:
+    """A chain of loops by their variables, and what stands inside it."""
+    loops: dict[Any, LoopVar] = {}
+    while _kind(stmt) == "For":
+        loops[stmt.loop_var] = LoopVar(str(stmt.loop_var.name), whole_number(stmt.extent))
+        stmt = stmt.body
+    return loops, stmt
+
+
 def _is_blockized(block: Any) -> bool:
     return _kind(block.body) == "For" and _kind(inside(block.body)) == "SBlockRealize"
 
@@ -255,9 +261,11 @@ def _buffer_of(func: Any, param: Any) -> Any:
 
 
 def _iter(it: Any) -> BlockIter:
-    if int(it.iter_type) not in (_SPATIAL, _REDUCE) or _int(it.dom.min) != 0:
+    if int(it.iter_type) not in (_SPATIAL, _REDUCE) or whole_number(it.dom.min) != 0:
         raise UnsupportedProgram("iterator", str(it.var.name))
-    return BlockIter("reduce" if int(it.iter_type) == _REDUCE else "spatial", _int(it.dom.extent))
+    return BlockIter(
+        "reduce" if int(it.iter_type) == _REDUCE else "spatial", whole_number(it.dom.extent)
+    )
 
 
 def _annotations(block: Any) -> dict[str, object]:
@@ -268,7 +276,8 @@ def _kind(node: Any) -> str:
     return type(node).__name__
 
 
-def _int(value: Any) -> int:
+def whole_number(value: Any) -> int:
+    """An extent or a place. Raises `UnsupportedProgram` where it is none that is known."""
     if _kind(value) != "IntImm" and not isinstance(value, int):
         raise UnsupportedProgram("dynamic-shape", str(value))
     return int(value)

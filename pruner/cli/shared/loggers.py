@@ -115,7 +115,6 @@ def report(
         columns: list[Any] = list(tasks[0])
         rows: list[Any] = [[row[name] for name in columns] for row in tasks]
         run.log({f"{under}/tasks": wandb.Table(columns=columns, data=rows)})
-    # After the rows: what is told before them was missing now and then.
     run.summary.update({f"{under}/{name}": value for name, value in numbers.items()})
     if checkpoint is not None:
         artifact = wandb.Artifact(f"checkpoint-{run.id}", type="model", metadata=numbers)

@@ -70,7 +70,7 @@ def one_round(tree: Path, root: Path) -> dict[str, Any]:
 def main() -> None:
     """Measure, print the last line."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--root", type=Path, default=HERE.parent / "datasets" / "bundled")
+    options.add_argument("--root", type=Path, default=HERE.parent / "datasets" / "ansor")
     options.add_argument("--before", default=BEFORE, help="the commit to compare with")
     options.add_argument("--rounds", type=int, default=15, help="processes of each commit")
     chosen = options.parse_args()

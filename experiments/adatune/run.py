@@ -2,7 +2,7 @@
 
     python experiments/adatune/run.py data.root=DIR     writes repeats.csv and search.csv here
 
-`repeats.csv` needs only the bundled CPU records (five timings a program); `search.csv` replays
+`repeats.csv` needs only `datasets/ansor` (CPUs, five timings a program); `search.csv` replays
 pools of the GPU logs (one timing a program, so nothing to save there). out=DIR
 names another folder.
 """
@@ -93,7 +93,7 @@ def task_rows(records: TaskRecords, platform: str) -> Iterator[dict[str, object]
 
 def run(options: Options) -> dict[str, object]:
     """Write both tables."""
-    repeats = list(repeat_rows(RecordRoot(ROOT / "datasets/bundled")))
+    repeats = list(repeat_rows(RecordRoot(ROOT / "datasets/ansor")))
     write_table(Path(options.out) / "repeats.csv", repeats, floats=".6g")
     search = list(search_rows(RecordRoot(options.data.root), "v100"))
     write_table(Path(options.out) / "search.csv", search, floats=".6g")

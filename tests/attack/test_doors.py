@@ -10,7 +10,7 @@ from tests.attack.lines import good_lines
 from tests.places import REPOSITORY
 
 PLATFORM = "cpu-avx2"
-RECORDS = REPOSITORY / "datasets/bundled/measure_records" / PLATFORM
+RECORDS = REPOSITORY / "datasets/ansor/measure_records" / PLATFORM
 TASKS = ("matmul_128_128_128", "matmul_256_256_256")
 GOOD = 50
 

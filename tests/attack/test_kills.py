@@ -223,11 +223,11 @@ for origin, wanted in (("random", spec["num_random"]), ("evolved", spec["num_evo
 
 
 def test_collect(attack):
-    from pruner.tune.collect.tasks import BUNDLED_TASKS
+    from pruner.tune.collect.tasks import ANSOR_TASKS
 
     task, number = "matmul_128_128_128", 40
-    assert task in {known.name for known in BUNDLED_TASKS}
-    records = REPOSITORY / f"datasets/bundled/measure_records/cpu-sse4/{task}.json.gz"
+    assert task in {known.name for known in ANSOR_TASKS}
+    records = REPOSITORY / f"datasets/ansor/measure_records/cpu-sse4/{task}.json.gz"
     python = attack.folder / "ansor" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(

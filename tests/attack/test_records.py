@@ -29,13 +29,13 @@ from tests.places import REPOSITORY
 
 FILE_S = 900.0  # for the lines of one file, on a busy machine
 MAX_BYTES = 1 << 30
-BUNDLED = REPOSITORY / "datasets/bundled/measure_records"
-GOOD = good_lines(BUNDLED / "cpu-avx2/conv2d_1_64_28_28_64_3_3_1_SAME.json.gz")
+ANSOR = REPOSITORY / "datasets/ansor/measure_records"
+GOOD = good_lines(ANSOR / "cpu-avx2/conv2d_1_64_28_28_64_3_3_1_SAME.json.gz")
 
 
 @pytest.mark.parametrize("task", ["matmul_128_128_128", "conv2d_1_64_28_28_64_3_3_1_SAME"])
 def test_every_damaged_line_of_a_file_is_counted_once(task, tmp_path, record_property):
-    good = good_lines(BUNDLED / f"cpu-avx2/{task}.json.gz", 10)
+    good = good_lines(ANSOR / f"cpu-avx2/{task}.json.gz", 10)
     bad = [line for _, line in damaged(good, 8 * len(MUTATIONS), seed=1)]
     path = tmp_path / f"{task}.json"
     path.write_bytes(b"".join(line + b"\n" for line in [*good, *bad]))
@@ -82,7 +82,7 @@ def _attacked(job: tuple[Path, int, int]) -> Verdict:
 @pytest.mark.slow
 def test_fifty_thousand_damaged_lines(record_property, tell):
     """No traceback, exact counts, no line over 0.2 s, less than 1 GB in each process."""
-    files = sorted(BUNDLED.rglob("*.json.gz"))
+    files = sorted(ANSOR.rglob("*.json.gz"))
     each = -(-LINES // len(files))
     wrong, slowest_s, peak_bytes, lines = Counter[str](), 0.0, 0, 0
     jobs = [(file, each, seed) for seed, file in enumerate(files)]

@@ -10,7 +10,7 @@ from pruner.cli.collect import plan_from, run
 from pruner.data.workload import fused_from_name
 from pruner.errors import PrunerError
 from pruner.places import conf_folder
-from pruner.tune.collect.tasks import BUNDLED_TASKS, select_tasks
+from pruner.tune.collect.tasks import ANSOR_TASKS, select_tasks
 from pruner.tune.rivals.ansor_environment import MissingAnsor, interpreter
 
 
@@ -39,7 +39,7 @@ def test_an_environment_without_ansor_is_refused(tmp_path):
     ("changes", "message"),
     [
         ({"platform": "v100"}, "use all or one of cpu-sse4"),
-        ({"workload": "matmul_1"}, "no bundled task is called"),
+        ({"workload": "matmul_1"}, "no task of the Ansor set is called"),
         ({"workload": ["winograd_layer", 1]}, "'winograd_layer'; known: matmul_layer"),
         ({"workload": ["layer_norm_layer", 8, 8]}, "'layer_norm_layer' has no compute DAG"),
         ({"workload": ["matmul_layer", 8, 8]}, "bad-arguments"),
@@ -79,7 +79,7 @@ def test_the_door_prints_one_line_and_leaves_with_2(repository, tmp_path):
 
 
 def test_names_carry_the_fused_operators_back():
-    for task in BUNDLED_TASKS:
+    for task in ANSOR_TASKS:
         assert fused_from_name(task.name) == task.fused
     [own] = select_tasks(["conv2d_layer", 1, 8, 8, 8, 8, 3, 3, 1, "SAME"], ("add",))
     assert own.name == "conv2d_add_1_8_8_8_8_3_3_1_SAME"

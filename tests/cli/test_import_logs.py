@@ -68,7 +68,7 @@ def test_fused_convolutions_of_one_file_are_told_apart_and_can_all_be_replayed(
     call, repository, tmp_path
 ):
     """Under a name that says nothing; a plain convolution would not fit their steps."""
-    folder = repository / "datasets/bundled/measure_records/cpu-avx2"
+    folder = repository / "datasets/ansor/measure_records/cpu-avx2"
     names = [path.name.removesuffix(".json.gz") for path in sorted(folder.glob("*conv2d*"))]
     lines = [gzip.decompress((folder / f"{name}.json.gz").read_bytes()) for name in names]
     (tmp_path / "network.log").write_bytes(b"".join(lines))

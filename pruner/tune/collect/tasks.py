@@ -1,4 +1,4 @@
-"""The operator tasks of the bundled data set, and how a task's file is named."""
+"""The tasks of the Ansor set, and how a task's file is named."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def task(op: str, *args: Any, fused: tuple[str, ...] = ()) -> CollectTask:
 
 # Every well-scheduled program runs in 0.01 to 1 ms on one core. relu alone is missing on purpose:
 # on a CPU its schedule space has only two distinct programs. It is measured as a fused operator.
-BUNDLED_TASKS: tuple[CollectTask, ...] = (
+ANSOR_TASKS: tuple[CollectTask, ...] = (
     task("matmul", 128, 128, 128),
     task("conv2d", 1, 64, 28, 28, 64, 3, 3, 1, "SAME"),
     task("depthwise_conv2d", 1, 96, 56, 56, 3, 3, 1, "SAME"),
@@ -51,23 +51,23 @@ BUNDLED_TASKS: tuple[CollectTask, ...] = (
 
 
 def select_tasks(workload: str | list[Any], fused: tuple[str, ...] = ()) -> list[CollectTask]:
-    """Return all bundled tasks ("all"), one by name, or the one of a given record key.
+    """Return all tasks of the Ansor set ("all"), one by name, or the one of a given record key.
 
     Raises:
-        PrunerError: no bundled task has that name; the key has no compute DAG, so that its records
-            could not be read later.
+        PrunerError: no task of the set has that name; the key has no compute DAG, so that its
+            records could not be read later.
     """
     if not isinstance(workload, str):
         key = json.dumps(workload)
         dag_for_workload(key, fused)
         return [CollectTask(workload_key=key, fused=fused)]
     if workload == "all":
-        return list(BUNDLED_TASKS)
-    chosen = [entry for entry in BUNDLED_TASKS if entry.name == workload]
+        return list(ANSOR_TASKS)
+    chosen = [entry for entry in ANSOR_TASKS if entry.name == workload]
     if not chosen:
-        names = ", ".join(entry.name for entry in BUNDLED_TASKS)
+        names = ", ".join(entry.name for entry in ANSOR_TASKS)
         raise PrunerError(
-            f"no bundled task is called {workload!r}; use workload=all, one of {names}, "
+            f"no task of the Ansor set is called {workload!r}; use workload=all, one of {names}, "
             f"or a record key such as 'workload=[matmul_layer,96,96,96]'"
         )
     return chosen

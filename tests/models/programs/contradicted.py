@@ -11,8 +11,8 @@ TASK = "cpu-avx2/matmul_128_128_128.json"
 
 
 def contradicted(folder: Path) -> RecordRoot:
-    """Five bundled records; the third one's first split is of half of its loop."""
-    source = REPOSITORY / "datasets/bundled/measure_records" / f"{TASK}.gz"
+    """Five records of the Ansor set; the third one's first split is of half of its loop."""
+    source = REPOSITORY / "datasets/ansor/measure_records" / f"{TASK}.gz"
     lines = [json.loads(line) for line in gzip.decompress(source.read_bytes()).splitlines()[:5]]
     split = next(step for step in lines[2]["i"][1][1] if step[0] == "SP")
     split[3] //= 2

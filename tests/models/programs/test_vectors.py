@@ -40,7 +40,7 @@ def root(tmp_path_factory):
     there = folder / "measure_records" / PLATFORM
     there.mkdir(parents=True)
     for name in TASKS:
-        shutil.copy(DATASETS / "bundled/measure_records" / PLATFORM / f"{name}.json.gz", there)
+        shutil.copy(DATASETS / "ansor/measure_records" / PLATFORM / f"{name}.json.gz", there)
     return RecordRoot(folder)
 
 

@@ -74,8 +74,8 @@ def check(folder: Path) -> int:
     return len(files)
 
 
-def test_every_bundled_task(repository: Path) -> None:
-    assert check(repository / "datasets" / "bundled" / "measure_records") == 45
+def test_every_task_of_the_ansor_set(repository: Path) -> None:
+    assert check(repository / "datasets" / "ansor" / "measure_records") == 45
 
 
 def test_every_recorded_task(shared: Path) -> None:

@@ -12,7 +12,7 @@ from tests.places import CONF, DATASETS
 
 @pytest.fixture(scope="module")
 def records():
-    folder = DATASETS / "bundled/measure_records/cpu-avx2"
+    folder = DATASETS / "ansor/measure_records/cpu-avx2"
     path = folder / "conv2d_1_64_28_28_64_3_3_1_SAME.json.gz"
     return read_tasks(path, Quarantine())[0]
 

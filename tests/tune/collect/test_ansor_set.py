@@ -1,4 +1,4 @@
-"""The bundled data set obeys the record format and holds what its card promises."""
+"""The Ansor set obeys the record format and holds what its card promises."""
 
 import gzip
 import hashlib
@@ -10,26 +10,26 @@ import pytest
 
 from pruner.data.quarantine import Quarantine
 from pruner.data.tasks import read_tasks
-from pruner.tune.collect.tasks import BUNDLED_TASKS
+from pruner.tune.collect.tasks import ANSOR_TASKS
 from pruner.tune.measure.targets import CPU_TARGETS
 
 MIN_VALID = 48
-PAIRS = [(target, task) for target in CPU_TARGETS for task in BUNDLED_TASKS]
+PAIRS = [(target, task) for target in CPU_TARGETS for task in ANSOR_TASKS]
 
 
 @pytest.fixture(scope="module")
-def bundled(repository):
-    return repository / "datasets" / "bundled"
+def ansor(repository):
+    return repository / "datasets" / "ansor"
 
 
 @pytest.fixture(scope="module")
-def records(bundled):
+def records(ansor):
     """(platform, task) -> list of (record, origin)."""
     found = {}
-    for path in sorted((bundled / "measure_records").glob("*/*.json.gz")):
+    for path in sorted((ansor / "measure_records").glob("*/*.json.gz")):
         platform, task = path.parent.name, path.name.removesuffix(".json.gz")
         lines = gzip.decompress(path.read_bytes()).splitlines()
-        origins = json.loads((bundled / "origin" / platform / f"{task}.json").read_text())
+        origins = json.loads((ansor / "origin" / platform / f"{task}.json").read_text())
         found[platform, task] = [
             (json.loads(line), origin) for line, origin in zip(lines, origins, strict=True)
         ]
@@ -78,24 +78,24 @@ def test_half_of_the_valid_records_is_random_and_half_evolved(records, target, t
     assert len(programs) == len(rows), "a program stands twice"
 
 
-def test_our_reader_takes_every_line(bundled, records):
+def test_our_reader_takes_every_line(ansor, records):
     quarantine = Quarantine()
     lines = sum(
         len(task)
-        for path in (bundled / "measure_records").glob("*/*.json.gz")
+        for path in (ansor / "measure_records").glob("*/*.json.gz")
         for task in read_tasks(path, quarantine)
     )
     assert lines == sum(len(rows) for rows in records.values())
 
 
-def test_checksums_hold_and_cover_every_file(bundled):
-    lines = (bundled / "SHA256SUMS").read_text().splitlines()
+def test_checksums_hold_and_cover_every_file(ansor):
+    lines = (ansor / "SHA256SUMS").read_text().splitlines()
     sums = dict(reversed(line.split("  ")) for line in lines)
-    files = [path for path in bundled.rglob("*") if path.is_file() and path.name != "SHA256SUMS"]
-    assert set(sums) == {path.relative_to(bundled).as_posix() for path in files}
+    files = [path for path in ansor.rglob("*") if path.is_file() and path.name != "SHA256SUMS"]
+    assert set(sums) == {path.relative_to(ansor).as_posix() for path in files}
     for path in files:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        assert digest == sums[path.relative_to(bundled).as_posix()]
+        assert digest == sums[path.relative_to(ansor).as_posix()]
 
 
 def test_wider_vectors_and_a_second_core_make_compute_bound_tasks_faster(records):

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from pathlib import Path
 from typing import TextIO, TypeVar
 
@@ -29,6 +30,7 @@ class Commands:
     def __init__(self, place: Path) -> None:
         self._place = place
         self._running: set[subprocess.Popen[bytes]] = set()
+        self._ended = False
 
     def __enter__(self) -> "Commands":
         self._before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -65,12 +67,20 @@ class Commands:
             start_new_session=True,  # a group of its own, to be ended as a whole
         ) as process:
             self._running.add(process)
+            if self._ended:  # while it was started
+                _stop(process)
             try:
                 return process.wait()
             finally:
                 self._running.discard(process)
 
     def end(self) -> None:
-        """Stop everything."""
+        """Stop everything, what is being started too."""
+        self._ended = True
         for process in list(self._running):
-            os.killpg(process.pid, signal.SIGTERM)
+            _stop(process)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):  # it is over
+        os.killpg(process.pid, signal.SIGTERM)

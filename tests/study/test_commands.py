@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import threading
 import time
 
@@ -30,10 +31,27 @@ def test_a_signal_ends_what_runs_and_starts_nothing_more(log, tmp_path):
     def job(number):
         return commands.run(f"touch {tmp_path}/{number}; sleep 60; touch {tmp_path}/late", log)
 
-    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    def end_both():
+        while not all((tmp_path / number).exists() for number in "01"):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=end_both, daemon=True).start()
     start = time.monotonic()
     with Commands(tmp_path) as commands, pytest.raises(SystemExit) as stop:
         list(commands.each(range(4), job, 2))
     assert stop.value.code == 143
     assert time.monotonic() - start < 30
     assert {path.name for path in tmp_path.iterdir()} == {"0", "1", "log.txt"}
+
+
+def test_what_is_being_started_is_stopped_too(log, tmp_path, monkeypatch):
+    commands = Commands(tmp_path)
+
+    class Popen(subprocess.Popen):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            commands.end()
+
+    monkeypatch.setattr(subprocess, "Popen", Popen)
+    assert commands.run("sleep 60", log) == -signal.SIGTERM

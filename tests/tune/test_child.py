@@ -44,8 +44,10 @@ import multiprocessing, os, sys, time
 from pathlib import Path
 
 def work(ready, outlived):
+    parent = os.getppid()
     Path(ready).touch()
-    time.sleep(1)  # its parent is gone by then
+    while os.getppid() == parent:
+        time.sleep(0.01)
     from pruner.tune.child import end_with_parent
     end_with_parent()
     Path(outlived).touch()

@@ -3,7 +3,9 @@
 import ast
 import json
 import stat
+import subprocess
 import sys
+import time
 
 import pytest
 
@@ -114,9 +116,23 @@ def test_stopping_at_a_slow_program_is_progress_not_an_attempt(make_plan):
     assert collect(plan, silent).records == 12
 
 
-def test_a_hanging_child_is_stopped(make_plan):
-    plan = make_plan("if number == 4: time.sleep(60)", child_timeout_s=0.5)
+def test_a_hanging_child_is_stopped(make_plan, tmp_path, monkeypatch):
+    """Its seconds count once it hangs, however long Python takes to start."""
+    hangs = tmp_path / "hangs"
+
+    class Popen(subprocess.Popen):
+        def communicate(self, *arguments, **options):
+            while self.poll() is None and not hangs.exists():
+                time.sleep(0.01)
+            hangs.unlink()
+            return super().communicate(*arguments, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", Popen)
+    misbehave = f"if number == 4: Path({str(hangs)!r}).touch(); time.sleep(60)"
+    plan = make_plan(misbehave, child_timeout_s=0.2)
     assert collect(plan, silent).records == 8
+    log = plan.out / "journal" / "cpu-sse4" / "matmul_128_128_128.log"
+    assert log.read_text().endswith("stopped after 0.2 s\n")
 
 
 def test_nothing_measured_is_one_clear_error(make_plan):

@@ -94,7 +94,7 @@ def test_several_get_ready_at_a_time_but_who_tunes_itself_is_alone(tmp_path, dia
         command = (python, "-c", f"{before}\n{answers}", words, str(tmp_path))
         entries.append(replace(one, command=command, tunes=name == "t"))
     a, t, b = entries
-    settings = replace(SETTINGS, rounds=1, together=2, prepare_s=20.0)
+    settings = replace(SETTINGS, rounds=1, together=2)
     found = race([a, b, t], tmp_path / "race", settings)
     assert [row.error for row in found] == [None] * 3
     assert diary.read_text() == "abt" * 2

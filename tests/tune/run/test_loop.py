@@ -1,5 +1,7 @@
 """The loop with a measurer that answers at once: resumed runs equal uninterrupted ones exactly."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -307,21 +309,25 @@ def test_a_run_that_is_asked_to_end_keeps_what_it_has_and_goes_on_exactly(tmp_pa
 
 
 class Slow(FakeMeasurer):
-    """Every measurement takes 0.1 s."""
+    """Every measurement takes an eighth of a second of a clock that nothing else moves."""
+
+    now_s = 0.0
 
     def results(self, batch, accept, check, stopped):
-        import time
-
         for answer in super().results(batch, accept, check, stopped):
-            time.sleep(0.1)
+            self.now_s += 0.125
             yield answer
 
 
-def test_a_budget_of_seconds_ends_in_time(tmp_path, platform):
-    tuning = run(tmp_path, platform, Slow(), trials=1000, seconds=6.0)
+def test_a_budget_of_seconds_ends_in_time(tmp_path, platform, monkeypatch):
+    """After 40 programs: the last batch has the four of six that there is time for."""
+    slow = Slow()
+    clock = SimpleNamespace(perf_counter=lambda: slow.now_s)
+    monkeypatch.setattr("pruner.tune.phases.time", clock)
+    tuning = run(tmp_path, platform, slow, trials=1000, seconds=5.0)
     rows = read_trials(tmp_path / JOURNAL_FILE)
-    assert 6 < tuning.trials == len(rows) < 60
-    assert rows[-1].elapsed_s < 6.3
+    assert tuning.trials == len(rows) == 40
+    assert rows[-1].elapsed_s == 5.0
 
 
 def test_a_run_ends_once_all_tasks_together_stand_still(tmp_path, platform):

@@ -1,7 +1,7 @@
 """Task order by hand arithmetic, and the stopwatch."""
 
-import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -165,19 +165,26 @@ def test_an_unknown_order_is_told():
         next_task("best", [progress([])])
 
 
-def test_inner_phases_pause_outer_ones_and_all_add_up():
+def test_inner_phases_pause_outer_ones_and_all_add_up(monkeypatch):
+    now = [100.0]
+    clock = SimpleNamespace(perf_counter=lambda: now[0])
+    monkeypatch.setattr("pruner.tune.phases.time", clock)
+
+    def passes(seconds):
+        now[0] += seconds
+
     phases = Phases()
     with phases.time("verify"):
+        passes(0.5)
         with phases.time("sample"):
-            time.sleep(0.03)
-        time.sleep(0.01)
-    time.sleep(0.02)
+            passes(4.0)
+        passes(0.25)
+    passes(2.0)
     seconds = phases.seconds()
-    assert 0.03 <= seconds["sample"] < 0.05
-    assert 0.01 <= seconds["verify"] < 0.03
-    assert seconds["idle"] >= 0.02
-    assert sum(seconds.values()) == pytest.approx(phases.elapsed_s, rel=0.05)
+    assert (seconds["verify"], seconds["sample"], seconds["idle"]) == (0.75, 4.0, 2.0)
+    assert sum(seconds.values()) == phases.elapsed_s == 6.75
     resumed = Phases()
     resumed.add(seconds)
-    assert resumed.seconds()["sample"] == seconds["sample"]
-    assert resumed.elapsed_s >= sum(seconds.values())
+    passes(1.0)
+    assert resumed.seconds()["sample"] == 4.0
+    assert resumed.elapsed_s == 7.75

@@ -69,10 +69,12 @@ def three_boards():
             python = [sys.executable, "-m", "tvm.exec.rpc_server"]
             started.append(subprocess.Popen([*python, *words], **quiet))
         address = replace(BOARD, port=port)
-        for _ in range(150):
+        for _ in range(300):
             if jobs.servers(address).get("board") == 3:
                 break
             time.sleep(0.2)
+        else:
+            raise TimeoutError("no three servers at the tracker")
         yield port, started[1:]
 
 

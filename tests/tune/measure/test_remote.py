@@ -49,10 +49,12 @@ def tracked(port, own):
         from pruner.tune.measure import jobs
 
         address = jobs.RpcAddress(host="127.0.0.1", port=port, key="board")
-        for _ in range(100):
+        for _ in range(300):
             if jobs.servers(address):
                 break
             time.sleep(0.2)
+        else:
+            raise TimeoutError("no server at the tracker")
         yield started
     finally:
         for process in reversed(started):

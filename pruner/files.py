@@ -3,6 +3,7 @@
 import csv
 import errno
 import fcntl
+import hashlib
 import json
 import math
 import os
@@ -10,7 +11,7 @@ import shutil
 import socket
 import tempfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from glob import escape
 from pathlib import Path
@@ -247,6 +248,19 @@ def as_written(path: Path) -> Iterator[None]:
         raise DataError(
             f"{path}: damaged ({told}); put it back, or delete it to have it made anew"
         ) from error
+
+
+def write_checksums(folder: Path, paths: Iterable[Path]) -> Path:
+    """Write ``SHA256SUMS`` over those of the paths that are files, as ``sha256sum -c`` reads it."""
+    lines = [
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder).as_posix()}\n"
+        for path in sorted(paths)
+        if path.is_file()
+    ]
+    sums = folder / "SHA256SUMS"
+    with write_whole(sums) as partial:
+        partial.write_text("".join(lines), encoding="utf-8")
+    return sums
 
 
 def save_metrics(folder: Path, metrics: Mapping[str, Any]) -> None:

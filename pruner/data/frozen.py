@@ -5,6 +5,7 @@
 load.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
@@ -118,7 +119,8 @@ def draw_split(
     operator, operators stand one behind the other in shuffled order, and every (1 / `test`)-th one
     from a random start is held out; then the same among the rest for validation. Draws repeat until
     every platform has between half and one and a half times its share of held-out workloads (at
-    least one) and a validation workload, so that a split never leaves a small platform untested.
+    least one) and a validation workload, so that a split never leaves a small platform untested,
+    and every operator with several workloads has one that is trained on.
 
     Raises:
         DataError: fewer than three workloads, or no balanced draw.
@@ -131,11 +133,12 @@ def draw_split(
         held_out = _every(order, test, generator)
         rest = [identity for identity in order if identity not in held_out]
         checked = _every(rest, valid / (1 - test), generator)
-        if _balanced(workloads, held_out, checked, test):
-            trained = set(rest) - checked
+        trained = set(rest) - checked
+        if _balanced(workloads, held_out, checked, test) and _trains_all(workloads, trained):
             how = (
                 f"systematic sampling over operators, test {test:.3g}, valid {valid:.3g}, "
-                f"numpy default_rng({seed}), draw {draw} (the first balanced over platforms)"
+                f"numpy default_rng({seed}), draw {draw} (the first balanced over platforms that "
+                f"trains on every operator with several workloads)"
             )
             return FrozenSplit(
                 name=name,
@@ -166,6 +169,13 @@ def _every(order: list[str], share: float, generator: np.random.Generator) -> se
     count = max(1, round(share * len(order)))
     positions = (np.arange(count) + generator.random()) * len(order) / count
     return {order[int(position)] for position in positions}
+
+
+def _trains_all(workloads: Mapping[str, tuple[str, frozenset[str]]], trained: set[str]) -> bool:
+    count = Counter(op for op, _ in workloads.values())
+    return {op for op, number in count.items() if number > 1} <= {
+        workloads[identity][0] for identity in trained
+    }
 
 
 def _balanced(

@@ -196,6 +196,17 @@ def test_a_draw_leaves_no_platform_untested():
         assert 1 <= sum(identity in {f"m{n}" for n in range(7)} for identity in test) <= 2
 
 
+def test_a_draw_trains_on_every_operator_that_has_several_workloads():
+    """Two of pool would otherwise be held out and checked in some draws."""
+    sizes = {"conv2d": 9, "pool": 2, "softmax": 2, "relu": 1}
+    workloads = {
+        f"{op}-{n}": (op, frozenset({"cpu"})) for op, size in sizes.items() for n in range(size)
+    }
+    for seed in range(50):
+        trained = draw_split("x", workloads, seed=seed, test=0.25, valid=0.17).train
+        assert {"conv2d", "pool", "softmax"} <= {identity.split("-")[0] for identity in trained}
+
+
 def test_by_operator_holds_out_the_operator(empty):
     split = make_split("by_operator", MANY, held_out=["pool"], folder=empty)
     assert {task.workload.short_op for task in split.test} == {"pool"}

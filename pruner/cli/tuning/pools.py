@@ -27,6 +27,7 @@ from pruner.tune.networks.rewrites.layout import chosen_layout
 from pruner.tune.networks.rewrites.precision import chosen_precision
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource
+from pruner.tune.pools.bundle import bundle
 from pruner.tune.pools.collector import Collected, Collector, PoolPlan, PoolPlatform, hours
 from pruner.tune.pools.settings import PoolSettings
 from pruner.tune.workloads import Workload, load_workloads
@@ -35,7 +36,9 @@ ALL = "all"  # platform=all: the described CPUs that this machine can run
 
 
 def collect_pools(config: DictConfig) -> dict[str, Any]:
-    """Collect, or with ``plan=true`` estimate; the object of the last line."""
+    """Collect, with ``plan=true`` estimate, or bundle; the object of the last line."""
+    if config.bundle is not None:
+        return bundled(Path(config.out), Path(config.bundle))
     plan = plan_of(config)
     plan.out.mkdir(parents=True, exist_ok=True)
     hold(plan.out)
@@ -64,6 +67,13 @@ def collect_pools(config: DictConfig) -> dict[str, Any]:
     else:
         _check(found)
     return result
+
+
+def bundled(collection: Path, out: Path) -> dict[str, Any]:
+    """Copy what others need of a finished collection; the object of the last line."""
+    found = asdict(bundle(collection, out))
+    say(f"{out}: {found['records']} records of {found['pools']} pools, checksums in SHA256SUMS")
+    return found | {"out": str(out)}
 
 
 def _check(found: Collected) -> None:

@@ -18,7 +18,7 @@ from pruner.tune.collect.layout import (
     finish_journal,
     open_journal,
     read_journal,
-    write_checksums,
+    write_sums,
 )
 from pruner.tune.collect.spec import SLOW_PROGRAM_EXIT, WorkerSpec
 from pruner.tune.collect.tasks import CollectTask
@@ -87,7 +87,7 @@ def collect(plan: CollectPlan, tell: Tell) -> CollectReport:
         if not is_complete(plan, count_valid(entries)):
             short.append(f"{target.platform}/{task.name}: {valid} of {plan.num_programs}")
         tell(f"[{number}/{len(pairs)}] {target.platform} {task.name}: {valid} valid records")
-    write_checksums(plan.out)
+    write_sums(plan.out)
     if not (records or skipped):
         raise PrunerError(f"no program could be measured; see {plan.out / 'journal'}/*/*.log")
     seconds = time.monotonic() - start

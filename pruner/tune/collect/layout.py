@@ -9,7 +9,6 @@ While a task is measured, both live together in ``journal/<platform>/<task>.json
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import zlib
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pruner.errors import DataError
-from pruner.files import own_file, unsealed, write_whole
+from pruner.files import own_file, unsealed, write_checksums, write_whole
 
 ORIGINS = ("random", "evolved")
 
@@ -125,19 +124,11 @@ def finish_journal(paths: TaskPaths) -> list[dict[str, Any]]:
     return entries
 
 
-def write_checksums(out: Path) -> Path:
-    """Write SHA256SUMS over the record and origin files, as ``sha256sum -c`` reads it."""
+def write_sums(out: Path) -> Path:
+    """Write SHA256SUMS over what was measured: records, origins, what was measured again."""
     folders = (out / "measure_records", out / "origin")
-    files = sorted(path for folder in folders for path in folder.rglob("*.json*"))
-    extra = out / "remeasured.json"
-    files += [extra] if extra.exists() else []
-    lines = [
-        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(out).as_posix()}\n"
-        for path in files
-    ]
-    sums = out / "SHA256SUMS"
-    _replace(sums, "".join(lines).encode())
-    return sums
+    paths = [path for folder in folders for path in folder.rglob("*.json*")]
+    return write_checksums(out, [*paths, out / "remeasured.json"])
 
 
 def _replace(path: Path, data: bytes) -> None:

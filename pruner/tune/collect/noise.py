@@ -17,7 +17,7 @@ from pruner.files import as_written, read_json
 from pruner.places import sources_folder
 from pruner.progress import Tell
 from pruner.tune.collect.driver import CollectPlan, worker_spec
-from pruner.tune.collect.layout import TaskPaths, damaged, write_checksums
+from pruner.tune.collect.layout import TaskPaths, damaged, write_sums
 from pruner.tune.rivals.ansor_environment import child_environment
 
 
@@ -123,7 +123,7 @@ def remeasure(plan: CollectPlan, count: int, tell: Tell) -> list[Remeasured]:
         rows.append(row)
     text = json.dumps([asdict(row) for row in rows], indent=1) + "\n"
     (plan.out / "remeasured.json").write_text(text)
-    write_checksums(plan.out)
+    write_sums(plan.out)
     return rows
 
 

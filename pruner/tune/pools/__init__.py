@@ -9,6 +9,7 @@ at least twice, minutes apart. ``docs/pools.md`` describes what is written.
 * `pool`: one task on one platform, from its ledger to its records
 * `collector`: all pools, a pass at a time
 * `records`: TenSet's layout, MetaSchedule's database
+* `bundle`: what others need of a finished collection
 * `importing`: databases of others as records
 * `conditions`: what else the machine did meanwhile
 """

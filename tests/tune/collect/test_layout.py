@@ -10,7 +10,7 @@ from pruner.tune.collect.layout import (
     finish_journal,
     open_journal,
     read_journal,
-    write_checksums,
+    write_sums,
 )
 
 
@@ -91,7 +91,7 @@ def test_a_lost_origin_line_is_an_error_not_a_shift(paths):
 def test_checksums_cover_records_and_origins(paths, tmp_path):
     write_journal(paths, [entry("random", 1)])
     finish_journal(paths)
-    lines = write_checksums(tmp_path).read_text().splitlines()
+    lines = write_sums(tmp_path).read_text().splitlines()
     assert [line.split("  ")[1] for line in lines] == [
         "measure_records/cpu-sse4/matmul_2_2_2.json.gz",
         "origin/cpu-sse4/matmul_2_2_2.json",

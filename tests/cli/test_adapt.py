@@ -1,4 +1,4 @@
-"""adapt.py end to end on bundled records, with a budget of seconds."""
+"""adapt.py end to end on some of the bundled records, with a budget of seconds."""
 
 import json
 import shutil
@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from pruner.models.checkpoint.checkpoint import load_checkpoint
+from tests.places import DATASETS
 
 TINY = (
     "source=cpu-sse4",
@@ -27,8 +28,26 @@ TINY = (
     "budget.tasks=2",
     "budget.max_steps=2",
     "budget.labels=[0,20,all]",
+    "budget.held_out=2",
+    "budget.label_tasks=2",
+    "budget.least=6",
     "run_id=tiny",
 )
+TASKS = ("matmul", "batch_matmul", "pool", "softmax")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """Some tasks of both platforms: all have five times as many programs."""
+    folder = tmp_path_factory.mktemp("records")
+    for platform in ("cpu-sse4", "cpu-avx2"):
+        there = folder / "measure_records" / platform
+        there.mkdir(parents=True)
+        for path in (DATASETS / "bundled/measure_records" / platform).iterdir():
+            if path.name.startswith(TASKS):
+                (there / path.name).symlink_to(path)
+    (folder / "design_spaces").symlink_to(DATASETS / "bundled/design_spaces")
+    return f"data.root={folder}"
 
 
 def door(monkeypatch, capsys, folder, *arguments):
@@ -45,8 +64,10 @@ def door(monkeypatch, capsys, folder, *arguments):
 
 
 @pytest.mark.slow
-def test_methods_are_compared_and_a_run_goes_on_where_it_stopped(monkeypatch, capsys, tmp_path):
-    code, result, err = door(monkeypatch, capsys, tmp_path, *TINY)
+def test_methods_are_compared_and_a_run_goes_on_where_it_stopped(
+    monkeypatch, capsys, tmp_path, root
+):
+    code, result, err = door(monkeypatch, capsys, tmp_path, *TINY, root)
     assert code == 0, err
     assert set(result["methods"]) == {"scratch", "random", "moa"}
     moa = result["methods"]["moa"]
@@ -97,13 +118,13 @@ def test_methods_are_compared_and_a_run_goes_on_where_it_stopped(monkeypatch, ca
 
 @pytest.mark.slow
 def test_a_given_model_is_judged_on_its_platform_before_it_is_adapted(
-    monkeypatch, capsys, tmp_path
+    monkeypatch, capsys, tmp_path, root
 ):
-    code, result, err = door(monkeypatch, capsys, tmp_path, *TINY, "seeds=[0]", "method=none")
+    tiny = (*TINY, root, "seeds=[0]", "method=none")
+    code, result, err = door(monkeypatch, capsys, tmp_path, *tiny)
     assert code == 0, err
     given = f"checkpoint={result['run_dir']}/source"
-    again = ("seeds=[0]", "method=none", "run_id=given", given)
-    code, result, err = door(monkeypatch, capsys, tmp_path, *TINY, *again)
+    code, result, err = door(monkeypatch, capsys, tmp_path, *tiny, "run_id=given", given)
     assert code == 0, err
     # never adapted, it is as good afterwards
     assert result["methods"]["none"]["source_top1_after"]["mean"] == result["source_top1_before"]

@@ -1,4 +1,4 @@
-"""``draft_report`` on two of the bundled CPU tasks."""
+"""``draft_report`` on two CPU tasks of the Ansor set, whose records have an origin beside them."""
 
 import csv
 import shutil
@@ -12,7 +12,7 @@ from pruner.models.analyzer.paper import PaperSwitches
 from pruner.study.book.items import load_item
 from tests.places import DATASETS
 
-BUNDLED = DATASETS / "bundled"
+ANSOR = DATASETS / "ansor"
 TASKS = ("matmul_128_128_128", "reduction_512_1024_1_False")
 
 
@@ -22,7 +22,7 @@ def root(tmp_path):
         target = tmp_path / "root" / folder / "cpu-sse4"
         target.mkdir(parents=True)
         for task in TASKS:
-            shutil.copy(BUNDLED / folder / "cpu-sse4" / f"{task}{suffix}", target)
+            shutil.copy(ANSOR / folder / "cpu-sse4" / f"{task}{suffix}", target)
     return tmp_path / "root"
 
 

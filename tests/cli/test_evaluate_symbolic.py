@@ -172,10 +172,10 @@ def test_records_of_another_gpu_are_told_and_counted(command, measured_root):
 
 def test_cpu_targets_are_judged_and_have_no_released_form(command, tmp_path):
     name = "cpu-avx2/matmul_128_128_128.json.gz"
-    bundled = CONF.parent / "datasets" / "bundled" / "measure_records" / name
+    recorded = CONF.parent / "datasets" / "ansor" / "measure_records" / name
     copy = tmp_path / "root" / "measure_records" / name
     copy.parent.mkdir(parents=True)
-    copy.write_bytes(bundled.read_bytes())
+    copy.write_bytes(recorded.read_bytes())
     common = ["evaluate", "model=symbolic", "platform=cpu-avx2", f"data.root={tmp_path / 'root'}"]
     code, result, err = command(*common)
     assert code == 0, err

@@ -13,6 +13,7 @@ from hydra.core.global_hydra import GlobalHydra
 from pruner.cli.shared.implied import with_implied
 from pruner.cli.shared.options import build, check_options
 from pruner.cli.shared.script import options_of
+from pruner.data.workload import parse_workload
 from pruner.errors import DataError, PrunerError
 from pruner.files import write_json
 from pruner.study.book.items import load_item
@@ -159,14 +160,21 @@ def test_models_of_avx2_go_elsewhere_and_wait_for_their_training(item, options):
 
 
 def test_the_tuned_workloads_are_none_that_the_source_learned_from(item):
-    """Bundled tasks are named operator_sizes; depthwise 96x56x56 is one of them."""
+    """By what splits compare: shapes, whatever is fused."""
     bundled = {
-        path.name for path in (REPOSITORY / "datasets/bundled/measure_records/cpu-avx2").iterdir()
+        parse_workload(pool["key"]).identity
+        for pool in json.loads((REPOSITORY / "datasets/bundled/about.json").read_text())["pools"]
     }
-    defaults = {"matmul": "matmul_512_512_512", "conv2d_3x3": "conv2d_1_64_56_56_64_3_3_1_SAME"}
-    assert not {f"{name}.json.gz" for name in defaults.values()} & bundled
-    assert "depthwise_conv2d_1_96_56_56_3_3_1_SAME.json.gz" in bundled
-    assert "workload.c=144" in item["OPERATORS"]["depthwise_3x3"]
+    tuned = {
+        "matmul": ["matmul_layer", 512, 512, 512],
+        "conv2d_3x3": ["conv2d_layer", 1, 64, 56, 56, 64, 3, 3, 1, 1],
+        "depthwise_3x3": ["depthwise_conv2d_layer", 1, 144, 28, 28, 3, 3, 1, 1],
+        "layer_norm": ["layer_norm_layer", 512, 1024],
+    }
+    assert tuned.keys() == item["OPERATORS"].keys()
+    assert not {parse_workload(json.dumps(key)).identity for key in tuned.values()} & bundled
+    strided = ["depthwise_conv2d_layer", 1, 144, 28, 28, 3, 3, 2, 1]
+    assert parse_workload(json.dumps(strided)).identity in bundled
 
 
 def test_scratch_on_avx512_is_the_run_of_the_papers_rounds(item, options):

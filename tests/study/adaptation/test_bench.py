@@ -18,11 +18,12 @@ from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import ModelSpec
 from pruner.models.training.start import Start
-from pruner.places import conf_folder, datasets_folder
+from pruner.places import conf_folder
 from pruner.progress import Progress
 from pruner.search.offline.recorded import recorded_pool
 from pruner.study.adaptation.bench import Budget, prepare, seen_workloads
 from pruner.study.adaptation.cells import Cells
+from tests.places import DATASETS
 
 
 def about(seen):
@@ -41,7 +42,7 @@ def test_methods_with_all_their_seeds_are_finished(tmp_path):
 
 
 def test_workloads_that_a_checkpoint_learned_anywhere_are_known():
-    root, progress = RecordRoot(datasets_folder() / "bundled"), Progress()
+    root, progress = RecordRoot(DATASETS / "ansor"), Progress()
     keys = {name: [task.key for task in root.read(Quarantine(), name)] for name in root.platforms}
     here, third = keys["cpu-sse4"] + keys["cpu-avx2"], keys["cpu-avx512"]
     learned = {"cpu-avx2": [keys["cpu-avx2"][0].task], "cpu-avx512": [third[1].task, third[2].task]}
@@ -60,7 +61,7 @@ def test_workloads_that_a_checkpoint_learned_anywhere_are_known():
 def test_pools_of_cached_features_are_those_of_the_records(tmp_path):
     """Read twice, the second time from the cache: as if every record had been featurised here."""
     name, few = "cpu-avx2", tmp_path / "records"
-    for file in RecordRoot(datasets_folder() / "bundled").task_files(["cpu-sse4", name]):
+    for file in RecordRoot(DATASETS / "ansor").task_files(["cpu-sse4", name]):
         if file.task.startswith(("matmul", "reduction", "pool")):
             place = few / "measure_records" / file.platform
             place.mkdir(parents=True, exist_ok=True)

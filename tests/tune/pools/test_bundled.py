@@ -1,0 +1,184 @@
+"""The bundled set is a collection as docs/pools.md has it, and holds what its card promises."""
+
+import gzip
+import hashlib
+import json
+from collections import Counter, defaultdict
+from itertools import combinations, pairwise
+from statistics import mean, median
+
+import numpy as np
+import pytest
+import yaml
+
+from pruner.data.quarantine import Quarantine
+from pruner.data.root import RecordRoot
+from pruner.data.splits import SIDES, make_split
+from pruner.models.judging.ceiling import noise_ceiling
+from pruner.models.judging.metrics import ScoredTask
+from pruner.models.judging.summary import random_report
+from tests.places import CONF, DATASETS
+
+FOLDER = DATASETS / "bundled"
+PLATFORMS = ("cpu-sse4", "cpu-avx2", "cpu-avx512")  # from narrow to wide, from one core to two
+WORKLOADS = 25
+
+
+@pytest.fixture(scope="module")
+def about():
+    return json.loads((FOLDER / "about.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def records():
+    """(platform, task) -> the record lines, parsed by nobody else."""
+    paths = sorted((FOLDER / "measure_records").glob("*/*.json.gz"))
+    return {
+        (path.parent.name, path.name.removesuffix(".json.gz")): [
+            json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()
+        ]
+        for path in paths
+    }
+
+
+@pytest.fixture(scope="module")
+def read():
+    """The same as our reader takes them, and what it set aside."""
+    with Quarantine() as quarantine:
+        return list(RecordRoot(FOLDER).read(quarantine)), quarantine.total
+
+
+def ran(lines):
+    return [line for line in lines if line["r"][1] == 0]
+
+
+def best_s(lines):
+    return min(mean(line["r"][0]) for line in ran(lines))
+
+
+def test_every_task_of_the_list_is_there_on_every_target(records):
+    listed = yaml.safe_load((CONF / "pools" / "small.yaml").read_text(encoding="utf-8"))["tasks"]
+    tasks = {task for _, task in records}
+    assert len(tasks) == len(listed) == WORKLOADS
+    assert set(records) == {(platform, task) for platform in PLATFORMS for task in tasks}
+    keys = defaultdict(set)
+    for (_, task), lines in records.items():
+        keys[task] |= {line["i"][0][0] for line in lines}
+    assert all(len(found) == 1 for found in keys.values())  # the same work under the same name
+    operators = Counter(json.loads(*found)[0] for found in keys.values())
+    assert operators == Counter(f"{one['operator']}_layer" for one in listed)
+
+
+def test_pools_are_as_large_as_was_asked_but_for_small_spaces(records, about):
+    asked = about["settings"]["programs"]
+    told = {(pool["platform"], pool["task"]): pool for pool in about["pools"]}
+    assert told.keys() == records.keys()
+    sizes = {name: len(ran(lines)) for name, lines in records.items()}
+    assert sizes == {name: pool["valid"] for name, pool in told.items()}
+    assert sum(size == asked for size in sizes.values()) > 0.8 * len(sizes)
+    assert asked / 2 < min(sizes.values())
+    assert max(sizes.values()) == asked
+
+
+def test_our_reader_takes_every_line(records, read):
+    tasks, set_aside = read
+    assert set_aside == 0
+    assert sum(map(len, tasks)) == sum(map(len, records.values()))
+
+
+def test_all_programs_of_a_task_are_different(records):
+    for name, lines in records.items():
+        programs = {json.dumps(line["i"][1][1]) for line in lines}
+        assert len(programs) == len(lines), name
+
+
+def test_every_program_was_timed_twice_and_minutes_apart(records, about):
+    apart_s, repeats = about["settings"]["apart_s"], about["timing"]["repeats"]
+    for name, lines in records.items():
+        for line in ran(lines):
+            times = [at for at, _ in line["timings"]]
+            assert len(times) >= 2, name
+            # times have one decimal
+            assert all(b - a > apart_s - 0.11 for a, b in pairwise(times)), name
+            assert {len(costs) for _, costs in line["timings"]} == {repeats}, name
+
+
+def test_the_latency_is_the_mean_of_the_two_timings_that_agree_best(records, read):
+    by_name = {(task.key.platform, task.key.task): task for task in read[0]}
+    for name, lines in records.items():
+        for line, latency_s in zip(lines, by_name[name].latency_s, strict=True):
+            if line["r"][1] != 0:
+                assert latency_s == np.inf
+                continue
+            each = [median(costs) for _, costs in line["timings"]]
+            pairs = combinations(range(len(each)), 2)
+            pair = min(pairs, key=lambda p: max(each[n] for n in p) / min(each[n] for n in p))
+            assert line["r"][0] == pytest.approx([each[n] for n in pair]), name
+            assert latency_s == pytest.approx(mean(each[n] for n in pair)), name
+
+
+def test_draws_are_even_over_design_spaces(records, about):
+    """A pool that has all that was asked for has as many of each; failed ones are replaced."""
+    for name, lines in records.items():
+        if len(ran(lines)) < about["settings"]["programs"]:
+            continue  # its spaces have no more
+        counts = Counter(line["i"][1][1][0][1] for line in lines).values()
+        assert max(counts) - min(counts) <= 1 + len(lines) - len(ran(lines)), name
+
+
+def test_exactly_the_design_spaces_that_records_name_are_there(records):
+    named = {line["i"][1][1][0][1] for lines in records.values() for line in lines}
+    there = (FOLDER / "design_spaces").iterdir()
+    assert {path.name.removesuffix(".json.gz") for path in there} == named
+
+
+def test_checksums_hold_and_cover_every_file():
+    lines = (FOLDER / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
+    sums = dict(reversed(line.split("  ")) for line in lines)
+    files = [path for path in FOLDER.rglob("*") if path.is_file() and path.name != "SHA256SUMS"]
+    assert set(sums) == {path.relative_to(FOLDER).as_posix() for path in files}
+    for path in files:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        assert digest == sums[path.relative_to(FOLDER).as_posix()]
+
+
+def test_nothing_names_the_machine_that_it_was_collected_on(about):
+    assert "/" not in json.dumps(about)
+    assert "kernel" not in about["machine"]
+
+
+def test_a_second_timing_orders_programs_nearly_as_the_first(read):
+    for platform in PLATFORMS:
+        tasks = [
+            ScoredTask(
+                name=task.key.task,
+                latency_s=task.latency_s[task.valid],
+                score=np.zeros(task.valid.sum()),
+                timed_s=task.timed_s[task.valid],
+            )
+            for task in read[0]
+            if task.key.platform == platform
+        ]
+        ceiling, chance = noise_ceiling(tasks), random_report(tasks)
+        assert ceiling["num_tasks"] == WORKLOADS
+        assert ceiling["num_programs"] == sum(len(task.latency_s) for task in tasks)
+        assert ceiling["pairwise_accuracy"] > 0.9 > chance["pairwise_accuracy"]
+        assert ceiling["top1_task_mean"] > chance["top1_task_mean"] + 0.2
+
+
+@pytest.mark.parametrize("task", ["matmul_bias_relu_256_256_256", "conv2d_1_64_28_28_64_3_3_1_1"])
+def test_wider_vectors_and_a_second_core_make_compute_bound_tasks_faster(records, task):
+    best = [best_s(records[platform, task]) for platform in PLATFORMS]
+    assert best == sorted(best, reverse=True)
+    assert best[0] > 2 * best[2]  # 1 core of 4 lanes against 2 cores of 16 lanes
+
+
+def test_the_frozen_split_trains_on_every_operator_and_lists_every_workload(read):
+    split = make_split("bundled", [task.key for task in read[0]])
+    sizes = {side: len({key.identity for key in split.side(side)}) for side in SIDES}
+    assert sizes == {"train": 15, "valid": 4, "test": 6}
+    assert {side: len(split.side(side)) for side in SIDES} == {
+        side: size * len(PLATFORMS) for side, size in sizes.items()
+    }
+    operators = {side: {key.workload.short_op for key in split.side(side)} for side in SIDES}
+    assert operators["test"] | operators["valid"] <= operators["train"]

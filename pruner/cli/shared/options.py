@@ -122,6 +122,7 @@ RULES: dict[str, Rule] = {
     "checkpoint": TEXT,
     "resume": TEXT,
     "out": TEXT,
+    "bundle": TEXT,
     "work_dir": TEXT,
     "models.own": NAMES,
     "split.held_out": NAMES,

@@ -1,7 +1,6 @@
 """The Ansor set obeys the record format and holds what its card promises."""
 
 import gzip
-import hashlib
 import json
 import math
 from collections import Counter
@@ -12,6 +11,7 @@ from pruner.data.quarantine import Quarantine
 from pruner.data.tasks import read_tasks
 from pruner.tune.collect.tasks import ANSOR_TASKS
 from pruner.tune.measure.targets import CPU_TARGETS
+from tests.checksums import assert_checksums
 
 MIN_VALID = 48
 PAIRS = [(target, task) for target in CPU_TARGETS for task in ANSOR_TASKS]
@@ -89,13 +89,7 @@ def test_our_reader_takes_every_line(ansor, records):
 
 
 def test_checksums_hold_and_cover_every_file(ansor):
-    lines = (ansor / "SHA256SUMS").read_text().splitlines()
-    sums = dict(reversed(line.split("  ")) for line in lines)
-    files = [path for path in ansor.rglob("*") if path.is_file() and path.name != "SHA256SUMS"]
-    assert set(sums) == {path.relative_to(ansor).as_posix() for path in files}
-    for path in files:
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        assert digest == sums[path.relative_to(ansor).as_posix()]
+    assert_checksums(ansor)
 
 
 def test_wider_vectors_and_a_second_core_make_compute_bound_tasks_faster(records):

@@ -1,13 +1,13 @@
 """What others need of a finished collection is copied, and nothing else."""
 
 import gzip
-import hashlib
 import json
 import shutil
 
 import pytest
 
 from pruner.errors import PrunerError
+from tests.checksums import assert_checksums
 from tests.places import DATASETS
 
 pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
@@ -53,10 +53,7 @@ def test_records_their_spaces_and_what_was_measured_are_copied(collection, tmp_p
     told = json.loads((collection / "about.json").read_text())
     assert told["machine"].pop("kernel")
     assert about == told
-    sums = dict(line.split("  ")[::-1] for line in (copy / "SHA256SUMS").read_text().splitlines())
-    assert sums.keys() == files - {"SHA256SUMS"}
-    for name, digest in sums.items():
-        assert digest == hashlib.sha256((copy / name).read_bytes()).hexdigest()
+    assert_checksums(copy)
 
 
 def test_an_unfinished_collection_and_a_folder_that_is_there_are_refused(collection, tmp_path):

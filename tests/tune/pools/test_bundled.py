@@ -1,7 +1,6 @@
 """The bundled set is a collection as docs/pools.md has it, and holds what its card promises."""
 
 import gzip
-import hashlib
 import json
 from collections import Counter, defaultdict
 from itertools import combinations, pairwise
@@ -17,6 +16,7 @@ from pruner.data.splits import SIDES, make_split
 from pruner.models.judging.ceiling import noise_ceiling
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.judging.summary import random_report
+from tests.checksums import assert_checksums
 from tests.places import CONF, DATASETS
 
 FOLDER = DATASETS / "bundled"
@@ -133,13 +133,7 @@ def test_exactly_the_design_spaces_that_records_name_are_there(records):
 
 
 def test_checksums_hold_and_cover_every_file():
-    lines = (FOLDER / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
-    sums = dict(reversed(line.split("  ")) for line in lines)
-    files = [path for path in FOLDER.rglob("*") if path.is_file() and path.name != "SHA256SUMS"]
-    assert set(sums) == {path.relative_to(FOLDER).as_posix() for path in files}
-    for path in files:
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        assert digest == sums[path.relative_to(FOLDER).as_posix()]
+    assert_checksums(FOLDER)
 
 
 def test_nothing_names_the_machine_that_it_was_collected_on(about):

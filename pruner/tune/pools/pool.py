@@ -107,9 +107,9 @@ class Pool:
 
     @property
     def all_failed(self) -> bool:
-        """Programs were tried, and none ran and was right."""
+        """Programs were tried, none ran and was right, and none waits for its first timing."""
         tried = any(p.failed and p.has_record for p in self.ledger.programs)
-        return tried and not self.valid()
+        return tried and not self.valid() and not self.built
 
     @property
     def built(self) -> int:

@@ -22,7 +22,13 @@ from pruner.program.tir.autocopy import AUTO_COPY, lower_auto_copies
 from pruner.program.tir.lower import lower
 from pruner.program.tir.regions import index_uses
 from pruner.program.tir.tree import Binding, Block, BlockIter, LoopNode, Tree
-from pruner.tune.spaces.batched.prim_func import Reader, inside, loops_inside, whole_number
+from pruner.tune.spaces.batched.prim_func import (
+    Reader,
+    inside,
+    kind_of,
+    loops_inside,
+    whole_number,
+)
 from pruner.tune.tvm_import import load_tvm
 
 _SERIAL, _PARALLEL, _VECTORIZED, _UNROLLED, _BOUND = range(5)  # tirx.ForKind
@@ -63,9 +69,9 @@ class _ScheduledReader(Reader):
         block = realize.block
         if _NEW_LAYOUT in block.annotations:
             return []  # of weights, once and for all: it is gone from what is built
-        if _kind(block.body) == "SeqStmt":
+        if kind_of(block.body) == "SeqStmt":
             return self._several(realize, parent, loops)
-        if AUTO_COPY in block.annotations and _kind(inside(block.body)) == "BufferStore":
+        if AUTO_COPY in block.annotations and kind_of(inside(block.body)) == "BufferStore":
             return [self._copy(realize, parent, loops)]
         return super()._blocks(realize, parent, loops)
 
@@ -75,9 +81,9 @@ class _ScheduledReader(Reader):
         slots: dict[Any, Expr] = {it.var: Axis(i) for i, it in enumerate(block.iter_vars)}
         inits = {} if block.init is None else {x.buffer: x for x in _stores(block.init)}
         for stmt in block.body.seq:
-            if _kind(stmt) == "Bind":
+            if kind_of(stmt) == "Bind":
                 slots[stmt.var] = self._expr(stmt.value, slots)
-            elif _kind(stmt) == "BufferStore":
+            elif kind_of(stmt) == "BufferStore":
                 stores = stmt, inits.get(stmt.buffer)
                 out.append(self._statement(realize, parent, loops, slots, stores))
             else:
@@ -186,16 +192,16 @@ class _Around:
 
 def _guards(predicate: Any) -> list[tuple[Any, int]]:
     """The sums that a block's predicate bounds from above, and the bounds."""
-    kind = _kind(predicate)
+    kind = kind_of(predicate)
     if kind == "And":
         return [*_guards(predicate.a), *_guards(predicate.b)]
-    if kind == "LT" and _kind(predicate.b) == "IntImm":
+    if kind == "LT" and kind_of(predicate.b) == "IntImm":
         return [(predicate.a, int(predicate.b))]
     return []
 
 
 def _stores(stmt: Any) -> list[Any]:
-    return list(stmt.seq) if _kind(stmt) == "SeqStmt" else [stmt]
+    return list(stmt.seq) if kind_of(stmt) == "SeqStmt" else [stmt]
 
 
 def _mark(stmt: Any) -> Mark | None:
@@ -203,10 +209,6 @@ def _mark(stmt: Any) -> Mark | None:
     if kind == _BOUND:
         return Mark.of_axis(str(stmt.thread_binding.thread_tag))
     return _MARKS.get(kind)
-
-
-def _kind(node: Any) -> str:
-    return type(node).__name__
 
 
 def _alignment(asked: Any, block: str) -> tuple[int, int, int]:

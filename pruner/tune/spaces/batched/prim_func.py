@@ -70,7 +70,7 @@ class Reader:
 
     def node_of(self, thing: Any) -> LoopNode | Block | None:
         """The node of a loop or a block; None where the tree has none."""
-        if _kind(thing) == "For":
+        if kind_of(thing) == "For":
             return self._loops.get(thing.loop_var)
         name = str(thing.name_hint)
         if name == "root":
@@ -88,7 +88,7 @@ class Reader:
         self.tree.buffers.append(made)
 
     def _read(self, stmt: Any, parent: LoopNode, loops: dict[Any, LoopVar]) -> None:
-        kind = _kind(stmt)
+        kind = kind_of(stmt)
         if kind == "SeqStmt":
             for part in stmt.seq:
                 self._read(part, parent, loops)
@@ -184,7 +184,7 @@ class Reader:
         return self._init(store, str(inner.name_hint), slots)
 
     def _init(self, store: Any, block: str, slots: dict[Any, Expr]) -> Expr:
-        if _kind(store) != "BufferStore":
+        if kind_of(store) != "BufferStore":
             raise UnsupportedProgram("block-init", block)
         return self._expr(store.value, slots)
 
@@ -198,7 +198,7 @@ class Reader:
         return self._keys[buffer]
 
     def _expr(self, expr: Any, slots: dict[Any, Expr]) -> Expr:
-        kind = _kind(expr)
+        kind = kind_of(expr)
         if kind in ("IntImm", "FloatImm"):
             value = expr.value
             return Const(int(value) if kind == "IntImm" else float(value), _dtype(expr))
@@ -229,7 +229,7 @@ class Reader:
 
 def inside(stmt: Any) -> Any:
     """What stands inside a chain of loops."""
-    while _kind(stmt) == "For":
+    while kind_of(stmt) == "For":
         stmt = stmt.body
     return stmt
 
@@ -237,18 +237,18 @@ def inside(stmt: Any) -> Any:
 def loops_inside(stmt: Any) -> tuple[dict[Any, LoopVar], Any]:
     """A chain of loops by their variables, and what stands inside it."""
     loops: dict[Any, LoopVar] = {}
-    while _kind(stmt) == "For":
+    while kind_of(stmt) == "For":
         loops[stmt.loop_var] = LoopVar(str(stmt.loop_var.name), whole_number(stmt.extent))
         stmt = stmt.body
     return loops, stmt
 
 
 def _is_blockized(block: Any) -> bool:
-    return _kind(block.body) == "For" and _kind(inside(block.body)) == "SBlockRealize"
+    return kind_of(block.body) == "For" and kind_of(inside(block.body)) == "SBlockRealize"
 
 
 def _check_plain(block: Any) -> None:
-    if block.alloc_buffers or block.match_buffers or _kind(block.body) != "BufferStore":
+    if block.alloc_buffers or block.match_buffers or kind_of(block.body) != "BufferStore":
         raise UnsupportedProgram("block-body", str(block.name_hint))
 
 
@@ -272,13 +272,14 @@ def _annotations(block: Any) -> dict[str, object]:
     return {str(key): value for key, value in block.annotations.items()}
 
 
-def _kind(node: Any) -> str:
+def kind_of(node: Any) -> str:
+    """The name of a TIR node's class, "For" of a loop: TVM is not imported to compare classes."""
     return type(node).__name__
 
 
 def whole_number(value: Any) -> int:
     """An extent or a place. Raises `UnsupportedProgram` where it is none that is known."""
-    if _kind(value) != "IntImm" and not isinstance(value, int):
+    if kind_of(value) != "IntImm" and not isinstance(value, int):
         raise UnsupportedProgram("dynamic-shape", str(value))
     return int(value)
 

@@ -19,7 +19,7 @@ from pruner.study.device.campaign import Campaign
 from pruner.study.device.finding import described_gpu
 from pruner.study.device.options import CUDA, CampaignOptions
 from pruner.study.device.ready import environment_of
-from pruner.study.device.results import write_results
+from pruner.study.device.results import compiled_counts, write_results
 from pruner.study.device.sizes import FULL, SMALL, NetworkChoice, Size
 from pruner.study.device.state import about_device
 from pruner.tune.measure.machine import local_platform
@@ -120,7 +120,11 @@ def _size(config: DictConfig) -> Size:
 def _written(options: CampaignOptions, results: Path) -> Mapping[str, int]:
     counts = write_results(options, results)
     say(", ".join(f"{number} rows of {name}" for name, number in counts.items()))
-    return counts
+    if not options.compile_only:
+        return counts
+    built = compiled_counts(options)
+    say(f"{built['compiled']} of {sum(built.values())} programs compile")
+    return {**counts, **built}
 
 
 def _planned(work: Campaign) -> dict[str, Any]:

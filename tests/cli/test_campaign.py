@@ -132,6 +132,9 @@ def test_all_stages_of_a_gpu_that_is_not_there_are_compiled(tmp_path):
     groups = pd.read_csv(tmp_path / "results" / "groups.csv")
     assert set(groups.group) == {"float32", "float16"}
     assert groups.compiled.sum() == groups.trials.sum()  # every program that was chosen builds
+    networks = pd.read_csv(tmp_path / "results" / "networks.csv")
+    assert found["compiled"] == groups.compiled.sum() + networks.compiled.sum()
+    assert found["failed"] == 0
     libraries = sorted(path.parent.name for path in (tmp_path / "compiled").rglob("network.so"))
     assert libraries == ["bert_tiny-float16", "bert_tiny-float32"]
     assert len(list((tmp_path / "pools" / "pools" / "h200").rglob("*.so"))) == 2 * 3

@@ -64,6 +64,12 @@ def write_results(options: CampaignOptions, folder: Path) -> dict[str, int]:
     return counts
 
 
+def compiled_counts(options: CampaignOptions) -> dict[str, int]:
+    """Programs that were only compiled: how many did, and how many did not."""
+    rows = [*group_rows(options), *network_rows(options)]
+    return {name: sum(row[name] for row in rows) for name in ("compiled", "failed")}
+
+
 def _write_archive(options: CampaignOptions, folder: Path) -> None:
     """One file to bring home: the results, and what they were made from as far as it is small."""
     found = [path for name in _KEPT for path in sorted(options.out.glob(name)) if path.is_file()]

@@ -9,6 +9,7 @@ measured alike. Parts come in this order, each seed of a part before the next:
 * offline: trained on AVX2, fine-tuned once on the bundled records of AVX-512, frozen
 * network: the contenders of rounds on a small network
 * ablation: the paper's rounds with a PaCM without its dataflow rows, without its statements
+* value: our rounds from a PaCM of the bundled records of all targets, beside from scratch
 * longer: Ansor with four times the trials, beside the paper's rounds, ours and MoA (Table 5)
 
 What is finished is skipped and what was ended goes on, so the script can be stopped and started at
@@ -58,6 +59,8 @@ SETTINGS += ["budget.patience=1000000"]
 OF_NETWORK = ["layout=NCHW", "deploy=false"]
 # The paper's draft is for GPUs.
 PAPER = ["experiment=paper_tuning", "draft.form=hardware", "budget.batch=10"]
+EVERY = "every"  # the model of all bundled records, by the recipe that experiments/model chose
+EVERY_RECIPE = ["data.platform=all", "+model.residual=true"]
 POINTS = 20  # of a curve
 # Seconds before any of the kind ran: a trial of an operator and, behind "network", of a network;
 # the whole of a training, and of a list of tasks.
@@ -138,6 +141,15 @@ OFFLINE = {
     "pruner_offline": _frozen("pacm-tuned", "paper", "policy=pruner_paper"),
     "pruner_offline_without_draft": _frozen("pacm-tuned", "evolution", "policy=ansor"),
 }
+# What a checkpoint is worth: the analyzer is in its model, so it needs no prior.
+PRETRAINED = [*LIVE, *BATCH, "policy.prior=0", "policy.draft_leads=false", "adaptation=finetune"]
+VALUE = {
+    "pretrained": Contender(words=PRETRAINED, kind="live", model=EVERY),
+    **{
+        name: ROUNDS[name]
+        for name in ("pruner_live", "pruner_live_without_pacm", "metaschedule", "ansor")
+    },
+}
 ABLATION = {
     "pruner_paper": ROUNDS["pruner_paper"],
     **{
@@ -159,6 +171,7 @@ PARTS = {
     "offline": OFFLINE,
     "network": ROUNDS,
     "ablation": ABLATION,
+    "value": VALUE,
     "longer": LONGER,
 }
 RIVALS = {
@@ -167,6 +180,7 @@ RIVALS = {
     "offline": ["tensetmlp"],
     "network": ["ansor", "metaschedule", "random", "pruner_paper", "pruner_live"],
     "ablation": ["pruner_paper", "ansor"],
+    "value": ["pruner_live", "metaschedule", "ansor"],
     "longer": ["ansor_longer"],
 }
 BESIDE = {"adaptation": ["ansor"], "ablation": ["ansor"]}  # cells of rounds that tables have, too
@@ -284,7 +298,10 @@ class LiveComparison(Comparison):
         return taken_up(step)
 
     def trainings(self, model: str, seed: int) -> list[Step]:
-        """A model of the source; of ``MODEL-tuned`` also its fine-tuning on the target."""
+        """A model of the source; of ``MODEL-tuned`` also its fine-tuning on the target; of `EVERY`
+        that of all targets."""
+        if model == EVERY:
+            return [self._training(f"{EVERY}-{seed}", seed, EVERY_RECIPE)]
         network, _, tuned = model.partition("-")
         first = self._training(f"{SOURCE}-{network}-{seed}", seed, [
             "experiment=paper_training", f"model={network}", f"platform={SOURCE}",

@@ -78,9 +78,9 @@ def test_every_command_has_options_that_exist(item, options):
         "adaptations=[moa,finetune,distill,moa_official,none]",
     )
     steps = steps_of(item, given)
-    # rounds, adapted twice, offline, ablation, longer; network
-    contenders = 9 + 5 + 6 + 3 + 2 + 1 + 9
-    trainings, listing = 4, 1
+    # rounds, adapted twice, offline, ablation, value, longer; network
+    contenders = 9 + 5 + 6 + 3 + 2 + 1 + 1 + 9
+    trainings, listing = 5, 1
     assert len(steps) == contenders + trainings + listing
     for name, step in steps.items():
         config = composed(step)
@@ -157,6 +157,21 @@ def test_models_of_avx2_go_elsewhere_and_wait_for_their_training(item, options):
     assert tuned.checkpoint == str(offline.needs[0].leaves.parent)
     assert composed(offline).checkpoint == str(offline.needs[-1].leaves.parent)
     assert composed(offline).adaptation._target_.endswith("Unchanged")
+
+
+def test_a_checkpoint_is_compared_with_scratch_and_with_the_draft_alone(item, options):
+    steps = steps_of(item, options("seeds=1", "parts=[value]"))
+    step = steps["cpu-avx512-matmul-pretrained-200-0"]
+    config, (training,) = composed(step), step.needs
+    trained, rounds = composed(training), build(config.policy)
+    assert config.checkpoint == str(training.leaves.parent)
+    assert config.adaptation._target_.endswith("FineTune")
+    assert (rounds.prior, rounds.draft_leads) == (0.0, False)
+    assert (trained.data.platform, trained.model.residual) == ("all", True)
+    scratch = composed(steps["cpu-avx512-matmul-pruner_live-200-0"])
+    alone = composed(steps["cpu-avx512-matmul-pruner_live_without_pacm-200-0"])
+    assert (scratch.checkpoint, scratch.verify, alone.verify) == (None, True, False)
+    assert build(scratch.policy).draft == build(alone.policy).draft == rounds.draft
 
 
 def test_the_tuned_workloads_are_none_that_the_source_learned_from(item):

@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from pruner.archives import read_arrays
 from pruner.data.frozen import Side
-from pruner.errors import DataError
+from pruner.errors import DataError, PrunerError
 from pruner.files import read_json, save_metrics, write_json
+from pruner.models.analyzer.columns import SCORE
 from pruner.models.judging import metrics
 from pruner.models.judging.ceiling import noise_ceiling
 from pruner.models.judging.chance import expected_ratio, random_ratio
@@ -30,7 +32,7 @@ from pruner.models.training.recipe import Recipe
 from pruner.study.ablation.cells import AblationCell
 
 TEST, SCORES = "test.json", "valid.npz"
-CHANCE, CEILING = "random", "ceiling"
+CHANCE, ANALYZER, CEILING = "random", "analyzer", "ceiling"
 WITHIN = (1, 5, 8, 16)  # first programs of which the best counts
 BY_HEART = 20  # training tasks that are judged, too
 _DRAWS_SEED = 0
@@ -145,12 +147,30 @@ def tasks_of(
     return found
 
 
+class AnalyzerRanker(Ranker):
+    """The score of the analyzer alone, which programs read with their draft have."""
+
+    needs_fit = False
+
+    def score_store(
+        self, store: ProgramStore, index: Int[Tensor, " program"]
+    ) -> Float[np.ndarray, " program"]:
+        """Its scores. Raises PrunerError where programs were read without."""
+        if store.draft is None:
+            raise PrunerError("programs were read without what the analyzer makes of them")
+        return store.draft[index, SCORE].numpy().astype(np.float64)
+
+
 def references(cell: AblationCell, programs: ProgramStore, side: Side) -> list[dict[str, Any]]:
-    """Rows of chance, and of a second timing where there is one, on the tasks of a cell."""
+    """Rows of chance, of the analyzer alone where programs have its score, and of a second timing
+    where there is one, on the tasks of a cell."""
     rows = []
+    drafted = {} if programs.draft is None else tasks_of(AnalyzerRanker(), cell, programs, side)
     for platform, tasks in tasks_of(RandomRanker(), cell, programs, side).items():
         about = {"setting": cell.setting.name, "platform": platform, "seed": cell.seed}
         rows.append({**about, "model": CHANCE, **chance_of(tasks)})
+        if platform in drafted:
+            rows.append({**about, "model": ANALYZER, **numbers_of(drafted[platform])})
         ceiling = ceiling_of(tasks)
         if ceiling is not None:
             rows.append({**about, "model": CEILING, **ceiling})

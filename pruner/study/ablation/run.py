@@ -138,11 +138,13 @@ class Ablation:
         return rows
 
     def reference_rows(self, cells: Sequence[AblationCell], side: Side) -> list[dict[str, Any]]:
-        """Chance, and a second timing where there is one, on the tasks of these cells."""
+        """Chance, the analyzer alone, and a second timing where there is one, on the tasks of these
+        cells."""
         one_each = {(cell.setting.name, cell.seed): cell for cell in cells}
         groups: dict[Source, list[AblationCell]] = {}
         for cell in one_each.values():
-            groups.setdefault(Source(platforms=cell.setting.platforms), []).append(cell)
+            source = Source(platforms=cell.setting.platforms, draft=True)
+            groups.setdefault(source, []).append(cell)
         return [
             row
             for source, own in groups.items()

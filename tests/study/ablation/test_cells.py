@@ -72,7 +72,9 @@ def test_the_unchanged_model_is_that_of_the_recipe():
 def test_every_model_can_be_made_and_says_what_it_asks(name):
     change = EVERY[name]
     assert change.why or name == BASIS
-    assert change.reads_draft() == (name in ("draft", "residual", "draft_residual"))
+    assert change.reads_draft() == (
+        name in ("draft", "residual", "draft_residual", "draft_residual_absolute")
+    )
     change.recipe(Recipe())
     assert partial(change.model, **change.arguments)() is not None
 

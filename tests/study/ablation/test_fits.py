@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from pruner.errors import PrunerError
+from pruner.models.analyzer.columns import NUM_DRAFT_COLUMNS, SCORE
 from pruner.models.judging.chance import expected_ratio
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.networks.pacm import PaCM
@@ -17,6 +18,7 @@ from pruner.models.training.recipe import Recipe
 from pruner.models.training.sampler import TaskBatches
 from pruner.study.ablation.cells import AblationCell, Guess, settings_of
 from pruner.study.ablation.fits import (
+    ANALYZER,
     CEILING,
     CHANCE,
     SCORES,
@@ -143,11 +145,24 @@ def test_test_tasks_are_others_and_judged_once(ablation, tmp_path):
 
 def test_chance_and_a_second_timing_stand_beside():
     cell = AblationCell(setting=settings_of(["k80"])[0], model="pacm", seed=0)
-    assert [row["model"] for row in references(cell, store_of(["k80"]), "valid")] == [CHANCE]
-    rows = references(cell, store_of(["k80"], timed=True), "test")
+    once = replace(store_of(["k80"]), draft=None)
+    assert [row["model"] for row in references(cell, once, "valid")] == [CHANCE]
+    rows = references(cell, replace(store_of(["k80"], timed=True), draft=None), "test")
     assert [row["model"] for row in rows] == [CHANCE, CEILING]
     assert rows[0]["pairwise_accuracy"] == 0.5
     assert rows[1]["pairwise_accuracy"] > 0.9
+
+
+def test_the_analyzer_alone_stands_beside_where_programs_have_its_score():
+    cell = AblationCell(setting=settings_of(["k80"])[0], model="pacm", seed=0)
+    store = store_of(["k80"])
+    columns = torch.zeros(len(store.latency_s), NUM_DRAFT_COLUMNS)
+    columns[:, SCORE] = -torch.log(store.latency_s)  # it knows everything
+    for sign, right in ((1, 1.0), (-1, 0.0)):
+        rows = references(cell, replace(store, draft=sign * columns), "test")
+        assert [row["model"] for row in rows] == [CHANCE, ANALYZER]
+        assert rows[1]["pairwise_accuracy"] == right
+    assert rows[0]["num_tasks"] == rows[1]["num_tasks"]
 
 
 def test_chance_is_the_exact_mean():

@@ -26,7 +26,7 @@ DEMO := demo-$(shell date +%Y%m%d-%H%M%S)
 BUNDLED := data.platform=all split=bundled
 
 demo: setup ## train two models on the bundled CPU measurements, judge them on unseen workloads
-	$(BIN)/python train.py $(BUNDLED) seeds=[0,1,2] run_id=$(DEMO)-pacm
+	$(BIN)/python train.py $(BUNDLED) seeds=[0,1,2] model=pacm_residual run_id=$(DEMO)-pacm
 	$(BIN)/python train.py $(BUNDLED) seeds=[0,1,2] model=xgboost run_id=$(DEMO)-xgboost
 
 test: setup lint ## everything a change must pass: ruff, mypy, the fast tests

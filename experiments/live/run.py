@@ -60,7 +60,7 @@ OF_NETWORK = ["layout=NCHW", "deploy=false"]
 # The paper's draft is for GPUs.
 PAPER = ["experiment=paper_tuning", "draft.form=hardware", "budget.batch=10"]
 EVERY = "every"  # the model of all bundled records, by the recipe that experiments/model chose
-EVERY_RECIPE = ["data.platform=all", "+model.residual=true"]
+EVERY_RECIPE = ["data.platform=all", "model=pacm_residual"]
 POINTS = 20  # of a curve
 # Seconds before any of the kind ran: a trial of an operator and, behind "network", of a network;
 # the whole of a training, and of a list of tasks.

@@ -16,6 +16,7 @@ DEVICES = [load_device(path) for path in sorted((CONF / "platform").glob("*.yaml
         ("NVIDIA H200", "9.0", "h200"),
         ("NVIDIA H100 80GB HBM3", "9.0", "h100"),
         ("NVIDIA A100-SXM4-80GB", "8.0", "a100"),
+        ("NVIDIA A100-PCIE-40GB", "8.0", "a100_40"),
         ("NVIDIA GeForce RTX 4090", "8.9", "rtx4090"),
         ("Tesla V100-SXM2-16GB", "7.0", "v100"),
         ("Tesla T4", "7.5", "t4"),
@@ -28,8 +29,10 @@ def test_names_as_drivers_tell_them(name, capability, platform):
 
 
 def test_an_unknown_one_is_told_with_those_of_its_architecture():
-    with pytest.raises(PrunerError, match=r"NVIDIA GH 480GB .*: h100, h200"):
-        described_gpu([{"name": "NVIDIA GH 480GB", "compute_cap": "9.0"}], DEVICES)
+    with pytest.raises(PrunerError, match=r"NVIDIA GH200 480GB .*: h100, h200"):
+        described_gpu([{"name": "NVIDIA GH200 480GB", "compute_cap": "9.0"}], DEVICES)
+    with pytest.raises(PrunerError, match=r"NVIDIA T400 4GB .*: t4"):
+        described_gpu([{"name": "NVIDIA T400 4GB", "compute_cap": "7.5"}], DEVICES)
     with pytest.raises(PrunerError, match=r"sm_123\) has no description"):
         described_gpu([{"name": "NVIDIA H200", "compute_cap": "12.3"}], DEVICES)
     with pytest.raises(PrunerError, match="no NVIDIA GPU is visible"):

@@ -41,8 +41,8 @@ def _there(options: PackageOptions) -> str:
 
 
 def _options(config: DictConfig) -> PackageOptions:
-    if not config.part_mb >= 1:
-        raise PrunerError(f"part_mb={config.part_mb}: a number, 1 or more")
+    if not config.out:
+        raise PrunerError("out= is empty: name a new folder")
     sources = sources_folder()
     limits = None if config.constraints is None else sources / config.constraints
     if limits is not None and not limits.is_file():
@@ -58,11 +58,16 @@ def _options(config: DictConfig) -> PackageOptions:
         without=several(config.without),
         pure=several(config.pure),
         constraints=limits,
-        data=[Path(name) for name in several(config.data)],
+        data=[_named(Path(str(name))) for name in several(config.data)],
         model=_model(config),
         part_bytes=int(config.part_mb * _MB),
         most_bytes=float("inf") if config.most_mb is None else config.most_mb * _MB,
     )
+
+
+def _named(path: Path) -> Path:
+    """The path by the name that it has in the package, which "." and ".." do not tell."""
+    return path.resolve() if path.name in ("", "..") else path
 
 
 def _model(config: DictConfig) -> SourceModel | None:

@@ -45,8 +45,9 @@ def make_package(options: PackageOptions, tell: Tell) -> dict[str, Any]:
     """Write the parts, what unpacks them and ``package.json`` into ``options.out``; its content.
 
     Raises:
-        PrunerError: the folder is not empty, two things to pack have one name, one is missing, all
-            is too large, or see :func:`pruner.study.package.wheels.gather` and
+        PrunerError: the folder is not empty, two things to pack have one name, one is missing or
+            has links that lead elsewhere, all is too large, or see
+            :func:`pruner.study.package.wheels.gather` and
             :func:`pruner.study.package.model.train_model`.
     """
     out = options.out
@@ -58,9 +59,10 @@ def make_package(options: PackageOptions, tell: Tell) -> dict[str, Any]:
         if not path.exists() or names.count(path.name) > 1:
             reason = "there twice" if path.exists() else "not there"
             raise PrunerError(f"data={path}: {path.name} is {reason}")
+        _check_links(path)
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
-        contents = {f"data/{path.name}": path for path in options.data}
+        contents = {f"data/{path.name}": path.resolve() for path in options.data}
         if options.model is not None:
             trained = train_model(options.model, Path(place) / "model", options.sources, tell)
             contents[f"data/{options.model.file}"] = trained
@@ -92,3 +94,14 @@ def make_package(options: PackageOptions, tell: Tell) -> dict[str, Any]:
     shutil.copy(unpack.__file__, out / UNPACK)
     write_json(out / unpack.MANIFEST, manifest, indent=1)  # last: with it the package is whole
     return manifest
+
+
+def _check_links(path: Path) -> None:
+    """Raise `PrunerError` for a link that would point to nothing there: `unpack` refuses those."""
+    whole = path.resolve()
+    for link in filter(Path.is_symlink, whole.rglob("*")):
+        if link.readlink().is_absolute() or not link.resolve().is_relative_to(whole):
+            raise PrunerError(
+                f"data={path}: {link} is a link to {link.readlink()}, which would not be there; "
+                "put the file itself in its place"
+            )

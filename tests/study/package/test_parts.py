@@ -54,8 +54,8 @@ def packed(tmp_path, monkeypatch):
     notes.write_text("hello " * 1000)
 
     def pack(**more):
-        options = {"part_bytes": 2000, "data": [notes], **more}
-        given = PackageOptions(sources=tmp_path, out=tmp_path / "out", **options)
+        options = {"out": tmp_path / "out", "part_bytes": 2000, "data": [notes], **more}
+        given = PackageOptions(sources=tmp_path, **options)
         return make_package(given, lambda _: None)
 
     return pack
@@ -86,6 +86,22 @@ def test_parts_are_taken_apart_where_there_is_nothing_else(packed, tmp_path):
     for part in out.glob("part-*"):
         part.unlink()
     assert run(out, place, "toy").returncode == 0  # a second call unpacks nothing
+
+
+def test_what_a_link_names_travels_along_and_links_that_lead_elsewhere_are_refused(
+    packed, tmp_path
+):
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records" / "one.json").write_text("1")
+    (tmp_path / "records" / "same.json").symlink_to("one.json")
+    (tmp_path / "linked").symlink_to(tmp_path / "records")
+    packed(data=[tmp_path / "notes.txt", tmp_path / "linked"])
+    done = run(tmp_path / "out", tmp_path / "place")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "place" / "data" / "linked" / "same.json").read_text() == "1"
+    (tmp_path / "records" / "far.json").symlink_to(tmp_path / "notes.txt")
+    with pytest.raises(PrunerError, match=r"far\.json is a link to .*notes\.txt"):
+        packed(data=[tmp_path / "linked"], out=tmp_path / "other")
 
 
 def test_a_model_that_is_trained_for_it_travels_along(packed, tmp_path, monkeypatch):

@@ -1,6 +1,5 @@
 """What a campaign leaves as small files: tables, the device, records with a card."""
 
-import json
 import shutil
 import tarfile
 from collections.abc import Mapping, Sequence
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pruner.data.root import FOLDER as RECORDS
-from pruner.files import write_json, write_table, write_whole
+from pruner.files import as_written, read_json, write_json, write_table, write_whole
 from pruner.program.tir.saved import FOLDER as SPACES
 from pruner.study.device.options import CampaignOptions
 from pruner.study.device.state import STATE_FILE, about_device
@@ -65,19 +64,21 @@ def write_results(options: CampaignOptions, folder: Path) -> dict[str, int]:
 
 
 def compiled_counts(options: CampaignOptions) -> dict[str, int]:
-    """Programs that were only compiled: how many did, and how many did not."""
-    rows = [*group_rows(options), *network_rows(options)]
+    """Programs of operators and networks that were only compiled: how many did, how many not."""
+    networks = {(row["network"], row["precision"]): row for row in network_rows(options)}
+    rows = [*group_rows(options), *networks.values()]
     return {name: sum(row[name] for row in rows) for name in ("compiled", "failed")}
 
 
 def _write_archive(options: CampaignOptions, folder: Path) -> None:
     """One file to bring home: the results, and what they were made from as far as it is small."""
     found = [path for name in _KEPT for path in sorted(options.out.glob(name)) if path.is_file()]
-    made = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != ARCHIVE]
+    tables = [folder / f"{name}.csv" for name in TABLES]  # what else the folder has is not ours
+    made = [*tables, folder / STATE_FILE, *sorted((folder / "records").rglob("*"))]
     with write_whole(folder / ARCHIVE) as partial, tarfile.open(partial, "w:gz") as archive:
         for path in found:
             archive.add(path, arcname=str(path.relative_to(options.out)))
-        for path in made:
+        for path in filter(Path.is_file, made):
             archive.add(path, arcname=f"results/{path.relative_to(folder)}")
 
 
@@ -88,10 +89,12 @@ def _write_records(options: CampaignOptions, folder: Path, device: Mapping[str, 
         return 0
     for name in (RECORDS, SPACES):
         shutil.copytree(source / name, folder / name, dirs_exist_ok=True)
-    about = json.loads((source / ABOUT).read_text(encoding="utf-8"))
     written = {path.name.partition(".")[0] for path in (folder / RECORDS).rglob("*.json.gz")}
-    pools = [pool for pool in about["pools"] if pool["task"] in written]
-    (folder / CARD).write_text(card(options, about, pools, device), encoding="utf-8")
+    with as_written(source / ABOUT):
+        about = read_json(source / ABOUT, dict)
+        pools = [pool for pool in about["pools"] if pool["task"] in written]
+        text = card(options, about, pools, device)
+    (folder / CARD).write_text(text, encoding="utf-8")
     return sum(pool["valid"] for pool in pools)
 
 

@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pruner.files import write_json
+from pruner.files import read_json, write_json
 from pruner.tune.pools.conditions import Conditions, about_gpus, about_machine
 
 STATE_FILE, READINGS_FILE = "device.json", "readings.jsonl"
@@ -36,11 +37,15 @@ class State:
 
 
 def about_device(out: Path) -> dict[str, Any]:
-    """What `State` wrote, each reading as least, median and most; empty before it began."""
+    """What `State` wrote, each reading as least, median and most; empty before it began.
+
+    Raises:
+        DataError: the file is damaged.
+    """
     path = out / STATE_FILE
     if not path.is_file():
         return {}
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    found: dict[str, Any] = read_json(path, dict)
     values: dict[str, list[float]] = {}
     for reading in _readings(out / READINGS_FILE):
         for name, value in reading.items():
@@ -54,8 +59,10 @@ def about_device(out: Path) -> dict[str, Any]:
 
 
 def _readings(path: Path) -> list[dict[str, Any]]:
-    """Whole lines; a kill may have cut the last."""
-    if not path.is_file():
-        return []
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines if line.endswith("}")]
+    """Whole lines; a kill may have cut one, and a later start gone on behind it."""
+    found = []
+    for line in path.read_bytes().splitlines() if path.is_file() else []:
+        with suppress(ValueError):
+            reading = json.loads(line)
+            found += [reading] if isinstance(reading, dict) else []
+    return found

@@ -1,8 +1,7 @@
 """Rows from the runs of a campaign: what is there is read, what is missing is left out."""
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.files import load_metrics
+from pruner.files import as_written, load_metrics, read_json
 from pruner.study.device.options import CampaignOptions
 from pruner.study.device.sizes import Group, NetworkChoice
 from pruner.study.device.stages import (
@@ -25,6 +24,7 @@ from pruner.study.device.stages import (
 from pruner.study.network.campaign import contender_rows
 from pruner.study.network.run import NetworkRun, read_network_run
 from pruner.study.tuning import best_curve, exploration_share
+from pruner.tune.contenders.beside import read_comparison
 from pruner.tune.deploy.files import KERNELS_FILE
 from pruner.tune.networks.extraction import TASKS
 from pruner.tune.phases import IDLE, PHASES
@@ -79,8 +79,14 @@ class GroupRun:
 def group_runs(options: CampaignOptions, group: Group) -> list[GroupRun]:
     """The runs of a group that have begun: of the policies, or of the ways to adapt a model."""
     names = [*POLICIES, ADATUNE, *METHODS]
-    runs = [GroupRun(policy=name, folder=options.run(f"{group.name}-{name}")) for name in names]
+    runs = [GroupRun(policy=name, folder=_folder(options, group, name)) for name in names]
     return [run for run in runs if run.trials]
+
+
+def _folder(options: CampaignOptions, group: Group, policy: str) -> Path:
+    """Of a run; the first kernels are tuned by ours alone."""
+    alone = group.name == options.sanity.name and policy == OURS
+    return options.run(group.name if alone else f"{group.name}-{policy}")
 
 
 def _tuned_groups(options: CampaignOptions) -> list[Group]:
@@ -129,7 +135,7 @@ def _operator_row(
 
 
 def group_rows(options: CampaignOptions) -> list[Row]:
-    """One row a group and policy: all operators together.
+    """One row a group and policy: all operators together; the first kernels, too.
 
     ``build_each_s`` and ``run_each_s`` are of a trial, in the workers; `phases` of the whole run.
     The rival is MetaSchedule, of models the one that begins anew. ``seconds_to_rival``: until the
@@ -137,7 +143,7 @@ def group_rows(options: CampaignOptions) -> list[Row]:
     ``over_rival``: geometric mean of the latencies at equal trials over the rival's.
     """
     rows = []
-    for group in _tuned_groups(options):
+    for group in [options.sanity, *_tuned_groups(options)]:
         runs = group_runs(options, group)
         rival = next((run for run in runs if run.policy in (METASCHEDULE, SCRATCH)), None)
         for run in runs:
@@ -299,9 +305,28 @@ def network_rows(options: CampaignOptions) -> list[Row]:
                 run, network_run(options, network, precision, METASCHEDULE).leaves.parent
             ),
         }
-        found = contender_rows(network.name, run, OURS) or [{"network": network.name}]
+        found = _contenders(options, network, precision, run) or [{"network": network.name}]
         rows += [{**about, **row} for row in found]
     return rows
+
+
+def _contenders(
+    options: CampaignOptions, network: NetworkChoice, precision: str, run: NetworkRun
+) -> list[Row]:
+    """Rows of a network's comparisons, each contender's of the last one that it was in.
+
+    A new comparison begins by building the network, which removes what the run folder says of an
+    earlier one: if it is ended before it is through, the kept ones are all there is.
+    """
+    kept = (
+        read_comparison(options.kept(f"{network.label}-{precision}-{stage}"))
+        for stage in ("beside", "rivals", "finals")
+    )
+    found: dict[str, Row] = {}
+    for comparison in (*kept, run.beside):
+        rows = contender_rows(network.name, replace(run, beside=comparison), OURS)
+        found |= {row["contender"]: row for row in rows}
+    return list(found.values())
 
 
 def _beside_network(run: NetworkRun, rival: Path) -> Row:
@@ -321,8 +346,7 @@ def _beside_network(run: NetworkRun, rival: Path) -> Row:
 
 def _raced(options: CampaignOptions, group: Group) -> Mapping[str, Sequence[Mapping[str, Any]]]:
     """Contenders of every task of a group, of the latest comparison that reached it."""
-    ours = group.name if group.name == options.sanity.name else f"{group.name}-{OURS}"
-    unfinished = options.run(ours) / KERNELS_FILE
+    unfinished = _folder(options, group, OURS) / KERNELS_FILE
     found: dict[str, Any] = {}
     for path in (
         options.kept(f"{group.name}-beside"),
@@ -330,5 +354,6 @@ def _raced(options: CampaignOptions, group: Group) -> Mapping[str, Sequence[Mapp
         options.kept(f"{group.name}-finals"),
     ):
         if path.is_file():
-            found |= json.loads(path.read_text(encoding="utf-8"))["tasks"]
+            with as_written(path):
+                found |= read_json(path, dict)["tasks"]
     return found

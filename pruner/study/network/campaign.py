@@ -169,6 +169,7 @@ def contender_rows(network: str, run: NetworkRun, ours: str) -> list[dict[str, A
         if row["error"] is None:
             names = ("median_s", "min_s", "low_s", "high_s", "runs", "relative_error")
             out |= {name: row[name] for name in names}
+            out |= {name: row[name] for name in ("watts", "joules") if name in row}
             out["ready_s"] = row["facts"].get("ready_s")
             if ours in medians:
                 out["over_ours"] = row["median_s"] / medians[ours]

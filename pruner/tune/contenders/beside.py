@@ -117,7 +117,11 @@ def set_run_beside(
 
 def read_beside(folder: Path) -> SideBySide | None:
     """What `set_beside` found in a run folder, None where it was not asked."""
-    path = folder / BESIDE_FILE
+    return read_comparison(folder / BESIDE_FILE)
+
+
+def read_comparison(path: Path) -> SideBySide | None:
+    """The file of `set_beside`, or a copy of it; None where there is none."""
     if not path.is_file():
         return None
     with as_written(path):

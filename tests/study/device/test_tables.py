@@ -10,7 +10,7 @@ import pytest
 
 from pruner.files import write_json
 from pruner.study.device.options import CampaignOptions
-from pruner.study.device.results import write_results
+from pruner.study.device.results import compiled_counts, write_results
 from pruner.study.device.sizes import SMALL
 from pruner.study.device.tables import (
     beside_rows,
@@ -145,6 +145,24 @@ def test_programs_that_were_only_compiled_are_counted(options):
     }
 
 
+def test_the_first_kernels_are_counted_too(options):
+    ran(options.run("sanity"), OURS, 5.0)
+    (row,) = group_rows(options)
+    assert (row["group"], row["policy"], row["trials"]) == ("sanity", "ours", 4)
+    assert operator_rows(options) == []
+    only = replace(options, compile_only=True)
+    ran(only.run("sanity"), OURS, 5.0, compiled_only=True)
+    fabricate(only.run("bert_tiny-float16"), [("conv_a", 1.0, 1.0)])
+    both = [contender("ours", 2.0), contender("eager", 5.0)]
+    kept = {"threads": 2, "reference": "eager", "contenders": both}  # of what ran there before
+    options.kept("").parent.mkdir()
+    write_json(options.kept("bert_tiny-float16-beside"), kept)
+    path = only.run("bert_tiny-float16") / "trials.jsonl"
+    row = {**trial(1, "conv_a", 1.0, 1.0), "costs_s": [], "compiled_only": True}
+    path.write_text(json.dumps(row) + "\n")
+    assert compiled_counts(only) == {"compiled": 4 + 1, "failed": 0}
+
+
 def raced(ours_s, torch_s, **more):
     return [contender("ours", ours_s, **more), contender("eager", torch_s)]
 
@@ -191,6 +209,26 @@ def test_networks_with_their_contenders(options):
     assert found[0]["estimate_s"] == 3.0  # conv_a is called twice
 
 
+def test_a_comparison_of_networks_that_was_ended_leaves_the_one_before(options):
+    folder = options.run("bert_tiny-float16")
+    fabricate(folder, [("conv_a", 1.0, 1.0), ("dense_b", 1.0, 2.0)])
+    options.kept("").parent.mkdir()
+    about = {"threads": 2, "reference": "eager"}
+    first = {**about, "contenders": [contender("ours", 2.0), contender("eager", 5.0)]}
+    write_json(options.kept("bert_tiny-float16-beside"), first)
+    # the finals began: they built the network, and beside.json of before is gone
+    found = {row["contender"]: row for row in network_rows(options)}
+    assert {name: row["over_ours"] for name, row in found.items()} == {"ours": 1.0, "eager": 2.5}
+    used = {"watts": 300.0, "joules": 600.0}
+    last = [contender("ours", 2.0, **used), contender("compile", 3.0, **used)]
+    write_json(folder / "beside.json", {**about, "contenders": last})
+    found = {row["contender"]: row for row in network_rows(options)}
+    assert {name: row["over_ours"] for name, row in found.items()} == {
+        "ours": 1.0, "eager": 2.5, "compile": 1.5,
+    }  # fmt: skip
+    assert (found["compile"]["watts"], found["ours"]["joules"]) == (300.0, 600.0)
+
+
 def test_a_network_meets_the_one_that_metaschedule_tuned(options):
     mine = [("conv_a", 4.0, 1.0), ("dense_b", 2.0, 2.0), ("conv_a", 1.0, 4.0)]
     theirs = [("conv_a", 2.0, 10.0), ("dense_b", 1.0, 20.0)]
@@ -229,6 +267,8 @@ def test_one_file_brings_home_what_the_tables_are_made_from(both, tmp_path):
     (both.run("float32-ours") / "kernels").mkdir()
     (both.run("float32-ours") / "kernels" / "a.so").touch()
     results = tmp_path / "results"
+    results.mkdir()
+    (results / "of somebody else").touch()
     write_results(both, results)
     write_results(both, results)  # the archive is not in itself
     with tarfile.open(results / "campaign.tar.gz") as archive:
@@ -236,6 +276,7 @@ def test_one_file_brings_home_what_the_tables_are_made_from(both, tmp_path):
         archive.extractall(tmp_path / "home", filter="data")
     assert "tune/float32-ours/trials.jsonl" in names
     assert "results/operators.csv" in names
+    assert "results/of somebody else" not in names
     assert not [name for name in names if name.endswith((".so", ".tar.gz", ".part"))]
     again = write_results(replace(both, out=tmp_path / "home"), tmp_path / "again")
     assert again["operators"] == 4

@@ -14,11 +14,11 @@ from pruner.cli.shared.options import plain, several
 from pruner.cli.shared.output import as_table, say
 from pruner.errors import DataError, PrunerError
 from pruner.places import conf_folder
-from pruner.program.device import load_device
+from pruner.program.device import GpuDevice, load_device
 from pruner.study.device.campaign import Campaign
 from pruner.study.device.finding import described_gpu
 from pruner.study.device.options import CUDA, CampaignOptions
-from pruner.study.device.ready import environment_of
+from pruner.study.device.ready import check_checkpoint, check_folder, environment_of
 from pruner.study.device.results import compiled_counts, write_results
 from pruner.study.device.sizes import FULL, SMALL, NetworkChoice, Size
 from pruner.study.device.state import about_device
@@ -36,6 +36,8 @@ def campaign(config: DictConfig) -> dict[str, Any]:
     results = options.out / "results" if config.results is None else Path(config.results).resolve()
     if config.summary:
         return {**_written(options, results), "results": str(results)}
+    check_folder(options, small=config.small)
+    check_checkpoint(options)
     write = partial(write_results, folder=results)
     if config.plan:
         return _planned(Campaign(options, tell=say, write=write))
@@ -56,26 +58,36 @@ def campaign(config: DictConfig) -> dict[str, Any]:
 
 
 def _as_asked(config: DictConfig) -> DictConfig:
-    """The options with which the folder was begun. Raises `DataError` where nothing was."""
-    asked = about_device(Path(config.out)).get("asked")
-    if asked is None:
+    """The options with which the folder was begun, those of them that there are today.
+
+    Raises:
+        DataError: nothing was begun there.
+    """
+    asked = about_device(_out(config)).get("asked")
+    if not isinstance(asked, dict):
         raise DataError(f"out={config.out}: no campaign was begun there; leave out summary=true")
-    return cast(DictConfig, OmegaConf.merge(config, asked))
+    known = {name: value for name, value in asked.items() if name in config}
+    return cast(DictConfig, OmegaConf.merge(config, known))
+
+
+def _out(config: DictConfig) -> Path:
+    """The folder of the campaign. Raises `PrunerError` where none is named."""
+    if not config.out:
+        raise PrunerError("out= is empty: name a folder")
+    return Path(config.out).resolve()
 
 
 def options_of(config: DictConfig) -> CampaignOptions:
     """The options as typed values.
 
     Raises:
-        PrunerError: an unknown device or platform, or minutes that are none.
+        PrunerError: no folder, or an unknown device or platform.
     """
     if config.device not in DEVICES:
         raise PrunerError(f"device={config.device} is unknown; known: {', '.join(DEVICES)}")
     minutes = config.minutes
-    if minutes is not None and not minutes > 0:
-        raise PrunerError(f"minutes={minutes}: a number above 0, or null for no limit")
     return CampaignOptions(
-        out=Path(config.out).resolve(),
+        out=_out(config),
         platform=_platform(config),
         device=config.device,
         minutes=float("inf") if minutes is None else float(minutes),
@@ -94,6 +106,12 @@ def _platform(config: DictConfig) -> str:
         known = sorted(path.stem for path in folder.glob("*.yaml"))
         if config.platform not in known:
             raise PrunerError(f"platform={config.platform} is unknown; known: {', '.join(known)}")
+        is_gpu = isinstance(load_device(folder / f"{config.platform}.yaml"), GpuDevice)
+        if is_gpu != (config.device == CUDA):
+            fits = CUDA if is_gpu else "cpu"
+            raise PrunerError(
+                f"platform={config.platform} is of another device; say device={fits}, too"
+            )
         return str(config.platform)
     if config.device == CUDA:
         described = (load_device(path) for path in sorted(folder.glob("*.yaml")))
@@ -123,7 +141,9 @@ def _written(options: CampaignOptions, results: Path) -> Mapping[str, int]:
     if not options.compile_only:
         return counts
     built = compiled_counts(options)
-    say(f"{built['compiled']} of {sum(built.values())} programs compile")
+    of = sum(built.values())
+    if of:  # of pools nothing is known before they are timed
+        say(f"{built['compiled']} of {of} programs of operators and networks compile")
     return {**counts, **built}
 
 

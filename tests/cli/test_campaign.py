@@ -25,12 +25,17 @@ def test_a_users_mistake_is_one_line(command, tmp_path, monkeypatch):
     for words, told in (
         (["device=tpu"], "device=tpu is unknown; known: cpu, cuda"),
         (["platform=h2000"], "platform=h2000 is unknown; known: a100"),
-        (["platform=h200", "minutes=0"], "minutes=0: a number above 0"),
+        (["device=cpu", "platform=h200"], "platform=h200 is of another device; say device=cuda"),
+        (["platform=cpu-avx2"], "platform=cpu-avx2 is of another device; say device=cpu"),
+        (["platform=h200", "out=null"], "out= is empty: name a folder"),
+        (["platform=h200", "minutes=0"], "minutes=0: it must be a number above 0"),
         (["platform=h200", "trials=many"], "trials=many: it must be a whole number, 1 or more"),
         (["platform=h200", "stages=[all]", "plan=true"], "stages=all is unknown; known: sanity"),
         (["platform=h200", "checkpoint=last"], "checkpoint=last: no finished run with a"),
+        (["platform=h200", "plan=true", "checkpoint=nothing.pt"], "nothing.pt"),
     ):
-        code, _, err = command("campaign", f"out={tmp_path}", *words)
+        named = [] if any(word.startswith("out=") for word in words) else [f"out={tmp_path}"]
+        code, _, err = command("campaign", *named, *words)
         assert code == 2
         assert told in err
         assert "Traceback" not in err
@@ -45,7 +50,7 @@ def test_without_a_gpu_it_says_what_can_be_done(command, tmp_path, monkeypatch):
 
 def test_the_plan_is_told_and_nothing_is_run(command, tmp_path):
     words = ["platform=h200", f"out={tmp_path / 'out'}", "more=['measure.builders=8']"]
-    code, found, err = command("campaign", *words, "plan=true")
+    code, found, err = command("campaign", *words, "plan=true", "minutes=12.5")
     assert code == 0, err
     assert found["steps"] > 20
     assert found["minutes"] > 25  # all of it takes longer than a start has
@@ -67,6 +72,50 @@ def test_the_summary_is_of_what_was_asked_in_the_folder(command, tmp_path):
     assert found["operators"] == found["records"] == 0
     header = (tmp_path / "out" / "results" / "operators.csv").read_text()
     assert header == "table\n"
+
+
+def test_a_summary_of_a_damaged_folder_is_one_line(command, tmp_path):
+    words = [f"out={tmp_path}", "summary=true"]
+    asked = {"platform": "h200", "small": True, "an_option_of_another_version": 3}
+    about = json.dumps({"asked": asked})
+    comparison = tmp_path / "kept" / "float32-beside.json"
+    comparison.parent.mkdir()
+    for text, kept, told in (
+        ("", "", "device.json: damaged"),
+        ("[1]", "", "device.json: damaged"),
+        ('{"asked": "x"}', "", "no campaign was begun there"),
+        (about, "{", "float32-beside.json: damaged"),
+        (about, "{}", "float32-beside.json: damaged"),
+    ):
+        (tmp_path / "device.json").write_text(text)
+        comparison.write_text(kept)
+        code, _, err = command("campaign", *words)
+        assert code == 2
+        assert told in err
+        assert "Traceback" not in err
+    comparison.unlink()
+    cut = '{"step": "a", "load_1m{"step": "b", "load_1min": 3.0}\n'  # a kill, and a later start
+    (tmp_path / "readings.jsonl").write_text(cut + '{"step": "b", "load_1min": 1.5}\n')
+    code, _, err = command("campaign", *words)
+    assert code == 0, err
+    written = json.loads((tmp_path / "results" / "device.json").read_text())
+    assert written["readings"]["load_1min"]["number"] == 1
+
+
+def test_a_folder_is_of_one_device_and_size(command, tmp_path):
+    (tmp_path / "device.json").write_text(
+        json.dumps({"asked": {"platform": "cpu-avx2", "small": True, "compile_only": False}})
+    )
+    for words, code in (
+        (["platform=h200"], 2),
+        (["platform=h200", "small=true"], 2),
+        (["device=cpu", "platform=cpu-avx2"], 2),
+        (["device=cpu", "platform=cpu-avx2", "small=true"], 0),
+        (["platform=h200", "compile_only=true"], 0),  # lies apart
+    ):
+        found, _, err = command("campaign", f"out={tmp_path}", *words, "plan=true")
+        assert found == code, err
+        assert code == 0 or "begun with platform=cpu-avx2 small=true" in err
 
 
 def rehearsed(out, *words):
@@ -130,7 +179,7 @@ def test_all_stages_of_a_gpu_that_is_not_there_are_compiled(tmp_path):
     found, err, logs = rehearsed(tmp_path, *words)
     assert found["undone"] == [], err + logs
     groups = pd.read_csv(tmp_path / "results" / "groups.csv")
-    assert set(groups.group) == {"float32", "float16"}
+    assert set(groups.group) == {"sanity", "float32", "float16"}
     assert groups.compiled.sum() == groups.trials.sum()  # every program that was chosen builds
     networks = pd.read_csv(tmp_path / "results" / "networks.csv")
     assert found["compiled"] == groups.compiled.sum() + networks.compiled.sum()

@@ -248,7 +248,9 @@ RULES: dict[str, Rule] = {
     "policy.draft": MADE,
     "schedule.factory": MADE,
     "python": Rule(_optional(lambda v: type(v) in (str, int, float)), "a version such as 3.11"),
+    "minutes": POSITIVE_NUMBER_OR_NULL,
     "most_mb": POSITIVE_NUMBER_OR_NULL,
+    "part_mb": Rule(lambda v: _number(v) and v >= 1, "a number, 1 or more"),
     "network_trials": POSITIVE_OR_NULL,
     "trials": POSITIVE_OR_NULL,
     "pool": Rule(

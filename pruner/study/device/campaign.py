@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pruner.files import held
 from pruner.places import sources_folder
 from pruner.progress import Tell
 from pruner.study.device.options import CampaignOptions
@@ -63,16 +64,22 @@ class Campaign:
         return [{**row, "of": limits[row["box"]]} for row in plan(self.boxes, self.times)]
 
     def run_all(self, asked: Mapping[str, Any]) -> None:
-        """Run what is missing within the minutes; ``asked``: the options, to be kept."""
-        self._state.begin(asked)
-        self.tell_left_out()
-        BoxRunner(
-            run=self._noted,
-            times=self.times,
-            tell=self._tell,
-            clock=self._clock,
-            after=lambda _: self._write_so_far(),
-        ).run_all(self.boxes)
+        """Run what is missing within the minutes; ``asked``: the options, to be kept.
+
+        Raises:
+            PrunerError: another process works in the folder.
+        """
+        self._options.out.mkdir(parents=True, exist_ok=True)
+        with held(self._options.out):
+            self._state.begin(asked)
+            self.tell_left_out()
+            BoxRunner(
+                run=self._noted,
+                times=self.times,
+                tell=self._tell,
+                clock=self._clock,
+                after=lambda _: self._write_so_far(),
+            ).run_all(self.boxes)
 
     def _write_so_far(self) -> None:
         """What is there after a stage. The minutes of a device cannot be had again, tables can be

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import yaml
 
+from pruner.files import held
 from pruner.places import conf_folder
 from pruner.study.steps.command import quoted
 from pruner.study.steps.step import Step
@@ -49,8 +50,13 @@ def _lacks_options(folder: Path) -> bool:
 
 
 def put_aside(step: Step) -> None:
-    """Rename the run folder that a broken start left, where the step begins anew in it."""
+    """Rename the run folder that a broken start left, where the step begins anew in it.
+
+    Raises:
+        PrunerError: a process still works in it, as one does whose campaign was killed.
+    """
     folder = step.leaves.parent
     begins = f"run_id={folder.name}" in step.words
     if begins and folder.exists():
-        folder.rename(folder.with_name(f"{folder.name}-broken-{int(time.time())}"))
+        with held(folder):
+            folder.rename(folder.with_name(f"{folder.name}-broken-{int(time.time())}"))

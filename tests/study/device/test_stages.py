@@ -1,12 +1,13 @@
 """What a campaign would run: the commands of its stages, within their minutes, by a toy clock."""
 
+import fcntl
 import json
 from dataclasses import replace
 
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.files import write_json
+from pruner.files import LOCK_FILE, write_json
 from pruner.study.device.campaign import Campaign
 from pruner.study.device.options import CampaignOptions
 from pruner.study.device.sizes import FULL, SMALL, as_words, halves
@@ -282,3 +283,14 @@ def test_a_rival_that_has_not_ended_is_not_waited_for(options):
     write_json(steps["float32-metaschedule"].leaves, {})
     rival = steps["float32-metaschedule"].leaves.parent
     assert f"compare=[{rival}]" in steps_of(options)["float32, beside"].words
+
+
+def test_one_campaign_at_a_time_works_in_a_folder(options):
+    world = World(options)
+    with (options.out / LOCK_FILE).open("w") as other:
+        other.write("1 elsewhere\n")
+        other.flush()
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(PrunerError, match="process 1 on elsewhere works in it"):
+            world.campaign.run_all({})
+    assert not world.began

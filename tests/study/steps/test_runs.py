@@ -1,5 +1,6 @@
 """Runs that were ended go on; what broke before anything could be kept is put aside."""
 
+import fcntl
 import json
 from dataclasses import replace
 
@@ -7,7 +8,8 @@ import pytest
 import yaml
 
 from pruner.cli.shared.known import composed
-from pruner.files import write_json
+from pruner.errors import PrunerError
+from pruner.files import LOCK_FILE, write_json
 from pruner.study.steps.runs import put_aside, taken_up
 from pruner.study.steps.step import Step
 from tests.study.network.fabricated import trial
@@ -76,3 +78,15 @@ def test_only_what_begins_anew_puts_aside_what_is_there(step):
     put_aside(step)
     assert not folder.exists()
     assert [path.name.startswith("one-broken-") for path in folder.parent.iterdir()] == [True]
+
+
+def test_a_run_that_somebody_works_in_is_not_put_aside(step):
+    folder = step.leaves.parent
+    folder.mkdir(parents=True)
+    with (folder / LOCK_FILE).open("w") as other:  # as a process does whose campaign was killed
+        other.write("1 elsewhere\n")
+        other.flush()
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(PrunerError, match="process 1 on elsewhere works in it"):
+            put_aside(step)
+    assert folder.is_dir()

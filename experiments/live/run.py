@@ -59,7 +59,7 @@ SETTINGS += ["budget.patience=1000000"]
 OF_NETWORK = ["layout=NCHW", "deploy=false"]
 # The paper's draft is for GPUs.
 PAPER = ["experiment=paper_tuning", "draft.form=hardware", "budget.batch=10"]
-EVERY = "every"  # the model of all bundled records, by the recipe that experiments/model chose
+EVERY = "every"  # the model of all bundled records, by the recipe that experiments/model_cpu chose
 EVERY_RECIPE = ["data.platform=all", "model=pacm_residual"]
 POINTS = 20  # of a curve
 # Seconds before any of the kind ran: a trial of an operator and, behind "network", of a network;

@@ -5,19 +5,22 @@ measured alike. Parts come in this order, each seed of a part before the next:
 
 * rounds: the paper's rounds and ours, both without the draft and without PaCM; Ansor's evolution
   with trees in the same spaces, TVM's MetaSchedule, chance
-* adaptation: a PaCM of the bundled AVX2 records goes to AVX-512 and to SSE4.2 in the paper's rounds
-* offline: trained on AVX2, fine-tuned once on the bundled records of AVX-512, frozen
+* adaptation: a PaCM of the bundled AVX2 records goes to home= and to SSE4.2 in the paper's rounds
+* offline: trained on AVX2, fine-tuned once on the bundled records of AVX-512, frozen; not on a home
+  without records
 * network: the contenders of rounds on a small network
 * ablation: the paper's rounds with a PaCM without its dataflow rows, without its statements
 * value: our rounds from a PaCM of the bundled records of all targets, beside from scratch
 * longer: Ansor with four times the trials, beside the paper's rounds, ours and MoA (Table 5)
 
 What is finished is skipped and what was ended goes on, so the script can be stopped and started at
-will. The machine must have nothing else to do:
+will. The machine must have nothing else to do; home= is its description, cpu-avx512 or cpu-epyc (a
+machine that the bundled records were not measured on):
 
     python experiments/live/run.py plan=true                  what there is to do, and how long
     python experiments/live/run.py hours=4                    go on for four hours, then the tables
     python experiments/live/run.py parts=[adaptation] targets=[cpu-sse4]
+    python experiments/live/run.py home=cpu-epyc parts=[value]
     python experiments/live/run.py summary=true               the tables from the cells there are
 
 Cells go to out= (outputs/experiments-live), tables to results= (this folder).
@@ -38,6 +41,7 @@ from pruner.study.live import LiveRun, live_curves, p_rows, read_live_run, resul
 from pruner.study.steps.command import quoted
 from pruner.study.steps.runs import taken_up
 from pruner.study.steps.step import Step
+from pruner.tune.measure.targets import CPU_TARGETS, missing_flags
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -50,8 +54,10 @@ OPERATORS = {
     ],
     "layer_norm": ["workload=layer_norm"],
 }  # fmt: skip
-TARGETS = ["cpu-avx512", "cpu-sse4"]
-SOURCE, HOME = "cpu-avx2", TARGETS[0]  # pre-training; the target of what does not adapt
+SOURCE = "cpu-avx2"  # pre-training
+HOMES = ["cpu-avx512", "cpu-epyc"]  # machines, by what they do best
+RECORDED = ["cpu-avx512"]  # homes with bundled records, which `offline` learns from
+ANYWHERE = "cpu-sse4"  # a target that both can run
 # Equal for all: 3 repeats of 30 ms, nothing ends early; the layout that TVM imports, so that a
 # network's tasks are the same for all.
 SETTINGS = ["measure.min_repeat_ms=30", "measure.repeats=3", "num_threads=1"]
@@ -147,7 +153,7 @@ VALUE = {
     "pretrained": Contender(words=PRETRAINED, kind="live", model=EVERY),
     **{
         name: ROUNDS[name]
-        for name in ("pruner_live", "pruner_live_without_pacm", "metaschedule", "ansor")
+        for name in ("pruner_live", "pruner_live_without_pacm", "metaschedule", "random", "ansor")
     },
 }
 ABLATION = {
@@ -195,13 +201,15 @@ REFUSED = {
 class Options(ComparisonOptions):
     """What to run; see above. ``contenders``: of every part those named, null: the usual ones.
 
-    `hours`: then it ends.
+    `hours`: then it ends. `home`: the machine, target of what does not adapt; ``parts``: null, all
+    that it can; ``targets`` of what adapts: null, `home` and SSE4.2.
     """
 
-    parts: list[str] = field(default_factory=lambda: list(PARTS))
+    home: str = HOMES[0]
+    parts: list[str] | None = None
     operators: list[str] = field(default_factory=lambda: list(OPERATORS))
     network: str = "dcgan"
-    targets: list[str] = field(default_factory=lambda: list(TARGETS))
+    targets: list[str] | None = None
     contenders: list[str] | None = None
     adaptations: list[str] = field(default_factory=lambda: ["moa", "finetune", "distill"])
     trials: int = 200
@@ -210,6 +218,17 @@ class Options(ComparisonOptions):
     more: list[str] = field(default_factory=list)
     out: str = str(ROOT / "outputs" / "experiments-live")
     results: str = str(HERE)
+
+    @property
+    def all_parts(self) -> list[str]:
+        """Those that are meant."""
+        possible = [part for part in PARTS if part != "offline" or self.home in RECORDED]
+        return possible if self.parts is None else self.parts
+
+    @property
+    def all_targets(self) -> list[str]:
+        """Those that are adapted to."""
+        return [self.home, ANYWHERE] if self.targets is None else self.targets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +256,7 @@ class LiveComparison(Comparison):
     def cells(self, part: str) -> Iterator[LiveCell]:
         """Those of a part, a seed of everything before the next."""
         options = self.options
-        targets = options.targets if part == "adaptation" else [HOME]
+        targets = options.all_targets if part == "adaptation" else [options.home]
         workloads = [options.network] if part == "network" else options.operators
         for seed, target, workload in product(range(options.seeds), targets, workloads):
             for method in self._methods(part):
@@ -265,7 +284,7 @@ class LiveComparison(Comparison):
 
     def steps(self) -> Iterator[Step]:
         """What a cell needs, then the cell."""
-        for part in self.options.parts:
+        for part in self.options.all_parts:
             for cell in self.cells(part):
                 needs = []
                 if cell.part == "network":
@@ -309,8 +328,9 @@ class LiveComparison(Comparison):
         if not tuned:
             return [first]
         source = first.leaves.parent
-        words = ["experiment=paper_finetuning", f"platform={HOME}", f"checkpoint={quoted(source)}"]
-        name = f"{SOURCE}-{HOME}-{network}-{seed}"
+        home = self.options.home
+        words = ["experiment=paper_finetuning", f"platform={home}", f"checkpoint={quoted(source)}"]
+        name = f"{SOURCE}-{home}-{network}-{seed}"
         return [first, self._training(name, seed, words, needs=[first])]
 
     def _training(self, name: str, seed: int, words: list[str], needs: Sequence[Step] = ()) -> Step:
@@ -321,8 +341,8 @@ class LiveComparison(Comparison):
 
     def _listing(self) -> Step:
         name = f"{self.options.network}-tasks"
-        words = ["tune.py", f"network={self.options.network}", f"platform={HOME}", "list=true"]
-        words += ["layout=NCHW", f"outputs={self.runs}", f"run_id={name}"]
+        words = ["tune.py", f"network={self.options.network}", f"platform={self.options.home}"]
+        words += ["list=true", "layout=NCHW", f"outputs={self.runs}", f"run_id={name}"]
         leaves = self.runs / "tune" / name / "metrics.json"
         return Step(name=name, words=words, leaves=leaves, kind="list")
 
@@ -333,7 +353,7 @@ class LiveComparison(Comparison):
     def finished(self) -> list[LiveRun]:
         """All finished cells; one in which nothing ran is told and left out."""
         found = []
-        for part in self.options.parts:
+        for part in self.options.all_parts:
             for cell in self.cells(part):
                 found += self._read(cell)
             for beside in BESIDE.get(part, []):
@@ -341,7 +361,7 @@ class LiveComparison(Comparison):
                     found += self._read(
                         LiveCell(
                             part=part,
-                            target=HOME,
+                            target=self.options.home,
                             workload=workload,
                             method=beside,
                             contender=ROUNDS[beside],
@@ -368,9 +388,10 @@ def _check(options: Options) -> None:
     """Raises PrunerError for a name that is not known."""
     usual = {name for part in PARTS.values() for name in part}
     for what, given, known in (
-        ("parts", options.parts, list(PARTS)),
+        ("home", [options.home], HOMES),
+        ("parts", options.all_parts, list(PARTS)),
         ("operators", options.operators, list(OPERATORS)),
-        ("targets", options.targets, TARGETS),
+        ("targets", options.all_targets, [options.home, ANYWHERE]),
         ("adaptations", options.adaptations, [name for name in ADAPTATION if name != "scratch"]),
         ("contenders", options.contenders or [], sorted(usual)),
     ):
@@ -378,6 +399,19 @@ def _check(options: Options) -> None:
             if name not in known:
                 reason = REFUSED.get(name, f"unknown; known: {', '.join(known)}")
                 raise PrunerError(f"{what}={name}: {reason}")
+    if "offline" in options.all_parts and options.home not in RECORDED:
+        raise PrunerError(
+            f"parts=[offline]: no bundled records of home={options.home} to learn from; it can on "
+            f"{', '.join(RECORDED)}"
+        )
+
+
+def _check_machine(home: str) -> None:
+    """Raises PrunerError where this CPU cannot run what is compiled for a home."""
+    for target in CPU_TARGETS:
+        if target.platform == home and (lacking := missing_flags(target)):
+            others = ", ".join(other for other in HOMES if other != home)
+            raise PrunerError(f"home={home}: this CPU lacks {', '.join(lacking)}; known: {others}")
 
 
 def run(options: Options) -> dict[str, Any]:
@@ -386,12 +420,13 @@ def run(options: Options) -> dict[str, Any]:
     if options.plan:
         return comparison.show_plan()
     if not options.summary:
+        _check_machine(options.home)
         comparison.run_all()
     runs = comparison.finished()
     if not runs:
         raise DataError(f"{options.runs}: no finished cell; run without summary=true")
     rows = []
-    for part in options.parts:
+    for part in options.all_parts:
         rows += result_rows([run for run in runs if run.part == part], RIVALS[part])
     every = max(1, options.trials // POINTS)
     equal = [run for run in runs if run.part not in UNEQUAL]

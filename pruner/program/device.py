@@ -121,6 +121,7 @@ class CpuDevice(Device):
     l1_bytes_per_core: int  # data cache
     l2_bytes_per_core: int
     l3_bytes: int  # shared by all cores
+    architecture: str | None = None  # LLVM's name: -mcpu=haswell
 
 
 _KINDS: dict[str, type[Device]] = {"gpu": GpuDevice, "cpu": CpuDevice}

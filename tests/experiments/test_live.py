@@ -230,6 +230,7 @@ def test_hours_end_it_and_what_needs_a_failed_training_is_left_out(
         return Ended(code=2, line="error: no such records")
 
     monkeypatch.setattr(item["LiveComparison"], "run", run)
+    monkeypatch.setitem(item["run"].__globals__, "missing_flags", lambda _: [])
     given = options("parts=[offline]", "operators=[matmul]", "seeds=1", "hours=2")
     with pytest.raises(DataError, match="no finished cell"):
         item["run"](given)
@@ -245,6 +246,7 @@ def test_hours_end_it_and_what_needs_a_failed_training_is_left_out(
         ("parts=[online]", "parts=online: unknown; known: rounds"),
         ("contenders=[tlp]", "contenders=tlp: TLP reads primitives"),
         ("targets=[v100]", "targets=v100: unknown; known: cpu-avx512, cpu-sse4"),
+        ("home=cpu-avx2", "home=cpu-avx2: unknown; known: cpu-avx512, cpu-epyc"),
         ("adaptations=[ewc]", "adaptations=ewc: unknown; known: moa"),
         ("operators=[gemm]", "operators=gemm: unknown"),
     ],
@@ -252,6 +254,27 @@ def test_hours_end_it_and_what_needs_a_failed_training_is_left_out(
 def test_unknown_names_are_refused(item, options, word, told):
     with pytest.raises(PrunerError, match=told):
         item["run"](options(word))
+
+
+def test_another_machine_is_at_home_where_the_records_never_were(item, options):
+    steps = steps_of(item, options("home=cpu-epyc", "seeds=1", "operators=[matmul]"))
+    assert not [name for name in steps if "offline" in name or "avx512" in name]
+    config = composed(steps["cpu-epyc-matmul-pretrained-200-0"])
+    assert config.platform.architecture == "znver3"
+    moa = {name: step.needs for name, step in steps.items() if name.endswith("-moa-200-0")}
+    assert moa.keys() == {"cpu-epyc-matmul-moa-200-0", "cpu-sse4-matmul-moa-200-0"}
+    assert {need.name for needs in moa.values() for need in needs} == {"cpu-avx2-pacm-0"}
+    listing = steps["dcgan-tasks"]
+    assert "platform=cpu-epyc" in listing.words
+    with pytest.raises(PrunerError, match="no bundled records of home=cpu-epyc"):
+        item["run"](options("home=cpu-epyc", "parts=[offline]"))
+
+
+def test_a_machine_that_cannot_run_it_is_told_before_anything_starts(item, options, monkeypatch):
+    check = item["run"].__globals__
+    monkeypatch.setitem(check, "missing_flags", lambda _: ["avx512f"])
+    with pytest.raises(PrunerError, match="this CPU lacks avx512f; known: cpu-epyc"):
+        item["run"](options("seeds=1"))
 
 
 def adapted(item, options, *words):
@@ -352,7 +375,9 @@ def test_the_book_shows_it(item, options, tmp_path):
     item["run"](adapted(item, options))
     page = build_page([load_item(REPOSITORY / "experiments" / "live")], results=tmp_path)
     numbers = {one.number.name: one for _, one in page.numbers}
-    one = numbers["p that MoA is better than scratch, AVX2 to AVX-512, area under the curve"]
+    one = numbers[
+        "p that MoA is better than scratch, AVX2 to the machine at hand, area under the curve"
+    ]
     assert (one.value, one.chance) == (1 / 16, 0.5)
 
 

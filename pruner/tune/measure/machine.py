@@ -106,14 +106,12 @@ def _built(given: Mapping[str, Any]) -> Any:
 
 def _described(device: Device) -> dict[str, Any]:
     if isinstance(device, CpuDevice):
-        found = [t for t in CPU_TARGETS if t.platform == device.name]
-        if not found:
-            raise PrunerError(f"platform={device.name} has no target; give {TARGET_FORM}")
-        return {
-            "kind": "llvm",
-            "mcpu": found[0].target.rpartition("=")[2],
-            "num-cores": device.num_cores,
-        }
+        if device.architecture is None:
+            raise PrunerError(
+                f"platform={device.name} has no target; give its file an architecture: "
+                f"(LLVM's name, as haswell), or {TARGET_FORM}"
+            )
+        return {"kind": "llvm", "mcpu": device.architecture, "num-cores": device.num_cores}
     assert isinstance(device, GpuDevice), type(device)
     if device.architecture is None or not device.architecture.startswith("sm_"):
         raise PrunerError(

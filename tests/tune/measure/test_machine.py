@@ -1,6 +1,7 @@
 """Which target a platform or the user's own words mean, and what is refused."""
 
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -34,6 +35,23 @@ def test_cores_are_those_of_the_target(target, cores):
     platform = made("cpu-avx512", target)
     assert (platform.device, platform.cores) == ("cpu", cores)
     assert int(platform.target.attrs["num-cores"]) == cores
+
+
+@pytest.mark.parametrize(
+    ("platform", "processor", "cores"),
+    [("cpu-sse4", "nehalem", 1), ("cpu-avx512", "skylake-avx512", 2), ("cpu-epyc", "znver3", 2)],
+)
+def test_a_described_cpu_is_compiled_for_the_processor_of_its_file(platform, processor, cores):
+    attrs = made(platform, None).target.attrs
+    assert (str(attrs["mcpu"]), int(attrs["num-cores"])) == (processor, cores)
+
+
+def test_a_cpu_whose_file_names_no_processor_is_told_what_to_write():
+    from pruner.tune.measure.machine import make_platform
+
+    device = replace(load_device(PLATFORMS / "cpu-avx2.yaml"), architecture=None)
+    with pytest.raises(PrunerError, match="give its file an architecture"):
+        make_platform(device)
 
 
 def test_what_a_cuda_target_leaves_open_is_the_platforms():

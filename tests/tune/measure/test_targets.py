@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
+from pruner.program.device import load_device
 from pruner.tune.measure.targets import (
     CPU_TARGETS,
     missing_flags,
     reference_target,
     select_targets,
 )
+from tests.places import CONF
 
 TARGETS = {target.platform: target for target in CPU_TARGETS}
 
@@ -37,6 +39,13 @@ def test_all_one_or_a_list_of_the_names():
     assert select_targets("cpu-avx2") == [TARGETS["cpu-avx2"]]
     with pytest.raises(PrunerError, match="cpu-sse4, cpu-avx2, cpu-avx512"):
         select_targets("a100")
+
+
+@pytest.mark.parametrize("target", CPU_TARGETS, ids=lambda target: target.platform)
+def test_the_files_of_the_platforms_say_the_same(target):
+    device = load_device(CONF / "platform" / f"{target.platform}.yaml")
+    assert target.target == f"llvm -mcpu={device.architecture}"
+    assert (target.cores, target.vector_bytes) == (device.num_cores, device.simd_bytes)
 
 
 def test_ansors_eight_numbers():

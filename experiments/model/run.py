@@ -167,7 +167,7 @@ def run_single(options: Options, settings: Sequence[Setting]) -> list[str]:
 def run_together(options: Options, settings: Sequence[Setting]) -> tuple[str, list[str]]:
     """Join what helps, fit that, and choose; the model and what it is made of."""
     helpful = _compatible(run_single(options, settings))
-    changes = changes_of(options, helpful if len(helpful) > 1 else None)
+    changes = changes_of(options, helpful if _new(helpful) else None)
     ablation = ablation_of(options, changes)
     cells = single(options, settings)
     if JOINED in changes:
@@ -196,6 +196,12 @@ def _compatible(names: Sequence[str]) -> list[str]:
         else:
             kept.append(name)
     return kept
+
+
+def _new(names: Sequence[str]) -> bool:
+    """Whether what these make together was not tried by itself."""
+    joined = together({name: EVERY[name] for name in names})
+    return bool(names) and not any(joined.same_as(EVERY[name]) for name in names)
 
 
 def run_test(options: Options, settings: Sequence[Setting]) -> dict[str, Any]:

@@ -32,6 +32,13 @@ class Change:
         """The recipe with the change."""
         return replace(basis, model=partial(self.model, **self.arguments), **self.fields)
 
+    def same_as(self, other: "Change") -> bool:
+        """Whether both make the same model by the same recipe, whatever they are called."""
+        return all(
+            getattr(self, name) == getattr(other, name)
+            for name in ("arguments", "fields", "model", "failures")
+        )
+
     def reads_draft(self) -> bool:
         """Whether its model reads what the analyzer makes of a program."""
         return build_network(partial(self.model, **self.arguments), seed=0).reads_draft

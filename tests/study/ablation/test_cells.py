@@ -60,6 +60,14 @@ def test_changes_go_together_unless_they_contradict_each_other():
         together({"one": one, "mlp": Change(model=TenSetMLP)})
 
 
+def test_what_goes_together_may_have_been_tried_by_itself():
+    both = together({name: EVERY[name] for name in ("draft", "draft_residual")})
+    assert both.same_as(EVERY["draft_residual"])
+    assert not both.same_as(EVERY["draft"])
+    assert not EVERY["failures"].same_as(EVERY[BASIS])
+    assert not EVERY["ranknet"].same_as(EVERY[BASIS])
+
+
 def test_the_unchanged_model_is_that_of_the_recipe():
     recipe, basis = EVERY[BASIS].recipe(Recipe()), Recipe()
     assert recipe.model.func is PaCM

@@ -23,7 +23,9 @@ machine that the bundled records were not measured on):
     python experiments/live/run.py home=cpu-epyc parts=[value]
     python experiments/live/run.py summary=true               the tables from the cells there are
 
-Cells go to out= (outputs/experiments-live), tables to results= (this folder).
+Cells go to out= (outputs/experiments-live), tables to results= (this folder). Among them points.csv
+has all that they are made from; with keep_rows=true runs that it has stay in the tables although
+their folders are gone, and are not run again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,6 +40,7 @@ from pruner.cli.shared.script import run_script
 from pruner.errors import DataError, PrunerError
 from pruner.files import load_metrics, write_table
 from pruner.study.live import LiveRun, live_curves, p_rows, read_live_run, result_rows, summarise
+from pruner.study.live_points import key_of, point_rows, read_points, with_kept
 from pruner.study.steps.command import quoted
 from pruner.study.steps.runs import taken_up
 from pruner.study.steps.step import Step
@@ -68,6 +71,7 @@ PAPER = ["experiment=paper_tuning", "draft.form=hardware", "budget.batch=10"]
 EVERY = "every"  # the model of all bundled records, by the recipe that experiments/model_cpu chose
 EVERY_RECIPE = ["data.platform=all", "model=pacm_residual"]
 POINTS = 20  # of a curve
+POINTS_FILE = "points.csv"
 # Seconds before any of the kind ran: a trial of an operator and, behind "network", of a network;
 # the whole of a training, and of a list of tasks.
 GUESSED_S = {"live": 0.6, "paper": 0.9, "draft": 0.7, "evolution": 1.0, "rival": 1.1, "chance": 0.5}
@@ -201,8 +205,9 @@ REFUSED = {
 class Options(ComparisonOptions):
     """What to run; see above. ``contenders``: of every part those named, null: the usual ones.
 
-    `hours`: then it ends. `home`: the machine, target of what does not adapt; ``parts``: null, all
-    that it can; ``targets`` of what adapts: null, `home` and SSE4.2.
+    `hours`: then it ends. `keep_rows`: what ``points.csv`` of `results` has stays. `home`: the
+    machine, target of what does not adapt; ``parts``: null, all that it can; ``targets`` of what
+    adapts: null, `home` and SSE4.2.
     """
 
     home: str = HOMES[0]
@@ -217,6 +222,7 @@ class Options(ComparisonOptions):
     hours: float | None = None
     more: list[str] = field(default_factory=list)
     out: str = str(ROOT / "outputs" / "experiments-live")
+    keep_rows: bool = False
     results: str = str(HERE)
 
     @property
@@ -251,6 +257,7 @@ class LiveComparison(Comparison):
         _check(options)
         self.options = options
         seconds = float("inf") if options.hours is None else 3600 * options.hours
+        self.kept = read_points(options.folder / POINTS_FILE) if options.keep_rows else []
         super().__init__(options.runs, ROOT, GUESSED_S, seconds=seconds)
 
     def cells(self, part: str) -> Iterator[LiveCell]:
@@ -284,8 +291,11 @@ class LiveComparison(Comparison):
 
     def steps(self) -> Iterator[Step]:
         """What a cell needs, then the cell."""
+        done = {key_of(run) for run in self.kept}
         for part in self.options.all_parts:
             for cell in self.cells(part):
+                if key_of(cell) in done:
+                    continue
                 needs = []
                 if cell.part == "network":
                     needs.append(self._listing())
@@ -422,14 +432,14 @@ def run(options: Options) -> dict[str, Any]:
     if not options.summary:
         _check_machine(options.home)
         comparison.run_all()
-    runs = comparison.finished()
+    runs = with_kept(comparison.finished(), comparison.kept)
     if not runs:
         raise DataError(f"{options.runs}: no finished cell; run without summary=true")
-    rows = []
-    for part in options.all_parts:
+    rows, every = [], max(1, options.trials // POINTS)
+    for part in PARTS:
         rows += result_rows([run for run in runs if run.part == part], RIVALS[part])
-    every = max(1, options.trials // POINTS)
     equal = [run for run in runs if run.part not in UNEQUAL]
+    write_table(options.folder / POINTS_FILE, point_rows(runs, every), floats=".9g")
     tables = {"results": rows, "tests": p_rows(equal), "curves": live_curves(runs, every)}
     if rows:  # without a rival's cell there is nothing to summarise
         summary: list[dict[str, Any]] = summarise(rows).to_dict("records")

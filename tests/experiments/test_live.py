@@ -2,6 +2,7 @@
 
 import json
 import runpy
+import shutil
 from itertools import product
 
 import numpy as np
@@ -333,6 +334,20 @@ def test_ansor_of_the_rounds_stands_beside_moa(item, options, tmp_path):
     summary = pd.read_csv(tmp_path / "live" / "summary.csv")
     (moa,) = summary[(summary.against == "ansor") & (summary.method == "moa")].itertuples()
     assert (moa.part, moa.workload, moa.seeds, moa.speedup) == ("adaptation", "layer_norm", 1, 15.0)
+
+
+def test_runs_whose_folders_are_gone_stay_in_the_tables(item, options, tmp_path):
+    given = adapted(item, options)
+    item["run"](given)
+    before = pd.read_csv(tmp_path / "live" / "summary.csv")
+    shutil.rmtree(tmp_path / "runs")
+    words = ("parts=[adaptation]", "keep_rows=true", *SMALL)
+    assert item["run"](options("plan=true", *words))["steps"] == 0
+    assert item["run"](options("summary=true", *words))["cells"] == 16
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "live" / "summary.csv"), before, rtol=1e-5)
+    # a third seed is not there yet; those of the others are
+    steps = steps_of(item, options(*words, "seeds=3"))
+    assert {name[-2:] for name in steps} == {"-2"}
 
 
 def test_as_fast_as_ansor_with_four_times_the_trials(item, options, tmp_path):

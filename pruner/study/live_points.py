@@ -1,0 +1,85 @@
+"""Live runs as the points at which they improved: small enough to keep beside their tables.
+
+A run's folder stays on the machine that measured it; its points are all that the tables are made
+from, so a comparison goes on where the folders of earlier sessions are gone.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pruner.errors import DataError
+from pruner.study.live import GROUND, LiveRun
+
+RUN = (*GROUND, "method", "seed")
+OF_RUN = ("total_s", "exploration_share", "failed")
+OF_POINT = ("trial", "elapsed_s", "best_s")
+
+
+def key_of(run: object) -> tuple[str | int, ...]:
+    """What tells runs apart, or cells of a plan: by their attributes."""
+    return tuple(getattr(run, name) for name in RUN)
+
+
+def point_rows(runs: Iterable[LiveRun], every: int) -> list[dict[str, Any]]:
+    """A row an improvement of every run, every so many trials, and for its last trial."""
+    rows = []
+    for run in runs:
+        known = {name: getattr(run, name) for name in (*RUN, *OF_RUN)}
+        better = np.diff(run.best_s, prepend=np.inf) < 0
+        better |= run.trials % every == 0
+        better[-1] = True
+        rows += [
+            known
+            | {
+                "trial": int(run.trials[at]),
+                "elapsed_s": float(run.elapsed_s[at]),
+                "best_s": float(run.best_s[at]),
+            }
+            for at in np.flatnonzero(better)
+        ]
+    return rows
+
+
+def read_points(path: Path) -> list[LiveRun]:
+    """The runs of a file of points; none where it is absent.
+
+    Between two points a run has the latency and the seconds of the earlier one.
+
+    Raises:
+        DataError: a column is missing, or trials of a run do not grow.
+    """
+    if not path.is_file():
+        return []
+    table = pd.read_csv(path)
+    if missing := {*RUN, *OF_RUN, *OF_POINT} - {*table.columns}:
+        raise DataError(f"{path}: no column {', '.join(sorted(missing))}")
+    return [_run(path, dict(zip(RUN, key, strict=True)), points)
+            for key, points in table.groupby([*RUN], sort=False)]  # fmt: skip
+
+
+def _run(path: Path, known: dict[str, Any], points: pd.DataFrame) -> LiveRun:
+    at = points["trial"].to_numpy(np.int64)
+    if (np.diff(at) <= 0).any():
+        raise DataError(f"{path}: trials of {known} do not grow; was it written twice?")
+    trials = np.arange(at[0], at[-1] + 1)
+    last = np.searchsorted(at, trials, side="right") - 1
+    first = points.iloc[0]
+    return LiveRun(
+        **{**known, "seed": int(known["seed"])},
+        trials=trials,
+        elapsed_s=points["elapsed_s"].to_numpy(np.float64)[last],
+        best_s=points["best_s"].to_numpy(np.float64)[last],
+        total_s=float(first["total_s"]),
+        exploration_share=float(first["exploration_share"]),
+        failed=int(first["failed"]),
+    )
+
+
+def with_kept(runs: Sequence[LiveRun], kept: Iterable[LiveRun]) -> list[LiveRun]:
+    """The runs and, of those that were kept, the ones that are not among them."""
+    have = {key_of(run) for run in runs}
+    return [*runs, *(run for run in kept if key_of(run) not in have)]

@@ -1,0 +1,82 @@
+"""Points of live runs: the tables from them are those from the runs."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pruner.errors import DataError
+from pruner.files import write_table
+from pruner.study.live import LiveRun, live_curves, p_rows, result_rows, summarise
+from pruner.study.live_points import point_rows, read_points, with_kept
+
+
+def run_of(rng, workload, method, seed, first=1):
+    trials = np.arange(first, 61)
+    return LiveRun(
+        part="rounds",
+        target="cpu-epyc",
+        workload=workload,
+        method=method,
+        seed=seed,
+        trials=trials,
+        elapsed_s=np.cumsum(rng.uniform(0.1, 2.0, len(trials))),
+        best_s=np.minimum.accumulate(rng.lognormal(-7, 1, len(trials))),
+        total_s=200.0 + seed,
+        exploration_share=np.nan if method == "random" else 0.25,
+        failed=seed,
+    )
+
+
+@pytest.fixture
+def runs():
+    rng = np.random.default_rng(0)
+    return [
+        run_of(rng, workload, method, seed, first=1 + 4 * (workload == "b"))
+        for workload in ("a", "b")
+        for method in ("ansor", "moa", "random")
+        for seed in range(3)
+    ]
+
+
+def test_tables_from_points_are_those_from_the_runs(runs, tmp_path):
+    write_table(tmp_path / "points.csv", point_rows(runs, 10), floats=".9g")
+    again = read_points(tmp_path / "points.csv")
+    rivals = ["ansor", "random"]
+    for made in (
+        lambda r: pd.DataFrame(result_rows(r, rivals)),
+        lambda r: summarise(result_rows(r, rivals)),
+        lambda r: pd.DataFrame(p_rows(r)),
+        lambda r: pd.DataFrame(live_curves(r, 10)),
+    ):
+        pd.testing.assert_frame_equal(made(again), made(runs), rtol=1e-6)
+
+
+def test_a_point_is_an_improvement_or_the_last_trial(runs):
+    run = runs[0]
+    rows = point_rows([run], 100)
+    best = [row["best_s"] for row in rows]
+    kept = best[:-1] if best[-1] == best[-2] else best
+    assert (np.diff(kept) < 0).all()
+    assert (rows[0]["trial"], rows[-1]["trial"]) == (1, 60)
+    assert len(rows) < 20
+    for row in rows:
+        assert row["elapsed_s"] == run.elapsed_s[row["trial"] - 1]
+
+
+def test_what_was_kept_gives_way_to_what_is_there(runs):
+    rng = np.random.default_rng(1)
+    anew, other = run_of(rng, "a", "ansor", 0), run_of(rng, "c", "ansor", 0)
+    found = with_kept([anew], [runs[0], other])
+    assert found == [anew, other]
+
+
+def test_no_file_is_no_run_and_a_broken_one_is_told(runs, tmp_path):
+    path = tmp_path / "points.csv"
+    assert read_points(path) == []
+    rows = point_rows(runs[:1], 10)
+    write_table(path, [*rows, *rows])
+    with pytest.raises(DataError, match="do not grow"):
+        read_points(path)
+    write_table(path, [{name: row[name] for name in row if name != "best_s"} for row in rows])
+    with pytest.raises(DataError, match="no column best_s"):
+        read_points(path)

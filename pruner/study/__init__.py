@@ -7,6 +7,7 @@
 * `kept`: what a draft keeps of pools and of their best tenths
 * `tuning`: pictures of tuning runs
 * `live`: live runs compared, with p-values
+* `live_points`: live runs as the points at which they improved, kept beside their tables
 * `network`: the report of a tuned network, tables of many
 * `adaptation`: methods compared
 * `leaderboard`: submissions to a frozen benchmark, checked and ranked

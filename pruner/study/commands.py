@@ -10,13 +10,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from typing import TextIO, TypeVar
 
 # One thread each: the workers already share the cores, and sums keep their order.
 THREADS: Mapping[str, str] = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+# A signal that the system gives to another thread is seen when this one wakes, so it never sleeps
+# long: a book that was told to end once slept until its command was over.
+_LOOK_S = 0.5
 _Job = TypeVar("_Job")
 Result = TypeVar("Result")
 
@@ -48,8 +51,11 @@ class Commands:
         """
         with ThreadPoolExecutor(num_workers) as pool:
             try:
-                for done in as_completed([pool.submit(run, job) for job in jobs]):
-                    yield done.result()
+                waiting = {pool.submit(run, job) for job in jobs}
+                while waiting:
+                    ended, waiting = wait(waiting, _LOOK_S, FIRST_COMPLETED)
+                    for job in ended:
+                        yield job.result()
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 self.end()

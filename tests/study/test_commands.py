@@ -45,6 +45,20 @@ def test_a_signal_ends_what_runs_and_starts_nothing_more(log, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"0", "1", "log.txt"}
 
 
+def test_a_signal_that_another_thread_takes_ends_it_too(log, tmp_path):
+    """The system wakes one thread of a process for a signal, where it is busy not the first."""
+
+    def job(_):
+        worker = threading.get_ident()
+        threading.Timer(0.5, signal.pthread_kill, (worker, signal.SIGTERM)).start()
+        return commands.run("sleep 60", log)
+
+    start = time.monotonic()
+    with Commands(tmp_path) as commands, pytest.raises(SystemExit):
+        list(commands.each([0], job, 1))
+    assert time.monotonic() - start < 30
+
+
 def test_what_is_being_started_is_stopped_too(log, tmp_path, monkeypatch):
     commands = Commands(tmp_path)
 

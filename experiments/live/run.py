@@ -40,7 +40,7 @@ from pruner.cli.shared.script import run_script
 from pruner.errors import DataError, PrunerError
 from pruner.files import load_metrics, write_table
 from pruner.study.live import LiveRun, live_curves, p_rows, read_live_run, result_rows, summarise
-from pruner.study.live_points import key_of, point_rows, read_points, with_kept
+from pruner.study.live_points import RUN, point_rows, read_points, with_kept
 from pruner.study.steps.command import quoted
 from pruner.study.steps.runs import taken_up
 from pruner.study.steps.step import Step
@@ -239,7 +239,7 @@ class Options(ComparisonOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveCell:
-    """One run: where it belongs, who tunes."""
+    """One run: where it belongs, who tunes. ``budget_trials``: a task's, of the comparison."""
 
     part: str
     target: str
@@ -247,7 +247,35 @@ class LiveCell:
     method: str
     contender: Contender
     seed: int
-    trials: int  # a task
+    budget_trials: int
+
+    @property
+    def trials(self) -> int:
+        """A task's, of this contender."""
+        return self.budget_trials * self.contender.times
+
+    @property
+    def name(self) -> str:
+        """Of its run, which cells of several parts may share."""
+        who = self.contender.cell or self.method
+        return f"{self.target}-{self.workload}-{who}-{self.trials}-{self.seed}"
+
+
+def _cell_of(run: LiveRun) -> LiveCell:
+    """Raises DataError where no part has such a run."""
+    known = {name: ROUNDS[name] for name in BESIDE.get(run.part, [])} | PARTS.get(run.part, {})
+    contender = known.get(run.method)
+    if contender is None:
+        raise DataError(f"{POINTS_FILE}: no part {run.part} with {run.method}; keep_rows=false")
+    return LiveCell(
+        part=run.part,
+        target=run.target,
+        workload=run.workload,
+        method=run.method,
+        contender=contender,
+        seed=run.seed,
+        budget_trials=run.budget_trials,
+    )
 
 
 class LiveComparison(Comparison):
@@ -258,6 +286,7 @@ class LiveComparison(Comparison):
         self.options = options
         seconds = float("inf") if options.hours is None else 3600 * options.hours
         self.kept = read_points(options.folder / POINTS_FILE) if options.keep_rows else []
+        self._kept = {_cell_of(run).name: run for run in self.kept}
         super().__init__(options.runs, ROOT, GUESSED_S, seconds=seconds)
 
     def cells(self, part: str) -> Iterator[LiveCell]:
@@ -274,7 +303,7 @@ class LiveComparison(Comparison):
                     method=method,
                     contender=PARTS[part][method],
                     seed=seed,
-                    trials=options.trials * PARTS[part][method].times,
+                    budget_trials=options.trials,
                 )
 
     def _methods(self, part: str) -> list[str]:
@@ -285,16 +314,13 @@ class LiveComparison(Comparison):
 
     def folder(self, cell: LiveCell) -> Path:
         """The run folder of a cell."""
-        who = cell.contender.cell or cell.method
-        name = f"{cell.target}-{cell.workload}-{who}-{cell.trials}-{cell.seed}"
-        return self.runs / "tune" / name
+        return self.runs / "tune" / cell.name
 
     def steps(self) -> Iterator[Step]:
         """What a cell needs, then the cell."""
-        done = {key_of(run) for run in self.kept}
         for part in self.options.all_parts:
             for cell in self.cells(part):
-                if key_of(cell) in done:
+                if cell.name in self._kept:
                     continue
                 needs = []
                 if cell.part == "network":
@@ -376,7 +402,7 @@ class LiveComparison(Comparison):
                             method=beside,
                             contender=ROUNDS[beside],
                             seed=seed,
-                            trials=self.options.trials,
+                            budget_trials=self.options.trials,
                         )
                     )
         return found
@@ -384,11 +410,12 @@ class LiveComparison(Comparison):
     def _read(self, cell: LiveCell) -> list[LiveRun]:
         folder = self.folder(cell)
         metrics = load_metrics(folder)
+        known: dict[str, Any] = {name: getattr(cell, name) for name in RUN}
         if metrics is None or metrics.get("interrupted", False):
-            return []
-        known = {"part": cell.part, "target": cell.target, "workload": cell.workload}
+            kept = self._kept.get(cell.name)
+            return [] if kept is None else [replace(kept, **known)]
         try:
-            return [read_live_run(folder, **known, method=cell.method, seed=cell.seed)]
+            return [read_live_run(folder, **known)]
         except DataError as error:
             say(f"left out: {error}")
             return []

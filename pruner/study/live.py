@@ -1,7 +1,7 @@
 """Live runs compared: one workload, one way to tune it and one seed each, on one target.
 
-Runs of a ground (a target and a workload) have equal tasks and budgets, so their latencies are
-taken relative to the best that any of them found, and equal seeds are compared in pairs. Tests and
+Runs of a ground (a target, a workload and a budget) have equal tasks, so their latencies are taken
+relative to the best that any of them found, and equal seeds are compared in pairs. Tests and
 intervals are over pairs of workload and seed; how far a result carries to other workloads is not in
 them.
 """
@@ -26,21 +26,25 @@ from pruner.study.network.run import read_network_run
 from pruner.study.tuning import exploration_share, load_run
 from pruner.tune.networks.extraction import TASKS
 
-GROUND = ("part", "target", "workload")
+GROUND = ("part", "target", "workload", "budget_trials")
+Ground = tuple[str, str, str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRun:
     """A finished run, as one part of a comparison sees it.
 
-    ``trials`` int64 [T], ``elapsed_s`` and ``best_s`` float64 [T] (of a network the weighted sum
-    over its tasks), from the trial at which every task has a program; ``total_s`` of the whole run,
-    of which ``exploration_share`` made and scored candidates.
+    ``budget_trials``: trials a task that the comparison gives, of which some part may give a
+    contender several times as many. ``trials`` int64 [T], ``elapsed_s`` and ``best_s`` float64 [T]
+    (of a network the weighted sum over its tasks), from the trial at which every task has a
+    program; ``total_s`` of the whole run, of which ``exploration_share`` made and scored
+    candidates.
     """
 
     part: str
     target: str
     workload: str
+    budget_trials: int
     method: str
     seed: int
     trials: NDArray[np.int64]
@@ -51,13 +55,20 @@ class LiveRun:
     failed: int
 
     @property
-    def ground(self) -> tuple[str, str, str]:
+    def ground(self) -> Ground:
         """Runs of one ground are compared with each other."""
-        return self.part, self.target, self.workload
+        return self.part, self.target, self.workload, self.budget_trials
 
 
 def read_live_run(
-    folder: Path, *, part: str, target: str, workload: str, method: str, seed: int
+    folder: Path,
+    *,
+    part: str,
+    target: str,
+    workload: str,
+    budget_trials: int,
+    method: str,
+    seed: int,
 ) -> LiveRun:
     """Read the run folder of a cell.
 
@@ -73,6 +84,7 @@ def read_live_run(
         part=part,
         target=target,
         workload=workload,
+        budget_trials=budget_trials,
         method=method,
         seed=seed,
         trials=curve.trial,
@@ -84,9 +96,9 @@ def read_live_run(
     )
 
 
-def by_ground(runs: Sequence[LiveRun]) -> dict[tuple[str, str, str], list[LiveRun]]:
+def by_ground(runs: Sequence[LiveRun]) -> dict[Ground, list[LiveRun]]:
     """Runs that are compared with each other, in the order in which grounds appear."""
-    found: dict[tuple[str, str, str], list[LiveRun]] = {}
+    found: dict[Ground, list[LiveRun]] = {}
     for run in runs:
         found.setdefault(run.ground, []).append(run)
     return found
@@ -171,25 +183,26 @@ def _interval(values: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def p_rows(runs: Sequence[LiveRun]) -> list[dict[str, Any]]:
-    """A row a part, target and ordered pair of methods: is ``method`` better than ``other``?
+    """A row a part, target, budget and ordered pair: is ``method`` better than ``other``?
 
     A pair is a workload and a seed that both have. ``area``: by how much the log relative latency
     of ``method`` is lower on average over all trials, ``final``: in the end, each the mean over
     pairs with a 95 % interval and the one-sided p of flipped signs, at least ``0.5 ** pairs``.
     """
-    units: dict[tuple[str, str], dict[str, dict[tuple[str, int], Cell]]] = {}
-    for (part, target, workload), members in by_ground(runs).items():
-        methods = units.setdefault((part, target), {})
+    units: dict[tuple[str, str, int], dict[str, dict[tuple[str, int], Cell]]] = {}
+    for (part, target, workload, budget_trials), members in by_ground(runs).items():
+        methods = units.setdefault((part, target, budget_trials), {})
         for cell in cells_of(members):
             methods.setdefault(cell.method, {})[workload, cell.seed] = cell
     rows = []
-    for (part, target), methods in units.items():
+    for (part, target, budget_trials), methods in units.items():
         for method, other in permutations(methods, 2):
             shared = [unit for unit in methods[method] if unit in methods[other]]
             if shared:
                 pairs = [(methods[method][unit], methods[other][unit]) for unit in shared]
-                row: dict[str, Any] = {"part": part, "target": target, "method": method}
-                row |= {"other": other, "pairs": len(pairs)}
+                row: dict[str, Any] = {"part": part, "target": target}
+                row |= {"budget_trials": budget_trials, "method": method, "other": other}
+                row["pairs"] = len(pairs)
                 for name, value in _MEASURES.items():
                     gains = np.array([value(theirs) - value(ours) for ours, theirs in pairs])
                     row |= {f"{name}_{what}": v for what, v in _tested(gains).items()}

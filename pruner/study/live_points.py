@@ -19,11 +19,6 @@ OF_RUN = ("total_s", "exploration_share", "failed")
 OF_POINT = ("trial", "elapsed_s", "best_s")
 
 
-def key_of(run: object) -> tuple[str | int, ...]:
-    """What tells runs apart, or cells of a plan: by their attributes."""
-    return tuple(getattr(run, name) for name in RUN)
-
-
 def point_rows(runs: Iterable[LiveRun], every: int) -> list[dict[str, Any]]:
     """A row an improvement of every run, every so many trials, and for its last trial."""
     rows = []
@@ -69,7 +64,7 @@ def _run(path: Path, known: dict[str, Any], points: pd.DataFrame) -> LiveRun:
     last = np.searchsorted(at, trials, side="right") - 1
     first = points.iloc[0]
     return LiveRun(
-        **{**known, "seed": int(known["seed"])},
+        **known | {name: int(known[name]) for name in ("budget_trials", "seed")},
         trials=trials,
         elapsed_s=points["elapsed_s"].to_numpy(np.float64)[last],
         best_s=points["best_s"].to_numpy(np.float64)[last],
@@ -81,5 +76,9 @@ def _run(path: Path, known: dict[str, Any], points: pd.DataFrame) -> LiveRun:
 
 def with_kept(runs: Sequence[LiveRun], kept: Iterable[LiveRun]) -> list[LiveRun]:
     """The runs and, of those that were kept, the ones that are not among them."""
-    have = {key_of(run) for run in runs}
-    return [*runs, *(run for run in kept if key_of(run) not in have)]
+    have = {_key(run) for run in runs}
+    return [*runs, *(run for run in kept if _key(run) not in have)]
+
+
+def _key(run: LiveRun) -> tuple[str | int, ...]:
+    return tuple(getattr(run, name) for name in RUN)

@@ -348,6 +348,31 @@ def test_runs_whose_folders_are_gone_stay_in_the_tables(item, options, tmp_path)
     # a third seed is not there yet; those of the others are
     steps = steps_of(item, options(*words, "seeds=3"))
     assert {name[-2:] for name in steps} == {"-2"}
+    # nor is a run of more trials
+    steps = steps_of(item, options(*words, "trials=4"))
+    assert len([name for name in steps if "-4-" in name]) == 16
+
+
+def test_kept_runs_are_those_of_every_part_that_shares_them(item, options, tmp_path):
+    """Scratch of adaptation is the paper's rounds, the same run in both tables."""
+    item["run"](adapted(item, options))
+    shutil.rmtree(tmp_path / "runs")
+    words = ("parts=[rounds,adaptation]", "contenders=[pruner_paper]", "keep_rows=true", *SMALL)
+    assert item["run"](options("plan=true", *words))["steps"] == 0
+    item["run"](options("summary=true", *words))
+    points = pd.read_csv(tmp_path / "live" / "points.csv").groupby(["part", "method"])
+    of_run = ["workload", "seed", "trial", "best_s"]
+    rounds = points.get_group(("rounds", "pruner_paper"))[of_run]
+    scratch = points.get_group(("adaptation", "scratch"))[of_run]
+    pd.testing.assert_frame_equal(*(x.reset_index(drop=True) for x in (rounds, scratch)))
+
+
+def test_points_that_no_part_has_are_told(item, options, tmp_path):
+    item["run"](adapted(item, options))
+    path = tmp_path / "live" / "points.csv"
+    path.write_text(path.read_text().replace("distill", "guess"))
+    with pytest.raises(DataError, match="no part adaptation with guess"):
+        item["run"](options("plan=true", "keep_rows=true"))
 
 
 def test_as_fast_as_ansor_with_four_times_the_trials(item, options, tmp_path):

@@ -10,12 +10,13 @@ from pruner.study.live import LiveRun, live_curves, p_rows, result_rows, summari
 from pruner.study.live_points import point_rows, read_points, with_kept
 
 
-def run_of(rng, workload, method, seed, first=1):
+def run_of(rng, workload, method, seed, first=1, budget_trials=60):
     trials = np.arange(first, 61)
     return LiveRun(
         part="rounds",
         target="cpu-epyc",
         workload=workload,
+        budget_trials=budget_trials,
         method=method,
         seed=seed,
         trials=trials,
@@ -66,8 +67,22 @@ def test_a_point_is_an_improvement_or_the_last_trial(runs):
 def test_what_was_kept_gives_way_to_what_is_there(runs):
     rng = np.random.default_rng(1)
     anew, other = run_of(rng, "a", "ansor", 0), run_of(rng, "c", "ansor", 0)
-    found = with_kept([anew], [runs[0], other])
-    assert found == [anew, other]
+    longer = run_of(rng, "a", "ansor", 0, budget_trials=120)
+    found = with_kept([anew], [runs[0], other, longer])
+    assert found == [anew, other, longer]
+
+
+def test_runs_of_another_budget_are_not_compared(runs, tmp_path):
+    rng = np.random.default_rng(1)
+    longer = run_of(rng, "a", "ansor", 0, budget_trials=120)
+    write_table(tmp_path / "points.csv", point_rows([*runs, longer], 10), floats=".9g")
+    again = read_points(tmp_path / "points.csv")
+    rows = pd.DataFrame(result_rows(again, ["ansor"]))
+    pd.testing.assert_frame_equal(
+        rows[rows.budget_trials == 60], pd.DataFrame(result_rows(runs, ["ansor"])), rtol=1e-6
+    )
+    assert (rows.budget_trials == 120).sum() == 1
+    assert {row["budget_trials"] for row in p_rows(again)} == {60}
 
 
 def test_no_file_is_no_run_and_a_broken_one_is_told(runs, tmp_path):

@@ -245,9 +245,18 @@ class LiveCell:
     target: str
     workload: str
     method: str
-    contender: Contender
     seed: int
     budget_trials: int
+
+    @property
+    def contender(self) -> Contender:
+        """Who tunes. Raises DataError where the part has no such method."""
+        known = PARTS.get(self.part, {})
+        if self.method in BESIDE.get(self.part, []):
+            known = ROUNDS
+        if self.method not in known:
+            raise DataError(f"no part {self.part} with {self.method}")
+        return known[self.method]
 
     @property
     def trials(self) -> int:
@@ -262,20 +271,7 @@ class LiveCell:
 
 
 def _cell_of(run: LiveRun) -> LiveCell:
-    """Raises DataError where no part has such a run."""
-    known = {name: ROUNDS[name] for name in BESIDE.get(run.part, [])} | PARTS.get(run.part, {})
-    contender = known.get(run.method)
-    if contender is None:
-        raise DataError(f"{POINTS_FILE}: no part {run.part} with {run.method}; keep_rows=false")
-    return LiveCell(
-        part=run.part,
-        target=run.target,
-        workload=run.workload,
-        method=run.method,
-        contender=contender,
-        seed=run.seed,
-        budget_trials=run.budget_trials,
-    )
+    return LiveCell(**{name: getattr(run, name) for name in RUN})
 
 
 class LiveComparison(Comparison):
@@ -286,7 +282,10 @@ class LiveComparison(Comparison):
         self.options = options
         seconds = float("inf") if options.hours is None else 3600 * options.hours
         self.kept = read_points(options.folder / POINTS_FILE) if options.keep_rows else []
-        self._kept = {_cell_of(run).name: run for run in self.kept}
+        try:
+            self._kept = {_cell_of(run).name: run for run in self.kept}
+        except DataError as error:
+            raise DataError(f"{POINTS_FILE}: {error}; keep_rows=false") from error
         super().__init__(options.runs, ROOT, GUESSED_S, seconds=seconds)
 
     def cells(self, part: str) -> Iterator[LiveCell]:
@@ -301,7 +300,6 @@ class LiveComparison(Comparison):
                     target=target,
                     workload=workload,
                     method=method,
-                    contender=PARTS[part][method],
                     seed=seed,
                     budget_trials=options.trials,
                 )
@@ -400,7 +398,6 @@ class LiveComparison(Comparison):
                             target=self.options.home,
                             workload=workload,
                             method=beside,
-                            contender=ROUNDS[beside],
                             seed=seed,
                             budget_trials=self.options.trials,
                         )
@@ -469,8 +466,7 @@ def run(options: Options) -> dict[str, Any]:
     write_table(options.folder / POINTS_FILE, point_rows(runs, every), floats=".9g")
     tables = {"results": rows, "tests": p_rows(equal), "curves": live_curves(runs, every)}
     if rows:  # without a rival's cell there is nothing to summarise
-        summary: list[dict[str, Any]] = summarise(rows).to_dict("records")
-        tables["summary"] = summary
+        tables["summary"] = summarise(rows).to_dict("records")
     for name, content in tables.items():
         write_table(options.folder / f"{name}.csv", content, floats=".6g")
     return {"cells": len(runs), "summary": str(options.folder / "summary.csv")}

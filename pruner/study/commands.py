@@ -54,8 +54,8 @@ class Commands:
                 waiting = {pool.submit(run, job) for job in jobs}
                 while waiting:
                     ended, waiting = wait(waiting, _LOOK_S, FIRST_COMPLETED)
-                    for job in ended:
-                        yield job.result()
+                    for future in ended:
+                        yield future.result()
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 self.end()

@@ -39,12 +39,15 @@ from pruner.cli.shared.output import say
 from pruner.cli.shared.script import run_script
 from pruner.errors import DataError, PrunerError
 from pruner.files import load_metrics, write_table
+from pruner.places import conf_folder
+from pruner.program.device import load_device
 from pruner.study.live import LiveRun, live_curves, p_rows, read_live_run, result_rows, summarise
 from pruner.study.live_points import RUN, point_rows, read_points, with_kept
 from pruner.study.steps.command import quoted
 from pruner.study.steps.runs import taken_up
 from pruner.study.steps.step import Step
 from pruner.tune.measure.targets import CPU_TARGETS, missing_flags
+from pruner.tune.networks.catalog import NETWORKS
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -304,6 +307,24 @@ class LiveComparison(Comparison):
                     budget_trials=options.trials,
                 )
 
+    def check(self) -> None:
+        """Raises PrunerError where no contender is of any part, or runs would leave the tables."""
+        options = self.options
+        if not any(self._methods(part) for part in options.all_parts):
+            raise PrunerError(
+                f"contenders={options.contenders}: none of them is of parts={options.all_parts}"
+            )
+        if options.plan or options.keep_rows:
+            return
+        path = options.folder / POINTS_FILE
+        runs = self.finished()
+        lost = len(with_kept(runs, read_points(path))) - len(runs)
+        if lost:
+            raise PrunerError(
+                f"{path} has {lost} runs that are not in out=: keep_rows=true keeps them, "
+                "results=FOLDER leaves it as it is; or delete it"
+            )
+
     def _methods(self, part: str) -> list[str]:
         known, chosen = list(PARTS[part]), self.options.contenders
         if part == "adaptation":
@@ -419,16 +440,26 @@ class LiveComparison(Comparison):
 
 
 def _check(options: Options) -> None:
-    """Raises PrunerError for a name that is not known."""
-    usual = {name for part in PARTS.values() for name in part}
+    """Raises PrunerError for a name that is not known or stands twice, and for numbers below 1."""
+    for what, number in (("trials", options.trials), ("seeds", options.seeds)):
+        if number < 1:
+            raise PrunerError(f"{what}={number}: at least 1")
+    if options.hours is not None and options.hours <= 0:
+        raise PrunerError(f"hours={options.hours:g}: more than 0, or null")
+    usual = sorted({name for part in PARTS.values() for name in part})
     for what, given, known in (
         ("home", [options.home], HOMES),
         ("parts", options.all_parts, list(PARTS)),
         ("operators", options.operators, list(OPERATORS)),
         ("targets", options.all_targets, [options.home, ANYWHERE]),
         ("adaptations", options.adaptations, [name for name in ADAPTATION if name != "scratch"]),
-        ("contenders", options.contenders or [], sorted(usual)),
+        ("contenders", usual if options.contenders is None else options.contenders, usual),
+        ("network", [options.network], sorted(NETWORKS)),
     ):
+        if not given and what != "adaptations":
+            raise PrunerError(f"{what}=[]: name one or more of {', '.join(known)}")
+        if len(set(given)) < len(given):
+            raise PrunerError(f"{what}=[{','.join(given)}]: a name stands twice")
         for name in given:
             if name not in known:
                 reason = REFUSED.get(name, f"unknown; known: {', '.join(known)}")
@@ -442,8 +473,10 @@ def _check(options: Options) -> None:
 
 def _check_machine(home: str) -> None:
     """Raises PrunerError where this CPU cannot run what is compiled for a home."""
+    device = load_device(conf_folder() / "platform" / f"{home}.yaml")
     for target in CPU_TARGETS:
-        if target.platform == home and (lacking := missing_flags(target)):
+        alike = target.vector_bytes == device.vector_bytes
+        if alike and (lacking := missing_flags(target)):
             others = ", ".join(other for other in HOMES if other != home)
             raise PrunerError(f"home={home}: this CPU lacks {', '.join(lacking)}; known: {others}")
 
@@ -451,6 +484,7 @@ def _check_machine(home: str) -> None:
 def run(options: Options) -> dict[str, Any]:
     """Run what is missing, then write the tables."""
     comparison = LiveComparison(options)
+    comparison.check()
     if options.plan:
         return comparison.show_plan()
     if not options.summary:
@@ -458,7 +492,8 @@ def run(options: Options) -> dict[str, Any]:
         comparison.run_all()
     runs = with_kept(comparison.finished(), comparison.kept)
     if not runs:
-        raise DataError(f"{options.runs}: no finished cell; run without summary=true")
+        hint = "; run without summary=true" if options.summary else ""
+        raise DataError(f"{options.runs}: no finished cell{hint}")
     rows, every = [], max(1, options.trials // POINTS)
     for part in PARTS:
         rows += result_rows([run for run in runs if run.part == part], RIVALS[part])

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Bool
 
 from pruner.errors import DataError
 from pruner.study.live import GROUND, LiveRun
@@ -17,6 +18,8 @@ from pruner.study.live import GROUND, LiveRun
 RUN = (*GROUND, "method", "seed")
 OF_RUN = ("total_s", "exploration_share", "failed")
 OF_POINT = ("trial", "elapsed_s", "best_s")
+TEXTS = ("part", "target", "workload", "method")
+WHOLE = ("budget_trials", "seed", "failed", "trial")
 
 
 def point_rows(runs: Iterable[LiveRun], every: int) -> list[dict[str, Any]]:
@@ -45,15 +48,32 @@ def read_points(path: Path) -> list[LiveRun]:
     Between two points a run has the latency and the seconds of the earlier one.
 
     Raises:
-        DataError: a column is missing, or trials of a run do not grow.
+        DataError: no table, a column or a value is missing or no such number, or trials of a run
+            do not grow.
     """
     if not path.is_file():
         return []
-    table = pd.read_csv(path)
+    try:
+        table = pd.read_csv(path)
+    except ValueError as error:
+        raise DataError(f"{path}: no table ({str(error).splitlines()[0]})") from error
     if missing := {*RUN, *OF_RUN, *OF_POINT} - {*table.columns}:
         raise DataError(f"{path}: no column {', '.join(sorted(missing))}")
+    for name in (*RUN, *OF_RUN, *OF_POINT):
+        if (bad := ~_usable(name, table[name])).any():
+            line = int(np.flatnonzero(bad)[0]) + 2
+            raise DataError(f"{path}, line {line}: {name}={table[name][line - 2]}")
     return [_run(path, dict(zip(RUN, key, strict=True)), points)
             for key, points in table.groupby([*RUN], sort=False)]  # fmt: skip
+
+
+def _usable(name: str, column: "pd.Series[Any]") -> Bool[np.ndarray, " row"]:
+    if name in TEXTS:
+        return column.notna().to_numpy()
+    values = pd.to_numeric(column, errors="coerce").to_numpy(np.float64)
+    if name in WHOLE:
+        return np.isfinite(values) & (values % 1 == 0)
+    return np.isfinite(values) | (column.isna().to_numpy() & (name == "exploration_share"))
 
 
 def _run(path: Path, known: dict[str, Any], points: pd.DataFrame) -> LiveRun:

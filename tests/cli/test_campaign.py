@@ -18,6 +18,7 @@ from pruner.data.root import RecordRoot
 from pruner.study.device import sizes
 from pruner.study.device.options import CampaignOptions
 from pruner.study.device.stages import boxes
+from pruner.study.device.state import State
 from tests.places import CONF, REPOSITORY
 
 
@@ -117,6 +118,22 @@ def test_a_folder_is_of_one_device_and_size(command, tmp_path):
         found, _, err = command("campaign", f"out={tmp_path}", *words, "plan=true")
         assert found == code, err
         assert code == 0 or "begun with platform=cpu-avx2 small=true" in err
+
+
+def test_what_only_compiles_is_of_one_device_whatever_ran_there_since(command, tmp_path):
+    (tmp_path / "device.json").write_text(
+        json.dumps({"asked": {"platform": "h200", "compile_only": True}})
+    )
+    ran = {"platform": "cpu-avx2", "small": True}
+    State(tmp_path, "cpu").begin(ran)
+    for words, code in (
+        (["platform=h200", "compile_only=true"], 0),
+        (["platform=a100", "compile_only=true"], 2),
+        (["device=cpu", "platform=cpu-avx2", "small=true"], 0),
+        (["platform=h200"], 2),
+    ):
+        found, _, err = command("campaign", f"out={tmp_path}", *words, "plan=true")
+        assert found == code, err
 
 
 def rehearsed(out, *words):

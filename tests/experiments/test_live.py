@@ -250,11 +250,23 @@ def test_hours_end_it_and_what_needs_a_failed_training_is_left_out(
         ("home=cpu-avx2", "home=cpu-avx2: unknown; known: cpu-avx512, cpu-epyc"),
         ("adaptations=[ewc]", "adaptations=ewc: unknown; known: moa"),
         ("operators=[gemm]", "operators=gemm: unknown"),
+        ("network=foo", "network=foo: unknown; known: "),
+        ("parts=[value,value]", r"parts=\[value,value\]: a name stands twice"),
+        ("operators=[]", r"operators=\[\]: name one or more of matmul"),
+        ("contenders=[]", r"contenders=\[\]: name one or more"),
+        ("trials=0", "trials=0: at least 1"),
+        ("seeds=0", "seeds=0: at least 1"),
+        ("hours=-3", "hours=-3: more than 0, or null"),
     ],
 )
 def test_unknown_names_are_refused(item, options, word, told):
     with pytest.raises(PrunerError, match=told):
         item["run"](options(word))
+
+
+def test_contenders_of_no_part_that_is_asked_for_are_told(item, options):
+    with pytest.raises(PrunerError, match=r"none of them is of parts=\['value'\]"):
+        item["run"](options("plan=true", "parts=[value]", "contenders=[moa]"))
 
 
 def test_another_machine_is_at_home_where_the_records_never_were(item, options):
@@ -276,6 +288,9 @@ def test_a_machine_that_cannot_run_it_is_told_before_anything_starts(item, optio
     monkeypatch.setitem(check, "missing_flags", lambda _: ["avx512f"])
     with pytest.raises(PrunerError, match="this CPU lacks avx512f; known: cpu-epyc"):
         item["run"](options("seeds=1"))
+    monkeypatch.setitem(check, "missing_flags", lambda target: [*target.cpu_flags])
+    with pytest.raises(PrunerError, match="this CPU lacks avx2, fma; known: cpu-avx512"):
+        item["run"](options("seeds=1", "home=cpu-epyc"))
 
 
 def adapted(item, options, *words):
@@ -341,6 +356,9 @@ def test_runs_whose_folders_are_gone_stay_in_the_tables(item, options, tmp_path)
     item["run"](given)
     before = pd.read_csv(tmp_path / "live" / "summary.csv")
     shutil.rmtree(tmp_path / "runs")
+    # nothing is lost unasked
+    with pytest.raises(PrunerError, match="16 runs that are not in out=: keep_rows=true keeps"):
+        item["run"](options("parts=[adaptation]", "summary=true", *SMALL))
     words = ("parts=[adaptation]", "keep_rows=true", *SMALL)
     assert item["run"](options("plan=true", *words))["steps"] == 0
     assert item["run"](options("summary=true", *words))["cells"] == 16
@@ -394,13 +412,13 @@ def test_as_fast_as_ansor_with_four_times_the_trials(item, options, tmp_path):
 
 
 def test_a_network_is_its_weighted_tasks_and_nothing_ran_is_told(item, options, tmp_path, capsys):
-    given = options("parts=[network]", "summary=true", "seeds=1", "network=tiny")
+    given = options("parts=[network]", "summary=true", "seeds=1", "network=dcgan")
     found = cells(item, given, "network")
-    ours = item["LiveComparison"](given).folder(found["cpu-avx512", "tiny", "pruner_live", 0])
+    ours = item["LiveComparison"](given).folder(found["cpu-avx512", "dcgan", "pruner_live", 0])
     fabricate(ours, [("conv_a", 1.0, 1.0), ("dense_b", 1.0, 2.0)])
-    rival = item["LiveComparison"](given).folder(found["cpu-avx512", "tiny", "ansor", 0])
+    rival = item["LiveComparison"](given).folder(found["cpu-avx512", "dcgan", "ansor", 0])
     fabricate(rival, [("conv_a", 2.0, 10.0), ("dense_b", 2.0, 20.0)])
-    broken = item["LiveComparison"](given).folder(found["cpu-avx512", "tiny", "random", 0])
+    broken = item["LiveComparison"](given).folder(found["cpu-avx512", "dcgan", "random", 0])
     fabricate(broken, [("conv_a", 2.0, 10.0)])  # dense_b never ran
     item["run"](given)
     results = pd.read_csv(tmp_path / "live" / "results.csv")

@@ -97,3 +97,14 @@ def test_no_file_is_no_run_and_a_broken_one_is_told(runs, tmp_path):
     write_table(path, [{name: row[name] for name in row if name != "best_s"} for row in rows])
     with pytest.raises(DataError, match="no column best_s"):
         read_points(path)
+    for name, value in (
+        ("best_s", "fast"), ("best_s", ""), ("failed", ""), ("method", ""), ("seed", 0.5),
+        ("trial", "x"), ("elapsed_s", "inf"),
+    ):  # fmt: skip
+        write_table(path, [*rows, rows[0] | {name: value}])
+        with pytest.raises(DataError, match=rf"line {len(rows) + 2}: {name}="):
+            read_points(path)
+    for content in (b"", b"\xff\xfe\x00", b"a,b\n1\n1,2,3\n"):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=r"points\.csv: no "):
+            read_points(path)

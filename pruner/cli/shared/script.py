@@ -46,6 +46,8 @@ def options_of(kind: type[Options], words: Sequence[str]) -> Options:
     except MissingMandatoryValue as error:
         raise PrunerError(f"give {error.full_key}=, it has no default") from error
     except OmegaConfBaseException as error:
+        if "is not a ListConfig" in str(error):
+            raise PrunerError(f"{error.full_key}: a list; write {error.full_key}=[a,b]") from error
         raise PrunerError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from pruner.errors import PrunerError
 from pruner.program.device import Device, GpuDevice
 
+# Words behind a name that make it another chip, unless the description has them, too.
+VARIANTS = ("laptop", "mobile", "max", "super", "ti", "d")
 NAME, CAPABILITY = "name", "compute_cap"  # as `about_gpus` has them
 
 
@@ -26,7 +28,12 @@ def described_gpu(gpus: Iterable[Mapping[str, str]], devices: Iterable[Device]) 
     said = _said(first[NAME])
     architecture = f"sm_{first[CAPABILITY].replace('.', '')}"
     alike = [d for d in devices if isinstance(d, GpuDevice) and d.architecture == architecture]
-    called = [d.name for d in alike if said.issuperset(d.name.split("_"))]
+    other = said.intersection(VARIANTS)
+    called = [
+        d.name
+        for d in alike
+        if said.issuperset(d.name.split("_")) and all(word in d.name for word in other)
+    ]
     if not called:
         known = ", ".join(d.name for d in alike) or "none"
         raise PrunerError(

@@ -9,7 +9,7 @@ from pruner.places import conf_folder
 from pruner.program.device import load_device
 from pruner.study.device.options import CUDA, CampaignOptions
 from pruner.study.device.stages import ADAPTATION
-from pruner.study.device.state import about_device
+from pruner.study.device.state import COMPILED, MEASURED, about_device, begun_with
 from pruner.tune.cuda import cuda_environment
 from pruner.tune.measure.machine import make_platform, missing_device
 
@@ -56,10 +56,11 @@ def check_folder(options: CampaignOptions, *, small: bool) -> None:
     Raises:
         DataError: it is one, or what was asked there cannot be read.
     """
-    asked = about_device(options.out).get("asked")
-    if not isinstance(asked, dict) or asked.get("compile_only", False) != options.compile_only:
+    kind = COMPILED if options.compile_only else MEASURED
+    asked = begun_with(about_device(options.out)).get(kind)
+    if asked is None:
         return
-    begun = (asked.get("platform"), asked.get("small", False))
+    begun = (asked.get("platform"), bool(asked.get("small")))
     if begun != (options.platform, small):
         raise DataError(
             f"out={options.out}: begun with platform={begun[0]} small={str(begun[1]).lower()}, and "

@@ -12,6 +12,8 @@ from pruner.files import read_json, write_json
 from pruner.tune.pools.conditions import Conditions, about_gpus, about_machine
 
 STATE_FILE, READINGS_FILE = "device.json", "readings.jsonl"
+BEGUN = ("platform", "small")  # what a folder is of
+COMPILED, MEASURED = "compiled", "measured"
 
 
 class State:
@@ -24,7 +26,10 @@ class State:
     def begin(self, options: Mapping[str, Any]) -> None:
         """Write what machine and device are, and what was asked of them."""
         self._out.mkdir(parents=True, exist_ok=True)
-        about: dict[str, Any] = {"machine": about_machine(), "asked": dict(options)}
+        path = self._out / STATE_FILE
+        begun = begun_with(read_json(path, dict)) if path.is_file() else {}
+        begun[_kind(options)] = {name: options.get(name) for name in BEGUN}
+        about: dict[str, Any] = {"machine": about_machine(), "asked": dict(options), "begun": begun}
         if self._device != "cpu":
             about["gpus"] = about_gpus()
         write_json(self._out / STATE_FILE, about, indent=1)
@@ -34,6 +39,18 @@ class State:
         line = json.dumps({"step": step, "when": when, **self._conditions.read()})
         with (self._out / READINGS_FILE).open("a", encoding="utf-8") as file:
             file.write(line + "\n")
+
+
+def begun_with(about: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Of which device and size a folder is: what only compiled there, and what ran."""
+    asked = about.get("asked")
+    if not isinstance(asked, dict):
+        return {}
+    return {_kind(asked): asked, **about.get("begun", {})}
+
+
+def _kind(asked: Mapping[str, Any]) -> str:
+    return COMPILED if asked.get("compile_only", False) else MEASURED
 
 
 def about_device(out: Path) -> dict[str, Any]:

@@ -100,7 +100,8 @@ def _check_links(path: Path) -> None:
     """Raise `PrunerError` for a link that would point to nothing there: `unpack` refuses those."""
     whole = path.resolve()
     for link in filter(Path.is_symlink, whole.rglob("*")):
-        if link.readlink().is_absolute() or not link.resolve().is_relative_to(whole):
+        lost = link.readlink().is_absolute() or not link.exists()  # a loop exists nowhere either
+        if lost or not link.resolve().is_relative_to(whole):
             raise PrunerError(
                 f"data={path}: {link} is a link to {link.readlink()}, which would not be there; "
                 "put the file itself in its place"

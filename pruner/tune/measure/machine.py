@@ -106,12 +106,15 @@ def _built(given: Mapping[str, Any]) -> Any:
 
 def _described(device: Device) -> dict[str, Any]:
     if isinstance(device, CpuDevice):
-        if device.architecture is None:
+        # Runs begun before the files of platforms named it have none in their configuration.
+        earlier = {t.platform: t.target.rpartition("=")[2] for t in CPU_TARGETS}
+        processor = device.architecture or earlier.get(device.name)
+        if processor is None:
             raise PrunerError(
                 f"platform={device.name} has no target; give its file an architecture: "
                 f"(LLVM's name, as haswell), or {TARGET_FORM}"
             )
-        return {"kind": "llvm", "mcpu": device.architecture, "num-cores": device.num_cores}
+        return {"kind": "llvm", "mcpu": processor, "num-cores": device.num_cores}
     assert isinstance(device, GpuDevice), type(device)
     if device.architecture is None or not device.architecture.startswith("sm_"):
         raise PrunerError(

@@ -33,6 +33,11 @@ def test_an_unknown_one_is_told_with_those_of_its_architecture():
         described_gpu([{"name": "NVIDIA GH200 480GB", "compute_cap": "9.0"}], DEVICES)
     with pytest.raises(PrunerError, match=r"NVIDIA T400 4GB .*: t4"):
         described_gpu([{"name": "NVIDIA T400 4GB", "compute_cap": "7.5"}], DEVICES)
+    for variant in ("NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GeForce RTX 4090 D"):
+        with pytest.raises(PrunerError, match=r"RTX 4090 .*: .*rtx4090"):
+            described_gpu([{"name": variant, "compute_cap": "8.9"}], DEVICES)
+    with pytest.raises(PrunerError, match=r"RTX 3080 Ti .*: .*rtx3080"):
+        described_gpu([{"name": "NVIDIA GeForce RTX 3080 Ti", "compute_cap": "8.6"}], DEVICES)
     with pytest.raises(PrunerError, match=r"sm_123\) has no description"):
         described_gpu([{"name": "NVIDIA H200", "compute_cap": "12.3"}], DEVICES)
     with pytest.raises(PrunerError, match="no NVIDIA GPU is visible"):

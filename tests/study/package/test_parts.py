@@ -102,6 +102,12 @@ def test_what_a_link_names_travels_along_and_links_that_lead_elsewhere_are_refus
     (tmp_path / "records" / "far.json").symlink_to(tmp_path / "notes.txt")
     with pytest.raises(PrunerError, match=r"far\.json is a link to .*notes\.txt"):
         packed(data=[tmp_path / "linked"], out=tmp_path / "other")
+    (tmp_path / "records" / "far.json").unlink()
+    for name, there in (("gone", "nothing"), ("loop", "loop")):
+        (tmp_path / "records" / name).symlink_to(there)
+        with pytest.raises(PrunerError, match=f"{name} is a link to {there}"):
+            packed(data=[tmp_path / "linked"], out=tmp_path / "other")
+        (tmp_path / "records" / name).unlink()
 
 
 def test_a_model_that_is_trained_for_it_travels_along(packed, tmp_path, monkeypatch):

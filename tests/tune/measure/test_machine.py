@@ -49,7 +49,10 @@ def test_a_described_cpu_is_compiled_for_the_processor_of_its_file(platform, pro
 def test_a_cpu_whose_file_names_no_processor_is_told_what_to_write():
     from pruner.tune.measure.machine import make_platform
 
+    # of a run begun before the files named it
     device = replace(load_device(PLATFORMS / "cpu-avx2.yaml"), architecture=None)
+    assert str(make_platform(device).target.attrs["mcpu"]) == "haswell"
+    device = replace(device, name="mine")
     with pytest.raises(PrunerError, match="give its file an architecture"):
         make_platform(device)
 

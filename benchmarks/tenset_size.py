@@ -8,8 +8,10 @@ vectors whose tiles are of one record here and of others there. They are written
 would write them (``--folder``), with the mean of every task's features; a second start finds them.
 Then PaCM learns from them for one epoch with features computed on the way, and, from as many tasks
 as `--in-memory` says, with features in memory beside features on the way: the same batches, so the
-same loss. Memory is what the processes have of their own and their part of what they share (PSS),
-at its highest. The last line is one JSON object. Times are those of a clock: an idle machine.
+same loss, where no more than 100,000 programs are learned from (the normalisation of more is that
+of a sample, on the way). Memory is what the processes have of their own and their part of what they
+share (PSS), at its highest. The last line is one JSON object. Times are those of a clock: an idle
+machine.
 """
 
 from __future__ import annotations

@@ -308,16 +308,18 @@ class LiveComparison(Comparison):
                 )
 
     def check(self) -> None:
-        """Raises PrunerError where no contender is of any part, or runs would leave the tables."""
+        """Raises PrunerError where no contender is of any part."""
         options = self.options
         if not any(self._methods(part) for part in options.all_parts):
             raise PrunerError(
                 f"contenders={options.contenders}: none of them is of parts={options.all_parts}"
             )
-        if options.plan or options.keep_rows:
+
+    def check_loss(self, runs: Sequence[LiveRun]) -> None:
+        """Raises PrunerError where tables of these runs would lack some that there were."""
+        if self.options.keep_rows:
             return
-        path = options.folder / POINTS_FILE
-        runs = self.finished()
+        path = self.options.folder / POINTS_FILE
         lost = len(with_kept(runs, read_points(path))) - len(runs)
         if lost:
             raise PrunerError(
@@ -487,10 +489,13 @@ def run(options: Options) -> dict[str, Any]:
     comparison.check()
     if options.plan:
         return comparison.show_plan()
+    found = comparison.finished()
+    comparison.check_loss(found)
     if not options.summary:
         _check_machine(options.home)
         comparison.run_all()
-    runs = with_kept(comparison.finished(), comparison.kept)
+        found = comparison.finished()
+    runs = with_kept(found, comparison.kept)
     if not runs:
         hint = "; run without summary=true" if options.summary else ""
         raise DataError(f"{options.runs}: no finished cell{hint}")

@@ -1,0 +1,333 @@
+"""What a source model knows of a live run, and how long that is news.
+
+    python experiments/live/ranking.py [out=RUNS] [num_workers=2]
+
+The measurements of every run of the paper's rounds (`pruner_paper` of ``run.py``) are given to each
+way to adapt in their order, batch after batch, so that all learn from the same programs. After so
+many trials each ranks what other runs of the workload measured and it has not seen: random programs
+and those that searches found. Nothing is measured, so other work may run beside it. It needs the
+folders of the runs, out= of ``run.py``.
+
+Writes to results= (this folder) ranking.csv: pairwise accuracy on random and on searched programs,
+and the best latency of all over that of the ten best-scored; and ranking_tests.csv: differences of
+two ways over all pairs of workload and seed, with the one-sided p of flipped signs.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise, permutations, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from omegaconf import DictConfig, OmegaConf
+
+from pruner.arrays import Decisions
+from pruner.cli.shared.options import plain
+from pruner.cli.shared.output import say
+from pruner.cli.shared.script import run_script
+from pruner.cli.tuning.asked import tune_options
+from pruner.data.tasks import TaskKey
+from pruner.errors import PrunerError
+from pruner.features.batch import ProgramFeatures
+from pruner.files import read_json, write_json, write_table
+from pruner.models.judging.chance import expected_ratio
+from pruner.models.judging.metrics import ScoredTask, pair_agreement, top_k_task_mean
+from pruner.models.programs.store import ProgramStore, TaskPrograms
+from pruner.places import conf_folder
+from pruner.search.offline.statistics import sign_flip_p
+from pruner.search.space import unique_rows
+from pruner.study.workers import forked
+from pruner.tune.phases import Phases
+from pruner.tune.run.journal import JOURNAL_FILE, read_trials
+from pruner.tune.run.learning import OnlineModel, live_features
+from pruner.tune.run.options import TuneOptions
+from pruner.tune.spaces.design import design_spaces
+from pruner.tune.spaces.opening import open_spaces
+from pruner.tune.spaces.union import UnionSpace
+from pruner.tune.workloads import Workload, load_workloads
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+FOLLOWED = "pruner_paper"  # whose measurements all learn from
+# A way to adapt, and the cells of run.py that are configured like it; with an entry of
+# conf/adaptation where no cell is.
+WAYS = {
+    "scratch": (FOLLOWED, None),
+    "none": ("moa", "none"),
+    "moa": ("moa", None),
+    "moa_official": ("moa", "moa_official"),
+    "finetune": ("finetune", None),
+    "distill": ("distill", None),
+    # ours: another recipe and source, the analyzer's opinion among its inputs
+    "pretrained": ("pretrained", None),
+    "pretrained_frozen": ("pretrained", "none"),
+}
+# Runs whose programs judge: their spaces are ours, so a vector of one is a vector of all.
+RANDOM = "random"
+SEARCHED = ["ansor", "pruner_live", "pruner_live_without_pacm", FOLLOWED]
+TRIALS = [0, 10, 20, 50, 100, 200]  # after which models are judged
+KEPT = 10  # programs of a round
+METRICS = ("pairwise_random", "pairwise_searched", "best_of_10")
+
+
+@dataclass(kw_only=True)
+class Options:
+    """See above; ``target``: the platform of the runs, ``trials`` those of a run."""
+
+    target: str = "cpu-epyc"
+    operators: list[str] = field(
+        default_factory=lambda: ["matmul", "conv2d_3x3", "depthwise_3x3", "layer_norm"]
+    )
+    ways: list[str] = field(default_factory=lambda: list(WAYS))
+    trials: int = 200
+    seeds: int = 3
+    num_workers: int = 1
+    out: str = str(ROOT / "outputs" / "experiments-live")
+    results: str = str(HERE)
+
+    def folder(self, workload: str, method: str, seed: int) -> Path:
+        """The run folder of a cell."""
+        name = f"{self.target}-{workload}-{method}-{self.trials}-{seed}"
+        return Path(self.out).resolve() / "tune" / name
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Measured:
+    """Programs of one run in the order of their proposal: rows int64 [N, d], seconds [N] (infinite:
+    it failed), the batch of each."""
+
+    rows: Decisions
+    latency_s: NDArray[np.float64]
+    batch: NDArray[np.int64]
+
+    @property
+    def rounds(self) -> list[slice]:
+        """The programs of each batch."""
+        edges = [0, *(np.flatnonzero(np.diff(self.batch)) + 1), len(self.batch)]
+        return [slice(low, high) for low, high in pairwise(edges)]
+
+
+def read_measured(folder: Path, space: UnionSpace) -> Measured:
+    """The journal of a run. Raises PrunerError where there is none."""
+    trials = sorted(read_trials(folder / JOURNAL_FILE), key=lambda t: (t.batch, t.position))
+    if not trials:
+        raise PrunerError(f"{folder}: no run there; run.py makes it, out= says where")
+    rows = np.zeros((len(trials), space.num_slots), np.int64)
+    for row, trial in zip(rows, trials, strict=True):
+        row[: 1 + len(trial.decisions)] = [trial.space, *trial.decisions]
+    return Measured(
+        rows=rows,
+        latency_s=np.array([trial.latency_s for trial in trials]),
+        batch=np.array([trial.batch for trial in trials]),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Judges:
+    """Programs that ran and that nobody learns from: rows [N, d], seconds [N], which are random."""
+
+    rows: Decisions
+    latency_s: NDArray[np.float64]
+    random: NDArray[np.bool_]
+
+    @staticmethod
+    def of(runs: Iterable[tuple[bool, Measured]], space: UnionSpace, seen: Decisions) -> "Judges":
+        """The programs of `runs` (random or not), each once, without those of `seen`."""
+        parts = list(runs)
+        rows = np.concatenate([run.rows for _, run in parts])
+        latency_s = np.concatenate([run.latency_s for _, run in parts])
+        random = np.repeat([drawn for drawn, _ in parts], [len(run.rows) for _, run in parts])
+        keys = space.keys(rows)
+        ran = np.isfinite(latency_s) & ~np.isin(keys, space.keys(seen))
+        rows, latency_s, random = rows[ran], latency_s[ran], random[ran]
+        first = unique_rows(keys[ran])
+        return Judges(rows=rows[first], latency_s=latency_s[first], random=random[first])
+
+    def judge(self, score: NDArray[np.float64]) -> dict[str, float]:
+        """What scores [N] are worth."""
+        every = ScoredTask(name="", latency_s=self.latency_s, score=score)
+        random, searched = [
+            pair_agreement(ScoredTask(name="", latency_s=self.latency_s[of], score=score[of]))
+            for of in (self.random, ~self.random)
+        ]
+        return dict(zip(METRICS, (random, searched, top_k_task_mean([every], KEPT)), strict=True))
+
+    def chance(self) -> dict[str, float]:
+        """What random scores are worth."""
+        every = ScoredTask(name="", latency_s=self.latency_s, score=np.zeros(len(self.rows)))
+        return dict(zip(METRICS, (0.5, 0.5, expected_ratio(every, KEPT)), strict=True))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Followed:
+    """All that a way to adapt is asked about one run: what it learns from, what it judges."""
+
+    way: str
+    workload: str
+    seed: int
+    make: Callable[[], OnlineModel]
+    key: TaskKey
+    population: ProgramFeatures
+    learned: ProgramFeatures
+    latency_s: NDArray[np.float64]
+    rounds: Sequence[slice]
+    judges: Judges
+    judged: ProgramFeatures
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """A row for each of `TRIALS` at which it knows something."""
+        model = self.make()
+        model.meet(self.key, self.population)
+        ends = [0, *(part.stop for part in self.rounds)]
+        for end in ends:
+            if end:
+                line = np.arange(end)
+                learned = self.learned.take(line)
+                part = TaskPrograms.of(self.key, learned, self.latency_s[:end], line)
+                model.learn(ProgramStore.build([part]))
+            if end in TRIALS and model.ranker is not None:
+                score = model.ranker.score(self.judged, self.key)
+                known = {"workload": self.workload, "seed": self.seed, "method": self.way}
+                yield known | {"trials": end} | self.judges.judge(score.astype(np.float64))
+
+
+def configured(options: Options, workload: str, way: str, seed: int) -> DictConfig:
+    """The configuration of a cell that adapts this way."""
+    cell, other = WAYS[way]
+    path = options.folder(workload, cell, seed) / "config.yaml"
+    if not path.is_file():
+        raise PrunerError(f"{path.parent}: no run there; run.py makes it, out= says where")
+    config = OmegaConf.load(path)
+    assert isinstance(config, DictConfig)
+    if other is not None:
+        config.adaptation = OmegaConf.load(conf_folder() / "adaptation" / f"{other}.yaml")
+    return config
+
+
+def opened(workload: Workload, asked: TuneOptions) -> UnionSpace:
+    """The space of a workload, as the runs have it."""
+    return open_spaces(
+        design_spaces(workload.module, asked.platform.target),
+        name=workload.name,
+        analyzer=asked.analyzer,
+        learns=True,
+        phases=Phases(),
+        tell=say,
+    )
+
+
+def jobs_of(options: Options, workload: str) -> tuple[list[Followed], list[dict[str, Any]]]:
+    """What the ways to adapt are asked about a workload; and rows of chance and of the analyzer."""
+    config = configured(options, workload, "scratch", 0)
+    asked = tune_options(config)
+    made = load_workloads(plain(config.workload))[0]
+    space, seeds = opened(made, asked), range(options.seeds)
+    runs = {
+        (method, seed): read_measured(options.folder(workload, method, seed), space)
+        for method, seed in product([RANDOM, *SEARCHED], seeds)
+    }
+    name = asked.platform.name
+    key = TaskKey(platform=name, task=made.name, workload_key=made.key, target="")
+    jobs, rows = [], []
+    for seed in seeds:
+        followed = runs[FOLLOWED, seed]
+        others = [
+            (method == RANDOM, run)
+            for (method, its), run in runs.items()
+            if (method, its) != (FOLLOWED, seed)
+        ]
+        judges = Judges.of(others, space, followed.rows)
+        about = {"workload": workload, "seed": seed, "trials": 0}
+        rows.append(about | {"method": "chance"} | judges.chance())
+        rows.append(about | {"method": "draft"} | judges.judge(space.draft_score(judges.rows)))
+        for way in options.ways:
+            asked = tune_options(configured(options, workload, way, seed))
+            assert asked.make_model is not None
+            model = asked.make_model()
+            population = space.sample(asked.meet, np.random.default_rng(seed))
+            met, learned, judged = [
+                live_features(space, vectors, model, key)
+                for vectors in (population, followed.rows, judges.rows)
+            ]
+            jobs.append(
+                Followed(
+                    way=way,
+                    workload=workload,
+                    seed=seed,
+                    make=asked.make_model,
+                    key=key,
+                    population=met,
+                    learned=learned,
+                    latency_s=followed.latency_s,
+                    rounds=followed.rounds,
+                    judges=judges,
+                    judged=judged,
+                )
+            )
+        say(f"{workload} {seed}: {len(judges.rows)} programs judge, {judges.random.sum()} random")
+    return jobs, rows
+
+
+def test_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Differences of two methods over all pairs of workload and seed, after as many trials.
+
+    Chance and the analyzer, which learn nothing, are compared with every number of trials.
+    """
+    wide = table.pivot(index=["workload", "seed"], columns=["method", "trials"], values=list(METRICS))
+    methods = list(dict.fromkeys(table.method))
+    found = []
+    for trials, (method, other) in product(TRIALS, permutations(methods, 2)):
+        at = [(one, 0 if one in ("chance", "draft") else trials) for one in (method, other)]
+        if method in ("chance", "draft") or any((METRICS[0], *one) not in wide for one in at):
+            continue
+        row: dict[str, Any] = {"trials": trials, "method": method, "other": other}
+        for metric in METRICS:
+            gain = (wide[metric, *at[0]] - wide[metric, *at[1]]).to_numpy()
+            row |= {f"{metric}_gain": gain.mean(), f"{metric}_p": sign_flip_p(gain)}
+        found.append(row | {"pairs": len(wide)})
+    return found
+
+
+def run(options: Options) -> Mapping[str, Any]:
+    """Follow all runs; the object of the last line."""
+    unknown = [way for way in options.ways if way not in WAYS]
+    if unknown:
+        raise PrunerError(f"ways={unknown}: known are {', '.join(WAYS)}")
+    torch.set_num_threads(1)  # as the runs learned; several processes need it
+    jobs, rows = [], []
+    for workload in options.operators:
+        found, fixed = jobs_of(options, workload)
+        jobs += found
+        rows += fixed
+    place = Path(options.out).resolve() / "ranking"
+    place.mkdir(parents=True, exist_ok=True)
+
+    def part(job: Followed) -> Path:
+        return place / f"{job.workload}-{job.way}-{job.seed}.json"
+
+    def follow(job: Followed) -> None:
+        write_json(part(job), list(job.rows()))
+        say(f"{part(job).stem}: done")
+
+    left = [job for job in jobs if not part(job).is_file()]
+    with forked(left, follow, options.num_workers, say) as working:
+        while working():
+            pass
+    missing = [part(job).stem for job in jobs if not part(job).is_file()]
+    if missing:
+        raise PrunerError(f"not ended: {', '.join(missing)}; the same command goes on")
+    for job in jobs:
+        rows += read_json(part(job), list)
+    results = Path(options.results).resolve()
+    write_table(results / "ranking.csv", rows, floats=".4f")
+    tests = test_rows(pd.DataFrame(rows))
+    write_table(results / "ranking_tests.csv", tests, floats=".4g")
+    return {"runs": len(jobs), "results": str(results)}
+
+
+if __name__ == "__main__":
+    run_script(Options, run, __doc__)

@@ -277,7 +277,9 @@ def test_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
 
     Chance and the analyzer, which learn nothing, are compared with every number of trials.
     """
-    wide = table.pivot(index=["workload", "seed"], columns=["method", "trials"], values=list(METRICS))
+    wide = table.pivot(
+        index=["workload", "seed"], columns=["method", "trials"], values=list(METRICS)
+    )
     methods = list(dict.fromkeys(table.method))
     found = []
     for trials, (method, other) in product(TRIALS, permutations(methods, 2)):

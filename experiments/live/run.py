@@ -73,6 +73,7 @@ OF_NETWORK = ["layout=NCHW", "deploy=false"]
 PAPER = ["experiment=paper_tuning", "draft.form=hardware", "budget.batch=10"]
 EVERY = "every"  # the model of all bundled records, by the recipe that experiments/model_cpu chose
 EVERY_RECIPE = ["data.platform=all", "model=pacm_residual"]
+GENTLE_FIT = "pruner.models.adaptation.fitting.gentle_fit"
 POINTS = 20  # of a curve
 POINTS_FILE = "points.csv"
 # Seconds before any of the kind ran: a trial of an operator and, behind "network", of a network;
@@ -99,8 +100,8 @@ class Contender:
     times: int = 1
 
 
-def _adapted(name: str) -> Contender:
-    return Contender(words=[*PAPER, f"adaptation={name}"], kind="paper", model="pacm")
+def _adapted(name: str, *words: str) -> Contender:
+    return Contender(words=[*PAPER, f"adaptation={name}", *words], kind="paper", model="pacm")
 
 
 def _frozen(model: str, kind: str, *words: str) -> Contender:
@@ -142,6 +143,8 @@ ROUNDS = {
 ADAPTATION = {
     "scratch": Contender(words=PAPER, kind="paper", cell="pruner_paper"),
     **{name: _adapted(name) for name in ("moa", "finetune", "distill", "moa_official")},
+    # a smaller rate, no decay, at most 40 steps: does the source last longer?
+    "moa_gentle": _adapted("moa", f"+adaptation.fit={{_target_:{GENTLE_FIT}}}"),
     "none": Contender(
         words=["policy=pruner_paper", "budget.batch=10", "adaptation=none"],
         kind="paper",

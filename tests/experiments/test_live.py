@@ -76,11 +76,11 @@ def test_every_command_has_options_that_exist(item, options):
     given = options(
         "seeds=1",
         "operators=[depthwise_3x3]",
-        "adaptations=[moa,finetune,distill,moa_official,none]",
+        "adaptations=[moa,finetune,distill,moa_official,moa_gentle,none]",
     )
     steps = steps_of(item, given)
     # rounds, adapted twice, offline, ablation, value, longer; network
-    contenders = 9 + 5 + 6 + 3 + 2 + 1 + 1 + 9
+    contenders = 9 + 6 + 7 + 3 + 2 + 1 + 1 + 9
     trainings, listing = 5, 1
     assert len(steps) == contenders + trainings + listing
     for name, step in steps.items():

@@ -1,16 +1,17 @@
 """What a source model knows of a live run, and how long that is news.
 
-    python experiments/live/ranking.py [out=RUNS] [num_workers=2]
+    python experiments/live_ranking/run.py [runs=DIR] [num_workers=2]
 
-The measurements of every run of the paper's rounds (`pruner_paper` of ``run.py``) are given to each
-way to adapt in their order, batch after batch, so that all learn from the same programs. After so
-many trials each ranks what other runs of the workload measured and it has not seen: random programs
-and those that searches found. Nothing is measured, so other work may run beside it. It needs the
-folders of the runs, out= of ``run.py``.
+The measurements of every run of the paper's rounds (`pruner_paper` of ``experiments/live``) are
+given to each way to adapt in their order, batch after batch, so that all learn from the same
+programs. After so many trials each ranks what other runs of the workload measured and it has not
+seen: random programs and those that searches found. Nothing is measured, so other work may run
+beside it. It needs the folders of those runs: runs= is out= of ``experiments/live/run.py``.
 
-Writes to results= (this folder) ranking.csv: pairwise accuracy on random and on searched programs,
-and the best latency of all over that of the ten best-scored; and ranking_tests.csv: differences of
-two ways over all pairs of workload and seed, with the one-sided p of flipped signs.
+Writes results.csv here or to out=DIR: pairwise accuracy on random and on searched programs, and the
+best latency of all over that of the ten best-scored; and tests.csv: differences of two ways over
+all pairs of workload and seed, with the one-sided p of flipped signs. What is finished
+(runs/ranking) is not made again.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -52,19 +53,24 @@ from pruner.tune.workloads import Workload, load_workloads
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-FOLLOWED = "pruner_paper"  # whose measurements all learn from
-# A way to adapt, and the cells of run.py that are configured like it; with an entry of
-# conf/adaptation where no cell is.
+FOLLOWED = "pruner_paper"  # of experiments/live: all learn from its measurements
+# As in experiments/adaptation: a smaller rate, no decay, at most 40 steps.
+GENTLE = "{fit: {_target_: pruner.models.adaptation.fitting.gentle_fit}}"
+# A way to adapt: the cells of experiments/live that are configured like it, the entry of
+# conf/adaptation where no cell has it, and what is set in that.
 WAYS = {
-    "scratch": (FOLLOWED, None),
-    "none": ("moa", "none"),
-    "moa": ("moa", None),
-    "moa_official": ("moa", "moa_official"),
-    "finetune": ("finetune", None),
-    "distill": ("distill", None),
+    "scratch": (FOLLOWED, None, "{}"),
+    "none": ("moa", "none", "{}"),
+    "moa": ("moa", None, "{}"),
+    "moa_official": ("moa", "moa_official", "{}"),
+    "moa_gentle": ("moa", "moa", GENTLE),
+    "finetune": ("finetune", None, "{}"),
+    "finetune_gentle": ("finetune", "finetune", GENTLE),
+    "distill": ("distill", None, "{}"),
+    "residual": ("moa", "residual", "{}"),
     # ours: another recipe and source, the analyzer's opinion among its inputs
-    "pretrained": ("pretrained", None),
-    "pretrained_frozen": ("pretrained", "none"),
+    "pretrained": ("pretrained", None, "{}"),
+    "pretrained_frozen": ("pretrained", "none", "{}"),
 }
 # Runs whose programs judge: their spaces are ours, so a vector of one is a vector of all.
 RANDOM = "random"
@@ -86,13 +92,13 @@ class Options:
     trials: int = 200
     seeds: int = 3
     num_workers: int = 1
-    out: str = str(ROOT / "outputs" / "experiments-live")
-    results: str = str(HERE)
+    runs: str = str(ROOT / "outputs" / "experiments-live")
+    out: str = str(HERE)
 
     def folder(self, workload: str, method: str, seed: int) -> Path:
         """The run folder of a cell."""
         name = f"{self.target}-{workload}-{method}-{self.trials}-{seed}"
-        return Path(self.out).resolve() / "tune" / name
+        return Path(self.runs).resolve() / "tune" / name
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -115,7 +121,9 @@ def read_measured(folder: Path, space: UnionSpace) -> Measured:
     """The journal of a run. Raises PrunerError where there is none."""
     trials = sorted(read_trials(folder / JOURNAL_FILE), key=lambda t: (t.batch, t.position))
     if not trials:
-        raise PrunerError(f"{folder}: no run there; run.py makes it, out= says where")
+        raise PrunerError(
+            f"{folder}: no run there; experiments/live/run.py makes it, runs= says where"
+        )
     rows = np.zeros((len(trials), space.num_slots), np.int64)
     for row, trial in zip(rows, trials, strict=True):
         row[: 1 + len(trial.decisions)] = [trial.space, *trial.decisions]
@@ -197,14 +205,17 @@ class Followed:
 
 def configured(options: Options, workload: str, way: str, seed: int) -> DictConfig:
     """The configuration of a cell that adapts this way."""
-    cell, other = WAYS[way]
+    cell, other, more = WAYS[way]
     path = options.folder(workload, cell, seed) / "config.yaml"
     if not path.is_file():
-        raise PrunerError(f"{path.parent}: no run there; run.py makes it, out= says where")
+        raise PrunerError(
+            f"{path.parent}: no run there; experiments/live/run.py makes it, runs= says where"
+        )
     config = OmegaConf.load(path)
     assert isinstance(config, DictConfig)
     if other is not None:
-        config.adaptation = OmegaConf.load(conf_folder() / "adaptation" / f"{other}.yaml")
+        entry = OmegaConf.load(conf_folder() / "adaptation" / f"{other}.yaml")
+        config.adaptation = OmegaConf.merge(entry, OmegaConf.create(more))
     return config
 
 
@@ -305,7 +316,7 @@ def run(options: Options) -> Mapping[str, Any]:
         found, fixed = jobs_of(options, workload)
         jobs += found
         rows += fixed
-    place = Path(options.out).resolve() / "ranking"
+    place = Path(options.runs).resolve() / "ranking"
     place.mkdir(parents=True, exist_ok=True)
 
     def part(job: Followed) -> Path:
@@ -324,11 +335,10 @@ def run(options: Options) -> Mapping[str, Any]:
         raise PrunerError(f"not ended: {', '.join(missing)}; the same command goes on")
     for job in jobs:
         rows += read_json(part(job), list)
-    results = Path(options.results).resolve()
-    write_table(results / "ranking.csv", rows, floats=".4f")
-    tests = test_rows(pd.DataFrame(rows))
-    write_table(results / "ranking_tests.csv", tests, floats=".4g")
-    return {"runs": len(jobs), "results": str(results)}
+    out = Path(options.out).resolve()
+    write_table(out / "results.csv", rows, floats=".4f")
+    write_table(out / "tests.csv", test_rows(pd.DataFrame(rows)), floats=".4g")
+    return {"runs": len(jobs), "out": str(out)}
 
 
 if __name__ == "__main__":

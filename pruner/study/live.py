@@ -27,6 +27,7 @@ from pruner.study.tuning import exploration_share, load_run
 from pruner.tune.networks.extraction import TASKS
 
 GROUND = ("part", "target", "workload", "budget_trials")
+EVERY_TARGET = "all"  # of a test over all targets of a part together
 Ground = tuple[str, str, str, int]
 
 
@@ -185,17 +186,23 @@ def _interval(values: NDArray[np.float64]) -> tuple[float, float]:
 def p_rows(runs: Sequence[LiveRun]) -> list[dict[str, Any]]:
     """A row a part, target, budget and ordered pair: is ``method`` better than ``other``?
 
-    A pair is a workload and a seed that both have. ``area``: by how much the log relative latency
+    A pair is a workload and a seed that both have; where a part has several targets, those of all
+    together are tested, too (target `EVERY_TARGET`). ``area``: by how much the log relative latency
     of ``method`` is lower on average over all trials, ``final``: in the end, each the mean over
     pairs with a 95 % interval and the one-sided p of flipped signs, at least ``0.5 ** pairs``.
     """
-    units: dict[tuple[str, str, int], dict[str, dict[tuple[str, int], Cell]]] = {}
+    units: dict[tuple[str, str, int], dict[str, dict[tuple[str, str, int], Cell]]] = {}
+    targets: dict[tuple[str, int], set[str]] = {}
     for (part, target, workload, budget_trials), members in by_ground(runs).items():
-        methods = units.setdefault((part, target, budget_trials), {})
+        targets.setdefault((part, budget_trials), set()).add(target)
         for cell in cells_of(members):
-            methods.setdefault(cell.method, {})[workload, cell.seed] = cell
+            for tested in (target, EVERY_TARGET):
+                methods = units.setdefault((part, tested, budget_trials), {})
+                methods.setdefault(cell.method, {})[target, workload, cell.seed] = cell
     rows = []
     for (part, target, budget_trials), methods in units.items():
+        if target == EVERY_TARGET and len(targets[part, budget_trials]) < 2:
+            continue
         for method, other in permutations(methods, 2):
             shared = [unit for unit in methods[method] if unit in methods[other]]
             if shared:

@@ -103,6 +103,20 @@ def test_the_page_stands_alone_and_agrees_until_the_results_change(write, comman
     assert "is not what the results give" in err
 
 
+def test_the_list_of_numbers_names_a_title_and_a_table_of_the_paper_once(write, command):
+    one = {"where": {"model": "tree"}, "value": "top1"}
+    names = [("a", ""), ("b", "Fig. 1"), ("c", "Fig. 1"), ("d", "")]
+    folder = write({"numbers": [one | {"name": name, "of": of} for name, of in names]})
+    assert command("report")[0] == 0
+    lines = (folder.parent / "report.md").read_text().splitlines()
+    assert [" | ".join(line.split(" | ")[:3]) for line in lines if "| 0.400 |" in line][:4] == [
+        "| Toy | Table 0 | a",
+        "|  | Fig. 1 | b",
+        "|  |  | c",
+        "|  | Table 0 | d",
+    ]
+
+
 def test_a_folder_of_results_that_is_not_there_is_refused(write, command, tmp_path):
     """It gave a page without a result, and exit code 0."""
     folder = write()

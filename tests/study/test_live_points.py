@@ -1,5 +1,7 @@
 """Points of live runs: the tables from them are those from the runs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -85,6 +87,23 @@ def test_runs_of_another_budget_are_not_compared(runs, tmp_path):
     pd.testing.assert_frame_equal(
         pd.DataFrame(p_rows(again)), pd.DataFrame(p_rows(runs)), rtol=1e-6
     )
+
+
+def test_targets_are_tested_each_and_all_together(runs):
+    """As many pairs on both, so the gain over all is the mean; one target has no such row."""
+    slowed = {"ansor": 1.0, "moa": 1.5, "random": 1.0}
+    elsewhere = [
+        replace(run, target="cpu-sse4", best_s=run.best_s * slowed[run.method]) for run in runs
+    ]
+    assert {row["target"] for row in p_rows(runs)} == {"cpu-epyc"}
+    tests = pd.DataFrame(p_rows([*runs, *elsewhere])).set_index(["target", "method", "other"])
+    here, there, every = (
+        tests.loc[(target, "moa", "ansor")] for target in ("cpu-epyc", "cpu-sse4", "all")
+    )
+    assert (here.pairs, there.pairs, every.pairs) == (6, 6, 12)
+    for name in ("final_gain", "area_gain"):
+        assert there[name] == pytest.approx(here[name] - np.log(1.5))
+        assert every[name] == pytest.approx((here[name] + there[name]) / 2)
 
 
 def test_no_file_is_no_run_and_a_broken_one_is_told(runs, tmp_path):

@@ -9,6 +9,7 @@
 * `datamodule`: the DataModule
 * `sampler`: which programs meet in a batch
 * `losses`: what is minimised
+* `denormals`: numbers too small for full speed
 * `lightning_ways`: the files and the Ctrl-C of Lightning, as ours
 * `schedules`: learning rates
 * `averaging`: weights averaged over the last epochs

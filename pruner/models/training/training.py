@@ -24,6 +24,7 @@ from pruner.models.programs.table import ProgramTable
 from pruner.models.ranker import NeuralRanker
 from pruner.models.training.averaging import AVERAGED, LastEpochs
 from pruner.models.training.datamodule import RankingData
+from pruner.models.training.denormals import flushed_denormals
 from pruner.models.training.keep_best import KeepBest
 from pruner.models.training.lightning_ways import WholeFiles, ctrl_c_passes
 from pruner.models.training.lit import RankingModule
@@ -246,7 +247,7 @@ def fit_network(
     averaged = [LastEpochs(average_epochs)] if average_epochs else []
     stop = [*flat, *([] if stop_after is None else [StopAfter(stop_after)])]
     resumed = _resumed(folder / LAST, module)
-    with quiet_lightning(), ctrl_c_passes():
+    with quiet_lightning(), ctrl_c_passes(), flushed_denormals():
         trainer = make_trainer(
             callbacks=[*process.told(callbacks), keep, *averaged, every_epoch, *stop],
             logger=process.told(loggers) or False,

@@ -19,7 +19,8 @@ _Part = TypeVar("_Part")
 class Number:
     """A key number: the mean of `value` over the rows that `where` selects.
 
-    With `minus` the mean over those other rows is taken away. `paper` is the number of the paper,
+    With `minus` the mean over those other rows is taken away. `of` is the table or figure of the
+    paper, where it is not all that the item names. `paper` is the number of the paper,
     None where it has none or it is not known; `differs` says why the two may differ. `chance` is
     what chance reaches on the same programs, as a number or as rows and a column. The committed
     results must lie in the range `expected`, [low, high], where there is one: `expected_from` says
@@ -31,6 +32,7 @@ class Number:
     value: str
     where: Where = field(default_factory=dict)
     minus: Where | None = None
+    of: str = ""
     expected: Sequence[float] | None = None
     expected_from: Source | None = None
     chance: float | Where | None = None

@@ -127,9 +127,14 @@ def _duration(items: Sequence[Item]) -> str:
 
 
 def _summary(numbers: Sequence[tuple[Item, Measured]]) -> TextRows:
+    """All key numbers; what an item or a table of the paper is called stands in its first row."""
     cells = [["item", "of the paper", "key number", "ours", "chance", "paper", "expected"]]
+    above = ("", "")
     for item, one in numbers:
-        cells.append([item.title, item.paper, one.number.name, *_values(one)])
+        title, of = item.title, one.number.of or item.paper
+        shown = ["" if title == above[0] else title, "" if (title, of) == above else of]
+        cells.append([*shown, one.number.name, *_values(one)])
+        above = (title, of)
     return cells
 
 

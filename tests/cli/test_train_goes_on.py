@@ -104,6 +104,14 @@ def test_an_imported_model_keeps_its_rows_and_maxima(train, tmp_path):
     np.testing.assert_array_equal(ranker.scaler.statement_scale, scaler.statement_scale)
 
 
+def test_what_is_said_of_a_checkpoint_is_refused_without_one(train):
+    """paper_finetuning learned from random weights by plain SGD, and scaler=renew did nothing."""
+    for arguments in (["experiment=paper_finetuning"], ["scaler=renew"]):
+        code, _, err = train("v100", *arguments)
+        assert code == 2
+        assert "is of a model that is gone on from; give checkpoint=RUN" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -111,7 +119,7 @@ def test_an_imported_model_keeps_its_rows_and_maxima(train, tmp_path):
         (["inputs=official"], "leave out inputs=official"),
         (["features=official"], "leave out features=official"),
         (["split.seed=3"], "has seen the work of all"),
-        (["scaler=new"], "scaler=new: it must be one of keep, renew"),
+        (["scaler=new"], "scaler=new: it must be keep, renew or null"),
     ],
 )
 def test_what_the_weights_decide_cannot_be_chosen(train, arguments, told):

@@ -114,6 +114,7 @@ def test_a_checkpoint_that_reads_primitives_is_refused_by_name(tmp_path):
         (["model=xgboost", FINETUNE], "FineTune would not be used, XGBoostRanker is grown anew"),
         (["verify=false", FINETUNE], "FineTune would not be used, no model learns"),
         (["policy=random", "adaptation=moa"], "would not be used, no model learns"),
+        (["adaptation=none"], "adaptation=none scores with a trained model: give checkpoint=RUN"),
         (["model=tlp"], "TLP reads primitives"),
         (["model=lightgbm"], "a network or model=xgboost"),
         (["model=random"], "a network or model=xgboost"),

@@ -15,6 +15,7 @@ from pruner.cli import adapt
 from pruner.cli.adapt import known_methods
 from pruner.cli.shared.options import build, check_options, plain
 from pruner.cli.shared.training import recipe_of
+from pruner.cli.tuning.asked import adaptation_of
 from pruner.features.columns import DATAFLOW_COLUMNS
 from pruner.features.dataflow import NUM_ROWS
 from pruner.models.adaptation.base import Setting
@@ -350,12 +351,37 @@ def test_the_tuning_twins_spend_and_learn_as_published(name):
     assert build(config.model).num_dataflow_rows == (10 if name == "paper_tuning" else 8)
     assert config.draft.form == ("paper" if name == "paper_tuning" else "official")
     assert (config.inputs.relative, config.inputs.scale) == (False, "max")  # 4.3
-    adaptation = build(config.adaptation, setting=Setting(make_network=PaCM))
+    adaptation = adaptation_of(config)(setting=Setting(make_network=PaCM))
     assert type(adaptation).__name__ == "Scratch"  # 4.6: a new network after every round
     fit = adaptation.fit
     (group,) = fit.optimizer([torch.zeros(1, requires_grad=True)]).param_groups
     assert (fit.epochs, fit.max_steps, fit.batches.programs, fit.clip) == (50, None, 512, 0.5)
     assert (group["lr"], group["weight_decay"], fit.loss.lists) == (7e-4, 1e-6, "batch")
+
+
+@pytest.mark.parametrize(
+    ("name", "optimizer"),
+    [("moa", "Adam"), ("moa_official", "Adam"), ("finetune", "Adam"), ("finetune_official", "SGD")],
+)
+def test_every_way_to_adapt_fits_for_50_epochs_in_the_tuning_twin_and_by_its_own_rule(
+    name, optimizer
+):
+    """Section 5: MoA's fits are those of 4.6; the release fine-tunes by plain SGD. The twin's fit
+    took the place of the latter."""
+    source = NeuralRanker(PaCM(), ColumnScaler(), relative=False)
+    config = composed("tune", "paper_tuning", f"adaptation={name}")
+    adaptation = adaptation_of(config)(setting=Setting(make_network=PaCM, source=source))
+    fit = adaptation.fit
+    assert (fit.epochs, fit.max_steps) == (50, None)
+    assert type(fit.optimizer([torch.zeros(1, requires_grad=True)])).__name__ == optimizer
+
+
+def test_the_tuning_twin_runs_in_offline_mode():
+    """Section 5, pam-no-update: its fit was given to what fits nothing."""
+    source = NeuralRanker(PaCM(), ColumnScaler(), relative=False)
+    config = composed("tune", "paper_tuning", "adaptation=none")
+    adaptation = adaptation_of(config)(setting=Setting(make_network=PaCM, source=source))
+    assert not adaptation.learns
 
 
 def test_single_operators_of_the_paper_have_fewer_trials_and_shorter_timings():
@@ -455,7 +481,7 @@ def test_the_tuning_twins_run_on_this_cpu(command, name):
 def test_a_form_for_gpus_is_refused_on_a_cpu(command):
     code, _, err = command("tune", "experiment=paper_tuning", "platform=cpu")
     assert code == 2
-    assert "use form=hardware" in err
+    assert "use draft.form=hardware" in err
 
 
 @pytest.mark.parametrize("name", ["paper_training", "ours_training"])

@@ -105,7 +105,7 @@ def test_the_papers_rounds_are_those_of_its_twin(item, options):
     assert (rounds.draft.keep, rounds.draft.population, rounds.draft.generations) == (512, 2048, 4)
     assert (rounds.verify_only_draft, rounds.prior, config.budget.batch) == (True, 0.0, 10)
     assert (config.inputs.relative, config.inputs.scale) == (False, "max")
-    assert (config.draft.form, config.adaptation.fit._target_.rpartition(".")[2]) == (
+    assert (config.draft.form, config.online_fit._target_.rpartition(".")[2]) == (
         "hardware",
         "official_fit",
     )

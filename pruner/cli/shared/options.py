@@ -153,7 +153,7 @@ RULES: dict[str, Rule] = {
     "train_pick": _one_of("random", "spread", "tasks"),
     "train_failures": TRUE_OR_FALSE,
     "trainer.max_epochs": COUNT,
-    "scaler": _one_of("keep", "renew"),
+    "scaler": Rule(lambda value: value in (None, "keep", "renew"), "keep, renew or null"),
     "keep": _one_of("best", "last"),
     "patience": POSITIVE_OR_NULL,
     "trainer.devices": Rule(

@@ -21,12 +21,18 @@ def start_from(config: DictConfig) -> Start | None:
     """The model that the options name; its own model, inputs and features are set in `config`.
 
     Raises:
-        PrunerError: trees, or an option on the command line that the weights contradict.
+        PrunerError: trees, an option on the command line that the weights contradict, or one for
+            a checkpoint where there is none.
         DataError: no such checkpoint.
     """
     if config.checkpoint is None:
+        if config.scaler is not None:
+            raise PrunerError(
+                f"scaler={config.scaler} is of a model that is gone on from; give checkpoint=RUN"
+            )
         return None
-    start = start_of(Path(config.checkpoint), own_models(config.models.own), config.scaler)
+    scaling = config.scaler or "keep"
+    start = start_of(Path(config.checkpoint), own_models(config.models.own), scaling)
     given = plain(config)
     model = type(start.ranker.network)
     values = {

@@ -12,6 +12,7 @@ from pruner.cli.shared.output import say
 from pruner.cli.shared.training import model_factory
 from pruner.cli.tuning.platform import asked_platform, load_draft
 from pruner.errors import PrunerError
+from pruner.models.adaptation.base import Adaptation, FittedAdaptation
 from pruner.models.adaptation.warm import Scratch
 from pruner.models.training.fit import checkpoint_file
 from pruner.models.training.training import build_network
@@ -86,12 +87,24 @@ def _check_adaptation(config: DictConfig, *, learns: bool) -> None:
     )
 
 
+def adaptation_of(config: DictConfig) -> Callable[..., Adaptation]:
+    """The way to adapt, which fits as ``online_fit`` says where it does not say so itself."""
+    make, way = partial(build, config.adaptation), get_class(config.adaptation._target_)
+    if (
+        config.online_fit is None
+        or "fit" in config.adaptation
+        or not issubclass(way, FittedAdaptation)
+    ):
+        return make
+    return partial(make, fit=build(config.online_fit))
+
+
 def _verifier(config: DictConfig) -> Callable[[], OnlineModel]:
     given = config.checkpoint
     build_network(lambda: build(config.model), seed=0)  # tells what its class would refuse
     return verifier(
         model_factory(config.model),
-        partial(build, config.adaptation),
+        adaptation_of(config),
         checkpoint=None if given is None else checkpoint_file(Path(given)),
         platform=config.platform.name,
         seed=config.seed,

@@ -228,6 +228,8 @@ def load_analyzer(
         return GpuAnalyzer(device=device, constants=constants, form=form, without=without)
     assert isinstance(device, CpuDevice), device
     if form != "hardware":
-        raise PrunerError(f"platform={platform}: the {form} form is for GPUs; use form=hardware")
+        raise PrunerError(
+            f"platform={platform}: the {form} form is for GPUs; use draft.form=hardware"
+        )
     cpu = load_constants(conf / "draft", platform, CpuRates)
     return CpuAnalyzer(device=device, constants=cpu, form=form, without=without)

@@ -102,7 +102,7 @@ def in_processes(number: int, run: Callable[[Process], Result]) -> Result:
             raise
         finally:
             for other in others:
-                other.terminate()
+                other.kill()  # on SIGTERM Lightning would wait for the first
                 other.join()
             _part()
 

@@ -74,7 +74,8 @@ def verifier(
             standard=seen.scale == "standard",
             seed=seed,
         )
-        make_adaptation(setting=setting())  # refuses what it cannot work with
+        if not make_adaptation(setting=setting()).learns:  # made: it refuses what it cannot do
+            raise PrunerError("adaptation=none scores with a trained model: give checkpoint=RUN")
         return lambda: AdaptedModel(make_adaptation(setting=setting()))
     ranker, info = ranker_of(checkpoint, own)
     _tell_platform(checkpoint, info, platform, tell)

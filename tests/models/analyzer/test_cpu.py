@@ -160,7 +160,7 @@ def test_calibration_recovers_the_rates_of_another_cpu(tmp_path):
 
 
 def test_bad_input_is_one_line_that_names_the_fix(tmp_path):
-    with pytest.raises(PrunerError, match="the paper form is for GPUs; use form=hardware"):
+    with pytest.raises(PrunerError, match=r"the paper form is for GPUs; use draft\.form=hardware"):
         cpu(form="paper")
     with pytest.raises(DataError, match="known platforms: a100"):
         cpu("cpu-none")

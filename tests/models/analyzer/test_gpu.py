@@ -239,7 +239,7 @@ def test_constants_survive_a_file(tmp_path):
 def test_bad_input_is_one_line_that_names_the_fix(tmp_path):
     with pytest.raises(DataError, match="known platforms: a100"):
         load_analyzer(CONF, "nonesuch")
-    with pytest.raises(PrunerError, match="use form=hardware"):
+    with pytest.raises(PrunerError, match=r"use draft\.form=hardware"):
         load_analyzer(CONF, "cpu-avx2", form="paper")
     (tmp_path / "x.yaml").write_text("rates: {speed: 1}\n")
     with pytest.raises(DataError, match="unknown speed"):

@@ -262,9 +262,8 @@ RULES: dict[str, Rule] = {
     "workloads": Rule(
         lambda v: WORDS.accepts(v) or ENTRIES.accepts(v), "a name, or a list [...] of {...}"
     ),
-    "trainer.precision": Rule(
-        lambda v: isinstance(v, str) or _whole(1)(v), "a precision of Lightning: 32-true, 16-mixed"
-    ),
+    # "true" of fewer or more bits would convert a batch's frozen values, which Lightning cannot
+    "trainer.precision": _one_of("32-true", "16-mixed", "bf16-mixed"),
 }  # fmt: skip
 
 

@@ -103,6 +103,7 @@ def test_mistakes_end_in_one_line(command, toy_root, tmp_path):
     for arguments, message in (
         (["trainer.max_epochs=-1"], "trainer.max_epochs=-1: it must be"),
         (["trainer.max_epochs=0"], "a new model learns nothing"),
+        (["trainer.precision=64-true"], "trainer.precision=64-true: it must be one of 32-true"),
         (["model=random"], "nothing to train"),
         (["model=null"], "model=null: choose one of attention,"),
         (["optimizer.weight_decay=-1"], "optimizer.weight_decay=-1: it must be a number, 0"),

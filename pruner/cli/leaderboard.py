@@ -21,24 +21,32 @@ from pruner.errors import PrunerError
 from pruner.files import load_metrics, write_whole
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.models.analyzer.choice import AnalyzerChoice
+from pruner.models.checkpoint.checkpoint import CheckpointInfo
 from pruner.models.predict import scored_tasks
 from pruner.models.ranker import NeuralRanker, Ranker
 from pruner.models.training.fit import checkpoint_file, ranker_of
 from pruner.places import conf_folder
 from pruner.program.device import load_device
 from pruner.program.replay import Definitions, definitions_of, find_definition
+from pruner.progress import Progress
+from pruner.study.adaptation.bench import seen_workloads
 from pruner.study.leaderboard import (
     FORM,
+    RANKED_BY,
     Form,
+    Row,
     ScoreTask,
     Track,
     as_markdown,
+    chance,
+    check_form,
     checked_programs,
     judged,
     load_form,
     load_tracks,
     ranking,
     save_form,
+    submissions,
     write_scores,
 )
 
@@ -66,12 +74,22 @@ def leaderboard(config: DictConfig) -> dict[str, Any]:
     if config.checkpoint is not None or config.get("model") is not None:
         _fill(config, entry, track, tasks, root)
     row = judged(entry, track, tasks)
-    rows = [
-        other for other in ranking(folder / ENTRIES, track, tasks) if other["entry"] != entry.name
-    ]
-    rank = 1 + sum(other["top1_task_mean"] > row["top1_task_mean"] for other in rows)
-    say(as_markdown([row]))
+    rows = _others(folder / ENTRIES, entry.name, track, tasks)
+    rank = 1 + sum(other[RANKED_BY] > row[RANKED_BY] for other in rows)
+    say(as_markdown([row], rank))
     return {**row, "track": track.name, "rank": rank, "of": len(rows) + 1, "folder": str(entry)}
+
+
+def _others(entries: Path, name: str, track: Track, tasks: Sequence[TaskRecords]) -> list[Row]:
+    """What the entry of this name is ranked among; a broken one is told and left out."""
+    rows = [chance(tasks)]
+    for other in submissions(entries, track):
+        if other.name != name:
+            try:
+                rows.append(judged(other, track, tasks))
+            except PrunerError as error:
+                say(f"left out of the ranking: {error}")
+    return rows
 
 
 def _ranked(
@@ -109,11 +127,13 @@ def _fill(
 ) -> None:
     """Score the test programs with a model, and write what is known of it into the form.
 
-    Raises PrunerError for a model of which nobody says what it learned from.
+    Raises PrunerError for a model of which nobody says what it learned from, one that learned from
+    test workloads, and a form that would be refused.
     """
     index = definitions_of(root.path)
     if config.checkpoint is not None:
-        score, known = _learned(config, index)
+        info, score, known = _learned(config, index)
+        _check_unseen(config, info, track, tasks, root)
     else:
         score, known = _unlearned(config, index)
     known |= {name: config[name] for name in SAID if config[name] is not None}
@@ -122,19 +142,43 @@ def _fill(
             f"checkpoint={config.checkpoint}: it does not say which records it learned from; say "
             "\"learned_from='...'\""
         )
+    unsaid = {"authors": "", "source": ""}
+    before = load_form(entry) if (entry / FORM).is_file() else Form(**(unsaid | known))
+    form = replace(before, **known)
+    check_form(entry, form)  # before anything takes minutes
     start = time.process_time()
     write_scores(entry, track, list(shown(tasks, "scoring", len(tasks))), score)
     seconds = time.process_time() - start
-    known |= {
-        "scored_per_second": round(sum(map(len, tasks)) / max(seconds, 1e-9)),
-        "memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
-    }
-    unsaid = {"authors": "", "source": ""}
-    before = load_form(entry) if (entry / FORM).is_file() else Form(**(unsaid | known))
-    save_form(entry, replace(before, **known))
+    form = replace(
+        form,
+        scored_per_second=round(sum(map(len, tasks)) / max(seconds, 1e-9)),
+        memory_mb=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+    )
+    save_form(entry, form)
 
 
-def _learned(config: DictConfig, index: Definitions | None) -> tuple[ScoreTask, dict[str, Any]]:
+def _check_unseen(
+    config: DictConfig,
+    info: CheckpointInfo,
+    track: Track,
+    tasks: Sequence[TaskRecords],
+    root: RecordRoot,
+) -> None:
+    """Raise PrunerError where the model has seen a test workload, on whatever platform."""
+    test = {records.key.identity: records.key.task for records in reversed(tasks)}
+    progress = Progress(tell=say, track=shown)
+    seen = seen_workloads(info, root, [records.key for records in tasks], progress)
+    if found := [task for identity, task in test.items() if identity in seen]:
+        raise PrunerError(
+            f"checkpoint={config.checkpoint}: it learned from {len(found)} of the {len(test)} test "
+            f"workloads of {track.name}, the first {min(found)}; train it with the track's split: "
+            f"train.py split={track.split} split.seed={track.seed}"
+        )
+
+
+def _learned(
+    config: DictConfig, index: Definitions | None
+) -> tuple[CheckpointInfo, ScoreTask, dict[str, Any]]:
     path = checkpoint_file(Path(config.checkpoint))
     ranker, info = ranker_of(path, own_models(config.models.own))
     run: Mapping[str, Any] = load_metrics(path.parent) or {}
@@ -144,7 +188,9 @@ def _learned(config: DictConfig, index: Definitions | None) -> tuple[ScoreTask, 
         "model": info.model.name,
         "learned_from": ", ".join(
             f"{len(seen)} tasks of {platform}" for platform, seen in sorted(info.seen_tasks.items())
-        ),
+        )
+        if info.says_seen
+        else "",
         "fit_seconds": parts[0].get("fit_seconds") if parts else None,
         "parameters": _parameters(ranker),
     }
@@ -153,7 +199,7 @@ def _learned(config: DictConfig, index: Definitions | None) -> tuple[ScoreTask, 
         (rows,) = scored_tasks(ranker, [records], info.dataflow, index)
         return rows.score.to_numpy(np.float64)
 
-    return score, known
+    return info, score, known
 
 
 def _parameters(ranker: Ranker) -> int | None:

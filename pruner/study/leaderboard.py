@@ -36,6 +36,9 @@ MAX_SCORES_BYTES = 1 << 28
 """Of a submission's scores, unpacked: millions of programs have less."""
 RANKED_BY = "top1_task_mean"
 SHOWN = (RANKED_BY, "top1", "top5", "pairwise_accuracy")
+REQUIRED = ("model", "authors", "source", "learned_from")  # of a form
+IN_TABLE = ("model", "learned_from", "notes")  # texts of a form that the page shows
+_FORGING = ("|", "<!--")  # in a cell of the page's table: another cell, or the mark of a table
 ScoreTask = Callable[[TaskRecords], np.ndarray]  # NaN for what it cannot score
 
 
@@ -151,22 +154,55 @@ def load_form(entry: Path) -> Form:
         PrunerError: it is missing, or a field is unknown, lacking or of the wrong kind.
     """
     path = entry / FORM
+    known = [field.name for field in fields(Form)]
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        form = Form(**content)
     except OSError as error:
         raise PrunerError(f"{path}: no such file; leaderboard/README.md has the form") from error
-    except (UnicodeDecodeError, yaml.YAMLError, TypeError) as error:
-        known = ", ".join(field.name for field in fields(Form))
-        raise PrunerError(f"{path}: {error}; fields: {known}") from error
-    for name in ("model", "authors", "source", "learned_from"):
+    except (ValueError, yaml.YAMLError) as error:
+        raise PrunerError(f"{path}: not YAML ({_one_line(error)})") from error
+    if not isinstance(content, dict):
+        raise PrunerError(f"{path}: not a form; its fields: {', '.join(known)}")
+    told = []
+    if missing := [name for name in REQUIRED if name not in content]:
+        told.append(f"missing: {', '.join(missing)}")
+    if unknown := [_one_line(name) for name in content if name not in known]:
+        told.append(f"unknown: {', '.join(unknown)}; known: {', '.join(known)}")
+    if told:
+        raise PrunerError(f"{path}: {'; '.join(told)}")
+    stripped: dict[str, Any] = {
+        name: value.strip() if isinstance(value, str) else value for name, value in content.items()
+    }
+    form = Form(**stripped)
+    check_form(entry, form)
+    return form
+
+
+def check_form(entry: Path, form: Form) -> None:
+    """Raise PrunerError for a field of the wrong kind, or one that would forge the page's table."""
+    path = entry / FORM
+    for name in REQUIRED:
         if not isinstance(getattr(form, name), str) or not getattr(form, name).strip():
             raise PrunerError(f"{path}: {name} must say something")
+    for name in ("machine", "notes"):
+        if not isinstance(getattr(form, name), str):
+            raise PrunerError(f"{path}: {name}={_one_line(getattr(form, name))}: a text, or ''")
     for name in ("fit_seconds", "parameters", "scored_per_second", "memory_mb"):
         value = getattr(form, name)
         if value is not None and not (isinstance(value, int | float) and 0 <= value < np.inf):
-            raise PrunerError(f"{path}: {name}={value}: a number, 0 or more, or null")
-    return form
+            raise PrunerError(f"{path}: {name}={_one_line(value)}: a number, 0 or more, or null")
+    for name, text in [("the folder's name", entry.name)] + [
+        (name, getattr(form, name)) for name in IN_TABLE
+    ]:
+        if len(text.splitlines()) > 1 or any(sign in text for sign in _FORGING):
+            raise PrunerError(
+                f"{path}: {name} stands in a table: one line without {' or '.join(_FORGING)}, "
+                f"not {_one_line(text)}"
+            )
+
+
+def _one_line(told: object) -> str:
+    return " ".join(str(told).split())[:120]
 
 
 def save_form(entry: Path, form: Form) -> None:
@@ -234,10 +270,10 @@ def _table(path: Path) -> pd.DataFrame:
             content = file.read(MAX_SCORES_BYTES + 1)
         if len(content) > MAX_SCORES_BYTES:
             raise ValueError(f"more than {MAX_SCORES_BYTES} bytes")
-        given = pd.read_csv(io.BytesIO(content))
+        # Only an empty field is missing: a score "nan" is a failed computation, and text.
+        given = pd.read_csv(io.BytesIO(content), keep_default_na=False, na_values=[""])
     except (ValueError, OSError, EOFError, zlib.error) as error:
-        told = " ".join(str(error).split())[:120]
-        raise PrunerError(f"{path}: not a table ({told})") from error
+        raise PrunerError(f"{path}: not a table ({_one_line(error)})") from error
     if missing := [name for name in COLUMNS if name not in given]:
         raise PrunerError(f"{path}: no column {', '.join(missing)}; needed: {', '.join(COLUMNS)}")
     numeric = all(pd.api.types.is_numeric_dtype(given[name]) for name in ("line", "score"))
@@ -277,19 +313,27 @@ def chance(tasks: Sequence[TaskRecords]) -> Row:
     return {"entry": "chance", "model": "a random order", **numbers}
 
 
+def submissions(entries: Path, track: Track) -> list[Path]:
+    """The folders that enter a track, by name."""
+    return sorted(path.parent for path in entries.glob(f"*/{track.scores_file}"))
+
+
 def ranking(entries: Path, track: Track, tasks: Sequence[TaskRecords]) -> list[Row]:
-    """Every submission to a track, the best first, and chance at its place."""
-    found = sorted(path.parent for path in entries.glob(f"*/{track.scores_file}"))
-    rows = [judged(entry, track, tasks) for entry in found] + [chance(tasks)]
+    """Every submission to a track, the best first, and chance at its place.
+
+    Raises:
+        PrunerError: one of them is broken.
+    """
+    rows = [judged(entry, track, tasks) for entry in submissions(entries, track)] + [chance(tasks)]
     return sorted(rows, key=lambda row: -row[RANKED_BY])
 
 
-def as_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The ranking as a table."""
+def as_markdown(rows: Sequence[Mapping[str, Any]], first: int = 1) -> str:
+    """The ranking as a table; `first` is the rank of its first row."""
     heads = ("rank", "entry", "model", "Top-1 task mean", "Top-1", "Top-5", "pairwise", "fit (s)",
              "programs scored a second", "memory (MB)", "learned from", "notes")  # fmt: skip
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
-    for number, row in enumerate(rows, 1):
+    for number, row in enumerate(rows, first):
         numbers = [f"{row[name]:.3f}" for name in SHOWN]
         costs = [_count(row.get(n)) for n in ("fit_seconds", "scored_per_second", "memory_mb")]
         cells = [str(number), row["entry"], row["model"], *numbers, *costs]

@@ -179,6 +179,7 @@ def test_an_item_without_results_is_named(write, command):
         ),
         ({"plots": [ITEM["plots"][0] | {"kind": "pie"}]}, "kind=pie is unknown; known: line, bar"),
         ({"numbers": [{"name": "n", "expected": [0, 1]}]}, "missing"),
+        ({"numbers": [ITEM["numbers"][1]] * 2}, "numbers: ahead: a name stands twice"),
         ({"tables": [ITEM["tables"][0] | {"where": {"model": "none"}}]}, "no row has"),
         ({"tables": [ITEM["tables"][0] | {"where": {"modell": "net"}}]}, "no column modell"),
     ],

@@ -2,7 +2,7 @@
 
 import gzip
 import shutil
-from types import SimpleNamespace
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -10,7 +10,10 @@ import pytest
 import yaml
 
 from pruner.data.root import RecordRoot
+from pruner.data.tasks import TaskKey
+from pruner.models.checkpoint.checkpoint import CheckpointInfo
 from pruner.models.ranker import RandomRanker
+from pruner.models.registry import ModelSpec
 from pruner.study.leaderboard import load_tracks, programs_of
 from tests.places import REPOSITORY
 
@@ -86,6 +89,7 @@ def test_a_submission_is_judged_by_its_scores_alone(run, board, submit, truth):
     code, result, err = run(board, f"entry={worst}")
     assert code == 0, err
     assert result["rank"] == 3
+    assert "| 3 | worst | Mine |" in err  # the table says the same
     # by hand: the slowest program of every task is taken
     groups = truth.groupby(["platform", "task"]).latency_s
     assert result["top1"] == pytest.approx(groups.min().sum() / groups.max().sum())
@@ -138,6 +142,8 @@ def test_chance_is_the_mean_over_random_orders(run, board, submit, truth):
         (lambda t: t.drop(columns="score"), "no column score"),
         (lambda t: t.assign(score="fast"), "must be numbers"),
         (lambda t: t.assign(score=np.inf), "must be numbers"),
+        (lambda t: t.assign(score=["nan", *t.score.astype(str)[1:]]), "must be numbers"),
+        (lambda t: t.assign(score=["NA", *t.score.astype(str)[1:]]), "must be numbers"),
     ],
 )
 def test_scores_that_are_not_the_tracks_are_one_line(run, board, submit, truth, spoil, told):
@@ -154,16 +160,69 @@ def test_scores_that_are_not_the_tracks_are_one_line(run, board, submit, truth, 
 @pytest.mark.parametrize(
     ("form", "told"),
     [
-        ({"speed": 3}, "fields: model, authors"),
+        ({"speed": 3}, "entry.yaml: unknown: speed; known: model, authors"),
         ({"authors": ""}, "authors must say something"),
         ({"fit_seconds": -1}, "fit_seconds=-1"),
         ({"memory_mb": "much"}, "memory_mb=much"),
+        ({"notes": None}, "notes=None: a text"),
+        ({"notes": "x | y\n| 1 | fake |"}, "notes stands in a table: one line without |"),
+        ({"notes": "x\r1"}, "notes stands in a table: one line"),
+        ({"model": "A | B"}, "model stands in a table: one line without |"),
+        ({"learned_from": "a\nb"}, "learned_from stands in a table: one line"),
+        ({"notes": "<!-- cpu-pools: end -->"}, "notes stands in a table: one line without |"),
     ],
 )
-def test_a_form_that_says_nothing_is_one_line(run, board, submit, truth, form, told):
+def test_a_form_that_says_nothing_or_forges_is_one_line(run, board, submit, truth, form, told):
     code, _, err = run(board, f"entry={submit('mine', -truth.latency_s, form)}")
     assert code == 2
-    assert told in err
+    assert told in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("model: A\nsource: s\nlearned_from: n\n", "entry.yaml: missing: authors"),
+        (
+            "model: A\nfoo: 1\n",
+            "missing: authors, source, learned_from; unknown: foo; known: model",
+        ),
+        ("[1, 2]\n", "entry.yaml: not a form; its fields: model, authors"),
+        ("a: [\n", "entry.yaml: not YAML (while parsing"),
+    ],
+)
+def test_a_form_that_lacks_fields_says_which(run, board, submit, truth, text, told):
+    entry = submit("mine", -truth.latency_s)
+    (entry / "entry.yaml").write_text(text)
+    code, _, err = run(board, f"entry={entry}")
+    assert code == 2
+    assert told in err.splitlines()[-1]
+    assert "__init__" not in err
+
+
+def test_a_folder_whose_name_would_forge_a_row_is_refused(run, board, submit, truth):
+    submit("a | b", -truth.latency_s)
+    code, _, err = run(board)
+    assert code == 2
+    assert "the folder's name stands in a table: one line without |" in err
+
+
+def test_a_broken_entry_of_others_is_told_and_left_out(run, board, submit, truth):
+    mine = submit("mine", truth.latency_s)
+    submit("perfect", -truth.latency_s)
+    broken = submit("broken", -truth.latency_s, {"memory_mb": "a\nb"})
+    code, result, err = run(board, f"entry={mine}")
+    assert code == 0, err
+    assert (result["rank"], result["of"]) == (3, 3)  # perfect, chance, mine
+    told = [line for line in err.splitlines() if "broken" in line]
+    assert told == [
+        f"left out of the ranking: {broken / 'entry.yaml'}: memory_mb=a b: a number, 0 or more, "
+        "or null"
+    ]
+    page = (board / "README.md").read_text()
+    code, _, err = run(board)  # what writes the page fails on it
+    assert code == 2
+    assert "memory_mb=a b" in err
+    assert (board / "README.md").read_text() == page
 
 
 def test_a_missing_score_is_ranked_last(run, board, submit, truth):
@@ -221,27 +280,92 @@ def test_a_draft_enters_by_one_command_and_is_judged_like_evaluate(
     assert form["scored_per_second"] > 0
 
 
-def test_a_model_of_unknown_records_is_entered_once_somebody_says_which(
-    run, board, tmp_path, monkeypatch
-):
+ABOUT = CheckpointInfo(model=ModelSpec(name="PaCM"), feature_version="", dataflow="paper")
+
+
+@pytest.fixture
+def enter(run, board, tmp_path, monkeypatch):
+    """Enter a checkpoint that says this of itself; also how often it came to scoring."""
     from pruner.cli import leaderboard
 
-    about = SimpleNamespace(seen_tasks={}, model=SimpleNamespace(name="PaCM"), dataflow="paper")
-    monkeypatch.setattr(leaderboard, "ranker_of", lambda *_: (RandomRanker(), about))
+    scored, entry = [], board / "entries" / "learned"
     monkeypatch.setattr(leaderboard, "write_scores", lambda *_: scored.append(1))
     monkeypatch.setattr(leaderboard, "judged", lambda *_: {"top1_task_mean": 0.5})
-    monkeypatch.setattr(leaderboard, "as_markdown", str)
-    scored, entry = [], board / "entries" / "imported"
-    entry.mkdir()
-    words = [f"entry={entry}", f"checkpoint={tmp_path / 'best.pt'}", "authors=Jane", "source=url"]
+    monkeypatch.setattr(leaderboard, "as_markdown", lambda *_: "")
     (tmp_path / "best.pt").touch()
-    code, _, err = run(board, *words)
+
+    def enter(about, *options):
+        monkeypatch.setattr(leaderboard, "ranker_of", lambda *_: (RandomRanker(), about))
+        words = [f"entry={entry}", f"checkpoint={tmp_path / 'best.pt'}", "authors=J", "source=url"]
+        code, _, err = run(board, *words, *options)
+        form = entry / "entry.yaml"
+        said = yaml.safe_load(form.read_text()) if form.is_file() else None
+        return code, err, said, len(scored)
+
+    return enter
+
+
+# One of a larger model that does not say what it has seen, gone on with on known records.
+GONE_ON = replace(
+    ABOUT,
+    seen_tasks={"cpu-sse4": ["matmul_64_512_256"]},
+    lineage=[{"checkpoint": "old", "sha256": "", "says_seen": False}],
+)
+
+
+@pytest.mark.parametrize("about", [ABOUT, GONE_ON])
+def test_a_model_of_unknown_records_is_entered_once_somebody_says_which(enter, about):
+    code, err, _, scored = enter(about)
     assert code == 2
     assert "does not say which records it learned from" in err
     assert not scored  # before anything takes minutes
-    code, _, err = run(board, *words, "learned_from=TenSet")
+    code, err, form, _ = enter(about, "learned_from=TenSet")
     assert code == 0, err
-    assert yaml.safe_load((entry / "entry.yaml").read_text())["learned_from"] == "TenSet"
+    assert form["learned_from"] == "TenSet"
+
+
+def test_a_model_that_learned_from_a_test_workload_is_refused(enter, truth):
+    """Whatever the platform and the operators behind it, and whatever its maker says."""
+    task = "conv2d_1_256_28_28_64_1_1_2_0"
+    work = truth.task.nunique()  # none of them has two names
+    assert task in set(truth.task)
+    key = TaskKey(
+        platform="k80",
+        task="conv2d_relu_of_a_gpu",
+        workload_key='["conv2d_layer",1,256,28,28,64,1,1,2,"VALID"]',
+        target="cuda",
+        fused=("relu",),
+    )
+    for options in ([], ["learned_from=nothing"]):
+        code, err, _, scored = enter(ABOUT.with_seen([key]), *options)
+        assert code == 2
+        told = f"learned from 1 of the {work} test workloads of cpu-pools, the first {task}; "
+        assert told in err.splitlines()[-1]
+        assert "split=bundled split.seed=0" in err
+        assert not scored
+    # another window is no test workload
+    other = replace(key, workload_key='["conv2d_layer",1,256,28,28,64,3,3,2,"VALID"]')
+    code, err, form, _ = enter(ABOUT.with_seen([other]))
+    assert code == 0, err
+    assert form["learned_from"] == "1 tasks of k80"
+
+
+def test_an_older_model_that_names_tasks_only_is_checked_by_the_records(enter, truth):
+    """Files from before `seen_workloads` say tasks by name."""
+    names = sorted(set(truth.task[truth.platform == "cpu-avx2"]))[:2]
+    code, err, _, _ = enter(replace(ABOUT, seen_tasks={"cpu-avx2": names}))
+    assert code == 2
+    assert f"learned from 2 of the {truth.task.nunique()} test workloads" in err
+    assert f"the first {names[0]};" in err
+    code, err, _, _ = enter(replace(ABOUT, seen_tasks={"cpu-sse4": ["matmul_64_512_256"]}))
+    assert code == 0, err
+
+
+def test_a_form_that_would_be_refused_is_told_before_scoring(enter):
+    code, err, form, scored = enter(ABOUT, "learned_from=TenSet", "notes='a | b'")
+    assert code == 2
+    assert "notes stands in a table" in err
+    assert (form, scored) == (None, 0)
 
 
 def test_the_committed_page_is_what_the_entries_give(command):

@@ -114,6 +114,11 @@ class Item:
     tables: Sequence[Table] = ()
     plots: Sequence[Plot] = ()
 
+    def __post_init__(self) -> None:
+        names = [number.name for number in self.numbers]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise PrunerError(f"numbers: {'; '.join(twice)}: a name stands twice")
+
     @property
     def in_parts(self) -> bool:
         """Whether it takes hours or a device, so that its results may come part by part."""

@@ -280,6 +280,13 @@ def _cell_of(run: LiveRun) -> LiveCell:
     return LiveCell(**{name: getattr(run, name) for name in RUN})
 
 
+def _place(run: LiveRun) -> tuple[int, str, str, int, int]:
+    """Where a run stands in the tables, whatever was run first."""
+    methods = [*PARTS[run.part], *BESIDE.get(run.part, [])]
+    place = methods.index(run.method)
+    return list(PARTS).index(run.part), run.target, run.workload, place, run.seed
+
+
 class LiveComparison(Comparison):
     """All cells of the parts that are asked for, as steps."""
 
@@ -498,7 +505,7 @@ def run(options: Options) -> dict[str, Any]:
         _check_machine(options.home)
         comparison.run_all()
         found = comparison.finished()
-    runs = with_kept(found, comparison.kept)
+    runs = sorted(with_kept(found, comparison.kept), key=_place)
     if not runs:
         hint = "; run without summary=true" if options.summary else ""
         raise DataError(f"{options.runs}: no finished cell{hint}")

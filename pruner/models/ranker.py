@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from pruner.data.tasks import TaskKey
+from pruner.errors import PrunerError
 from pruner.features.batch import ProgramFeatures
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.model import Model, Network
@@ -18,7 +19,12 @@ from pruner.models.programs.store import ProgramStore, TaskPrograms
 from pruner.models.programs.table import ProgramTable
 
 SCORING_BATCH = 4096  # programs, as in the official code
+DIVERGED = "its scores are no numbers; train it with a smaller optimizer.lr"
 _NO_TASK = TaskKey(platform="", task="", workload_key="", target="")
+
+
+class Diverged(PrunerError):
+    """The scores of a model are no numbers, as those of one whose training has diverged."""
 
 
 class Ranker(Model, ABC):
@@ -44,17 +50,26 @@ class Ranker(Model, ABC):
         return score
 
     def score_tasks(self, table: ProgramTable, index: Int[Tensor, " program"]) -> list[ScoredTask]:
-        """Score the given programs task by task, with their measured latencies beside."""
+        """Score the given programs task by task, with their measured latencies beside.
+
+        Raises Diverged where a score is no number.
+        """
         return [
             ScoredTask(
                 name=f"{table.key_of(view.programs).platform}/{table.key_of(view.programs).task}",
                 latency_s=table.latency_s[view.programs].numpy(),
-                score=self.score_store(view.store, view.own),
+                score=_numbers(self.score_store(view.store, view.own)),
                 timed_s=table.timed_s[view.programs.numpy()],
                 key=table.key_of(view.programs),
             )
             for view in table.each_task(index)
         ]
+
+
+def _numbers(score: Float[np.ndarray, " program"]) -> Float[np.ndarray, " program"]:
+    if np.isnan(score).any():
+        raise Diverged(f"the model has diverged: {DIVERGED}")
+    return score
 
 
 class NeuralRanker(nn.Module, Ranker):

@@ -137,7 +137,7 @@ def test_a_given_model_is_judged_on_its_platform_before_it_is_adapted(
         (("target=cpu-sse4",), "choose two platforms"),
         (("target=null",), "give source=PLATFORM and target=PLATFORM"),
         (("target=k80",), "there are records for: cpu-avx2"),
-        (("draft.form=paper",), "the paper form is for GPUs; use form=hardware"),
+        (("draft.form=paper",), "the paper form is for GPUs; use draft.form=hardware"),
         (("draft.form=papers",), "draft.form=papers"),
         (("checkpoint=nowhere",), "checkpoint=nowhere: nowhere does not exist"),
         (("references=[ansr]",), "known: random, scratch_no_draft"),

@@ -1,9 +1,16 @@
 """What the fits of a run say together."""
 
+from functools import partial
+
 import pytest
+import torch
 
 from pruner.data.splits import Split
-from pruner.study.training import AVERAGED, NETWORK_MEANS, Part, summarise
+from pruner.errors import PrunerError
+from pruner.models.networks.mlp import TenSetMLP
+from pruner.models.training.recipe import Recipe
+from pruner.study.training import AVERAGED, NETWORK_MEANS, Part, run_part, summarise
+from tests.models import synthetic
 
 SPLIT = Split(name="by_network", seed=0, train=(), valid=(), test=())
 
@@ -38,3 +45,18 @@ def test_a_run_without_networks_says_nothing_of_them(tmp_path):
     assert found["top1"] == 0.5
     assert found["random"] == {"top1": pytest.approx(0.2)}
     assert not [name for name in found if "network" in name]
+
+
+def test_a_fit_that_never_had_finite_scores_leaves_no_model(tmp_path):
+    store = synthetic.store()
+    split = Split(name="x", seed=0, train=store.keys[:-1], valid=store.keys[-1:], test=())
+    part = Part(name="seed-0", folder=tmp_path, split=split, seed=0)
+    recipe = Recipe(
+        model=TenSetMLP,
+        epochs=2,
+        optimizer=partial(torch.optim.SGD, lr=1e30),
+        trainer={"accelerator": "cpu"},
+    )
+    with pytest.raises(PrunerError, match="diverged after epoch 1"):
+        run_part(recipe, store, part)
+    assert not list(tmp_path.iterdir())  # neither a model nor results nor an epoch to go on from

@@ -245,6 +245,7 @@ RULES: dict[str, Rule] = {
     "loss.share": Rule(_between_0_and_1, "a number above 0, below 1"),
     "loss.weight": POSITIVE_NUMBER,
     "workload.function": WORDS,
+    "online_fit": MADE,
     "policy.draft": MADE,
     "schedule.factory": MADE,
     "python": Rule(_optional(lambda v: type(v) in (str, int, float)), "a version such as 3.11"),

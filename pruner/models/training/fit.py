@@ -209,13 +209,13 @@ def fit(
     same model.
 
     `start` is a trained model to go on from, in place of the recipe's model and inputs; as it is
-    given it counts as an epoch, which is the best one where no other is better. The new checkpoint
-    has seen what `start` has and the programs here.
+    given (its scaler as ``start.scaling`` says) it counts as an epoch, which is the best one where
+    no other is better. The new checkpoint has seen what `start` has and the programs here.
 
     Raises:
         DataError: a side of the split is empty, ``last.ckpt`` is damaged, or the programs have
             other dataflow rows than `start` learned with.
-        PrunerError: a recipe that cannot work: `monitor`, `trainer` or `model`.
+        PrunerError: a recipe cannot work, or diverged: ``best.pt`` is of an earlier epoch, if any.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if recipe.soup:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import pytorch_lightning as pl
 import torch
 from jaxtyping import Float
@@ -10,9 +11,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from pruner.models.judging.metrics import ScoredTask
 from pruner.models.judging.summary import ranking_metrics
 from pruner.models.programs.batch import LabelledBatch
-from pruner.models.ranker import NeuralRanker
+from pruner.models.ranker import DIVERGED, Diverged, NeuralRanker
 from pruner.models.together import joined
 from pruner.models.training.datamodule import RankingData
 from pruner.models.training.losses import RankingLoss
@@ -55,13 +57,24 @@ class RankingModule(pl.LightningModule):
     def on_validation_epoch_end(self) -> None:
         """Score every validation task and log the metrics.
 
-        Every process scores all tasks, so the numbers agree without communication.
+        Every process scores all tasks, so the numbers agree without communication. Raises Diverged
+        for scores that are not finite, before anything of the epoch is kept.
         """
-        data: RankingData = self.trainer.datamodule  # type: ignore[attr-defined]
-        with torch.autocast(self.device.type, enabled=False):
-            scored = self.ranker.score_tasks(data.store, data.valid)
-        for name, value in ranking_metrics(scored).items():
+        for name, value in ranking_metrics(self._scored()).items():
             self.log(f"valid/{name}", value, batch_size=1, sync_dist=False)
+
+    def _scored(self) -> list[ScoredTask]:
+        data: RankingData = self.trainer.datamodule  # type: ignore[attr-defined]
+        epoch = self.trainer.current_epoch + 1  # as it is shown
+        diverged = Diverged(f"the model has diverged after epoch {epoch}: {DIVERGED}")
+        try:
+            with torch.autocast(self.device.type, enabled=False):
+                scored = self.ranker.score_tasks(data.store, data.valid)
+        except Diverged as error:
+            raise diverged from error
+        if not all(np.isfinite(task.score).all() for task in scored):
+            raise diverged
+        return scored
 
     def configure_optimizers(self) -> Any:
         """Make the optimiser and, if any, the schedule over all steps of the run."""

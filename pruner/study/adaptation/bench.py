@@ -107,21 +107,34 @@ class Chosen:
         return frozenset(key.identity for key in (*self.tuned, *self.held_out))
 
 
-def choose_tasks(spreads: Mapping[TaskKey, float], budget: Budget) -> Chosen:
+def choose_tasks(spreads: Mapping[TaskKey, float], budget: Budget, *, num_seen: int = 0) -> Chosen:
     """Divide tasks, one of a workload, in the order of a hash of the workload.
 
     `spreads`: median latency / best of every usable task. Tasks below ``budget.spread``, whose
     programs are all about equally fast, are tuned only where others are lacking: nothing can be
-    won on them. Of few tasks about two of three are tuned. Raises DataError below three workloads.
+    won on them. Of few tasks about two of three are tuned. `num_seen` tasks were left out because
+    a given model has seen their work.
+
+    Raises:
+        DataError: below three workloads.
+        PrunerError: not every tuned task would get a round.
     """
     unique = {key.identity: key for key in sorted(spreads, reverse=True)}
     order = sorted(unique.values(), key=lambda key: sha256(key.identity.encode()).hexdigest())
     if len(order) < 3:
+        beside = f" beside {num_seen} whose work the checkpoint has seen" if num_seen else ""
         raise DataError(
-            f"{len(order)} usable tasks of the target; tuning, judging and labels need one each"
+            f"{len(order)} usable tasks of the target{beside}; tuning, judging and labels need one "
+            "each" + ("; give a checkpoint that has seen fewer, or none" if num_seen else "")
         )
     order.sort(key=lambda key: spreads[key] < budget.spread)  # stable: the hash order stays
     num_tuned = min(budget.tasks, max(1, 2 * len(order) // 3 - 1))
+    least = budget.batch * (num_tuned - 1) + 1
+    if budget.trials < least:
+        raise PrunerError(
+            f"budget.trials={budget.trials}: {num_tuned} tasks take turns, {budget.batch} programs "
+            f"a round; give {least} or more, or a smaller budget.tasks"
+        )
     tuned, rest = order[:num_tuned], order[num_tuned:]
     rest.sort(key=lambda key: sha256(key.identity.encode()).hexdigest())
     judging = min(budget.held_out, max(1, len(rest) // 2))
@@ -155,8 +168,9 @@ def prepare(
     `models` are the classes that the source model may be of.
 
     Raises:
-        DataError: records of a platform are missing, or too few tasks.
-        PrunerError: the given model has seen workloads of platforms that are not here.
+        DataError: records of a platform are missing, too few tasks, or too few programs of one.
+        PrunerError: too few trials for the tasks, or the given model has seen workloads of
+            platforms that are not here.
     """
     progress = progress or Progress()
     if given:
@@ -164,7 +178,10 @@ def prepare(
     reader = ProgramReader(root, dataflow=dataflow, cache=cache)
     ours, theirs = (read_programs(reader, name, progress) for name in (source, target))
     seen = seen_workloads(given.info, root, {**ours, **theirs}, progress) if given else frozenset()
-    chosen = choose_tasks(spreads_of(theirs, budget, seen), budget)
+    spreads = spreads_of(theirs, budget, seen)
+    num_seen = len(spreads_of(theirs, budget)) - len(spreads)
+    chosen = choose_tasks(spreads, budget, num_seen=num_seen)
+    check_rounds([len(theirs[key].latency_s) for key in chosen.tuned], budget)
     programs = ProgramStore.build(ours.values())
     start = given or train(programs, source_split(programs, chosen, seed))
     pools = pools_of(root, target, [theirs[key] for key in chosen.tuned], analyzer)
@@ -178,6 +195,20 @@ def prepare(
         source_held_out=_of_workloads(programs, chosen.unseen),
         models=models,
     )
+
+
+def check_rounds(sizes: Sequence[int], budget: Budget) -> None:
+    """Raise DataError where the smallest tuned task ends the search before each had a round.
+
+    `sizes`: measured programs of the tuned tasks; a search measures at most half of the smallest a
+    task (`pruner.search.offline.tuning.affordable`).
+    """
+    least = min(sizes)
+    if len(sizes) * (least // 2) <= budget.batch * (len(sizes) - 1):
+        raise DataError(
+            f"budget.batch={budget.batch}: a tuned task has {least} measured programs, of which "
+            f"half are searched; give budget.least={2 * budget.batch}, or a smaller budget.batch"
+        )
 
 
 def spreads_of(

@@ -6,6 +6,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
 
+from pruner.errors import PrunerError
 from pruner.models.judging import metrics
 from pruner.models.networks.pacm import PaCM
 from pruner.models.ranker import NeuralRanker
@@ -157,6 +158,23 @@ def test_weights_of_a_unit_that_never_fires_do_not_stay_denormal(tmp_path):
     module, _, _ = fit(tmp_path, synthetic.store(), epochs=1, callbacks=[Dead()])
     assert (module.ranker.network.statement_encoder[0].weight[0] == 0).all()
     assert not are_flushed()  # the process goes on as it was
+
+
+def test_a_fit_that_diverges_is_told_in_words(tmp_path):
+    with pytest.raises(PrunerError, match=r"has diverged after epoch 1: .*smaller optimizer.lr"):
+        fit(tmp_path, synthetic.store(), lr=1e30)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_the_epoch_after_which_scores_are_not_finite_is_told(tmp_path, value):
+    class Lost(Callback):
+        def on_validation_epoch_start(self, trainer, pl_module):
+            if trainer.current_epoch == 2:
+                with torch.no_grad():
+                    list(pl_module.ranker.network.parameters())[-1].fill_(value)
+
+    with pytest.raises(PrunerError, match="has diverged after epoch 3: "):
+        fit(tmp_path, synthetic.store(), lr=1e-9, callbacks=[Lost()])
 
 
 def test_ctrl_c_ends_a_fit_as_it_ends_everything(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
-from pruner.errors import PrunerError
+from pruner.errors import DataError, PrunerError
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.checkpoint.checkpoint import CheckpointInfo
 from pruner.models.networks.mlp import TenSetMLP
@@ -21,7 +21,13 @@ from pruner.models.training.start import Start
 from pruner.places import conf_folder
 from pruner.progress import Progress
 from pruner.search.offline.recorded import recorded_pool
-from pruner.study.adaptation.bench import Budget, prepare, seen_workloads
+from pruner.study.adaptation.bench import (
+    Budget,
+    check_rounds,
+    choose_tasks,
+    prepare,
+    seen_workloads,
+)
 from pruner.study.adaptation.cells import Cells
 from tests.places import DATASETS
 
@@ -56,6 +62,33 @@ def test_workloads_that_a_checkpoint_learned_anywhere_are_known():
         seen_tasks={"orin": ["conv2d"]}, seen_workloads={"orin": {"conv2d": "work"}},
     )  # fmt: skip
     assert seen_workloads(told, root, here, progress) == {"work"}
+
+
+def test_too_few_trials_and_too_few_tasks_are_one_line_before_the_work():
+    """Five tasks take turns with ten programs a round: the fifth is measured from trial 41 on."""
+    keys = [task.key for task in RecordRoot(DATASETS / "ansor").read(Quarantine(), "cpu-sse4")]
+    spreads = dict.fromkeys(keys, 2.0)
+    budget = Budget(
+        trials=41, batch=10, tasks=5, least=8, spread=1.0, held_out=2, label_tasks=2,
+        labels=[0], max_steps=1, source_programs=8,
+    )  # fmt: skip
+    assert len(choose_tasks(spreads, budget).tuned) == 5
+    with pytest.raises(PrunerError, match=r"trials=40: 5 tasks take turns, .* give 41 or more"):
+        choose_tasks(spreads, replace(budget, trials=40))
+    with pytest.raises(DataError, match=r"2 usable tasks of the target beside 9 .* or none"):
+        choose_tasks(dict.fromkeys(keys[:2], 2.0), budget, num_seen=9)
+
+
+def test_small_pools_that_end_a_search_before_every_task_is_measured_are_told():
+    """Two tasks of 10 and 40: five programs each are searched, a round of ten takes all of them."""
+    budget = Budget(
+        trials=100, batch=10, tasks=2, least=8, spread=1.0, held_out=2, label_tasks=2,
+        labels=[0], max_steps=1, source_programs=8,
+    )  # fmt: skip
+    with pytest.raises(DataError, match=r"has 10 measured programs, .* give budget.least=20"):
+        check_rounds([40, 10], budget)
+    check_rounds([40, 12], budget)  # ten of the first, then two of the second
+    check_rounds([10], budget)
 
 
 def test_pools_of_cached_features_are_those_of_the_records(tmp_path):

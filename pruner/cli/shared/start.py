@@ -11,7 +11,7 @@ from pruner.cli.shared.options import own_models, plain
 from pruner.cli.shared.output import say
 from pruner.errors import PrunerError
 from pruner.models.training.fit import start_of
-from pruner.models.training.start import Start
+from pruner.models.training.start import Scaling, Start
 from pruner.study.training import Part
 
 KEPT = ("model", "inputs", "features")  # options that the weights decide
@@ -31,7 +31,7 @@ def start_from(config: DictConfig) -> Start | None:
                 f"scaler={config.scaler} is of a model that is gone on from; give checkpoint=RUN"
             )
         return None
-    scaling = config.scaler or "keep"
+    scaling: Scaling = "keep" if config.scaler is None else config.scaler
     start = start_of(Path(config.checkpoint), own_models(config.models.own), scaling)
     given = plain(config)
     model = type(start.ranker.network)

@@ -73,7 +73,8 @@ def test_numbers_and_tables_by_hand(write):
 def test_a_number_stands_beside_chance_and_must_not_fall_below_it(write):
     chance = {"where": {"model": "tree"}, "value": "top1"}
     one = {"name": "net", "where": {"seed": 1}, "value": "top1", "expected_from": "chance"}
-    item = load_item(write({"numbers": [one | {"chance": chance}, one | {"chance": 0.75}]}))
+    two = [one | {"chance": chance}, one | {"chance": 0.75, "name": "again"}]
+    item = load_item(write({"numbers": two}))
     above, below = (measure(number, read_results(item)) for number in item.numbers)
     assert (above.chance, above.expected, above.inside) == (0.4, (0.4, 1.0), True)
     assert (below.expected, below.inside) == ((0.75, 1.0), False)

@@ -106,7 +106,9 @@ ENTRIES = Rule(lambda v: _items(dict)(v), "a list [...] of entries {...}")
 CHOSEN = Rule(  # the choice of a group, which some commands take as a plain name
     lambda v: isinstance(v, dict) or ONE_OR_SEVERAL.accepts(v), ONE_OR_SEVERAL.wanted
 )
-MADE = Rule(_optional(lambda v: isinstance(v, dict)), "null, or {...} with a _target_")
+MADE = Rule(
+    _optional(lambda v: isinstance(v, dict) and "_target_" in v), "null, or {...} with a _target_"
+)
 SEVERAL_BY_DEFAULT_ONE = {"method", "workload", "platform"}  # text that may be a list
 
 # What an argument of one of our classes must be, by the types in its signature.

@@ -63,7 +63,7 @@ class Setting:
     def needed_store(self, method: str) -> ProgramStore:
         """The source programs; raises PrunerError where there are none."""
         if self.source_store is None:
-            raise PrunerError(f"{method} needs labelled programs of the source, as adapt.py has")
+            raise PrunerError(f"{method} needs labelled source programs, which adapt.py has")
         return self.source_store
 
 

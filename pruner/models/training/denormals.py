@@ -1,9 +1,9 @@
 """Numbers too small for full speed, as zero.
 
 The weights of a unit that never fires only decay, and Adam's mean of their gradients halves with
-every seventh step: after some 800 steps it is below 2**-126 and stays there. A CPU takes a hundred
-times longer for such a number, so a fit of 50 epochs would end at a fifth of the speed that it
-began with.
+every seventh step: after some 800 steps it is below 2**-126 and stays there. A CPU takes many
+times longer for such a number, so a long fit would become slower and slower
+(``benchmarks/denormals.py``).
 """
 
 from collections.abc import Iterator

@@ -41,8 +41,6 @@ from pruner.models.training.losses import LambdaRank  # noqa: E402
 from pruner.models.training.recipe import Recipe  # noqa: E402
 from pruner.models.training.sampler import MixedBatches  # noqa: E402
 
-TINY = torch.finfo(torch.float32).tiny
-
 
 class Watch(Callback):
     """Seconds of every epoch, validation included, and how many weights and means are denormal."""

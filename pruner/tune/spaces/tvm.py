@@ -98,16 +98,20 @@ class ReplaySpace:
         return np.array(found, np.int64)[rng.integers(0, len(found), num)]
 
     def mutate(self, parents: Decisions, rng: np.random.Generator) -> Decisions:
-        """TVM's own mutators; a parent that cannot be changed stays as it is."""
+        """TVM's own mutators; a parent that cannot be changed stays as it is.
+
+        Python's ``Mutator.apply`` takes no seed and draws one from the machine: what it calls does.
+        """
         out = parents.copy()
         if not self._mutators:
             return out
-        s_tir = load_tvm().s_tir
+        loaded = load_tvm()
+        s_tir, apply = loaded.s_tir, loaded.tvm.get_global_func("s_tir.meta_schedule.MutatorApply")
         chances = self._chances / self._chances.sum()
         for row, parent in enumerate(parents):
             mutator = self._mutators[rng.choice(len(self._mutators), p=chances)]
             trace = s_tir.Trace(self._design.trace.insts, self._design.mapping(parent))
-            changed = mutator.apply(trace)
+            changed = apply(mutator, trace, int(rng.integers(1, _MAX_SEED)))
             if changed is not None:
                 out[row] = self._design.vector(changed)
         return out

@@ -132,7 +132,7 @@ def test_a_task_with_one_replayed_space_is_drafted(tmp_path, monkeypatch):
     assert [isinstance(space, ReplaySpace) for space in union.spaces] == [True, False, False]
     chosen = search.propose(32)
     spaces = {candidate.space for candidate in chosen}
-    assert 0 in spaces  # the replayed one keeps a share
+    assert 0 in spaces  # the analyzer scores the replayed one as it does the others
     assert spaces & {1, 2}  # which of the drafted ones the analyzer likes is its own affair
     rows = union.sample(64, np.random.default_rng(0))
     assert len(np.unique(union.draft_score(rows))) > 16  # a draft, not one number for all

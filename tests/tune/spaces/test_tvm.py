@@ -45,6 +45,9 @@ def test_mutations_stay_in_the_space(replayed):
     assert (children != parents).any()
     assert (children[:, :4].prod(axis=1) == 32).all()
     assert replayed.legal(children).all()
+    again = replayed.mutate(parents, np.random.default_rng(2))
+    np.testing.assert_array_equal(children, again)  # TVM draws from the generator passed in
+    assert (replayed.mutate(parents, np.random.default_rng(3)) != children).any()
 
 
 def test_what_tvm_refuses_is_not_legal(replayed):

@@ -20,7 +20,7 @@ OFFICIAL = {
     "a100_40": (19490, 1555, 108),
 }
 OTHERS = {"v100", "mi50", "rtx3080", "rtx4090", "h100", "h200"}
-CPUS = {"cpu-sse4", "cpu-avx2", "cpu-avx512", "cpu-epyc"}
+CPUS = {"cpu-sse4", "cpu-avx2", "cpu-avx512", "cpu-epyc", "cpu-zen5"}
 
 
 def test_every_named_platform_exists():

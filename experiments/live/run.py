@@ -14,8 +14,8 @@ measured alike. Parts come in this order, each seed of a part before the next:
 * longer: Ansor with four times the trials, beside the paper's rounds, ours and MoA (Table 5)
 
 What is finished is skipped and what was ended goes on, so the script can be stopped and started at
-will. The machine must have nothing else to do; home= is its description, cpu-avx512 or cpu-epyc (a
-machine that the bundled records were not measured on):
+will. The machine must have nothing else to do; home= is its description, cpu-avx512, cpu-epyc
+or cpu-zen5 (the bundled records were not measured on the latter two):
 
     python experiments/live/run.py plan=true                  what there is to do, and how long
     python experiments/live/run.py hours=4                    go on for four hours, then the tables
@@ -61,7 +61,7 @@ OPERATORS = {
     "layer_norm": ["workload=layer_norm"],
 }  # fmt: skip
 SOURCE = "cpu-avx2"  # pre-training
-HOMES = ["cpu-avx512", "cpu-epyc"]  # machines, by what they do best
+HOMES = ["cpu-avx512", "cpu-epyc", "cpu-zen5"]  # machines, by what they do best
 RECORDED = ["cpu-avx512"]  # homes with bundled records, which `offline` learns from
 ANYWHERE = "cpu-sse4"  # a target that both can run
 # Equal for all: 3 repeats of 30 ms, nothing ends early; the layout that TVM imports, so that a

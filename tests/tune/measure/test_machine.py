@@ -39,7 +39,12 @@ def test_cores_are_those_of_the_target(target, cores):
 
 @pytest.mark.parametrize(
     ("platform", "processor", "cores"),
-    [("cpu-sse4", "nehalem", 1), ("cpu-avx512", "skylake-avx512", 2), ("cpu-epyc", "znver3", 2)],
+    [
+        ("cpu-sse4", "nehalem", 1),
+        ("cpu-avx512", "skylake-avx512", 2),
+        ("cpu-epyc", "znver3", 2),
+        ("cpu-zen5", "znver5", 2),
+    ],
 )
 def test_a_described_cpu_is_compiled_for_the_processor_of_its_file(platform, processor, cores):
     attrs = made(platform, None).target.attrs

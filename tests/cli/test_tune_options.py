@@ -6,7 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
 
+from pruner.cli.shared.start import check_contradicted
 from pruner.errors import DataError, PrunerError
 from pruner.features import FEATURE_SET_VERSION
 from pruner.files import save_metrics
@@ -64,6 +66,23 @@ def test_a_checkpoint_that_would_not_count_is_refused(tmp_path, options, told):
 def test_a_checkpoint_is_a_file_or_a_run_folder(tmp_path, name):
     model = plan(f"checkpoint={run_folder(tmp_path) / name}", FINETUNE).make_model()
     assert model.ranker is not None  # scores before anything is measured
+
+
+@pytest.mark.parametrize("word", ["model=pacm", "inputs=official", "+model.width=8"])
+def test_a_model_that_is_not_the_checkpoints_is_refused(tmp_path, door, word):
+    given = f"checkpoint={run_folder(tmp_path)}"
+    code, _, err = door("tune", given, FINETUNE, word, "platform=cpu-avx2")
+    assert (code, "leave out " in err, word in err) == (2, True, True), err
+
+
+def test_a_model_that_is_the_checkpoints_may_be_named(tmp_path, monkeypatch):
+    words = [f"checkpoint={run_folder(tmp_path)}", "model=tensetmlp"]
+    with initialize_config_dir(str(conf_folder()), version_base="1.3"):
+        whole, config = (
+            compose("tune", words, return_hydra_config=given) for given in (True, False)
+        )
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", whole)
+    check_contradicted(config)
 
 
 class Own(TenSetMLP):

@@ -1,6 +1,6 @@
-"""``train.py checkpoint=``: a trained model whose options take the place of those given."""
+"""``checkpoint=``: a trained model whose options take the place of those given."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,10 @@ from omegaconf import DictConfig, OmegaConf
 from pruner.cli.shared.options import own_models, plain
 from pruner.cli.shared.output import say
 from pruner.errors import PrunerError
-from pruner.models.training.fit import start_of
+from pruner.models.ranker import NeuralRanker
+from pruner.models.training.fit import checkpoint_file, ranker_of, start_of
 from pruner.models.training.start import Scaling, Start
 from pruner.study.training import Part
-
-KEPT = ("model", "inputs", "features")  # options that the weights decide
 
 
 def start_from(config: DictConfig) -> Start | None:
@@ -33,31 +32,52 @@ def start_from(config: DictConfig) -> Start | None:
         return None
     scaling: Scaling = "keep" if config.scaler is None else config.scaler
     start = start_of(Path(config.checkpoint), own_models(config.models.own), scaling)
-    given = plain(config)
+    values = _decided(start, plain(config)["features"])
+    _refuse_contradicted(config, values)
+    for name, value in values.items():
+        OmegaConf.update(config, name, value, merge=False, force_add=True)
+    return start
+
+
+def check_contradicted(config: DictConfig) -> None:
+    """Raise `PrunerError` for a model on the command line that is not the checkpoint's network.
+
+    Trees are left to those who take them.
+    """
+    path, own = checkpoint_file(Path(config.checkpoint)), own_models(config.models.own)
+    if isinstance(ranker_of(path, own)[0], NeuralRanker):
+        _refuse_contradicted(config, _decided(start_of(path, own), {}))
+
+
+def _decided(start: Start, features: Mapping[str, Any]) -> dict[str, Any]:
+    """What the weights decide, as the options that would say the same."""
     model = type(start.ranker.network)
-    values = {
+    return {
         "model": {
             "_target_": f"{model.__module__}.{model.__qualname__}",
             **start.info.model.arguments,
         },
         "inputs": {"relative": start.ranker.relative, "scale": start.scale},
-        "features": {**given["features"], "dataflow": start.info.dataflow},
+        "features": {**features, "dataflow": start.info.dataflow},
     }
-    for name, value in values.items():
-        OmegaConf.update(config, name, value, merge=False, force_add=True)
-    refused = []
+
+
+def _refuse_contradicted(config: DictConfig, values: Mapping[str, Any]) -> None:
+    """Raise `PrunerError` for words of the command line that say otherwise; a preset may."""
+    if not HydraConfig.initialized():
+        return
+    decided, refused = OmegaConf.create(dict(values)), []
     for override in HydraConfig.get().overrides.task:
         name = override.lstrip("+~").split("=")[0]
-        if name.split(".")[0] in KEPT:
-            before = OmegaConf.select(OmegaConf.create(given), name)
-            if plain(before) != plain(OmegaConf.select(config, name)):
+        if name.split(".")[0] in values:
+            before = plain(OmegaConf.select(config, name))
+            if before != plain(OmegaConf.select(decided, name)):
                 refused.append(override)
     if refused:
         raise PrunerError(
             f"checkpoint={config.checkpoint} keeps the model, inputs and features that its weights "
             f"learned with; leave out {' '.join(refused)}"
         )
-    return start
 
 
 def tell_start(start: Start, parts: Sequence[Part]) -> None:

@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 
 from pruner.cli.shared.options import build, own_models, plain, several
 from pruner.cli.shared.output import say
+from pruner.cli.shared.start import check_contradicted
 from pruner.cli.shared.training import model_factory
 from pruner.cli.tuning.platform import asked_platform, load_draft
 from pruner.errors import PrunerError
@@ -102,6 +103,8 @@ def adaptation_of(config: DictConfig) -> Callable[..., Adaptation]:
 def _verifier(config: DictConfig) -> Callable[[], OnlineModel]:
     given = config.checkpoint
     build_network(lambda: build(config.model), seed=0)  # tells what its class would refuse
+    if given is not None:
+        check_contradicted(config)
     return verifier(
         model_factory(config.model),
         adaptation_of(config),

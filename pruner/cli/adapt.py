@@ -16,6 +16,7 @@ from pruner.cli.shared.output import say
 from pruner.cli.shared.progress import track
 from pruner.cli.shared.records import record_root
 from pruner.cli.shared.runs import new_run_folder, resumed_config, save_config
+from pruner.cli.shared.start import check_contradicted
 from pruner.cli.shared.sweep import sweep_name
 from pruner.cli.shared.training import recipe_of, watching
 from pruner.data.splits import Split
@@ -217,8 +218,10 @@ def _check(config: DictConfig, known: Methods) -> None:
     for platform in (config.source, config.target):
         root.task_files(platform)  # raises where there are none
     _draft(config)  # raises where the target has no such form
-    if config.checkpoint and not (path := checkpoint_file(Path(config.checkpoint))).is_file():
-        raise PrunerError(f"checkpoint={config.checkpoint}: {path} does not exist")
+    if config.checkpoint:
+        if not (path := checkpoint_file(Path(config.checkpoint))).is_file():
+            raise PrunerError(f"checkpoint={config.checkpoint}: {path} does not exist")
+        check_contradicted(config)
     if not isinstance(build(config.policy), RoundSettings):
         raise PrunerError("adapt.py compares models in rounds: policy=pool, ansor or pruner_*")
     names_of(config, known)

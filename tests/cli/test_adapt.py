@@ -9,7 +9,12 @@ import pandas as pd
 import pytest
 import torch
 
-from pruner.models.checkpoint.checkpoint import load_checkpoint
+from pruner.features import FEATURE_SET_VERSION
+from pruner.models.checkpoint.checkpoint import CheckpointInfo, load_checkpoint, save_checkpoint
+from pruner.models.networks.mlp import TenSetMLP
+from pruner.models.programs.scaler import ColumnScaler
+from pruner.models.ranker import NeuralRanker
+from pruner.models.registry import ModelSpec
 from tests.places import DATASETS
 
 TINY = (
@@ -128,6 +133,18 @@ def test_a_given_model_is_judged_on_its_platform_before_it_is_adapted(
     assert code == 0, err
     # never adapted, it is as good afterwards
     assert result["methods"]["none"]["source_top1_after"]["mean"] == result["source_top1_before"]
+
+
+def test_a_model_that_is_not_the_given_checkpoints_is_refused(monkeypatch, capsys, tmp_path, root):
+    ranker = NeuralRanker(TenSetMLP(), ColumnScaler())
+    info = CheckpointInfo(
+        model=ModelSpec.of(TenSetMLP), feature_version=FEATURE_SET_VERSION, dataflow="paper"
+    )
+    save_checkpoint(tmp_path / "best.pt", ranker, info)
+    words = (*TINY, root, f"checkpoint={tmp_path}/best.pt")
+    code, _, err = door(monkeypatch, capsys, tmp_path, *words)
+    assert (code, "leave out model.width=16" in err) == (2, True), err
+    assert not (tmp_path / "adapt").exists()
 
 
 @pytest.mark.parametrize(

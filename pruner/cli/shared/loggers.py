@@ -3,13 +3,14 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import signature
 from netrc import NetrcParseError, netrc
 from pathlib import Path
 from typing import Any
 
 from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger
 
-from pruner.errors import MissingExtra
+from pruner.errors import MissingExtra, PrunerError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +64,21 @@ def wandb(
     """Weights & Biases; offline unless a key is found or `offline` says otherwise.
 
     An offline run is uploaded later with ``wandb sync``. `tags` come on top of those of the run,
-    `group` replaces its own. Raises MissingExtra without the package.
+    `group` replaces its own, `kwargs` are what Lightning's logger and ``wandb.init`` take. Raises
+    MissingExtra without the package, PrunerError for an argument that neither takes.
     """
     try:
-        import wandb as _  # noqa: F401  # only to tell early and kindly that it is missing
+        from wandb import init
     except ImportError as error:
         raise MissingExtra("wandb", "wandb") from error
     from pytorch_lightning.loggers import WandbLogger
+
+    ours = {"kwargs", "save_dir", "config"}
+    known = {*signature(WandbLogger).parameters, *signature(init).parameters} - ours
+    if unknown := sorted(kwargs.keys() - known):
+        raise PrunerError(
+            f"logger.{unknown[0]} is unknown; wandb.init takes {', '.join(sorted(known))}"
+        )
 
     alone = not has_wandb_key() if offline is None else offline
     about = about or About()

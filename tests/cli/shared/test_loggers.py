@@ -12,7 +12,9 @@ from hydra.core.global_hydra import GlobalHydra
 
 pytest.importorskip("wandb")
 
+from pruner.cli.shared import loggers
 from pruner.cli.shared.options import build, check_options
+from pruner.errors import PrunerError
 from tests.cli.test_adapt import TINY, door
 from tests.cli.test_book import ITEM
 from tests.cli.wandb_file import FULL, contents
@@ -90,6 +92,12 @@ def test_trees_are_logged_too_and_parts_are_a_group(logged):
     assert {run["run"].run_group for _, run in runs} == {"mine"}
     logged_mean = sum(run["summary"]["test/top1"] for _, run in runs) / 2
     assert logged_mean == pytest.approx(result["top1"])
+
+
+@pytest.mark.parametrize("name", ["foo", "config"])  # the latter is the run's
+def test_an_argument_that_no_logger_takes_is_told(tmp_path, name):
+    with pytest.raises(PrunerError, match=rf"logger\.{name} is unknown; wandb.init takes .*notes"):
+        loggers.wandb(folder=tmp_path, name="run", **{name: {}})
 
 
 def rows_of(path, run, name):

@@ -105,6 +105,7 @@ def test_mistakes_end_in_one_line(command, toy_root, tmp_path):
         (["trainer.max_epochs=0"], "a new model learns nothing"),
         (["trainer.precision=64-true"], "trainer.precision=64-true: it must be one of 32-true"),
         (["model=random"], "nothing to train"),
+        (["experiment=paper_tuning"], "is of another command: it chooses policy=, which this one"),
         (["model=null"], "model=null: choose one of attention,"),
         (["optimizer.weight_decay=-1"], "optimizer.weight_decay=-1: it must be a number, 0"),
         (["--dry-run"], "--dry-run is unknown; see --help"),

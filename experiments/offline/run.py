@@ -167,7 +167,7 @@ class Models:
         return Unchanged(Setting(make_network=lambda: ranker.network, source=ranker, seed=seed))
 
     def rows(self) -> list[dict[str, Any]]:
-        """What is known of every model: its training, and Top-k on the tasks that judge."""
+        """What is known of every model: its training, Top-k on the tasks that judge and the tuned."""
         return [
             {"model": name, "seed": seed, **known}
             for name in ways(self.options.recipe)
@@ -191,6 +191,7 @@ class Models:
         fine_tuned.update(self.ground.labelled("paper"))
         seconds = time.process_time() - began
         after = self._quality(fine_tuned.ranker)
+        tuned = Quality.of(fine_tuned.ranker, self._tuned)
         (folder / "tuned").mkdir(exist_ok=True)
         save_metrics(folder / "tuned", {
             "train_programs": trained.get("num_train_programs"),
@@ -198,6 +199,7 @@ class Models:
             "fine_tune_seconds": seconds,
             "top1_before": before.top1, "top5_before": before.top5,
             "top1": after.top1, "top5": after.top5,
+            "top1_tuned": tuned.top1, "top5_tuned": tuned.top5,
         })  # fmt: skip
         return fine_tuned.ranker
 
@@ -213,6 +215,12 @@ class Models:
     def _held_out(self) -> ProgramStore:
         programs = self.ground.programs("paper")
         return ProgramStore.build(programs[key] for key in self.ground.chosen.held_out)
+
+    @cached_property
+    def _tuned(self) -> ProgramStore:
+        """What is searched, whole: it says how good the model is there, nothing is chosen by it."""
+        programs = self.ground.programs("paper")
+        return ProgramStore.build(programs[key] for key in self.ground.chosen.tuned)
 
     @cached_property
     def _source(self) -> ProgramStore:

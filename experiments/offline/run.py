@@ -167,7 +167,7 @@ class Models:
         return Unchanged(Setting(make_network=lambda: ranker.network, source=ranker, seed=seed))
 
     def rows(self) -> list[dict[str, Any]]:
-        """What is known of every model: its training, Top-k on the tasks that judge and the tuned."""
+        """What is known of every model: its training, Top-k of what judges and what is tuned."""
         return [
             {"model": name, "seed": seed, **known}
             for name in ways(self.options.recipe)

@@ -221,7 +221,7 @@ def _check(config: DictConfig, known: Methods) -> None:
     if config.checkpoint:
         if not (path := checkpoint_file(Path(config.checkpoint))).is_file():
             raise PrunerError(f"checkpoint={config.checkpoint}: {path} does not exist")
-        check_contradicted(config)
+        check_contradicted(config, _classes(config))
     if not isinstance(build(config.policy), RoundSettings):
         raise PrunerError("adapt.py compares models in rounds: policy=pool, ansor or pruner_*")
     names_of(config, known)

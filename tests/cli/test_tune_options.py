@@ -82,7 +82,7 @@ def test_a_model_that_is_the_checkpoints_may_be_named(tmp_path, monkeypatch):
             compose("tune", words, return_hydra_config=given) for given in (True, False)
         )
     monkeypatch.setattr(HydraConfig.instance(), "cfg", whole)
-    check_contradicted(config)
+    check_contradicted(config, ())
 
 
 class Own(TenSetMLP):

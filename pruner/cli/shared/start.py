@@ -39,12 +39,13 @@ def start_from(config: DictConfig) -> Start | None:
     return start
 
 
-def check_contradicted(config: DictConfig) -> None:
+def check_contradicted(config: DictConfig, own: Sequence[type[Any]]) -> None:
     """Raise `PrunerError` for a model on the command line that is not the checkpoint's network.
 
-    Trees are left to those who take them.
+    `own` are classes of the user that the checkpoint may name. Trees are left to those who take
+    them.
     """
-    path, own = checkpoint_file(Path(config.checkpoint)), own_models(config.models.own)
+    path = checkpoint_file(Path(config.checkpoint))
     if isinstance(ranker_of(path, own)[0], NeuralRanker):
         _refuse_contradicted(config, _decided(start_of(path, own), {}))
 

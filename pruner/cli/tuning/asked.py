@@ -101,10 +101,10 @@ def adaptation_of(config: DictConfig) -> Callable[..., Adaptation]:
 
 
 def _verifier(config: DictConfig) -> Callable[[], OnlineModel]:
-    given = config.checkpoint
+    given, own = config.checkpoint, own_models(config.models.own)
     build_network(lambda: build(config.model), seed=0)  # tells what its class would refuse
     if given is not None:
-        check_contradicted(config)
+        check_contradicted(config, own)
     return verifier(
         model_factory(config.model),
         adaptation_of(config),
@@ -113,5 +113,5 @@ def _verifier(config: DictConfig) -> Callable[[], OnlineModel]:
         seed=config.seed,
         inputs=Inputs(relative=config.inputs.relative, scale=config.inputs.scale),
         tell=say,
-        own=own_models(config.models.own),
+        own=own,
     )

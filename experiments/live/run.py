@@ -63,7 +63,7 @@ OPERATORS = {
 SOURCE = "cpu-avx2"  # pre-training
 HOMES = ["cpu-avx512", "cpu-epyc", "cpu-zen5"]  # machines, by what they do best
 RECORDED = ["cpu-avx512"]  # homes with bundled records, which `offline` learns from
-ANYWHERE = "cpu-sse4"  # a target that both can run
+ANYWHERE = "cpu-sse4"  # a target that all can run
 # Equal for all: 3 repeats of 30 ms, nothing ends early; the layout that TVM imports, so that a
 # network's tasks are the same for all.
 SETTINGS = ["measure.min_repeat_ms=30", "measure.repeats=3", "num_threads=1"]

@@ -11,7 +11,7 @@ curves.csv here, or to out=DIR.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -25,18 +25,20 @@ from pruner.cli.shared.output import say
 from pruner.cli.shared.progress import track
 from pruner.cli.shared.script import Data, run_script
 from pruner.data.root import RecordRoot
+from pruner.data.tasks import TaskKey
 from pruner.errors import PrunerError
 from pruner.files import load_metrics, merged_table, save_metrics, write_table
 from pruner.models.adaptation.base import Adaptation, Setting
 from pruner.models.adaptation.fitting import OnlineFit, adam, gentle_fit, released_fine_tuning
 from pruner.models.adaptation.warm import FineTune, Unchanged
 from pruner.models.analyzer.analyzer import AnyForm
+from pruner.models.judging.summary import random_report
 from pruner.models.networks.hardware_attention import HardwareAttention
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.tlp import TLP
 from pruner.models.programs.dataset import ProgramReader
 from pruner.models.programs.store import ProgramStore
-from pruner.models.ranker import NeuralRanker
+from pruner.models.ranker import NeuralRanker, RandomRanker
 from pruner.models.training.fit import start_of
 from pruner.models.training.losses import LambdaRank
 from pruner.models.training.recipe import Recipe
@@ -173,7 +175,17 @@ class Models:
             for name in ways(self.options.recipe)
             for seed in self.options.seeds
             if (known := load_metrics(self._folder(name, seed) / "tuned")) is not None
-        ]
+        ] + [{"model": RANDOM, "seed": seed, **self._chance()} for seed in self.options.seeds]
+
+    def _chance(self) -> dict[str, float]:
+        judged, tuned = (
+            random_report(RandomRanker().score_tasks(store, torch.arange(store.num_programs)))
+            for store in (self._held_out, self._tuned)
+        )
+        return {
+            "top1": judged["top1"], "top5": judged["top5"],
+            "top1_tuned": tuned["top1"], "top5_tuned": tuned["top5"],
+        }  # fmt: skip
 
     def _folder(self, name: str, seed: int) -> Path:
         return self.options.folder / "models" / name / f"seed-{seed}"
@@ -186,11 +198,12 @@ class Models:
         start = start_of(part.checkpoint)
         make = partial(type(start.ranker.network), **start.info.model.arguments)
         setting = Setting(make_network=make, source=start.ranker, seed=seed)
-        fine_tuned, before = FineTune(setting, fit=self._fine_tuning()), self._quality(start.ranker)
+        fine_tuned = FineTune(setting, fit=self._fine_tuning())
+        before = Quality.of(start.ranker, self._held_out)
         began = time.process_time()
         fine_tuned.update(self.ground.labelled("paper"))
         seconds = time.process_time() - began
-        after = self._quality(fine_tuned.ranker)
+        after = Quality.of(fine_tuned.ranker, self._held_out)
         tuned = Quality.of(fine_tuned.ranker, self._tuned)
         (folder / "tuned").mkdir(exist_ok=True)
         save_metrics(folder / "tuned", {
@@ -208,19 +221,18 @@ class Models:
             return released_fine_tuning()
         return gentle_fit(epochs=FINE_TUNE_EPOCHS, max_steps=None)
 
-    def _quality(self, ranker: NeuralRanker) -> Quality:
-        return Quality.of(ranker, self._held_out)
+    def _programs_of(self, keys: Sequence[TaskKey]) -> ProgramStore:
+        programs = self.ground.programs("paper")
+        return ProgramStore.build(programs[key] for key in keys)
 
     @cached_property
     def _held_out(self) -> ProgramStore:
-        programs = self.ground.programs("paper")
-        return ProgramStore.build(programs[key] for key in self.ground.chosen.held_out)
+        return self._programs_of(self.ground.chosen.held_out)
 
     @cached_property
     def _tuned(self) -> ProgramStore:
-        """What is searched, whole: it says how good the model is there, nothing is chosen by it."""
-        programs = self.ground.programs("paper")
-        return ProgramStore.build(programs[key] for key in self.ground.chosen.tuned)
+        """What is searched, whole: it says how good a model is there, nothing is chosen by it."""
+        return self._programs_of(self.ground.chosen.tuned)
 
     @cached_property
     def _source(self) -> ProgramStore:

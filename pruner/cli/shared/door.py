@@ -37,7 +37,7 @@ from pruner.places import conf_folder
 _UNKNOWN_CHOICE = re.compile(
     r"Could not find '(.+?)'\s+Available options in '(.+?)':\s+(.*)", re.DOTALL
 )
-_FOREIGN_PRESET = re.compile(r"In '(experiment)/(\w+)': Could not override '(\w+)")
+_FOREIGN_PRESET = re.compile(r"In 'experiment/(\w+)': Could not override '(\w+)")
 
 HELP = {"-h", "--help"}
 LAST = "last"  # checkpoint=last: that of the newest run
@@ -186,10 +186,10 @@ def _one_line(error: Exception) -> str:
         known = ", ".join(options.split("Config search path")[0].split())
         return f"{group}={wanted.removeprefix(group + '/')} is unknown; known: {known}"
     if foreign := _FOREIGN_PRESET.search(text):
-        group, name, chosen = foreign.groups()
+        name, chosen = foreign.groups()
         return (
-            f"{group}={name} is of another command: it chooses {chosen}=, which this one has not; "
-            f"conf/{group}/{name}.yaml begins with the name of its command"
+            f"experiment={name} is of another command: it chooses {chosen}=, which this one has "
+            f"not; conf/experiment/{name}.yaml begins with the name of its command"
         )
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     kept = [line for line in lines if not line.startswith(("full_key", "object_type", "See https"))]

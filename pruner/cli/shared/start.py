@@ -11,7 +11,7 @@ from pruner.cli.shared.options import own_models, plain
 from pruner.cli.shared.output import say
 from pruner.errors import PrunerError
 from pruner.models.ranker import NeuralRanker
-from pruner.models.training.fit import checkpoint_file, ranker_of, start_of
+from pruner.models.training.fit import ranker_of, start_of
 from pruner.models.training.start import Scaling, Start
 from pruner.study.training import Part
 
@@ -45,9 +45,9 @@ def check_contradicted(config: DictConfig, own: Sequence[type[Any]]) -> None:
     `own` are classes of the user that the checkpoint may name. Trees are left to those who take
     them.
     """
-    path = checkpoint_file(Path(config.checkpoint))
-    if isinstance(ranker_of(path, own)[0], NeuralRanker):
-        _refuse_contradicted(config, _decided(start_of(path, own), {}))
+    ranker, info = ranker_of(Path(config.checkpoint), own)
+    if isinstance(ranker, NeuralRanker):
+        _refuse_contradicted(config, _decided(Start(ranker=ranker, info=info), {}))
 
 
 def _decided(start: Start, features: Mapping[str, Any]) -> dict[str, Any]:

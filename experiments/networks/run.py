@@ -14,8 +14,8 @@ stopped and started at will; the most telling comes first:
     python experiments/networks/run.py networks=[dcgan] many_seeds=[] long=[] drafts=[] results=DIR
 
 Cells go to out= (outputs/experiments-networks), tables and the picture to results= (this folder).
-MetaSchedule tunes the layout of ours (NHWC). With rival_layout=NCHW it tunes the layout in which TVM
-imports a network: then the tasks differ and only built networks can be compared.
+MetaSchedule tunes the layout of ours (NHWC). With rival_layout=NCHW it tunes the layout in which
+TVM imports a network: then the tasks differ and only built networks can be compared.
 """
 
 import re

@@ -139,7 +139,7 @@ def test_what_a_key_number_must_not_lack(number, gaps):
 
 
 def test_every_key_number_of_the_book_has_something_beside_it(repository):
-    """Chance, the rival's own row, the paper's value or a stated reason; of a factor all of them."""
+    """Chance, the rival's own row, the paper's value or a reason; of a factor all of them."""
     items = load_items(repository / "experiments")
     lacking = {f"{i.name}, {n.name}": n.gaps for i in items for n in i.numbers if n.gaps}
     assert lacking == {}

@@ -82,7 +82,7 @@ def test_any_other_error_surfaces(design, row, monkeypatch, error):
 
 
 @pytest.mark.parametrize("expected", [True, False])
-def test_only_a_failed_check_of_a_pass_means_that_lanes_are_not_written(design, monkeypatch, expected):
+def test_only_a_failed_check_means_that_lanes_are_not_written(design, monkeypatch, expected):
     from pruner.tune.lanes import _is_written
     from pruner.tune.tvm_import import load_tvm
 

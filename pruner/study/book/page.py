@@ -33,9 +33,9 @@ INTRO = (
     "(`PRESET=alone`) and no GPU (`PRESET=gpu`). A key number stands beside the rival's own value, "
     "what chance reaches on the same programs, or what the paper reports; where all three are "
     "lacking, the table of the item gives the reason. A factor of time also shows the values that "
-    "it averages (0 where the target is never reached) and in how many the target was reached. Where "
-    "a range is expected, it comes from the source in brackets, never from our own results. How to "
-    "read the metrics: `experiments/README.md`."
+    "it averages (0 where the target is never reached) and in how many the target was reached. "
+    "Where a range is expected, it comes from the source in brackets, never from our own results. "
+    "How to read the metrics: `experiments/README.md`."
 )
 VALUES = ("ours", "values averaged", "the rival's own", "chance", "paper", "expected")
 SHOWN = {"python": "python", "root": "DATA_ROOT", "data": "DATA", "out": "OUT"}

@@ -55,8 +55,8 @@ def select(rows: pd.DataFrame, where: Where) -> pd.DataFrame:
 class Measured:
     """A key number with its value, and what it stands beside.
 
-    `own` is the rival's value and `rival` the rival's name. `parts` are the averaged values by name,
-    `reached` is how many runs reached the target, of how many.
+    `own` is the rival's value and `rival` the rival's name. `parts` are the averaged values by
+    name, `reached` is how often the target was reached, of how many.
     """
 
     number: Number

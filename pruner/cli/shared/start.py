@@ -112,7 +112,7 @@ def tell_unchanged(results: Mapping[str, Mapping[str, Any] | None]) -> None:
     for name, result in results.items():
         if result is not None and result.get("best_epoch") == GIVEN:
             say(
-                f"{f'{name}: ' if name else ''}the training improved nothing: no epoch is better on "
-                "the validation tasks than the model it went on from, so best.pt holds that model "
-                f"unchanged (best_epoch {GIVEN})"
+                f"{f'{name}: ' if name else ''}the training improved nothing: no epoch is better "
+                "on the validation tasks than the model it went on from, so best.pt holds that "
+                f"model unchanged (best_epoch {GIVEN})"
             )

@@ -68,8 +68,8 @@ def book(config: DictConfig) -> dict[str, Any]:
 def _log(config: DictConfig, folder: Path, page: Page) -> None:
     """Tell the logger every key number, with what it stands beside."""
     rows = [
-        {"item": item.name, "number": one.number.name, "ours": one.value, "chance": one.chance,
-         "paper": one.number.paper, "inside": one.inside}
+        {"item": item.name, "number": one.number.name, "ours": one.value, "own": one.own,
+         "chance": one.chance, "paper": one.number.paper, "inside": one.inside}
         for item, one in page.numbers
     ]  # fmt: skip
     numbers = {f"{row['item']}/{row['number']}": row["ours"] for row in rows}

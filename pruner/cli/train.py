@@ -16,7 +16,7 @@ from pruner.cli.shared.options import build, choice, plain
 from pruner.cli.shared.output import as_table, say, show_tasks
 from pruner.cli.shared.records import chosen_platforms, record_root, split_of
 from pruner.cli.shared.runs import new_run_folder, resumed_config, save_config
-from pruner.cli.shared.start import start_from, tell_blind, tell_start
+from pruner.cli.shared.start import start_from, tell_blind, tell_start, tell_unchanged
 from pruner.cli.shared.training import recipe_of, watching
 from pruner.data.root import RecordRoot
 from pruner.errors import PrunerError
@@ -78,6 +78,7 @@ def train(config: DictConfig) -> dict[str, Any]:
         results = {part.name: fit_part(part) for part in parts}
         if start is not None:
             tell_blind(start, list(results.values()))
+            tell_unchanged(results)
     result = {
         "run_dir": str(folder),
         "went_on_from": None if start is None else start.inherited["lineage"],

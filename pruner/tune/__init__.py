@@ -19,6 +19,7 @@
 * `child`: jobs in a process of their own
 * `analyzer`: what drafts for a platform
 * `phases`: where the seconds go
+* `faults`: errors of TVM that are no refusal of a program
 * `tvm_import`: TVM, imported once
 """
 

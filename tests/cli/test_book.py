@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from pruner.errors import PrunerError
-from pruner.study.book.items import load_item, load_items
+from pruner.study.book.items import Number, load_item, load_items
 from pruner.study.book.results import Measured, measure, read_results, table_cells
 
 CSV = """platform,model,seed,share,top1
@@ -78,6 +78,71 @@ def test_a_number_stands_beside_chance_and_must_not_fall_below_it(write):
     above, below = (measure(number, read_results(item)) for number in item.numbers)
     assert (above.chance, above.expected, above.inside) == (0.4, (0.4, 1.0), True)
     assert (below.expected, below.inside) == ((0.75, 1.0), False)
+
+
+FACTOR_CSV = """workload,seeds,reached,method,speedup
+matmul,3,3,rival,1.5
+conv,3,3,rival,2.5
+matmul,3,1,ours,0
+conv,3,3,ours,8
+matmul,3,0,random,0
+conv,3,1,random,0
+"""
+FACTOR = {
+    "name": "times less", "where": {"method": "ours"}, "value": "speedup", "each": ["workload"],
+    "own": {"method": "rival"}, "chance": {"where": {"method": "random"}, "value": "speedup"},
+}  # fmt: skip
+
+
+def test_a_factor_is_shown_with_its_values_and_how_many_reached_it(write, command):
+    """A mean of 8 and 0 is 4; the rival's own row has 2, so most of it is the measure's."""
+    parts = {"numbers": [FACTOR], "tables": [], "plots": []}
+    folder = write(parts, FACTOR_CSV)
+    one = measure(load_item(folder).numbers[0], read_results(load_item(folder)))
+    assert (one.value, one.own, one.rival, one.chance) == (4, 2, "rival", 0)
+    assert (one.parts, one.reached) == ({"conv": 8, "matmul": 0}, (4, 6))
+    assert command("report")[0] == 0
+    shown = "| 4.000 | 0 (matmul), 8 (conv); reached in 4 of 6 | 2.000 (rival) | 0.000 |"
+    assert shown in (folder.parent / "report.md").read_text()
+
+
+def test_without_a_column_of_runs_a_factor_above_zero_reached_its_target(write):
+    csv = "\n".join(",".join(line.split(",")[i] for i in (0, 3, 4)) for line in FACTOR_CSV.split())
+    item = load_item(write({"numbers": [FACTOR]}, csv))
+    assert measure(item.numbers[0], read_results(item)).reached == (1, 2)
+
+
+def test_a_difference_stands_beside_what_was_taken_away(write):
+    item = load_item(write())
+    ahead = measure(item.numbers[1], read_results(item))
+    assert (ahead.own, ahead.rival) == (0.4, "tree")
+
+
+@pytest.mark.parametrize(
+    ("number", "gaps"),
+    [
+        ({"value": "top1"}, 1),
+        ({"value": "top1", "differs": "a toy"}, 1),  # why it differs is no reference
+        ({"value": "top1", "chance": 0.5}, 0),
+        ({"value": "top1", "own": {"model": "tree"}}, 0),
+        ({"value": "top1", "minus": {"model": "tree"}}, 0),
+        ({"value": "top1", "paper": 0.0}, 0),
+        ({"value": "top1", "alone": "it is a count"}, 0),
+        ({"value": "speedup", "paper": 2.6}, 3),
+        ({"value": "speedup_to_ansor", "chance": 0.0, "own": {"model": "tree"}}, 1),
+        ({"value": "times_less", "each": ["model"], "alone": "chance was not run"}, 1),
+        (FACTOR, 0),
+    ],
+)
+def test_what_a_key_number_must_not_lack(number, gaps):
+    assert len(Number(**{"name": "n"} | number).gaps) == gaps
+
+
+def test_every_key_number_of_the_book_has_something_beside_it(repository):
+    """Chance, the rival's own row, the paper's value or a reason; of a factor all of them."""
+    items = load_items(repository / "experiments")
+    lacking = {f"{i.name}, {n.name}": n.gaps for i in items for n in i.numbers if n.gaps}
+    assert lacking == {}
 
 
 def test_a_column_that_a_file_lacks_gets_the_value_of_the_item(write):

@@ -66,10 +66,23 @@ def test_without_an_epoch_a_model_judges_as_before(train):
     _, first, _ = train("v100")
     code, same, err = train("v100", f"checkpoint={first['run_dir']}", "trainer.max_epochs=0")
     assert code == 0, err
+    assert "the training improved nothing" in err
     for name in ("top1", "pairwise_accuracy", "ndcg"):
         assert same[name] == first[name]
     old, new = (load_checkpoint(_path(run))[0].state_dict() for run in (first, same))
     assert all(torch.equal(old[name], new[name]) for name in old)
+
+
+def test_a_training_whose_best_epoch_is_the_start_is_told_as_such(train):
+    """With steps of nothing no epoch is better than the start; with good steps one is."""
+    _, first, _ = train("v100")
+    going_on = ("v100", f"checkpoint={first['run_dir']}", "trainer.max_epochs=4")
+    for rate in ("1e-30", "1e-2"):
+        code, result, err = train(*going_on, f"optimizer.lr={rate}")
+        assert code == 0, err
+        unchanged = result["parts"]["run"]["best_epoch"] == -1
+        assert unchanged == (rate == "1e-30")
+        assert ("best.pt holds that model unchanged" in err) == unchanged
 
 
 def test_a_run_that_went_on_is_resumed(train, command):

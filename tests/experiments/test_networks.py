@@ -69,13 +69,13 @@ def test_both_policies_get_as_many_trials_as_there_are_tasks(item, options, tmp_
     steps = {step.name: step for step in item["Campaign"](options()).steps()}
     # the tasks; the draft; tuned and built by both; prefixes; beside others
     assert len(steps) == 8
-    for policy in ("ours", "metaschedule"):
+    for policy in ("ours", "metaschedule-NHWC"):
         words = steps[f"tiny-{policy}-20-0"].words
         assert "budget.trials=140" in words
         assert "budget.batch=16" in words
         assert "deploy=false" in words
     beside = steps["tiny-ours-20-0, beside others"].words
-    assert beside[-1].endswith("tiny-metaschedule-20-0]")
+    assert beside[-1].endswith("tiny-metaschedule-NHWC-20-0]")
 
 
 def test_the_plan_counts_what_is_missing_at_the_speed_of_what_is_there(item, options, tmp_path):
@@ -122,7 +122,7 @@ def test_steps_wait_for_what_they_need(item, options, tmp_path, monkeypatch, cap
     monkeypatch.setattr(item["Campaign"], "run", run)
     with pytest.raises(DataError):  # these cells hold no tasks
         item["run"](options())
-    ours, rival = "tiny-ours-20-0", "tiny-metaschedule-20-0"
+    ours, rival = "tiny-ours-20-0", "tiny-metaschedule-NHWC-20-0"
     assert began == ["tiny-tasks", "tiny-draft-0", ours, f"{ours}, built", rival]
     told = capsys.readouterr().err
     assert f"{rival}: exit code 2: error: no such policy, 0 s" in told
@@ -130,10 +130,18 @@ def test_steps_wait_for_what_they_need(item, options, tmp_path, monkeypatch, cap
     assert f"{ours}, prefixes: left out, not done: {rival}, built" in told
 
 
-def test_the_rival_in_our_layout_has_cells_of_its_own(item, options, tmp_path):
-    steps = {step.kind: step for step in item["Campaign"](options("rival_layout=NHWC")).steps()}
-    assert steps["metaschedule"].name == "tiny-metaschedule-NHWC-20-0"
-    assert "layout=NHWC" in steps["metaschedule"].words
+@pytest.mark.parametrize(
+    ("words", "name", "layout"),
+    [
+        ((), "tiny-metaschedule-NHWC-20-0", "NHWC"),  # as ours on a CPU: equal layouts
+        (("rival_layout=NCHW",), "tiny-metaschedule-20-0", "NCHW"),  # as TVM imports it
+    ],
+)
+def test_the_rival_tunes_our_layout_unless_told_otherwise(item, options, words, name, layout):
+    steps = {step.kind: step for step in item["Campaign"](options(*words)).steps()}
+    assert steps["metaschedule"].name == name
+    assert f"layout={layout}" in steps["metaschedule"].words
+    assert not any(word.startswith("layout=") for word in steps["ours"].words)  # auto: NHWC
 
 
 def test_drafted_networks_are_built_and_compared_with_torch(item, options, tmp_path):

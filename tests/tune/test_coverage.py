@@ -51,14 +51,14 @@ def test_the_share_that_tvm_replays_is_of_the_tasks_whose_spaces_were_opened():
     )
     assert (found.tasks, found.share) == (["b", "c"], 0.4)  # 40 of 100
     assert str(found) == (
-        "40.0% of the arithmetic is in 2 tasks with design spaces that go through TVM's replay: "
-        "b, c"
+        "40.0% of the arithmetic is in 2 tasks with at least one design space that only TVM can "
+        "replay: b, c"
     )
     whole = Replayed.of([("a", 60.0, 0), ("a reshape", 0.0, 1)])
     assert (whole.tasks, whole.share) == (["a reshape"], 0.0)
     alone = Replayed.of([("argmax", 0.0, 3)])
     assert (alone.tasks, alone.share) == (["argmax"], None)
-    assert str(alone).startswith("no arithmetic is in a task with design spaces that go through")
+    assert str(alone).startswith("no arithmetic is in a task with at least one design space")
     none = Replayed.of([("a", 60.0, None)])
     assert (none.tasks, none.share, str(none)) == ([], None, "")
 

@@ -13,6 +13,7 @@ from pruner.errors import PrunerError
 from pruner.models.ranker import NeuralRanker
 from pruner.models.training.fit import ranker_of, start_of
 from pruner.models.training.start import Scaling, Start
+from pruner.models.training.training import GIVEN
 from pruner.study.training import Part
 
 
@@ -104,3 +105,14 @@ def tell_blind(start: Start, results: Sequence[dict[str, Any] | None]) -> None:
             "its weights for them are random and their scale is not theirs; scaler=renew takes the "
             "statistics of these records"
         )
+
+
+def tell_unchanged(results: Mapping[str, Mapping[str, Any] | None]) -> None:
+    """Say of which fits the best epoch is the start: the model stays as it was given."""
+    for name, result in results.items():
+        if result is not None and result.get("best_epoch") == GIVEN:
+            say(
+                f"{f'{name}: ' if name else ''}the training improved nothing: no epoch is better "
+                "on the validation tasks than the model it went on from, so best.pt holds that "
+                f"model unchanged (best_epoch {GIVEN})"
+            )

@@ -12,6 +12,7 @@ from pruner.errors import PrunerError
 ITEM_FILE = "item.yaml"
 Where = Mapping[str, Any]
 Source = Literal["paper", "chance", "bound"]  # where an expected range comes from
+FACTORS = ("speedup", "times_less")  # columns that begin so hold factors of time
 _Part = TypeVar("_Part")
 
 
@@ -26,6 +27,11 @@ class Number:
     results must lie in the range `expected`, [low, high], where there is one: `expected_from` says
     whether it comes from the paper, from chance (by default from chance to 1) or from a bound. No
     range is drawn around our own results.
+
+    `own` selects the rows of the rival, whose mean of the same column stands beside ours; with
+    `minus` it is what was taken away. `alone` says why chance or the rival's own row is lacking.
+    `each` names the columns that tell the averaged rows apart: their values are then shown, and how
+    many runs reached the target. `gaps` lists what a number of the book must not lack.
     """
 
     name: str
@@ -36,8 +42,30 @@ class Number:
     expected: Sequence[float] | None = None
     expected_from: Source | None = None
     chance: float | Where | None = None
+    own: Where | None = None
+    each: Sequence[str] = ()
     paper: float | None = None
     differs: str = ""
+    alone: str = ""
+
+    @property
+    def is_factor(self) -> bool:
+        """Whether it is a factor of time, which is 0 where a run never reaches the target."""
+        return self.value.startswith(FACTORS)
+
+    @property
+    def gaps(self) -> list[str]:
+        """The references that the number lacks, in words; empty where it can be shown."""
+        own = self.own is not None or self.minus is not None
+        if not self.is_factor:
+            known = own or self.chance is not None or self.paper is not None or self.alone
+            return [] if known else ["chance, own, paper or alone"]
+        wanted = {
+            "each (the values it averages)": self.each,
+            "own (the rival's own row)": own,
+            "chance, or alone": self.chance is not None or self.alone,
+        }
+        return [name for name, given in wanted.items() if not given]
 
     def __post_init__(self) -> None:
         known, given = get_args(Source), self.expected

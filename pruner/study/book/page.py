@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 import pandas as pd
 
 from pruner.errors import PrunerError
-from pruner.study.book.items import Item, Plot, Table
+from pruner.study.book.items import Item, Number, Plot, Table
 from pruner.study.book.plots import described, digest, svg
 from pruner.study.book.results import (
     Measured,
@@ -30,11 +30,14 @@ INTRO = (
     "Written by `python report.py` from the CSV files of `experiments/`; never edited by hand. "
     "Every section is an item of the paper that can be done on the records at hand, with the "
     "command that remakes it. `make book DATA=DIR` remakes all that needs no idle machine "
-    "(`PRESET=alone`) and no GPU (`PRESET=gpu`). A key number stands beside what chance reaches on "
-    "the same programs and what the paper reports; where a range is expected, it comes from the "
-    "source in brackets, never from our own results. How to read the metrics: "
-    "`experiments/README.md`."
+    "(`PRESET=alone`) and no GPU (`PRESET=gpu`). A key number stands beside the rival's own value, "
+    "what chance reaches on the same programs, or what the paper reports; where all three are "
+    "lacking, the table of the item gives the reason. A factor of time also shows the values that "
+    "it averages (0 where the target is never reached) and in how many the target was reached. "
+    "Where a range is expected, it comes from the source in brackets, never from our own results. "
+    "How to read the metrics: `experiments/README.md`."
 )
+VALUES = ("ours", "values averaged", "the rival's own", "chance", "paper", "expected")
 SHOWN = {"python": "python", "root": "DATA_ROOT", "data": "DATA", "out": "OUT"}
 STYLE = (
     "body{font:15px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
@@ -128,7 +131,7 @@ def _duration(items: Sequence[Item]) -> str:
 
 def _summary(numbers: Sequence[tuple[Item, Measured]]) -> TextRows:
     """All key numbers; what an item or a table of the paper is called stands in its first row."""
-    cells = [["item", "of the paper", "key number", "ours", "chance", "paper", "expected"]]
+    cells = [["item", "of the paper", "key number", *VALUES]]
     above = ("", "")
     for item, one in numbers:
         title, of = item.title, one.number.of or item.paper
@@ -142,7 +145,16 @@ def _values(one: Measured) -> list[str]:
     paper = "" if one.number.paper is None else f"{one.number.paper:g}"
     verdict = "" if one.inside else " (outside)"
     chance = "" if one.chance is None else f"{one.chance:.3f}"
-    return [f"{one.value:.3f}{verdict}", chance, paper, _range(one)]
+    own = "" if one.own is None else f"{one.own:.3f}"
+    own += f" ({one.rival})" if own and one.rival else ""
+    parts = ", ".join(f"{value:.3g} ({name})" for name, value in one.parts.items())
+    if one.reached is not None:
+        parts += f"; reached in {one.reached[0]} of {one.reached[1]}"
+    return [f"{one.value:.3f}{verdict}", parts, own, chance, paper, _range(one)]
+
+
+def _why(number: Number) -> str:
+    return "; ".join(text for text in (number.differs, number.alone) if text)
 
 
 def _range(one: Measured) -> str:
@@ -200,8 +212,8 @@ def _contents(item: Item, rows: pd.DataFrame, *, complete: bool) -> Contents:
 
 def _body(item: Item, contents: Contents) -> Iterable[PageBlock]:
     if contents.numbers:
-        cells = [["key number", "ours", "chance", "paper", "expected", "why they may differ"]]
-        cells += [[n.number.name, *_values(n), n.number.differs] for n in contents.numbers]
+        cells = [["key number", *VALUES, "why they may differ"]]
+        cells += [[n.number.name, *_values(n), _why(n.number)] for n in contents.numbers]
         yield PageBlock(kind="table", cells=cells)
     for table, cells in contents.tables:
         yield PageBlock(kind="text", text=f"{table.title}:")

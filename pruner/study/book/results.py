@@ -1,7 +1,7 @@
 """Numbers of the book: from the CSV files of an item to means, spreads and cells."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +53,19 @@ def select(rows: pd.DataFrame, where: Where) -> pd.DataFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A key number with its value, and what chance reaches."""
+    """A key number with its value, and what it stands beside.
+
+    `own` is the rival's value and `rival` the rival's name. `parts` are the averaged values by
+    name, `reached` is how often the target was reached, of how many.
+    """
 
     number: Number
     value: float
     chance: float | None = None
+    own: float | None = None
+    rival: str = ""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    reached: tuple[int, int] | None = None
 
     @property
     def expected(self) -> tuple[float, float] | None:
@@ -75,17 +83,60 @@ class Measured:
 
 
 def measure(number: Number, rows: pd.DataFrame) -> Measured:
-    """The value of a key number."""
+    """Compute a key number with chance, the rival's own value and the values it averages."""
+    chance, beside = number.chance, number.minus if number.own is None else number.own
     try:
-        value = _mean(select(rows, number.where), number.value)
+        ours = select(rows, number.where)
+        value = _mean(ours, number.value)
         if number.minus is not None:
             value -= _mean(select(rows, number.minus), number.value)
-        chance = number.chance
+        own = None if beside is None else _mean(select(rows, beside), number.value)
         if isinstance(chance, Mapping):
             chance = _mean(select(rows, chance["where"]), chance["value"])
+        parts = _parts(ours, number)
     except NoRows as error:
         raise NoRows(f"number {number.name}: {error}") from error
-    return Measured(number=number, value=value, chance=chance)
+    return Measured(
+        number=number,
+        value=value,
+        chance=chance,
+        own=own,
+        rival=_rival(number.where, beside or {}),
+        parts=parts,
+        reached=_reached(ours, number) if number.is_factor and number.each else None,
+    )
+
+
+def _rival(where: Where, beside: Where) -> str:
+    """What the rival's rows have and ours do not: its name."""
+    names = [value for column, value in beside.items() if where.get(column) != value]
+    return ", ".join(_label(name) for name in names if not isinstance(name, list))
+
+
+def _parts(rows: pd.DataFrame, number: Number) -> dict[str, float]:
+    """Mean of the column for each value of the columns `each`, in the order of the rows."""
+    if not number.each:
+        return {}
+
+    def name(key: tuple[Any, ...]) -> str:
+        pairs = zip(number.each, key, strict=True)
+        return ", ".join(v if isinstance(v, str) else f"{column} {v:g}" for column, v in pairs)
+
+    return {
+        name(key): _mean(part, number.value) for key, part in _groups(rows, number.each)
+    }
+
+
+def _reached(rows: pd.DataFrame, number: Number) -> tuple[int, int]:
+    """How often the target was reached, of how many.
+
+    A row is one run, or `seeds` runs of which `reached` got there. Without the column `reached` a
+    row with a factor above 0 counts.
+    """
+    if "reached" not in rows or rows.reached.isna().any():
+        return int((rows[number.value] > 0).sum()), len(rows)
+    runs = rows.seeds.fillna(1).sum() if "seeds" in rows else len(rows)
+    return int(rows.reached.sum()), int(runs)
 
 
 def _mean(rows: pd.DataFrame, column: str) -> float:

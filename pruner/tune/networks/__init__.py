@@ -1,6 +1,7 @@
 """Whole networks: definitions, import into Relax, and the tasks that they consist of.
 
-* `convolutional`, `transformer`, `detection`: networks of the paper's Tables 3 and 4 in plain torch
+* `convolutional`, `transformer`, `detection`: named networks in plain torch, most of them of the
+  paper's Tables 3 and 4
 * `catalog`: their names
 * `sizes`: what may be asked of them
 * `memory`: whether its weights fit, asked before they are there

@@ -51,8 +51,11 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """The tasks of which design spaces go through TVM's replay, and their share of the arithmetic
-    of all whose spaces were opened; None: of no task, or they have no arithmetic."""
+    """The tasks with at least one design space that only TVM can replay, and the share that all
+    arithmetic of these tasks has in that of the tasks whose spaces were opened.
+
+    None: no task was opened, or the opened tasks have no arithmetic.
+    """
 
     tasks: Sequence[str]
     share: float | None
@@ -76,8 +79,8 @@ class Replayed:
         tasks = "a task" if len(self.tasks) == 1 else f"{len(self.tasks)} tasks"
         share = "no" if self.share is None else f"{self.share:.1%} of the"
         return (
-            f"{share} arithmetic is in {tasks} with design spaces that go through "
-            f"TVM's replay: {', '.join(self.tasks)}"
+            f"{share} arithmetic is in {tasks} with at least one design space that only TVM can "
+            f"replay: {', '.join(self.tasks)}"
         )
 
 

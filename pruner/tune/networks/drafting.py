@@ -63,7 +63,8 @@ class Draft:
 
     ``how``: drafted; by chance, where nothing tells its programs apart; none, with the ``reason``;
     or view, for a reshape, which moves nothing and must not be scheduled. ``replayed``: how many of
-    its design spaces go through TVM's replay, the ``reason`` says why; None: they were not opened.
+    its design spaces with legal programs only TVM can replay, the ``reason`` says why; None: they
+    were not opened, or none has a legal program.
     """
 
     task: str
@@ -181,12 +182,14 @@ def _drafted(job: DraftJob, module: Any, target: Any) -> tuple[Draft, Any | None
 
 
 def _why_replayed(drawn: Drawn) -> str | None:
-    """Why TVM replays some design spaces of the task; None: it replays none."""
+    """Why only TVM can replay some design spaces of the task; None: there are none."""
     if not drawn.replayed:
         return None
-    left_out = " and were left out" if drawn.left_out else ""
+    num = len(drawn.replayed)
+    spaces = "a design space" if num == 1 else f"{num} design spaces"
+    left_out = f" ({drawn.left_out} left out of the draft)" if drawn.left_out else ""
     why = ", ".join(sorted(set(drawn.replayed)))
-    return f"{len(drawn.replayed)} design spaces go through TVM's replay{left_out}: {why}"
+    return f"only TVM can replay {spaces}{left_out}: {why}"
 
 
 def best(

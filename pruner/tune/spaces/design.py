@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from pruner.errors import UnsupportedProgram
 from pruner.program.tir.trace import TILES
 from pruner.program.tir.verify import STATIC_BYTES
+from pruner.tune.faults import tell_fault
 from pruner.tune.spaces.mma import can_finish
 from pruner.tune.spaces.rules import provide_rules
 from pruner.tune.tvm_import import load_tvm
@@ -70,6 +71,7 @@ class DesignSpace:
     ) -> Any | None:
         """The schedule of a vector (None: TVM draws), postprocessed; None where TVM refuses.
 
+        A fault of TVM (`tell_fault`) is logged and costs the program; any other error is raised.
         ``verify=False`` leaves ``VerifyGPUCode`` out, for programs known to pass it.
         """
         found = self.finished(decisions, seed, verify=verify)
@@ -100,7 +102,11 @@ class DesignSpace:
                     module = schedule.mod
                 if not postproc.apply(schedule):
                     return None
-        except Exception:  # TVM raises many kinds for decisions that it cannot apply
+        except (load_tvm().s_tir.ScheduleError, ValueError):
+            # a condition of a primitive does not hold; a decision is out of range
+            return None
+        except RuntimeError as error:  # InternalError and its like: TVM fails, it does not refuse
+            tell_fault("a program is left out", error)
             return None
         return Finished(schedule, schedule.mod if module is None else module)
 
@@ -219,7 +225,8 @@ def _spaces(
         mod=module, target=target, space_generator=generator, num_threads=1, rand_state=1
     )
     schedules = list[Any]()
-    with nullcontext() if isinstance(rules, str) else suppress(Exception):
+    refused = (load_tvm().s_tir.ScheduleError, ValueError, RuntimeError)
+    with nullcontext() if isinstance(rules, str) else suppress(*refused):
         # the rule for `mma` raises where its tiles do not fit, as an odd number of fragments
         schedules = drawn_spaces(context)
     return [DesignSpace(module, target, s.trace, context) for s in schedules if keep(s)]

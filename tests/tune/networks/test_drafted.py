@@ -192,16 +192,15 @@ def test_a_draft_says_which_spaces_are_left_to_tvm(tasks, platform, tmp_path, mo
     monkeypatch.setattr(opening, "BatchedSpace", some_are_unknown)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
     analyzer, task, other = platform_analyzer(platform), tasks["matmul_add"], tasks["take"]
-    for how, told_as, left_out in (
-        ("all", "estimate", ""),
-        ("some", "estimate", " and were left out"),
+    for how, told_as, spaces in (
+        ("all", "estimate", "3 design spaces"),
+        ("some", "estimate", "2 design spaces (2 left out of the draft)"),
     ):
         told = []
         summary = drafted.draft_tasks([task], platform, analyzer, tmp_path / how, tell=told.append)
         (draft,) = summary.drafts
         assert draft.replayed == (3 if how == "all" else 2)
-        why = f"design spaces go through TVM's replay{left_out}: trace-instruction: Blockize"
-        assert draft.reason == f"{draft.replayed} {why}"
+        assert draft.reason == f"only TVM can replay {spaces}: trace-instruction: Blockize"
         assert told[0].startswith(f"drafted 1/1: {task.name}, {told_as}")
         assert told[0].endswith(f"({draft.reason})")
         assert summary.replayed([task]).share == 1.0

@@ -57,6 +57,7 @@ def _apply_head(design: DesignSpace, length: int) -> tuple[Any, dict[int, Any]]:
     for value, number in numbered(schedule.trace.insts).items():
         try:
             known[number] = schedule.get(value)
-        except Exception:  # a block or a loop that a later instruction of the head took away
-            continue
+        except ValueError as error:  # a later instruction of the head took the block or loop away
+            if "no longer exists" not in str(error):
+                raise
     return schedule.mod["main"], known

@@ -39,7 +39,6 @@ from pruner.study.training import (
 )
 
 _SHOWN = ("top1", "top5", "pairwise_accuracy")  # of every part, when a run ends
-_BETTER = {"gpu": "GPUs", "cpu": "CPUs like yours"}  # what a device without records wants
 
 
 def train(config: DictConfig) -> dict[str, Any]:
@@ -209,10 +208,10 @@ def _teachers(config: DictConfig, root: RecordRoot) -> tuple[str, ...]:
     """
     platform, known = config.platform.name, ", ".join(root.platforms)
     if config.data.root is None:
+        own = BUNDLED[config.platform.kind]
         say(
-            f"no records of {platform}: learning from those bundled for its kind ({known}: "
-            f"{BUNDLED[config.platform.kind].what}); better: data.root=DIR with records of "
-            f"{_BETTER[config.platform.kind]} (datasets/README.md)"
+            f"no records of {platform}: learning from the bundled ones of its kind ({known}: "
+            f"{own.what}); for a better model give data.root=DIR ({own.better})"
         )
         return root.platforms
     nothing = f"{root.path} has no records of {platform}, only of {known}"

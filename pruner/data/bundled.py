@@ -13,10 +13,11 @@ from pruner.places import datasets_folder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundledSet:
-    """A folder of ``datasets/`` and of ``datasets/splits``; `what` says in a phrase what it is."""
+    """A folder of ``datasets/``; `what` it holds, and `better` records of its kind, in a phrase."""
 
     name: str
     what: str
+    better: str
 
     @property
     def folder(self) -> Path:
@@ -25,8 +26,14 @@ class BundledSet:
 
 
 BUNDLED: Mapping[str, BundledSet] = {
-    "cpu": BundledSet(name="bundled", what="three targets of one CPU"),
-    "gpu": BundledSet(name="opencl-pocl", what="GPU programs, timed on a CPU"),
+    "cpu": BundledSet(
+        name="bundled", what="of one machine", better="measure your own: docs/pools.md"
+    ),
+    "gpu": BundledSet(
+        name="opencl-pocl",
+        what="GPU programs, timed on a CPU",
+        better="public records of GPUs: datasets/README.md",
+    ),
 }
 AUTO = "auto"  # the split that fits the records
 

@@ -17,7 +17,7 @@ from pruner.cli.shared.door import run_door
 from pruner.cli.shared.options import build, own_models, plain, several
 from pruner.cli.shared.output import as_table, say, show_tasks
 from pruner.cli.shared.progress import track
-from pruner.cli.shared.records import record_root, required_platforms
+from pruner.cli.shared.records import kind_of, record_root, required_platforms
 from pruner.cli.shared.runs import new_run_folder, save_config
 from pruner.cli.shared.sweep import sweep_name
 from pruner.data.networks import Network, chosen_networks, networks_of
@@ -46,7 +46,7 @@ def evaluate(config: DictConfig) -> dict[str, Any]:
     """Run the command; returns the object of the last line."""
     start = time.perf_counter()
     judge = _judge(config)
-    root = record_root(config.data)
+    root = record_root(config.data, kind_of(config, judge[1] if isinstance(judge, tuple) else None))
     platforms = required_platforms(config, root)
     networks = _networks(config, root)
     folder = new_run_folder(Path(config.outputs), "evaluate", config.run_id, "-".join(platforms))

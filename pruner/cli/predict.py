@@ -11,7 +11,7 @@ from pruner.cli.shared.door import run_door
 from pruner.cli.shared.options import own_models
 from pruner.cli.shared.output import say
 from pruner.cli.shared.progress import track
-from pruner.cli.shared.records import record_root, required_platforms
+from pruner.cli.shared.records import kind_of, record_root, required_platforms
 from pruner.cli.shared.runs import new_run_folder, save_config
 from pruner.data.quarantine import Quarantine
 from pruner.errors import PrunerError
@@ -27,7 +27,7 @@ def predict(config: DictConfig) -> dict[str, Any]:
     if config.checkpoint is None:
         raise PrunerError("give checkpoint=FILE, or the folder of a run of train.py")
     ranker, info = ranker_of(Path(config.checkpoint), own_models(config.models.own))
-    root = record_root(config.data)
+    root = record_root(config.data, kind_of(config, info))
     platforms = required_platforms(config, root)
     label = "-".join(platforms)
     folder = new_run_folder(Path(config.outputs), "predict", config.run_id, label)

@@ -29,6 +29,7 @@ from pruner.data.root import RecordRoot
 from pruner.data.splits import Split
 from pruner.data.tasks import TaskKey
 from pruner.errors import DataError, PrunerError
+from pruner.features.hardware import platform_kind
 from pruner.files import save_metrics, write_table
 from pruner.models.programs.forms import Features
 from pruner.models.programs.store import ProgramStore
@@ -55,7 +56,7 @@ def results_table(config: DictConfig) -> dict[str, Any]:
     earlier = Path(config.resume) if config.resume else None
     if earlier is not None:
         config = resumed_config(earlier, config)
-    root = record_root(config.data)
+    root = record_root(config.data, next(map(platform_kind, config.platforms), None))
     missing = sorted(set(config.platforms) - set(root.platforms))
     lists = ("platforms", "models", "seeds", "shares")
     if missing or not all(config[name] for name in lists):

@@ -11,13 +11,14 @@ from typing import Any
 from omegaconf import DictConfig
 
 from pruner.cli.shared.dataset import load_dataset
-from pruner.cli.shared.door import run_door
+from pruner.cli.shared.door import OUTPUTS, run_door
 from pruner.cli.shared.options import build, choice, plain
 from pruner.cli.shared.output import as_table, say, show_tasks
 from pruner.cli.shared.records import chosen_platforms, record_root, split_of
 from pruner.cli.shared.runs import new_run_folder, resumed_config, save_config
 from pruner.cli.shared.start import start_from, tell_blind, tell_start, tell_unchanged
 from pruner.cli.shared.training import recipe_of, watching
+from pruner.data.bundled import BUNDLED
 from pruner.data.root import RecordRoot
 from pruner.errors import PrunerError
 from pruner.features.hardware import platform_kind
@@ -30,6 +31,7 @@ from pruner.models.training.fit import check_recipe
 from pruner.study.training import (
     NETWORK_MEANS,
     TASKS_FILE,
+    Part,
     judging_parts,
     plan,
     run_part,
@@ -49,7 +51,7 @@ def train(config: DictConfig) -> dict[str, Any]:
     recipe = recipe_of(config)
     model = check_recipe(recipe, goes_on=start is not None)
     form: Form[Any, ProgramTable] = build(config.store).learned_by(model)
-    root = record_root(config.data)
+    root = record_root(config.data, config.platform.kind)
     own = chosen_platforms(config.data, config.platform.name, root)
     platforms = own or _teachers(config, root)
     folder = _open_run(config, earlier, platforms)
@@ -88,8 +90,7 @@ def train(config: DictConfig) -> dict[str, Any]:
     }
     if result["finished"]:
         save_metrics(folder, result)
-        show_tasks(judging_parts(parts)[0].folder / TASKS_FILE)
-        _tell_judged(result)
+        _tell_end(config, model, parts, result)
     return result
 
 
@@ -102,6 +103,45 @@ def _reading(config: DictConfig, model: Model) -> dict[str, Any]:
         "failures": config.train_failures,
         "cache": config.data.cache,
     }
+
+
+def _tell_end(
+    config: DictConfig, model: Model, parts: Sequence[Part], result: dict[str, Any]
+) -> None:
+    """The last screen: tasks, what was learned from, how good it is, and what to do with it."""
+    judges = judging_parts(parts)
+    first = judges[0]
+    of = f"{first.name}, part 1 of {len(judges)}: each folder has its own" if first.name else ""
+    show_tasks(first.folder / TASKS_FILE, num_tasks=result["num_tasks"], of=of)
+    say("")
+    say(_learned(parts, result))
+    _tell_judged(result)
+    say("top1: the fastest program's latency over that of the program ranked first (1: found it)")
+    say(f"checkpoint: {result['checkpoint']}")
+    say(f"next: {_next_command(config, model, result)}")
+
+
+def _learned(parts: Sequence[Part], result: dict[str, Any]) -> str:
+    """How many tasks taught, chose the epoch and judge."""
+    split, names = parts[0].split, ", ".join(result["data"]["platforms"])
+    if split.by_rows:
+        return f"learned from a part of every task of {names}, judged on the rest"
+    judged = f"judged on {result['num_tasks']} others, {result['num_programs']:,} programs"
+    if judging_parts(parts)[0].left_out is not None:
+        judged = f"judged by leaving out each of them: {result['num_tasks']} tasks"
+    return (
+        f"learned from {len(split.train)} tasks of {names}; "
+        f"{len(split.valid)} more chose the epoch; {judged}"
+    )
+
+
+def _next_command(config: DictConfig, model: Model, result: dict[str, Any]) -> str:
+    """A command that uses the checkpoint."""
+    used = "last" if str(config.outputs) == OUTPUTS else Path(result["checkpoint"]).parent
+    if model.reads_primitives:
+        return f"python evaluate.py checkpoint={used}"
+    way = "moa" if model.is_network else "none"
+    return f"python tune.py platform={config.platform.name} checkpoint={used} adaptation={way}"
 
 
 def _tell_judged(result: dict[str, Any]) -> None:
@@ -168,22 +208,25 @@ def _teachers(config: DictConfig, root: RecordRoot) -> tuple[str, ...]:
     Raises PrunerError where that needs a word of the user first.
     """
     platform, known = config.platform.name, ", ".join(root.platforms)
-    nothing = f"{root.path} has no records for platform={platform}, only for {known}"
-    if len(root.platforms) < 2:
-        raise PrunerError(
-            f"{nothing}; learning from other platforms needs two of them; choose "
-            f"platform={root.platforms[0]}"
+    if config.data.root is None:
+        own = BUNDLED[config.platform.kind]
+        say(
+            f"no records of {platform}: learning from the bundled ones of its kind ({known}: "
+            f"{own.what}); for a better model give data.root=DIR ({own.better})"
         )
+        return root.platforms
+    nothing = f"{root.path} has no records of {platform}, only of {known}"
+    if len(root.platforms) < 2:
+        raise PrunerError(f"{nothing}; learning from others takes two of them")
     kinds = {name: platform_kind(name) for name in root.platforms}
     others = [name for name, kind in kinds.items() if kind not in (config.platform.kind, None)]
     if others and config.leave_out is None:
         raise PrunerError(
-            f"{nothing}; {platform} is a {config.platform.kind} and {', '.join(others)} another "
-            "kind of device: name a data.root= with records of its kind, or say leave_out=all (or "
-            "data.platform=...) to learn from these all the same"
+            f"{nothing}, which are no {config.platform.kind}s: name another data.root=, or add "
+            "leave_out=all to learn from these all the same"
         )
     say(
-        f"no records for platform={platform} in {root.path}: training on {known} instead, "
+        f"no records of {platform} in {root.path}: learning from {known}, "
         "judged by leaving out one platform at a time"
         + (f"; {', '.join(others)}: another kind of device" if others else "")
     )
@@ -191,8 +234,9 @@ def _teachers(config: DictConfig, root: RecordRoot) -> tuple[str, ...]:
 
 
 def _left_out(config: DictConfig, platforms: Sequence[str]) -> Sequence[str]:
-    """Platforms to leave out in turn."""
-    choices: dict[str, Sequence[str]] = {"None": platforms, "all": platforms, "none": ()}
+    """Platforms to leave out in turn; none of the bundled ones, unless it is asked for."""
+    unasked = () if config.data.root is None else platforms
+    choices: dict[str, Sequence[str]] = {"None": unasked, "all": platforms, "none": ()}
     chosen = choices.get(str(config.leave_out))
     return list(config.leave_out) if chosen is None else chosen
 

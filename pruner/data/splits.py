@@ -8,6 +8,7 @@ model is never judged on a shape that it has seen on any platform.
 |-------------|--------------------------------------------|------------------------------|
 | by_task     | workloads in a frozen list (about 20 %)     | new shapes                   |
 | bundled     | the same, for the bundled CPU records       | new shapes                   |
+| opencl-pocl | the same, for the bundled ones of GPU kind  | new shapes                   |
 | by_operator | all workloads of the operators `held_out`   | new operators                |
 | by_platform | the platforms `held_out`                    | new platforms and new shapes |
 | by_network  | all tasks of the networks `held_out`        | new networks                 |
@@ -27,6 +28,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, UInt64
 
+from pruner.data.bundled import BUNDLED
 from pruner.data.frozen import SIDES, SPLITS_FOLDER, FrozenSplit, Side
 from pruner.data.networks import Network, chosen_networks
 from pruner.data.tasks import TaskKey, TaskRecords
@@ -112,6 +114,7 @@ def make_split(
         LeakError: the same work is on two sides (a bug or a damaged list).
     """
     keys = sorted(set(tasks))
+    by_workload = ("by_task", *(one.name for one in BUNDLED.values()))
     if not keys:
         raise DataError(f"split {name}: no task given")
     if name == "within_task":
@@ -124,7 +127,7 @@ def make_split(
             test=everything,
             by_rows=True,
         )
-    if name in ("by_task", "bundled"):
+    if name in by_workload:
         split = _assemble(name, seed, keys, _sides_by_workload(name, seed, keys, folder))
     elif name == "by_operator":
         split = _by_operator(seed, keys, held_out)
@@ -133,8 +136,11 @@ def make_split(
     elif name == "by_network":
         split = _by_network(seed, keys, held_out, networks())
     else:
-        known = "by_task, bundled, by_operator, by_platform, by_network, within_task"
-        raise DataError(f"split {name!r} is unknown; known: {known}")
+        known = ", ".join(by_workload)
+        raise DataError(
+            f"split {name!r} is unknown; known: {known}, by_operator, by_platform, by_network, "
+            "within_task"
+        )
     if not (name == "by_platform" and workloads == "all"):
         check_no_leak(split)
     return split

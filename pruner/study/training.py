@@ -219,6 +219,9 @@ def summarise(parts: Sequence[Part], results: Results, *, transfer: bool) -> dic
     }
     if done:
         summary |= _averages([result for _, result in done])
+        for name in ("num_tasks", "num_programs"):  # seeds judge the same ones
+            of_each = {part.left_out: result[name] for part, result in done}
+            summary[name] = sum(of_each.values())
         summary["parts"] = {part.name or "run": _short(result) for part, result in done}
     if transfer:
         summary["validation"] = (
@@ -254,7 +257,7 @@ def _averages(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         summary["ceiling"] = {
             name: float(np.mean([ceiling[name] for ceiling in ceilings])) for name in ceilings[0]
         }
-    for name in ("num_tasks", "num_programs", "epochs", "num_threads"):
+    for name in ("epochs", "num_threads"):
         summary[name] = max(result.get(name, 0) for result in results)
     if "num_networks" in first:
         summary["num_networks"] = first["num_networks"]

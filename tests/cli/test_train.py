@@ -14,6 +14,7 @@ from tests.cli import toy_records
 from tests.models import zoo
 from tests.places import REPOSITORY
 
+SHOWN = ("top1", "top5", "pairwise_accuracy")
 SMALL = ("trainer.max_epochs=2", "batches.programs=8", "num_threads=1", "trainer.accelerator=cpu")
 
 
@@ -208,8 +209,9 @@ def test_records_of_another_kind_of_device_need_a_word(command, tmp_path):
     code, _, err = command(*options)
     assert code == 2
     [line] = err.strip().splitlines()
-    assert "orin is a gpu and cpu-avx2, cpu-sse4 another kind of device" in line
+    assert "has no records of orin, only of cpu-avx2, cpu-sse4, which are no gpus" in line
     assert "leave_out=all" in line
+    assert len(line.removeprefix(f"error: {root}").split()) < 35
     code, result, err = command(*options, "leave_out=none")
     assert code == 0, err
     assert "another kind of device" in err
@@ -237,13 +239,42 @@ def test_without_records_the_other_platforms_teach(command, toy_root):
         "train", f"data.root={toy_root}", "platform=orin", "split=by_task", *SMALL
     )
     assert code == 0, err
-    assert err.count("no records for platform=orin") == 1
+    assert err.count("no records of orin") == 1
     assert result["validation"] == "leave one platform out"
     assert set(result["parts"]) == {"without-k80", "without-v100"}
     seen = torch.load(result["checkpoint"], weights_only=True)["seen_tasks"]
     assert set(seen) == {"k80", "v100"}
     left = torch.load(f"{result['run_dir']}/without-k80/best.pt", weights_only=True)["seen_tasks"]
     assert set(left) == {"v100"}
+    judged = {name: len(tasks_of(Path(result["run_dir"]) / name)) for name in result["parts"]}
+    assert result["num_tasks"] == sum(judged.values())
+    first = next(iter(judged))
+    assert f"tasks of {first}, part 1 of 2: each folder has its own" in err
+    assert f"judged by leaving out each of them: {result['num_tasks']} tasks" in err
+
+
+def tasks_of(folder):
+    with (folder / "tasks.csv").open() as handle:
+        return list(csv.DictReader(handle))
+
+
+def test_the_last_screen_says_what_was_learned_and_what_to_do_with_it(train):
+    _, result, err = train("model=tlp")
+    *_, learned, head, run, chance, top1, checkpoint, following = err.splitlines()
+    judged, programs = result["num_tasks"], result["num_programs"]
+    assert learned.startswith("learned from ")
+    assert learned.endswith(f"judged on {judged} others, {programs} programs")
+    taught, chose = (int(learned.split(word)[1].split()[0]) for word in ("from ", "; "))
+    assert taught + chose + judged == 6
+    assert head.split()[0] == "top1"
+    assert run.split() == ["run", *(f"{result[name]:.4g}" for name in SHOWN)]
+    assert chance.split() == ["chance", *(f"{result['random'][name]:.4g}" for name in SHOWN)]
+    assert top1.startswith("top1: ")
+    assert checkpoint == f"checkpoint: {result['checkpoint']}"
+    assert following == "next: python evaluate.py checkpoint=last"  # tune.py does not take it
+    trees = train("model=lightgbm", "+model.min_data_in_leaf=1", "outputs=elsewhere")
+    run_dir = trees[1]["run_dir"]
+    assert trees[2].splitlines()[-1].endswith(f"checkpoint={run_dir} adaptation=none")
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ KINDS: dict[frozenset[str], Rule] = {
 }
 
 RULES: dict[str, Rule] = {
-    "data.root": Rule(lambda v: isinstance(v, str), "a folder (a number in quotes: \"'3'\")"),
+    "data.root": Rule(_optional(lambda v: isinstance(v, str)), "a folder (a number in quotes: \"'3'\")"),
     "outputs": TEXT,
     "checkpoint": TEXT,
     "resume": TEXT,

@@ -48,16 +48,23 @@ def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def show_tasks(path: Path) -> None:
-    """The tasks on which the ranking is worst, and a warning where there are few."""
+def show_tasks(path: Path, *, num_tasks: int | None = None, of: str = "") -> None:
+    """The tasks on which the ranking is worst, and a warning where there are few.
+
+    `num_tasks` are judged in all; `of` says which of them the file has, where it has a part.
+    """
     rows = sorted(read_table(path), key=lambda row: float(row["top1"]))
-    if len(rows) < FEW:
-        plural = "" if len(rows) == 1 else "s"
+    judged = len(rows) if num_tasks is None else num_tasks
+    if judged < FEW:
+        plural = "" if judged == 1 else "s"
         say(
-            f"warning: judged on {len(rows)} task{plural} only; these numbers say little about "
+            f"warning: judged on {judged} task{plural} only; these numbers say little about "
             "others (add records, or another split.seed)"
         )
     worst = f"the {_SHOWN} worst of {len(rows)} tasks" if len(rows) > _SHOWN else "tasks"
+    if of:
+        say(f"{worst} of {of}:")
+        worst = ""
     say(f"{worst:{_NAME}s} programs   top1 random   top5  pairs  best ms chosen ms")
     for row in rows[:_SHOWN]:
         task = row["task"] if len(row["task"]) <= _NAME else "..." + row["task"][3 - _NAME :]

@@ -6,20 +6,44 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from pruner.cli.shared.options import plain
+from pruner.cli.shared.options import plain, several
+from pruner.data.bundled import AUTO, BUNDLED, fitting_split
 from pruner.data.networks import networks_of
 from pruner.data.root import RecordRoot
 from pruner.data.splits import Split, make_split
 from pruner.data.tasks import TaskKey
 from pruner.errors import DataError
+from pruner.features.hardware import platform_kind
+from pruner.models.checkpoint.checkpoint import CheckpointInfo
 from pruner.places import datasets_folder
 
 
-def record_root(data: DictConfig) -> RecordRoot:
-    """Open `data.root`; a relative one that is not here is looked for beside the sources."""
+def record_root(data: DictConfig, kind: str | None = None) -> RecordRoot:
+    """Open `data.root`; a relative one that is not here is looked for beside the sources.
+
+    Without one the bundled records are opened: those of the kind of device that `data.platform`
+    names, else of `kind`, else of CPUs. Raises DataError where there are none.
+    """
+    if data.root is None:
+        named = [platform_kind(name) for name in several(data.platform)]
+        chosen = BUNDLED[next(filter(None, [*named, kind]), "cpu")]
+        if not chosen.folder.is_dir():
+            raise DataError(
+                f"{chosen.folder}: no such folder, so no records of that kind are bundled; give "
+                "data.root=DIR (datasets/README.md lists public records)"
+            )
+        return RecordRoot(chosen.folder)
     path = Path(data.root)
     beside = datasets_folder().parent / path
     return RecordRoot(beside if not path.exists() and beside.is_dir() else path)
+
+
+def kind_of(config: DictConfig, info: CheckpointInfo | None) -> str | None:
+    """The kind of device of ``platform=``, or else of what a checkpoint has learned from."""
+    if config.get("platform"):
+        return str(config.platform.kind)
+    seen = [] if info is None else list(info.seen_tasks)
+    return next(filter(None, map(platform_kind, seen)), None)
 
 
 def chosen_platforms(data: DictConfig, platform: str | None, root: RecordRoot) -> tuple[str, ...]:
@@ -64,4 +88,5 @@ def split_of(
     """
     given = plain(options) | {"networks": partial(networks_of, root.path)}
     name, own_seed = given.pop("name"), given.pop("seed")
+    name = fitting_split(root.path) if name == AUTO else name
     return make_split(name, keys, own_seed if seed is None else seed, **given)

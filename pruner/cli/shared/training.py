@@ -116,7 +116,10 @@ class TrainingProgress(Throughput):
         """Tell what the epoch reached."""
         metrics, parts = trainer.callback_metrics, {"loss": "train/loss"}
         if self._validated:  # else the metrics are those of an earlier epoch
-            parts |= {"top1": "valid/top1", "pairwise": "valid/pairwise_accuracy"}
+            parts |= {
+                "valid top1 (task mean)": "valid/top1_task_mean",
+                "pairwise": "valid/pairwise_accuracy",
+            }
         shown = [f"{word} {float(metrics[key]):.3f}" for word, key in parts.items()]
         note = "  ".join([*shown, f"{self.programs_per_second:,.0f} programs/s"])
         if self._progress is not None:

@@ -1,6 +1,6 @@
 """The metrics of one evaluation as one flat object, chance and the noise ceiling beside them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,11 +72,12 @@ def task_rows(tasks: Sequence[ScoredTask]) -> list[dict[str, Any]]:
     """One row a task: what the sums of the metrics are made of, and chance beside it.
 
     `chosen_latency_s` is that of the program ranked first, `random_latency_s` that of one drawn at
-    random, on average; `random_top1` is best / latency of one drawn at random, on average.
+    random, on average; `random_top1` is best / latency of one drawn at random, on average. Tasks of
+    one name (a file that mixes targets) get what their targets do not share behind it.
     """
     return [
         {
-            "task": task.name,
+            "task": name,
             "num_programs": task.num_programs,
             "best_latency_s": task.best_s,
             "top1": metrics.top_k([task], 1),
@@ -86,8 +87,18 @@ def task_rows(tasks: Sequence[ScoredTask]) -> list[dict[str, Any]]:
             "chosen_latency_s": metrics.top_k_latency(task, 1),
             "random_latency_s": float(task.latency_s.mean()),
         }
-        for task in tasks
+        for task, name in zip(tasks, _names(tasks), strict=True)
     ]
+
+
+def _names(tasks: Sequence[ScoredTask]) -> Iterator[str]:
+    targets = [set(task.key.target.split()) if task.key else set() for task in tasks]
+    alike: dict[str, list[set[str]]] = {}
+    for task, words in zip(tasks, targets, strict=True):
+        alike.setdefault(task.name, []).append(words)
+    for task, words in zip(tasks, targets, strict=True):
+        own = sorted(words - set.intersection(*alike[task.name]))
+        yield " ".join([task.name, *own])
 
 
 def full_report(

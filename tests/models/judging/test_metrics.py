@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -5,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pruner.data.tasks import TaskKey
 from pruner.models.judging import metrics
 from pruner.models.judging.chance import (
     expected_latency,
@@ -13,7 +15,7 @@ from pruner.models.judging.chance import (
     rank_probabilities,
 )
 from pruner.models.judging.metrics import ScoredTask
-from pruner.models.judging.summary import draft_sizes, full_report
+from pruner.models.judging.summary import draft_sizes, full_report, task_rows
 from tests.models import oracles
 
 
@@ -133,3 +135,13 @@ def test_regret_is_relative_to_chance():
 def test_bad_tasks_are_refused(latency, score, message):
     with pytest.raises(ValueError, match=message):
         scored(latency, score)
+
+
+def test_tasks_of_one_name_are_told_apart_by_their_targets():
+    def task(name, target):
+        key = TaskKey(platform="a100", task=name, workload_key="[]", target=target)
+        return replace(scored([1.0, 2.0], [2, 1], key=key), name=name)
+
+    shown = [task("a", "cuda -arch=sm_80"), task("a", "cuda -arch=sm_75"), task("b", "cuda -x")]
+    names = [row["task"] for row in task_rows([*shown, scored([1.0], [1])])]
+    assert names == ["a -arch=sm_80", "a -arch=sm_75", "b", "t"]

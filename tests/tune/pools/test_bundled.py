@@ -1,4 +1,4 @@
-"""The bundled set is a collection as docs/pools.md has it, and holds what its card promises."""
+"""Each bundled set is a collection as docs/pools.md has it, and holds what its card promises."""
 
 import gzip
 import json
@@ -10,29 +10,47 @@ import numpy as np
 import pytest
 import yaml
 
+from pruner.cli.shared.output import FEW
+from pruner.data.frozen import FrozenSplit
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.data.splits import SIDES, make_split
+from pruner.features.columns import DATAFLOW_COLUMNS
+from pruner.features.dataflow import NUM_ROWS
 from pruner.models.judging.ceiling import noise_ceiling
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.judging.summary import random_report
+from pruner.models.programs.dataset import load_programs
 from tests.checksums import assert_checksums
 from tests.places import CONF, DATASETS
 
-FOLDER = DATASETS / "bundled"
+CPU, GPU = "bundled", "opencl-pocl"
+ON_CPU = pytest.mark.parametrize("folder", [CPU], indirect=True)
+ON_GPU = pytest.mark.parametrize("folder", [GPU], indirect=True)
+GPU_OPERATORS = {
+    "matmul", "batch_matmul", "conv2d", "depthwise_conv2d", "pool", "softmax", "layer_norm"
+}  # fmt: skip
 PLATFORMS = ("cpu-sse4", "cpu-avx2", "cpu-avx512")  # from narrow to wide, from one core to two
 WORKLOADS = 25
 
 
-@pytest.fixture(scope="module")
-def about():
-    return json.loads((FOLDER / "about.json").read_text(encoding="utf-8"))
+@pytest.fixture(scope="module", params=[CPU, GPU])
+def folder(request):
+    found = DATASETS / request.param
+    if not found.is_dir():
+        pytest.skip(f"{found} is not bundled yet")
+    return found
 
 
 @pytest.fixture(scope="module")
-def records():
+def about(folder):
+    return json.loads((folder / "about.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def records(folder):
     """(platform, task) -> the record lines, parsed by nobody else."""
-    paths = sorted((FOLDER / "measure_records").glob("*/*.json.gz"))
+    paths = sorted((folder / "measure_records").glob("*/*.json.gz"))
     return {
         (path.parent.name, path.name.removesuffix(".json.gz")): [
             json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()
@@ -42,10 +60,10 @@ def records():
 
 
 @pytest.fixture(scope="module")
-def read():
+def read(folder):
     """The same as our reader takes them, and what it set aside."""
     with Quarantine() as quarantine:
-        return list(RecordRoot(FOLDER).read(quarantine)), quarantine.total
+        return list(RecordRoot(folder).read(quarantine)), quarantine.total
 
 
 def ran(lines):
@@ -56,6 +74,7 @@ def best_s(lines):
     return min(mean(line["r"][0]) for line in ran(lines))
 
 
+@ON_CPU
 def test_every_task_of_the_list_is_there_on_every_target(records):
     listed = yaml.safe_load((CONF / "pools" / "small.yaml").read_text(encoding="utf-8"))["tasks"]
     tasks = {task for _, task in records}
@@ -126,14 +145,14 @@ def test_draws_are_even_over_design_spaces(records, about):
         assert max(counts) - min(counts) <= 1 + len(lines) - len(ran(lines)), name
 
 
-def test_exactly_the_design_spaces_that_records_name_are_there(records):
+def test_exactly_the_design_spaces_that_records_name_are_there(folder, records):
     named = {line["i"][1][1][0][1] for lines in records.values() for line in lines}
-    there = (FOLDER / "design_spaces").iterdir()
+    there = (folder / "design_spaces").iterdir()
     assert {path.name.removesuffix(".json.gz") for path in there} == named
 
 
-def test_checksums_hold_and_cover_every_file():
-    assert_checksums(FOLDER)
+def test_checksums_hold_and_cover_every_file(folder):
+    assert_checksums(folder)
 
 
 def test_nothing_names_the_machine_that_it_was_collected_on(about):
@@ -142,7 +161,7 @@ def test_nothing_names_the_machine_that_it_was_collected_on(about):
 
 
 def test_a_second_timing_orders_programs_nearly_as_the_first(read):
-    for platform in PLATFORMS:
+    for platform in sorted({task.key.platform for task in read[0]}):
         tasks = [
             ScoredTask(
                 name=task.key.task,
@@ -154,12 +173,13 @@ def test_a_second_timing_orders_programs_nearly_as_the_first(read):
             if task.key.platform == platform
         ]
         ceiling, chance = noise_ceiling(tasks), random_report(tasks)
-        assert ceiling["num_tasks"] == WORKLOADS
+        assert ceiling["num_tasks"] == len(tasks)
         assert ceiling["num_programs"] == sum(len(task.latency_s) for task in tasks)
         assert ceiling["pairwise_accuracy"] > 0.9 > chance["pairwise_accuracy"]
         assert ceiling["top1_task_mean"] > chance["top1_task_mean"] + 0.2
 
 
+@ON_CPU
 @pytest.mark.parametrize("task", ["matmul_bias_relu_256_256_256", "conv2d_1_64_28_28_64_3_3_1_1"])
 def test_wider_vectors_and_a_second_core_make_compute_bound_tasks_faster(records, task):
     best = [best_s(records[platform, task]) for platform in PLATFORMS]
@@ -167,12 +187,35 @@ def test_wider_vectors_and_a_second_core_make_compute_bound_tasks_faster(records
     assert best[0] > 2 * best[2]  # 1 core of 4 lanes against 2 cores of 16 lanes
 
 
-def test_the_frozen_split_trains_on_every_operator_and_lists_every_workload(read):
-    split = make_split("bundled", [task.key for task in read[0]])
-    sizes = {side: len({key.identity for key in split.side(side)}) for side in SIDES}
-    assert sizes == {"train": 15, "valid": 4, "test": 6}
-    assert {side: len(split.side(side)) for side in SIDES} == {
-        side: size * len(PLATFORMS) for side, size in sizes.items()
-    }
+def test_the_frozen_split_trains_on_every_operator_and_lists_every_workload(folder, read):
+    split = make_split(folder.name, [task.key for task in read[0]])
+    frozen = FrozenSplit.load(folder.name, 0)
+    listed = {side: set(frozen.side(side)) for side in SIDES}
+    assert {side: {key.identity for key in split.side(side)} for side in SIDES} == listed
     operators = {side: {key.workload.short_op for key in split.side(side)} for side in SIDES}
     assert operators["test"] | operators["valid"] <= operators["train"]
+    platforms = {key.platform for side in SIDES for key in split.side(side)}
+    for side in SIDES:
+        assert len(split.side(side)) == len(platforms) * len(listed[side])
+    if folder.name == CPU:
+        assert [len(listed[side]) for side in SIDES] == [15, 4, 6]
+    else:
+        assert len(listed["test"]) >= FEW
+
+
+@ON_GPU
+def test_the_set_of_gpu_kind_has_all_named_operators_and_is_small(folder, records):
+    assert {platform for platform, _ in records} == {GPU}
+    assert len(records) >= 24
+    keys = {json.loads(line["i"][0][0])[0] for lines in records.values() for line in lines}
+    assert keys >= {f"{name}_layer" for name in GPU_OPERATORS}
+    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 1e6
+
+
+@ON_GPU
+def test_programs_of_gpu_kind_have_rows_of_a_gpu(folder):
+    """Staging through shared memory is what the dataflow rows of a GPU show."""
+    stores = load_programs(RecordRoot(folder), [GPU]).store
+    assert stores.dataflow.shape[1:] == (NUM_ROWS["paper"], len(DATAFLOW_COLUMNS))
+    matmuls = [n for n, key in enumerate(stores.keys) if key.workload.short_op == "matmul"]
+    assert stores.dataflow[stores.programs_of(matmuls)].any(-1).any(-1).float().mean() > 0.5

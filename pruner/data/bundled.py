@@ -1,0 +1,44 @@
+"""The record sets that come with the project: one for each kind of device.
+
+A set is a folder of ``datasets/`` as ``collect.py bundle=`` writes it, with a card and a frozen
+split of the same name.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pruner.places import datasets_folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundledSet:
+    """A folder of ``datasets/``; `what` it holds, and `better` records of its kind, in a phrase."""
+
+    name: str
+    what: str
+    better: str
+
+    @property
+    def folder(self) -> Path:
+        """The data root."""
+        return datasets_folder() / self.name
+
+
+BUNDLED: Mapping[str, BundledSet] = {
+    "cpu": BundledSet(
+        name="bundled", what="of one machine", better="measure your own: docs/pools.md"
+    ),
+    "gpu": BundledSet(
+        name="opencl-pocl",
+        what="GPU programs, timed on a CPU",
+        better="public records of GPUs: datasets/README.md",
+    ),
+}
+AUTO = "auto"  # the split that fits the records
+
+
+def fitting_split(root: Path) -> str:
+    """The name of the frozen split of a bundled set; ``by_task`` for any other data root."""
+    names = [one.name for one in BUNDLED.values() if one.folder.resolve() == root.resolve()]
+    return names[0] if names else "by_task"

@@ -124,19 +124,26 @@ REFUSED = Outcome(error="refused")
 class Platform:
     """A TVM target, the kind of device that runs it, and the remote address of that device.
 
-    ``cores`` is how many a CPU program may use. ``name`` is the described platform it belongs to,
+    ``cores`` is how many a CPU program may use. ``on_cpu``: an OpenCL device that is this machine's
+    CPU. ``name`` is the described platform it belongs to,
     ``peak_flops_per_s`` what its description says of float32 on that many cores. ``places``: the
     devices that measure at the same time, each as the further environment of the process that has
     it.
     """
 
     target: Any
-    device: str  # cpu or cuda
+    device: str  # cpu, cuda or opencl
     cores: int = 1
     address: RpcAddress | None = None
     name: str = ""
     peak_flops_per_s: float | None = None
     places: Sequence[Mapping[str, str]] = field(default=({},), compare=False)
+    on_cpu: bool = False
+
+    @property
+    def shares_cpu(self) -> bool:
+        """Whether programs run on the CPU that this process works on."""
+        return self.address is None and (self.device == "cpu" or self.on_cpu)
 
     @property
     def target_json(self) -> str:
@@ -159,7 +166,7 @@ class Measurer:
         self._platform, self._settings, self._phases = platform, settings, phases
         self.alone = settings.alone
         if self.alone is None:
-            self.alone = platform.device == "cpu" and platform.address is None
+            self.alone = platform.shares_cpu
         self.lag = int(not self.alone) if settings.lag is None else settings.lag
         start_server()
         memory_bytes = int(settings.memory_gib * GIB)
@@ -167,9 +174,11 @@ class Measurer:
         threads = {"TVM_NUM_THREADS": str(platform.cores), "TVM_BIND_THREADS": "0"}
         threads |= {"TMPDIR": str(self._folder)}
         size = settings.builders or os.cpu_count() or 1
+        if platform.device == "opencl":  # builders have the driver compile, too
+            threads |= {**platform.places[0], "POCL_CACHE_DIR": str(self._folder / "kernels")}
         build = Limits(timeout_s=settings.build_timeout_s, memory_bytes=memory_bytes)
         # a GPU's driver takes addresses of the host by the size of the device
-        own = platform.device != "cpu" and platform.address is None
+        own = not platform.shares_cpu and platform.address is None
         memory_bytes = resource.RLIM_INFINITY if own else memory_bytes
         run = Limits(timeout_s=settings.run_timeout_s, memory_bytes=memory_bytes)
         self._builders = Pool(size, build, threads | {"OMP_NUM_THREADS": "1"})

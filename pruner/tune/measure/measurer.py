@@ -33,6 +33,7 @@ from pruner.tune.measure.targets import reference_target
 from pruner.tune.phases import Phases
 
 GIB = 1 << 30
+KERNELS = "kernels"  # what PoCL compiled
 BUILDS = "builds"  # folder of a run with what is being measured; cleared by the next start
 _BUILDERS_A_REFERENCE = 4  # one of so many may compute one, the others build
 _POLL_S = 0.2  # how soon a wait notices that the run was asked to end
@@ -160,9 +161,11 @@ class Measurer:
         settings: MeasureSettings,
         phases: Phases,
         folder: Path | None = None,
+        kernels: Path | None = None,
     ) -> None:
         """`folder` is for what is built, and for the files of compilers: what is there is removed,
-        at the end too. None: a new one among the system's temporary files."""
+        at the end too. None: a new one among the system's temporary files. ``kernels``: where
+        PoCL keeps what it compiled, which stays; None: in that folder."""
         self._platform, self._settings, self._phases = platform, settings, phases
         self.alone = settings.alone
         if self.alone is None:
@@ -175,7 +178,8 @@ class Measurer:
         threads |= {"TMPDIR": str(self._folder)}
         size = settings.builders or os.cpu_count() or 1
         if platform.device == "opencl":  # builders have the driver compile, too
-            threads |= {**platform.places[0], "POCL_CACHE_DIR": str(self._folder / "kernels")}
+            cache = (kernels or self._folder / KERNELS).resolve()
+            threads |= {**platform.places[0], "POCL_CACHE_DIR": str(cache)}
         build = Limits(timeout_s=settings.build_timeout_s, memory_bytes=memory_bytes)
         # a GPU's driver takes addresses of the host by the size of the device
         own = not platform.shares_cpu and platform.address is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+POCL_MODEL = "pocl"
 GPU_KINDS = ("cuda", "opencl")  # whose programs bind loops to blocks and threads
 
 
@@ -15,6 +16,11 @@ def is_gpu(target: Any) -> bool:
 def is_cuda(target: Any) -> bool:
     """Whether a target is a CUDA device, which may have tensor cores and asynchronous copies."""
     return str(target.kind.name) == "cuda"
+
+
+def is_pocl(target: Any) -> bool:
+    """Whether a target is a CPU that PoCL makes an OpenCL device, as our platforms say it."""
+    return str(target.attrs.get("model", "")) == POCL_MODEL
 
 
 def is_opencl(target: Any) -> bool:

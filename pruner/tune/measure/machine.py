@@ -13,11 +13,11 @@ from typing import Any
 from pruner.errors import PrunerError
 from pruner.program.device import CpuDevice, Device, GpuDevice
 from pruner.tune.cuda import runtime_error
-from pruner.tune.kinds import GPU_KINDS, is_gpu
+from pruner.tune.kinds import GPU_KINDS, POCL_MODEL, is_gpu
 from pruner.tune.measure.jobs import RpcAddress
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.measure.targets import CPU_TARGETS, missing_flags
-from pruner.tune.opencl.runtime import CHOSEN, OpenCLDevice, find_device
+from pruner.tune.opencl.runtime import CHOSEN, POCL, OpenCLDevice, find_device
 from pruner.tune.tvm_import import load_tvm
 
 OPENCL = "opencl"
@@ -140,6 +140,7 @@ def _described(device: Device) -> dict[str, Any]:
             "max_shared_memory_per_block": device.shared_bytes_per_block,
             # TVM leaves out the barriers inside a warp, and OpenCL promises no such thing
             "thread_warp_size": 1,
+            **({"model": POCL_MODEL} if device.opencl_device == POCL else {}),
             "host": {"kind": "llvm", "mcpu": host_cpu()},
         }
     if device.architecture is None or not device.architecture.startswith("sm_"):
@@ -200,6 +201,8 @@ def on_opencl(
         "max_num_threads": threads,
         "max_shared_memory_per_block": shared,
     }
+    if found.driver == POCL:
+        attributes["model"] = POCL_MODEL
     place = {CHOSEN: str(found.number)}
     return replace(
         platform, target=_built(attributes), places=(place,), on_cpu=found.on_cpu

@@ -17,6 +17,7 @@ from pruner.tune.opencl.drivers import driver_environment
 from pruner.tune.opencl.library import runtime_library
 from pruner.tune.tvm_import import load_tvm
 
+POCL = "Portable Computing Language"  # name of its platform
 CHOSEN = "PRUNER_OPENCL_DEVICE"  # number of the device that TVM's opencl:0 is
 _CPU = 2  # CL_DEVICE_TYPE_CPU
 _RUN, _COMPILE, _RECORD = 0, 1, 2  # modes of runtime.cc

@@ -22,7 +22,7 @@ from pruner.program.tir.trace import TILES
 from pruner.program.tir.verify import STATIC_BYTES
 from pruner.tune.kinds import is_cuda
 from pruner.tune.spaces.mma import can_finish
-from pruner.tune.spaces.rules import provide_rules
+from pruner.tune.spaces.rules import provide_rules, rules_of
 from pruner.tune.tvm_import import load_tvm
 
 SAMPLING = (*TILES, "SampleCategorical", "SampleComputeLocation")
@@ -213,8 +213,9 @@ def _spaces(
     ms = load_tvm().meta_schedule
     provide_rules(module, target)
     kind = rules if isinstance(rules, str) else _DEFAULT
+    named = rules_of(rules, target) if isinstance(rules, str) else rules
     generator = ms.space_generator.PostOrderApply(
-        sch_rules=rules, postprocs=kind, mutator_probs=kind
+        sch_rules=named, postprocs=kind, mutator_probs=kind
     )
     context = ms.TuneContext(
         mod=module, target=target, space_generator=generator, num_threads=1, rand_state=1

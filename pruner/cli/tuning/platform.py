@@ -1,5 +1,6 @@
 """The platform that options name, where its programs run, and what drafts for it."""
 
+from contextlib import suppress
 from typing import Any
 
 from omegaconf import DictConfig
@@ -60,6 +61,16 @@ def _on_opencl(platform: Platform, config: DictConfig) -> Platform:
     )
     say(f"OpenCL device {found}")
     return placed
+
+
+def placed_platform(config: DictConfig) -> Platform:
+    """The platform of a run's options as it was measured on; an OpenCL device that is gone leaves
+    the described one."""
+    platform = platform_of(config, plain(config.target))
+    if platform.device == OPENCL:
+        with suppress(PrunerError):
+            return _on_opencl(platform, config)
+    return platform
 
 
 def platform_of(config: DictConfig, target: Any) -> Platform:

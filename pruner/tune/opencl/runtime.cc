@@ -122,6 +122,7 @@ void Check(cl_int code, const char* what) {
 struct Buffer {
   cl_mem memory;  // null where launches are only recorded
   size_t bytes;
+  size_t number;  // in the order of allocation since the mode was set
 };
 
 // How kernels are launched: run; compiled and checked; or only written down, without a device.
@@ -135,6 +136,7 @@ class Driver {
   std::string why;                        // there is none
   Mode mode = kRun;
   std::ostringstream launches;   // in mode kRecord, a line each
+  size_t buffers = 0;            // allocated since the mode was set
   std::vector<cl_event> events;  // of launches that are timed
   bool timing = false;
 
@@ -292,11 +294,11 @@ class OpenCLDevice final : public DeviceAPI {
   }
   void* AllocDataSpace(Device, size_t bytes, size_t, DLDataType) final {
     Driver& cl = Driver::Get();
-    if (cl.mode == kRecord) return new Buffer{nullptr, bytes};
+    if (cl.mode == kRecord) return new Buffer{nullptr, bytes, cl.buffers++};
     cl_int code = 0;
     cl_mem memory = clCreateBuffer_(cl, bytes, &code);
     Check(code, "clCreateBuffer");
-    return new Buffer{memory, bytes};
+    return new Buffer{memory, bytes, cl.buffers++};
   }
   void FreeDataSpace(Device, void* data) final {
     auto buffer = static_cast<Buffer*>(data);
@@ -437,8 +439,8 @@ class OpenCLModule final : public ffi::ModuleObj {
     return Driver::Number<cl_ulong>(device, CL_DEVICE_TYPE) & CL_DEVICE_TYPE_CPU;
   }
 
-  // A line: name, then global and local sizes, then every argument: the address of a buffer with
-  // its bytes, or a value.
+  // A line: name, then global and local sizes, then every argument: number and bytes of a buffer, or
+  // a value.
   static void Record(const std::string& name, const KernelInfo& info, const TVMFFIAny* arguments,
                      const size_t* global, const size_t* local) {
     std::ostringstream& out = Driver::Get().launches;
@@ -450,7 +452,7 @@ class OpenCLModule final : public ffi::ModuleObj {
       out << ' ' << dtype << ':';
       if (dtype == "handle") {
         auto buffer = static_cast<Buffer*>(arguments[i].v_ptr);
-        out << buffer << ':' << buffer->bytes;
+        out << buffer->number << ':' << buffer->bytes;
       } else if (dtype.rfind("float", 0) == 0) {
         out << arguments[i].v_float64;
       } else {
@@ -550,6 +552,7 @@ class OpenCLTimer : public TimerNode {
 ffi::String SetMode(int mode) {
   Driver& cl = Driver::Get();
   cl.mode = static_cast<Mode>(mode);
+  cl.buffers = 0;
   std::string lines = cl.launches.str();
   cl.launches.str("");
   return lines;

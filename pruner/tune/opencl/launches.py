@@ -33,8 +33,8 @@ def run(path, *inputs):
     events = []
     for launch in plan["launches"]:
         arguments = [
-            buffers[one["buffer"]] if "buffer" in one else numpy.dtype(one["dtype"]).type(one["value"])
-            for one in launch["arguments"]
+            buffers[a["buffer"]] if "buffer" in a else numpy.dtype(a["dtype"]).type(a["value"])
+            for a in launch["arguments"]
         ]
         kernel = pyopencl.Kernel(program, launch["kernel"])
         events.append(kernel(queue, launch["global"], launch["local"], *arguments))

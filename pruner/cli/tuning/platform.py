@@ -29,6 +29,11 @@ def asked_platform(config: DictConfig, *, measures: bool) -> Platform:
         PrunerError: see :func:`platform_of`; or there is no such device.
     """
     platform = platform_of(config, plain(config.target))
+    if platform.device == OPENCL and config.get("network") is not None:
+        raise PrunerError(
+            f"network={config.network}: networks are not built for OpenCL yet; tune an operator "
+            "(workload=) there, or name a CUDA device or a CPU"
+        )
     there = 1
     if platform.address is not None and measures:
         found = check_health(platform.address, config.runner.health_timeout_s)
@@ -60,6 +65,11 @@ def _on_opencl(platform: Platform, config: DictConfig) -> Platform:
         platform, device, config.measure.get("device"), own_limits=own_limits
     )
     say(f"OpenCL device {found}")
+    halves = "float16" in str(config.get("workload"))
+    if halves and not found.has_half:
+        raise PrunerError(
+            f"workload.dtype=float16: {found.name} has no float16 (cl_khr_fp16); use float32"
+        )
     return placed
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 from pruner.errors import MissingExtra, PrunerError
@@ -90,8 +91,8 @@ def outermost(source: str) -> str:
     declares them in the loops that use them. TVM gives every array of a kernel its own name.
     """
     starts = [found.start() for found in _KERNEL.finditer(source)]
-    parts = [source[: starts[0]]] if starts else [source]
-    for start, end in zip(starts, [*starts[1:], len(source)], strict=True):
+    parts = [source[: starts[0]] if starts else source]
+    for start, end in pairwise([*starts, len(source)]):
         kernel = source[start:end]
         arrays = [f"  {found}\n" for found in _LOCAL.findall(kernel)]
         head, rest = kernel.split("\n", 1)

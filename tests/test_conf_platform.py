@@ -20,6 +20,7 @@ OFFICIAL = {
     "a100_40": (19490, 1555, 108),
 }
 OTHERS = {"v100", "mi50", "rtx3080", "rtx4090", "h100", "h200"}
+OTHERS |= {"opencl", "opencl-pocl", "rx7900", "arc-a770", "mali-g78"}
 CPUS = {"cpu-sse4", "cpu-avx2", "cpu-avx512", "cpu-epyc", "cpu-zen5"}
 
 

@@ -12,7 +12,7 @@ from pruner.cli.shared.options import plain, several
 from pruner.cli.shared.output import say
 from pruner.cli.shared.runs import CONFIG_FILE, read_config
 from pruner.cli.tuning.network import database_of, deploy_run, network_platform
-from pruner.cli.tuning.platform import load_draft, platform_of
+from pruner.cli.tuning.platform import load_draft, placed_platform
 from pruner.errors import DataError, PrunerError
 from pruner.files import load_metrics
 from pruner.study.network.page import write_report
@@ -26,6 +26,7 @@ from pruner.tune.deploy.files import deploying
 from pruner.tune.deploy.kernels import deploy_kernels
 from pruner.tune.deploy.network import cannot_run
 from pruner.tune.measure.energy import EnergyMeter, energy_meter
+from pruner.tune.measure.machine import OPENCL
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.run.database import same_target
 from pruner.tune.workloads import Workload, load_workloads
@@ -56,7 +57,7 @@ def _network(config: DictConfig, folder: Path, asked: DictConfig) -> dict[str, A
 
 def _operators(config: DictConfig, folder: Path, asked: DictConfig) -> dict[str, Any]:
     """Libraries and sources of operators, and what was set beside them."""
-    platform = platform_of(asked, plain(asked.target))
+    platform = placed_platform(asked)
     workloads = load_workloads(plain(asked.workload))
     _check_beside(config, folder, platform, workloads)
     kernels = deploy_kernels(folder, workloads, platform.target, database_of(asked))
@@ -85,6 +86,8 @@ def _check_beside(
     """
     others = [Path(other) for other in several(config.compare)]
     check_names(several(config.beside), FOR_KERNELS)
+    if platform.device == OPENCL and config.beside:
+        raise PrunerError(f"beside={config.beside}: torch runs on no OpenCL device; leave it out")
     check_run_names(folder, others)
     reason = cannot_run(platform)
     if reason is not None and (config.beside or others):
@@ -93,7 +96,7 @@ def _check_beside(
         theirs = _asked(other)
         if theirs.network is not None:
             raise DataError(f"compare={other}: the run of a network; name runs of operators")
-        target = platform_of(theirs, plain(theirs.target)).target
+        target = placed_platform(theirs).target
         check_equal(other, workloads, load_workloads(plain(theirs.workload)))
         if not same_target(platform.target, target):
             raise DataError(f"compare={other}: tuned for {target}, not for {platform.target}")

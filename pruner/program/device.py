@@ -73,7 +73,8 @@ class GpuDevice(Device):
     unroll_follows_pragma: bool = True  # its compiler unrolls what the pragma asks for
     compiled_threads_per_block: int | None = None  # registers are allotted for it; null: the block
     scalar_registers: bool = False  # addresses and counters live in registers of their own
-    architecture: str | None = None  # as targets name it: -arch=sm_80, -mcpu=gfx906
+    architecture: str | None = None  # as targets name it: sm_80, gfx906; opencl: any with a driver
+    opencl_device: str | None = None  # words of its name, `a|b`: either; null: this machine's first
     register_cap: int = 128  # registers per thread from which the analyzer counts spilling
     shared_bytes_per_block_opt_in: int | None = None  # dynamic, that a kernel may ask for
     half_flops_per_s: float | None = None

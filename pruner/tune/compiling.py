@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
+from pruner.tune.kinds import is_cuda, is_gpu, is_opencl
 from pruner.tune.lanes import lanes_written_out
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.unrolling import unrolled_by_nvcc
@@ -19,7 +20,7 @@ def compiled(module: Any, target: Any, text: str | None = None, *, exact: bool =
     ``exact``: exp and its like are those of the C library, also where vector units could do them.
     """
     # nvcc is told the architecture of the target in whose scope it is called, else of a device here
-    scope = target if target.kind.name == "cuda" else nullcontext()
+    scope = target if is_cuda(target) else nullcontext()
     with scope, pass_context(module, target, text):
         return load_tvm().tvm.compile(written_out(module, target, exact=exact), target=target)
 
@@ -31,8 +32,10 @@ def written_out(module: Any, target: Any, *, exact: bool = False) -> Any:
     For CUDA without vectors that TVM cannot write and loops that it must not unroll, for CPUs with
     exp and its like as vector instructions unless they are to be ``exact``.
     """
-    if target.kind.name == "cuda":
+    if is_cuda(target):
         return lanes_written_out(unrolled_by_nvcc(module), target)
+    if is_opencl(target):
+        return unrolled_by_nvcc(module)
     return module if exact else with_vector_math(module, target)
 
 
@@ -54,9 +57,10 @@ def pass_context(module: Any, target: Any, text: str | None = None) -> Any:
         text: the module in any form of text, where there is one already.
     """
     config: dict[str, bool] = {}
-    if target.kind.name == "cuda":
-        ahead = _FRAGMENTS in text if text is not None else any(map(_of_mma, _functions(module)))
+    if is_gpu(target):
         config = {"tirx.disable_storage_rewrite": True}
+    if is_cuda(target):
+        ahead = _FRAGMENTS in text if text is not None else any(map(_of_mma, _functions(module)))
         config |= {"tirx.use_async_copy": True} if ahead else {}
     return load_tvm().tvm.transform.PassContext(config=config)
 

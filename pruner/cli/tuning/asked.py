@@ -50,7 +50,8 @@ def tune_options(config: DictConfig) -> TuneOptions:
             "policy such as pruner_live"
         )
     options, network = plain(config.measure), config.network is not None
-    options.pop("devices", None)  # part of the platform
+    for name in ("device", "devices"):  # parts of the platform
+        options.pop(name, None)
     timing = Timing(**{k: options.pop(k) for k in TIMING})
     if network and options["lag"] is None and not isinstance(policy, RivalSearch):
         options["lag"] = 1  # while one task's programs are built, another's are chosen

@@ -1,5 +1,6 @@
 """The platform that options name, where its programs run, and what drafts for it."""
 
+from contextlib import suppress
 from typing import Any
 
 from omegaconf import DictConfig
@@ -11,12 +12,12 @@ from pruner.models.analyzer.analyzer import Analyzer, AnyForm
 from pruner.program.device import device_from_mapping
 from pruner.tune.analyzer import platform_analyzer
 from pruner.tune.measure.jobs import RpcAddress
-from pruner.tune.measure.machine import make_platform, missing_device
+from pruner.tune.measure.machine import OPENCL, make_platform, missing_device, on_opencl
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.measure.places import visible_gpus, with_devices
 from pruner.tune.measure.remote import check_health
 
-CPU = "cpu"
+CPU, CUDA = "cpu", "cuda"
 
 
 def asked_platform(config: DictConfig, *, measures: bool) -> Platform:
@@ -28,11 +29,18 @@ def asked_platform(config: DictConfig, *, measures: bool) -> Platform:
         PrunerError: see :func:`platform_of`; or there is no such device.
     """
     platform = platform_of(config, plain(config.target))
+    if platform.device == OPENCL and config.get("network") is not None:
+        raise PrunerError(
+            f"network={config.network}: networks are not built for OpenCL yet; tune an operator "
+            "(workload=) there, or name a CUDA device or a CPU"
+        )
     there = 1
     if platform.address is not None and measures:
         found = check_health(platform.address, config.runner.health_timeout_s)
         key, seconds, there = platform.address.key, found["seconds"], found["servers"]
         say(f"{found['servers']} device(s) {key}, answer in {seconds:.2f} s")
+    if measures and platform.device == OPENCL:
+        platform = _on_opencl(platform, config)
     reason = missing_device(platform) if measures else None
     if reason is not None:
         raise PrunerError(
@@ -40,12 +48,38 @@ def asked_platform(config: DictConfig, *, measures: bool) -> Platform:
             "platform=cpu or, for a network, effort=draft"
         )
     if measures:
-        if platform.address is None and platform.device != CPU:
+        if platform.address is None and platform.device == CUDA:
             there = len(visible_gpus())
         platform = with_devices(platform, config.measure.get("devices", 1), there)
         if len(platform.places) > 1:
             say(f"{len(platform.places)} devices measure at the same time")
     say(f"target {platform.target_json}")
+    return platform
+
+
+def _on_opencl(platform: Platform, config: DictConfig) -> Platform:
+    """The platform on the OpenCL device of this machine that options choose, told."""
+    device = device_from_mapping(plain(config.platform))
+    own_limits = config.target is None
+    placed, found = on_opencl(
+        platform, device, config.measure.get("device"), own_limits=own_limits
+    )
+    say(f"OpenCL device {found}")
+    halves = "float16" in str(config.get("workload"))
+    if halves and not found.has_half:
+        raise PrunerError(
+            f"workload.dtype=float16: {found.name} has no float16 (cl_khr_fp16); use float32"
+        )
+    return placed
+
+
+def placed_platform(config: DictConfig) -> Platform:
+    """The platform of a run's options as it was measured on; an OpenCL device that is gone leaves
+    the described one."""
+    platform = platform_of(config, plain(config.target))
+    if platform.device == OPENCL:
+        with suppress(PrunerError):
+            return _on_opencl(platform, config)
     return platform
 
 

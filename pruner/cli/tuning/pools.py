@@ -1,6 +1,7 @@
 """``collect.py backend=tvm``: from its options to pools of measured programs."""
 
 import sys
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from pruner.files import hold
 from pruner.places import conf_folder
 from pruner.program.device import Device, load_device
 from pruner.tune.measure.jobs import RpcAddress, Timing
-from pruner.tune.measure.machine import make_platform, missing_device
+from pruner.tune.measure.machine import OPENCL, make_platform, missing_device, on_opencl
 from pruner.tune.measure.measurer import MeasureSettings, Platform
 from pruner.tune.measure.remote import check_health
 from pruner.tune.measure.targets import CPU_TARGETS, missing_flags
@@ -145,6 +146,10 @@ def _platform(config: DictConfig, device: Device) -> Platform:
         address = RpcAddress(**{name: config.runner[name] for name in names})
         check_health(address, config.runner.health_timeout_s)
     platform = make_platform(device, address=address)
+    if platform.device == OPENCL:
+        with suppress(PrunerError) if config.prepare else nullcontext():  # it needs no device
+            platform, found = on_opencl(platform, device, config.measure.device)
+            say(f"OpenCL device {found}")
     reason = None if config.prepare else missing_device(platform)
     if reason is not None:
         raise PrunerError(

@@ -40,9 +40,12 @@ class TirLimits:
     @staticmethod
     def of_target(target: Any) -> TirLimits:
         """From the attributes of a TVM target."""
+        shared_bytes = int(target.attrs["max_shared_memory_per_block"])
         return TirLimits(
-            shared_bytes=int(target.attrs["max_shared_memory_per_block"]),
+            shared_bytes=shared_bytes,
             threads=int(target.attrs["max_threads_per_block"]),
+            # OpenCL has static memory alone
+            static_bytes=STATIC_BYTES if str(target.kind.name) == "cuda" else shared_bytes,
         )
 
 

@@ -170,6 +170,8 @@ class KernelLibrary:
     ) -> None:
         tvm = importlib.import_module("tvm")
         start = time.perf_counter()
+        if device == "opencl":
+            importlib.import_module("pruner.tune.opencl.runtime").load_runtime()
         self._main = tvm.runtime.load_module(library)["main"]
         self._device = tvm.runtime.device(device, 0)
         arrays = [*_arrays(inputs), np.zeros(tuple(output[0]), output[1])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,19 +13,24 @@ from pruner.files import temporaries_in, write_whole
 from pruner.tune.compiling import compiled
 from pruner.tune.deploy.apply import recorded_keys
 from pruner.tune.deploy.files import TEMPORARY, WORK, deploying
+from pruner.tune.kinds import is_opencl
 from pruner.tune.networks.tasks import task_key
+from pruner.tune.opencl.launches import RUNNER, launch_plan
+from pruner.tune.opencl.runtime import load_runtime
 from pruner.tune.run.database import Database
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from pruner.tune.run.tuning import candidate_path, kernel_path
 from pruner.tune.tvm_import import load_tvm
-from pruner.tune.workloads import Workload
+from pruner.tune.workloads import Workload, arguments
 
+OPENCL_LOADER = "run_opencl.py"
 _LLVM = {"ll": "ll", "s": "asm"}  # suffix: TVM's word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """A task's program: ``library`` to load, ``sources`` to read (CUDA, or LLVM and assembly)."""
+    """A task's program: ``library`` to load, ``sources`` to read (CUDA, or LLVM and
+    assembly); of OpenCL its launches and a script that runs them, too."""
 
     task: str
     library: Path
@@ -96,6 +102,8 @@ def _program(path: Path) -> Any:
 def _exported(folder: Path, name: str, module: Any, target: Any) -> Kernel:
     library = kernel_path(folder, name)
     library.parent.mkdir(exist_ok=True)
+    if is_opencl(target):
+        load_runtime()
     executable = compiled(module, target)
     partial = library.with_name(f".{library.name}")  # whose suffix says the format
     executable.export_library(str(partial))
@@ -103,10 +111,15 @@ def _exported(folder: Path, name: str, module: Any, target: Any) -> Kernel:
     if target.kind.name == "llvm":
         texts = {k: executable.mod.inspect_source(word) for k, word in _LLVM.items()}
     else:
-        texts = {"cu": "\n".join(part.inspect_source() for part in executable.mod.imports)}
+        text = "\n".join(part.inspect_source() for part in executable.mod.imports)
+        texts = {"cl" if is_opencl(target) else "cu": text}
+    files = {library.with_suffix(f".{suffix}"): text for suffix, text in texts.items()}
+    if is_opencl(target):
+        plan = launch_plan(executable, arguments(module), str(target))
+        files[library.with_suffix(".json")] = json.dumps(plan, indent=1)
+        files[library.parent / OPENCL_LOADER] = RUNNER
     sources = []
-    for suffix, text in texts.items():
-        path = library.with_suffix(f".{suffix}")
+    for path, text in files.items():
         with write_whole(path) as written:
             written.write_text(text, encoding="utf-8")
         sources.append(path)

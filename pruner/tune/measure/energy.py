@@ -74,7 +74,9 @@ def energy_meter(
     nvml: str = _NVML,
     environment: Mapping[str, str] | None = None,
 ) -> EnergyMeter | None:
-    """The meter of ``cpu`` or ``cuda``; None where this machine tells nothing."""
+    """The meter of ``cpu`` or ``cuda``; None where this machine tells nothing, as of OpenCL."""
+    if device not in ("cpu", "cuda"):
+        return None
     with suppress(OSError, ValueError):
         if device == "cuda":
             return _nvml(nvml, os.environ if environment is None else environment)

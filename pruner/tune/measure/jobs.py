@@ -20,6 +20,7 @@ from pruner.errors import PrunerError
 from pruner.files import write_whole
 from pruner.tune.compiling import compiled
 from pruner.tune.cuda import provide_compiler
+from pruner.tune.kinds import is_cuda, is_opencl
 from pruner.tune.measure.numerics import (
     Arguments,
     Kind,
@@ -31,9 +32,12 @@ from pruner.tune.measure.numerics import (
 )
 from pruner.tune.measure.priority import undisturbed
 from pruner.tune.measure.repeats import AdaptiveRepeats
+from pruner.tune.opencl.runtime import compile_kernels, load_runtime, lost_device
 from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import arguments as arguments_of
 
 _CHEAP_S = 1.0  # a program that runs so long is checked with one kind of inputs
+OPENCL = "opencl"
 _SESSION_S = 10.0  # until a remote device is there; a run may take longer
 
 
@@ -94,9 +98,14 @@ def build(module_json: str, target_json: str, path: str, exact: bool = False) ->
     cleared = importlib.import_module("tvm.s_tir.transform").RemoveWeightLayoutRewriteBlock
     module = cleared(skip_tensor_rewrite=True)(module)
     target = load_target(target_json)
-    if target.kind.name == "cuda":
+    if is_cuda(target):
         provide_compiler()
-    compiled(module, target, module_json, exact=exact).export_library(path)
+    if is_opencl(target):
+        load_runtime()
+    made = compiled(module, target, module_json, exact=exact)
+    if is_opencl(target) and tvm.device(OPENCL, 0).exist:
+        compile_kernels(made, arguments_of(module))
+    made.export_library(path)
     return float(Path(path).stat().st_size)
 
 
@@ -130,7 +139,7 @@ def _timed(
     def measure() -> list[float]:
         return [float(cost) for cost in evaluator(*arrays).results]
 
-    alone = timing.priority and address is None and device == "cpu"
+    alone = timing.priority and address is None and device != "cuda"
     with undisturbed() if alone else nullcontext():
         if timing.cv_limit is None:
             return measure()
@@ -228,6 +237,8 @@ def _still_there(address: RpcAddress | None) -> Iterator[None]:
         raise
     except Exception as error:  # TVM's own kinds
         if address is None:
+            if lost_device(error):
+                raise ConnectionError(f"the device was lost: {error}"[-300:]) from error
             raise
         if _number(address) < max(1, before):
             raise ConnectionError(f"the device was lost: {error}"[:300]) from error
@@ -246,6 +257,10 @@ def _number(address: RpcAddress) -> int:
 def _open(path: str, device: str, address: RpcAddress | None) -> tuple[Any, Any]:
     tvm = load_tvm().tvm
     if address is None:
+        if device == OPENCL:
+            load_runtime()
+            if not tvm.device(device, 0).exist:
+                raise ConnectionError("the OpenCL device is not there any more")
         # TVM's own load_module keeps every library it has opened: its mappings, of which a process
         # may have 65,530, and around them the memory that inputs were in.
         load = importlib.import_module("tvm_ffi").load_module

@@ -1,4 +1,4 @@
-"""Which target a platform name means: this machine's own CPU, a described CPU, or a CUDA device."""
+"""Which target a platform name means: this machine's own CPU, a described CPU, or a GPU."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pruner.errors import PrunerError
 from pruner.program.device import CpuDevice, Device, GpuDevice
 from pruner.tune.cuda import runtime_error
+from pruner.tune.kinds import GPU_KINDS, POCL_MODEL, is_gpu
 from pruner.tune.measure.jobs import RpcAddress
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.measure.targets import CPU_TARGETS, missing_flags
+from pruner.tune.opencl.runtime import CHOSEN, POCL, OpenCLDevice, find_device
 from pruner.tune.tvm_import import load_tvm
 
+OPENCL = "opencl"
 TARGET_FORM = "'target={kind:llvm,mcpu:haswell,num-cores:2}'"  # as a shell's command line takes it
 
 
@@ -52,7 +56,12 @@ def make_platform(
             raise PrunerError("runner=rpc: name the device, platform= or target=; host is this CPU")
         target = {"kind": "llvm", "mcpu": host_cpu()}
     built = _built(_described(device) if target is None else _completed(target, device, address))
-    kind = "cuda" if built.kind.name == "cuda" else "cpu"
+    kind = str(built.kind.name) if is_gpu(built) else "cpu"
+    if kind == OPENCL and address is not None:
+        raise PrunerError(
+            f"platform={device.name}: OpenCL programs run on this machine's devices; leave "
+            "runner=rpc out"
+        )
     cores = int(built.attrs["num-cores"]) if kind == "cpu" else 1
     share = cores / device.num_cores if isinstance(device, CpuDevice) else 1.0
     return Platform(
@@ -69,13 +78,13 @@ def _completed(
     target: str | Mapping[str, Any], device: Device, address: RpcAddress | None
 ) -> dict[str, Any]:
     given = dict(target) if isinstance(target, Mapping) else _parsed(str(target))
-    kind = _built(given).kind.name
-    if kind != ("llvm" if isinstance(device, CpuDevice) else "cuda"):
+    kind = str(_built(given).kind.name)
+    if kind != _kind_of(device):
         raise PrunerError(
             f"target={target}: kind {kind} does not fit platform={device.name}; "
-            "tune.py takes llvm for CPUs and cuda for CUDA devices"
+            "tune.py takes llvm for CPUs, cuda for CUDA devices and opencl for OpenCL's"
         )
-    if kind == "cuda":
+    if kind in GPU_KINDS:
         return {**_described(device), **given}
     if address is not None and "num-cores" not in given:
         raise PrunerError(f"target={target}: give num-cores, too: {TARGET_FORM}")
@@ -83,6 +92,13 @@ def _completed(
     if given["num-cores"] < 1:
         raise PrunerError(f"target={target}: num-cores must be at least 1")
     return given
+
+
+def _kind_of(device: Device) -> str:
+    if isinstance(device, CpuDevice):
+        return "llvm"
+    assert isinstance(device, GpuDevice), type(device)
+    return OPENCL if device.architecture == OPENCL else "cuda"
 
 
 def _parsed(text: str) -> dict[str, Any]:
@@ -116,9 +132,21 @@ def _described(device: Device) -> dict[str, Any]:
             )
         return {"kind": "llvm", "mcpu": processor, "num-cores": device.num_cores}
     assert isinstance(device, GpuDevice), type(device)
+    if device.architecture == OPENCL:
+        return {
+            "kind": OPENCL,
+            "max_threads_per_block": device.max_threads_per_block,
+            "max_num_threads": device.max_threads_per_block,
+            "max_shared_memory_per_block": device.shared_bytes_per_block,
+            # TVM leaves out the barriers inside a warp, and OpenCL promises no such thing
+            "thread_warp_size": 1,
+            **({"model": POCL_MODEL} if device.opencl_device == POCL else {}),
+            "host": {"kind": "llvm", "mcpu": host_cpu()},
+        }
     if device.architecture is None or not device.architecture.startswith("sm_"):
         raise PrunerError(
-            f"platform={device.name} is no CUDA device; tune.py takes CUDA devices and CPUs"
+            f"platform={device.name} is no CUDA device; tune.py takes CUDA and OpenCL devices and "
+            "CPUs"
         )
     return {
         "kind": "cuda",
@@ -141,7 +169,49 @@ def missing_device(platform: Platform) -> str | None:
     """Why programs of a platform cannot run here, None where they can."""
     if platform.address is not None or platform.device == "cpu":
         return None
+    if platform.device == OPENCL:
+        return _missing_opencl(platform)
     if shutil.which("nvidia-smi") is None:
         return "no NVIDIA driver on this machine"
     done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
     return runtime_error() if done.stdout.strip() else "no NVIDIA GPU is visible"
+
+
+def on_opencl(
+    platform: Platform, device: Device, asked: str | int | None = None, *, own_limits: bool = True
+) -> tuple[Platform, OpenCLDevice]:
+    """The platform with the OpenCL device of this machine that its programs run on.
+
+    ``asked``: number or words of the device (measure.device=), instead of those of the platform's
+    file. ``own_limits``: work groups and local memory are limited as the device says, where the
+    platform's file describes another one or any; they never exceed the device's.
+
+    Raises:
+        PrunerError: there is no such device, or no OpenCL.
+    """
+    assert isinstance(device, GpuDevice), type(device)
+    found = find_device(asked, device.opencl_device)
+    attributes = json.loads(platform.target_json)
+    threads, shared = found.max_threads_per_block, found.shared_bytes_per_block
+    if (asked is None and device.opencl_device is not None) or not own_limits:
+        threads = min(threads, int(attributes["max_threads_per_block"]))
+        shared = min(shared, int(attributes["max_shared_memory_per_block"]))
+    attributes |= {
+        "max_threads_per_block": threads,
+        "max_num_threads": threads,
+        "max_shared_memory_per_block": shared,
+    }
+    if found.driver == POCL:
+        attributes["model"] = POCL_MODEL
+    place = {CHOSEN: str(found.number)}
+    return replace(
+        platform, target=_built(attributes), places=(place,), on_cpu=found.on_cpu
+    ), found
+
+
+def _missing_opencl(platform: Platform) -> str | None:
+    try:
+        find_device(platform.places[0].get(CHOSEN))
+    except PrunerError as error:
+        return str(error)
+    return None

@@ -33,6 +33,7 @@ from pruner.tune.measure.targets import reference_target
 from pruner.tune.phases import Phases
 
 GIB = 1 << 30
+KERNELS = "kernels"  # what PoCL compiled
 BUILDS = "builds"  # folder of a run with what is being measured; cleared by the next start
 _BUILDERS_A_REFERENCE = 4  # one of so many may compute one, the others build
 _POLL_S = 0.2  # how soon a wait notices that the run was asked to end
@@ -124,19 +125,26 @@ REFUSED = Outcome(error="refused")
 class Platform:
     """A TVM target, the kind of device that runs it, and the remote address of that device.
 
-    ``cores`` is how many a CPU program may use. ``name`` is the described platform it belongs to,
+    ``cores`` is how many a CPU program may use. ``on_cpu``: an OpenCL device that is this machine's
+    CPU. ``name`` is the described platform it belongs to,
     ``peak_flops_per_s`` what its description says of float32 on that many cores. ``places``: the
     devices that measure at the same time, each as the further environment of the process that has
     it.
     """
 
     target: Any
-    device: str  # cpu or cuda
+    device: str  # cpu, cuda or opencl
     cores: int = 1
     address: RpcAddress | None = None
     name: str = ""
     peak_flops_per_s: float | None = None
     places: Sequence[Mapping[str, str]] = field(default=({},), compare=False)
+    on_cpu: bool = False
+
+    @property
+    def shares_cpu(self) -> bool:
+        """Whether programs run on the CPU that this process works on."""
+        return self.address is None and (self.device == "cpu" or self.on_cpu)
 
     @property
     def target_json(self) -> str:
@@ -153,13 +161,15 @@ class Measurer:
         settings: MeasureSettings,
         phases: Phases,
         folder: Path | None = None,
+        kernels: Path | None = None,
     ) -> None:
         """`folder` is for what is built, and for the files of compilers: what is there is removed,
-        at the end too. None: a new one among the system's temporary files."""
+        at the end too. None: a new one among the system's temporary files. ``kernels``: where
+        PoCL keeps what it compiled, which stays; None: in that folder."""
         self._platform, self._settings, self._phases = platform, settings, phases
         self.alone = settings.alone
         if self.alone is None:
-            self.alone = platform.device == "cpu" and platform.address is None
+            self.alone = platform.shares_cpu
         self.lag = int(not self.alone) if settings.lag is None else settings.lag
         start_server()
         memory_bytes = int(settings.memory_gib * GIB)
@@ -167,9 +177,12 @@ class Measurer:
         threads = {"TVM_NUM_THREADS": str(platform.cores), "TVM_BIND_THREADS": "0"}
         threads |= {"TMPDIR": str(self._folder)}
         size = settings.builders or os.cpu_count() or 1
+        if platform.device == "opencl":  # builders have the driver compile, too
+            cache = (kernels or self._folder / KERNELS).resolve()
+            threads |= {**platform.places[0], "POCL_CACHE_DIR": str(cache)}
         build = Limits(timeout_s=settings.build_timeout_s, memory_bytes=memory_bytes)
         # a GPU's driver takes addresses of the host by the size of the device
-        own = platform.device != "cpu" and platform.address is None
+        own = not platform.shares_cpu and platform.address is None
         memory_bytes = resource.RLIM_INFINITY if own else memory_bytes
         run = Limits(timeout_s=settings.run_timeout_s, memory_bytes=memory_bytes)
         self._builders = Pool(size, build, threads | {"OMP_NUM_THREADS": "1"})

@@ -21,8 +21,15 @@ def with_devices(platform: Platform, wanted: int | None, there: int) -> Platform
     server of the key is free.
 
     Raises:
-        PrunerError: more devices than there are, or several of a CPU.
+        PrunerError: more devices than there are, or several of a CPU or of OpenCL's.
     """
+    if platform.device == "opencl":
+        if wanted not in (None, 1):
+            raise PrunerError(
+                f"measure.devices={wanted}: OpenCL programs run on one device; measure.device= "
+                "chooses it"
+            )
+        return platform
     if platform.device == "cpu" and platform.address is None:
         if wanted not in (None, 1):
             raise PrunerError(f"measure.devices={wanted}: this machine's CPU is one device")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from pruner.tune.kinds import is_gpu
 from pruner.tune.networks.rewrites.constants import fold_constants
 from pruner.tune.networks.rewrites.layout import Layout, channels_last
 from pruner.tune.networks.rewrites.packing import pack_weights, tensors_of
@@ -81,7 +82,7 @@ def lower(module: Any, target: Any, form: NetworkForm | None = None) -> Any:
         if on_cpu:
             lowered = pack_weights(lowered)
         simple = _simplified(lowered)
-        return narrowed(simple) if target.kind.name == "cuda" else simple
+        return narrowed(simple) if is_gpu(target) else simple
 
 
 def _formed(module: Any, form: NetworkForm) -> Any:

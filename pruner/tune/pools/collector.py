@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -12,7 +13,7 @@ from pruner.errors import PrunerError
 from pruner.files import as_written, hold, read_json, write_json
 from pruner.program.device import Device
 from pruner.progress import Tell, silent
-from pruner.tune.measure.measurer import BUILDS, Measurer, MeasureSettings, Platform, never
+from pruner.tune.measure.measurer import BUILDS, KERNELS, Measurer, MeasureSettings, Platform, never
 from pruner.tune.phases import Phases
 from pruner.tune.pools.conditions import Conditions, about_machine
 from pruner.tune.pools.pool import Bench, Pool, Stopped, Unavailable
@@ -151,8 +152,9 @@ class Collector:
         self, place: PoolPlatform, pools: list[Pool], work: Callable[[Bench, list[Pool]], None]
     ) -> None:
         self._tell(f"{place.platform.name}: starting the processes that build and run programs")
-        phases, builds = Phases(), self._plan.out / BUILDS
-        with Measurer(place.platform, self._plan.measure, phases, builds) as measurer:
+        phases, out = Phases(), self._plan.out
+        where = out / BUILDS, out / KERNELS
+        with Measurer(place.platform, self._plan.measure, phases, *where) as measurer:
             bench = Bench(
                 platform=place.platform,
                 device=place.device,
@@ -164,6 +166,8 @@ class Collector:
                 check=self._plan.measure.check,
             )
             work(bench, pools)
+        if all(pool.is_finished for pool in pools):
+            shutil.rmtree(out / KERNELS, ignore_errors=True)
 
     def _fill(self, bench: Bench, pools: list[Pool]) -> None:
         """First timings of one pool after another; those whose time has come again in between."""

@@ -20,6 +20,7 @@ from pruner.tune.phases import Phases
 from pruner.tune.rivals.rival import RivalSearch
 from pruner.tune.run.database import records_of
 from pruner.tune.spaces.design import default_rules, drawn_spaces
+from pruner.tune.spaces.rules import rules_of
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import Workload
 
@@ -104,7 +105,7 @@ class MetaScheduleSearch:
             mod=module,
             target=target,
             space_generator=ms.space_generator.PostOrderApply(
-                sch_rules=rules, postprocs=rules, mutator_probs=rules
+                sch_rules=rules_of(rules, target), postprocs=rules, mutator_probs=rules
             ),
             search_strategy=ms.search_strategy.EvolutionarySearch(**options),
             num_threads=_cores(platform),

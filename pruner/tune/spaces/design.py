@@ -21,8 +21,9 @@ from pruner.errors import UnsupportedProgram
 from pruner.program.tir.trace import TILES
 from pruner.program.tir.verify import STATIC_BYTES
 from pruner.tune.faults import tell_fault
+from pruner.tune.kinds import is_cuda
 from pruner.tune.spaces.mma import can_finish
-from pruner.tune.spaces.rules import provide_rules
+from pruner.tune.spaces.rules import provide_rules, rules_of
 from pruner.tune.tvm_import import load_tvm
 
 SAMPLING = (*TILES, "SampleCategorical", "SampleComputeLocation")
@@ -158,7 +159,7 @@ def design_spaces(module: Any, target: Any) -> list[DesignSpace]:
 def default_rules(module: Any, target: Any) -> tuple[str, Any]:
     """TVM's name of the rules that give a module its default spaces, and the target that fits
     these: tensor cores have dynamic shared memory."""
-    if not _is_cuda(target):
+    if not is_cuda(target):
         return _DEFAULT, target
     limited = _static_target(target)
     rules, found = _default(module, limited)
@@ -190,7 +191,7 @@ def _default(module: Any, target: Any) -> tuple[str, list[DesignSpace]]:
     try:
         return _DEFAULT, _spaces(module, target, _DEFAULT)
     except (load_tvm().s_tir.ScheduleError, RuntimeError):
-        if not _is_cuda(target):
+        if not is_cuda(target):
             raise
         return _LANES, _spaces(module, target, _LANES)
 
@@ -218,8 +219,9 @@ def _spaces(
     ms = load_tvm().meta_schedule
     provide_rules(module, target)
     kind = rules if isinstance(rules, str) else _DEFAULT
+    named = rules_of(rules, target) if isinstance(rules, str) else rules
     generator = ms.space_generator.PostOrderApply(
-        sch_rules=rules, postprocs=kind, mutator_probs=kind
+        sch_rules=named, postprocs=kind, mutator_probs=kind
     )
     context = ms.TuneContext(
         mod=module, target=target, space_generator=generator, num_threads=1, rand_state=1
@@ -234,17 +236,13 @@ def _spaces(
 
 def _on_tensor_cores(design: DesignSpace) -> bool:
     # CPUs have such instructions, too
-    return _is_cuda(design.target) and _asks_for_instructions(design)
+    return is_cuda(design.target) and _asks_for_instructions(design)
 
 
 def _asks_for_instructions(design: DesignSpace) -> bool:
     key = "meta_schedule.auto_tensorize"
     found = (i.attrs[0] for i in design.trace.insts if i.kind.name == "Annotate")
     return any(str(name) == key for name in found)
-
-
-def _is_cuda(target: Any) -> bool:
-    return str(target.kind.name) == "cuda"
 
 
 def _architecture(target: Any) -> int:

@@ -70,6 +70,27 @@ def test_what_a_cuda_target_leaves_open_is_the_platforms():
     assert int(attrs["max_threads_per_block"]) == 1024
 
 
+def test_what_an_opencl_target_leaves_open_is_the_platforms():
+    for target in (None, "opencl", {"kind": "opencl"}):
+        platform = made("mali-g78", target)
+        attrs = platform.target.attrs
+        assert platform.device == "opencl"
+        assert int(attrs["max_num_threads"]) == int(attrs["max_threads_per_block"]) == 512
+        assert int(attrs["max_shared_memory_per_block"]) == 32768
+        assert int(attrs["thread_warp_size"]) == 1  # no barrier may be left out
+    given = {"kind": "opencl", "max_shared_memory_per_block": 1024}
+    assert int(made("mali-g78", given).target.attrs["max_shared_memory_per_block"]) == 1024
+    assert str(made("opencl-pocl", None).target.attrs["model"]) == "pocl"
+
+
+def test_an_opencl_device_is_measured_on_its_own_machine():
+    from pruner.tune.measure.jobs import RpcAddress
+
+    address = RpcAddress(host="h", port=1, key="k")
+    with pytest.raises(PrunerError, match="leave runner=rpc out"):
+        made("rx7900", None, address=address)
+
+
 @pytest.mark.parametrize(
     ("platform", "target", "told"),
     [
@@ -83,6 +104,8 @@ def test_what_a_cuda_target_leaves_open_is_the_platforms():
         ("mi50", "rocm", "kind rocm does not fit platform=mi50"),
         ("mi50", "cuda", "no CUDA device"),
         ("mi50", None, "no CUDA device"),
+        ("opencl-pocl", "cuda", "kind cuda does not fit platform=opencl-pocl"),
+        ("a100", "opencl", "kind opencl does not fit platform=a100"),
     ],
 )
 def test_a_target_that_cannot_work_is_one_line(platform, target, told):

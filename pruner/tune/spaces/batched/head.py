@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from pruner.program.tir.trace import KINDS, TraceProgram
+from pruner.tune.kinds import is_gpu
 from pruner.tune.spaces.batched.prim_func import places_of, read_prim_func
 from pruner.tune.spaces.batched.trace import numbered, read_trace
 from pruner.tune.spaces.design import DesignSpace
@@ -24,13 +25,13 @@ def read_program(design: DesignSpace) -> TraceProgram:
     """
     length = _head_length(design.trace.insts)
     instructions, num_slots = read_trace(design.trace, length)
-    is_gpu = str(design.target.kind.name) == "cuda"
+    on_gpu = is_gpu(design.target)
     (func,) = (f for _, f in design.module.functions_items())
     if not length:
-        return TraceProgram(read_prim_func(func), instructions, num_slots, is_gpu)
+        return TraceProgram(read_prim_func(func), instructions, num_slots, on_gpu)
     func, known = _apply_head(design, length)
     tree = read_prim_func(func)
-    return TraceProgram(tree, instructions, num_slots, is_gpu, places_of(func, known))
+    return TraceProgram(tree, instructions, num_slots, on_gpu, places_of(func, known))
 
 
 def _head_length(insts: Any) -> int:

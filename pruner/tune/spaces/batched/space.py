@@ -23,6 +23,7 @@ from pruner.program.tir.stages import stages_cover
 from pruner.program.tir.tree import Tree
 from pruner.program.tir.verify import TirLimits, verify_gpu_code
 from pruner.search.space import RowKeys
+from pruner.tune.kinds import is_gpu
 from pruner.tune.spaces.batched import mutators
 from pruner.tune.spaces.batched.decisions import (
     ChoiceDecision,
@@ -59,8 +60,8 @@ class BatchedSpace:
             UnsupportedProgram: the function or the trace has no batched form.
         """
         self._design, self._lowering = design, lowering
-        kind = str(design.target.kind.name)
-        if kind not in ("cuda", "llvm"):
+        on_gpu, kind = is_gpu(design.target), str(design.target.kind.name)
+        if not on_gpu and kind != "llvm":
             raise UnsupportedProgram("target", kind)
         if len(design.module.functions) != 1:
             raise UnsupportedProgram("functions", "one function is understood")
@@ -69,11 +70,11 @@ class BatchedSpace:
         instructions, self.num_slots = self.program.instructions, self.program.num_slots
         self._workload = module_flags(design.module)
         self._last: tuple[Decisions, list[tuple[Rows, Tree]], dict[int, str]] | None = None
-        self._limits = TirLimits.of_target(design.target) if kind == "cuda" else None
+        self._limits = TirLimits.of_target(design.target) if on_gpu else None
         self.keys = RowKeys(self.num_slots)
         with unforeseen_refused():
             self._decisions = self._open_decisions(design.vector(design.trace))
-        shares = mutators.GPU if kind == "cuda" else mutators.CPU
+        shares = mutators.GPU if on_gpu else mutators.CPU
         self._threads = thread_ranges(instructions)
         self._mutators = mutators.Mutators(instructions, self._decisions, shares)
         self._legal_share: float | None = None  # of random programs, once it is asked for

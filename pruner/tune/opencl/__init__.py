@@ -1,0 +1,7 @@
+"""OpenCL devices, whose runtime TVM's wheel was built without.
+
+* `drivers`: where the loader and its drivers are, PoCL's of the extra ``opencl`` too
+* `library`: ``runtime.cc`` compiled once a version of TVM
+* `runtime`: that library in TVM's place, and the devices that it finds
+* `launches`: a kernel's source and launch, to run it without TVM
+"""

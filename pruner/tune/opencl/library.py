@@ -1,0 +1,63 @@
+"""``runtime.cc`` as a shared library, compiled once for a version of TVM."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+
+from pruner.errors import PrunerError
+from pruner.tune.opencl.drivers import cache_folder
+from pruner.tune.tvm_import import load_tvm
+
+HERE = Path(__file__).parent
+_SOURCE, _HEADERS = HERE / "runtime.cc", HERE / "include"
+_TIMEOUT_S = 300.0
+
+
+def runtime_library() -> Path:
+    """The library, compiled now (some seconds) where this user has none yet.
+
+    Raises:
+        PrunerError: no compiler, or it fails.
+    """
+    tvm, ffi = load_tvm().tvm, importlib.import_module("tvm_ffi")
+    texts = [path.read_bytes() for path in (_SOURCE, *sorted(_HEADERS.rglob("*.h")))]
+    versions = f"{tvm.__version__} {ffi.__version__} {sysconfig.get_platform()}"
+    digest = hashlib.sha256(b"\n".join([versions.encode(), *texts])).hexdigest()[:12]
+    library = cache_folder() / f"runtime-tvm{tvm.__version__}-{digest}.so"
+    if not library.is_file():
+        _compile(library, Path(tvm.__file__).parent, Path(ffi.__file__).parent)
+    return library
+
+
+def _compile(library: Path, tvm: Path, ffi: Path) -> None:
+    compiler = shutil.which("g++") or shutil.which("c++")
+    if compiler is None:
+        raise PrunerError(
+            "OpenCL needs a C++ compiler once, to build TVM's OpenCL runtime; install g++"
+        )
+    partial = library.with_name(f".{os.getpid()}-{library.name}")
+    folders = (_HEADERS, tvm / "include", ffi / "include")
+    words = [compiler, "-shared", "-fPIC", "-O1", "-std=c++17", *(f"-I{one}" for one in folders)]
+    words += ["-o", str(partial), str(_SOURCE), f"-L{tvm / 'lib'}", "-ltvm_runtime"]
+    words += [f"-L{ffi / 'lib'}", "-ltvm_ffi", "-ldl"]
+    try:
+        done = subprocess.run(
+            words, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
+        )
+        if done.returncode != 0:
+            lines = [line for line in done.stderr.splitlines() if "error" in line]
+            raise PrunerError(
+                f"OpenCL: {compiler} cannot build TVM's OpenCL runtime: "
+                f"{(lines or done.stderr.splitlines() or ['no message'])[0]}"
+            )
+        partial.replace(library)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise PrunerError(f"OpenCL: {compiler}: {error}") from error
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,23 @@
+"""PoCL, where the extra `opencl` is installed."""
+
+import importlib.util
+import shutil
+
+import pytest
+
+from pruner.program.device import load_device
+from tests.places import CONF
+
+
+@pytest.fixture(scope="session")
+def pocl():
+    """The platform opencl-pocl on this machine's PoCL."""
+    for package in ("tvm", "pyopencl", "pocl_binary_distribution"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed; pip install 'pruner[tvm,opencl]'")
+    if shutil.which("g++") is None:
+        pytest.skip("no C++ compiler (g++) on this machine")
+    from pruner.tune.measure.machine import make_platform, on_opencl
+
+    device = load_device(CONF / "platform" / "opencl-pocl.yaml")
+    return on_opencl(make_platform(device), device)[0]

@@ -47,7 +47,7 @@ class Network:
         if not self.path.is_file():
             raise DataError(f"{path}: no such file")
         try:
-            library = _opened(self._tvm, self.path)
+            library = _opened(self.path)
             text = machine(library, self._tvm.cpu())[INTERFACE]()
         except Exception as error:  # TVM's own kinds
             raise DataError(
@@ -96,12 +96,12 @@ class Network:
         with self._turn:
             self._use_threads()
             result = self._main(*given)
-            self._device.sync()
+            if self.interface.device != "cpu":
+                self._device.sync()
         outputs = list(result) if isinstance(result, Sequence) else [result]
-        if torch is not None and any(is_torch):
-            outputs = [torch.from_dlpack(one) for one in outputs]
-        else:
-            outputs = [one.numpy() for one in outputs]
+        # TVM returns tensors of torch where it got one
+        if not any(is_torch):
+            outputs = [self._as_numpy(one) for one in outputs]
         return arranged(self.interface.outputs, outputs)
 
     def save(self, path: str | Path) -> Path:
@@ -121,15 +121,16 @@ class Network:
     def _of_torch(self, value: Any, wanted: Input, torch: Any) -> Any:
         dtype = str(value.dtype).removeprefix("torch.")
         self._check(wanted, tuple(value.shape), dtype, value.device.type)
-        if value.requires_grad and torch.is_grad_enabled():
-            raise PrunerError(
-                f"input {wanted.name} requires a gradient, and a compiled network computes none; "
-                "call it under torch.no_grad(), or with the input detached"
-            )
-        value = value.detach().contiguous()
-        if value.data_ptr() % _ALIGNED:  # a view into the middle of something
-            value = value.clone()
-        return self._tvm.runtime.from_dlpack(value)
+        if value.requires_grad:
+            if torch.is_grad_enabled():
+                raise PrunerError(
+                    f"input {wanted.name} requires a gradient, and a compiled network computes "
+                    "none; call it under torch.no_grad(), or with the input detached"
+                )
+            value = value.detach()
+        value = value.contiguous()
+        # a view into the middle of something
+        return value.clone() if value.data_ptr() % _ALIGNED else value
 
     def _of_numpy(self, value: Any, wanted: Input) -> Any:
         array = np.asarray(value)
@@ -138,6 +139,9 @@ class Network:
         if self.interface.device == "cpu" and aligned and array.flags.writeable:
             return self._tvm.runtime.from_dlpack(array)
         return self._tvm.runtime.tensor(array, self._device)
+
+    def _as_numpy(self, tensor: Any) -> Any:
+        return np.from_dlpack(tensor) if self.interface.device == "cpu" else tensor.numpy()
 
     def _check(self, wanted: Input, shape: tuple[int, ...], dtype: str, device: str) -> None:
         if shape != wanted.shape or dtype != wanted.dtype:
@@ -193,13 +197,14 @@ def _runtime() -> tuple[Any, Any]:
         raise MissingExtra("apache-tvm", "tvm") from error
 
 
-def _opened(tvm: Any, path: Path) -> Any:
+def _opened(path: Path) -> Any:
     """TVM's module of a library, under a name of its own: the system would give the file that was
-    opened under a name before, even where another has taken its place."""
+    opened under a name before, even where another has taken its place. So would
+    ``tvm.runtime.load_module``, which follows links."""
     with tempfile.TemporaryDirectory() as folder:
         name = Path(folder) / "network.so"
         name.symlink_to(path.resolve())
-        return tvm.runtime.load_module(str(name))
+        return importlib.import_module("tvm_ffi").load_module(str(name))
 
 
 def _first(error: Exception) -> str:

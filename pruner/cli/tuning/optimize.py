@@ -25,6 +25,7 @@ from pruner.tune.deploy.loaded import Network
 from pruner.tune.measure.machine import host_cpu
 
 if TYPE_CHECKING:
+    from omegaconf import DictConfig
     from torch import Tensor, nn
 
 
@@ -65,33 +66,43 @@ def optimize(
         PrunerError: a module that cannot be exported or imported, outputs that are not tensors,
             options that ``tune.py`` refuses, or a folder that exists.
     """
+    words = {"effort": effort, "budget.seconds": seconds, "budget.trials": trials}
+    words |= {"layout": layout, "seed": seed, "network": f"{type(model).__name__}.pt2"}
+    asked = [f"{key}={value}" for key, value in words.items() if value is not None]
+    if threads is not None:
+        asked.append(f"target={{kind:llvm,mcpu:{host_cpu()},num-cores:{threads}}}")
+    with quiet(not progress):
+        place = _run(model, inputs, with_local_platform([*asked, *options]), folder)
+    return _built(place)
+
+
+def _run(
+    model: nn.Module,
+    inputs: Tensor | Sequence[Tensor],
+    words: Sequence[str],
+    folder: str | Path | None,
+) -> Path:
+    """The run of a command line's `words` on a module, which lies in its folder; where that is."""
     import torch
 
     given = tuple([inputs] if isinstance(inputs, torch.Tensor) else inputs)
     name = type(model).__name__
-    words = {"effort": effort, "budget.seconds": seconds, "budget.trials": trials}
-    words |= {"layout": layout, "seed": seed, "network": f"{name}.pt2"}
-    asked = [f"{key}={value}" for key, value in words.items() if value is not None]
-    if threads is not None:
-        asked.append(f"target={{kind:llvm,mcpu:{host_cpu()},num-cores:{threads}}}")
-    with quiet(not progress), torch.random.fork_rng(devices=[]):
-        with command_config("tune", with_local_platform([*asked, *options])) as config:
-            program = _exported(model, given)
-            place = _new_folder(folder, Path(config.outputs), config.run_id, run_label(config, name))
-            with held(place):
-                config.network = str(place.resolve() / f"{name}.pt2")
-                torch.export.save(program, config.network)
-                del program  # it is as large as the weights
-                save_config(place, config)
-                run(config, place)
-    return _built(place)
+    with torch.random.fork_rng(devices=[]), command_config("tune", words) as config:
+        program = _exported(model, given)
+        place = _new_folder(folder, config, name)
+        with held(place):
+            config.network = str(place.resolve() / f"{name}.pt2")
+            torch.export.save(program, config.network)
+            del program  # it is as large as the weights
+            save_config(place, config)
+            run(config, place)
+    return place
 
 
-def _new_folder(
-    folder: str | Path | None, outputs: Path, run_id: str | float | None, label: str
-) -> Path:
+def _new_folder(folder: str | Path | None, config: DictConfig, name: str) -> Path:
     if folder is None:
-        return make_run_folder(outputs, "tune", run_id, label)
+        label = run_label(config, name)
+        return make_run_folder(Path(config.outputs), "tune", config.run_id, label)
     try:
         Path(folder).mkdir(parents=True)
     except FileExistsError as error:
@@ -121,11 +132,13 @@ def _exported(model: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
     for number, one in enumerate(inputs):
         if not isinstance(one, torch.Tensor):
             raise PrunerError(
-                f"input {number} is of {type(one).__name__}: give a tensor or a tuple of tensors, in "
-                "the order of forward; wrap a module that takes anything else"
+                f"input {number} is of {type(one).__name__}: give a tensor or a tuple of tensors, "
+                "in the order of forward; wrap a module that takes anything else"
             )
         if one.device.type != "cpu":
-            raise PrunerError(f"input {number} is on {one.device}: give module and inputs on the CPU")
+            raise PrunerError(
+                f"input {number} is on {one.device}: give module and inputs on the CPU"
+            )
     given = tuple(one.detach() for one in inputs)
     try:
         with _evaluated(model), torch.no_grad(), warnings.catch_warnings():

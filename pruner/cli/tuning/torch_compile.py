@@ -1,5 +1,7 @@
-"""``torch.compile(model, backend="pruner")``: every graph that torch takes out of a module, compiled
-by :func:`~pruner.cli.tuning.optimize.optimize`. For inference, with fixed sizes.
+"""``torch.compile(model, backend="pruner")``, for inference, with fixed sizes.
+
+Every graph that torch takes out of a module is compiled by
+:func:`~pruner.cli.tuning.optimize.optimize`, in a run of its own.
 
 A graph that cannot be taken raises; ``torch._dynamo.config.suppress_errors = True`` has torch run
 such a graph as it is, which is torch's own convention.
@@ -27,7 +29,8 @@ def backend(
     Args:
         graph: the graph, whose weights are inputs.
         inputs: values of all its inputs.
-        options: keyword arguments of `optimize`: ``torch.compile(..., options={"effort": "draft"})``.
+        options: keyword arguments of `optimize`, as in
+            ``torch.compile(model, backend="pruner", options={"effort": "draft"})``.
 
     Raises:
         PrunerError: gradients are asked for, sizes are open, or what `optimize` refuses.
@@ -41,7 +44,8 @@ def backend(
     }
     if torch.is_grad_enabled() and any(value.requires_grad for value in weights.values()):
         raise PrunerError(
-            "backend=pruner computes no gradients: compile and call the module under torch.no_grad()"
+            "backend=pruner computes no gradients: compile and call the module under "
+            "torch.no_grad()"
         )
     rest = [place for place in range(len(nodes)) if place not in weights]
     if not all(isinstance(inputs[place], Tensor) for place in rest):

@@ -1,7 +1,7 @@
 """The inputs and outputs of a built network, kept inside its library.
 
-A library that is moved alone still says how it is called: :data:`INTERFACE` is a function of it that
-returns them as JSON.
+A library that is moved alone still says how it is called: its function :data:`INTERFACE` returns
+them as JSON.
 """
 
 from __future__ import annotations
@@ -32,8 +32,11 @@ class Input:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interface:
-    """How a library is called: ``device`` is cpu or cuda, ``threads`` the cores that it was built
-    for. ``outputs`` is their structure as :func:`~pruner.tune.networks.source.described` gives it; None: one, or a tuple."""
+    """How a library is called.
+
+    ``outputs``: their structure, as :func:`~pruner.tune.networks.source.described` gives it; None:
+    one tensor, or a tuple. ``device``: cpu or cuda. ``threads``: cores that it was built for.
+    """
 
     inputs: Sequence[Input]
     outputs: Any

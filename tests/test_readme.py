@@ -7,19 +7,22 @@ import pytest
 from tests.places import REPOSITORY
 
 FENCE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-SMALLER = {"Recipe()": "Recipe(epochs=1)", "trials=64": "trials=4"}
+SMALLER = {
+    "Recipe()": "Recipe(epochs=1)",
+    "trials=64": "trials=4",
+    'effort="quick"': 'effort="draft"',
+}
 
 
 def blocks(document):
     return FENCE.findall((REPOSITORY / document).read_text(encoding="utf-8"))
 
 
-def run(code, folder, monkeypatch):
+def run(code, folder, monkeypatch, **names):
     monkeypatch.chdir(folder)
     (folder / "datasets").symlink_to(REPOSITORY / "datasets")
     for shown, small in SMALLER.items():
         code = code.replace(shown, small)
-    names = {}
     exec(compile(code, "README.md", "exec"), names)  # our own text
     return names
 
@@ -68,5 +71,19 @@ def test_an_operator_is_tuned(tmp_path, monkeypatch, capsys):
 
 
 def test_the_library_page_makes_a_recipe(tmp_path, monkeypatch):
-    recipe = run(blocks("docs/library.md")[0], tmp_path, monkeypatch)["recipe"]
+    recipe = run(blocks("docs/library.md")[1], tmp_path, monkeypatch)["recipe"]
     assert (recipe.epochs, recipe.seed) == (8, 1)
+
+
+@pytest.mark.tvm
+@pytest.mark.slow
+def test_the_library_page_compiles_a_module(tmp_path, monkeypatch):
+    import torch
+
+    model, x = torch.nn.Linear(8, 4).eval(), torch.randn(2, 8)
+    given = {"model": model, "x": x}
+    names = run(blocks("docs/library.md")[0], tmp_path, monkeypatch, **given)
+    with torch.no_grad():
+        for found in (names["y"], names["same"](x)):
+            torch.testing.assert_close(found, model(x), rtol=1e-4, atol=1e-5)
+    assert (tmp_path / "network.so").is_file()

@@ -5,6 +5,7 @@ the rest is :mod:`pruner.cli.tuning.session`.
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from omegaconf import DictConfig
 
 from pruner.cli.shared.door import run_door
 from pruner.cli.shared.options import build, plain
-from pruner.cli.shared.output import say
+from pruner.cli.shared.output import print_result, say
 from pruner.cli.tuning.folder import resumed
+from pruner.cli.tuning.interrupts import Interrupted
 from pruner.cli.tuning.network import draft_run, list_run
 from pruner.errors import PrunerError
 from pruner.tune.measure.machine import local_platform
@@ -30,20 +32,33 @@ def tune(config: DictConfig) -> dict[str, Any]:
     earlier = Path(config.resume) if config.resume is not None else None
     if earlier is not None:
         config = resumed(earlier, config)
+    try:
+        return run(config, earlier)
+    except Interrupted as ended:
+        print_result(ended.result)
+        sys.exit(ended.exit_code)
+
+
+def run(config: DictConfig, folder: Path | None) -> dict[str, Any]:
+    """What the options ask for, in a new folder or in a run's own; the object of the last line.
+
+    Raises:
+        Interrupted: Ctrl-C or SIGTERM ended it early; ``folder`` has what it found until then.
+    """
     effort = build(config.effort)
     if config.network is not None and config.list:
-        return list_run(config, earlier)
+        return list_run(config, folder)
     if config.network is not None and not effort.measures:
         effort.budget(plain(config.budget), None)  # refuses what would not be spent
         _check_drafted(config)
-        return draft_run(config, earlier)
+        return draft_run(config, folder)
     if config.list:
         raise PrunerError("list=true lists the tasks of a network: say which with network=")
     if not effort.measures:
         raise PrunerError("effort=draft drafts the tasks of a network; say which with network=")
     from pruner.cli.tuning.session import tune_run
 
-    return tune_run(config, effort, earlier)
+    return tune_run(config, effort, folder)
 
 
 def _check_drafted(config: DictConfig) -> None:
@@ -55,16 +70,27 @@ def _check_drafted(config: DictConfig) -> None:
             )
 
 
+def with_local_platform(words: Sequence[str]) -> list[str]:
+    """The words of a command line, with this machine's CPU where no other platform is named.
+
+    Raises:
+        PrunerError: this CPU has the instructions of no described platform.
+    """
+    given = [word for word in words if word.startswith("platform=")]
+    if given not in ([], [f"platform={LOCAL}"]):
+        return list(words)
+    rest = [word for word in words if word not in given]
+    host = [] if any(word.startswith("target=") for word in rest) else ["target=host"]
+    return [*rest, f"platform={local_platform()}", *host]
+
+
 def main() -> None:
     """Open the door; without platform= (or with platform=cpu) this machine's CPU is meant."""
-    given = [word for word in sys.argv[1:] if word.startswith("platform=")]
     words = [word for word in sys.argv[1:] if word not in ("-m", "--multirun")]
     asked = not any(word.startswith(("resume=", "plot=", "-")) for word in words)
-    if given == [f"platform={LOCAL}"] or (not given and asked):
+    if asked or f"platform={LOCAL}" in words:
         try:
-            rest = [word for word in sys.argv[1:] if word not in given]
-            host = [] if any(word.startswith("target=") for word in rest) else ["target=host"]
-            sys.argv[1:] = [*rest, f"platform={local_platform()}", *host]
+            sys.argv[1:] = with_local_platform(sys.argv[1:])
         except PrunerError as error:
             say(f"error: {error}")
             sys.exit(2)

@@ -8,15 +8,18 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, open_dict
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from pruner.cli.shared.help import commands, help_text, list_of_commands
@@ -106,6 +109,34 @@ def run_door(command: str, task: Task) -> None:
         say("interrupted")
         number = signal.SIGTERM if isinstance(asked_to_end, Terminated) else signal.SIGINT
         sys.exit(128 + number)
+
+
+@contextmanager
+def command_config(command: str, words: Sequence[str]) -> Iterator[DictConfig]:
+    """The configuration of a command as `words` of a command line give it, for a call in Python.
+
+    What belongs to Hydra is as in the command meanwhile, and afterwards as it was: the caller may
+    be somebody's Hydra application.
+
+    Raises:
+        PrunerError: words that the command would refuse.
+    """
+    before, own = GlobalHydra.instance().hydra, HydraConfig.instance().cfg
+    try:
+        asked = read_words(command, words)
+        GlobalHydra.instance().clear()
+        with initialize_config_dir(str(conf_folder()), version_base="1.3"):
+            whole = compose(command, overrides=list(asked.words), return_hydra_config=True)
+        HydraConfig.instance().set_config(whole)
+        config = whole.copy()
+        with open_dict(config):
+            del config["hydra"]
+        check_options(config, asked.defaults)
+        yield config
+    except (HydraException, OmegaConfBaseException) as error:
+        raise PrunerError(_one_line(error)) from error
+    finally:
+        GlobalHydra.instance().hydra, HydraConfig.instance().cfg = before, own
 
 
 @contextmanager

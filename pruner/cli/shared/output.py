@@ -3,7 +3,9 @@
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,28 @@ UNSUCCESSFUL, UNSUCCESSFUL_CODE = "unsuccessful", 3  # parts of a result that ca
 FEW = 5  # tasks below which the numbers say little
 _SHOWN = 8
 _NAME = 44
+_QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 
 
 def say(line: str) -> None:
     """Tell the user something, on stderr."""
-    print(line, file=sys.stderr, flush=True)
+    if not is_quiet():
+        print(line, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def quiet(asked: bool = True) -> Iterator[None]:
+    """Tell nothing as long as this lasts, if that is `asked`."""
+    before = _QUIET.set(asked)
+    try:
+        yield
+    finally:
+        _QUIET.reset(before)
+
+
+def is_quiet() -> bool:
+    """Whether nothing is told."""
+    return _QUIET.get()
 
 
 def print_text(text: str) -> None:

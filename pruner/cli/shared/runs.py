@@ -37,7 +37,15 @@ RESUMABLE = (
 
 
 def new_run_folder(outputs: Path, command: str, run_id: str | float | None, label: str) -> Path:
-    """Make ``<outputs>/<command>/<run id>/``; a given id that exists is refused, never reused."""
+    """Make ``<outputs>/<command>/<run id>/`` and take it for this process; a given id that exists
+    is refused, never reused."""
+    folder = make_run_folder(outputs, command, run_id, label)
+    hold(folder)
+    return folder
+
+
+def make_run_folder(outputs: Path, command: str, run_id: str | float | None, label: str) -> Path:
+    """The same without taking it."""
     parent = outputs / command
     parent.mkdir(parents=True, exist_ok=True)
     label = label.replace("/", "-")
@@ -48,7 +56,6 @@ def new_run_folder(outputs: Path, command: str, run_id: str | float | None, labe
             (parent / candidate).mkdir()
         except FileExistsError:
             continue
-        hold(parent / candidate)
         return parent / candidate
     raise PrunerError(
         f"run_id={name}: {parent / name} exists and is never overwritten; choose another"

@@ -15,10 +15,14 @@ MORE = (*(f"budget.{name}" for name in (*ENDS, "tolerance")), "effort", "deploy"
 
 def open_run(config: DictConfig, what: str) -> Path:
     """A new folder for tuning `what`, with the configuration in it."""
-    label = f"{config.platform.name}-{what}-{choice('policy')}"
-    folder = new_run_folder(Path(config.outputs), "tune", config.run_id, label)
+    folder = new_run_folder(Path(config.outputs), "tune", config.run_id, run_label(config, what))
     save_config(folder, config)
     return folder
+
+
+def run_label(config: DictConfig, what: str) -> str:
+    """What the name of a run's folder says beside the time."""
+    return f"{config.platform.name}-{what}-{choice('policy')}"
 
 
 def resumed(folder: Path, asked: DictConfig) -> DictConfig:

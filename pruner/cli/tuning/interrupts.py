@@ -1,7 +1,8 @@
 """Ctrl-C and SIGTERM: the first asks a run to end, the second ends the process."""
 
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -10,8 +11,20 @@ from pruner.progress import Tell
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+class Interrupted(KeyboardInterrupt):
+    """A run that was asked to end has ended: with ``result``, and what a shell expects as
+    ``exit_code``."""
+
+    def __init__(self, result: Mapping[str, Any], exit_code: int) -> None:
+        super().__init__(f"ended early, in {result['run_dir']}")
+        self.result, self.exit_code = result, exit_code
+
+
 class Interrupts:
-    """Asked whether it was interrupted, inside ``with``; the handlers before come back after it."""
+    """Asked whether it was interrupted, inside ``with``; the handlers before come back after it.
+
+    Python gives signals to its main thread only: in others nothing is heard.
+    """
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
@@ -20,7 +33,7 @@ class Interrupts:
 
     def __enter__(self) -> Callable[[], bool]:
         """Listen."""
-        for number in SIGNALS:
+        for number in SIGNALS if threading.current_thread() is threading.main_thread() else ():
             self._before[number] = signal.signal(number, self._asked)
         return lambda: self.caught is not None
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from pruner.cli.shared.output import say
+from pruner.cli.shared.output import is_quiet, say
 from pruner.tune.run.budget import TuneBudget
 
 Show = Callable[[Mapping[str, Any]], None]
@@ -73,7 +73,7 @@ def network_display(budget: TuneBudget, console: Console | None = None) -> Itera
     ``measured`` is the share of the arithmetic whose tasks have a program that ran; the others
     count in ``network`` as if they were as fast.
     """
-    console, pace = console or Console(stderr=True), Pace(budget)
+    console, pace = console or Console(stderr=True, quiet=is_quiet()), Pace(budget)
 
     def cells(row: Mapping[str, Any]) -> list[str]:
         return network_cells(row, budget, pace.left_s(row["trials"], row["seconds"]))

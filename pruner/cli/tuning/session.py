@@ -1,6 +1,5 @@
 """A run that measures, from its options to its last line; and pictures of earlier ones."""
 
-import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -8,16 +7,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import DictConfig
 
 from pruner.cli.shared import loggers
 from pruner.cli.shared.options import build, choice, plain, several
-from pruner.cli.shared.output import print_result, say
+from pruner.cli.shared.output import say
 from pruner.cli.shared.runs import new_run_folder, save_config
 from pruner.cli.tuning.asked import tune_options
 from pruner.cli.tuning.folder import open_run
-from pruner.cli.tuning.interrupts import Interrupts
+from pruner.cli.tuning.interrupts import Interrupted, Interrupts
 from pruner.cli.tuning.live import Show, milliseconds, network_display
 from pruner.cli.tuning.network import (
     deployed,
@@ -28,6 +26,7 @@ from pruner.cli.tuning.network import (
 )
 from pruner.errors import PrunerError
 from pruner.files import METRICS_FILE, as_written, load_metrics, save_metrics
+from pruner.models.training.fit import cpu_threads
 from pruner.study.tuning import draw, load_run, time_table
 from pruner.tune.deploy.files import DEPLOY_FILE
 from pruner.tune.run.budget import Effort, TuneBudget
@@ -41,9 +40,12 @@ _NEARLY = 0.9  # of its seconds: then a run has used up its time
 
 
 def tune_run(config: DictConfig, effort: Effort, earlier: Path | None) -> dict[str, Any]:
-    """Tune operators or a network; the object of the last line."""
-    if config.num_threads:
-        torch.set_num_threads(config.num_threads)
+    """Tune operators or a network; the object of the last line. Raises `Interrupted`."""
+    with cpu_threads(config.num_threads):
+        return _run(config, effort, earlier)
+
+
+def _run(config: DictConfig, effort: Effort, earlier: Path | None) -> dict[str, Any]:
     workloads = [] if config.network is not None else load_workloads(plain(config.workload))
     options = tune_options(config)
     folder = earlier or open_run(config, _label(config, workloads))
@@ -78,8 +80,7 @@ def tune_run(config: DictConfig, effort: Effort, earlier: Path | None) -> dict[s
         say(f"ended early; python tune.py resume={folder} goes on")
         if config.network is not None and result["trials"]:
             say(f"python deploy.py run={folder} builds the network with what is known so far")
-        print_result(result)
-        sys.exit(interrupts.exit_code)
+        raise Interrupted(result, interrupts.exit_code)
     if config.network is not None and config.deploy and not config.compile_only:
         result = deployed(config, folder, result)
     return result

@@ -4,6 +4,8 @@
 * `build`: from records to one library, in a child process
 * `prefix`: the network as it was so many seconds into tuning
 * `holder`: a process that finds a network's tasks and builds its library, lowered once
+* `interface`: inputs and outputs of a network, inside its library
+* `loaded`: a library that is called with tensors of torch or arrays of numpy
 * `network`: all of it for a run folder: draft the rest, build, check against torch, time
 * `files`: what all that leaves in the folder
 * `kernels`: of single operators: libraries and sources

@@ -23,6 +23,7 @@ from pruner.tune.contenders.runners import Eager, OnnxRuntime
 from pruner.tune.cuda import provide_compiler
 from pruner.tune.deploy.apply import Applied, apply_records, check_tasks, keys_of
 from pruner.tune.deploy.files import TEMPORARY
+from pruner.tune.deploy.interface import with_interface
 from pruner.tune.networks.request import REQUEST, NetworkRequest, lowered_network
 from pruner.tune.networks.source import NetworkSource
 from pruner.tune.networks.tasks import NetworkTask
@@ -119,7 +120,7 @@ def build_here(request: BuildRequest, lowered: Any | None = None) -> Built:
         by_rules = target.kind.name != "llvm"
         module, applied = apply_records(module, target, sources, by_rules=by_rules)
     with watch.time("build"):
-        executable = compiled(module, target)
+        executable = compiled(with_interface(module, target, request.threads), target)
     with watch.time("export"):
         partial = library.with_name(f".{library.name}")  # whose suffix says the format
         executable.export_library(str(partial))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,8 @@ from pruner.tune.networks.sizes import NetworkOptions
 
 if TYPE_CHECKING:  # who asks for the tasks of a network need not wait for torch
     from torch import Tensor, nn
+
+OUTPUTS = "pruner_outputs"  # attribute of `main`: the structure of its outputs, as JSON
 
 # What TVM's front ends for torch and for ONNX say of operators that they do not know.
 _UNKNOWN = re.compile(r"Unsupported function types \[(.+)\]|not supported for frontend ONNX: (.+)")
@@ -183,9 +186,29 @@ def _trains(module: Any) -> bool:
 
 def _from_exported(program: Any) -> Any:
     torch_frontend = importlib.import_module("tvm.relax.frontend.torch")
-    return torch_frontend.from_exported_program(
+    module = torch_frontend.from_exported_program(
         program, keep_params_as_input=False, unwrap_unit_return_tuple=True
     )
+    spec = program.call_spec.out_spec
+    places = importlib.import_module("torch.utils._pytree").tree_unflatten(
+        range(spec.num_leaves), spec
+    )
+    module["main"] = module["main"].with_attr(OUTPUTS, json.dumps(described(places)))
+    return module
+
+
+def described(outputs: Any) -> Any:
+    """The structure of outputs as JSON: a tensor is its place among all of them.
+
+    Mappings, lists and tuples, of named fields too, are kept by their kind: ``{"tuple": [0, 1]}``,
+    ``{"dict": [["mean", 0], ["all", {"list": [1]}]]}``. `outputs` has places where tensors are.
+    """
+    if isinstance(outputs, Mapping):
+        return {"dict": [[key, described(part)] for key, part in outputs.items()]}
+    if isinstance(outputs, list | tuple):
+        kind = "list" if isinstance(outputs, list) else "tuple"
+        return {kind: [described(part) for part in outputs]}
+    return outputs
 
 
 def _from_onnx(path: Path) -> Any:

@@ -1,0 +1,120 @@
+"""``pruner.optimize`` on resnet18: seconds, memory, error, and its latency beside eager torch.
+
+    python benchmarks/optimize.py                    effort=draft
+    python benchmarks/optimize.py effort=quick threads=1
+
+The module is the catalogue's, with random weights, one image. ``total_s``: seconds of the call.
+``ours_s``, ``eager_s``: medians of calls in turns, in this process, with equal threads;
+``deployed_s`` is what the run found in a process of its own. ``error``: the largest difference from
+eager over the largest output. Memory in MB: ``self_mb`` of this process at most, ``tree_mb`` of it
+and all that it started together (resident, sampled twice a second, shared pages counted each time).
+``load``: processes that wanted a core, a mean over the minute before the call and before the end;
+on an idle machine the first is near 0. The last line is one JSON object, kept in
+``results/optimize.json`` by its options.
+"""
+
+import json
+import os
+import resource
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
+import pruner  # noqa: E402
+from pruner.files import write_json  # noqa: E402
+from pruner.models.checkpoint.checkpoint import git_commit  # noqa: E402
+from pruner.tune.networks.source import NetworkSource, network_of  # noqa: E402
+
+KEPT = HERE / "results" / "optimize.json"
+CALLS = 30
+PAGE_MB = resource.getpagesize() / 1e6
+
+
+class Tree(threading.Thread):
+    """Resident memory of this process and of its descendants together, at most."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.most_mb = 0.0
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        """Look twice a second."""
+        while not self.over.wait(0.5):
+            found = {}
+            for path in Path("/proc").glob("[0-9]*/stat"):
+                try:
+                    words = path.read_text().rpartition(")")[2].split()
+                except OSError:  # it has ended
+                    continue
+                found[int(path.parent.name)] = int(words[1]), int(words[21]) * PAGE_MB
+            ours = {os.getpid()}
+            for _ in found:
+                more = {pid for pid, (parent, _) in found.items() if parent in ours} - ours
+                if not more:
+                    break
+                ours |= more
+            self.most_mb = max(self.most_mb, sum(found[pid][1] for pid in ours if pid in found))
+
+
+def measured(effort: str, threads: int) -> dict[str, Any]:
+    """One call, and the network beside eager."""
+    module, (image,) = network_of(NetworkSource(name="resnet18"))
+    tree, load = Tree(), os.getloadavg()[0]
+    tree.start()
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        network = pruner.optimize(
+            module, (image,), effort=effort, threads=threads, folder=Path(folder) / "run"
+        )
+        total_s = time.perf_counter() - start
+        tree.over.set()
+        torch.set_num_threads(threads)
+        seconds: dict[str, list[float]] = {"ours": [], "eager": []}
+        with torch.inference_mode():
+            found, wanted = network(image), module(image)
+            for _ in range(CALLS):
+                for name, call in (("ours", network), ("eager", module)):
+                    before = time.perf_counter()
+                    call(image)
+                    seconds[name].append(time.perf_counter() - before)
+    return {
+        "commit": git_commit(),
+        "threads": threads,
+        "total_s": total_s,
+        "ours_s": float(np.median(seconds["ours"])),
+        "eager_s": float(np.median(seconds["eager"])),
+        "ours_least_s": min(seconds["ours"]),
+        "eager_least_s": min(seconds["eager"]),
+        "deployed_s": network.latency_s,
+        "error": float((found - wanted).abs().max() / wanted.abs().max()),
+        "self_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
+        "tree_mb": tree.most_mb,
+        "load": [load, os.getloadavg()[0]],
+    }
+
+
+def main() -> None:
+    """Measure once."""
+    given = dict(word.split("=", 1) for word in sys.argv[1:])
+    effort = given.pop("effort", "draft")
+    threads = int(given.pop("threads", len(os.sched_getaffinity(0))))
+    if given:
+        raise SystemExit(f"{min(given)}= is unknown; there are effort= and threads=")
+    found = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.is_file() else {}
+    found[f"effort={effort} threads={threads}"] = measured(effort, threads)
+    write_json(KEPT, found, indent=1)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""``pruner.optimize``: ``tune.py network=`` for a module of torch that is already there.
+
+It is the same run as the command's, with the same options, defaults and folder.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pruner.cli.shared.door import command_config
+from pruner.cli.shared.output import quiet
+from pruner.cli.shared.runs import make_run_folder, save_config
+from pruner.cli.tune import run, with_local_platform
+from pruner.cli.tuning.folder import run_label
+from pruner.errors import PrunerError
+from pruner.files import held
+from pruner.tune.deploy.files import DEPLOY_FILE, LIBRARY
+from pruner.tune.deploy.loaded import Network
+from pruner.tune.measure.machine import host_cpu
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+    from torch import Tensor, nn
+
+
+def optimize(
+    model: nn.Module,
+    inputs: Tensor | Sequence[Tensor],
+    *,
+    effort: str = "quick",
+    seconds: float | None = None,
+    trials: int | None = None,
+    folder: str | Path | None = None,
+    threads: int | None = None,
+    layout: str = "auto",
+    seed: int = 0,
+    progress: bool = True,
+    options: Sequence[str] = (),
+) -> Network:
+    """Compile a module for inference on this machine, as ``python tune.py network=`` does.
+
+    The module is taken as it is in evaluation mode and stays as it was. The network that comes out
+    has its weights and the sizes and types of `inputs`, and computes no gradients.
+
+    Args:
+        model: any module that ``torch.export.export`` takes.
+        inputs: example inputs of ``forward``, tensors on the CPU; their values do not count.
+        effort: draft (nothing is measured), quick (three minutes), normal or thorough.
+        seconds: time for measuring instead of the effort's.
+        trials: measured programs instead of the effort's.
+        folder: a new folder for the run; by default one below ``outputs/tune``. The command line
+            takes it: ``deploy.py run=``, ``tune.py resume=``.
+        threads: cores that the network uses; by default all.
+        layout: NCHW, NHWC or auto.
+        seed: of the search.
+        progress: tell on stderr what the command tells.
+        options: further options of ``tune.py``, as its command line has them.
+
+    Raises:
+        PrunerError: a module that cannot be exported or imported, outputs that are not tensors,
+            options that ``tune.py`` refuses, or a folder that exists.
+    """
+    words = {"effort": effort, "budget.seconds": seconds, "budget.trials": trials}
+    words |= {"layout": layout, "seed": seed, "network": f"{type(model).__name__}.pt2"}
+    asked = [f"{key}={value}" for key, value in words.items() if value is not None]
+    if threads is not None:
+        asked.append(f"target={{kind:llvm,mcpu:{host_cpu()},num-cores:{threads}}}")
+    with quiet(not progress):
+        place = _run(model, inputs, with_local_platform([*asked, *options]), folder)
+    return _built(place)
+
+
+def _run(
+    model: nn.Module,
+    inputs: Tensor | Sequence[Tensor],
+    words: Sequence[str],
+    folder: str | Path | None,
+) -> Path:
+    """The run of a command line's `words` on a module, which lies in its folder; where that is."""
+    import torch
+
+    given = tuple([inputs] if isinstance(inputs, torch.Tensor) else inputs)
+    name = type(model).__name__
+    with torch.random.fork_rng(devices=[]), command_config("tune", words) as config:
+        program = _exported(model, given)
+        place = _new_folder(folder, config, name)
+        with held(place):
+            config.network = str(place.resolve() / f"{name}.pt2")
+            torch.export.save(program, config.network)
+            del program  # it is as large as the weights
+            save_config(place, config)
+            run(config, place)
+    return place
+
+
+def _new_folder(folder: str | Path | None, config: DictConfig, name: str) -> Path:
+    if folder is None:
+        label = run_label(config, name)
+        return make_run_folder(Path(config.outputs), "tune", config.run_id, label)
+    try:
+        Path(folder).mkdir(parents=True)
+    except FileExistsError as error:
+        raise PrunerError(
+            f"folder={folder} exists and is never overwritten; pruner.load('{folder}/{LIBRARY}') "
+            f"loads its network, python tune.py resume={folder} goes on with its run"
+        ) from error
+    return Path(folder)
+
+
+def _built(folder: Path) -> Network:
+    library = folder / LIBRARY
+    if not library.is_file():
+        raise PrunerError(f"{folder}: its options built no network; python deploy.py run={folder}")
+    found = json.loads((folder / DEPLOY_FILE).read_text(encoding="utf-8"))
+    return Network(library, latency_s=found["median_s"], folder=folder)
+
+
+def _exported(model: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
+    """The module as a program of ``torch.export`` that returns plain containers of tensors.
+
+    Raises:
+        PrunerError: it cannot be exported, or gets or returns something else than tensors.
+    """
+    import torch
+
+    for number, one in enumerate(inputs):
+        if not isinstance(one, torch.Tensor):
+            raise PrunerError(
+                f"input {number} is of {type(one).__name__}: give a tensor or a tuple of tensors, "
+                "in the order of forward; wrap a module that takes anything else"
+            )
+        if one.device.type != "cpu":
+            raise PrunerError(
+                f"input {number} is on {one.device}: give module and inputs on the CPU"
+            )
+    given = tuple(one.detach() for one in inputs)
+    try:
+        with _evaluated(model), torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.export.export(_plain_module(model), given)
+    except PrunerError:
+        raise
+    except Exception as error:  # torch raises kinds of its own, and those of the module
+        line = (str(error).strip().splitlines() or [repr(error)])[0]
+        raise PrunerError(
+            f"torch.export does not take {type(model).__name__} ({type(error).__name__}: {line}); "
+            "write branches that depend on values with torch.where, or give the part that is plain "
+            "tensor arithmetic"
+        ) from error
+
+
+def _plain_module(model: nn.Module) -> nn.Module:
+    """The module with outputs that every process can read: no classes of other packages."""
+    import torch
+
+    class Plain(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+            # under the names that the inputs have in the module
+            self.forward = wraps(model.forward)(lambda *given: plain_outputs(model(*given)))
+
+    return Plain()
+
+
+def plain_outputs(outputs: Any, path: str = "outputs") -> Any:
+    """Nested tuples, lists and dicts of tensors, whatever mapping or named tuple they came in.
+
+    Raises:
+        PrunerError: something else is in them.
+    """
+    import torch
+
+    if isinstance(outputs, torch.Tensor):
+        return outputs
+    if isinstance(outputs, Mapping):
+        return {key: plain_outputs(part, f"{path}[{key!r}]") for key, part in outputs.items()}
+    if isinstance(outputs, list | tuple):
+        parts = [plain_outputs(part, f"{path}[{place}]") for place, part in enumerate(outputs)]
+        return parts if isinstance(outputs, list) else tuple(parts)
+    raise PrunerError(
+        f"{path}: the module returns {type(outputs).__name__} there; a compiled network returns "
+        "tensors, and tuples, lists and dicts of them: wrap the module and leave the rest out"
+    )
+
+
+@contextmanager
+def _evaluated(model: nn.Module) -> Iterator[None]:
+    """The module in evaluation mode, every part as it was afterwards."""
+    training = [part for part in model.modules() if part.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True

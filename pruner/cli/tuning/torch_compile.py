@@ -1,0 +1,80 @@
+"""``torch.compile(model, backend="pruner")``, for inference, with fixed sizes.
+
+Every graph that torch takes out of a module is compiled by
+:func:`~pruner.cli.tuning.optimize.optimize`, in a run of its own.
+
+A graph that cannot be taken raises; ``torch._dynamo.config.suppress_errors = True`` has torch run
+such a graph as it is, which is torch's own convention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from pruner.cli.tuning.optimize import optimize
+from pruner.errors import PrunerError
+
+
+def backend(
+    graph: fx.GraphModule, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
+    """What torch calls for a graph.
+
+    Weights become constants, as they are now: compile again after they have changed.
+
+    Args:
+        graph: the graph, whose weights are inputs.
+        inputs: values of all its inputs.
+        options: keyword arguments of `optimize`, as in
+            ``torch.compile(model, backend="pruner", options={"effort": "draft"})``.
+
+    Raises:
+        PrunerError: gradients are asked for, sizes are open, or what `optimize` refuses.
+    """
+    nodes = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    weights = {
+        place: value
+        for place, (node, value) in enumerate(zip(nodes, inputs, strict=True))
+        if isinstance(value, nn.Parameter)
+        or "_dynamo_static_input_type" in node.meta.get("tensor_dict", {})
+    }
+    if torch.is_grad_enabled() and any(value.requires_grad for value in weights.values()):
+        raise PrunerError(
+            "backend=pruner computes no gradients: compile and call the module under "
+            "torch.no_grad()"
+        )
+    rest = [place for place in range(len(nodes)) if place not in weights]
+    if not all(isinstance(inputs[place], Tensor) for place in rest):
+        raise PrunerError(
+            "backend=pruner needs fixed sizes, and the graph has open ones: "
+            "torch.compile(..., dynamic=False) compiles once for each size"
+        )
+    bound = Graph(graph, weights, rest)
+    network = optimize(bound, tuple(inputs[place] for place in rest), **(options or {}))
+
+    def call(*given: Any) -> Any:
+        return network(*[given[place] for place in rest])
+
+    return call
+
+
+class Graph(nn.Module):
+    """A graph of torch's, of which only the inputs at the places `rest` are left."""
+
+    def __init__(
+        self, graph: fx.GraphModule, weights: Mapping[int, Tensor], rest: Sequence[int]
+    ) -> None:
+        super().__init__()
+        self.graph, self._weights, self._rest = graph, tuple(weights), tuple(rest)
+        for place, value in weights.items():
+            self.register_buffer(f"weight_{place}", value.detach())
+
+    def forward(self, *given: Tensor) -> Any:
+        """The graph's outputs."""
+        values = {place: getattr(self, f"weight_{place}") for place in self._weights}
+        values |= dict(zip(self._rest, given, strict=True))
+        return self.graph(*[values[place] for place in sorted(values)])

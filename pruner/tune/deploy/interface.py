@@ -1,0 +1,88 @@
+"""The inputs and outputs of a built network, kept inside its library.
+
+A library that is moved alone still says how it is called: its function :data:`INTERFACE` returns
+them as JSON.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pruner.tune.networks.source import OUTPUTS
+
+INTERFACE = "pruner_interface"  # a function of the library
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """One input: its name in the network, its shape and its type (float32, int64 ...)."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        """For people."""
+        return f"{self.name}: {self.dtype} {'x'.join(map(str, self.shape)) or 'scalar'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interface:
+    """How a library is called.
+
+    ``outputs``: their structure, as :func:`~pruner.tune.networks.source.described` gives it; None:
+    one tensor, or a tuple. ``device``: cpu or cuda. ``threads``: cores that it was built for.
+    """
+
+    inputs: Sequence[Input]
+    outputs: Any
+    device: str
+    threads: int
+
+    @staticmethod
+    def of(module: Any, target: Any, threads: int) -> Interface:
+        """That of a lowered network."""
+        main = module["main"]
+        return Interface(
+            inputs=[
+                Input(name=one.name, shape=tuple(map(int, one.ty.shape)), dtype=str(one.ty.dtype))
+                for one in main.params
+            ],
+            outputs=json.loads(str(main.attrs.get(OUTPUTS, "null"))),
+            device="cpu" if target.kind.name == "llvm" else str(target.kind.name),
+            threads=threads,
+        )
+
+    @staticmethod
+    def read(text: str) -> Interface:
+        """What `with_interface` put into a library."""
+        found = json.loads(text)
+        inputs = [Input(**{**one, "shape": tuple(one["shape"])}) for one in found["inputs"]]
+        return Interface(**{**found, "inputs": inputs})
+
+
+def with_interface(module: Any, target: Any, threads: int) -> Any:
+    """A lowered network with the function that says how it is called."""
+    ir, relax = importlib.import_module("tvm.ir"), importlib.import_module("tvm.relax")
+    text = json.dumps(asdict(Interface.of(module, target, threads)))
+    function = relax.Function([], ir.StringImm(text), relax.ObjectType())
+    module = module.clone()
+    module[INTERFACE] = function.with_attr("global_symbol", INTERFACE)
+    return module
+
+
+def arranged(structure: Any, outputs: Sequence[Any]) -> Any:
+    """Outputs in the structure that :func:`~pruner.tune.networks.source.described` gave."""
+    if structure is None:
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+    if isinstance(structure, int):
+        return outputs[structure]
+    ((kind, parts),) = structure.items()
+    if kind == "dict":
+        return {key: arranged(part, outputs) for key, part in parts}
+    found = [arranged(part, outputs) for part in parts]
+    return tuple(found) if kind == "tuple" else found

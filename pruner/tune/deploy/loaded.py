@@ -1,0 +1,211 @@
+"""A built network that is called like a module: ``load("network.so")(x)``.
+
+TVM's runtime is all that it needs: torch is not imported, and ``TVM_USE_RUNTIME_LIB=1`` is enough.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pruner.errors import DataError, MissingExtra, PrunerError
+from pruner.files import write_whole
+from pruner.tune.deploy.files import REPORT
+from pruner.tune.deploy.interface import INTERFACE, Input, Interface, arranged
+
+_ALIGNED = 64  # bytes; vector instructions of the programs rely on it
+_ALL_CORES = 1  # TVM's mode of a thread pool that takes cores as they come
+_pool = threading.local()  # TVM has a pool of threads for each thread that calls it
+
+
+class Network:
+    """A tuned network in one library, weights inside; fixed sizes, no gradients.
+
+    Called with tensors of torch it returns tensors of torch, called with arrays of numpy it returns
+    arrays, in the structure that the module had (tensor, tuple, list, dict). Inputs that are
+    contiguous and aligned to 64 bytes are not copied, outputs never are. Calls from several threads
+    take turns.
+
+    ``latency_s``: seconds of a call as they were measured when the library was built, None after
+    :func:`load`; ``folder`` and ``report``: the run that made it, in the same way.
+    """
+
+    def __init__(
+        self, path: str | Path, *, latency_s: float | None = None, folder: Path | None = None
+    ) -> None:
+        self.path, self.latency_s, self.folder = Path(path), latency_s, folder
+        self._tvm, machine = _runtime()
+        if not self.path.is_file():
+            raise DataError(f"{path}: no such file")
+        try:
+            library = _opened(self.path)
+            text = machine(library, self._tvm.cpu())[INTERFACE]()
+        except Exception as error:  # TVM's own kinds
+            raise DataError(
+                f"{path}: no library of a network, or of an older version ({_first(error)}); "
+                "python deploy.py run=RUN builds that of a run again"
+            ) from error
+        self.interface = Interface.read(str(text))
+        self._device = self._tvm.runtime.device(self.interface.device, 0)
+        try:
+            self._main = machine(library, self._device)["main"]
+        except Exception as error:
+            raise PrunerError(
+                f"{path}: built for {self.interface.device}, which does not answer here "
+                f"({_first(error)})"
+            ) from error
+        self._turn = threading.Lock()
+
+    @property
+    def inputs(self) -> Sequence[Input]:
+        """Names, shapes and types of the inputs."""
+        return self.interface.inputs
+
+    @property
+    def report(self) -> Path | None:
+        """The page that says how it was made."""
+        path = None if self.folder is None else self.folder / REPORT
+        return path if path is not None and path.is_file() else None
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Outputs for `inputs`, in the order of :attr:`inputs`.
+
+        Raises:
+            PrunerError: another number of inputs, another shape, type or device, or an input that
+                requires a gradient.
+        """
+        wanted = self.interface.inputs
+        if len(inputs) != len(wanted):
+            takes = ", ".join(map(str, wanted))
+            raise PrunerError(f"{len(inputs)} inputs given; the network takes {takes}")
+        torch = sys.modules.get("torch")  # without it nobody has tensors of it
+        is_torch = [torch is not None and isinstance(one, torch.Tensor) for one in inputs]
+        given = [
+            self._of_torch(value, one, torch) if of_torch else self._of_numpy(value, one)
+            for value, one, of_torch in zip(inputs, wanted, is_torch, strict=True)
+        ]
+        with self._turn:
+            self._use_threads()
+            result = self._main(*given)
+            if self.interface.device != "cpu":
+                self._device.sync()
+        outputs = list(result) if isinstance(result, Sequence) else [result]
+        # TVM returns tensors of torch where it got one
+        if not any(is_torch):
+            outputs = [self._as_numpy(one) for one in outputs]
+        return arranged(self.interface.outputs, outputs)
+
+    def save(self, path: str | Path) -> Path:
+        """Copy the library, which is all that :func:`load` needs; returns where it is."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with write_whole(path) as partial:
+            shutil.copyfile(self.path, partial)
+        return path
+
+    def __repr__(self) -> str:
+        """Inputs, and how fast it is."""
+        inputs = ", ".join(map(str, self.inputs))
+        known = "" if self.latency_s is None else f", {1e3 * self.latency_s:.4g} ms"
+        return f"Network({str(self.path)!r}: {inputs}{known})"
+
+    def _of_torch(self, value: Any, wanted: Input, torch: Any) -> Any:
+        dtype = str(value.dtype).removeprefix("torch.")
+        self._check(wanted, tuple(value.shape), dtype, value.device.type)
+        if value.requires_grad:
+            if torch.is_grad_enabled():
+                raise PrunerError(
+                    f"input {wanted.name} requires a gradient, and a compiled network computes "
+                    "none; call it under torch.no_grad(), or with the input detached"
+                )
+            value = value.detach()
+        value = value.contiguous()
+        # a view into the middle of something
+        return value.clone() if value.data_ptr() % _ALIGNED else value
+
+    def _of_numpy(self, value: Any, wanted: Input) -> Any:
+        array = np.asarray(value)
+        self._check(wanted, array.shape, str(array.dtype), self.interface.device)
+        aligned = not array.ctypes.data % _ALIGNED and array.flags.c_contiguous
+        if self.interface.device == "cpu" and aligned and array.flags.writeable:
+            return self._tvm.runtime.from_dlpack(array)
+        return self._tvm.runtime.tensor(array, self._device)
+
+    def _as_numpy(self, tensor: Any) -> Any:
+        return np.from_dlpack(tensor) if self.interface.device == "cpu" else tensor.numpy()
+
+    def _check(self, wanted: Input, shape: tuple[int, ...], dtype: str, device: str) -> None:
+        if shape != wanted.shape or dtype != wanted.dtype:
+            given = Input(name=wanted.name, shape=shape, dtype=dtype)
+            raise PrunerError(
+                f"input {given} given, {wanted} wanted; a network has the sizes and types it was "
+                "built for"
+            )
+        if device != self.interface.device:
+            raise PrunerError(
+                f"input {wanted.name} is on {device}, the network on {self.interface.device}"
+            )
+
+    def _use_threads(self) -> None:
+        """As many threads as the network was built for; ``TVM_NUM_THREADS`` wins.
+
+        TVM alone takes half of the processors that the system shows. It reads the environment when
+        a thread calls it first, and would pin this thread to cores, which is not ours to do.
+        """
+        number = int(os.environ.get("TVM_NUM_THREADS", self.interface.threads))
+        if self.interface.device != "cpu" or getattr(_pool, "threads", None) == number:
+            return
+        asked = {"TVM_NUM_THREADS": str(max(number, os.cpu_count() or 1)), "TVM_BIND_THREADS": "0"}
+        before = {name: os.environ.get(name) for name in asked}
+        os.environ.update(asked)
+        try:
+            self._tvm.get_global_func("runtime.config_threadpool")(_ALL_CORES, number)
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name)
+                os.environ.update({} if value is None else {name: value})
+        _pool.threads = number
+
+
+def load(path: str | Path) -> Network:
+    """The network of a library, ``network.so`` of a run folder or what :meth:`Network.save` wrote.
+
+    Raises:
+        DataError: no such file, or no library of a network.
+        PrunerError: TVM is not installed, or the library is for a device that is not here.
+    """
+    return Network(path)
+
+
+def _runtime() -> tuple[Any, Any]:
+    """TVM and its virtual machine, whose import needs no compiler."""
+    try:
+        tvm = importlib.import_module("tvm")
+        return tvm, importlib.import_module("tvm.runtime.vm").VirtualMachine
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("tvm", "tvm_ffi"):
+            raise
+        raise MissingExtra("apache-tvm", "tvm") from error
+
+
+def _opened(path: Path) -> Any:
+    """TVM's module of a library, under a name of its own: the system would give the file that was
+    opened under a name before, even where another has taken its place. So would
+    ``tvm.runtime.load_module``, which follows links."""
+    with tempfile.TemporaryDirectory() as folder:
+        name = Path(folder) / "network.so"
+        name.symlink_to(path.resolve())
+        return importlib.import_module("tvm_ffi").load_module(str(name))
+
+
+def _first(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:120]

@@ -1,0 +1,188 @@
+"""``pruner.optimize``: five modules through the draft; the folder is that of a command."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import pruner
+from pruner.cli.shared.door import command_config
+from pruner.cli.shared.options import build
+from pruner.cli.tuning.optimize import _exported, plain_outputs
+from pruner.errors import PrunerError
+from tests.cli.tuning.modules import assert_alike, made
+from tests.places import REPOSITORY
+
+pytestmark = pytest.mark.tvm
+
+
+def command(script, *words):
+    env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        [sys.executable, script, *words],
+        cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+SLOW = [pytest.param(n, marks=pytest.mark.slow) for n in ("cnn", "attention", "depthwise", "two")]
+
+
+@pytest.mark.parametrize("name", ["mlp", *SLOW])
+def test_a_module_becomes_a_network_that_computes_the_same(name, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    module, inputs = made(name)
+    modes = [part.training for part in module.modules()]
+    state, threads = torch.get_rng_state(), torch.get_num_threads()
+    network = pruner.optimize(module, inputs, effort="draft", progress=False)
+    assert capfd.readouterr() == ("", "")
+    assert [part.training for part in module.modules()] == modes
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.get_num_threads() == threads
+    assert network.folder.parent.parts == ("outputs", "tune")
+    assert network.report.name == "report.html"
+    assert 0 < network.latency_s < 1
+    module.eval()
+    others = tuple(
+        torch.randn_like(one) if one.is_floating_point() else one.flip(0) for one in inputs
+    )
+    for given in (inputs, others):
+        with torch.no_grad():
+            assert_alike(network(*given), module(*given))
+
+
+@pytest.mark.slow
+def test_commands_take_its_folder(tmp_path):
+    module, inputs = made("cnn")
+    folder = tmp_path / "run"
+    before = pruner.optimize(module, inputs, effort="draft", folder=folder, threads=1)
+    assert before.interface.threads == 1
+    with pytest.raises(PrunerError, match="exists and is never overwritten"):
+        pruner.optimize(module, inputs, effort="draft", folder=folder)
+    found = command("deploy.py", f"run={folder}", "beside=[eager]")
+    assert {"ours", "eager"} == set(found["beside"])
+    found = command("tune.py", f"resume={folder}", "budget.trials=4")
+    assert found["trials"] == 4
+    assert found["deployed"]["applied"] > 0
+    module.eval()
+    with torch.no_grad():
+        assert_alike(pruner.load(folder / "network.so")(*inputs), module(*inputs))
+
+
+@pytest.mark.slow
+def test_trials_are_measured(tmp_path):
+    module, inputs = made("mlp")
+    options = ["verify=false", "measure.repeats=1", "measure.min_repeat_ms=1"]
+    network = pruner.optimize(
+        module, inputs, trials=4, folder=tmp_path / "run", options=options, progress=False
+    )
+    found = json.loads((network.folder / "metrics.json").read_text())
+    assert found["trials"] == 4
+    module.eval()
+    with torch.no_grad():
+        assert_alike(network(*inputs), module(*inputs))
+
+
+class Branch(nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
+class Returns(nn.Module):
+    def __init__(self, what):
+        super().__init__()
+        self.what = what
+
+    def forward(self, x):
+        return x, self.what
+
+
+@pytest.mark.parametrize(
+    ("module", "given", "told"),
+    [
+        (Branch(), torch.ones(3), "torch.export does not take Branch .*write branches .*where"),
+        (Returns(None), torch.ones(3), r"outputs\[1\]: the module returns NoneType there"),
+        (Returns({"n": 3}), torch.ones(3), r"outputs\[1\]\['n'\]: the module returns int there"),
+        (nn.Linear(3, 2), (torch.ones(3), 1), "input 1 is of int: give a tensor or a tuple"),
+        (nn.Linear(3, 2), torch.ones(3, device="meta"), "input 0 is on meta: give module and in"),
+        (nn.Linear(3, 2), torch.ones(4), "torch.export does not take Linear"),
+    ],
+)
+def test_a_module_that_cannot_be_taken_is_told_in_one_line(module, given, told, tmp_path):
+    with pytest.raises(PrunerError, match=told) as refused:
+        pruner.optimize(module, given, effort="draft", folder=tmp_path / "run", progress=False)
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ({"effort": "much"}, "effort=much is unknown; known: draft, normal, quick, thorough"),
+        ({"effort": "draft", "trials": 9}, "effort=draft measures nothing: leave budget.trials"),
+        ({"layout": "HWNC"}, "layout=HWNC: choose auto, NCHW or NHWC"),
+        ({"threads": 0}, "num-cores must be at least 1"),
+        ({"options": ["sead=3"]}, "sead is unknown; did you mean seed"),
+    ],
+)
+def test_options_are_those_of_the_command(words, told, tmp_path):
+    module, inputs = made("mlp")
+    with pytest.raises(PrunerError, match=told):
+        pruner.optimize(module, inputs, folder=tmp_path / "run", progress=False, **words)
+
+
+def test_mappings_and_named_tuples_become_plain_ones():
+    from collections import OrderedDict, namedtuple
+
+    one, two = torch.ones(1), torch.zeros(1)
+    pair = namedtuple("Pair", ["a", "b"])(one, [two])
+    found = plain_outputs(OrderedDict(pair=pair))
+    assert (type(found), type(found["pair"]), type(found["pair"][1])) == (dict, tuple, list)
+    assert found["pair"][0] is one
+
+
+def test_inputs_keep_their_names_and_the_module_its_mode():
+    module, inputs = made("two")
+    program = _exported(module, inputs)
+    assert list(program.graph_signature.user_inputs) == ["word", "image"]
+    assert module.training
+
+
+def test_efforts_are_the_commands_files():
+    """One table, conf/effort: what `optimize` takes is what the command takes."""
+    from pruner.tune.run.budget import Effort
+
+    with command_config("tune", ["network=resnet18", "effort=quick"]) as config:
+        assert build(config.effort) == Effort(trials_per_task=8, seconds=180, patience=8, trials=32)
+        assert config.policy.draft.population == 128  # that of networks
+
+
+def test_an_application_of_hydra_keeps_its_own_configuration():
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.core.hydra_config import HydraConfig
+
+    before = GlobalHydra.instance().hydra, HydraConfig.instance().cfg
+    for words in (["effort=quick"], ["effort=none"]):
+        try:
+            with command_config("tune", words):
+                assert HydraConfig.initialized()
+        except PrunerError:
+            assert words == ["effort=none"]
+        assert (GlobalHydra.instance().hydra, HydraConfig.instance().cfg) == before
+
+
+def test_the_package_is_light():
+    """Until something is used: neither torch nor TVM, nor pandas."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import pruner, sys; print(*sys.modules)"],
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert not {"torch", "tvm", "hydra", "numpy", "pandas"} & set(done.stdout.split())
+    with pytest.raises(AttributeError, match="no attribute 'optimise'"):
+        pruner.optimise  # noqa: B018

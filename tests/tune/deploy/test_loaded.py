@@ -1,0 +1,226 @@
+"""A library as a callable: structure, types, copies, refusals, with and without torch."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from pruner.errors import DataError, PrunerError
+from tests.cli.tuning.modules import assert_alike, made
+
+pytestmark = pytest.mark.tvm
+TARGET = {"kind": "llvm", "mcpu": "x86-64-v2", "num-cores": 2}
+
+
+def library(folder, module, inputs):
+    """A library without schedules, built in this process."""
+    from pruner.cli.tuning.optimize import _exported
+    from pruner.tune.deploy.build import BuildRequest, build_here
+    from pruner.tune.networks.request import REQUEST, NetworkRequest, lowered_network
+    from pruner.tune.networks.source import NetworkSource
+    from pruner.tune.networks.tasks import network_tasks
+
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.export.save(_exported(module, inputs), folder / "module.pt2")
+    request = NetworkRequest(source=NetworkSource(name=str(folder / "module.pt2")), target=TARGET)
+    request.save(folder / REQUEST)
+    lowered = lowered_network(request)
+    tasks = network_tasks(lowered, request.tvm_target())
+    asked = BuildRequest.of_run(
+        folder, tasks, {}, folder / "network.so", reference=False, threads=2
+    )
+    return build_here(asked, lowered).library
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """Module, inputs and library of the network with two inputs."""
+    module, inputs = made("two")
+    return module, inputs, library(tmp_path_factory.mktemp("two"), module, inputs)
+
+
+@pytest.fixture
+def network(two):
+    from pruner import load
+
+    return load(two[2])
+
+
+def test_it_says_its_inputs_and_keeps_the_structure_of_its_outputs(two, network):
+    module, inputs, _ = two
+    assert [str(one) for one in network.inputs] == ["word: int64 4", "image: float32 4x6"]
+    with torch.no_grad():
+        assert_alike(network(*inputs), module(*inputs))
+    assert network.latency_s is network.folder is network.report is None
+
+
+def test_a_single_output_is_no_tuple(tmp_path):
+    from pruner import load
+
+    module, inputs = made("mlp")
+    with torch.no_grad():
+        assert_alike(load(library(tmp_path, module, inputs))(*inputs), module(*inputs))
+
+
+def test_what_lies_well_is_not_copied(two, network):
+    """The network hands its input on: the same memory comes out, of torch and of numpy."""
+    _, (word, image), _ = two
+    assert image.data_ptr() % 64 == 0
+    assert network(word, image)["parts"][1][0].data_ptr() == image.data_ptr()
+    array = np.zeros(4 * 6 * 4 + 64, "uint8")
+    start = -array.ctypes.data % 64
+    aligned = array[start : start + 96].view("float32").reshape(4, 6)
+    found = network(word.numpy(), aligned)["parts"][1][0]
+    assert found.ctypes.data == aligned.ctypes.data
+
+
+@pytest.mark.parametrize("way", ["misaligned", "transposed", "read only"])
+def test_what_lies_badly_is_copied_and_right(two, network, way):
+    _, (word, image), _ = two
+    wanted = network(word, image)["both"]
+    if way == "misaligned":
+        given = torch.cat([torch.zeros(1), image.flatten()])[1:].view(4, 6)
+        assert given.data_ptr() % 64
+    else:
+        given = image.T.contiguous().T
+    if way == "read only":
+        given = image.numpy().copy()
+        given.flags.writeable = False
+        assert isinstance(network(word.numpy(), given)["both"], np.ndarray)
+    found = torch.as_tensor(network(word, given)["both"])
+    assert torch.equal(found, wanted)
+
+
+def test_outputs_of_a_call_survive_the_next(two, network):
+    _, (word, image), _ = two
+    first = network(word, image)["both"]
+    kept = first.clone()
+    network(word, torch.randn(4, 6))
+    assert torch.equal(first, kept)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda word, image: (word,), "1 inputs given; the network takes word: int64 4, image"),
+        (lambda word, image: (word, image[:3]), "image: float32 3x6 given, image: float32 4x6"),
+        (lambda word, image: (word, image.double()), "image: float64 4x6 given, image: float32"),
+        (lambda word, image: (image, word), "word: float32 4x6 given, word: int64 4 wanted"),
+        (lambda word, image: (word, image.to("meta")), "image is on meta, the network on cpu"),
+        (lambda word, image: (word, image.clone().requires_grad_()), "under torch.no_grad"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(two, network, change, told):
+    with pytest.raises(PrunerError, match=told) as refused:
+        network(*change(*two[1]))
+    assert "\n" not in str(refused.value)
+
+
+def test_without_gradients_a_parameter_is_an_input(two, network):
+    _, (word, image), _ = two
+    with torch.no_grad():
+        assert not network(word, image.clone().requires_grad_())["both"].requires_grad
+
+
+def test_threads_take_turns(two, network):
+    _, (word, image), _ = two
+    wanted, found = network(word, image)["both"], []
+    threads = [
+        threading.Thread(target=lambda: found.append(network(word, image)["both"]))
+        for _ in range(4)
+    ]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert len(found) == 4
+    assert all(torch.equal(one, wanted) for one in found)
+
+
+def test_it_uses_the_threads_it_was_built_for(network, two, monkeypatch):
+    """TVM alone takes half of the processors; what the environment says wins and stays."""
+    from pruner.tune.tvm_import import load_tvm
+
+    number, found = load_tvm().tvm.get_global_func("runtime.NumThreads"), []
+
+    def call():
+        network(*two[1])
+        found.append(number())
+
+    for given in (None, "1"):
+        monkeypatch.delenv("TVM_NUM_THREADS", raising=False)
+        if given:
+            monkeypatch.setenv("TVM_NUM_THREADS", given)
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+        assert os.environ.get("TVM_NUM_THREADS") == given
+    assert found == [min(2, os.cpu_count()), 1]
+
+
+WITHOUT = """
+import json, sys
+sys.modules["torch"] = None
+import numpy
+from pruner import load
+network = load(sys.argv[1])
+with numpy.load(sys.argv[2]) as inputs:
+    found = network(*inputs.values())
+kinds = [type(found).__name__, type(found["parts"]).__name__, type(found["parts"][1]).__name__]
+numpy.savez(sys.argv[3], found["both"], found["parts"][0])
+heavy = [name for name in ("tvm.relax", "hydra", "pandas") if name in sys.modules]
+print(json.dumps([kinds, heavy]))
+"""
+
+
+@pytest.mark.parametrize("runtime", [{}, {"TVM_USE_RUNTIME_LIB": "1"}], ids=["whole", "runtime"])
+def test_a_saved_library_runs_alone_without_torch(two, network, tmp_path, runtime):
+    module, inputs, _ = two
+    saved = network.save(tmp_path / "elsewhere" / "mine.so")
+    given, found = tmp_path / "given.npz", tmp_path / "found.npz"
+    np.savez(given, *[one.numpy() for one in inputs])
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, str(saved), str(given), str(found)],
+        env=os.environ | runtime, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    kinds, heavy = json.loads(done.stdout.splitlines()[-1])
+    assert kinds == ["dict", "tuple", "list"]
+    if runtime:
+        assert heavy == []
+    with torch.no_grad():
+        wanted = module(*inputs)
+    with np.load(found) as arrays:
+        np.testing.assert_allclose(arrays["arr_0"], wanted["both"], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(arrays["arr_1"], wanted["parts"][0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_library_in_the_place_of_another_is_read_anew(tmp_path):
+    """The system knows libraries by name: the one that was opened first would come again."""
+    from pruner import load
+
+    x, found = torch.ones(1, 4), []
+    for value in (1.0, 2.0):
+        module = nn.Linear(4, 4)
+        nn.init.constant_(module.weight, value)
+        nn.init.zeros_(module.bias)
+        place = tmp_path / str(value)
+        load(library(place, module, (x,))).save(tmp_path / "network.so")
+        found.append(float(load(tmp_path / "network.so")(x).sum()))
+    assert found == [16.0, 32.0]
+
+
+def test_what_is_no_library_of_a_network_is_told(tmp_path):
+    from pruner import load
+
+    with pytest.raises(DataError, match="no such file"):
+        load(tmp_path / "none.so")
+    (tmp_path / "bad.so").write_text("nothing")
+    with pytest.raises(DataError, match="no library of a network, or of an older version"):
+        load(tmp_path / "bad.so")

@@ -44,7 +44,7 @@ HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results.csv"
 RECIPES = {
     "cpu": ("data.platform=all", "split=bundled", "model=pacm_residual", "seeds=[0,1,2]"),
-    "gpu": ("platform=orin", "leave_out=all", "model=pacm_draft", "batches.per_task=96"),
+    "gpu": ("data.platform=all", "split=by_task", "model=pacm_draft"),
 }
 """Options of train.py; of several seeds the one that is best on the validation tasks counts."""
 

@@ -1,7 +1,8 @@
-"""Where the project's own files lie: configuration, splits and bundled records.
+"""Where the project's own files lie: configuration, splits, bundled records, trained models.
 
-``conf/`` and ``datasets/`` are folders of the repository. The package has a link to each; a wheel
-holds the files behind the links, so the same two paths are right beside the sources and installed.
+``conf/``, ``datasets/`` and ``checkpoints/`` are folders of the repository. The package has a link
+to each; a wheel holds the files behind the links, so the same paths are right beside the sources
+and installed.
 """
 
 from pathlib import Path
@@ -17,6 +18,21 @@ def conf_folder() -> Path:
 def datasets_folder() -> Path:
     """Frozen splits, the bundled records, requirements of Ansor's environment."""
     return (_PACKAGE / "datasets").resolve()
+
+
+def checkpoints_folder() -> Path:
+    """Trained models that come with the project, one file each, and a card of each."""
+    return (_PACKAGE / "checkpoints").resolve()
+
+
+def boxed_checkpoints() -> dict[str, Path]:
+    """The trained models that come with the project, by the name that ``checkpoint=`` takes."""
+    return {path.stem: path for path in sorted(checkpoints_folder().glob("*.safetensors"))}
+
+
+def checkpoint_named(path: Path) -> Path:
+    """The model of that name that comes with the project; a path that exists is itself."""
+    return path if path.exists() else boxed_checkpoints().get(str(path), path)
 
 
 def sources_folder() -> Path:

@@ -8,8 +8,9 @@ DATASETS = REPOSITORY / "datasets"
 # Development data beside the checkout; absent on most machines.
 SHARED = REPOSITORY.parent / "shared"
 # What readers are sent to.
+FOLDERS = ("docs", "experiments", "datasets", "benchmarks", "checkpoints", "leaderboard")
 PAGES = sorted(
     page
-    for folder in (".", "docs", "experiments", "datasets", "benchmarks", "leaderboard")
+    for folder in (".", *FOLDERS)
     for page in (REPOSITORY / folder).glob("*.md" if folder == "." else "**/*.md")
 )

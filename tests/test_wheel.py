@@ -10,7 +10,7 @@ import venv
 
 import pytest
 
-SOURCES = ("pruner", "conf", "datasets")
+SOURCES = ("pruner", "conf", "datasets", "checkpoints")
 TINY = ("trainer.max_epochs=1", "trainer.accelerator=cpu", "batches.programs=8", "model=tensetmlp")
 
 

@@ -26,7 +26,7 @@ from pruner.models.adaptation.base import Adaptation, Setting
 from pruner.models.analyzer.analyzer import Analyzer, load_analyzer
 from pruner.models.programs.store import ProgramStore
 from pruner.models.registry import models_with
-from pruner.models.training.fit import check_recipe, checkpoint_file, start_of
+from pruner.models.training.fit import check_recipe, start_of
 from pruner.models.training.start import Start
 from pruner.places import conf_folder
 from pruner.progress import Progress
@@ -118,6 +118,7 @@ def _work(config: DictConfig, folder: Path, known: Methods) -> Work:
         train=partial(_train_source, config, folder),
         given=given,
         dataflow=config.features.dataflow,
+        draft=given is None and check_recipe(recipe_of(config)).reads_draft,
         models=models_with(_classes(config)),
         cache=None if config.data.cache is None else Path(config.data.cache),
         seed=config.seed,
@@ -147,7 +148,7 @@ def _draft(config: DictConfig) -> Analyzer:
 def _given_source(config: DictConfig) -> Start | None:
     if config.checkpoint is None:
         return None
-    return start_of(checkpoint_file(Path(config.checkpoint)), _classes(config))
+    return start_of(Path(config.checkpoint), _classes(config))
 
 
 def _classes(config: DictConfig) -> list[type[Any]]:
@@ -219,8 +220,6 @@ def _check(config: DictConfig, known: Methods) -> None:
         root.task_files(platform)  # raises where there are none
     _draft(config)  # raises where the target has no such form
     if config.checkpoint:
-        if not (path := checkpoint_file(Path(config.checkpoint))).is_file():
-            raise PrunerError(f"checkpoint={config.checkpoint}: {path} does not exist")
         check_contradicted(config, _classes(config))
     if not isinstance(build(config.policy), RoundSettings):
         raise PrunerError("adapt.py compares models in rounds: policy=pool, ansor or pruner_*")

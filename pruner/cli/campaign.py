@@ -13,7 +13,7 @@ from pruner.cli.shared.door import run_door
 from pruner.cli.shared.options import plain, several
 from pruner.cli.shared.output import as_table, say
 from pruner.errors import DataError, PrunerError
-from pruner.places import conf_folder
+from pruner.places import checkpoint_named, conf_folder
 from pruner.program.device import GpuDevice, load_device
 from pruner.study.device.campaign import Campaign
 from pruner.study.device.finding import described_gpu
@@ -93,7 +93,9 @@ def options_of(config: DictConfig) -> CampaignOptions:
         minutes=float("inf") if minutes is None else float(minutes),
         compile_only=config.compile_only,
         size=_size(config),
-        checkpoint=None if config.checkpoint is None else Path(config.checkpoint).resolve(),
+        checkpoint=None
+        if config.checkpoint is None
+        else checkpoint_named(Path(config.checkpoint)).resolve(),
         stages=several(config.stages),
         more=several(config.more),
     )

@@ -1,6 +1,8 @@
 """Checkpoints: weights, normalisation and everything needed to refuse a wrong use of them.
 
-One file, readable without running code in it (`torch.load(weights_only=True)`): format number, name
+One file, readable without running code in it: ``.safetensors``
+(:mod:`pruner.models.checkpoint.tensors`), or PyTorch's own (`torch.load(weights_only=True)`) with
+any other ending. Both have the same content: format number, name
 and arguments of the model (:mod:`pruner.models.registry`), state, feature-set version, the full
 configuration, git commit, the tasks it was fitted and validated on, the models that it goes on
 from, and the metrics of its run.
@@ -22,10 +24,12 @@ from pruner.errors import DataError, PrunerError
 from pruner.features.dataflow import NUM_ROWS, kind_of
 from pruner.features.versions import unchanged_rows
 from pruner.models.checkpoint.archive import load_archive, save_archive
+from pruner.models.checkpoint.tensors import SUFFIX, load_tensors, save_tensors
 from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker, Ranker
 from pruner.models.registry import MODELS, ModelSpec, Trainable
 from pruner.models.trees.xgboost import TreeRanker
+from pruner.places import boxed_checkpoints
 
 FORMAT = 2  # 1 had the dotted path of the class; it is still read
 READABLE = (1, 2)
@@ -103,8 +107,15 @@ class CheckpointInfo:
         }
 
 
-def save_checkpoint(path: Path, ranker: Ranker, info: CheckpointInfo) -> None:
-    """Write one checkpoint, atomically: a reader sees the old file or the whole new one."""
+def save_checkpoint(
+    path: Path, ranker: Ranker, info: CheckpointInfo, *, half: bool = False
+) -> None:
+    """Write one checkpoint, atomically: a reader sees the old file or the whole new one.
+
+    With `half` the weights of a network are stored in float16, half the bytes; statistics of
+    features, which go beyond float16, stay float32. They are float32 again when they are read.
+    Raises PrunerError for weights beyond float16.
+    """
     content = {
         "format": FORMAT,
         "model": {"name": info.model.name, "arguments": _plain(info.model.arguments)},
@@ -116,10 +127,10 @@ def save_checkpoint(path: Path, ranker: Ranker, info: CheckpointInfo) -> None:
         "metrics": _plain(info.metrics),
         "seen_workloads": _plain(info.seen_workloads),
         "lineage": _plain(info.lineage),
-        "state": _state(ranker),
+        "state": _halved(_state(ranker), ranker) if half else _state(ranker),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_archive(path, content)
+    (save_tensors if path.suffix == SUFFIX else save_archive)(path, content)
 
 
 def load_checkpoint(
@@ -210,6 +221,18 @@ def _state(ranker: Ranker) -> dict[str, Any]:
             raise TypeError(f"cannot store a {type(ranker).__name__}")
 
 
+def _halved(state: dict[str, Any], ranker: Ranker) -> dict[str, Any]:
+    """The same with parameters in float16; buffers (running statistics) stay."""
+    if not isinstance(ranker, NeuralRanker):
+        return state
+    network = dict(state["network"])
+    for name, _ in ranker.network.named_parameters():
+        network[name] = network[name].half()
+        if not bool(torch.isfinite(network[name]).all()):
+            raise PrunerError(f"{name} has weights beyond float16; store it in float32")
+    return {**state, "network": network}
+
+
 def _restored(
     spec: ModelSpec, state: Mapping[str, Any], models: Mapping[str, type[Trainable]]
 ) -> Ranker:
@@ -255,9 +278,12 @@ def _check_numbers(values: Mapping[str, Any]) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        raise DataError(f"checkpoint {path} does not exist; train one with train.py")
+        raise DataError(
+            f"checkpoint {path} does not exist; train one with train.py, or give "
+            f"{' or '.join(boxed_checkpoints())}, which come with the project"
+        )
     try:
-        content = load_archive(path)
+        content = (load_tensors if path.suffix == SUFFIX else load_archive)(path)
     except DataError as error:
         raise DataError(
             f"{path} is not a Pruner checkpoint, or a damaged one; train.py writes them ({error})"

@@ -227,9 +227,12 @@ class ProgramReader(Reader[TaskPrograms]):
         *,
         dataflow: DataflowKind = "paper",
         duplicates: Duplicates = "drop",
+        draft: bool = False,
         cache: Path | None = None,
     ) -> None:
-        super().__init__(Features(), root, dataflow=dataflow, duplicates=duplicates, cache=cache)
+        super().__init__(
+            Features(), root, dataflow=dataflow, duplicates=duplicates, draft=draft, cache=cache
+        )
 
 
 def _watched(

@@ -54,6 +54,7 @@ from pruner.models.training.training import (
     validated,
 )
 from pruner.models.trees.xgboost import Grown, TreeRanker
+from pruner.places import checkpoint_named
 
 SOUP_SEEDS = 7919  # between those of members' batches, which is more than anyone's list of seeds
 BEST = "best.pt"  # the checkpoint of the best epoch, in the folder of the fit
@@ -136,10 +137,12 @@ def make_trainer(recipe: Recipe, **options: Any) -> pl.Trainer:
 
 
 def checkpoint_file(path: Path) -> Path:
-    """The file itself, or the checkpoint of a run folder with one fit or one adapted model.
+    """The file of a checkpoint: the path itself, a name of ours, or that of a run folder.
 
-    Raises PrunerError for a run folder with several.
+    A run folder has one fit or one adapted model; names of ours are those of
+    `pruner.places.boxed_checkpoints`. Raises PrunerError for a run folder with several.
     """
+    path = checkpoint_named(path)
     if not path.is_dir():
         return path
     for file in (path / BEST, path / MODELS_FOLDER / f"{ADAPTED}.pt"):
@@ -154,7 +157,7 @@ def checkpoint_file(path: Path) -> Path:
 
 
 def ranker_of(path: Path, own: Sequence[type[Trainable]] = ()) -> tuple[Ranker, CheckpointInfo]:
-    """Load a checkpoint, or that of a run folder; it must fit the features computed here.
+    """Load what `checkpoint_file` finds; it must fit the features computed here.
 
     `own` are classes of the user that it may name. Raises DataError or PrunerError.
     """
@@ -166,7 +169,7 @@ def ranker_of(path: Path, own: Sequence[type[Trainable]] = ()) -> tuple[Ranker, 
 
 
 def start_of(path: Path, own: Sequence[type[Trainable]] = (), scaling: Scaling = "keep") -> Start:
-    """What a fit goes on from: a checkpoint, or that of a run folder.
+    """What a fit goes on from, which `checkpoint_file` finds.
 
     Raises DataError or PrunerError like `ranker_of`, and for trees, which are grown anew.
     """

@@ -155,6 +155,7 @@ def prepare(
     train: TrainSource,
     given: Start | None = None,
     dataflow: DataflowKind = "paper",
+    draft: bool = False,
     cache: Path | None = None,
     models: Mapping[str, type[Trainable]] = MODELS,
     seed: int = 0,
@@ -164,8 +165,9 @@ def prepare(
 
     `analyzer` drafts on the target. `train` gets the source's programs and a split whose test side
     are the workloads that the source model must not see; `dataflow` is what it is trained with,
-    `cache` the folder of features that were computed before (None: compute them, keep nothing).
-    `models` are the classes that the source model may be of.
+    `draft` whether it reads what the analyzer makes of a program. `cache` is the folder of features
+    that were computed before (None: compute them, keep nothing), `models` are the classes that the
+    source model may be of.
 
     Raises:
         DataError: records of a platform are missing, too few tasks, or too few programs of one.
@@ -175,7 +177,8 @@ def prepare(
     progress = progress or Progress()
     if given:
         dataflow = given.info.dataflow  # type: ignore[assignment]
-    reader = ProgramReader(root, dataflow=dataflow, cache=cache)
+        draft = given.ranker.reads_draft
+    reader = ProgramReader(root, dataflow=dataflow, draft=draft, cache=cache)
     ours, theirs = (read_programs(reader, name, progress) for name in (source, target))
     seen = seen_workloads(given.info, root, {**ours, **theirs}, progress) if given else frozenset()
     spreads = spreads_of(theirs, budget, seen)

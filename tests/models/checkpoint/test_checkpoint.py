@@ -55,12 +55,45 @@ def ranker(model, store):
 def test_a_loaded_checkpoint_scores_the_same(tmp_path, model):
     store = synthetic.store()
     saved = ranker(model, store)
-    save_checkpoint(tmp_path / "best.pt", saved, info(model))
-    loaded, found = load_checkpoint(tmp_path / "best.pt", feature_version="f1")
-    assert found == info(model)
     index = store.programs_of([1])
-    assert (loaded.score_store(store, index) == saved.score_store(store, index)).all()
-    assert [path.name for path in tmp_path.iterdir()] == ["best.pt"]
+    for name in ("best.pt", "best.safetensors"):
+        save_checkpoint(tmp_path / name, saved, info(model))
+        loaded, found = load_checkpoint(tmp_path / name, feature_version="f1")
+        assert found == info(model)
+        assert (loaded.score_store(store, index) == saved.score_store(store, index)).all()
+    assert {path.name for path in tmp_path.iterdir()} == {"best.pt", "best.safetensors"}
+
+
+@pytest.mark.parametrize("name", ["best.pt", "best.safetensors"])
+@pytest.mark.parametrize("model", zoo.specs().values(), ids=zoo.specs())
+def test_half_precision_rounds_weights_and_nothing_else(tmp_path, model, name):
+    store = synthetic.store()
+    saved = ranker(model, store)
+    save_checkpoint(tmp_path / name, saved, info(model), half=True)
+    loaded, _ = load_checkpoint(tmp_path / name)
+    index = store.programs_of([1])
+    scores = [one.score_store(store, index) for one in (saved, loaded)]
+    if isinstance(saved, NeuralRanker):
+        save_checkpoint(tmp_path / f"whole-{name}", saved, info(model))
+        large = (tmp_path / f"whole-{name}").stat().st_size
+        assert (tmp_path / name).stat().st_size < 0.7 * large
+        for weight in saved.network.parameters():
+            weight.data = weight.data.half().float()
+        for one, other in zip(
+            saved.state_dict().values(), loaded.state_dict().values(), strict=True
+        ):
+            assert one.dtype == other.dtype
+            assert (one == other).all()
+    gaps = np.subtract.outer(scores[0], scores[0])
+    apart = np.abs(gaps) > 0.01 * np.abs(gaps).max()
+    assert (np.sign(gaps) == np.sign(np.subtract.outer(scores[1], scores[1])))[apart].all()
+
+
+def test_weights_beyond_half_precision_are_refused(tmp_path):
+    saved = ranker(PACM, synthetic.store())
+    saved.network.head.weight.data.fill_(1e5)
+    with pytest.raises(PrunerError, match=r"head\.weight has weights beyond float16"):
+        save_checkpoint(tmp_path / "best.pt", saved, info(PACM), half=True)
 
 
 def test_another_feature_version_is_refused_in_one_line(tmp_path):

@@ -1,0 +1,137 @@
+"""Make a checkpoint of this folder again, and the numbers that its card says.
+
+    python checkpoints/make.py name=cpu                    from the bundled records
+    python checkpoints/make.py name=gpu data.root=DIR      from the public GPU logs (datasets/cards)
+    python checkpoints/make.py name=gpu data.root=DIR run=outputs/train/RUN     of a finished run
+
+Trains as `RECIPES` say, stores the checkpoint of the run in float16, and judges it on the held-out
+workloads of every platform, beside the float32 weights, the analyzer alone, chance and, where
+records were timed twice, a second timing. Fits that left a platform out are judged on it. Rows of
+results.csv that are of the same checkpoint are replaced; SHA256SUMS is written anew.
+"""
+
+import subprocess
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pruner import features
+from pruner.cli.shared.output import as_table, say
+from pruner.cli.shared.script import run_script
+from pruner.data.root import RecordRoot
+from pruner.data.splits import make_split
+from pruner.errors import PrunerError
+from pruner.files import load_metrics, read_table, write_checksums, write_table
+from pruner.models.checkpoint.checkpoint import load_checkpoint, save_checkpoint
+from pruner.models.programs.assemble import divide
+from pruner.models.programs.dataset import load_programs
+from pruner.models.programs.store import ProgramStore
+from pruner.models.ranker import RandomRanker, Ranker
+from pruner.places import datasets_folder, sources_folder
+from pruner.study.ablation.fits import (
+    ANALYZER,
+    CEILING,
+    CHANCE,
+    AnalyzerRanker,
+    ceiling_of,
+    chance_of,
+    judged_side,
+    numbers_of,
+)
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results.csv"
+RECIPES = {
+    "cpu": ("data.platform=all", "split=bundled", "model=pacm_residual", "seeds=[0,1,2]"),
+    "gpu": ("data.platform=all", "split=by_task", "model=pacm_draft"),
+}
+"""Options of train.py; of several seeds the one that is best on the validation tasks counts."""
+
+SPLITS = {"cpu": "bundled", "gpu": "by_task"}
+BOX, AS_TRAINED = "float16", "float32"  # judges of the table, beside the references
+
+
+@dataclass(kw_only=True)
+class DataRoot:
+    """``data.root``: folder that holds ``measure_records/<platform>/``."""
+
+    root: str = str(datasets_folder() / "bundled")
+
+
+@dataclass(kw_only=True)
+class Options:
+    """What to make; see above. `run`: a finished run of train.py, or null to train now."""
+
+    name: str
+    data: DataRoot = field(default_factory=DataRoot)
+    run: str | None = None
+    cache: str = "outputs/cache"
+
+
+def run(options: Options) -> dict[str, Any]:
+    """Train, store, judge, write."""
+    if options.name not in RECIPES:
+        raise PrunerError(f"name={options.name} is unknown; known: {', '.join(RECIPES)}")
+    folder = Path(options.run) if options.run else _trained(options)
+    metrics = load_metrics(folder)
+    if metrics is None:
+        raise PrunerError(f"run={folder}: not a finished run of train.py")
+    trained, box = Path(metrics["checkpoint"]), HERE / f"{options.name}.safetensors"
+    store(trained, box)
+    root = RecordRoot(Path(options.data.root))
+    programs = load_programs(root, root.platforms, draft=True, cache=Path(options.cache)).store
+    rows = judged(options.name, programs, {AS_TRAINED: trained, BOX: box}, None)
+    for path in sorted(folder.glob("without-*/best.pt")):
+        left = path.parent.name.removeprefix("without-")
+        rows += judged(options.name, programs, {AS_TRAINED: path}, left)
+    kept = read_table(RESULTS) if RESULTS.is_file() else []
+    write_table(RESULTS, [*(r for r in kept if r["checkpoint"] != options.name), *rows], ".4f")
+    write_checksums(HERE, HERE.glob("*.safetensors"))
+    say(as_table(rows))
+    return {"checkpoint": str(box), "bytes": box.stat().st_size, "results": str(RESULTS)}
+
+
+def _trained(options: Options) -> Path:
+    """The folder of a run of train.py that ends now."""
+    folder = Path("outputs") / "train" / f"box-{options.name}"
+    words = [*RECIPES[options.name], f"data.root={options.data.root}", f"run_id={folder.name}"]
+    command = [sys.executable, sources_folder() / "train.py", *words]
+    if subprocess.run(command, check=False).returncode:
+        raise PrunerError(f"train.py failed; {folder} may be of an earlier call: delete it")
+    return folder
+
+
+def store(trained: Path, box: Path) -> None:
+    """Write the box: the weights in float16, and nothing of the machine that trained them."""
+    ranker, info = load_checkpoint(trained, feature_version=features.FEATURE_SET_VERSION)
+    about = {name: info.config[name] for name in ("seed", "split", "batches", "optimizer")}
+    save_checkpoint(box, ranker, replace(info, config=about), half=True)
+
+
+def judged(
+    name: str, programs: ProgramStore, files: dict[str, Path], left_out: str | None
+) -> list[dict[str, Any]]:
+    """Rows of every judge on held-out workloads: of all platforms, or of the one left out."""
+    if left_out is None:
+        split = make_split(SPLITS[name], programs.keys, 0)
+    else:
+        split = make_split("by_platform", programs.keys, 0, held_out=[left_out])
+    test = divide(programs, split)["test"]
+    platforms = sorted({key.platform for key in split.test})
+    rankers: dict[str, Ranker] = {word: load_checkpoint(path)[0] for word, path in files.items()}
+    rankers |= {ANALYZER: AnalyzerRanker(), CHANCE: RandomRanker()}
+    rows = []
+    for word, ranker in rankers.items():
+        for platform, tasks in judged_side(ranker, programs, test, platforms).items():
+            about = {"checkpoint": name, "platform": platform, "learned": platform != left_out}
+            numbers = chance_of(tasks) if word == CHANCE else numbers_of(tasks)
+            rows.append({**about, "judge": word, **numbers})
+            ceiling = ceiling_of(tasks) if word == CHANCE else None
+            if ceiling is not None:
+                rows.append({**about, "judge": CEILING, **ceiling})
+    return rows
+
+
+if __name__ == "__main__":
+    run_script(Options, run, __doc__)

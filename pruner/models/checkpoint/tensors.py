@@ -1,0 +1,87 @@
+"""Content with tensors in it as one safetensors file: tensors as they are, the rest as JSON.
+
+The JSON is the entry ``pruner`` of the file's metadata, where `head -c` shows it. The format has no
+checksum, so the metadata have one of both: a flipped bit of a weight is a model that ranks a little
+otherwise.
+"""
+
+import json
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from pruner.data.tenset.safe_pickle import first_line
+from pruner.errors import DataError
+from pruner.files import write_whole
+
+SUFFIX = ".safetensors"
+_CONTENT, _SHA256 = "pruner", "sha256"
+_SEPARATOR = "/"  # of the keys on the way to a tensor; names of weights have dots
+
+
+def save_tensors(path: Path, content: Mapping[str, Any]) -> None:
+    """Write what `load_tensors` reads, the whole file or nothing.
+
+    `content`: mappings, lists, text, numbers, and tensors as values of mappings.
+    """
+    tensors: dict[str, Tensor] = {}
+    text = json.dumps(_without_tensors(content, (), tensors))
+    metadata = {_CONTENT: text, _SHA256: _digest(text, tensors)}
+    with write_whole(path) as partial:
+        partial.write_bytes(save(tensors, metadata))
+
+
+def load_tensors(path: Path) -> Any:
+    """The content, on the CPU.
+
+    Raises:
+        DataError: no such file, or a damaged one.
+    """
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if not {_CONTENT, _SHA256} <= metadata.keys():
+            raise DataError("a safetensors file of another project")
+        if _digest(metadata[_CONTENT], tensors) != metadata[_SHA256]:
+            raise DataError("does not match its checksum")
+        content = json.loads(metadata[_CONTENT])
+        for name, tensor in tensors.items():
+            *way, last = name.split(_SEPARATOR)
+            place = content
+            for key in way:
+                place = place[key]
+            place[last] = tensor
+        return content
+    except (DataError, MemoryError):
+        raise
+    except Exception as error:  # a damaged file fails in many ways
+        raise DataError(f"damaged ({type(error).__name__}: {first_line(error)[:120]})") from error
+
+
+def _without_tensors(content: Any, way: tuple[str, ...], tensors: dict[str, Tensor]) -> Any:
+    """The same without tensors, which are put into `tensors` under the keys on the way to them."""
+    if not isinstance(content, Mapping):
+        return content
+    kept = {}
+    for key, value in content.items():
+        if isinstance(value, Tensor):
+            # A copy: weights may share their bytes, which the format refuses.
+            tensors[_SEPARATOR.join((*way, key))] = value.detach().cpu().clone().contiguous()
+        else:
+            kept[key] = _without_tensors(value, (*way, key), tensors)
+    return kept
+
+
+def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
+    digest = sha256(text.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()

@@ -1,0 +1,65 @@
+// CUDA's runtime (libcudart.so.13) above driver.cc, as far as TVM uses it: one device, streams that
+// do everything at once. SIM_ARCH: its compute capability, 80 of 8.0.
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+
+#define API extern "C" __attribute__((visibility("default")))
+#define NOTHING(name) API int name() { return 0; }  // C functions: other arguments do no harm
+#define UNSUPPORTED(name) API int name() { return 801; }
+
+extern "C" void* sim_alloc(size_t bytes);
+extern "C" void sim_free(void* p);
+extern "C" int cuDeviceGetName(char* name, int size, int device);
+
+using Clock = std::chrono::steady_clock;
+constexpr size_t MEMORY = size_t(8) << 30;
+
+API int cudaGetDeviceCount(int* count) { return *count = 1, 0; }
+API int cudaGetDevice(int* device) { return *device = 0, 0; }
+API int cudaSetDevice(int device) { return device == 0 ? 0 : 101; }
+API int cudaDeviceGetAttribute(int* value, int attribute, int) {
+  const char* given = getenv("SIM_ARCH");
+  int architecture = given ? atoi(given) : 80;
+  switch (attribute) {  // cudaDeviceAttr
+    case 1: case 2: case 3: *value = 1024; break;  // threads of a block
+    case 4: *value = 64; break;  // its third extent
+    case 8: *value = 49152; break;  // static shared memory of a block
+    case 10: *value = 32; break;  // lanes of a warp
+    case 12: *value = 65536; break;  // registers of a block
+    case 13: *value = 1000000; break;  // clock, kHz
+    case 16: *value = 1; break;  // multiprocessors
+    case 38: *value = 1 << 20; break;  // bytes of the second-level cache
+    case 75: *value = architecture / 10; break;
+    case 76: *value = architecture % 10; break;
+    case 97: *value = 232448; break;  // shared memory of a block that asks for it
+    default: *value = 0;
+  }
+  return 0;
+}
+API int cudaGetDeviceProperties(char* found, int device) {  // name[256], uuid[16], luid[8], masks, bytes
+  memcpy(found + 288, &MEMORY, sizeof MEMORY);
+  return cuDeviceGetName(found, 256, device);
+}
+API int cudaMalloc(void** p, size_t bytes) { return (*p = sim_alloc(bytes ? bytes : 1)) ? 0 : 2; }
+API int cudaFree(void* p) { return sim_free(p), 0; }
+API int cudaMallocHost(void** p, size_t bytes) { return (*p = malloc(bytes ? bytes : 1)) ? 0 : 2; }
+API int cudaFreeHost(void* p) { return free(p), 0; }
+API int cudaMemcpyAsync(void* to, const void* from, size_t bytes, int, void*) { return memmove(to, from, bytes), 0; }
+API int cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes, void*) { return memmove(to, from, bytes), 0; }
+API int cudaMemGetInfo(size_t* unused, size_t* all) { return *unused = *all = MEMORY, 0; }
+API int cudaEventCreate(void** event) { return *event = new Clock::time_point, 0; }
+API int cudaEventDestroy(void* event) { return delete (Clock::time_point*)event, 0; }
+API int cudaEventRecord(void* event, void*) { return *(Clock::time_point*)event = Clock::now(), 0; }
+API int cudaEventElapsedTime(float* ms, void* from, void* to) {
+  std::chrono::duration<float, std::milli> passed = *(Clock::time_point*)to - *(Clock::time_point*)from;
+  return *ms = passed.count(), 0;
+}
+API int cudaStreamCreate(void** stream) { return *stream = (void*)8, 0; }
+API int cudaStreamCreateWithFlags(void** stream, unsigned) { return *stream = (void*)8, 0; }
+API const char* cudaGetErrorName(int) { return "cudaError"; }
+API const char* cudaGetErrorString(int) { return "an error of the simulated device"; }
+NOTHING(cudaEventSynchronize) NOTHING(cudaStreamDestroy) NOTHING(cudaStreamSynchronize)
+NOTHING(cudaStreamWaitEvent) NOTHING(cudaGetLastError) NOTHING(cudaPeekAtLastError)
+UNSUPPORTED(cudaGraphDestroy) UNSUPPORTED(cudaGraphExecDestroy) UNSUPPORTED(cudaGraphInstantiate)
+UNSUPPORTED(cudaGraphLaunch) UNSUPPORTED(cudaStreamBeginCapture) UNSUPPORTED(cudaStreamEndCapture)

@@ -13,7 +13,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parent.parent
 FENCE = re.compile(r"^( *)(```|~~~).*?^\1\2", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
-STARTS = ("README.md", "docs/README.md", "docs/api.md")
+STARTS = ("README.md", "docs/README.md", "docs/site.css")
 
 
 def targets(page: str) -> list[str]:

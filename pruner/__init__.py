@@ -1,8 +1,8 @@
 """Pruner: cost models and draft-then-verify search for tensor programs.
 
-Rooms, and the one direction in which they may import each other:
+The packages, and the only direction of imports between them:
 ``errors, arrays, files -> data -> program -> features -> models -> search -> tune -> study``
-and ``cli``, the doors.
+``-> cli`` (the commands). docs/library.md lists the calls for users.
 """
 
 __version__ = "0.1.0"

@@ -1,11 +1,11 @@
-"""Tuning at the doors: what is asked for, what is shown and heard meanwhile.
+"""Parts of ``tune.py`` and ``collect.py``: typed options, display, interrupts.
 
-* `folder`: where a run lies
+* `folder`: the run folder
 * `session`: a run that measures
-* `asked`: its options as typed values
-* `platform`: the platform that they name, and what drafts for it
-* `network`: tasks of a network: listed, drafted, estimated, built into a library
+* `asked`: the options as typed values
+* `platform`: the platform and its analyzer
+* `network`: the tasks of a network: list, draft, estimate, build into a library
 * `interrupts`: Ctrl-C and SIGTERM
-* `pools`: what `collect.py backend=tvm` measures, and where
+* `pools`: tasks and places of `collect.py backend=tvm`
 * `live`: the state of a run, as a display or as lines
 """

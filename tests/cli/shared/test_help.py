@@ -47,7 +47,7 @@ def test_every_option_of_training_stands_there_with_its_value_and_meaning():
     lines = help_text("train", ["model=tensetmlp", "seed=7"]).splitlines()
     (seed,) = [line for line in lines if line.startswith("  seed=7 ")]
     assert "of weights, batches" in seed
-    assert lines[lines.index(seed) + 1].strip() == "chooses what is held out"
+    assert lines[lines.index(seed) + 1].strip() == "chooses the held-out tasks"
     (line,) = [line for line in lines if line.startswith("  batches.tasks=")]
     (epochs,) = [line for line in lines if line.startswith("  stop_after=")]
     assert epochs.endswith("stop after this many epochs, to be resumed")

@@ -76,7 +76,7 @@ def find_definition(
     if 2 * sum(map(is_trace, steps_list)) <= len(steps_list):
         return find_dag(workload_key, fused, known.tasks)
     if known.spaces is None:
-        raise UnsupportedProgram("no-design-spaces", f"no folder {FOLDER} beside measure_records")
+        raise UnsupportedProgram("no-design-spaces", f"no folder {FOLDER} next to measure_records")
     return known.spaces
 
 

@@ -99,7 +99,7 @@ class FeatureCache(Generic[Part]):
             about = json.loads(stored["about"].tobytes())
             return _unpacked(about, stored, self._form) if about["key"] == key else None
         except _DAMAGE as error:
-            log.warning("%s: damaged, computed anew (%s)", path, str(error).partition("\n")[0])
+            log.warning("%s: damaged, computed again (%s)", path, str(error).partition("\n")[0])
             return None
 
     def save(self, file: TaskFile, key: str, found: FilePrograms[Part]) -> None:

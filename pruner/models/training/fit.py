@@ -116,7 +116,7 @@ def check_recipe(recipe: Recipe, *, goes_on: bool = False) -> Model:
         )
     if not model.needs_fit:
         raise PrunerError(
-            f"{type(model).__name__} has nothing to train; give it to evaluate.py as it is"
+            f"{type(model).__name__} has nothing to train; use it with evaluate.py"
         )
     make_trainer(recipe, logger=False)
     return model
@@ -148,7 +148,7 @@ def checkpoint_file(path: Path) -> Path:
     parts = [*sorted(path.glob(f"{MODELS_FOLDER}/*.pt")), *sorted(path.glob(f"*/{BEST}"))]
     if parts:
         raise PrunerError(
-            f"{path} holds {len(parts)} models; give one of them, such as checkpoint={parts[0]}"
+            f"{path} holds {len(parts)} models; name one, such as checkpoint={parts[0]}"
         )
     return path / BEST
 
@@ -182,8 +182,8 @@ def start_of(path: Path, own: Sequence[type[Trainable]] = (), scaling: Scaling =
     ranker, info = ranker_of(file, own)
     if not isinstance(ranker, NeuralRanker):
         raise PrunerError(
-            f"checkpoint={path}: {info.model.name} is grown anew from all records; only networks "
-            "go on: leave checkpoint= out, or name a network's"
+            f"checkpoint={path}: {info.model.name} is always grown from all records; only "
+            "networks continue: leave checkpoint= out, or name a network's"
         )
     return Start(ranker=ranker, info=info, inherited=info.inherited(file), scaling=scaling)
 

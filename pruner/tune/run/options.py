@@ -111,8 +111,8 @@ class TuneOptions:
             for option, is_asked in (("measure.lag=1", lag), ("spaces=replay", self.replay_only)):
                 if is_asked:
                     raise PrunerError(
-                        f"{option}: {type(self.policy).__name__} proposes by itself, from what it "
-                        "has been told, in spaces of its own; leave it out"
+                        f"{option}: {type(self.policy).__name__} has its own proposals "
+                        "and its own spaces; leave the option out"
                     )
 
 

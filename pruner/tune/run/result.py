@@ -114,7 +114,7 @@ class TaskOutcome:
         if self.peak_share is not None:
             parts.append(f"{100 * self.peak_share:.3g} % of peak")
         if self.checked is False:
-            parts.append("NOT CHECKED" if self.check else "not checked, as asked")
+            parts.append("NOT CHECKED" if self.check else "not checked (measure.check=false)")
         return ", ".join(parts)
 
     def row(self) -> dict[str, Any]:

@@ -199,7 +199,7 @@ class Prepared:
         try:
             load_reference(str(path))
         except NoReference as error:
-            self._context.tell(f"{name}: its reference is computed anew ({error})")
+            self._context.tell(f"{name}: its reference is computed again ({error})")
             path.unlink()
             return False
         self._sound.add(name)

@@ -74,7 +74,7 @@ def test_programs_without_the_analyzer_are_refused_in_words():
 def test_the_device_is_read_and_asked_for():
     batch, model = normalised(), made(use_device=True).eval()
     assert not torch.allclose(model(replace(batch, platforms=("k80",))), model(batch))
-    with pytest.raises(DataError, match="which platform"):
+    with pytest.raises(DataError, match="name the platform"):
         model(replace(batch, platforms=("",)))
 
 

@@ -15,9 +15,13 @@ GROUPS = ("platform", "workload", "policy", "effort", "model", "loss", "experime
 # House words and persons: a noun of the field is plainer, and a program does not know or tell.
 UNPLAIN = re.compile(
     r"\b(whom|whoever|what it (?:is|was|has)|gone on with|goes on where|is told|are told|tells?"
-    r"|knows?|asks?|asked|meets?|the doors?|rooms)\b"
+    r"|knows?|asks?|asked|the doors?|rooms)\b"
 )
 NAMES = [page.relative_to(REPOSITORY).as_posix() for page in PAGES]
+# Pages that a command writes.
+GENERATED = {"experiments/report.md", "benchmarks/results/attack.md"} | {
+    name for name in NAMES if name.startswith("experiments/") and not name.endswith("README.md")
+}
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
@@ -95,7 +99,7 @@ def test_every_choice_named_on_a_page_exists(name):
     assert missing == []
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n.startswith("docs/") or n == "README.md"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in GENERATED])
 def test_the_pages_are_in_plain_words_and_short_lines(name):
     prose = [
         line

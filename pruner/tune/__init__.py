@@ -19,6 +19,7 @@
 * `child`: jobs in child processes
 * `analyzer`: the analyzer of a platform
 * `phases`: the time of each phase
+* `faults`: errors of TVM that are not a refusal of a program
 * `tvm_import`: import TVM once
 """
 

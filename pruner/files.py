@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, lines that prove themselves, folders with one owner."""
+"""Atomic writes, lines with checksums, folder locks."""
 
 import csv
 import errno

@@ -26,7 +26,7 @@ from pruner.tune.measure.machine import local_platform
 from pruner.tune.pools.conditions import about_gpus
 
 DEVICES = ("cpu", CUDA)
-PLACES = ("out", "results", "checkpoint")  # of this machine, no news of the device
+PLACES = ("out", "results", "checkpoint")  # machine-specific; not part of the result
 
 
 def campaign(config: DictConfig) -> dict[str, Any]:

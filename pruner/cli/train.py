@@ -198,7 +198,7 @@ def _left_out(config: DictConfig, platforms: Sequence[str]) -> Sequence[str]:
 
 
 def _tell_about(config: DictConfig, model: Model, dataset: Dataset[ProgramTable]) -> None:
-    """What a user would otherwise take for granted about the model and the records."""
+    """Warn about surprising combinations of model and records."""
     kinds = {name: platform_kind(name) for name in dataset.platforms}
     others = [name for name, kind in kinds.items() if kind not in (config.platform.kind, None)]
     if others and config.data.platform is not None:

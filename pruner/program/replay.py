@@ -65,7 +65,7 @@ def find_definition(
     steps_list: Sequence[list[list[Any]]],
     known: Definitions | None = None,
 ) -> Definition:
-    """What the records of a task are replayed with: what most of them are of.
+    """The definition for the records of a task: the variant that matches most of them.
 
     Records of the other kind among them fail by themselves in :func:`replay`.
 

@@ -40,7 +40,7 @@ UNTUNED_FILE = "untuned.json"  # seconds of every task without schedule
 class Prepared:
     """The tasks of a run and what they share.
 
-    ``savable``: the state of a search is all that it knows.
+    ``savable``: the search can be saved, because its ``state()`` is complete.
     """
 
     def __init__(

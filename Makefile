@@ -3,11 +3,11 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-EXTRAS := tvm,network,opencl,wandb,tensorboard,gbdt,sweep,dev
+EXTRAS := tvm,network,opencl,wandb,tensorboard,gbdt,sweep,docs,dev
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint book ansor-env pools shapes slow gpu attack clean
+.PHONY: help setup demo test lint docs book ansor-env pools shapes slow gpu attack clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -35,6 +35,10 @@ test: setup lint ## everything a change must pass: ruff, mypy, the fast tests
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+docs: setup ## build the documentation site into site/; every warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "open site/index.html" >&2
 
 book: setup ## remake tables and figures of experiments/ (DATA=folder of GPU records; an hour on two cores; PRESET=small, or alone: hours, on an idle machine)
 	@test -n "$(DATA)" || { echo "say where the GPU records are: make book DATA=DIR" >&2; exit 1; }

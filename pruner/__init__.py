@@ -1,10 +1,10 @@
 """Pruner: cost models and draft-then-verify search for tensor programs.
 
-``optimize`` compiles a module of torch for this machine, ``load`` reads the library that came out.
+``optimize`` compiles a module of torch for this machine; ``load`` reads the compiled library.
 
-Rooms, and the one direction in which they may import each other:
+The packages, and the only direction of imports between them:
 ``errors, arrays, files -> data -> program -> features -> models -> search -> tune -> study``
-and ``cli``, the doors.
+``-> cli`` (the commands). docs/library.md lists the calls for users.
 """
 
 from importlib import import_module

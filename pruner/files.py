@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, lines that prove themselves, folders with one owner."""
+"""Atomic writes, lines with checksums, folder locks."""
 
 import csv
 import errno
@@ -246,7 +246,7 @@ def as_written(path: Path) -> Iterator[None]:
     ) as error:
         told = " ".join(f"{type(error).__name__}: {error}".split())[:120]
         raise DataError(
-            f"{path}: damaged ({told}); put it back, or delete it to have it made anew"
+            f"{path}: damaged ({told}); restore it, or delete it to make it again"
         ) from error
 
 

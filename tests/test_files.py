@@ -163,7 +163,7 @@ def test_arrays_and_numbers_of_numpy_are_json_too(tmp_path):
 def test_a_damaged_json_file_is_one_line_with_its_name(tmp_path, text):
     path = tmp_path / files.METRICS_FILE
     path.write_bytes(text)
-    with pytest.raises(DataError, match=f"^{path}: damaged .*anew$"):
+    with pytest.raises(DataError, match=f"^{path}: damaged .*again$"):
         files.load_metrics(tmp_path)
     files.save_metrics(tmp_path, {"a": 1})
     assert files.load_metrics(tmp_path) == files.read_json(path) == {"a": 1}

@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 
 from tests.places import REPOSITORY
@@ -27,20 +28,30 @@ def run(code, folder, monkeypatch, **names):
     return names
 
 
-def test_the_first_screen_tunes_a_network():
-    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    commands = [line.split() for line in text.splitlines()[:15] if line.startswith("    python ")]
-    assert [words[:3] for words in commands] == [
-        ["python", "tune.py", "network=resnet18"],
-        ["python", "deploy.py", "run=outputs/tune/RUN"],
-    ]
+def readme():
+    return (REPOSITORY / "README.md").read_text(encoding="utf-8")
 
 
-def test_ten_lines_of_python_do_it():
-    first, second = blocks("README.md")
-    assert len(first.split("\n\n")[-1].splitlines()) <= 5
-    assert "Recipe()" in first
-    assert "trials=64" in second
+def test_the_first_screen_has_install_and_the_commands():
+    commands = [line.split() for line in readme().splitlines()[:40] if line.startswith("    ")]
+    starts = [words[:3] for words in commands if words[0] in ("make", "python")]
+    assert starts[0][:2] == ["make", "setup"]
+    assert ["python", "tune.py", "network=resnet18"] in starts
+    assert ["python", "deploy.py", "run=outputs/tune/RUN"] in starts
+
+
+def test_the_readme_is_short_and_its_headers_are_too():
+    assert len(readme().splitlines()) <= 100
+    for header in re.findall(r"^(\|.*)\n\|---", readme(), re.MULTILINE):
+        assert [cell for cell in header.strip("| ").split("|") if len(cell.split()) > 3] == []
+
+
+def test_a_few_lines_of_python_do_it():
+    (shown,) = blocks("README.md")
+    assert len(shown.split("\n\n")[-1].splitlines()) <= 5
+    train, *_ = blocks("docs/library.md")
+    assert len(train.split("\n\n")[-1].splitlines()) <= 5
+    assert "Recipe()" in train
 
 
 def test_a_network_of_ones_own_is_a_function_as_the_page_has_it():
@@ -53,7 +64,7 @@ def test_a_network_of_ones_own_is_a_function_as_the_page_has_it():
 
 
 def test_records_are_read_and_a_model_is_fitted_and_judged(tmp_path, monkeypatch, capsys):
-    names = run(blocks("README.md")[0], tmp_path, monkeypatch)
+    names = run(blocks("docs/library.md")[0], tmp_path, monkeypatch)
     shown = float(capsys.readouterr().out.split()[-1])
     assert (
         shown
@@ -64,10 +75,19 @@ def test_records_are_read_and_a_model_is_fitted_and_judged(tmp_path, monkeypatch
 
 @pytest.mark.tvm
 @pytest.mark.slow
-def test_an_operator_is_tuned(tmp_path, monkeypatch, capsys):
-    names = run(blocks("README.md")[1], tmp_path, monkeypatch)
+def test_an_operator_is_tuned_and_called(tmp_path, monkeypatch, capsys):
+    tune, call = blocks("docs/library.md")[2:4]
+    names = run(tune + call, tmp_path, monkeypatch)
     assert 0 < names["tuned"].best_latency_s < 1
     assert (tmp_path / "tuned" / "trials.jsonl").is_file()
+    assert np.allclose(names["c"].numpy(), names["a"] @ names["b"], rtol=1e-3)
+
+
+@pytest.mark.tvm
+@pytest.mark.slow
+def test_the_first_python_of_the_readme_runs(tmp_path, monkeypatch, capsys):
+    names = run(blocks("README.md")[0], tmp_path, monkeypatch)
+    assert 0 < names["tuned"].best_latency_s < 1
 
 
 def test_the_library_page_makes_a_recipe(tmp_path, monkeypatch):

@@ -1,5 +1,5 @@
-"""The doors: one thin Hydra entry for each command, `<command>.py`.
+"""The commands: one Hydra entry point for each, `<command>.py`.
 
-A door reads its configuration, builds typed values, calls one function of the rooms below, writes
-the run folder and returns the last line. What doors share is in `shared/`.
+A command reads its configuration, makes typed values, calls one function of the other packages,
+writes the run folder and returns the last line. `shared/` has the common parts.
 """

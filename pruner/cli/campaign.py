@@ -26,7 +26,7 @@ from pruner.tune.measure.machine import local_platform
 from pruner.tune.pools.conditions import about_gpus
 
 DEVICES = ("cpu", CUDA)
-PLACES = ("out", "results", "checkpoint")  # of this machine, no news of the device
+PLACES = ("out", "results", "checkpoint")  # machine-specific; not part of the result
 
 
 def campaign(config: DictConfig) -> dict[str, Any]:
@@ -42,12 +42,12 @@ def campaign(config: DictConfig) -> dict[str, Any]:
     if config.plan:
         return _planned(Campaign(options, tell=say, write=write))
     work = Campaign(options, tell=say, write=write, environment=environment_of(options))
-    say(f"{options.platform}, into {options.out}; if interrupted, the same command goes on")
+    say(f"{options.platform}, into {options.out}; the same command continues it")
     asked = {name: value for name, value in plain(config).items() if name not in PLACES}
     work.run_all({**asked, "platform": options.platform})
     undone = work.undone
     if undone:
-        say(f"not done: {'; '.join(undone)}; the same command goes on")
+        say(f"not done: {'; '.join(undone)}; the same command continues")
     return {
         **_written(options, results),
         "out": str(options.out),
@@ -112,7 +112,7 @@ def _platform(config: DictConfig) -> str:
         if is_gpu != (config.device == CUDA):
             fits = CUDA if is_gpu else "cpu"
             raise PrunerError(
-                f"platform={config.platform} is of another device; say device={fits}, too"
+                f"platform={config.platform} is not a {config.device} device; add device={fits}"
             )
         return str(config.platform)
     if config.device == CUDA:

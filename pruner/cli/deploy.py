@@ -63,7 +63,7 @@ def _operators(config: DictConfig, folder: Path, asked: DictConfig) -> dict[str,
     kernels = deploy_kernels(folder, workloads, platform.target, database_of(asked))
     for kernel in kernels:
         say(f"{kernel.task}: {kernel.library}, {', '.join(p.name for p in kernel.sources)}")
-    say("docs/library.md says how to call them")
+    say("docs/library.md shows how to call them")
     timed = _kernels_beside(config, folder, platform, workloads)
     return {
         "run_dir": str(folder),
@@ -91,7 +91,7 @@ def _check_beside(
     check_run_names(folder, others)
     reason = cannot_run(platform)
     if reason is not None and (config.beside or others):
-        raise PrunerError(f"{folder}: nothing can be timed beside it, {reason}; say beside=[]")
+        raise PrunerError(f"{folder}: no comparison is possible, {reason}; add beside=[]")
     for other in others:
         theirs = _asked(other)
         if theirs.network is not None:
@@ -134,7 +134,7 @@ def _beside(
     names = installed() if config.beside is None else several(config.beside)
     reason, found = cannot_run(platform), {}
     if reason is not None and (config.beside or others):
-        say(f"nothing is timed beside it: {reason}")
+        say(f"no comparison: {reason}")
     if reason is None and (names or others):
         settings, meter = _energy(config, platform, RaceSettings())
         rows = set_run_beside(
@@ -167,7 +167,7 @@ def _energy(
         raise PrunerError(f"energy={seconds}: seconds of a turn, 0 to {_LONGEST_TURN_S:g}")
     meter = energy_meter(platform.device) if seconds else None
     if seconds and meter is None:
-        say("no energy is counted: neither NVML nor powercap tells it here")
+        say("no energy is measured: neither NVML nor powercap is available")
     return replace(settings, energy_s=float(seconds)), meter
 
 

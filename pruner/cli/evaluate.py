@@ -60,7 +60,7 @@ def evaluate(config: DictConfig) -> dict[str, Any]:
     if judged.networks:
         write_table(folder / NETWORKS_FILE, judged.network_rows)
     elif networks:
-        say(f"none of the judged tasks is one of networks={config.networks}")
+        say(f"no evaluated task belongs to networks={config.networks}")
     result = {
         **judged.metrics,
         "run_dir": str(folder),
@@ -119,8 +119,8 @@ def _learned(
     )
     if not len(index):
         raise DataError(
-            "no task is left to judge: all were used for training or have fewer than "
-            f"min_programs={config.min_programs} programs; tasks=all judges them anyway"
+            "no task is left to evaluate: all were used for training or have fewer than "
+            f"min_programs={config.min_programs} programs; tasks=all evaluates them anyway"
         )
     start = time.perf_counter()
     scored = ranker.score_tasks(dataset.store, index)
@@ -152,7 +152,7 @@ def _symbolic(
     scored = [task for task in judged.tasks if task.num_programs >= config.min_programs]
     if not scored:
         raise DataError(
-            f"no task is left to judge: all have fewer than min_programs={config.min_programs} "
+            f"no task is left to evaluate: all have fewer than min_programs={config.min_programs} "
             "programs or an unknown operator; lower min_programs"
         )
     return scored, {
@@ -199,13 +199,13 @@ def _judged(config: DictConfig, store: ProgramStore, info: CheckpointInfo | None
     if len(numbers) < len(store.keys):
         say(
             f"{len(store.keys) - len(numbers)} of {len(store.keys)} tasks left out: the checkpoint "
-            "was fitted or validated on them (tasks=all judges them too)"
+            "has seen them in training or validation (tasks=all keeps them)"
         )
     if not info.says_seen:
-        say("the checkpoint does not list all that it has seen: it may know some of these tasks")
+        say("the checkpoint has no complete list of seen tasks: some of these may be among them")
     elsewhere = info.identities & {store.keys[number].identity for number in numbers}
     if elsewhere:
-        say(f"it has seen the work of {len(elsewhere)} of the judged tasks on another platform")
+        say(f"it has seen the workloads of {len(elsewhere)} evaluated tasks on another platform")
     return store.programs_of(numbers)
 
 

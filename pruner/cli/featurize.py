@@ -217,8 +217,8 @@ def reports(files: Sequence[TaskFile], plan: Plan, num_workers: int) -> Iterator
                 yield done.result()
         except BrokenProcessPool as error:
             raise PrunerError(
-                "somebody ended a worker process, or the system did for its memory, of which "
-                "num_workers=1 needs less; the same command goes on"
+                "a worker process was ended, perhaps for lack of memory (num_workers=1 needs "
+                "less); the same command continues"
             ) from error
         except BaseException:
             pool.shutdown(cancel_futures=True)
@@ -228,7 +228,7 @@ def reports(files: Sequence[TaskFile], plan: Plan, num_workers: int) -> Iterator
 def featurize(config: DictConfig) -> dict[str, Any]:
     """Run the command; returns the object of the last line."""
     if config.out is None:
-        raise PrunerError("out=DIR is missing: where to write <platform>/<task>.npz")
+        raise PrunerError("out=DIR is missing: the folder for <platform>/<task>.npz")
     workers = int(config.num_workers or os.cpu_count() or 1)
     start = time.perf_counter()
     root = record_root(config.data)

@@ -46,7 +46,7 @@ def run(config: DictConfig) -> dict[str, Any]:
 
         if databases:
             say(
-                f"{len(databases)} databases of MetaSchedule; other logs beside them are left alone"
+                f"{len(databases)} databases of MetaSchedule; other logs in the folder are ignored"
             )
             # here, since it needs TVM, which takes seconds and other logs do not need
             importing = import_module("pruner.tune.pools.importing")
@@ -63,7 +63,7 @@ def run(config: DictConfig) -> dict[str, Any]:
             )
     if not (conf_folder() / "platform" / f"{platform}.yaml").is_file():
         say(
-            f"platform={platform} has no description yet, which train.py asks for: "
+            f"platform={platform} has no description yet, and train.py needs it: "
             f"copy the nearest of conf/platform/*.yaml to conf/platform/{platform}.yaml "
             "and set its numbers"
         )

@@ -68,7 +68,7 @@ def leaderboard(config: DictConfig) -> dict[str, Any]:
     say(f"track {track.name}: {len(tasks)} test tasks, {sum(map(len, tasks)):,} programs")
     if config.entry is None:
         if config.checkpoint is not None or config.get("model") is not None:
-            raise PrunerError("give entry=FOLDER, where the submission is to be")
+            raise PrunerError("add entry=FOLDER, the folder of the submission")
         return _ranked(config, folder, track, tasks)
     entry = Path(config.entry)
     if config.checkpoint is not None or config.get("model") is not None:
@@ -105,7 +105,7 @@ def _ranked(
     head, rest = text.split(begin, 1)
     fresh = f"{head}{begin}\n{table}{end}{rest.split(end, 1)[1]}"
     if config.check and fresh != text:
-        raise PrunerError(f"{page} is not what the entries give; run pruner.cli.leaderboard")
+        raise PrunerError(f"{page} differs from the entries; run pruner.cli.leaderboard")
     if not config.check:
         with write_whole(page) as partial:
             partial.write_text(fresh, encoding="utf-8")
@@ -139,7 +139,7 @@ def _fill(
     known |= {name: config[name] for name in SAID if config[name] is not None}
     if not known["learned_from"]:
         raise PrunerError(
-            f"checkpoint={config.checkpoint}: it does not say which records it learned from; say "
+            f"checkpoint={config.checkpoint}: its training records are not listed; add "
             "\"learned_from='...'\""
         )
     unsaid = {"authors": "", "source": ""}

@@ -106,7 +106,7 @@ def _kept_rows(config: DictConfig) -> list[Row]:
     Raises PrunerError when this run would make them otherwise.
     """
     if config.out is None:
-        raise PrunerError("keep_rows=true: give out=, the folder of the table that goes on")
+        raise PrunerError("keep_rows=true: add out=, the folder of the table to continue")
     out = Path(config.out)
     rows = read_rows(out / "results.csv")
     beside = out / "options.yaml"

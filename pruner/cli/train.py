@@ -182,7 +182,7 @@ def _reopen(folder: Path, config: DictConfig) -> None:
     if epochs <= done:
         raise PrunerError(
             f"resume={folder}: this run is finished (metrics.json); "
-            f"trainer.max_epochs=N with a larger N goes on"
+            f"a larger trainer.max_epochs=N continues it"
         )
     for path in sorted(folder.rglob(METRICS_FILE)):
         path.rename(path.with_name(f"metrics-{done}-epochs.json"))
@@ -242,7 +242,7 @@ def _left_out(config: DictConfig, platforms: Sequence[str]) -> Sequence[str]:
 
 
 def _tell_about(config: DictConfig, model: Model, dataset: Dataset[ProgramTable]) -> None:
-    """What a user would otherwise take for granted about the model and the records."""
+    """Warn about surprising combinations of model and records."""
     kinds = {name: platform_kind(name) for name in dataset.platforms}
     others = [name for name, kind in kinds.items() if kind not in (config.platform.kind, None)]
     if others and config.data.platform is not None:
@@ -252,7 +252,7 @@ def _tell_about(config: DictConfig, model: Model, dataset: Dataset[ProgramTable]
         )
     if model.num_dataflow_rows is not None and not dataset.store.has_dataflow:
         say(
-            "no program of these records has a dataflow pattern (the release's rows know none of "
+            "no program of these records has a dataflow pattern (the release's rows have none for "
             f"CPUs): {type(model).__name__} learns from its statement features alone"
         )
 

@@ -53,9 +53,9 @@ def run(config: DictConfig, folder: Path | None) -> dict[str, Any]:
         _check_drafted(config)
         return draft_run(config, folder)
     if config.list:
-        raise PrunerError("list=true lists the tasks of a network: say which with network=")
+        raise PrunerError("list=true lists the tasks of a network: add network=NAME")
     if not effort.measures:
-        raise PrunerError("effort=draft drafts the tasks of a network; say which with network=")
+        raise PrunerError("effort=draft drafts the tasks of a network: add network=NAME")
     from pruner.cli.tuning.session import tune_run
 
     return tune_run(config, effort, folder)

@@ -96,14 +96,14 @@ def chosen_networks(networks: Sequence[Network], names: Sequence[str]) -> tuple[
     """
     if not networks:
         raise DataError(
-            f"no network lies beside these records: {NETWORK_INFO}/{PATTERN} of TenSet, or "
+            f"these records have no networks: expected {NETWORK_INFO}/{PATTERN} of TenSet, or "
             f"{FOLDER}/PLATFORM/NAME/{TASKS} of tune.py network=NAME list=true"
         )
     wanted = [each for name in names for each in HELD_OUT.get(name, (name,))]
     known = {name for network in networks for name in (network.name, network.family)}
     if missing := [name for name in wanted if name not in known]:
         raise DataError(
-            f"networks {', '.join(missing)} are not beside these records; there are: "
+            f"networks {', '.join(missing)} are not with these records; known: "
             f"{', '.join(sorted({network.name for network in networks}))}"
         )
     return tuple(each for each in networks if {each.name, each.family} & set(wanted))

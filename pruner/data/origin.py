@@ -25,8 +25,8 @@ def found_by(root: Path, records: TaskRecords, origin: str) -> Bool[np.ndarray, 
         path = root / "origin" / records.key.platform / f"{records.key.task}.json"
         if not path.is_file():
             raise DataError(
-                f"{records.file}: its records do not tell how they were found and there is no "
-                f"{path}; leave out the choice by origin"
+                f"{records.file}: its records have no origin, and there is no {path}; "
+                "leave out the choice by origin"
             )
         beside = read_json(path, list)
         if len(beside) <= int(records.line.max(initial=-1)):

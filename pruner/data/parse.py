@@ -87,7 +87,7 @@ class LineParser:
             return self._parse(line)
         except (MalformedError, MemoryError):
             raise
-        except Exception as error:  # one line costs itself, whatever is in it
+        except Exception as error:  # a bad line is skipped, never the file
             detail = f"{type(error).__name__}: {error}"[:120]
             raise MalformedError(Reason.BAD_LINE, detail) from error
 

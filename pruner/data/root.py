@@ -30,10 +30,10 @@ class TaskFile:
 
 
 class RecordRoot:
-    """A folder of record files, as `data.root` names it.
+    """A folder of record files (the option ``data.root``).
 
     Raises:
-        DataError: the folder is absent or has no ``measure_records`` with a platform in it.
+        DataError: the folder is absent, or it has no ``measure_records/<platform>``.
     """
 
     def __init__(self, data_root: Path | str) -> None:

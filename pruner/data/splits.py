@@ -102,16 +102,22 @@ def make_split(
     folder: Path = SPLITS_FOLDER,
     networks: Callable[[], Sequence[Network]] = tuple,
 ) -> Split:
-    """Divide `tasks` by the named split; see the module's table.
+    """Divide tasks into training, validation and test by the split of this name.
 
-    `held_out` names operators or families (by_operator), platforms (by_platform) or networks
-    (by_network). With by_platform, ``workloads="unseen"`` judges on workloads that by_task holds
-    out and trains on none of them; ``"all"`` judges on every workload of the platform, seen
-    elsewhere or not. `networks` gives those beside the records, for by_network.
+    Args:
+        name: ``by_task``, ``by_operator``, ``by_platform``, ``by_network``, ``within_task`` or a
+            frozen list.
+        tasks: the keys of the tasks.
+        seed: the draw of the frozen list.
+        held_out: operators (by_operator), platforms (by_platform) or networks (by_network).
+        workloads: of by_platform. ``unseen`` tests on the workloads that by_task holds out, and
+            trains on none of them; ``all`` tests on every workload of the platform.
+        folder: the folder of frozen lists.
+        networks: loads the networks beside the records, for by_network.
 
     Raises:
-        DataError: unknown name, nothing to hold out, or a side would be empty.
-        LeakError: the same work is on two sides (a bug or a damaged list).
+        DataError: the name is unknown, there is nothing to hold out, or a side would be empty.
+        LeakError: the same workload is on two sides (a bug or a damaged list).
     """
     keys = sorted(set(tasks))
     by_workload = ("by_task", *(one.name for one in BUNDLED.values()))

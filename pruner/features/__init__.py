@@ -1,14 +1,14 @@
-"""Meaning to named numbers: features of N programs at once.
+"""Features of N programs at once, as named columns.
 
 * `columns`: names, units and formulas of every column; the version of the set
 * `column`: one column, and values by column name
 * `batch`: the ragged container, from records, decision vectors or loop nests
-* `statement`: a row a buffer store
+* `statement`: one row per buffer store
 * `dataflow`: rows of the multi-tiling pattern
 * `caches`: the same for CPUs, whose tiles are in caches
-* `symbols`: what the analyzer reads
+* `symbols`: inputs of the analyzer
 * `primitives`: schedule steps as tokens
-* `versions`: which models of older features still hold
+* `versions`: older feature sets whose models still load
 * `workload`: flags of the compute DAG's text
 * `hardware`: a device as numbers
 """

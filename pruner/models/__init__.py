@@ -1,16 +1,16 @@
-"""Who ranks: learned and symbolic cost models, losses, metrics, training.
+"""Cost models: networks, trees and the analyzer; losses, metrics and training.
 
-* `model`: what every cost model says about itself
+* `model`: the interface of every cost model
 * `registry`: models by name, for checkpoints
 * `ranker`: a trained model: programs in, scores out
-* `together`: sums over the processes of one fit
+* `together`: sums over the processes of a distributed training
 * `predict`: scores of recorded programs as rows
 * `networks`: the networks
-* `trees`: gradient-boosted trees and the forest
-* `analyzer`: the symbolic model
+* `trees`: gradient-boosted trees and the random forest
+* `analyzer`: the analyzer, which learns nothing
 * `programs`: programs as tensors
-* `training`: the recipe and the fit
+* `training`: the recipe and the training
 * `judging`: metrics
 * `checkpoint`: files of weights
-* `adaptation`: a model carried to another platform
+* `adaptation`: adaptation of a model to another platform
 """

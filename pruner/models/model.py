@@ -25,6 +25,6 @@ class Model:
 
 
 class Network(Model, nn.Module):
-    """A model of torch: ``forward(ProgramBatch) -> scores [program]``, higher is better."""
+    """A cost model in torch: ``forward(ProgramBatch) -> scores [program]``, higher is better."""
 
     is_network = True

@@ -28,15 +28,16 @@ def predict(
     *,
     own: Sequence[type[Trainable]] = (),
 ) -> pd.DataFrame:
-    """One row for every record line that can be read, task after task.
+    """Score every readable record line with a checkpoint, task after task.
 
     Columns: `platform`, `task`, `line` (0-based, of the task's file), `score` (higher is predicted
-    faster; programs of different tasks do not compare), `rank` (1 is predicted fastest of its
-    task), `latency_s` (as measured, empty where it was not). A program without features has
-    neither score nor rank. With features relative to a task's candidates (the default of
-    training), a score depends on which programs of the task stand in the records.
+    faster; scores of different tasks are not comparable), `rank` (1 is predicted fastest of its
+    task), `latency_s` (as measured; empty without a measurement). A program without features has
+    neither score nor rank. With relative features (the default of training) a score depends on the
+    other programs of the task in the records.
 
-    Raises DataError for a checkpoint that does not fit, or a platform without records.
+    Raises:
+        DataError: the checkpoint does not fit, or a platform has no records.
     """
     ranker, info = ranker_of(checkpoint, own)
     with Quarantine() as quarantine:

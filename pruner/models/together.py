@@ -1,4 +1,4 @@
-"""What the processes of one fit know together.
+"""Collectives of a distributed fit.
 
 Each has the features of its share of a batch. Sums over all of them, with their gradients, make the
 loss and the norms those of the whole batch, so that several processes compute what one would.

@@ -1,7 +1,7 @@
-"""What a program is: operators, schedules and loop nests, for N programs at once, without TVM.
+"""Operators, schedules and loop nests of N programs at once, without TVM.
 
 ``dag`` holds expressions and compute DAGs, ``index`` the algebra of loop indices. Two engines,
 ``te`` for Ansor's records and ``tir`` for MetaSchedule's traces, apply a schedule and lower it to
-the same ``nests``, which is what every other room reads. ``replay`` chooses the engine for recorded
+the same ``nests``, which all other packages read. ``replay`` chooses the engine for recorded
 programs. ``device`` describes the machine.
 """

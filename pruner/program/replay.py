@@ -65,7 +65,7 @@ def find_definition(
     steps_list: Sequence[list[list[Any]]],
     known: Definitions | None = None,
 ) -> Definition:
-    """What the records of a task are replayed with: what most of them are of.
+    """The definition for the records of a task: the variant that matches most of them.
 
     Records of the other kind among them fail by themselves in :func:`replay`.
 
@@ -76,7 +76,7 @@ def find_definition(
     if 2 * sum(map(is_trace, steps_list)) <= len(steps_list):
         return find_dag(workload_key, fused, known.tasks)
     if known.spaces is None:
-        raise UnsupportedProgram("no-design-spaces", f"no folder {FOLDER} beside measure_records")
+        raise UnsupportedProgram("no-design-spaces", f"no folder {FOLDER} next to measure_records")
     return known.spaces
 
 

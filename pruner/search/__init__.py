@@ -1,10 +1,10 @@
-"""Who spends the measurement budget.
+"""Search policies: which programs to measure next.
 
-* `space`: what a search needs of a space
-* `policy`: policies: at random, and draft then verify
+* `space`: the interface of a design space
+* `policy`: random search, and draft-then-verify
 * `adatune`: AdaTune's policy
 * `explorer`: evolution with the draft score
-* `selection`: what is kept: the best, apart from each other, some by chance
-* `failures`: failures, and how they are avoided
-* `offline`: search on recorded pools
+* `selection`: choose the best candidates, apart from each other, some at random
+* `failures`: kinds of failures, and a model that avoids them
+* `offline`: search on recorded programs
 """

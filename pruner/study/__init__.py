@@ -1,22 +1,22 @@
-"""What tables, figures and the results book are made of: plain arguments in, rows and plots out.
+"""Tables, figures and the results book: plain arguments in, rows and plots out.
 
 * `ablation`: changes of a model, chosen on validation tasks
-* `training`: one or several fits, each judged
+* `training`: one or several trainings, each evaluated
 * `table`: models x platforms x seeds
 * `draft`: quality of the draft
-* `kept`: what a draft keeps of pools and of their best tenths
-* `tuning`: pictures of tuning runs
+* `kept`: recall of the draft: programs and best tenths that it keeps
+* `tuning`: plots of tuning runs
 * `live`: live runs compared, with p-values
-* `live_points`: live runs as the points at which they improved, kept beside their tables
+* `live_points`: the improvements of live runs over time, stored beside their tables
 * `network`: the report of a tuned network, tables of many
-* `adaptation`: methods compared
-* `leaderboard`: submissions to a frozen benchmark, checked and ranked
-* `contest`: rounds, drafts and models compared, each as one whole
+* `adaptation`: adaptation methods compared
+* `leaderboard`: check and rank submissions to a frozen benchmark
+* `contest`: search rounds, drafts and models compared as complete systems
 * `book`: the results book
-* `plots`: what pictures share
+* `plots`: common parts of all plots
 * `workers`: jobs in forked processes
-* `commands`: shell commands side by side
-* `steps`: commands one after another, in boxes of seconds
-* `device`: a campaign on one device, in boxes of minutes
-* `package`: the project in a folder, for machines without network
+* `commands`: shell commands in parallel
+* `steps`: commands in sequence, with a time limit for each
+* `device`: a campaign on one device, in time slots
+* `package`: the project as a folder, for machines without a network connection
 """

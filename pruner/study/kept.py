@@ -1,4 +1,4 @@
-"""What a draft keeps of recorded pools, against chance: all of a pool, and its best tenth.
+"""Regret of the draft's shortlist on recorded pools and their best tenths, against chance.
 
 A draft of a search meets many bad programs first and only good ones later; a pool made of the best
 tenth of a recorded one is the later case. Regret is ``1 - best / best kept``, as a ratio of sums

@@ -183,7 +183,7 @@ def check_form(entry: Path, form: Form) -> None:
     path = entry / FORM
     for name in REQUIRED:
         if not isinstance(getattr(form, name), str) or not getattr(form, name).strip():
-            raise PrunerError(f"{path}: {name} must say something")
+            raise PrunerError(f"{path}: {name} must not be empty")
     for name in ("machine", "notes"):
         if not isinstance(getattr(form, name), str):
             raise PrunerError(f"{path}: {name}={_one_line(getattr(form, name))}: a text, or ''")

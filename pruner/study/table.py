@@ -104,10 +104,10 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultsTable:
-    """What all cells share.
+    """A table of models, platforms and seeds, and the settings of its cells.
 
-    `variant` says how a cell is fitted, `programs` loads the programs of a source, `split`
-    divides tasks for a seed; `checkpoints` are judged on the same tests.
+    `variant` gives the recipe of a cell, `programs` loads the programs of a source, `split`
+    divides the tasks for a seed. `checkpoints` are evaluated on the same test tasks.
     """
 
     folder: Path

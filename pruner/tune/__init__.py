@@ -1,26 +1,26 @@
-"""Live tuning: the only room with TVM. ``from pruner.tune import operator, this_cpu, tune``.
+"""Live tuning, the only package with TVM: ``from pruner.tune import operator, this_cpu, tune``.
 
-* `workloads`: what is tuned: operators, TVMScript files, lists of them
-* `networks`: whole networks, and the tasks they consist of
+* `workloads`: operators, TVMScript files, and lists of them
+* `networks`: complete networks and their tasks
 * `spaces`: design spaces of a task
 * `measure`: build and run candidates
-* `run`: the loop and its files
-* `rivals`: searches of others
-* `contenders`: networks in the hands of others, timed beside ours
-* `metaschedule`: our search and model inside TVM's own tuning
+* `run`: the tuning loop and its files
+* `rivals`: other tuners: MetaSchedule and Ansor
+* `contenders`: baselines of a network: torch, onnxruntime, TVM
+* `metaschedule`: our search and cost model inside TVM's own tuning
 * `collect`: records of random and evolved schedules, by Ansor
-* `pools`: pools of measured programs, evenly drawn, to learn from
-* `deploy`: the way out: a tuned network as one library, checked against torch
-* `compiling`: scheduled programs compiled, and what TVM is told meanwhile
-* `cuda`: TVM's CUDA runtime, and its compiler where there is no driver
-* `lanes`: vectors of CUDA programs that TVM cannot write
-* `unrolling`: loops of CUDA programs that nvcc must unroll, not TVM
+* `pools`: measured sets: evenly sampled programs to learn from
+* `deploy`: a tuned network as one library, checked against torch
+* `compiling`: compile scheduled programs, with TVM's options
+* `cuda`: TVM's CUDA runtime, and compilation without a driver
+* `lanes`: write vectors as loops that TVM's CUDA code generator cannot write
+* `unrolling`: let nvcc unroll loops of CUDA programs instead of TVM
 * `vector_math`: exp, erf, tanh as vector instructions of CPUs
-* `child`: jobs in a process of their own
-* `analyzer`: what drafts for a platform
-* `phases`: where the seconds go
-* `faults`: errors of TVM that are no refusal of a program
-* `tvm_import`: TVM, imported once
+* `child`: jobs in child processes
+* `analyzer`: the analyzer of a platform
+* `phases`: the time of each phase
+* `faults`: errors of TVM that are not a refusal of a program
+* `tvm_import`: import TVM once
 """
 
 from importlib import import_module
@@ -45,7 +45,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for only then: Ansor's process uses this room without torch and TVM."""
+    """Import a name on first use: Ansor's process uses this package without torch and TVM."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -52,10 +52,11 @@ class Workload:
 
 
 def load_workloads(options: Mapping[str, Any]) -> list[Workload]:
-    """Read the options of ``conf/workload``: one operator, a file, or ``tasks``, a list of them.
+    """Make workloads from options as in ``conf/workload``: an operator, a file, or a list.
 
     Raises:
-        PrunerError: an unknown operator, a file without TIR function, two tasks of one name.
+        PrunerError: the operator is unknown, the file has no TIR function, or two tasks have the
+            same name.
     """
     if "tasks" in options:
         found = [w for entry in options["tasks"] for w in load_workloads(entry)]
@@ -71,10 +72,10 @@ def load_workloads(options: Mapping[str, Any]) -> list[Workload]:
 
 
 def operator(name: str, *, weight: float = 1.0, **options: Any) -> Workload:
-    """A named operator from Python: ``operator("matmul", m=512, n=512, k=512)``.
+    """Make the workload of a named operator: ``operator("matmul", m=512, n=512, k=512)``.
 
     Raises:
-        PrunerError: an unknown operator, or options that it does not take.
+        PrunerError: the operator is unknown, or does not have such an option.
     """
     return from_operator({"operator": name, **options}, weight)
 

@@ -166,7 +166,7 @@ def test_the_page_stands_alone_and_agrees_until_the_results_change(write, comman
     write(csv=CSV.replace("a,net,0,0.1,0.4", "a,net,0,0.1,0.41"))  # only the plots show it
     code, _, err = command("report", "check=true")
     assert code == 2
-    assert "is not what the results give" in err
+    assert "differs from the results" in err
 
 
 def test_the_list_of_numbers_names_a_title_and_a_table_of_the_paper_once(write, command):

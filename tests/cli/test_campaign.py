@@ -27,8 +27,8 @@ def test_a_users_mistake_is_one_line(command, tmp_path, monkeypatch):
     for words, told in (
         (["device=tpu"], "device=tpu is unknown; known: cpu, cuda"),
         (["platform=h2000"], "platform=h2000 is unknown; known: a100"),
-        (["device=cpu", "platform=h200"], "platform=h200 is of another device; say device=cuda"),
-        (["platform=cpu-avx2"], "platform=cpu-avx2 is of another device; say device=cpu"),
+        (["device=cpu", "platform=h200"], "platform=h200 is not a cpu device; add device=cuda"),
+        (["platform=cpu-avx2"], "platform=cpu-avx2 is not a cuda device; add device=cpu"),
         (["platform=h200", "out=null"], "out= is empty: name a folder"),
         (["platform=h200", "minutes=0"], "minutes=0: it must be a number above 0"),
         (["platform=h200", "trials=many"], "trials=many: it must be a whole number, 1 or more"),
@@ -47,7 +47,7 @@ def test_without_a_gpu_it_says_what_can_be_done(command, tmp_path, monkeypatch):
     monkeypatch.setattr("pruner.cli.campaign.about_gpus", list)
     code, _, err = command("campaign", f"out={tmp_path}", "plan=true")
     assert code == 2
-    assert "no NVIDIA GPU is visible: say device=cpu" in err
+    assert "no NVIDIA GPU is visible: use device=cpu" in err
 
 
 def test_the_plan_is_told_and_nothing_is_run(command, tmp_path):

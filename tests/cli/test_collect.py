@@ -58,7 +58,7 @@ def test_wrong_options_say_what_to_use(changes, message):
         ({"backend": "other"}, "known: ansor, tvm"),
         ({"backend": "tvm"}, "workloads=FILE.yaml or network=NAME: give one"),
         ({"backend": "tvm", "workloads": "tiny"}, "workloads=tiny: no such file; lists.*small"),
-        ({"backend": "tvm", "workloads": "small", "tasks": ["x"]}, "tasks=x is none of them"),
+        ({"backend": "tvm", "workloads": "small", "tasks": ["x"]}, "tasks=x is unknown; known: "),
         ({"backend": "tvm", "workloads": "small", "platform": "h300"}, "known platforms: a100"),
         ({"backend": "tvm", "workloads": "small", "programs": 1}, "programs=1; use a whole number"),
         ({"backend": "tvm", "workloads": "small", "pool": {"most": 1}}, "most 2 or more"),

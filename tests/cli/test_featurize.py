@@ -157,7 +157,7 @@ def test_a_worker_that_somebody_else_ends_is_one_line(tmp_path, monkeypatch):
     files = contradicted(tmp_path / "records").task_files(["cpu-avx2"])
     plan = Plan(out=tmp_path / "out", dataflow="paper", psa=False, feature_version="1")
     monkeypatch.setattr("pruner.cli.featurize.featurize_file", end)
-    with pytest.raises(PrunerError, match="ended a worker process, or the system"):
+    with pytest.raises(PrunerError, match="a worker process was ended, perhaps for lack of memory"):
         list(reports(files, plan, num_workers=2))
     monkeypatch.undo()
     assert not next(reports(files, plan, num_workers=1)).reused

@@ -102,7 +102,7 @@ def test_the_page_ranks_all_with_chance_and_is_checked(run, board, submit, truth
     submit("perfect", -truth.latency_s)
     code, _, err = run(board, "check=true")
     assert code == 2
-    assert "is not what the entries give" in err
+    assert "differs from the entries" in err
     code, result, err = run(board)
     assert code == 0, err
     assert (result["entries"], result["best"]) == (2, "perfect")
@@ -161,7 +161,7 @@ def test_scores_that_are_not_the_tracks_are_one_line(run, board, submit, truth, 
     ("form", "told"),
     [
         ({"speed": 3}, "entry.yaml: unknown: speed; known: model, authors"),
-        ({"authors": ""}, "authors must say something"),
+        ({"authors": ""}, "authors must not be empty"),
         ({"fit_seconds": -1}, "fit_seconds=-1"),
         ({"memory_mb": "much"}, "memory_mb=much"),
         ({"notes": None}, "notes=None: a text"),
@@ -317,7 +317,7 @@ GONE_ON = replace(
 def test_a_model_of_unknown_records_is_entered_once_somebody_says_which(enter, about):
     code, err, _, scored = enter(about)
     assert code == 2
-    assert "does not say which records it learned from" in err
+    assert "its training records are not listed" in err
     assert not scored  # before anything takes minutes
     code, err, form, _ = enter(about, "learned_from=TenSet")
     assert code == 0, err

@@ -109,4 +109,4 @@ def test_networks_that_are_not_there_are_told(door, root):
         "evaluate", f"data.root={root}", "platform=t4", "model=random", "networks=[vgg]"
     )
     assert code == 2
-    assert "networks vgg are not beside these records" in err
+    assert "networks vgg are not with these records" in err

@@ -58,7 +58,7 @@ def test_an_evaluation_tells_of_work_seen_elsewhere(train, command, toy_root):
     assert code == 0, err
     seen = len(_info(first).seen_tasks["v100"])
     assert result["num_tasks"] == 6 > seen
-    assert f"the work of {seen} of the judged tasks on another platform" in err
+    assert f"the workloads of {seen} evaluated tasks on another platform" in err
     assert "on another platform" not in command("evaluate", *given, "platform=v100")[2]
 
 
@@ -122,7 +122,7 @@ def test_what_is_said_of_a_checkpoint_is_refused_without_one(train):
     for arguments in (["experiment=paper_finetuning"], ["scaler=renew"]):
         code, _, err = train("v100", *arguments)
         assert code == 2
-        assert "is of a model that is gone on from; give checkpoint=RUN" in err
+        assert "needs a model to continue from; add checkpoint=RUN" in err
 
 
 @pytest.mark.parametrize(

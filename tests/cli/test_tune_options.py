@@ -49,7 +49,7 @@ def run_folder(path, dataflow="paper", seen=(), network=TenSetMLP):
     ("options", "told"),
     [
         ([], "adaptation=scratch throws its weights away"),
-        (["model=xgboost"], "model=xgboost is grown anew"),
+        (["model=xgboost"], "model=xgboost cannot continue it"),
         (["verify=false"], "nothing would use it"),
         (["policy=random"], "nothing would use it"),
         (["policy=metaschedule"], "nothing would use it"),

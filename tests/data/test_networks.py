@@ -134,7 +134,7 @@ def test_a_name_is_a_protocol_a_family_or_one_size(names, found):
 
 
 def test_names_that_are_nowhere_are_told():
-    with pytest.raises(DataError, match="networks resnext_50@1x3x224x224 are not beside"):
+    with pytest.raises(DataError, match="networks resnext_50@1x3x224x224 are not with"):
         chosen_networks(NETWORKS, ["tenset"])
     with pytest.raises(DataError, match=r"network_info/\*\.task\.pkl of TenSet, or networks/"):
         chosen_networks([], ["pruner"])

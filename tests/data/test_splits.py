@@ -287,8 +287,8 @@ def test_by_network_holds_out_every_size_and_judges_the_named(empty):
     ("held_out", "networks", "message"),
     [
         ([], NETS, "a side would be empty; networks: large@1, small@1, small@4"),
-        (["huge"], NETS, "networks huge are not beside these records; there are: large@1"),
-        (["small"], [], "no network lies beside these records"),
+        (["huge"], NETS, "networks huge are not with these records; known: large@1"),
+        (["small"], [], "these records have no networks"),
         (["far"], nets(far_1=[("softmax", 1)]), "no records of far@1"),
         (["pruner"], NETS, "networks resnet_50@1x3x224x224, mobilenet_v2"),
     ],

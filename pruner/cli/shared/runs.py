@@ -146,8 +146,8 @@ def _check_code(path: Path, config: DictConfig, named: Collection[str]) -> None:
     for word in named_code(plain(config)):
         if word not in named:
             raise DataError(
-                f"{path}: it has {word} executed, and it was not you who began this run, or not "
-                "here; if you trust that, give it beside resume=, or start a new run"
+                f"{path}: it executes {word}, and another user or another machine began this run; "
+                "if you trust it, give the option again with resume=, or start a new run"
             )
 
 

@@ -73,5 +73,5 @@ def run_script(
     except PrunerError as error:
         fail(str(error))
     except KeyboardInterrupt:
-        say("interrupted; the same command goes on")
+        say("interrupted; the same command continues")
         sys.exit(130)

@@ -28,7 +28,7 @@ def start_from(config: DictConfig) -> Start | None:
     if config.checkpoint is None:
         if config.scaler is not None:
             raise PrunerError(
-                f"scaler={config.scaler} is of a model that is gone on from; give checkpoint=RUN"
+                f"scaler={config.scaler} needs a model to continue from; add checkpoint=RUN"
             )
         return None
     scaling: Scaling = "keep" if config.scaler is None else config.scaler
@@ -101,8 +101,8 @@ def tell_blind(start: Start, results: Sequence[dict[str, Any] | None]) -> None:
     blind = max((result["num_blind_columns"] for result in results if result), default=0)
     if blind and start.scaling == "keep":
         say(
-            f"{blind} columns vary in these records and never did in what the model learned from: "
-            "its weights for them are random and their scale is not theirs; scaler=renew takes the "
+            f"{blind} columns vary in these records and were constant in the model's records: its "
+            "weights for them are random and their scale is wrong; scaler=renew uses the "
             "statistics of these records"
         )
 

@@ -1,9 +1,8 @@
 """Which code the configuration in a run folder may name.
 
-It names classes, files and interpreters that a command imports and executes. Those of ``conf/`` and
-of the command line are the user's; a run folder may be anybody's. So a run signs its configuration
-with a key of its user, and one without that signature (of somebody else, of another machine) may
-name nothing that ``conf/`` does not.
+A configuration names classes, files and interpreters that a command imports and executes. Each run
+signs its configuration with the user's key. A configuration without that signature (of another user
+or another machine) may name only classes that ``conf/`` has.
 """
 
 import hmac

@@ -1,13 +1,13 @@
-"""Tuning at the doors: what is asked for, what is shown and heard meanwhile.
+"""Parts of ``tune.py`` and ``collect.py``: typed options, display, interrupts.
 
-* `folder`: where a run lies
+* `folder`: the run folder
 * `session`: a run that measures
-* `asked`: its options as typed values
-* `platform`: the platform that they name, and what drafts for it
-* `network`: tasks of a network: listed, drafted, estimated, built into a library
+* `asked`: the options as typed values
+* `platform`: the platform and its analyzer
+* `network`: the tasks of a network: list, draft, estimate, build into a library
 * `interrupts`: Ctrl-C and SIGTERM
-* `optimize`: the same from Python, for a module of torch
-* `torch_compile`: the same as a backend of ``torch.compile``
-* `pools`: what `collect.py backend=tvm` measures, and where
+* `optimize`: tuning from Python, for a module of torch
+* `torch_compile`: tuning as a backend of ``torch.compile``
+* `pools`: tasks and places of `collect.py backend=tvm`
 * `live`: the state of a run, as a display or as lines
 """

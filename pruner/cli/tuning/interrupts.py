@@ -58,4 +58,4 @@ class Interrupts:
         # call of TVM, such as the search of MetaSchedule.
         for one in SIGNALS:
             signal.signal(one, signal.SIG_DFL)
-        self._tell(f"{self.caught.name}: ending with what is known; once more ends at once")
+        self._tell(f"{self.caught.name}: ending with the results so far; once more ends at once")

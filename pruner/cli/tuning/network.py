@@ -196,7 +196,7 @@ def deployed(
     save_metrics(folder, result)
     from pruner.study.network.page import write_report  # which draws: not while somebody waits
 
-    say(f"report: {write_report(folder)}; deploy.py adds what else there is to it")
+    say(f"report: {write_report(folder)}; deploy.py adds the baselines")
     return result
 
 

@@ -58,7 +58,7 @@ def collect_pools(config: DictConfig) -> dict[str, Any]:
         what = "have no program, or programs that are NOT CHECKED"
         say(f"{len(found.unsuccessful)} pools {what}: {', '.join(found.unsuccessful)}")
     if found.interrupted:
-        say("ended early; the same command goes on")
+        say("ended early; the same command continues")
         print_result(result)
         sys.exit(collector_of.exit_code)
     if config.prepare:
@@ -167,7 +167,7 @@ def _workloads(config: DictConfig, platform: Platform, out: Path) -> list[Worklo
     wanted = several(config.tasks)
     if unknown := sorted(set(wanted) - {workload.name for workload in found}):
         known = ", ".join(workload.name for workload in found)
-        raise PrunerError(f"tasks={unknown[0]} is none of them; there are: {known}")
+        raise PrunerError(f"tasks={unknown[0]} is unknown; known: {known}")
     return [workload for workload in found if not wanted or workload.name in wanted]
 
 

@@ -77,9 +77,9 @@ def _run(config: DictConfig, effort: Effort, earlier: Path | None) -> dict[str, 
         draw([load_run(folder)], folder)
         _tell_verdicts(tuned)
     if interrupts.caught is not None:
-        say(f"ended early; python tune.py resume={folder} goes on")
+        say(f"ended early; python tune.py resume={folder} continues")
         if config.network is not None and result["trials"]:
-            say(f"python deploy.py run={folder} builds the network with what is known so far")
+            say(f"python deploy.py run={folder} builds the network with the results so far")
         raise Interrupted(result, interrupts.exit_code)
     if config.network is not None and config.deploy and not config.compile_only:
         result = deployed(config, folder, result)
@@ -101,9 +101,9 @@ def _tell_verdicts(tuned: Tuned) -> None:
     for task in tuned.tasks:
         say(task.verdict())
         if task.kernel is not None:
-            say(f"  kernel: {task.kernel} (docs/library.md says how to call it)")
+            say(f"  kernel: {task.kernel} (docs/library.md shows how to call it)")
     if tuned.unsuccessful:
-        what = "without a program that is known to be right"
+        what = "without a program that is known to be correct"
         say(f"{len(tuned.unsuccessful)} tasks {what}: {', '.join(tuned.unsuccessful)}")
     if all(task.all_failed for task in tuned.tasks):
         failed = "; ".join(task.verdict() for task in tuned.tasks)

@@ -1,4 +1,4 @@
-"""Stores of one structure, of whatever loop nests, measured as one store of all their programs.
+"""Batch the stores that have the same structure, across loop nests.
 
 As :mod:`pruner.features.symbols.together`: what a store touches, its strides, its operations and
 its columns are arithmetic on arrays of programs, which costs by the array. What depends on the

@@ -150,7 +150,7 @@ def load_checkpoint(
     try:
         info = _info(content)
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path}: not what a checkpoint says about itself ({error!r})") from error
+        raise DataError(f"{path}: no valid description of a checkpoint ({error!r})") from error
     try:
         if feature_version is not None:
             _check_features(info, feature_version, models)

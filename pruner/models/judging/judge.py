@@ -48,9 +48,12 @@ class Report:
 
 
 def judge(ranker: Ranker, programs: ProgramTable, split: Split, *, min_programs: int = 1) -> Report:
-    """Rank the test programs of `split`, task by task, and judge the networks that it held out.
+    """Rank the test programs of every task and compute the metrics.
 
-    Raises DataError when no test task has `min_programs` of them.
+    If the split holds out networks, the report has their metrics too.
+
+    Raises:
+        DataError: no test task has `min_programs` programs.
     """
     return judge_programs(
         ranker,

@@ -14,8 +14,8 @@ def draft_of(batch: ProgramBatch) -> Float[Tensor, "program draft"]:
     """What the analyzer makes of the programs; raises PrunerError where nobody asked for it."""
     if batch.draft is None:
         raise PrunerError(
-            "this model reads what the analyzer makes of a program, which these programs come "
-            "without; train.py, evaluate.py, predict.py and tune.py hand it over"
+            "this model reads the analyzer's terms, and these programs have none; train.py, "
+            "evaluate.py, predict.py and tune.py compute them"
         )
     return batch.draft
 

@@ -40,7 +40,7 @@ class HardwareEncoder(nn.Module):
     def forward(self, batch: ProgramBatch) -> Float[Tensor, "program width"]:
         """One vector a program; raises DataError for a platform without a description."""
         if batch.platform is None or "" in batch.platforms:
-            raise DataError("this model reads the device; say which platform the programs are for")
+            raise DataError("this model reads the device; name the platform of the programs")
         devices = torch.stack([_vector(name) for name in batch.platforms]).to(self.center.device)
         encoded: Tensor = self.layers((devices - self.center) / self.scale)
         return encoded[batch.platform]

@@ -3,8 +3,8 @@
 An entry is a NumPy archive of plain arrays, compressed with Zstandard (``zstd -d`` gives the
 ``.npz``). It holds what reading and featurising a record file gave, in one form (features, or
 decision vectors): programs, counts, the lines that were set aside, and those whose programs could
-not be replayed. It answers only for the same
-content of the record file, the same settings and the same code.
+not be replayed. An entry is valid only if
+the content of the record file, the settings and the version of the code match.
 """
 
 import io
@@ -99,7 +99,7 @@ class FeatureCache(Generic[Part]):
             about = json.loads(stored["about"].tobytes())
             return _unpacked(about, stored, self._form) if about["key"] == key else None
         except _DAMAGE as error:
-            log.warning("%s: damaged, computed anew (%s)", path, str(error).partition("\n")[0])
+            log.warning("%s: damaged, computed again (%s)", path, str(error).partition("\n")[0])
             return None
 
     def save(self, file: TaskFile, key: str, found: FilePrograms[Part]) -> None:

@@ -65,17 +65,17 @@ def load_programs(
     report: Path | None = None,
     watch: TrackFiles | None = None,
 ) -> Dataset[ProgramStore]:
-    """Read and featurise all records of the given platforms.
+    """Read all records of the platforms and compute their features.
 
     Args:
         root: the record folder.
-        platforms: its sub-folders to read.
+        platforms: the sub-folders to read.
         dataflow: ``paper`` (with the epilogue) or ``official`` rows.
         duplicates: ``drop`` keeps one record of every program.
-        draft: also what the analyzer makes of every program.
-        failures: also programs that did not build or run, with an infinite latency.
-        cache: folder of features that were computed before; None: compute, and keep nothing.
-        report: file to list the lines in that were set aside; None: they are only counted.
+        draft: also compute the analyzer's terms of every program.
+        failures: also keep programs that did not build or run, with an infinite latency.
+        cache: folder of cached features; None: no cache.
+        report: file for the list of unreadable lines; None: they are only counted.
         watch: shows progress.
 
     Raises:
@@ -108,7 +108,7 @@ def load_as(
     report: Path | None = None,
     watch: TrackFiles | None = None,
 ) -> Dataset[Store]:
-    """The same with the programs in another form, such as ``Vectors()``: see there."""
+    """Read records as `load_programs` does, into another form such as ``Vectors()``."""
     start = time.perf_counter()
     reader = Reader(
         form,

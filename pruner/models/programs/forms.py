@@ -38,9 +38,9 @@ _TOKENS = ("structure", "place", "skeleton", "number")
 
 
 class Form(ABC, Generic[Part, Store]):
-    """What becomes of the programs of one task, and of all of them.
+    """How to encode the programs of one task, and how to concatenate tasks.
 
-    `settings` tell entries of the cache from those of other forms.
+    `settings` distinguish the cache entries of this form from those of others.
     """
 
     settings: ClassVar[Mapping[str, Any]] = {}

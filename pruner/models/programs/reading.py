@@ -141,8 +141,8 @@ def featurize_task(
     """The measured programs of one task with features; None when there are none or none can be.
 
     `tasks` has the operators of TenSet's own tasks, `extra` makes further columns of the programs.
-    With `failures` those that did not build or run are among them, with an infinite latency. To
-    `refused` come (line, reason) of those without features, of a whole task its first line.
+    With `failures`, programs that did not build or run are included, with an infinite latency.
+    `refused` receives (line, reason) of each skipped program; one entry for a skipped task.
     """
     refused = [] if refused is None else refused
     num_measured = int(records.valid.sum())

@@ -117,7 +117,7 @@ def check_recipe(recipe: Recipe, *, goes_on: bool = False) -> Model:
         )
     if not model.needs_fit:
         raise PrunerError(
-            f"{type(model).__name__} has nothing to train; give it to evaluate.py as it is"
+            f"{type(model).__name__} has nothing to train; use it with evaluate.py"
         )
     make_trainer(recipe, logger=False)
     return model
@@ -151,15 +151,21 @@ def checkpoint_file(path: Path) -> Path:
     parts = [*sorted(path.glob(f"{MODELS_FOLDER}/*.pt")), *sorted(path.glob(f"*/{BEST}"))]
     if parts:
         raise PrunerError(
-            f"{path} holds {len(parts)} models; give one of them, such as checkpoint={parts[0]}"
+            f"{path} holds {len(parts)} models; name one, such as checkpoint={parts[0]}"
         )
     return path / BEST
 
 
 def ranker_of(path: Path, own: Sequence[type[Trainable]] = ()) -> tuple[Ranker, CheckpointInfo]:
-    """Load what `checkpoint_file` finds; it must fit the features computed here.
+    """Load a model from a checkpoint or from a run folder.
 
-    `own` are classes of the user that it may name. Raises DataError or PrunerError.
+    Args:
+        path: the file, or the folder of a run with one model.
+        own: your classes that the checkpoint may name.
+
+    Raises:
+        DataError: the file is damaged.
+        PrunerError: its feature-set version is another one, or its class is unknown.
     """
     return load_checkpoint(
         checkpoint_file(path),
@@ -169,16 +175,18 @@ def ranker_of(path: Path, own: Sequence[type[Trainable]] = ()) -> tuple[Ranker, 
 
 
 def start_of(path: Path, own: Sequence[type[Trainable]] = (), scaling: Scaling = "keep") -> Start:
-    """What a fit goes on from, which `checkpoint_file` finds.
+    """Load a checkpoint, or that of a run folder, as the start of a training.
 
-    Raises DataError or PrunerError like `ranker_of`, and for trees, which are grown anew.
+    Raises:
+        DataError: as `ranker_of`.
+        PrunerError: as `ranker_of`, and for trees, which cannot continue.
     """
     file = checkpoint_file(path)
     ranker, info = ranker_of(file, own)
     if not isinstance(ranker, NeuralRanker):
         raise PrunerError(
-            f"checkpoint={path}: {info.model.name} is grown anew from all records; only networks "
-            "go on: leave checkpoint= out, or name a network's"
+            f"checkpoint={path}: {info.model.name} is always grown from all records; only "
+            "networks continue: leave checkpoint= out, or name a network's"
         )
     return Start(ranker=ranker, info=info, inherited=info.inherited(file), scaling=scaling)
 
@@ -203,22 +211,21 @@ def fit(
     stop_after: int | None = None,
     start: Start | None = None,
 ) -> Fitted:
-    """Learn from the training side of `split`; the best epoch on its validation side is kept.
+    """Train a model on the training tasks and keep the best epoch on the validation tasks.
 
-    ``<folder>/best.pt`` is the checkpoint, ``<folder>/last.ckpt`` what a later call with the same
-    arguments goes on from, exactly. `config` is written into the checkpoint, for people.
-    `callbacks` and `loggers` follow a network, `grown` the rounds of trees. `stop_after` ends the
-    fit after so many epochs, as an interruption would. The same recipe, programs and split give the
-    same model.
+    The same recipe, programs and split give the same model. ``<folder>/best.pt`` is the
+    checkpoint. ``<folder>/last.ckpt`` lets a later call with the same arguments continue exactly.
 
-    `start` is a trained model to go on from, in place of the recipe's model and inputs; as it is
-    given (its scaler as ``start.scaling`` says) it counts as an epoch, which is the best one where
-    no other is better. The new checkpoint has seen what `start` has and the programs here.
+    `config` is stored in the checkpoint, for people. `callbacks` and `loggers` are Lightning's;
+    `grown` receives the rounds of trees. `stop_after` ends the fit after so many epochs, like an
+    interruption. `start` is a trained model to continue from, instead of the recipe's model and
+    inputs. Before the first update it counts as an epoch, so the result is never worse on the
+    validation tasks. The new checkpoint lists its seen tasks and those of this training.
 
     Raises:
-        DataError: a side of the split is empty, ``last.ckpt`` is damaged, or the programs have
-            other dataflow rows than `start` learned with.
-        PrunerError: a recipe cannot work, or diverged: ``best.pt`` is of an earlier epoch, if any.
+        DataError: a side of the split is empty, ``last.ckpt`` is damaged, or `start` has other
+            dataflow rows than the programs.
+        PrunerError: the recipe is impossible, or the fit diverged (``best.pt`` is older).
     """
     folder.mkdir(parents=True, exist_ok=True)
     if recipe.soup:

@@ -25,27 +25,26 @@ def _adamw() -> MakeOptimizer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How to fit a model; the defaults are those of ``train.py``.
+    """Options of a training; the defaults are those of ``train.py``.
 
-    `model` is a class of :mod:`pruner.models.registry` or one of your own, or a
-    `functools.partial` of it with keyword arguments. Trees take `seed`, `num_threads` and what
-    chooses programs; the rest is for networks.
+    Trees use `seed`, `num_threads` and the choice of programs; the other options are for networks.
 
-    `relative` and `scale` say what a network sees: features relative to the candidates of the same
-    task, as standard scores or divided by their maximum. The epoch with the best `monitor` of the
-    validation tasks is kept, or the last one (`keep`); with `patience` a fit ends after so many
-    epochs in which the moving average of the training loss did not fall. `train_share` of the
-    training programs is learnt from: drawn from every task ("random"), thinned where latencies
-    crowd ("spread"), or whole "tasks". Test tasks with fewer than `min_programs` programs are not
-    judged. `trainer` has further arguments of Lightning's ``Trainer``. `num_threads` of the CPU
-    (None: as many as torch has now): more of them round sums otherwise, and another epoch may be
-    the best.
-
-    With `average_epochs` the mean of the weights after each of the last so many epochs counts as
-    one more epoch (:mod:`pruner.models.training.averaging`). With `soup` so many more fits of
-    `soup_epochs` epochs, each with other batches, go on from the epoch that is kept, and the mean
-    of those that help is the model (:mod:`pruner.models.training.soup`). `batch_seed` draws the
-    batches, where they are to differ and nothing else is (None: `seed` does).
+    * ``model``: a class of ``pruner.models.registry``, your own class, or a `functools.partial`.
+    * ``relative``, ``scale``: features relative to the candidates of the same task, as standard
+      scores or divided by their maximum.
+    * ``monitor``, ``keep``: keep the epoch with the best validation metric, or the last epoch.
+    * ``patience``: stop after so many epochs without a lower moving average of the training loss.
+    * ``train_share``, ``train_pick``: the share of the training programs to use, drawn from every
+      task ("random"), thinned where latencies are dense ("spread"), or complete "tasks".
+    * ``min_programs``: test tasks with fewer programs are left out.
+    * ``trainer``: further arguments of Lightning's ``Trainer``.
+    * ``num_threads``: CPU threads (None: torch's current number). More threads round sums
+      differently, and another epoch may become the best.
+    * ``average_epochs``: the mean of the weights of the last so many epochs counts as one more
+      epoch (``pruner.models.training.averaging``).
+    * ``soup``, ``soup_epochs``: continue from the kept epoch with so many more trainings, each with
+      other batches, and average the helpful ones (``pruner.models.training.soup``).
+    * ``batch_seed``: the seed of the batches (None: `seed`).
     """
 
     model: ModelFactory = PaCM

@@ -187,7 +187,7 @@ def _check_readable(path: Path, module: RankingModule) -> None:
         fits = {n: v.shape for n, v in found.items()} == {n: v.shape for n, v in wanted.items()}
     except (DataError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
-            f"{path} is damaged; delete it and resume again: this fit then starts anew ({error})"
+            f"{path} is damaged; delete it and resume: this fit then starts again ({error})"
         ) from error
     if not fits:
         raise DataError(f"{path} is of another model; delete it, or resume the run it belongs to")

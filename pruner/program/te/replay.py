@@ -1,4 +1,4 @@
-"""Programs of one skeleton from their decision vectors, down to those at fault where some fail."""
+"""Apply one skeleton to a batch of decision vectors; on failure, bisect to the faulty programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pruner.program.te.skeleton import SkeletonGroup
 from pruner.program.te.steps import Primitive
 
 logger = logging.getLogger(__name__)
-_PATIENCE = 32  # programs of one chunk that fail one after the other before the others do, too
+_PATIENCE = 32  # give up on a chunk after this many consecutive failures
 
 Found = TypeVar("Found")
 

@@ -135,7 +135,7 @@ def load_space(path: Path, name: str | None = None) -> SavedSpace:
     if len(content) > _MAX_BYTES:
         raise UnsupportedProgram("bad-design-space", f"{path}: more than {_MAX_BYTES} bytes")
     if name is not None and _name_of(content) != name:
-        raise UnsupportedProgram("bad-design-space", f"{path}: not what its name says")
+        raise UnsupportedProgram("bad-design-space", f"{path}: its name is not its hash")
     try:
         return _read(json.loads(content))
     except (MemoryError, UnsupportedProgram):
@@ -300,7 +300,7 @@ def _read(value: Mapping[str, Any]) -> SavedSpace:
 def _number(value: Any, least: int = 0) -> int:
     """A place among others: Python would count negative ones from the end."""
     if type(value) is not int or value < least:
-        raise UnsupportedProgram("bad-design-space", f"{value!r:.80} where a number was expected")
+        raise UnsupportedProgram("bad-design-space", f"{value!r:.80} instead of a number")
     return value
 
 

@@ -104,11 +104,11 @@ def _ranked_last_where_unknown(score: Scores, task: TaskKey) -> Scores | None:
     """
     known = np.isfinite(score)
     if not known.any():
-        log.warning("%s: the analyzer knows no program of it; searched without a draft", task.task)
+        log.warning("%s: the analyzer scores none of its programs; no draft", task.task)
         return None
     if not known.all():
         log.warning(
-            "%s: the analyzer does not know %d of %d programs; the draft ranks them last",
+            "%s: the analyzer has no score for %d of %d programs; the draft ranks them last",
             task.task,
             np.count_nonzero(~known),
             len(known),

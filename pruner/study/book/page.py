@@ -309,12 +309,12 @@ def check_page(page: Page, out: Path) -> None:
     path = out / MARKDOWN
     there = path.read_text(encoding="utf-8") if path.is_file() else ""
     if there != markdown(page):
-        raise PrunerError(f"{path} is not what the results give; write it anew: report.py")
+        raise PrunerError(f"{path} differs from the results; write it again: report.py")
     for block in page.blocks:
         path = out / block.text
         if block.kind == "plot" and not (
             path.is_file() and f"data-of='{block.mark}'" in path.read_text(encoding="utf-8")
         ):
-            raise PrunerError(f"{path} is not what the results give; write it anew: report.py")
+            raise PrunerError(f"{path} differs from the results; write it again: report.py")
     if page.outside:
         raise PrunerError("; ".join(page.outside))

@@ -18,8 +18,7 @@ from pruner.study.steps.step import Step
 from pruner.study.steps.times import Times
 
 TIMES_FILE = "seconds.json"
-# From the start of a command to the first second of its budget, and from the last to its end:
-# imports, processes, kernels as libraries.
+# Seconds of a command outside of its own budget: imports, processes, kernels as libraries.
 AROUND_S = 20.0
 Write = Callable[[CampaignOptions], Any]
 

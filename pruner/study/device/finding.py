@@ -23,7 +23,7 @@ def described_gpu(gpus: Iterable[Mapping[str, str]], devices: Iterable[Device]) 
     first = next(iter(gpus), None)
     if first is None:
         raise PrunerError(
-            "no NVIDIA GPU is visible: say device=cpu, or platform=NAME compile_only=true"
+            "no NVIDIA GPU is visible: use device=cpu, or platform=NAME compile_only=true"
         )
     said = _said(first[NAME])
     architecture = f"sm_{first[CAPABILITY].replace('.', '')}"
@@ -37,8 +37,8 @@ def described_gpu(gpus: Iterable[Mapping[str, str]], devices: Iterable[Device]) 
     if not called:
         known = ", ".join(d.name for d in alike) or "none"
         raise PrunerError(
-            f"{first[NAME]} ({architecture}) has no description; say platform=NAME, of this "
-            f"architecture there are: {known}; CONTRIBUTING.md says how to add one"
+            f"{first[NAME]} ({architecture}) has no description; add platform=NAME. Known "
+            f"for this architecture: {known}. CONTRIBUTING.md describes how to add one"
         )
     return max(called, key=len)
 

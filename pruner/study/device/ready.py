@@ -64,7 +64,7 @@ def check_folder(options: CampaignOptions, *, small: bool) -> None:
     if begun != (options.platform, small):
         raise DataError(
             f"out={options.out}: begun with platform={begun[0]} small={str(begun[1]).lower()}, and "
-            "what is done counts; name another folder"
+            "its results count; name another folder"
         )
 
 

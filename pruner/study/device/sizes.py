@@ -72,16 +72,18 @@ class NetworkChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How much is asked.
+    """The amount of work of a campaign.
 
-    ``trials`` a task of the operators: a first round of 10, then ones of 16, are the same for all.
-    ``network_trials`` of a whole network, ``pool`` programs a task of the pools (``few`` first and
-    then four times as many, so that every task has some); ``pools``: the tasks, as ``collect.py``
-    takes ``workloads=``.
-    ``beside``: whom kernels and networks are timed with first; ``finals``: whom in the end, with
-    ``energy_s`` seconds a turn of counting joules. ``adapted``: the operators for which a model of
-    another device is adapted; ``reduction``: those with a long one (Table 8 of the paper).
-    ``settings`` are words of every ``tune.py``.
+    * ``trials``: per operator; the first round has 10, later rounds 16, for all policies.
+    * ``network_trials``: per network.
+    * ``pool``: programs per task of the pools; ``few`` first and then four times as many, so that
+      every task has some.
+    * ``pools``: the tasks, as in ``workloads=`` of ``collect.py``.
+    * ``beside``: baselines of the first timing; ``finals``: baselines of the last one, with
+      ``energy_s`` seconds of energy measurement per turn.
+    * ``adapted``: the operators for the adaptation of another device's model.
+    * ``reduction``: operators with a long reduction (Table 8 of the paper).
+    * ``settings``: options of every ``tune.py``.
     """
 
     sanity: Sequence[Task]

@@ -85,7 +85,7 @@ def gather(
         tell(f"making a wheel of {name}")
         _pip(["wheel", "--no-deps", "-w", str(folder), *limits, name])
     wanted = f"{own}[{','.join(extras)}]" if extras else str(own)
-    tell(f"looking up what {wanted.rpartition('/')[2]} needs")
+    tell(f"looking up the requirements of {wanted.rpartition('/')[2]}")
     found = _resolved(wanted, folder, target, limits)
     here = {_plain(path.name.partition("-")[0]) for path in folder.glob("*.whl")}
     left_out = sorted(n for n in found if n not in here and any(fnmatch(n, p) for p in without))

@@ -30,10 +30,10 @@ class Box:
 
 @dataclass(slots=True, kw_only=True)
 class BoxRunner:
-    """Runs boxes: each ends when it would if all those before it had used their seconds.
+    """Run time slots ("boxes") with fixed deadlines: unused time goes to later slots.
 
-    A step with a budget gets its share of what its box has left (`fair_share_s`), and every step is
-    ended once the box is over. One that fails, or lacks what it needs, is told and costs itself.
+    A step with a budget gets its share of the time left (`fair_share_s`), and every step is ended
+    at the end of its slot. A step that fails, or lacks an input, is reported; the others go on.
     ``after`` is called after every box.
     """
 
@@ -89,11 +89,11 @@ def _ending(ended: Ended) -> str:
 
 
 def fair_share_s(steps: Sequence[Step], times: Times, left_s: float) -> float:
-    """Seconds that the first of the unfinished `steps` of a box may use of the `left_s` it has.
+    """Seconds of `left_s` for the first of the unfinished `steps` of a time slot.
 
-    Steps without a budget take what they take. Those with one share the rest by what they are
-    expected to take, and none is cut below `CUT` of that for the sake of later ones: as many are
-    reckoned with, in their order, as there is time for.
+    Steps without a budget are not limited. The others share the rest in proportion to their
+    expected times. A step is shortened to at most `CUT` of its expected time; if that is not
+    enough, the last steps are dropped.
     """
     first, *others = steps
     if left_s == float("inf") or not first.budget:

@@ -75,7 +75,7 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
 def damaged(path: Path, what: str) -> DataError:
     """The error of a journal that is not as it was written."""
     told = " ".join(what.split())[:120]
-    return DataError(f"{path}: damaged ({told}); delete it, and its task is measured anew")
+    return DataError(f"{path}: damaged ({told}); delete it, and its task is measured again")
 
 
 def count_valid(entries: list[dict[str, Any]]) -> dict[str, int]:

@@ -95,7 +95,7 @@ def set_run_beside(
     """
     reason = cannot_run(platform)
     if reason is not None:
-        raise PrunerError(f"{folder}: nothing can be timed beside it, {reason}; say beside=[]")
+        raise PrunerError(f"{folder}: no comparison is possible, {reason}; add beside=[]")
     check_names(names)
     check_others(folder, others)
     libraries = run_libraries(

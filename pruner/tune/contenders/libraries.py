@@ -43,8 +43,8 @@ def check_run_names(folder: Path, others: Sequence[Path]) -> None:
     for other in others:
         if (name := _name(other)) in taken:
             raise DataError(
-                f"compare={other}: {name} is taken, by a contender or another run; give every "
-                "run folder a name of its own"
+                f"compare={other}: {name} is taken by a baseline or another run; "
+                "give every run folder its own name"
             )
         taken.append(name)
 

@@ -150,7 +150,7 @@ def line_up_kernels(
     """
     check_names(names, FOR_KERNELS)
     given = {"source": dict(spec or {}), "inputs": str(inputs), "device": lane.device}
-    unknown = "torch does not know this program" if spec is None else None
+    unknown = "torch has no equivalent of this program" if spec is None else None
     out = [_of_kind(name, given, lane, unknown) for name in FOR_KERNELS if name in names]
     places = {"inputs": str(inputs), "output": output, "device": lane.device}
     for name, library in libraries.items():

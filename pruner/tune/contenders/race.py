@@ -143,7 +143,7 @@ def race(
 
 
 def _groups(contenders: Sequence[Contender], together: int) -> list[list[Contender]]:
-    """Those that get ready at the same time, in their order; who tunes itself is alone."""
+    """Group baselines that can be prepared together; a baseline that tunes itself is alone."""
     groups: list[list[Contender]] = []
     for one in contenders:
         last = groups[-1] if groups else []

@@ -134,7 +134,7 @@ class OnnxRuntime:
                 str(file), settings, providers=[(provider, dict(options))]
             )
         if provider not in self._session.get_providers():
-            raise PrunerError(f"onnxruntime could not start its {provider}; the log says why")
+            raise PrunerError(f"onnxruntime could not start its {provider}; see the log")
         self._binding = self._session.io_binding()
         for one, array in zip(self._session.get_inputs(), arrays, strict=True):
             value = onnxruntime.OrtValue.ortvalue_from_numpy(array, device, 0)

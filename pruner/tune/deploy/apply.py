@@ -46,7 +46,7 @@ def recorded_keys(folder: Path, target: Any) -> set[str]:
     if other is not None:
         raise PrunerError(
             f"{folder}: holds records of another target, {other}; the network is built for "
-            f"{target}; give each target a folder of its own"
+            f"{target}; give each target its own folder"
         )
     return {task_key(record.workload.mod) for record in records}
 

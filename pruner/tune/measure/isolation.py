@@ -1,4 +1,4 @@
-"""Persistent worker processes: what a candidate breaks in one is lost there and nowhere else.
+"""Persistent worker processes: a crashing candidate kills only its worker.
 
 Workers are forked from one clean server process that has imported TVM (Python's ``forkserver``), so
 a worker that crashed, hung or ran out of memory is replaced in milliseconds, not in the seconds

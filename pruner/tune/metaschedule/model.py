@@ -33,15 +33,15 @@ def cost_model(
     prior: float = LIVE.prior,
     seed: int | None = None,
 ) -> Any:
-    """For ``cost_model=`` of ``tune_tir`` and ``tune_relax``, behind ``strategy="evolutionary"``.
+    """Make the cost model for ``tune_tir`` and ``tune_relax`` with ``strategy="evolutionary"``.
 
-    `platform`, `analyzer`, `model` and `seed` are those of
-    :func:`~pruner.tune.metaschedule.strategy.search_strategy`. The analyzer scores until a program
-    of the task was measured; then its score weighs ``prior / (prior + measured)``, the learned one
-    the rest.
+    `platform`, `analyzer`, `model` and `seed` are those of `search_strategy`. The analyzer scores
+    alone until a program of the task has been measured. Then its score has the weight
+    ``prior / (prior + measured)``, and the learned score has the rest.
 
     Raises:
-        PrunerError: an unknown model; when tuning starts, a target that no described device fits.
+        PrunerError: the model is unknown; or, when tuning starts, no described device fits the
+            target.
     """
     session = Session(platform=platform, analyzer=analyzer, model=model, seed=seed)
     return PrunerModel(session, prior)

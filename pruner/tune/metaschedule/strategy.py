@@ -37,16 +37,22 @@ def search_strategy(
     policy: PolicySettings = LIVE,
     seed: int | None = None,
 ) -> Any:
-    """For ``strategy=`` of ``tune_tir``, ``tune_relax`` and ``TuneContext``.
+    """Make the search strategy for ``tune_tir``, ``tune_relax`` and ``TuneContext``.
 
-    `platform` names the described device whose analyzer drafts, by default the one that the target
-    says; `analyzer` is one of your own. `model` verifies: ``"pacm"`` or ``"xgboost"``, learned from
-    nothing and shared by all tasks of the tuning; None, the draft decides; or a model of yours.
-    Programs of the task that the database has measurements of count as measured. TVM's
-    ``cost_model`` is not asked: ``cost_model="none"`` saves its updates. `seed` None: from TVM's.
+    Earlier measurements of the same task in the database count as measured. TVM's cost model is not
+    used; ``cost_model="none"`` saves its updates.
+
+    Args:
+        platform: the device whose analyzer drafts; by default found from the target.
+        analyzer: your own analyzer instead.
+        model: ``"pacm"`` or ``"xgboost"``, untrained at the start and shared by all tasks; None:
+            the draft decides; or your own model.
+        policy: the settings of a round.
+        seed: None: TVM's.
 
     Raises:
-        PrunerError: an unknown model; when tuning starts, a target that no described device fits.
+        PrunerError: the model is unknown; or, when tuning starts, no described device fits the
+            target.
     """
     session = Session(platform=platform, analyzer=analyzer, model=model, seed=seed)
     return PrunerStrategy(session, policy)

@@ -150,14 +150,14 @@ def _unknown_operators(line: str) -> str | None:
         return None
     names = sorted(name.strip(" '") for name in (found[1] or found[2]).split(","))
     return (
-        f"TVM does not know {', '.join(names)}; write that part with other operators, or leave it "
+        f"TVM cannot import {', '.join(names)}; write that part with other operators, or leave it "
         "out of the network"
     )
 
 
 def _imported(source: NetworkSource) -> Any:
     if source.path is not None:
-        source.check_unsized("a file has sizes of its own")
+        source.check_unsized("a file has fixed sizes")
         memory.check(source.name, source.path.stat().st_size)
         if source.is_onnx:
             return _from_onnx(source.path)

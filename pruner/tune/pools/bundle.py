@@ -51,8 +51,8 @@ def bundle(collection: Path, out: Path) -> Bundled:
         records = _records(path)
         if len(records) != told["valid"] + told["failed"]:
             raise PrunerError(
-                f"{collection}: {told['platform']} {told['task']} is not finished; the same "
-                "command that began it goes on"
+                f"{collection}: {told['platform']} {told['task']} is not finished; the "
+                "command that began it continues it"
             )
         files.append(path)
         spaces |= {step[1] for record in records for step in record["i"][1][1] if step[0] == TRACE}

@@ -75,7 +75,7 @@ class Program:
 
     @property
     def has_record(self) -> bool:
-        """It ran, or failed as a program; one that TVM makes no schedule of is none."""
+        """True if it ran or failed at run time; False if TVM rejected its schedule."""
         return self.valid or (self.failed and self.error != REFUSED)
 
     @property

@@ -316,7 +316,7 @@ class Pool:
         if outcome.error is not None and bench.stopped():
             raise Stopped  # what asked us to end may have ended the program, too
         if not outcome.tells_of_program:
-            raise Unavailable(f"{self.name}: {outcome.message}; the same command goes on")
+            raise Unavailable(f"{self.name}: {outcome.message}; the same command continues")
         self.ledger.timed(program.number, outcome)
         if program.failed:
             self._library(program).unlink(missing_ok=True)
@@ -339,7 +339,7 @@ class Pool:
         for program, job in jobs:
             reply = bench.wait(job)
             if reply.error == "no_worker":
-                raise Unavailable(f"{self.name}: {reply.message}; the same command goes on")
+                raise Unavailable(f"{self.name}: {reply.message}; the same command continues")
             self.ledger.built(program.number, reply)
 
     def _library(self, program: Program) -> Path:
@@ -363,7 +363,7 @@ class Pool:
         """Write its records and its database, and let go of what was built."""
         space = self.open(bench)
         if not self.valid():
-            raise PrunerError(f"{self.name}: no program ran; {self.paths.ledger} says why")
+            raise PrunerError(f"{self.name}: no program ran; {self.paths.ledger} has the reasons")
         widths = [one.num_slots for one in space.spaces]
         header = header_of(self.workload, bench.platform, bench.device)
         write_database(self.paths.database, self.workload, bench.platform, space, self.ledger)

@@ -1,18 +1,18 @@
 """A tuning run.
 
-* `tuning`: one call from workloads to a tuned run
-* `options`: what is asked for
-* `budget`: how much of it
+* `tuning`: one call from workloads to results
+* `options`: the options of a run
+* `budget`: trials, seconds, patience
 * `setup`: spaces, searches and references of every task
-* `loop`: propose, build, measure, learn, next task
-* `live_search`: one task's search
-* `task_order`: which task is next
+* `loop`: propose, build, measure, learn, choose the next task
+* `live_search`: the search of one task
+* `task_order`: choose the next task
 * `estimate`: the time of all tasks together
 * `learning`: the learned model
-* `verifier`: which one a run has
-* `journal`: a row a trial
+* `verifier`: choose the learned model of a run
+* `journal`: one row per trial
 * `database`: MetaSchedule's database
-* `warm`: what earlier runs measured
-* `snapshot`: what a resume needs
-* `result`: what came of it
+* `warm`: measurements of earlier runs
+* `snapshot`: the state for a resume
+* `result`: the results
 """

@@ -61,7 +61,7 @@ class Database:
             except Exception as error:  # TVM's own kinds
                 raise DataError(
                     f"{folder}: TVM cannot read its database ({_first(error)}); tune.py "
-                    f"resume={folder} makes that of a run anew, from its {JOURNAL_FILE}"
+                    f"resume={folder} makes the database of a run again, from its {JOURNAL_FILE}"
                 ) from error
 
     def commit(self, module: Any, schedule: Any, costs_s: tuple[float, ...], target: Any) -> None:
@@ -131,7 +131,7 @@ def open_database(folder: Path, *, own: bool, tell: Tell) -> Database:
         for name in (RECORDS, WORKLOADS):
             if (folder / name).exists():
                 (folder / name).replace(folder / f"{name}.damaged")
-        tell(f"{folder}: TVM cannot read the database ({_first(error)}); it is made anew")
+        tell(f"{folder}: TVM cannot read the database ({_first(error)}); it is made again")
         return Database(folder)
 
 

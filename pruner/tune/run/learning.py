@@ -213,8 +213,8 @@ class FrozenModel:
 class SharedModel:
     """The online model of a run with the measured programs of every task.
 
-    A fit takes seconds that grow with the programs, so of a long run a batch that hardly adds to
-    them waits for the next: fits are as many as the logarithm of the programs, not as the batches.
+    It is fitted again only when the programs have grown by a constant factor, so a run of n
+    programs does O(log n) fits: a fit takes seconds that grow with the programs.
     """
 
     def __init__(self, model: OnlineModel, *, refit: float = 0.0) -> None:

@@ -199,9 +199,9 @@ class DecisionSearch:
         spaces, size = self.space.spaces, len(candidate.decisions)
         if candidate.space not in range(len(spaces)) or size != spaces[candidate.space].num_slots:
             raise DataError(
-                f"space {candidate.space} with {size} decisions is none of this task's: it was "
-                "measured by another version, or is damaged; a new run with warm_start=[RUN] "
-                "knows what was measured"
+                f"space {candidate.space} with {size} decisions does not belong to this task: "
+                "another version measured it, or it is damaged; a new run with warm_start=[RUN] "
+                "uses its measurements"
             )
         row = np.zeros(self.space.num_slots, np.int64)
         row[0], row[1 : 1 + len(candidate.decisions)] = candidate.space, candidate.decisions

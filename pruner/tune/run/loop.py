@@ -164,16 +164,16 @@ class TuningRun:
             self._phases.check = lambda: None
             self._journal.close()
         if not self.trials and not self._stopped():
-            raise PrunerError("no task has a program that could be tried; the lines above say why")
+            raise PrunerError("no task has a program that could be tried; see the lines above")
 
     def _tell_standstill(self) -> None:
         """Why it ends before its trials are spent."""
         patience, tolerance = self._budget.patience, self._budget.tolerance
         if self._settled and self.trials < self._budget.trials and not self._stopped():
             self._context.tell(
-                f"{patience} rounds changed the time of all tasks by less than {tolerance:.1%}: it "
-                f"ends after {self.trials} of {self._budget.trials} trials; with a larger "
-                "budget.patience= it goes on"
+                f"{patience} rounds changed the total time by less than {tolerance:.1%}: the "
+                f"run ends after {self.trials} of {self._budget.trials} trials; a larger "
+                "budget.patience= continues it"
             )
 
     @property
@@ -308,8 +308,8 @@ class TuningRun:
     def _no_turn(self, outcome: Outcome) -> PrunerError:
         why = f"{outcome.error}: {outcome.message}".rstrip(": ")
         return PrunerError(
-            f"no program of the batch could be tried ({why}); with that mended, "
-            f"resume={self._context.folder} goes on"
+            f"no program of the batch could be tried ({why}); after the repair, "
+            f"resume={self._context.folder} continues"
         )
 
     def _record_all(
@@ -396,13 +396,13 @@ class TuningRun:
         folder, rows = self._context.folder, self._journal.rows
         if (folder / OLD_FILE).is_file() and not self._snapshot.is_file():
             raise DataError(
-                f"resume={folder}: a run of an older version, whose {OLD_FILE} is not read any "
-                f"more; a new run with warm_start=[{folder}] knows what it measured"
+                f"resume={folder}: a run of an older version, whose {OLD_FILE} is no longer "
+                f"read; a new run with warm_start=[{folder}] uses its measurements"
             )
         modules = {task.workload.name: task.workload.module for task in self.tasks}
         strange = sorted({row.task for row in rows} - modules.keys())
         if strange:
-            raise DataError(f"resume={folder}: its journal tells of {strange[0]}, no task of it")
+            raise DataError(f"resume={folder}: its journal has {strange[0]}, not a task of the run")
         added = self._context.database.catch_up(modules, rows, self._context.tell)
         if added:
             self._context.tell(f"{added} records of the journal were not in the database yet")
@@ -415,7 +415,7 @@ class TuningRun:
             self._restore(load_state(self._snapshot))
         except DataError as error:
             self._context.tell(
-                f"{error}; the search begins anew, with all that {JOURNAL_FILE} tells"
+                f"{error}; the search starts again with the results of {JOURNAL_FILE}"
             )
             self._rebuild(known_s)
 

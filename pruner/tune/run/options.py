@@ -39,19 +39,23 @@ LIVE = RoundSettings(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneOptions:
-    """How to tune.
+    """Options of a tuning run.
 
-    ``analyzer`` None: nothing is drafted. ``make_model`` makes the learned model of a run, None:
-    nothing is learned, or the policy brings its own. ``meet``: random programs that the learned
-    model sees of a task before it scores. ``refit``: it is fitted anew once the measured programs
-    of the run are more by this share, 0: for every batch. ``draft_all``: before anything is
-    measured all tasks are drafted deeply, in parallel, and each measures that program first.
-    ``replay_only``: every space through TVM's replay, slowly. ``compile_only``: build what every
-    search proposes first, run
-    nothing.
-    ``kernels``: keep every task's best program as a library. ``work_dir`` holds TVM's database, by
-    default the run's folder. ``warm_start``: folders of earlier runs on the same target, whose
-    measurements of equal tasks are known from the start.
+    * ``analyzer``: the draft's model. None: no draft.
+    * ``make_model``: makes the learned model of a run. None: nothing is learned, or the policy has
+      its own model.
+    * ``meet``: number of random programs of a task that normalise the learned model before it
+      scores.
+    * ``refit``: fit the model again when the measured programs have grown by this share; 0: after
+      every batch.
+    * ``draft_all``: draft all tasks in parallel before the first measurement, and measure the
+      drafted programs first.
+    * ``replay_only``: TVM replays every design space (slow).
+    * ``compile_only``: build the first proposals of every search, run nothing.
+    * ``kernels``: keep the best program of every task as a library.
+    * ``work_dir``: the folder of TVM's database; by default the run folder.
+    * ``warm_start``: folders of earlier runs on the same target, whose measurements of identical
+      tasks are reused.
     """
 
     platform: Platform
@@ -107,8 +111,8 @@ class TuneOptions:
             for option, is_asked in (("measure.lag=1", lag), ("spaces=replay", self.replay_only)):
                 if is_asked:
                     raise PrunerError(
-                        f"{option}: {type(self.policy).__name__} proposes by itself, from what it "
-                        "has been told, in spaces of its own; leave it out"
+                        f"{option}: {type(self.policy).__name__} has its own proposals "
+                        "and its own spaces; leave the option out"
                     )
 
 
@@ -132,10 +136,15 @@ class RunContext:
 
 
 def this_cpu(*, trials: int = 64, seed: int = 0, **changes: Any) -> TuneOptions:
-    """Options for this machine's CPU, all of it: draft, then verify with a PaCM that starts anew.
+    """Make the options for all cores of this CPU: draft, then verify with an untrained PaCM.
 
-    `changes` are fields of :class:`TuneOptions`; raises `PrunerError` where this CPU has the
-    instructions of no described platform.
+    Args:
+        trials: measured programs of all tasks, failures included.
+        seed: of the search and of the model's weights.
+        changes: further fields of `TuneOptions`.
+
+    Raises:
+        PrunerError: no described platform has the instructions of this CPU.
     """
     device = load_device(conf_folder() / "platform" / f"{local_platform()}.yaml")
     platform = make_platform(device, target="host")

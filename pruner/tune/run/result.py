@@ -114,7 +114,7 @@ class TaskOutcome:
         if self.peak_share is not None:
             parts.append(f"{100 * self.peak_share:.3g} % of peak")
         if self.checked is False:
-            parts.append("NOT CHECKED" if self.check else "not checked, as asked")
+            parts.append("NOT CHECKED" if self.check else "not checked (measure.check=false)")
         return ", ".join(parts)
 
     def row(self) -> dict[str, Any]:
@@ -138,10 +138,10 @@ class TaskOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """A tuning run that is over.
+    """The results of a finished tuning run.
 
-    ``work_dir`` holds TVM's database; ``seconds`` by phase; ``models`` the checkpoints that it left
-    by name: "adapted" is what scored last, "siamese" MoA's other one.
+    ``work_dir`` has TVM's database. ``seconds`` is the time per phase. ``models`` has the
+    checkpoints by name: "adapted" scored the last batch, "siamese" is the Siamese model of MoA.
     """
 
     tasks: Sequence[TaskOutcome]

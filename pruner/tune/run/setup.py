@@ -40,7 +40,7 @@ UNTUNED_FILE = "untuned.json"  # seconds of every task without schedule
 class Prepared:
     """The tasks of a run and what they share.
 
-    ``savable``: the state of a search is all that it knows.
+    ``savable``: the search can be saved, because its ``state()`` is complete.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class Prepared:
         try:
             load_reference(str(path))
         except NoReference as error:
-            self._context.tell(f"{name}: its reference is computed anew ({error})")
+            self._context.tell(f"{name}: its reference is computed again ({error})")
             path.unlink()
             return False
         self._sound.add(name)

@@ -40,15 +40,22 @@ def tune(
     report: OnBatch = silent,
     interrupted: Callable[[], bool] = never,
 ) -> Tuned:
-    """Spend the budget on the workloads; all that came of it lies in `folder`.
+    """Tune the workloads within the budget and write all results to `folder`.
 
-    A folder with an earlier run of the same options is gone on with. `tell` gets lines for people,
-    `report` a row of numbers after every batch. Once `interrupted` says so the run ends with what
-    it has, and can be gone on with.
+    If `folder` has an earlier run with the same options, the call continues that run.
+
+    Args:
+        workloads: one workload, or several that share the budget.
+        options: platform, policy, budget and measurement; see `this_cpu`.
+        folder: the run folder; its parent may be absent.
+        tell: receives lines of text for people.
+        report: receives a row of numbers after every batch.
+        interrupted: if it returns True, the run ends with its results so far; a later call
+            continues it.
 
     Raises:
-        PrunerError: a workload that cannot be tuned on this platform, no device that answers, or
-            another process works in the folder or in ``work_dir``.
+        PrunerError: this platform cannot tune a workload, the device does not respond, or another
+            process works in `folder` or in ``work_dir``.
     """
     tasks = [workloads] if isinstance(workloads, Workload) else list(workloads)
     work_dir = options.work_dir or folder
@@ -142,13 +149,13 @@ def kernel_path(folder: Path, task: str) -> Path:
 
 
 def tuned_module(folder: Path, task: str | None = None) -> Any:
-    """The best program of a task of a finished run, as TVM's runtime module.
+    """Load the best program of a task from a finished run, as a runtime module of TVM.
 
-    ``module["main"](*tensors)`` calls it, outputs last. `task` may be left out where the run has
-    one.
+    ``module["main"](*tensors)`` calls it: inputs first, then outputs. `task` is optional if the run
+    has one task.
 
     Raises:
-        PrunerError: no library of it in `folder`.
+        PrunerError: `folder` has no library of this task.
     """
     known = {path.stem: path for path in sorted((folder / "kernels").glob("*.so"))}
     name = next(iter(known)) if task is None and len(known) == 1 else task

@@ -62,7 +62,7 @@ def verifier(
         if not model.grows_online:
             raise PrunerError(f"{type(model).__name__}: tune.py takes a network or model=xgboost")
         if checkpoint is not None:
-            raise PrunerError(f"checkpoint={checkpoint}: model=xgboost is grown anew; leave it")
+            raise PrunerError(f"checkpoint={checkpoint}: model=xgboost cannot continue it")
         return lambda: TreeModel(seed=seed)
     if checkpoint is None:
         _check_network(model, "model")
@@ -114,8 +114,8 @@ def _check_frozen(
         learns = True
     if learns:
         raise PrunerError(
-            f"checkpoint={path}: {info.model.name} cannot be adapted; adaptation=none scores with "
-            "it as it is, model=xgboost without checkpoint= grows trees while tuning"
+            f"checkpoint={path}: {info.model.name} cannot be adapted; adaptation=none uses it "
+            "unchanged, model=xgboost without checkpoint= grows trees while tuning"
         )
 
 

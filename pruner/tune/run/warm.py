@@ -58,7 +58,7 @@ def read_known(
         if theirs is not None:
             raise PrunerError(
                 f"warm_start={folder}: measured on {theirs}, this run is for {target}; latencies "
-                "of another target say nothing here"
+                "of another target cannot be used"
             )
         for workload in workloads:
             records = records_of(database, workload.module, target)

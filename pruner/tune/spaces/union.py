@@ -69,8 +69,8 @@ class UnionSpace:
     def draft_score(self, decisions: Decisions) -> NDArray[np.float64]:
         """Draft scores [N]; without an analyzer zero for legal programs.
 
-        Where a design space cannot tell, chance does: its programs are spread over the scores that
-        a draft of the others meets, whatever else is asked for.
+        Programs of a space without a draft model get random scores, drawn from the distribution of
+        the other spaces' draft scores and independent of the other programs of the call.
         """
         out = np.full(len(decisions), -np.inf)
         with self._phases.time("draft"):
@@ -85,10 +85,10 @@ class UnionSpace:
         return out
 
     def _reference(self) -> NDArray[np.float64]:
-        """Scores of what a draft of the spaces that can tell looks at; a zero where none can.
+        """Draft scores of the spaces with a draft model, over all generations; else one zero.
 
-        With its generations: beside random programs alone the others would evolve away from those
-        that chance scores.
+        With the generations: compared with random programs only, the scored spaces would evolve
+        away from the randomly scored ones.
         """
         if self._drafted is None:
             assert self._analyzer is not None

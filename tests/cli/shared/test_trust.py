@@ -42,7 +42,7 @@ def test_code_is_this_users_or_named_again(user, tmp_path, word):
     user("other")
     with pytest.raises(DataError) as error:
         read_config(path)
-    assert f"it has {word} executed" in str(error.value)
+    assert f"it executes {word}," in str(error.value)
     assert read_config(path, [word]) == CODE[word]
     user("me")
     whole = path.read_text()

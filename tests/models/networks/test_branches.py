@@ -66,7 +66,7 @@ def test_the_draft_branch_reads_every_column_of_the_analyzer():
 def test_programs_without_the_analyzer_are_refused_in_words():
     batch = replace(normalised(), draft=None)
     for options in ({"use_draft": True}, {"residual": True}):
-        with pytest.raises(PrunerError, match="what the analyzer makes of a program"):
+        with pytest.raises(PrunerError, match="reads the analyzer's terms"):
             made(**options)(batch)
     assert made()(batch).shape == (batch.num_programs,)
 
@@ -74,7 +74,7 @@ def test_programs_without_the_analyzer_are_refused_in_words():
 def test_the_device_is_read_and_asked_for():
     batch, model = normalised(), made(use_device=True).eval()
     assert not torch.allclose(model(replace(batch, platforms=("k80",))), model(batch))
-    with pytest.raises(DataError, match="which platform"):
+    with pytest.raises(DataError, match="name the platform"):
         model(replace(batch, platforms=("",)))
 
 

@@ -145,6 +145,6 @@ def test_a_damaged_entry_is_told_in_one_line_and_computed_anew(root, tmp_path, c
     assert found.num_cached == 3
     same(bare.store, found.store)
     (line,) = [r.getMessage() for r in caplog.records if ": damaged, " in r.getMessage()]
-    assert line.startswith(f"{path}: damaged, computed anew")
+    assert line.startswith(f"{path}: damaged, computed again")
     assert "\n" not in line
     assert load(root, tmp_path).num_cached == 4

@@ -298,7 +298,7 @@ def test_a_space_has_the_content_that_its_name_says(tmp_path):
     other = json.loads(location_space().content) | {"text": "another"}
     path.write_bytes(gzip.compress(json.dumps(other).encode()))
     load_space(path)  # a whole space
-    with pytest.raises(UnsupportedProgram, match="not what its name says"):
+    with pytest.raises(UnsupportedProgram, match="its name is not its hash"):
         SpaceFolder(tmp_path).space(name)
 
 

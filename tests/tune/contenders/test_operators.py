@@ -76,7 +76,7 @@ def test_names_of_kernels_contenders(tmp_path):
 
     places = {"inputs": tmp_path / "x.npz", "output": ((2,), "float32"), "lane": Lane(threads=1)}
     (eager,) = line_up_kernels(None, ["eager"], {}, **places)
-    assert eager.missing == "torch does not know this program"
+    assert eager.missing == "torch has no equivalent of this program"
     with pytest.raises(PrunerError, match=r"onnxruntime.*known: eager, compile, autotune"):
         line_up_kernels({}, ["onnxruntime"], {}, **places)
     with pytest.raises(DataError, match="a is taken"):

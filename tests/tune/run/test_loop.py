@@ -188,7 +188,8 @@ def test_a_run_without_a_device_stops_and_goes_on_later(tmp_path, platform, lag,
     run(tmp_path / "whole", platform, FakeMeasurer(lag))
     folder = tmp_path / "stopped"
     for _ in range(2):
-        with pytest.raises(PrunerError, match=rf"\({error}: no tracker\).*resume={folder} goes on"):
+        wanted = rf"\({error}: no tracker\).*resume={folder} continues"
+        with pytest.raises(PrunerError, match=wanted):
             run(folder, platform, Unplugged(lag, turns=0, error=error))
         assert measured(folder) == []
     with pytest.raises(PrunerError, match="resume="):

@@ -276,7 +276,7 @@ def test_what_is_not_checked_is_said_and_is_no_success(tmp_path):
     assert "CHECKED" not in verdict
     assert (checked, names) == (True, [])
     verdict, checked, names = judged(rows, check=False)
-    assert verdict.endswith(", not checked, as asked")
+    assert verdict.endswith(", not checked (measure.check=false)")
     assert (checked, names) == (False, [])
     assert judged(rows, known_s=1.0)[1:] == (None, [])  # an earlier run has the best
     wrong = trial(3, [], error="wrong_result", task=task.name)
@@ -339,7 +339,7 @@ def test_a_damaged_reference_of_an_earlier_start_is_computed_anew(tmp_path):
     whole = path.read_bytes()
     path.write_bytes(whole[:-500])
     tune(small, options(trials=6), tmp_path, tell=told.append)
-    assert any("its reference is computed anew" in line for line in told)
+    assert any("its reference is computed again" in line for line in told)
     assert len(path.read_bytes()) == len(whole)
     assert {row.error for row in read_trials(tmp_path / JOURNAL_FILE)} == {None}
     assert not (tmp_path / "builds").exists()

@@ -62,7 +62,8 @@ def test_a_device_without_records_learns_from_the_bundled_ones_of_its_kind(
     )
     assert model() is not None
     [line] = told
-    assert line.endswith(f"trained on {', '.join(teachers)}, never on {platform}, which is tuned now")
+    names = ", ".join(teachers)
+    assert line.endswith(f"trained on {names}, never on {platform}, which is tuned now")
     code, judged, err = command("evaluate", "checkpoint=last")
     assert (code, judged and judged["num_tasks"]) == (0, result["num_tasks"]), err
 

@@ -119,7 +119,9 @@ KINDS: dict[frozenset[str], Rule] = {
 }
 
 RULES: dict[str, Rule] = {
-    "data.root": Rule(_optional(lambda v: isinstance(v, str)), "a folder (a number in quotes: \"'3'\")"),
+    "data.root": Rule(
+        _optional(lambda v: isinstance(v, str)), "a folder (a number in quotes: \"'3'\")"
+    ),
     "outputs": TEXT,
     "checkpoint": TEXT,
     "resume": TEXT,

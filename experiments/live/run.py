@@ -34,6 +34,15 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from experiments.live.live import (
+    LiveRun,
+    live_curves,
+    p_rows,
+    read_live_run,
+    result_rows,
+    summarise,
+)
+from experiments.live.points import RUN, point_rows, read_points, with_kept
 from pruner.cli.shared.comparison import Comparison, ComparisonOptions
 from pruner.cli.shared.output import say
 from pruner.cli.shared.script import run_script
@@ -41,8 +50,6 @@ from pruner.errors import DataError, PrunerError
 from pruner.files import load_metrics, write_table
 from pruner.places import conf_folder
 from pruner.program.device import load_device
-from pruner.study.live import LiveRun, live_curves, p_rows, read_live_run, result_rows, summarise
-from pruner.study.live_points import RUN, point_rows, read_points, with_kept
 from pruner.study.steps.command import quoted
 from pruner.study.steps.runs import taken_up
 from pruner.study.steps.step import Step

@@ -1,17 +1,12 @@
 """What tables, figures and the results book are made of: plain arguments in, rows and plots out.
 
-* `ablation`: changes of a model, chosen on validation tasks
 * `training`: one or several fits, each judged
 * `table`: models x platforms x seeds
 * `draft`: quality of the draft
-* `kept`: what a draft keeps of pools and of their best tenths
 * `tuning`: pictures of tuning runs
-* `live`: live runs compared, with p-values
-* `live_points`: live runs as the points at which they improved, kept beside their tables
 * `network`: the report of a tuned network, tables of many
 * `adaptation`: methods compared
 * `leaderboard`: submissions to a frozen benchmark, checked and ranked
-* `contest`: rounds, drafts and models compared, each as one whole
 * `book`: the results book
 * `plots`: what pictures share
 * `workers`: jobs in forked processes

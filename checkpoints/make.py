@@ -1,8 +1,8 @@
 """Make a checkpoint of this folder again, and the numbers that its card says.
 
-    python checkpoints/make.py name=cpu                    from the bundled records
-    python checkpoints/make.py name=gpu data.root=DIR      from the public GPU logs (datasets/cards)
-    python checkpoints/make.py name=gpu data.root=DIR run=outputs/train/RUN     of a finished run
+    python -m checkpoints.make name=cpu                    from the bundled records
+    python -m checkpoints.make name=gpu data.root=DIR      from the public GPU logs (datasets/cards)
+    python -m checkpoints.make name=gpu data.root=DIR run=outputs/train/RUN     of a finished run
 
 Trains as `RECIPES` say, stores the checkpoint of the run in float16, and judges it on the held-out
 workloads of every platform, beside the float32 weights, the analyzer alone, chance and, where
@@ -29,7 +29,7 @@ from pruner.models.programs.dataset import load_programs
 from pruner.models.programs.store import ProgramStore
 from pruner.models.ranker import RandomRanker, Ranker
 from pruner.places import datasets_folder, sources_folder
-from pruner.study.ablation.fits import (
+from experiments.model.ablation.fits import (
     ANALYZER,
     CEILING,
     CHANCE,

@@ -1,6 +1,6 @@
 """All adaptation methods on all pairs of platforms: tables of numbers, and a plot a pair.
 
-    python experiments/adaptation/run.py data.root=DIR [pairs=[k80-v100,cpu-sse4-cpu-avx2]]
+    python -m experiments.adaptation.run data.root=DIR [pairs=[k80-v100,cpu-sse4-cpu-avx2]]
 
 Without pairs= all of the book; num_workers=N: as many at a time. The main methods run on every
 pair, the others and the ablations of MoA on two; method= chooses for all. With checkpoint=RUN the

@@ -1,6 +1,6 @@
 """AdaTune's two parts on recorded pools: repeats saved on CPUs, search by expected improvement.
 
-    python experiments/adatune/run.py data.root=DIR     writes repeats.csv and search.csv here
+    python -m experiments.adatune.run data.root=DIR     writes repeats.csv and search.csv here
 
 `repeats.csv` needs only `datasets/ansor` (CPUs, five timings a program); `search.csv` replays
 pools of the GPU logs (one timing a program, so nothing to save there). out=DIR

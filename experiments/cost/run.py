@@ -1,6 +1,6 @@
 """What a model costs: memory and speed of scoring and learning, one thread; time of equal trials.
 
-    python experiments/cost/run.py data.root=DIR [models=[pacm,tlp]]
+    python -m experiments.cost.run data.root=DIR [models=[pacm,tlp]]
 
 Every model scores 4,096 recorded programs of V100 and learns from 512 of them, each in a process of
 its own: the growth of its largest resident memory, and CPU time, the best of several repeats, so

@@ -1,6 +1,6 @@
 """What the draft keeps of recorded pools and of their best tenths, against chance.
 
-    python experiments/draft_kept/run.py data.root=DIR [platforms=[k80,v100,mi50,a100]]
+    python -m experiments.draft_kept.run data.root=DIR [platforms=[k80,v100,mi50,a100]]
 
 Forms: the hardware form with the default rates, and with a term that is off by default. Ways to
 keep: by score alone, apart from each other, some by chance where the score is flat. Writes
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from experiments.draft_kept.kept import EVERY_FOLD, Keeping, kept_rows, pools_of
 from pruner.cli.shared.output import as_table, say
 from pruner.cli.shared.progress import track
 from pruner.cli.shared.script import Data, run_script
@@ -18,7 +19,6 @@ from pruner.data.root import RecordRoot
 from pruner.files import merged_table, write_table
 from pruner.places import conf_folder
 from pruner.progress import Progress
-from pruner.study.kept import EVERY_FOLD, Keeping, kept_rows, pools_of
 
 HERE = Path(__file__).resolve().parent
 FORMS: dict[str, dict[str, float]] = {

@@ -17,11 +17,11 @@ What is finished is skipped and what was ended goes on, so the script can be sto
 will. The machine must have nothing else to do; home= is its description, cpu-avx512, cpu-epyc
 or cpu-zen5 (the bundled records were not measured on the latter two):
 
-    python experiments/live/run.py plan=true                  what there is to do, and how long
-    python experiments/live/run.py hours=4                    go on for four hours, then the tables
-    python experiments/live/run.py parts=[adaptation] targets=[cpu-sse4]
-    python experiments/live/run.py home=cpu-epyc parts=[value]
-    python experiments/live/run.py summary=true               the tables from the cells there are
+    python -m experiments.live.run plan=true                  what there is to do, and how long
+    python -m experiments.live.run hours=4                    go on for four hours, then the tables
+    python -m experiments.live.run parts=[adaptation] targets=[cpu-sse4]
+    python -m experiments.live.run home=cpu-epyc parts=[value]
+    python -m experiments.live.run summary=true               the tables from the cells there are
 
 Cells go to out= (outputs/experiments-live), tables to results= (this folder). Among them points.csv
 has all that they are made from; with keep_rows=true runs that it has stay in the tables although
@@ -34,6 +34,15 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from experiments.live.live import (
+    LiveRun,
+    live_curves,
+    p_rows,
+    read_live_run,
+    result_rows,
+    summarise,
+)
+from experiments.live.points import RUN, point_rows, read_points, with_kept
 from pruner.cli.shared.comparison import Comparison, ComparisonOptions
 from pruner.cli.shared.output import say
 from pruner.cli.shared.script import run_script
@@ -41,8 +50,6 @@ from pruner.errors import DataError, PrunerError
 from pruner.files import load_metrics, write_table
 from pruner.places import conf_folder
 from pruner.program.device import load_device
-from pruner.study.live import LiveRun, live_curves, p_rows, read_live_run, result_rows, summarise
-from pruner.study.live_points import RUN, point_rows, read_points, with_kept
 from pruner.study.steps.command import quoted
 from pruner.study.steps.runs import taken_up
 from pruner.study.steps.step import Step

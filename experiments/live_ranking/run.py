@@ -1,6 +1,6 @@
 """What a source model knows of a live run, and how long that is news.
 
-    python experiments/live_ranking/run.py [runs=DIR] [num_workers=2]
+    python -m experiments.live_ranking.run [runs=DIR] [num_workers=2]
 
 The measurements of every run of the paper's rounds (`pruner_paper` of ``experiments/live``) are
 given to each way to adapt in their order, batch after batch, so that all learn from the same

@@ -1,18 +1,18 @@
 """Changes of PaCM: which help on validation tasks, what the best of them is worth on test tasks.
 
-    python experiments/model/run.py data.root=DIR plan=true              cells and minutes, no work
-    python experiments/model/run.py data.root=DIR stage=single           every change by itself
-    python experiments/model/run.py data.root=DIR stage=together         what helped, in one model
-    python experiments/model/run.py data.root=DIR stage=test             once: it and its rivals
-    python experiments/model/run.py data.root=DIR stage=diagnosis        where the error lies
+    python -m experiments.model.run data.root=DIR plan=true              cells and minutes, no work
+    python -m experiments.model.run data.root=DIR stage=single           every change by itself
+    python -m experiments.model.run data.root=DIR stage=together         what helped, in one model
+    python -m experiments.model.run data.root=DIR stage=test             once: it and its rivals
+    python -m experiments.model.run data.root=DIR stage=diagnosis        where the error lies
 
 Stages go one after another; stage=all goes through them. Every fit has a folder below `work`, so an
 interrupted stage goes on with the same command; with other options it refuses the folder. Each seed
 has its own split. ``single`` and ``together`` look at validation tasks only: each platform alone,
-and all at once (a change of the device only there). The rule is in
-`pruner/study/ablation/choice.py`. ``test`` writes what was chosen to choice.json and judges it and
-the baselines, also with each platform left out; it refuses another choice afterwards.
-platforms=[...] takes those of CPUs, too, with split=bundled or by_task.
+and all at once (a change of the device only there). The rule is in `ablation/choice.py`. ``test``
+writes the choice to choice.json and judges it and the baselines, also with each platform left out;
+it refuses another choice afterwards. platforms=[...] takes CPUs, too, with split=bundled or
+by_task.
 
 Writes valid.csv, gains.csv, choice.json, results.csv (test), diagnosis.csv and diagnosis.md into
 out=, by default here.
@@ -27,6 +27,26 @@ from typing import Any
 
 import torch
 
+from experiments.model.ablation.candidates import (
+    BASIS,
+    CANDIDATES,
+    EVERY,
+    MODEL_S,
+    PLATFORM_S,
+    QUESTIONS,
+)
+from experiments.model.ablation.cells import (
+    AblationCell,
+    Guess,
+    Setting,
+    check_seeds,
+    planned,
+    settings_of,
+)
+from experiments.model.ablation.choice import best, helping
+from experiments.model.ablation.report import report
+from experiments.model.ablation.run import Ablation
+from experiments.model.ablation.variants import Change, together
 from pruner.cli.shared.dataset import load_dataset
 from pruner.cli.shared.output import as_table, say
 from pruner.cli.shared.script import Data, run_script
@@ -37,26 +57,6 @@ from pruner.models.programs.forms import Features
 from pruner.models.programs.store import ProgramStore
 from pruner.models.training.recipe import Recipe
 from pruner.models.training.sampler import TaskBatches
-from pruner.study.ablation.candidates import (
-    BASIS,
-    CANDIDATES,
-    EVERY,
-    MODEL_S,
-    PLATFORM_S,
-    QUESTIONS,
-)
-from pruner.study.ablation.cells import (
-    AblationCell,
-    Guess,
-    Setting,
-    check_seeds,
-    planned,
-    settings_of,
-)
-from pruner.study.ablation.choice import best, helping
-from pruner.study.ablation.report import report
-from pruner.study.ablation.run import Ablation
-from pruner.study.ablation.variants import Change, together
 from pruner.study.table import Source
 
 HERE = Path(__file__).resolve().parent

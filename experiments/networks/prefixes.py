@@ -1,6 +1,6 @@
 """When a run of ours was as fast as a rival's network in the end, found from built networks.
 
-    python experiments/networks/prefixes.py run=OURS rival=THEIRS drafts=DRAFT
+    python -m experiments.networks.prefixes run=OURS rival=THEIRS drafts=DRAFT
 
 OURS and THEIRS are finished runs of one network, deployed; DRAFT one with effort=draft. Writes
 prefixes.json into OURS. The machine must be idle.

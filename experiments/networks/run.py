@@ -8,10 +8,10 @@ come all networks of the catalogue as they are drafted, nothing measured: do the
 give what torch gives. What is finished is skipped and what is broken goes on, so the script can be
 stopped and started at will; the most telling comes first:
 
-    python experiments/networks/run.py plan=true              what there is to do, and how long
-    python experiments/networks/run.py                        all of it, then the tables
-    python experiments/networks/run.py summary=true           the tables from the cells there are
-    python experiments/networks/run.py networks=[dcgan] many_seeds=[] long=[] drafts=[] results=DIR
+    python -m experiments.networks.run plan=true              what there is to do, and how long
+    python -m experiments.networks.run                        all of it, then the tables
+    python -m experiments.networks.run summary=true           the tables from the cells there are
+    python -m experiments.networks.run networks=[dcgan] many_seeds=[] long=[] drafts=[] results=DIR
 
 Cells go to out= (outputs/experiments-networks), tables and the picture to results= (this folder).
 MetaSchedule tunes the layout of ours (NHWC). With rival_layout=NCHW it tunes the layout in which

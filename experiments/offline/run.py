@@ -1,6 +1,6 @@
 """Offline mode on recorded pools: pre-train, fine-tune on some target programs, freeze, search.
 
-    python experiments/offline/run.py data.root=DIR [target=v100] [method=[tlp,pruner_offline]]
+    python -m experiments.offline.run data.root=DIR [target=v100] [method=[tlp,pruner_offline]]
 
 Every model is trained on the source's records without the workloads that are tuned or that judge,
 fine-tuned once on the programs of twelve other tasks of the target (about 10,000) and never again;
@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
+from experiments.common.contest import Contestant, Ground, contest_rows, curve_rows, run_contest
 from pruner.cli.shared.options import build, plain
 from pruner.cli.shared.output import say
 from pruner.cli.shared.progress import track
@@ -48,7 +49,6 @@ from pruner.progress import Progress
 from pruner.search.offline.tuning import Quality
 from pruner.search.policy import RoundSettings
 from pruner.study.adaptation.bench import Budget, read_programs, source_split
-from pruner.study.contest import Contestant, Ground, contest_rows, curve_rows, run_contest
 from pruner.study.training import Part, run_part
 
 HERE = Path(__file__).resolve().parent

@@ -1,6 +1,6 @@
 """Draft-then-verify with PaCM against random and model-only search on recorded pools.
 
-    python experiments/replay/run.py data.root=DIR [platforms=[k80,v100]] [policies=[random]]
+    python -m experiments.replay.run data.root=DIR [platforms=[k80,v100]] [policies=[random]]
 
 Writes results.csv and summary.json here, or to out=DIR. New rows replace earlier ones of the same
 platform and policy, so these may be run one by one. seeds=12, tasks=9 a platform, offset=2 (which

@@ -1,6 +1,6 @@
 """Rounds as published and ours, from scratch, on recorded pools: each with its draft and its model.
 
-    python experiments/rounds/run.py data.root=DIR [platforms=[v100]] [method=[random,ansor]]
+    python -m experiments.rounds.run data.root=DIR [platforms=[v100]] [method=[random,ansor]]
 
 Five tasks of a platform take turns, ten programs a round, 200 in all, by a simulated clock
 (recorded cost of building and measuring, our own CPU seconds). `ansor` is the release's: TenSetMLP
@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 from omegaconf import OmegaConf
 
+from experiments.common.contest import Contestant, Ground, contest_rows, curve_rows, run_contest
 from pruner.cli.shared.options import build, plain
 from pruner.cli.shared.output import say
 from pruner.cli.shared.progress import track
@@ -36,7 +37,6 @@ from pruner.search.offline.comparison import Cell
 from pruner.search.offline.tuning import without_draft
 from pruner.search.policy import RoundSettings
 from pruner.study.adaptation.bench import Budget
-from pruner.study.contest import Contestant, Ground, contest_rows, curve_rows, run_contest
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

@@ -3,9 +3,9 @@
 A cell is one operator, seed and policy: one call of ``tune.py``. A finished cell is skipped, a
 broken one goes on where it stopped, so the script can be stopped and started at will:
 
-    python experiments/tune/run.py                              all cells, then the tables
-    python experiments/tune/run.py summary=true                 the tables from the cells there are
-    python experiments/tune/run.py trials=16 seeds=1 operators=[matmul] policies=[ours] out=DIR
+    python -m experiments.tune.run                              all cells, then the tables
+    python -m experiments.tune.run summary=true                 the tables from the cells there are
+    python -m experiments.tune.run trials=16 seeds=1 operators=[matmul] policies=[ours] out=DIR
 
 With out=DIR cells and tables go there instead of outputs/ and this folder. All policies measure
 with the same settings on the same machine, one after another.

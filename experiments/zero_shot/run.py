@@ -1,6 +1,6 @@
 """Zero shot: every source platform against every target, by a model that knows the device or not.
 
-    python experiments/zero_shot/run.py data.root=DIR [targets=[v100]] [seeds=[0,1,2]]
+    python -m experiments.zero_shot.run data.root=DIR [targets=[v100]] [seeds=[0,1,2]]
 
 A model learns from one platform, or from all but the target, and ranks the target's workloads that
 no training task shares on any platform (the lists of split=by_task); nothing of the target is seen

@@ -1,17 +1,12 @@
 """Tables, figures and the results book: plain arguments in, rows and plots out.
 
-* `ablation`: changes of a model, chosen on validation tasks
 * `training`: one or several trainings, each evaluated
 * `table`: models x platforms x seeds
 * `draft`: quality of the draft
-* `kept`: recall of the draft: programs and best tenths that it keeps
 * `tuning`: plots of tuning runs
-* `live`: live runs compared, with p-values
-* `live_points`: the improvements of live runs over time, stored beside their tables
 * `network`: the report of a tuned network, tables of many
 * `adaptation`: adaptation methods compared
 * `leaderboard`: check and rank submissions to a frozen benchmark
-* `contest`: search rounds, drafts and models compared as complete systems
 * `book`: the results book
 * `plots`: common parts of all plots
 * `workers`: jobs in forked processes

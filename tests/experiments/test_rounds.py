@@ -3,7 +3,7 @@
 import pytest
 
 from pruner.search.offline.comparison import Cell
-from tests.study.test_contest import curve
+from tests.experiments.test_contest import curve
 
 
 def test_ansor_with_more_trials_is_a_rival_of_its_own(script):

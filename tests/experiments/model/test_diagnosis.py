@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pruner.models.judging import metrics
-from pruner.models.judging.metrics import ScoredTask
-from pruner.study.ablation.diagnosis import (
+from experiments.model.ablation.diagnosis import (
     by_gap,
     by_group,
     by_heart,
@@ -19,6 +17,8 @@ from pruner.study.ablation.diagnosis import (
     twins_of,
     worst,
 )
+from pruner.models.judging import metrics
+from pruner.models.judging.metrics import ScoredTask
 from tests.models import synthetic
 
 

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from experiments.common import contest
+from experiments.common.contest import Contestant, contest_rows, run_contest
 from pruner.progress import Progress
 from pruner.search.offline.comparison import Cell
 from pruner.search.offline.tuning import TuningCurve
-from pruner.study import contest
 from pruner.study.adaptation.bench import Budget
-from pruner.study.contest import Contestant, contest_rows, run_contest
 
 BUDGET = Budget(
     trials=20, batch=5, tasks=2, least=1, spread=1.0, held_out=0, label_tasks=0, labels=[0, "all"],

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from experiments.draft_kept.kept import DRAWS, Keeping, KeptPool, kept_rows, variants_of
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.places import conf_folder
-from pruner.study.kept import DRAWS, Keeping, KeptPool, kept_rows, variants_of
 
 
 def pool(name, latency_s, score, fold=0):

@@ -6,15 +6,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from experiments.model.ablation.cells import AblationCell, Guess, planned
+from experiments.model.ablation.fits import fit_cell, judge_cell, references
+from experiments.model.ablation.variants import Change
 from pruner.data.frozen import Side
 from pruner.errors import PrunerError
 from pruner.files import jsonable, read_json, write_json
 from pruner.models.programs.store import ProgramStore
 from pruner.models.training.recipe import Recipe
 from pruner.progress import Tell, silent
-from pruner.study.ablation.cells import AblationCell, Guess, planned
-from pruner.study.ablation.fits import fit_cell, judge_cell, references
-from pruner.study.ablation.variants import Change
 from pruner.study.table import Source
 from pruner.study.workers import forked
 

@@ -8,16 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from pruner.errors import PrunerError
-from pruner.models.analyzer.columns import NUM_DRAFT_COLUMNS, SCORE
-from pruner.models.judging.chance import expected_ratio
-from pruner.models.judging.metrics import ScoredTask
-from pruner.models.networks.pacm import PaCM
-from pruner.models.programs.store import ProgramStore
-from pruner.models.training.recipe import Recipe
-from pruner.models.training.sampler import TaskBatches
-from pruner.study.ablation.cells import AblationCell, Guess, settings_of
-from pruner.study.ablation.fits import (
+from experiments.model.ablation.cells import AblationCell, Guess, settings_of
+from experiments.model.ablation.fits import (
     ANALYZER,
     CEILING,
     CHANCE,
@@ -27,9 +19,17 @@ from pruner.study.ablation.fits import (
     numbers_of,
     references,
 )
-from pruner.study.ablation.report import report
-from pruner.study.ablation.run import Ablation
-from pruner.study.ablation.variants import Change
+from experiments.model.ablation.report import report
+from experiments.model.ablation.run import Ablation
+from experiments.model.ablation.variants import Change
+from pruner.errors import PrunerError
+from pruner.models.analyzer.columns import NUM_DRAFT_COLUMNS, SCORE
+from pruner.models.judging.chance import expected_ratio
+from pruner.models.judging.metrics import ScoredTask
+from pruner.models.networks.pacm import PaCM
+from pruner.models.programs.store import ProgramStore
+from pruner.models.training.recipe import Recipe
+from pruner.models.training.sampler import TaskBatches
 from tests.models import synthetic
 
 SMALL = {"width": 8, "dataflow_hidden": 4, "dataflow_width": 8}

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from experiments.model.ablation.cells import AblationCell
 from pruner.archives import read_arrays
 from pruner.data.frozen import Side
 from pruner.errors import DataError, PrunerError
@@ -29,7 +30,6 @@ from pruner.models.programs.store import ProgramStore
 from pruner.models.ranker import RandomRanker, Ranker
 from pruner.models.training.fit import fit, ranker_of
 from pruner.models.training.recipe import Recipe
-from pruner.study.ablation.cells import AblationCell
 
 TEST, SCORES = "test.json", "valid.npz"
 CHANCE, ANALYZER, CEILING = "random", "analyzer", "ceiling"

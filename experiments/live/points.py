@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool
 
+from experiments.live.live import GROUND, LiveRun
 from pruner.errors import DataError
-from pruner.study.live import GROUND, LiveRun
 
 RUN = (*GROUND, "method", "seed")
 OF_RUN = ("total_s", "exploration_share", "failed")

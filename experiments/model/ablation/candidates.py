@@ -4,12 +4,12 @@ from functools import partial
 
 import torch
 
+from experiments.model.ablation.variants import Change
 from pruner.models.networks.hardware_attention import HardwareAttention
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.training.losses import LambdaRank, RankNet, TopShare
 from pruner.models.trees.lightgbm import LightGBMRanker
 from pruner.models.trees.xgboost import XGBoostRanker
-from pruner.study.ablation.variants import Change
 
 BASIS = "pacm"
 BASELINES: dict[str, Change] = {

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from experiments.model.ablation.choice import best, compared, helping
 from pruner.errors import PrunerError
-from pruner.study.ablation.choice import best, compared, helping
 
 
 def row(model, seed, top1, pairwise, *, setting="k80", platform=None):

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from experiments.live.live import LiveRun, live_curves, p_rows, result_rows, summarise
+from experiments.live.points import point_rows, read_points, with_kept
 from pruner.errors import DataError
 from pruner.files import write_table
-from pruner.study.live import LiveRun, live_curves, p_rows, result_rows, summarise
-from pruner.study.live_points import point_rows, read_points, with_kept
 
 
 def run_of(rng, workload, method, seed, first=1, budget_trials=60):

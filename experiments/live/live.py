@@ -16,12 +16,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from experiments.common.contest import contest_rows, curve_rows
 from pruner.errors import DataError
 from pruner.files import load_metrics
 from pruner.search.offline.comparison import Cell
 from pruner.search.offline.statistics import bootstrap_interval, sign_flip_p
 from pruner.search.offline.tuning import TuningCurve
-from pruner.study.contest import contest_rows, curve_rows
 from pruner.study.network.run import read_network_run
 from pruner.study.tuning import exploration_share, load_run
 from pruner.tune.networks.extraction import TASKS

@@ -4,15 +4,22 @@ from functools import partial
 
 import pytest
 
+from experiments.model.ablation.candidates import (
+    BASELINES,
+    BASIS,
+    CANDIDATES,
+    EVERY,
+    MODEL_S,
+    QUESTIONS,
+)
+from experiments.model.ablation.cells import AblationCell, Guess, check_seeds, planned, settings_of
+from experiments.model.ablation.variants import Change, together
 from pruner.errors import PrunerError
 from pruner.files import save_metrics
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.pacm import PaCM
 from pruner.models.training.losses import RankNet, TopShare
 from pruner.models.training.recipe import Recipe
-from pruner.study.ablation.candidates import BASELINES, BASIS, CANDIDATES, EVERY, MODEL_S, QUESTIONS
-from pruner.study.ablation.cells import AblationCell, Guess, check_seeds, planned, settings_of
-from pruner.study.ablation.variants import Change, together
 
 
 def test_settings_are_each_alone_all_and_each_left_out():

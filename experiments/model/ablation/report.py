@@ -6,12 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from pruner.models.judging import metrics
-from pruner.models.judging.metrics import ScoredTask
-from pruner.models.programs.assemble import divide
-from pruner.models.programs.store import ProgramStore
-from pruner.study.ablation.cells import AblationCell
-from pruner.study.ablation.diagnosis import (
+from experiments.model.ablation.cells import AblationCell
+from experiments.model.ablation.diagnosis import (
     by_gap,
     by_group,
     by_heart,
@@ -22,8 +18,12 @@ from pruner.study.ablation.diagnosis import (
     twins_of,
     worst,
 )
-from pruner.study.ablation.fits import SCORES, load_scores
-from pruner.study.ablation.run import Ablation
+from experiments.model.ablation.fits import SCORES, load_scores
+from experiments.model.ablation.run import Ablation
+from pruner.models.judging import metrics
+from pruner.models.judging.metrics import ScoredTask
+from pruner.models.programs.assemble import divide
+from pruner.models.programs.store import ProgramStore
 
 Rows = list[dict[str, Any]]
 

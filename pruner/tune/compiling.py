@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
-from pruner.tune.kinds import is_cuda, is_gpu, is_opencl
+from pruner.tune.kinds import is_cuda, is_gpu
 from pruner.tune.lanes import lanes_written_out
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.unrolling import unrolled_by_nvcc
@@ -29,13 +29,11 @@ def written_out(module: Any, target: Any, *, exact: bool = False) -> Any:
     """Scheduled functions as TVM is given them, alone or of a network, so that a network has the
     programs that were measured.
 
-    For CUDA without vectors that TVM cannot write and loops that it must not unroll, for CPUs with
+    For GPUs without vectors that TVM cannot write and loops that it must not unroll, for CPUs with
     exp and its like as vector instructions unless they are to be ``exact``.
     """
-    if is_cuda(target):
+    if is_gpu(target):
         return lanes_written_out(unrolled_by_nvcc(module), target)
-    if is_opencl(target):
-        return unrolled_by_nvcc(module)
     return module if exact else with_vector_math(module, target)
 
 

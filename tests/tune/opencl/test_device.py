@@ -181,3 +181,17 @@ def test_what_cannot_work_is_one_line(pocl, tmp_path):
     assert "measure.device= one of: 0:" in told
     told = command("tune.py", *MATMUL, code=2, PRUNER_OPENCL_LIBRARY=str(tmp_path / "libOpenCL.so"))
     assert "pip install 'pruner[opencl]'" in told
+
+
+def test_vectors_whose_lanes_straddle_rows_are_written_out(pocl):
+    """TVM by itself stops at them: "(eval_vec_) is false"."""
+    from pruner.tune.compiling import compiled
+    from pruner.tune.spaces.design import design_spaces
+    from pruner.tune.workloads import from_operator
+
+    shape = {"n": 1, "ci": 128, "h": 7, "w": 7, "co": 128, "kh": 3, "kw": 3, "stride": 1}
+    workload = from_operator({"operator": "conv2d", "padding": 1, **shape})
+    row = [1, 1, 1, 1, 1, 4, 1, 1, 4, 8, 1, 1, 1, 7, 1, 1, 7, 1, 1, 1, 4, 32, 1, 1, 1, 3, 1, 1, 3]
+    design = design_spaces(workload.module, pocl.target)[0]
+    schedule = design.replay(np.array([*row, 2, 3, 0]), 1)
+    assert "__kernel" in compiled(schedule.mod, pocl.target).mod.imports[0].inspect_source()

@@ -1,0 +1,289 @@
+"""OpenCL on this machine's CPU (PoCL): are programs of GPU kind right, and what finds fast ones?
+
+    python -m experiments.opencl.run                                   programs, 50 of every space
+    python -m experiments.opencl.run programs=10 sources=[operators]   fewer
+    python -m experiments.opencl.run part=search                       ours, random, MetaSchedule
+    python -m experiments.opencl.run part=search trials=8 seeds=1 out=DIR
+
+Programs are drawn by chance from every design space of all named operators and of the tasks of six
+small networks, built, run, and compared with what the unscheduled program computes on the CPU. A
+program that was tried is not tried again, and a search that ended is not run again, so the script
+can be stopped and started at will. It needs the extra ``opencl``; the search an idle machine.
+With out=DIR everything goes there instead of to outputs/ and this folder.
+"""
+
+import json
+import runpy
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pruner.cli.shared.output import say
+from pruner.cli.shared.script import run_script
+from pruner.errors import PrunerError, UnsupportedProgram
+from pruner.files import load_metrics, write_table
+from pruner.program.device import load_device
+from pruner.tune.measure.jobs import Timing
+from pruner.tune.measure.machine import make_platform, on_opencl
+from pruner.tune.measure.measurer import Check, Measurer, MeasureSettings, Outcome, Platform
+from pruner.tune.measure.numerics import tolerance
+from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks
+from pruner.tune.networks.sizes import NetworkOptions
+from pruner.tune.networks.source import NetworkSource
+from pruner.tune.phases import Phases
+from pruner.tune.spaces.batched.space import BatchedSpace
+from pruner.tune.spaces.design import DesignSpace, design_spaces
+from pruner.tune.workloads import Workload, arguments, from_operator
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+PLATFORM = "opencl-pocl"
+OPERATORS: list[dict[str, Any]] = [
+    {"operator": "matmul", "m": 32, "n": 64, "k": 32},
+    {"operator": "matmul", "m": 24, "n": 20, "k": 36, "epilogue": ["bias", "relu"]},
+    {"operator": "batch_matmul", "batch": 3, "m": 16, "n": 32, "k": 16},
+    {"operator": "conv2d", "n": 1, "ci": 16, "h": 8, "w": 8, "co": 16, "kh": 1, "kw": 1,
+     "stride": 1, "padding": 0, "epilogue": ["bias", "relu"]},
+    {"operator": "conv2d", "n": 1, "ci": 8, "h": 10, "w": 10, "co": 16, "kh": 3, "kw": 3,
+     "stride": 1, "padding": 1, "epilogue": ["bias", "add", "relu"]},
+    {"operator": "conv2d", "n": 2, "ci": 8, "h": 14, "w": 14, "co": 8, "kh": 3, "kw": 3,
+     "stride": 2, "padding": 1},
+    {"operator": "depthwise_conv2d", "n": 1, "c": 16, "h": 10, "w": 10, "kh": 3, "kw": 3,
+     "stride": 1, "padding": 1, "epilogue": ["bias", "relu"]},
+    {"operator": "grouped_conv2d", "n": 1, "ci": 16, "h": 8, "w": 8, "co": 16, "groups": 4,
+     "kh": 3, "kw": 3, "stride": 1, "padding": 1},
+    {"operator": "pool", "kind": "max", "n": 1, "c": 16, "h": 12, "w": 12, "kh": 3, "kw": 3,
+     "stride": 2, "padding": 1},
+    {"operator": "pool", "kind": "avg", "n": 1, "c": 8, "h": 9, "w": 9, "kh": 3, "kw": 3,
+     "stride": 1, "padding": 1},
+    {"operator": "softmax", "rows": 16, "columns": 64},
+    {"operator": "layer_norm", "rows": 8, "columns": 96},
+]  # fmt: skip
+NETWORKS = {
+    "resnet18": NetworkOptions(image=32),
+    "mobilenet_v2": NetworkOptions(image=32),
+    "squeezenet1_1": NetworkOptions(image=64),
+    "bert_tiny": NetworkOptions(length=16, layers=1),
+    "gpt2": NetworkOptions(length=16, layers=1),
+    "vit_b_16": NetworkOptions(image=32, layers=1),
+}
+SEARCHED = {
+    "matmul": ["workload=matmul", "workload.m=128", "workload.n=128", "workload.k=128"],
+    "conv2d_3x3": [
+        "workload=conv2d", "workload.ci=32", "workload.h=28", "workload.w=28", "workload.co=32",
+        "workload.kh=3", "workload.kw=3", "workload.padding=1",
+    ],
+    "softmax": ["workload=softmax", "workload.rows=256", "workload.columns=512"],
+}  # fmt: skip
+# MetaSchedule gets half its default batch and learns from the first on, as in experiments/tune.
+POLICIES = {
+    "ours": ["policy=pruner_live", "budget.batch=16"],
+    "random": ["policy=random", "budget.batch=16"],
+    "metaschedule": ["policy=metaschedule", "budget.batch=32", "+policy.num_warmup_samples=32"],
+}
+SETTINGS = ["measure.min_repeat_ms=20", "measure.repeats=3", "num_threads=1"]
+RIGHT = "right"
+
+
+@dataclass(kw_only=True)
+class Options:
+    """What to do; see above. ``build_s``: limit of one build."""
+
+    part: str = "programs"
+    programs: int = 50
+    sources: list[str] = field(default_factory=lambda: ["operators", *NETWORKS])
+    trials: int = 64
+    seeds: int = 3
+    build_s: float = 60.0
+    out: str = str(HERE)
+
+    @property
+    def folder(self) -> Path:
+        """Where tables go."""
+        return Path(self.out).resolve()
+
+    @property
+    def work(self) -> Path:
+        """Where programs and runs go."""
+        return ROOT / "outputs" / "experiments-opencl" if self.folder == HERE else self.folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """A program and what came of it: `RIGHT`, or the kind of failure."""
+
+    source: str
+    task: str
+    operator: str
+    space: int
+    number: int
+    result: str
+    message: str
+    build_s: float
+
+
+def workloads_of(source: str, platform: Platform, work: Path) -> list[Workload]:
+    """Operators at small shapes, or the tasks of a network that have arithmetic."""
+    if source == "operators":
+        return [from_operator(spec) for spec in OPERATORS]
+    folder = work / "networks" / source
+    if not (folder / TASKS).is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        network = NetworkSource(name=source, options=NETWORKS[source])
+        extract_tasks(network, platform.target_json, folder)
+    return [task.workload for task in read_tasks(folder / TASKS) if task.tuned]
+
+
+def schedules(design: DesignSpace, number: int) -> Iterator[Any]:
+    """Drawn programs of a space; one that the engine cannot express is drawn by TVM."""
+    try:
+        rows = BatchedSpace(design).sample(number, np.random.default_rng(0))
+        yield from (design.replay(row, 1) for row in rows)
+    except UnsupportedProgram:
+        yield from (design.replay(None, seed) for seed in range(1, number + 1))
+
+
+class Programs:
+    """Tries programs and keeps what came of each in a file of lines."""
+
+    def __init__(self, measurer: Measurer, work: Path, programs: int) -> None:
+        self._measurer, self._work, self._programs = measurer, work, programs
+        self._path = work / "programs.jsonl"
+        lines = self._path.read_text().splitlines() if self._path.is_file() else []
+        self.tried = [Tried(**json.loads(line)) for line in lines if line.endswith("}")]
+        self._known = {(t.source, t.task, t.space, t.number) for t in self.tried}
+
+    def fill(self, source: str, workload: Workload, target: Any) -> None:
+        """Try the programs of all spaces of a task that were not tried yet."""
+        check: Check | None = None
+        for space, design in enumerate(design_spaces(workload.module, target)):
+            place = source, workload.name, space
+            if all((*place, n) in self._known for n in range(self._programs)):
+                continue
+            check = check or self._reference(workload)
+            made = list(enumerate(schedules(design, self._programs)))
+            left = [(n, one) for n, one in made if (*place, n) not in self._known]
+            builds = [
+                (n, None if one is None else self._measurer.begin_build(one.mod, self._library(n)))
+                for n, one in left
+            ]
+            for n, build in builds:
+                reply = None if build is None else build.result()
+                if reply is None:
+                    outcome = Outcome(error="refused")
+                elif reply.error is not None:
+                    error, seconds = f"build_{reply.error}", reply.seconds
+                    outcome = Outcome(error=error, message=reply.message, build_s=seconds)
+                else:
+                    ran = self._measurer.time_library(
+                        self._library(n), arguments(workload.module), check
+                    )
+                    outcome = Outcome(error=ran.error, message=ran.message, build_s=reply.seconds)
+                self._library(n).unlink(missing_ok=True)
+                self._note(Tried(
+                    source=source, task=workload.name, space=space, number=n,
+                    operator=workload.operator or "fused", result=outcome.error or RIGHT,
+                    message=outcome.message[-200:], build_s=round(outcome.build_s, 2),
+                ))  # fmt: skip
+
+    def _reference(self, workload: Workload) -> Check:
+        path = self._work / "reference.npz"
+        given = arguments(workload.module)
+        reason = self._measurer.reference(workload.module, given, path)
+        if reason is not None:
+            raise PrunerError(f"{workload.name}: no reference ({reason})")
+        return Check(expected=str(path), tolerance=tolerance(given))
+
+    def _library(self, number: int) -> Path:
+        return self._work / f"{number}.so"
+
+    def _note(self, one: Tried) -> None:
+        self.tried.append(one)
+        with self._path.open("a") as file:
+            file.write(json.dumps(asdict(one)) + "\n")
+
+
+def run_programs(options: Options) -> dict[str, Any]:
+    """Try what is missing, then write programs.csv: a row an operator or network."""
+    device = load_device(ROOT / "conf" / "platform" / f"{PLATFORM}.yaml")
+    platform, found = on_opencl(make_platform(device), device)
+    say(f"OpenCL device {found}")
+    work = options.work
+    work.mkdir(parents=True, exist_ok=True)
+    settings = MeasureSettings(
+        timing=Timing(repeats=1, min_repeat_ms=0), builders=1, build_timeout_s=options.build_s
+    )
+    with Measurer(platform, settings, Phases()) as measurer:
+        programs = Programs(measurer, work, options.programs)
+        for source in options.sources:
+            for workload in workloads_of(source, platform, work):
+                programs.fill(source, workload, platform.target)
+                say(f"{source} {workload.name}: {dict(Counter(t.result for t in programs.tried))}")
+    rows = table_of(programs.tried)
+    write_table(options.folder / "programs.csv", rows)
+    write_table(
+        options.folder / "failures.csv",
+        [asdict(t) for t in programs.tried if t.result != RIGHT],
+    )
+    return {"tried": len(programs.tried), "right": sum(t.result == RIGHT for t in programs.tried)}
+
+
+def table_of(tried: list[Tried]) -> list[dict[str, Any]]:
+    """Counts a named operator and a network, and of all."""
+    groups = dict[tuple[str, str], list[Tried]]()
+    for one in tried:
+        operator = one.operator if one.source == "operators" else "all tasks"
+        groups.setdefault((one.source, operator), []).append(one)
+    groups["all", "all"] = list(tried)
+    kinds = sorted({one.result for one in tried} - {RIGHT})
+    return [
+        {
+            "source": source,
+            "operator": operator,
+            "tasks": len({(one.source, one.task) for one in group}),
+            "spaces": len({(one.source, one.task, one.space) for one in group}),
+            "programs": len(group),
+            RIGHT: sum(one.result == RIGHT for one in group),
+            **{kind: sum(one.result == kind for one in group) for kind in kinds},
+        }
+        for (source, operator), group in groups.items()
+    ]
+
+
+def run_search(options: Options) -> dict[str, Any]:
+    """Run what is missing, then write search.csv: a row an operator, policy and seed."""
+    cells = runpy.run_path(str(ROOT / "experiments" / "tune" / "run.py"))
+    rows = list[dict[str, Any]]()
+    for seed, operator, policy in product(range(options.seeds), SEARCHED, POLICIES):
+        name = cells["cell_name"](operator, policy, seed, options.trials)
+        words = [f"platform={PLATFORM}", *SEARCHED[operator], *POLICIES[policy], *SETTINGS]
+        words += [f"budget.trials={options.trials}", f"seed={seed}"]
+        cells["run_cell"](options.work, name, words)
+        metrics = load_metrics(options.work / "tune" / name)
+        if metrics is None:
+            continue
+        best_s = metrics["best_latency_s"]
+        rows.append({
+            "operator": operator, "policy": policy, "seed": seed, "trials": metrics["trials"],
+            "failed": metrics["failed"], "best_latency_s": best_s,
+            "total_s": metrics["total_seconds"], "checked": metrics["checked"],
+        })  # fmt: skip
+    write_table(options.folder / "search.csv", rows, floats=".6g")
+    return {"cells": len(rows)}
+
+
+def run(options: Options) -> dict[str, Any]:
+    """One part. Raises PrunerError for an unknown one, or without OpenCL."""
+    parts = {"programs": run_programs, "search": run_search}
+    if options.part not in parts:
+        raise PrunerError(f"part={options.part}: choose programs or search")
+    return parts[options.part](options)
+
+
+if __name__ == "__main__":
+    run_script(Options, run, __doc__)

@@ -49,7 +49,7 @@ def test_the_readme_is_short_and_its_headers_are_too():
 def test_a_few_lines_of_python_do_it():
     (shown,) = blocks("README.md")
     assert len(shown.split("\n\n")[-1].splitlines()) <= 5
-    train, *_ = blocks("docs/library.md")
+    _, train, *_ = blocks("docs/library.md")
     assert len(train.split("\n\n")[-1].splitlines()) <= 5
     assert "Recipe()" in train
 
@@ -64,7 +64,7 @@ def test_a_network_of_ones_own_is_a_function_as_the_page_has_it():
 
 
 def test_records_are_read_and_a_model_is_fitted_and_judged(tmp_path, monkeypatch, capsys):
-    names = run(blocks("docs/library.md")[0], tmp_path, monkeypatch)
+    names = run(blocks("docs/library.md")[1], tmp_path, monkeypatch)
     shown = float(capsys.readouterr().out.split()[-1])
     assert (
         shown
@@ -76,34 +76,27 @@ def test_records_are_read_and_a_model_is_fitted_and_judged(tmp_path, monkeypatch
 @pytest.mark.tvm
 @pytest.mark.slow
 def test_an_operator_is_tuned_and_called(tmp_path, monkeypatch, capsys):
-    tune, call = blocks("docs/library.md")[2:4]
+    tune, call = blocks("docs/library.md")[3:5]
     names = run(tune + call, tmp_path, monkeypatch)
     assert 0 < names["tuned"].best_latency_s < 1
     assert (tmp_path / "tuned" / "trials.jsonl").is_file()
     assert np.allclose(names["c"].numpy(), names["a"] @ names["b"], rtol=1e-3)
 
 
-@pytest.mark.tvm
-@pytest.mark.slow
-def test_the_first_python_of_the_readme_runs(tmp_path, monkeypatch, capsys):
-    names = run(blocks("README.md")[0], tmp_path, monkeypatch)
-    assert 0 < names["tuned"].best_latency_s < 1
-
-
 def test_the_library_page_makes_a_recipe(tmp_path, monkeypatch):
-    recipe = run(blocks("docs/library.md")[1], tmp_path, monkeypatch)["recipe"]
+    recipe = run(blocks("docs/library.md")[2], tmp_path, monkeypatch)["recipe"]
     assert (recipe.epochs, recipe.seed) == (8, 1)
 
 
 @pytest.mark.tvm
 @pytest.mark.slow
-def test_the_library_page_compiles_a_module(tmp_path, monkeypatch):
+@pytest.mark.parametrize("page", ["README.md", "docs/library.md"])
+def test_a_module_is_compiled_as_the_page_has_it(page, tmp_path, monkeypatch):
     import torch
 
     model, x = torch.nn.Linear(8, 4).eval(), torch.randn(2, 8)
-    given = {"model": model, "x": x}
-    names = run(blocks("docs/library.md")[0], tmp_path, monkeypatch, **given)
+    names = run(blocks(page)[0], tmp_path, monkeypatch, model=model, x=x)
     with torch.no_grad():
-        for found in (names["y"], names["same"](x)):
+        for found in (names["y"], *([names["same"](x)] if "same" in names else [])):
             torch.testing.assert_close(found, model(x), rtol=1e-4, atol=1e-5)
     assert (tmp_path / "network.so").is_file()

@@ -346,7 +346,7 @@ def test_a_settled_run_that_is_resumed_is_settled(tmp_path, platform):
     options, told = {"trials": 400, "patience": 2, "tolerance": 0.5}, []
     first = run(tmp_path, platform, FakeMeasurer(), tell=told.append, **options)
     assert first.trials < 60
-    assert f"it ends after {first.trials} of 400 trials" in told[-1]
+    assert f"the run ends after {first.trials} of 400 trials" in told[-1]
     again = run(tmp_path, platform, FakeMeasurer(), **options)
     assert again.trials == first.trials
 

@@ -11,7 +11,7 @@ from pruner.tune.tvm_import import load_tvm
 from pruner.tune.unrolling import unrolled_by_nvcc
 from pruner.tune.vector_math import with_vector_math
 
-_FRAGMENTS = "m16n8k8"  # in the names of what `mma` programs keep in registers
+_COPIES_AHEAD = "software_pipeline_async_stages"  # an annotation of loops
 
 
 def compiled(module: Any, target: Any, text: str | None = None, *, exact: bool = False) -> Any:
@@ -40,9 +40,11 @@ def written_out(module: Any, target: Any, *, exact: bool = False) -> Any:
 def pass_context(module: Any, target: Any, text: str | None = None) -> Any:
     """The settings for a module, to be entered around the compiler.
 
-    Pipelines of ``mma`` programs copy ahead of their use, but a copy that goes through registers is
-    waited for at once: with them copies to shared memory become asynchronous instructions
-    (``cp.async``, sm_80 and newer), which TVM leaves out unless it is asked.
+    Some pipelines are to copy into shared memory ahead of the use: those of ``mma`` programs, and
+    of two of the three spaces on lanes that MetaSchedule has for sm_80 and newer. A copy that goes
+    through registers is waited for at once, so that nothing would come of it but a multiple of the
+    shared memory. TVM makes the copies asynchronous (``cp.async`` of 4, 8 or 16 bytes; vectors of
+    other sizes stay as they are) only where it is asked to.
 
     For CUDA without ``StorageRewrite``: that of TVM 0.27 gives a buffer the memory of another,
     which later passes may refuse: float32 sums staged where float16 operands of a tensor core lay
@@ -58,14 +60,11 @@ def pass_context(module: Any, target: Any, text: str | None = None) -> Any:
     if is_gpu(target):
         config = {"tirx.disable_storage_rewrite": True}
     if is_cuda(target):
-        ahead = _FRAGMENTS in text if text is not None else any(map(_of_mma, _functions(module)))
+        ahead = _copies_ahead(module) if text is None else _COPIES_AHEAD in text
         config |= {"tirx.use_async_copy": True} if ahead else {}
     return load_tvm().tvm.transform.PassContext(config=config)
 
 
-def _functions(module: Any) -> list[Any]:
-    return [f for _, f in module.functions_items() if type(f).__name__ == "PrimFunc"]
-
-
-def _of_mma(function: Any) -> bool:
-    return _FRAGMENTS in function.script()
+def _copies_ahead(module: Any) -> bool:
+    functions = [f for _, f in module.functions_items() if type(f).__name__ == "PrimFunc"]
+    return any(_COPIES_AHEAD in function.script() for function in functions)

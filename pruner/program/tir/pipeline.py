@@ -62,6 +62,29 @@ def copies_ahead(loops: Iterable[LoopNode]) -> int:
     return max((max(stages) for stages in found if stages), default=0)
 
 
+def waits_are_numbers(tree: Tree) -> Mask:
+    """Where TVM knows how many copies every reader of a pipeline may leave in flight, bool [N].
+
+    ``cp.async.wait_group`` takes a constant. The iterations before the pipeline is full, as many as
+    its last stage says, are a loop of their own. Where the pipelined loop has fewer, the copies in
+    that loop have a guard, and a reader in it, of a stage before the last, waits for a number that
+    depends on the iteration: the code generator stops (``PopulateWaitCounts``).
+    """
+    out = np.ones(tree.num_programs, bool)
+    for loop in (node for node in tree.nodes() if isinstance(node, LoopNode)):
+        stages = stages_of(loop)
+        if stages is None or ASYNC_STAGES not in loop.annotations:
+            continue
+        asynchronous = {int(stage) for stage in loop.annotations[ASYNC_STAGES]}  # type: ignore[attr-defined]
+        found = list(zip(stages, _statements(tree, loop), strict=False))
+        copied = {b.buffer for stage, x in found if stage in asynchronous for b in x.blocks}
+        for stage, statement in found:
+            reads = any(block.loads_of(key) for block in statement.blocks for key in copied)
+            if reads and stage < max(stages):
+                out &= ~statement.present | np.greater_equal(loop.extent, max(stages))
+    return out
+
+
 def _statements(tree: Tree, loop: LoopNode) -> Iterator[_Statement]:
     always = np.bool_(True)
     for child in loop.body:

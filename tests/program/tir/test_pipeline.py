@@ -7,7 +7,12 @@ from pruner.program.dag.expr import Axis, Load
 from pruner.program.index import affine as af
 from pruner.program.index.affine import LoopVar
 from pruner.program.nests import Buffer, Scope
-from pruner.program.tir.pipeline import buffer_versions, copies_ahead, pipeline_fits
+from pruner.program.tir.pipeline import (
+    buffer_versions,
+    copies_ahead,
+    pipeline_fits,
+    waits_are_numbers,
+)
 from pruner.program.tir.tree import Binding, Block, BlockIter, LoopNode, Tree
 
 SOURCE, SHARED, FRAGMENT, RESULT = range(4)
@@ -33,10 +38,10 @@ def under(loop, *nodes):
     return loop
 
 
-def tree_of(loop):
+def tree_of(loop, num=1):
     scopes = (Scope.GLOBAL, Scope.SHARED, Scope.MMA_A, Scope.MMA_C)
     buffers = [Buffer(k, str(k), "float16", (4,), scope) for k, scope in enumerate(scopes)]
-    return Tree(buffers, under(LoopNode(LoopVar("root")), loop))
+    return Tree(buffers, under(LoopNode(LoopVar("root")), loop), num_programs=num)
 
 
 @pytest.mark.parametrize(("stages", "copies"), [((0, 1), 2), ((0, 3), 4)])
@@ -69,3 +74,19 @@ def test_a_pipeline_inside_counts_as_three_statements():
     assert pipeline_fits(tree, loop)
     assert np.asarray(buffer_versions(tree, loop, SHARED)).tolist() == [2, 3, 3]
     assert buffer_versions(tree, steps, FRAGMENT) == 2
+
+
+def test_a_reader_before_the_last_stage_needs_as_many_iterations_as_there_are_stages():
+    """As in mma programs: fragments are loaded one iteration after the copy, products follow.
+
+    Three programs of 1, 2 and 3 iterations fill the pipeline in two; without a reader in stage 1,
+    as on lanes, the loop that fills it waits for nothing.
+    """
+    for stages, expected in (((0, 1, 2), [False, True, True]), ((0, 2, 2), [True] * 3)):
+        loop = LoopNode(LoopVar("k0", np.array([1, 2, 3])))
+        under(loop, copy(SHARED, SOURCE), copy(FRAGMENT, SHARED), copy(RESULT, FRAGMENT))
+        loop.annotations = {"software_pipeline_stage": stages}
+        tree = tree_of(loop, 3)
+        assert waits_are_numbers(tree).all()  # copies that nobody waits for
+        loop.annotations["software_pipeline_async_stages"] = (0,)
+        assert waits_are_numbers(tree).tolist() == expected

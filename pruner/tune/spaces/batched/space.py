@@ -17,6 +17,7 @@ from pruner.models.analyzer.analyzer import Analyzer
 from pruner.program.nests import LoopNests
 from pruner.program.tir.autocopy import layouts_permute
 from pruner.program.tir.lower import Lowering, lower
+from pruner.program.tir.pipeline import waits_are_numbers
 from pruner.program.tir.places import buffer_places
 from pruner.program.tir.replay import apply_groups, tile_extents
 from pruner.program.tir.stages import stages_cover
@@ -165,7 +166,8 @@ class BatchedSpace:
 
     def legal(self, decisions: Decisions) -> NDArray[np.bool_]:
         """Which rows TVM's postprocessors would accept, its primitives can make and its compiler
-        can permute the shared memory of; False where the engine refuses."""
+        can write, as to permuted shared memory and to waits for copies; False where the engine
+        refuses."""
         out = np.zeros(len(decisions), bool)
         for rows, _, good in self._judged(decisions)[0]:
             out[rows] = good
@@ -263,7 +265,7 @@ class BatchedSpace:
         certain = np.broadcast_to(~np.asarray(tree.uncertain), tree.num_programs)
         if self._limits is None:
             return certain
-        whole = layouts_permute(tree) & stages_cover(tree)
+        whole = layouts_permute(tree) & stages_cover(tree) & waits_are_numbers(tree)
         return certain & verify_gpu_code(tree, self._limits) & whole
 
 

@@ -97,16 +97,48 @@ def test_spaces_that_tvm_cannot_finish_are_not_offered(tvm, spec, reason):
     assert kinds == {"wmma", "lanes"}, reason
 
 
-def test_only_mma_programs_are_compiled_with_asynchronous_copies(tvm):
-    from pruner.tune.compiling import pass_context
+def test_pipelines_that_copy_ahead_are_compiled_with_asynchronous_copies(tvm):
+    """Of mma and of two of three spaces on lanes, whose pipelines would else be for nothing."""
+    from pruner.tune.compiling import compiled
 
-    for design in designs(tvm, OPERATORS["relu"]):
-        if kind_of(design) == "wmma":
-            continue
+    found = []
+    for design in designs(tvm, {"operator": "matmul", "m": 64, "n": 64, "k": 64}, dtype="float32"):
         schedule = next(s for seed in range(1, 40) if (s := design.replay(None, seed)))
-        context = pass_context(schedule.mod, target_of(tvm, "sm_80"))
-        asked = context.config.get("tirx.use_async_copy", False)
-        assert bool(asked) == (kind_of(design) == "mma")
+        source = compiled(schedule.mod, target_of(tvm)).mod.imports[0].inspect_source()
+        found.append("cp.async.ca.shared" in source or "cp.async.cg.shared" in source)
+        assert ("commit_group" in source) == found[-1]
+    assert found == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("k", "dtype", "outer", "taken"),
+    [(64, "float16", 1, False), (64, "float16", 2, True), (8, "float32", 2, True)],
+)
+def test_waits_for_copies_are_judged_as_tvms_code_generator_does(
+    tvm, monkeypatch, k, dtype, outer, taken
+):
+    """mma reads in the second of three stages, lanes in the last of three or four."""
+    from pruner.tune.compiling import compiled
+    from pruner.tune.spaces.batched import space as batched
+
+    spec = {"operator": "matmul", "m": 64, "n": 64, "k": k}
+    found = [one for one in designs(tvm, spec, dtype=dtype) if kind_of(one) != "wmma"]
+    design = found[0] if dtype == "float16" else found[-1]
+    space = batched.BatchedSpace(design)
+    draws = space.sample_any(2000, np.random.default_rng(0))
+    draws = draws[draws[:, 10] == outer]  # steps of the outer reduction
+    judged = space.legal(draws)
+    monkeypatch.setattr(batched, "waits_are_numbers", lambda tree: np.bool_(True))
+    otherwise = space.legal(draws)
+    assert otherwise.sum() > 2
+    assert (judged == (otherwise & taken)).all()
+    for row in draws[otherwise][:2]:
+        module = design.replay(row, 1).mod
+        if taken:
+            assert "__global__" in compiled(module, design.target).mod.imports[0].inspect_source()
+        else:  # else TVM is mended
+            with pytest.raises(Exception, match="must become compile-time constants"):
+                compiled(module, design.target)
 
 
 def test_static_shared_memory_is_judged_by_its_own_limit(tvm):

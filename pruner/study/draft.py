@@ -308,7 +308,8 @@ def plot_draft(path: Path, rows: Sequence[dict[str, Any]], min_programs: int) ->
     panels: dict[str, list[float]] = {}
     for least, what in ((ALL, "all pools"), (min_programs, f"{min_programs} or more")):
         for platform in dict.fromkeys(row["platform"] for row in rows):
-            of = {r["form"]: r for r in rows if (r["platform"], r["min_programs"]) == (platform, least)}
+            mine = [row for row in rows if row["platform"] == platform]
+            of = {row["form"]: row for row in mine if row["min_programs"] == least}
             if forms[0] in of:
                 values = [1 - of[forms[0]]["random_at_2pct"]]
                 values += [1 - of[form]["best1_at_2pct"] for form in forms]

@@ -107,8 +107,9 @@ WORDS = {
     "k80": "K80", "v100": "V100", "mi50": "MI50", "a100": "A100", "t4": "T4",
     "cpu-avx2": "AVX2", "cpu-avx512": "AVX-512", "cpu-sse4": "SSE4", "cpu-epyc": "EPYC",
     "cpu-zen5": "Zen 5", "pam_k80_1500": "released weights", "2pct": "1/50", "eighth": "1/8",
-    "apart_50": "kept apart", "noise_10": "10 % noise", "noise_25": "25 % noise", "score": "by score",
-    "trials": "measured programs", "pairwise_random": "pairs in the right order",
+    "apart_50": "kept apart", "noise_10": "10 % noise", "noise_25": "25 % noise",
+    "score": "by score", "trials": "measured programs",
+    "pairwise_random": "pairs in the right order",
     "pairwise_searched": "pairs in the right order", "random_pick": "random programs",
 }  # fmt: skip
 
@@ -247,14 +248,16 @@ def bars(
     spans = np.nan_to_num(np.broadcast_to(spread, (2, len(known)))) * inside
     axis.barh(places, np.minimum(known, top), color=list(colour), height=0.72, ecolor=INK[0],
               xerr=spans if spans.any() else None, capsize=2, error_kw={"lw": 0.8})  # fmt: skip
-    ends = np.minimum(known + spans[1], 1.06 * top)
+    ends = np.minimum(known, 1.06 * top) + spans[1]
     for place, value, end in zip(places, values, ends, strict=True):
         told = number(value) if text is None else text[place]
         told = "not run" if np.isnan(value) else told + (" →" if value > top else "")
         axis.text(end + 0.02 * top, place, told, va="center", fontsize=8)
     axis.set_ylim(len(known) - 0.4, -0.6)
-    axis.set_xlim(0, 1.3 * top)
-    axis.set_xticks([tick for tick in MaxNLocator(4).tick_values(0, top) if 0 <= tick <= 1.01 * top])
+    wide = max(top, float((known + spans[1])[inside].max(initial=0.0)))
+    axis.set_xlim(0, 1.3 * wide)
+    ticks = MaxNLocator(4).tick_values(0, wide)
+    axis.set_xticks(ticks[(ticks >= 0) & (ticks <= 1.01 * wide)])
     axis.tick_params(axis="y", length=0)
     axis.grid(axis="x")
 

@@ -115,8 +115,9 @@ def draw(runs: Sequence[RunCurve], folder: Path) -> list[Path]:
     """Write ``curves.png`` and ``time.png`` into `folder`."""
     paths = [folder / CURVES, folder / TIME]
     with style():
-        for path, figure in zip(paths, (curve_figure(runs), time_figure(runs)), strict=True):
-            figure.savefig(path, dpi=130)
+        curve_figure(runs).savefig(paths[0], dpi=130, bbox_inches="tight")
+        seconds = [(run.name, run.seconds) for run in runs]
+        time_figure(seconds).savefig(paths[1], dpi=130, bbox_inches="tight")
     return paths
 
 
@@ -160,9 +161,9 @@ def _fit_latencies(axis: Axes, runs: Sequence[RunCurve]) -> None:
         axis.set_ylim(0, 1.1e3 * known.max())
 
 
-def time_figure(runs: Sequence[RunCurve]) -> Figure:
-    """Seconds of each phase, a panel a run."""
-    names = [name for name in NAMES if any(run.seconds.get(name) for run in runs)]
-    panels = {short(run.name): [run.seconds.get(name, 0.0) for name in names] for run in runs}
+def time_figure(runs: Sequence[tuple[str, Mapping[str, float]]]) -> Figure:
+    """Seconds of each phase, a panel a run, given as its name and seconds."""
+    names = [name for name in NAMES if any(seconds.get(name) for _, seconds in runs)]
+    panels = {short(run): [seconds.get(name, 0.0) for name in names] for run, seconds in runs}
     rows = {PHASE_NAMES[name]: GREY if name == IDLE else BLUE for name in names}
     return bar_panels("Where the seconds of tuning went", rows, panels, xlabel="seconds")

@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pruner.study.book.items import Plot

@@ -75,9 +75,9 @@ def curve_lines(curves: Sequence[RunCurve]) -> str:
     return _picture("curves", lambda: curve_figure(curves))
 
 
-def phase_bars(curves: Sequence[RunCurve]) -> str:
+def phase_bars(runs: Sequence[tuple[str, Mapping[str, float]]]) -> str:
     """Where the seconds of each run went."""
-    return _picture("phases", lambda: time_figure(curves))
+    return _picture("phases", lambda: time_figure(runs))
 
 
 def _picture(mark: str, draw: Callable[[], Figure]) -> str:

@@ -264,11 +264,14 @@ def _forms(
     forms: tuple[Form, ...] = get_args(Form) if on_gpu else ("hardware",)
     pools = Pools(root, progress)
     read = list(pools.of(platform, hardware.device, _measured(root, platform, table)))
-    tasks = list(pools.symbols(iter(read), hardware))
+    tracked = progress.track(read, f"analyzing {platform}", len(read))
+    tasks = list(pools.symbols(tracked, hardware))
     scored: dict[str, list[ScoredTask]] = {}
     if on_gpu and table.official:
         released = AnalyzerChoice(form="official").scorer(conf, hardware.device)
-        scored["official"] = _scores(pools, iter(read), released)
+        scored["official"] = _scores(
+            pools, progress.track(read, f"{platform}, released form", len(read)), released
+        )
     scored |= {form: [score_task(t, replace(hardware, form=form)) for t in tasks] for form in forms}
     scored["oracle"] = [_oracle(t.name, t.latency_s) for t in tasks]
     for form in forms:

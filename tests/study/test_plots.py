@@ -1,4 +1,4 @@
-"""Plots can be read: colours differ for every eye, text does not overlap, bars end where they may."""
+"""Plots can be read: colours differ for every eye, texts do not overlap, bars end in time."""
 
 import itertools
 import re
@@ -15,7 +15,7 @@ from pruner.study.book.items import Plot, load_items
 from pruner.study.book.plots import _bars, _lines, panels, svg
 from pruner.study.book.results import Series, plot_series, read_results
 
-# Linear RGB as protanopes and deuteranopes see it (Machado, Oliveira and Fernandes 2009, severity 1).
+# Linear RGB as protanopes and deuteranopes see it (Machado and others 2009, severity 1).
 EYES = {
     "usual": np.eye(3),
     "protanope": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],

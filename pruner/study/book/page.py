@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 import pandas as pd
 
 from pruner.errors import PrunerError
+from pruner.progress import Track, pass_on
 from pruner.study.book.items import Item, Plot, Table
 from pruner.study.book.plots import described, digest, svg
 from pruner.study.book.results import (
@@ -89,8 +90,10 @@ class Page:
         return {block.text: block.drawing for block in self.blocks if block.kind == "plot"}
 
 
-def build_page(items: Sequence[Item], note: str = "", results: Path | None = None) -> Page:
-    """Read the results of every item and lay out the page.
+def build_page(
+    items: Sequence[Item], note: str = "", results: Path | None = None, track: Track = pass_on
+) -> Page:
+    """Read the results of every item and lay out the page; `track` counts the items.
 
     With `results`, another folder of results than the items' own, what they lack is left out; in
     the book itself a number, table or plot without rows is a PrunerError, and of an item that is
@@ -99,7 +102,7 @@ def build_page(items: Sequence[Item], note: str = "", results: Path | None = Non
     sections: list[PageBlock] = []
     numbers: list[tuple[Item, Measured]] = []
     waiting = []
-    for item in items:
+    for item in track(items, "items of the book", len(items)):
         rows = read_results(item, results)
         sections += _head(item)
         if rows is None:

@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from pruner.cli.shared.door import run_door
 from pruner.cli.shared.output import say
-from pruner.cli.shared.progress import live_bar
+from pruner.cli.shared.progress import counting
 from pruner.data.importing import import_logs
 from pruner.data.metaschedule import find_databases
 from pruner.data.quarantine import Quarantine
@@ -38,12 +38,7 @@ def run(config: DictConfig) -> dict[str, Any]:
     out, platform = Path(str(config.out)), str(config.platform)
     report = Path(str(config.report or out / f"quarantine-{platform}.jsonl"))
     databases = find_databases(Path(str(config.logs)))
-    with Quarantine(report) as quarantine, live_bar() as bar:
-        task = bar.add_task("importing", total=None, note="")
-
-        def show(done: int, total: int, records: int) -> None:
-            bar.update(task, completed=done, total=total, note=f"{records} records")
-
+    with Quarantine(report) as quarantine, counting("importing") as count:
         if databases:
             say(
                 f"{len(databases)} databases of MetaSchedule; other logs in the folder are ignored"
@@ -59,7 +54,7 @@ def run(config: DictConfig) -> dict[str, Any]:
                 quarantine,
                 fusion=fused_in_steps,
                 compression=config.compress,
-                progress=show,
+                progress=lambda done, total, _: count(done, total),
             )
     if not (conf_folder() / "platform" / f"{platform}.yaml").is_file():
         say(

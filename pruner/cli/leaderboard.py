@@ -64,6 +64,7 @@ def leaderboard(config: DictConfig) -> dict[str, Any]:
     if config.track not in tracks:
         raise PrunerError(f"track={config.track} is unknown; known: {', '.join(tracks)}")
     track, root = tracks[config.track], record_root(config.data)
+    say(f"reading the test programs of {track.name} ...")
     tasks = checked_programs(root, track)
     say(f"track {track.name}: {len(tasks)} test tasks, {sum(map(len, tasks)):,} programs")
     if config.entry is None:

@@ -8,6 +8,7 @@ from omegaconf import DictConfig
 
 from pruner.cli.shared.door import run_door
 from pruner.cli.shared.output import say
+from pruner.cli.shared.progress import track
 from pruner.errors import PrunerError
 from pruner.places import sources_folder
 from pruner.study.book.items import load_items
@@ -23,7 +24,7 @@ def report(config: DictConfig) -> dict[str, Any]:
     results = Path(config.results) if config.results else None
     if results is not None and not results.is_dir():
         raise PrunerError(f"results={results}: no such folder; name one that `make book` wrote")
-    page = build_page(items, config.note, results)
+    page = build_page(items, config.note, results, track)
     if config.check:
         check_page(page, out)
     else:

@@ -32,6 +32,7 @@ from pruner.models.judging.metrics import ScoredTask
 from pruner.program.device import Device, GpuDevice
 from pruner.program.replay import Definitions, definitions_of
 from pruner.progress import Progress
+from pruner.study.plots import bar_panels, colours, label, style
 
 ALL = 1  # programs that a pool of the rows "all pools" must have
 FORMS_DRAWN = ("paper", "hardware", "hardware_calibrated")
@@ -263,11 +264,14 @@ def _forms(
     forms: tuple[Form, ...] = get_args(Form) if on_gpu else ("hardware",)
     pools = Pools(root, progress)
     read = list(pools.of(platform, hardware.device, _measured(root, platform, table)))
-    tasks = list(pools.symbols(iter(read), hardware))
+    tracked = progress.track(read, f"analyzing {platform}", len(read))
+    tasks = list(pools.symbols(tracked, hardware))
     scored: dict[str, list[ScoredTask]] = {}
     if on_gpu and table.official:
         released = AnalyzerChoice(form="official").scorer(conf, hardware.device)
-        scored["official"] = _scores(pools, iter(read), released)
+        scored["official"] = _scores(
+            pools, progress.track(read, f"{platform}, released form", len(read)), released
+        )
     scored |= {form: [score_task(t, replace(hardware, form=form)) for t in tasks] for form in forms}
     scored["oracle"] = [_oracle(t.name, t.latency_s) for t in tasks]
     for form in forms:
@@ -302,25 +306,23 @@ def row_text(row: dict[str, Any]) -> str:
 
 
 def plot_draft(path: Path, rows: Sequence[dict[str, Any]], min_programs: int) -> None:
-    """Regret of the 1/50 draft by form and platform, all pools and large pools."""
-    from matplotlib.figure import Figure
-
+    """Regret of the 1/50 draft by form: a panel a platform, of all pools and of large ones."""
     forms = [form for form in FORMS_DRAWN if any(row["form"] == form for row in rows)]
-    platforms = list(dict.fromkeys(row["platform"] for row in rows))
-    sizes = [n for n in (ALL, min_programs) if any(row["min_programs"] == n for row in rows)]
-    figure = Figure(figsize=(4.5 * len(sizes), 3.2), layout="constrained")
-    axes = figure.subplots(1, len(sizes), sharey=True, squeeze=False)[0]
-    for axis, least in zip(axes, sizes, strict=True):
-        of = {(r["platform"], r["form"]): r for r in rows if r["min_programs"] == least}
-        shown = [p for p in platforms if (p, forms[0]) in of]
-        series = {"random": [1 - of[p, forms[0]]["random_at_2pct"] for p in shown]}
-        series |= {form: [1 - of[p, form]["best1_at_2pct"] for p in shown] for form in forms}
-        for shift, (name, values) in enumerate(series.items()):
-            places = np.arange(len(shown)) + 0.2 * (shift - 1.5)
-            axis.bar(places, values, width=0.2, label=name.replace("_", " "))
-        axis.set_xticks(range(len(shown)), shown)
-        axis.set_title("all pools" if least == ALL else f"pools of {least} or more")
-        axis.set_yscale("log")
-    axes[0].set_ylabel("1 - Best-1, 1/50 of the pool")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    figure.savefig(path, dpi=120)
+    panels: dict[str, list[float]] = {}
+    for least, what in ((ALL, "all pools"), (min_programs, f"{min_programs} or more")):
+        for platform in dict.fromkeys(row["platform"] for row in rows):
+            mine = [row for row in rows if row["platform"] == platform]
+            of = {row["form"]: row for row in mine if row["min_programs"] == least}
+            if forms[0] in of:
+                values = [1 - of[forms[0]]["random_at_2pct"]]
+                values += [1 - of[form]["best1_at_2pct"] for form in forms]
+                panels.setdefault(f"{label(platform)}, {what}", values)
+    colour = colours(["random", *forms])
+    with style():
+        figure = bar_panels(
+            "What is lost when the draft keeps 1/50 of the programs (less is better)",
+            {label(name): colour[name] for name in ("random", *forms)},
+            panels,
+            xlabel="regret: 1 - Best-1",
+        )
+        figure.savefig(path, dpi=120)

@@ -1,37 +1,308 @@
-"""What plots of this room share."""
+"""One style for every plot: fixed names and colours of systems, axes, labels, SVG text.
+
+Colours come from Okabe and Ito's palette, widened; `tests/study/test_plots.py` checks each pair
+under the usual forms of colour blindness, and each colour on light and on dark paper. A system has
+its colour in every plot. Tuners, libraries, models and ways to adapt are never in one plot, so the
+four groups share the palette.
+"""
 
 import io
 import re
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.transforms import blended_transform_factory
+
+BLUE, SKY, ORANGE, VERMILION, GREEN = "#0072B2", "#56B4E9", "#E69F00", "#D55E00", "#00A878"
+PINK, VIOLET, BROWN, OLIVE, GREY = "#DD77B0", "#7E4FE0", "#8F4B2B", "#B5A642", "#7A7A7A"
+PALETTE = (BLUE, VERMILION, GREEN, ORANGE, VIOLET, SKY, BROWN, PINK, OLIVE, GREY)
+# Of text, paper and lines behind: on light paper, on dark paper.
+INK, PAPER, GRID = ("#24292f", "#d6dde5"), ("#ffffff", "#14181d"), ("#d8dee4", "#3a424c")
+MANY = 8  # series that one panel can show as lines
+MARKERS = "osD^vPX*"  # of a panel's lines
+_ACROSS = 3  # panels of bars beside each other
+_ALIKE = 3.0  # panels whose longest bars differ by less have one scale
+LONG = 32  # characters of a name that a table or an axis shows
+
+TUNERS = {
+    "ours": ("ours", BLUE),
+    "pruner_live": ("ours", BLUE),
+    "pretrained": ("ours, pre-trained", GREEN),
+    "pruner_live_without_draft": ("ours without the draft", GREEN),
+    "pruner_live_without_pacm": ("ours without the model", PINK),
+    "pruner_paper": ("Pruner as published", SKY),
+    "pruner_paper_without_draft": ("as published, no draft", VIOLET),
+    "pruner_paper_without_pacm": ("as published, no model", BROWN),
+    "metaschedule": ("MetaSchedule", VERMILION),
+    "ansor": ("Ansor", ORANGE),
+    "model_only": ("model only", VIOLET),
+    "draft_then_verify": ("draft, then verify", BLUE),
+    "random": ("random", GREY),
+}
+LIBRARIES = {
+    "ours": ("ours", BLUE),
+    "MetaSchedule": ("MetaSchedule", VERMILION),
+    "onnxruntime": ("onnxruntime", GREEN),
+    "torch eager": ("torch eager", PINK),
+    "torch.compile": ("torch.compile", BROWN),
+    "torch.compile, max-autotune and frozen": ("torch.compile, autotuned", VIOLET),
+    "TVM, drafted only": ("ours, drafted only", SKY),
+    "TVM untuned": ("TVM untuned", GREY),
+}
+MODELS = {
+    "pacm": ("PaCM", BLUE),
+    "draft": ("PaCM with draft scores", SKY),
+    "residual": ("PaCM with residuals", SKY),
+    "pacm_joint": ("PaCM, all platforms", VIOLET),
+    "without_dataflow": ("PaCM without data flow", ORANGE),
+    "without_statement": ("PaCM without statements", VERMILION),
+    "official_k80_weights": ("PaCM, released weights", SKY),
+    "tensetmlp": ("TenSetMLP", ORANGE),
+    "tlp": ("TLP", PINK),
+    "mtl_tlp": ("MTL-TLP", OLIVE),
+    "attention": ("attention", BROWN),
+    "attention_random": ("attention, random 55 %", GREY),
+    "attention_spread": ("attention, spread 55 %", BLUE),
+    "xgboost": ("XGBoost", GREEN),
+    "lightgbm": ("LightGBM", VERMILION),
+    "analyzer": ("draft alone", PINK),
+    "ceiling": ("best possible", OLIVE),
+    "official": ("as released", GREY),
+    "paper": ("as published", SKY),
+    "hardware": ("ours", BLUE),
+    "hardware_calibrated": ("ours, calibrated", GREEN),
+    "random": ("random", GREY),
+}
+METHODS = {
+    "moa": ("MoA", BLUE),
+    "moa_official": ("MoA as released", SKY),
+    "moa_gentle": ("MoA, gentle", OLIVE),
+    "scratch": ("from scratch", VIOLET),
+    "scratch_no_draft": ("from scratch, no draft", BROWN),
+    "none": ("source model as it is", VERMILION),
+    "continue": ("training goes on", OLIVE),
+    "finetune": ("fine-tuning", GREEN),
+    "finetune_gentle": ("fine-tuning, gentle", OLIVE),
+    "finetune_official": ("fine-tuning as released", ORANGE),
+    "distill": ("distillation", PINK),
+    "multi_task": ("multi-task", ORANGE),
+    "moa_m50": ("MoA, momentum 0.5", VERMILION),
+    "moa_m90": ("MoA, momentum 0.9", GREEN),
+    "moa_buffers": ("MoA with buffers", ORANGE),
+    "moa_online": ("MoA, online", SKY),
+    "moa_period4": ("MoA every 4 rounds", OLIVE),
+    "ewc": ("EWC", BLUE),
+    "moses": ("Moses", GREEN),
+}
+SYSTEMS = METHODS | MODELS | LIBRARIES | TUNERS
+# Words of other identifiers; what is not here, such as a network's name, is written as it is.
+WORDS = {
+    "k80": "K80", "v100": "V100", "mi50": "MI50", "a100": "A100", "t4": "T4",
+    "cpu-avx2": "AVX2", "cpu-avx512": "AVX-512", "cpu-sse4": "SSE4", "cpu-epyc": "EPYC",
+    "cpu-zen5": "Zen 5", "pam_k80_1500": "released weights", "2pct": "1/50", "eighth": "1/8",
+    "apart_50": "kept apart", "noise_10": "10 % noise", "noise_25": "25 % noise",
+    "score": "by score", "trials": "measured programs",
+    "pairwise_random": "pairs in the right order",
+    "pairwise_searched": "pairs in the right order", "random_pick": "random programs",
+}  # fmt: skip
 
 
-def plain_log_ticks(axis: Axes) -> None:
-    """A logarithmic y axis whose few ticks are plain numbers."""
-    axis.set_yscale("log")
-    axis.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.yaxis.set_minor_formatter(NullFormatter())
+def label(name: str) -> str:
+    """What a reader sees for an identifier, or for several with commas between them."""
+    if name in SYSTEMS:
+        return SYSTEMS[name][0]
+    if ", " in name:
+        return ", ".join(map(label, name.split(", ")))
+    return re.sub(r"[\w-]+", lambda m: WORDS.get(m[0], m[0]), name)
+
+
+def short(name: str) -> str:
+    """A name in at most `LONG` characters: of a longer one the beginning and the end."""
+    return name if len(name) <= LONG else f"{name[: LONG - 9]}…{name[-8:]}"
+
+
+def colours(names: Sequence[str]) -> dict[str, str]:
+    """The colour of each name of one plot: its system's, else one that no system in it has."""
+    systems = {
+        name: next((part for part in (name, *name.split(", ")) if part in SYSTEMS), name)
+        for name in names
+    }
+    taken = {name: SYSTEMS[name][1] for name in systems.values() if name in SYSTEMS}
+    free = [colour for colour in PALETTE if colour not in taken.values()] or list(PALETTE)
+    unknown = [name for name in dict.fromkeys(systems.values()) if name not in taken]
+    taken |= {name: free[n % len(free)] for n, name in enumerate(unknown)}
+    return {name: taken[systems[name]] for name in names}
 
 
 @contextmanager
-def svg_style(mark: str) -> Iterator[None]:
-    """Figures made and written inside are the same whenever `mark` and the data are."""
-    style: dict[Any, Any] = {"svg.hashsalt": mark, "svg.fonttype": "none", "font.size": 9}
-    with rc_context(style):
+def style(mark: str = "") -> Iterator[None]:
+    """The look of every figure; the same `mark` and data give the same SVG text."""
+    ink, paper, grid = INK[0], PAPER[0], GRID[0]
+    settings: dict[Any, Any] = {
+        "svg.hashsalt": mark, "svg.fonttype": "none", "font.size": 9, "axes.titlesize": 9,
+        "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
+        "text.color": ink, "axes.labelcolor": ink, "xtick.color": ink, "ytick.color": ink,
+        "axes.edgecolor": ink, "axes.titlelocation": "left", "axes.titleweight": "bold",
+        "figure.facecolor": paper, "axes.facecolor": "none", "savefig.facecolor": paper,
+        "grid.color": grid, "grid.linewidth": 0.7, "figure.titlesize": 10,
+        "lines.markersize": 4, "legend.frameon": False,
+    }  # fmt: skip
+    with rc_context(settings):
         yield
 
 
+def headline(figure: Figure, text: str) -> None:
+    """The plot's title at the left above all panels, in lines that fit its width."""
+    lines = textwrap.wrap(text, int(figure.get_figwidth() * 13))
+    figure.suptitle("\n".join(lines), x=0.01, ha="left", weight="bold")
+
+
 def svg_element(figure: Figure, mark: str) -> str:
-    """A figure as one self-contained ``<svg>`` element that names its `mark`."""
+    """A figure as one ``<svg>`` element that names its `mark` and follows a dark scheme."""
     stream = io.StringIO()
     figure.savefig(stream, format="svg", bbox_inches="tight", metadata={"Date": None})
     text = stream.getvalue()
     element = text[text.index("<svg") :].replace("<svg", f"<svg role='img' data-of='{mark}'", 1)
+    dark = "".join(
+        f'svg [style*="{name}: {light}"]{{{name}:{dark}!important}}'
+        for light, dark in (INK, PAPER, GRID)
+        for name in ("fill", "stroke")
+    )
+    element = element.replace(
+        "</style>", f"@media(prefers-color-scheme:dark){{{dark}}}</style>", 1
+    )
     return re.sub(r"[ \t]+\n", "\n", re.sub(r"<metadata>.*?</metadata>", "", element, flags=re.S))
+
+
+def number(value: float) -> str:
+    """Three digits, or a whole number with commas."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def plain_log(axis: Axes, name: str) -> None:
+    """A logarithmic axis, "x" or "y", with plain numbers at as many ticks as its range needs."""
+    axis.set(**{f"{name}scale": "log"})
+    one = axis.xaxis if name == "x" else axis.yaxis
+    low, high = one.get_view_interval()
+    subs = (1, 1.5, 2, 3, 5, 7) if high < 10 * low else (1, 2, 5) if high < 100 * low else (1,)
+    one.set_major_locator(LogLocator(subs=subs, numticks=12))
+    one.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    one.set_minor_formatter(NullFormatter())
+
+
+def name_lines(axis: Axes, names: Mapping[str, str]) -> None:
+    """Write every line's name (values of `names`; keys: labels of lines) beside its right end.
+
+    Names keep a line's height apart, in the order of the ends; a thin line leads to a moved name.
+    """
+    figure = axis.figure
+    figure.draw_without_rendering()  # ends are known once panels have their places
+    figure.set_layout_engine("none")
+    height = 1.25 * 8 / 72 * figure.dpi  # of a line of text, in pixels
+    lines = [line for line in axis.get_lines() if line.get_label() in names]
+    ends = {line: line.get_transform().transform(line.get_xydata()[-1]) for line in lines}
+    lines.sort(key=lambda line: ends[line][1])
+    places = np.array([ends[line][1] for line in lines])
+    for _ in range(100):  # push neighbours apart until none is too near
+        gaps = np.diff(places)
+        near = np.flatnonzero(gaps < 0.99 * height)
+        for n in near:
+            push = (height - gaps[n]) / 2
+            places[n], places[n + 1] = places[n] - push, places[n + 1] + push
+        if not len(near):
+            break
+    mixed = blended_transform_factory(axis.transAxes, axis.transData)
+    for line, place in zip(lines, places, strict=True):
+        y = axis.transData.inverted().transform((0, place))[1]
+        end = axis.transAxes.inverted().transform(ends[line])[0]
+        axis.plot([end, 1.03, 1.05], [line.get_ydata()[-1], y, y], color=line.get_color(), lw=0.8,
+                  marker=line.get_marker(), markevery=[2], transform=mixed, clip_on=False,
+                  scalex=False, scaley=False)  # fmt: skip
+        axis.text(1.07, y, names[str(line.get_label())], va="center", fontsize=8, transform=mixed)
+
+
+def bars(
+    axis: Axes,
+    values: Sequence[float],
+    colour: Sequence[str],
+    *,
+    spread: Any = 0.0,
+    limit: float | None = None,
+    text: Sequence[str] | None = None,
+) -> None:
+    """Horizontal bars from zero, the first on top, with their numbers; nan: no bar, "not run".
+
+    `spread` [2, values]: how far the whiskers go below and above; `limit`: where longer bars are
+    cut, with an arrow behind their number; `text`: what stands behind bars instead of numbers.
+    """
+    known = np.nan_to_num(np.asarray(values, float))
+    top = max(known.max(initial=0.0), 1e-12) if limit is None else limit
+    places, inside = np.arange(len(known)), known <= top
+    spans = np.nan_to_num(np.broadcast_to(spread, (2, len(known)))) * inside
+    axis.barh(places, np.minimum(known, top), color=list(colour), height=0.72, ecolor=INK[0],
+              xerr=spans if spans.any() else None, capsize=2, error_kw={"lw": 0.8})  # fmt: skip
+    ends = np.minimum(known, 1.06 * top) + spans[1]
+    for place, value, end in zip(places, values, ends, strict=True):
+        told = number(value) if text is None else text[place]
+        told = "not run" if np.isnan(value) else told + (" →" if value > top else "")
+        axis.text(end + 0.02 * top, place, told, va="center", fontsize=8)
+    axis.set_ylim(len(known) - 0.4, -0.6)
+    wide = max(top, float((known + spans[1])[inside].max(initial=0.0)))
+    axis.set_xlim(0, 1.3 * wide)
+    ticks = MaxNLocator(4).tick_values(0, wide)
+    axis.set_xticks(ticks[(ticks >= 0) & (ticks <= 1.01 * wide)])
+    axis.tick_params(axis="y", length=0)
+    axis.grid(axis="x")
+
+
+def bar_panels(
+    title: str,
+    rows: Mapping[str, str],
+    panels: Mapping[str, Sequence[float]],
+    *,
+    xlabel: str,
+    spread: Mapping[str, Any] | None = None,
+    limit: float | None = None,
+    text: Sequence[str] | None = None,
+) -> Figure:
+    """Bars in panels beside each other; `rows`: name to colour, a bar each, names at the left.
+
+    `panels`: title to the numbers of the rows, nan where there is none. Without `limit` each panel
+    is cut by itself; panels of numbers that are alike share a scale.
+    """
+    across = min(_ACROSS, len(panels))
+    down = -(-len(panels) // across)
+    size = (2.2 + (1.9 if across > 1 else 3.0) * across, 1.0 + down * (0.5 + 0.18 * len(rows)))
+    figure = Figure(figsize=size, layout="constrained")
+    headline(figure, title)
+    axes = figure.subplots(down, across, squeeze=False, sharey=True)
+    limits = {name: cut(values) if limit is None else limit for name, values in panels.items()}
+    most = max(limits.values())
+    if most < _ALIKE * min(limits.values()):
+        limits = dict.fromkeys(panels, most)
+    for axis, (name, values) in zip(axes.flat, panels.items(), strict=False):
+        whiskers = 0.0 if spread is None else spread[name]
+        bars(axis, values, list(rows.values()), spread=whiskers, limit=limits[name], text=text)
+        axis.set_yticks(range(len(rows)), list(rows))
+        axis.set_title(name)
+    for axis in axes.flat[len(panels) :]:
+        axis.set_axis_off()
+    figure.supxlabel(xlabel, fontsize=9)
+    return figure
+
+
+def cut(values: Sequence[float], far: float = 4.0) -> float:
+    """Where bars end that would squeeze the rest: of the longest third what is more than `far`
+    times the next shorter is beyond it."""
+    known = np.sort([value for value in values if not np.isnan(value)])
+    for n in range(max(1, -(-2 * len(known) // 3)), len(known)):
+        if known[n] > far * known[n - 1]:
+            return float(1.1 * known[n - 1])
+    return float(known[-1]) if len(known) else 1.0

@@ -5,16 +5,39 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from pruner.errors import DataError
 from pruner.files import METRICS_FILE, as_written, load_metrics
-from pruner.study.plots import plain_log_ticks
+from pruner.study.plots import (
+    BLUE,
+    GREY,
+    bar_panels,
+    colours,
+    headline,
+    name_lines,
+    plain_log,
+    short,
+    style,
+)
 from pruner.tune.phases import IDLE, PHASES
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 
 CURVES, TIME = "curves.png", "time.png"
 NAMES = (*PHASES, IDLE)
+PHASE_NAMES = {
+    "sample": "draw random programs",
+    "draft": "draft with the analyzer",
+    "verify": "rank with the model",
+    "instantiate": "make the programs",
+    "build": "wait for compilers",
+    "run": "wait for timings",
+    "train": "train the model",
+    IDLE: "all else",
+}
+_WIDE = 10.0  # largest over smallest latency of a logarithmic axis
 EXPLORATION = ("sample", "draft", "verify")
 
 
@@ -90,46 +113,57 @@ def time_table(seconds: Mapping[str, float]) -> str:
 
 def draw(runs: Sequence[RunCurve], folder: Path) -> list[Path]:
     """Write ``curves.png`` and ``time.png`` into `folder`."""
-    return [_draw_curves(runs, folder / CURVES), _draw_time(runs, folder / TIME)]
+    paths = [folder / CURVES, folder / TIME]
+    with style():
+        curve_figure(runs).savefig(paths[0], dpi=130, bbox_inches="tight")
+        seconds = [(run.name, run.seconds) for run in runs]
+        time_figure(seconds).savefig(paths[1], dpi=130, bbox_inches="tight")
+    return paths
 
 
-def _draw_curves(runs: Sequence[RunCurve], path: Path) -> Path:
-    """A row of panels for each set of tasks: latencies of different programs share no axis."""
-    from matplotlib.figure import Figure
+def curve_figure(runs: Sequence[RunCurve]) -> Figure:
+    """Best latency over measured programs and over seconds, from zero.
 
+    Runs of the same tasks share panels: latencies of different programs share no axis.
+    """
     groups: dict[tuple[str, ...], list[RunCurve]] = {}
     for run in runs:
         groups.setdefault(run.tasks, []).append(run)
-    figure = Figure(figsize=(10.5, 3.2 * len(groups)), layout="constrained")
-    table = figure.subplots(len(groups), 2, squeeze=False)
-    for axes, (tasks, members) in zip(table, groups.items(), strict=True):
-        for axis, label in zip(axes, ("measured candidates", "seconds"), strict=True):
+    figure = Figure(figsize=(5.6, 0.5 + 4.2 * len(groups)), layout="constrained")
+    headline(figure, "Best latency found so far")
+    axes = figure.subplots(2 * len(groups), 1)
+    for number, (tasks, members) in enumerate(groups.items()):
+        colour = colours([run.name for run in members])
+        for axis, over in zip(axes[2 * number :], ("trial", "elapsed_s"), strict=False):
             for run in members:
-                x = run.trial if label != "seconds" else run.elapsed_s
-                axis.step(x, 1e3 * run.best_s, where="post", label=run.name)
-            axis.set(xlabel=label, ylabel="best latency (ms)")
-            plain_log_ticks(axis)
-            axis.grid(visible=True, which="both", alpha=0.3)
-        axes[0].set_title(tasks[0] if len(tasks) == 1 else f"{len(tasks)} tasks", fontsize=9)
-        axes[1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
-    figure.savefig(path, dpi=130)
-    return path
+                axis.step(getattr(run, over), 1e3 * run.best_s, where="post", label=run.name,
+                          color=colour[run.name])  # fmt: skip
+            _fit_latencies(axis, members)
+            axis.set_xlim(0)
+            axis.set_xlabel("measured programs" if over == "trial" else "seconds of tuning")
+            axis.set_ylabel("latency (ms)")
+            axis.grid(axis="y")
+        what = short(tasks[0]) if len(tasks) == 1 else f"{len(tasks)} tasks, all calls together"
+        axes[2 * number].set_title(what)
+    if len(runs) > 1:
+        for number, members in enumerate(groups.values()):
+            for axis in axes[2 * number : 2 * number + 2]:
+                name_lines(axis, {run.name: short(run.name) for run in members})
+    return figure
 
 
-def _draw_time(runs: Sequence[RunCurve], path: Path) -> Path:
-    from matplotlib.figure import Figure
+def _fit_latencies(axis: Axes, runs: Sequence[RunCurve]) -> None:
+    """From zero, so that a small step looks small; logarithmic where a factor of ten is in it."""
+    known = np.concatenate([run.best_s for run in runs])
+    if len(known) and known.max() > _WIDE * known.min():
+        plain_log(axis, "y")
+    elif len(known):
+        axis.set_ylim(0, 1.1e3 * known.max())
 
-    figure = Figure(figsize=(8.0, 1.6 + 0.4 * len(runs)), layout="constrained")
-    axis = figure.subplots()
-    left = np.zeros(len(runs))
-    for name in NAMES:
-        width = np.array([run.seconds.get(name, 0.0) for run in runs])
-        if width.any():
-            axis.barh([run.name for run in runs], width, left=left, label=name)
-        left += width
-    axis.set(xlabel="seconds")
-    axis.tick_params(axis="y", labelsize=7)
-    if axis.get_legend_handles_labels()[0]:
-        figure.legend(fontsize=7, ncols=6, loc="outside upper center", frameon=False)
-    figure.savefig(path, dpi=130)
-    return path
+
+def time_figure(runs: Sequence[tuple[str, Mapping[str, float]]]) -> Figure:
+    """Seconds of each phase, a panel a run, given as its name and seconds."""
+    names = [name for name in NAMES if any(seconds.get(name) for _, seconds in runs)]
+    panels = {short(run): [seconds.get(name, 0.0) for name in names] for run, seconds in runs}
+    rows = {PHASE_NAMES[name]: GREY if name == IDLE else BLUE for name in names}
+    return bar_panels("Where the seconds of tuning went", rows, panels, xlabel="seconds")

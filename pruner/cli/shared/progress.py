@@ -1,4 +1,4 @@
-"""Bars on stderr; where it is no terminal, lines with an estimate."""
+"""Bars on stderr with rate and time left; where it is no terminal, lines with both."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -6,12 +6,40 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
 from pruner.cli.shared.output import say
 
 _Item = TypeVar("_Item")
-SILENCE_S = 10.0  # seconds after which a log gets a line
+SILENCE_S = 5.0  # seconds after which a log gets a line
+
+
+class RateColumn(ProgressColumn):
+    """Steps a second, or seconds a step of slow ones."""
+
+    def render(self, task: Task) -> Text:
+        """Nothing while it is not known."""
+        return Text(rate(task.speed) if task.speed else "")
+
+
+def rate(per_second: float) -> str:
+    """2.5 is 2.5/s; 0.1 is 10 s each."""
+    return f"{per_second:.3g}/s" if per_second >= 1 else f"{1 / per_second:.3g} s each"
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds: 205 is 3:25."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d}"
 
 
 @contextmanager
@@ -21,6 +49,7 @@ def live_bar() -> Iterator[Progress]:
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
+        RateColumn(),
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
@@ -42,8 +71,9 @@ def counting(what: str) -> Iterator[Callable[[int, int], None]]:
             now = time.monotonic()
             if progress.disable and now - told >= SILENCE_S and 0 < done < total:
                 told = now
-                left = (now - start) / done * (total - done)
-                say(f"{what}: {done} of {total}, about {left:.0f} s left")
+                speed = done / (now - start)
+                left = (total - done) / speed
+                say(f"{what}: {done} of {total}, {rate(speed)}, about {left:.0f} s left")
 
         yield count
 

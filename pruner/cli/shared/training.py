@@ -5,6 +5,7 @@ one line an epoch elsewhere.
 """
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -19,7 +20,7 @@ from rich.progress import Progress
 from pruner.cli.shared import loggers
 from pruner.cli.shared.options import build, plain
 from pruner.cli.shared.output import say
-from pruner.cli.shared.progress import counting, live_bar
+from pruner.cli.shared.progress import clock, counting, live_bar
 from pruner.cli.shared.sweep import sweep_name
 from pruner.models.judging.judge import Report
 from pruner.models.programs.batch import LabelledBatch
@@ -76,12 +77,14 @@ class TrainingProgress(Throughput):
         super().__init__()
         self.name = name
         self._validated = False
+        self._started, self._first = 0.0, 0  # the clock and the epoch of the fit's start
         self._context: Any = None
         self._progress: Progress | None = None
         self._bar: Any = None
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Open the bar."""
+        self._started, self._first = time.monotonic(), trainer.current_epoch
         self._context = live_bar()
         self._progress = self._context.__enter__()
         self._bar = self._progress.add_task(self.name, total=None, note="")
@@ -121,11 +124,18 @@ class TrainingProgress(Throughput):
                 "pairwise": "valid/pairwise_accuracy",
             }
         shown = [f"{word} {float(metrics[key]):.3f}" for word, key in parts.items()]
-        note = "  ".join([*shown, f"{self.programs_per_second:,.0f} programs/s"])
+        speed = f"{self.programs_per_second:,.0f} programs/s"
+        note = "  ".join([*shown, speed, self._left(trainer)])
         if self._progress is not None:
             self._progress.update(self._bar, note=note)
         if not sys.stderr.isatty():
             say(f"{self.name} epoch {trainer.current_epoch + 1}/{trainer.max_epochs}  {note}")
+
+    def _left(self, trainer: pl.Trainer) -> str:
+        """How long the epochs that are left take, validation too."""
+        done, most = trainer.current_epoch + 1 - self._first, trainer.max_epochs or 0
+        each_s = (time.monotonic() - self._started) / done
+        return f"{clock(each_s * (most - trainer.current_epoch - 1))} left"
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Close the bar, also after an error."""

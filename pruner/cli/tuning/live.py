@@ -9,6 +9,7 @@ from rich.live import Live
 from rich.table import Table
 
 from pruner.cli.shared.output import is_quiet, say
+from pruner.cli.shared.progress import clock
 from pruner.tune.run.budget import TuneBudget
 
 Show = Callable[[Mapping[str, Any]], None]
@@ -52,12 +53,6 @@ HEADINGS = ("network", "measured", "trials", "failed", "spent", "left", "task")
 def milliseconds(seconds: float) -> str:
     """0.0243 is 24.3 ms; a dash before anything ran."""
     return "-" if seconds == float("inf") else f"{1e3 * seconds:.4g} ms"
-
-
-def clock(seconds: float) -> str:
-    """Minutes and seconds: 205 is 3:25."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}:{rest:02d}"
 
 
 def line(cells: list[str]) -> str:

@@ -12,11 +12,12 @@ from omegaconf import DictConfig
 from pruner.cli.shared import loggers
 from pruner.cli.shared.options import build, choice, plain, several
 from pruner.cli.shared.output import say
+from pruner.cli.shared.progress import clock
 from pruner.cli.shared.runs import new_run_folder, save_config
 from pruner.cli.tuning.asked import tune_options
 from pruner.cli.tuning.folder import open_run
 from pruner.cli.tuning.interrupts import Interrupted, Interrupts
-from pruner.cli.tuning.live import Show, milliseconds, network_display
+from pruner.cli.tuning.live import Pace, Show, milliseconds, network_display
 from pruner.cli.tuning.network import (
     deployed,
     estimated,
@@ -53,6 +54,7 @@ def _run(config: DictConfig, effort: Effort, earlier: Path | None) -> dict[str, 
         tasks = network_tasks(config, options.platform, folder)
         workloads = tuned_workloads(config, tasks)
         options = replace(options, budget=effort.budget(plain(config.budget), len(workloads)))
+        say(budget_line(options.budget, build=config.deploy and not config.compile_only))
     if earlier is not None:
         _check_unfinished(earlier, config, options)
         save_config(earlier, config)  # a later start goes on with the budget given now
@@ -72,12 +74,15 @@ def _run(config: DictConfig, effort: Effort, earlier: Path | None) -> dict[str, 
     if interrupts.caught is not None:
         result["interrupted"] = True
     save_metrics(folder, result)
-    say(time_table(result["seconds"]))
+    nothing = interrupts.caught is not None and not result["trials"]
+    if not nothing:
+        say(time_table(result["seconds"]))
     if result["trials"] and interrupts.caught is None:
         draw([load_run(folder)], folder)
         _tell_verdicts(tuned)
     if interrupts.caught is not None:
-        say(f"ended early; python tune.py resume={folder} continues")
+        ended = "nothing measured yet" if nothing else "ended early"
+        say(f"{ended}; python tune.py resume={folder} continues")
         if config.network is not None and result["trials"]:
             say(f"python deploy.py run={folder} builds the network with the results so far")
         raise Interrupted(result, interrupts.exit_code)
@@ -162,14 +167,28 @@ def plot(config: DictConfig) -> dict[str, Any]:
 
 def _display(config: DictConfig, budget: TuneBudget) -> AbstractContextManager[Show]:
     """How rows of the loop are shown: of a network all together, of operators each."""
-    return nullcontext(partial(_say, budget)) if config.network is None else network_display(budget)
+    if config.network is not None:
+        return network_display(budget)
+    return nullcontext(partial(_say, budget, Pace(budget)))
 
 
-def _say(budget: TuneBudget, row: Mapping[str, Any]) -> None:
+def _say(budget: TuneBudget, pace: Pace, row: Mapping[str, Any]) -> None:
+    left_s = pace.left_s(row["trials"], row["seconds"])
+    left = "" if left_s is None else f"  left {clock(left_s)}"
     say(
         f"[{row['trials']}/{budget.trials}] {row['task']}: "
         f"best {milliseconds(row['best_latency_s'])}"
-        f"  failed {row['failed']}  {row['seconds']:.1f} s"
+        f"  failed {row['failed']}  {row['seconds']:.1f} s{left}"
+    )
+
+
+def budget_line(budget: TuneBudget, *, build: bool) -> str:
+    """What ends the run of a network, what its seconds cover and what they do not."""
+    after = ", and building, checking and timing the network comes after it" if build else ""
+    seconds = "" if budget.seconds is None else f" or {budget.seconds:g} s"
+    return (
+        f"budget: {budget.trials} programs{seconds} of drafting, measuring and learning; "
+        f"the import is not in it{after}"
     )
 
 

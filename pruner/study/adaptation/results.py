@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,11 +12,19 @@ from pruner.files import write_table
 from pruner.models.checkpoint.checkpoint import ADAPTED, SIAMESE
 from pruner.search.offline.comparison import Cell, Comparison
 from pruner.study.adaptation.cells import REFERENCES, Cells
-from pruner.study.plots import plain_log_ticks
+from pruner.study.plots import (
+    MARKERS,
+    colours,
+    headline,
+    label,
+    name_lines,
+    plain_log,
+    style,
+)
 
 TABLE, PLOT = "results.csv", "curves.png"
 _POINTS = 200
-_A_PANEL = 6  # methods that one panel of the plot can show, beside the references
+_A_PANEL = 5  # methods that one panel of the plot can show, beside the references
 
 
 def compare(
@@ -78,7 +85,7 @@ def summary_lines(methods: dict[str, Any]) -> list[str]:
     return lines
 
 
-AXES = {"trials": "trials", "elapsed_s": "simulated seconds"}  # a curve's columns as axes say them
+AXES = {"trials": "measured programs", "elapsed_s": "simulated seconds"}  # columns of a curve
 
 
 def plot_curves(
@@ -86,39 +93,38 @@ def plot_curves(
 ) -> None:
     """Mean and range over seeds of the relative latency against trials and seconds.
 
-    A row of panels shows at most six methods beside the references and the baseline, dashed, which
-    are in every row: more curves on one axis could not be told apart.
+    A row of panels shows at most five methods beside the references and the baseline, which are in
+    every row: more curves on one axis could not be told apart.
     """
     references = [m for m in comparison.methods if m in (*REFERENCES, comparison.baseline)]
     methods = [m for m in comparison.methods if m not in references]
     shown = [methods[n : n + _A_PANEL] for n in range(0, len(methods), _A_PANEL)] or [[]]
-    width, height = 1.7 + 4.4 * len(units), 3.4 * len(shown) + 0.4
-    figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.subplots(len(shown), len(units), sharey=True, squeeze=False)
-    colors = matplotlib.colormaps["tab10"].colors  # type: ignore[attr-defined]
-    greys = ("black", "dimgrey", "darkgrey")
-    for row, names in zip(axes, shown, strict=True):
-        for name, color in zip(references, greys, strict=False):
-            _draw(row, comparison, name, color, "--", units)
-        for number, name in enumerate(names):
-            _draw(row, comparison, name, colors[number], "-", units)
-        row[-1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-        row[0].set_ylabel("latency / best of the pools")
-        for axis in row:
-            plain_log_ticks(axis)
-            axis.grid(axis="y", alpha=0.3)
-    for axis, unit in zip(axes[-1], units, strict=True):
-        axis.set_xlabel(AXES[unit])
-    figure.suptitle(f"{title}: geometric mean of tasks, mean and range of seeds")
-    figure.savefig(path, dpi=110)
+    colour = colours(list(comparison.methods))
+    with style():
+        size = (1.7 + 4.0 * len(units), 0.6 + 2.8 * len(shown))
+        figure = Figure(figsize=size, layout="constrained")
+        headline(figure, f"{label(title)}: latency found (mean and range of seeds)")
+        axes = figure.subplots(len(shown), len(units), sharex="col", sharey=True, squeeze=False)
+        for row, names in zip(axes, shown, strict=True):
+            for name, marker in zip((*names, *references), MARKERS, strict=False):
+                _draw(row, comparison, name, colour[name], marker, units)
+            row[0].set_ylabel("latency / best known")
+            for axis in row:
+                plain_log(axis, "y")
+                axis.grid(axis="y")
+        for axis, unit in zip(axes[-1], units, strict=True):
+            axis.set_xlabel(AXES[unit])
+        for row, names in zip(axes, shown, strict=True):
+            name_lines(row[-1], {name: label(name) for name in (*names, *references)})
+        figure.savefig(path, dpi=110, bbox_inches="tight")
 
 
 def _draw(
     row: Sequence[Axes],
     comparison: Comparison,
     method: str,
-    color: Any,
-    style: str,
+    colour: str,
+    marker: str,
     units: Sequence[str],
 ) -> None:
     curves = [cell.curve for cell in comparison.cells(method)]
@@ -127,9 +133,12 @@ def _draw(
         end = min(getattr(curve, unit)[-1] for curve in curves)
         grid = np.linspace(start, end, _POINTS)
         values = np.stack([_steps(getattr(c, unit), c.relative_latency, grid) for c in curves])
-        axis.plot(grid, values.mean(axis=0), style, color=color, label=method)
+        every = _POINTS // 8
+        axis.plot(
+            grid, values.mean(axis=0), color=colour, marker=marker, markevery=every, label=method
+        )
         low, high = values.min(axis=0), values.max(axis=0)
-        axis.fill_between(grid, low, high, color=color, alpha=0.12, lw=0)
+        axis.fill_between(grid, low, high, color=colour, alpha=0.1, lw=0)
 
 
 def _steps(at: np.ndarray, values: np.ndarray, grid: np.ndarray) -> np.ndarray:

@@ -98,10 +98,11 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """Means of `y`: lines over `x`, or bars grouped by `x`; one colour for each of `series`, which
-    is a column or several.
+    """Means of `y`: lines over `x`, or a panel of bars for each `x`; a line or bar for each of
+    `series`, a column or several. Of several the first gives lines their panels.
 
-    `spread` adds the sample deviation of the rows behind each mean, `log` names axes (x, y, xy).
+    `spread` adds the sample deviation of the rows behind each mean, `log` names axes of lines that
+    are logarithmic (x, y, xy).
     """
 
     title: str

@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 import pandas as pd
 
 from pruner.errors import PrunerError
+from pruner.progress import Track, pass_on
 from pruner.study.book.items import Item, Number, Plot, Table
 from pruner.study.book.plots import described, digest, svg
 from pruner.study.book.results import (
@@ -22,6 +23,7 @@ from pruner.study.book.results import (
     read_results,
     table_cells,
 )
+from pruner.study.plots import short
 
 HTML, MARKDOWN = "report.html", "report.md"
 _Part = TypeVar("_Part")
@@ -40,10 +42,15 @@ INTRO = (
 VALUES = ("ours", "values averaged", "the rival's own", "chance", "paper", "expected")
 SHOWN = {"python": "python", "root": "DATA_ROOT", "data": "DATA", "out": "OUT"}
 STYLE = (
-    "body{font:15px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
-    "table{border-collapse:collapse;margin:1rem 0}td,th{border:1px solid #ccc;padding:.2rem .6rem;"
-    "text-align:left}code,pre{background:#f4f4f4}pre{padding:.6rem;overflow-x:auto}"
-    "svg{max-width:100%;height:auto}"
+    ":root{color-scheme:light dark;--ink:#24292f;--paper:#fff;--line:#d8dee4;--soft:#f3f5f7}"
+    "@media(prefers-color-scheme:dark){:root{--ink:#d6dde5;--paper:#14181d;--line:#3a424c;"
+    "--soft:#1e242b}}"
+    "body{font:15px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;"
+    "color:var(--ink);background:var(--paper)}"
+    ".wide{overflow-x:auto;margin:1rem 0}table{border-collapse:collapse;font-size:.9em}"
+    "td,th{border:1px solid var(--line);padding:.2rem .6rem;text-align:left}"
+    "code,pre{background:var(--soft)}pre{padding:.6rem;overflow-x:auto}p,summary"
+    "{overflow-wrap:anywhere}summary{cursor:pointer}svg{max-width:100%;height:auto}"
 )
 
 
@@ -51,7 +58,8 @@ STYLE = (
 class PageBlock:
     """A piece of the page. `text` has Markdown's backticks; of a plot it is the file's name.
 
-    A plot has its SVG in `drawing`, its digest in `mark`, and `about`: what it shows, in words.
+    A plot has its SVG in `drawing`, its digest in `mark`, and `about`: what it shows, in words. A
+    table is behind a line to click on where it has a `text`; names in its columns `names` are cut.
     """
 
     kind: Literal["title", "heading", "text", "code", "table", "plot"]
@@ -60,6 +68,7 @@ class PageBlock:
     drawing: str = ""
     mark: str = ""
     about: str = ""
+    names: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +93,10 @@ class Page:
         return {block.text: block.drawing for block in self.blocks if block.kind == "plot"}
 
 
-def build_page(items: Sequence[Item], note: str = "", results: Path | None = None) -> Page:
-    """Read the results of every item and lay out the page.
+def build_page(
+    items: Sequence[Item], note: str = "", results: Path | None = None, track: Track = pass_on
+) -> Page:
+    """Read the results of every item and lay out the page; `track` counts the items.
 
     With `results`, another folder of results than the items' own, what they lack is left out; in
     the book itself a number, table or plot without rows is a PrunerError, and of an item that is
@@ -94,7 +105,7 @@ def build_page(items: Sequence[Item], note: str = "", results: Path | None = Non
     sections: list[PageBlock] = []
     numbers: list[tuple[Item, Measured]] = []
     waiting = []
-    for item in items:
+    for item in track(items, "items of the book", len(items)):
         rows = read_results(item, results)
         sections += _head(item)
         if rows is None:
@@ -247,7 +258,9 @@ def _markdown_block(block: PageBlock) -> str:
         case "table":
             head, *body = block.cells or [[]]
             lines = [head, ["---"] * len(head), *body]
-            return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+            table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+            folded = f"<details><summary>{block.text}</summary>\n\n{table}\n\n</details>"
+            return folded if block.text else table
         case _:
             return block.text
 
@@ -257,6 +270,7 @@ def html_page(title: str, blocks: Sequence[PageBlock]) -> str:
     body = "\n".join(map(_html_block, blocks))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{html.escape(title)}</title>"
         f"<style>{STYLE}</style></head><body>\n{body}\n</body></html>\n"
     )
@@ -274,15 +288,22 @@ def _html_block(block: PageBlock) -> str:
             return block.drawing
         case "table":
             head, *body = block.cells or [[]]
-            return (
-                f"<table>{_html_row(head, 'th')}{''.join(_html_row(r, 'td') for r in body)}</table>"
-            )
+            rows = [_html_row(head, "th"), *(_html_row(row, "td", block.names) for row in body)]
+            table = f'<div class="wide"><table>{"".join(rows)}</table></div>'
+            folded = f"<details><summary>{_inline(block.text)}</summary>{table}</details>"
+            return folded if block.text else table
         case _:
             return f"<p>{_inline(block.text)}</p>"
 
 
-def _html_row(cells: Sequence[str], tag: str) -> str:
-    return f"<tr>{''.join(f'<{tag}>{_inline(cell)}</{tag}>' for cell in cells)}</tr>"
+def _html_row(cells: Sequence[str], tag: str, names: Sequence[int] = ()) -> str:
+    return f"<tr>{''.join(_html_cell(c, tag, n in names) for n, c in enumerate(cells))}</tr>"
+
+
+def _html_cell(cell: str, tag: str, is_name: bool) -> str:
+    if is_name and short(cell) != cell:
+        return f'<{tag} title="{html.escape(cell)}">{_inline(short(cell))}</{tag}>'
+    return f"<{tag}>{_inline(cell)}</{tag}>"
 
 
 def _inline(text: str) -> str:

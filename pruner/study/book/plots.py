@@ -2,16 +2,29 @@
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from pruner.study.book.items import Plot
 from pruner.study.book.results import Series
-from pruner.study.plots import svg_element, svg_style
+from pruner.study.plots import (
+    BLUE,
+    MANY,
+    MARKERS,
+    SYSTEMS,
+    bar_panels,
+    colours,
+    headline,
+    label,
+    name_lines,
+    plain_log,
+    style,
+    svg_element,
+)
+
+SHARES = ("top", "pairwise", "best1", "relative_performance")  # columns of numbers from 0 to 1
+_REPEATED = "random"  # the series that every panel shows
 
 
 def digest(plot: Plot, series: Sequence[Series]) -> str:
@@ -22,54 +35,89 @@ def digest(plot: Plot, series: Sequence[Series]) -> str:
 def described(plot: Plot, series: Sequence[Series]) -> str:
     """What the plot shows, in words: for readers who do not see it."""
     shape = "Lines" if plot.kind == "line" else "Bars"
-    names = ", ".join(one.name for one in series)
+    names = ", ".join(label(one.name) for one in series)
     x, y = plot.xlabel or plot.x, plot.ylabel or plot.y
-    return f"{shape} of {y} over {x}: {names}. {plot.title}"
+    return f"{shape} of {label(y)} over {label(x)}: {names}. {plot.title}"
 
 
 def svg(plot: Plot, series: Sequence[Series]) -> str:
     """One self-contained ``<svg>`` element, its digest in a comment."""
     mark = digest(plot, series)
-    with svg_style(mark):
-        figure = Figure(figsize=(6.4, 3.2))
-        axis = figure.subplots()
-        _lines(axis, series) if plot.kind == "line" else _bars(axis, series)
-        for name in plot.log:
-            axis.set(**{f"{name}scale": "log"})
-            _plain_ticks(axis, name)
-        axis.set_xlabel(plot.xlabel or (plot.x if plot.kind == "line" else ""))
-        axis.set_ylabel(plot.ylabel or plot.y)
-        axis.grid(axis="y", alpha=0.3)
-        axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    with style(mark):
+        figure = _lines(plot, series) if plot.kind == "line" else _bars(plot, series)
         return svg_element(figure, mark)
 
 
-def _plain_ticks(axis: Axes, name: str) -> None:
-    """Ticks of a logarithmic axis as plain numbers, at 1, 2 and 5 where there are few decades."""
-    one = axis.xaxis if name == "x" else axis.yaxis
-    low, high = one.get_view_interval()
-    narrow = high < 100 * low
-    one.set_major_locator(LogLocator(subs=(1, 2, 5) if narrow else (1,)))
-    one.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    one.set_minor_formatter(NullFormatter())
+def panels(series: Sequence[Series], *, parts: bool) -> dict[str, list[tuple[str, Series]]]:
+    """Lines of each panel with their names there, by its title.
 
-
-def _lines(axis: Axes, series: Sequence[Series]) -> None:
+    With `parts` the first part of a name is the panel's title. Of more than `MANY` lines there are
+    several panels, each with the line of chance.
+    """
+    found: dict[str, list[tuple[str, Series]]] = {}
     for one in series:
-        axis.errorbar(one.x, one.y, yerr=_spread(one), label=one.name, marker="o", capsize=3)
+        first, comma, rest = one.name.partition(", ") if parts else (one.name, "", "")
+        found.setdefault(label(first) if comma else "", []).append((rest or one.name, one))
+    out = {}
+    for title, mine in found.items():
+        shared = [one for one in mine if one[0] == _REPEATED]
+        own = [one for one in mine if one[0] != _REPEATED]
+        count = -(-len(mine) // MANY)
+        size = -(-len(own) // count)
+        for n in range(count):
+            name = title if count == 1 else f"{title} {n + 1} of {count}".strip()
+            out[name] = [*own[n * size : (n + 1) * size], *shared]
+    return out
 
 
-def _bars(axis: Axes, series: Sequence[Series]) -> None:
-    names = list(dict.fromkeys(x for one in series for x in one.x))
-    width = 0.8 / len(series)
-    for number, one in enumerate(series):
-        places = np.array([names.index(x) for x in one.x]) + width * (
-            number - (len(series) - 1) / 2
-        )
-        axis.bar(places, one.y, width=width, yerr=_spread(one), label=one.name, capsize=2)
-    tilted: dict[str, Any] = {"rotation": 30, "ha": "right"} if len("".join(names)) > 40 else {}
-    axis.set_xticks(range(len(names)), names, **tilted)
+def _lines(plot: Plot, series: Sequence[Series]) -> Figure:
+    found = panels(series, parts=not isinstance(plot.series, str))
+    colour = colours([name for mine in found.values() for name, _ in mine])
+    figure = Figure(figsize=(5.0, 0.7 + 2.3 * len(found)), layout="constrained")
+    headline(figure, plot.title)
+    axes = figure.subplots(len(found), 1, squeeze=False, sharex=True, sharey=True)[:, 0]
+    for axis, (title, mine) in zip(axes, found.items(), strict=True):
+        for (name, one), marker in zip(mine, MARKERS, strict=False):
+            axis.plot(one.x, one.y, color=colour[name], marker=marker, label=name)
+            y, spread = np.array(one.y), np.array(one.spread)
+            if spread.any():
+                high = np.minimum(y + spread, 1.0 if is_share(plot) else np.inf)
+                axis.fill_between(one.x, y - spread, high, color=colour[name], alpha=0.1, lw=0)
+        axis.set_title(title)
+        axis.set_ylabel(label(plot.ylabel or plot.y))
+        axis.grid(axis="y")
+        for direction in plot.log:
+            plain_log(axis, direction)
+    axes[-1].set_xlabel(label(plot.xlabel or plot.x))
+    for axis, mine in zip(axes, found.values(), strict=True):
+        name_lines(axis, {name: label(name) for name, _ in mine})
+    return figure
 
 
-def _spread(one: Series) -> Sequence[float] | None:
-    return one.spread if any(one.spread) else None
+def is_share(plot: Plot) -> bool:
+    """Whether its numbers lie from 0 to 1 by what they mean."""
+    return plot.y.startswith(SHARES)
+
+
+def _bars(plot: Plot, series: Sequence[Series]) -> Figure:
+    """A panel a group, a row a series, the best on top."""
+    groups = list(dict.fromkeys(str(x) for one in series for x in one.x))
+    share, known = is_share(plot), any(p in SYSTEMS for one in series for p in one.name.split(", "))
+    colour = colours([one.name for one in series])
+    series = sorted(series, key=lambda one: float(np.mean(one.y)), reverse=share)
+    y = np.full((len(groups), len(series)), np.nan)
+    spread = np.zeros((len(groups), 2, len(series)))
+    for column, one in enumerate(series):
+        for x, value, around in zip(one.x, one.y, one.spread, strict=True):
+            y[groups.index(x), column] = value
+            above = min(around, 1 - value) if share else around
+            spread[groups.index(x), :, column] = around, above
+    names = [label(group) for group in groups]
+    return bar_panels(
+        plot.title,
+        {label(one.name): colour[one.name] if known else BLUE for one in series},
+        dict(zip(names, y, strict=True)),
+        spread=dict(zip(names, spread, strict=True)),
+        limit=1.0 if share else None,
+        xlabel=label(plot.ylabel or plot.y),
+    )

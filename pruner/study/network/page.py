@@ -1,5 +1,6 @@
 """The report of a network's run: one HTML file that needs nothing else."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,12 @@ from pruner.study.book.page import PageBlock, html_page
 from pruner.study.book.results import TextRows
 from pruner.study.network.pictures import curve_lines, latency_bars, phase_bars, task_bars
 from pruner.study.network.run import NetworkRun, TaskLine, read_network_run
-from pruner.tune.contenders.lineup import OURS
+from pruner.study.plots import label
 from pruner.tune.deploy.files import REPORT
+
+_EQUAL = 0.02  # latencies that differ by less are called equal
+_NOISY = 2.0  # ninth over first decile of timings that others disturbed
+_LIBRARIES = ("torch", "onnxruntime", "tvm")
 
 
 def write_report(folder: Path, compare: Sequence[Path] = ()) -> Path:
@@ -31,128 +36,210 @@ def write_report(folder: Path, compare: Sequence[Path] = ()) -> Path:
 
 def blocks(run: NetworkRun, others: Sequence[NetworkRun] = ()) -> Iterator[PageBlock]:
     """The page from top to bottom."""
-    yield PageBlock(kind="title", text=run.name)
+    yield PageBlock(kind="title", text=f"{run.name}, tuned")
     for line in _headline(run):
         yield PageBlock(kind="text", text=line)
     yield from _latencies(run)
+    yield from _tasks(run)
     yield from _curves(run, others)
-    yield from _tasks(run.tasks)
     yield from _facts(run)
 
 
 def _headline(run: NetworkRun) -> Iterator[str]:
-    tuned = [task for task in run.tasks if task.best_s is not None]
-    if tuned:
-        share = sum(task.share for task in tuned)
+    machine = run.deployed.get("machine", {})
+    where = f" on {machine['processor']}" if "processor" in machine else ""
+    where += f", {machine['date']}" if "date" in machine else ""
+    if run.ours:
+        threads = run.deployed.get("threads") or (run.beside and run.beside.lane.threads)
         yield (
-            f"{len(tuned)} of {len(run.tasks)} tasks, {share:.1%} of the arithmetic, were measured:"
-            f" the first programs of each take {_ms(run.first_s)} together, the best ones "
-            f"{_ms(run.estimate_s)}, {run.first_s / run.estimate_s:.3g} times as fast."
+            f"The network takes {_ms(run.ours['median_s'])}, measured: the median of "
+            f"{run.ours.get('runs', 'its')} runs with {threads} threads{where}."
+        )
+        low_s, high_s = run.ours.get("low_s", 0.0), run.ours.get("high_s", 0.0)
+        if high_s > _NOISY * low_s:
+            yield (
+                f"These runs vary from {_ms(low_s)} to {_ms(high_s)}: other programs worked on the "
+                "machine. Measure again on an idle machine before you trust the numbers."
+            )
+    yield from _sum(run)
+    if run.beside is not None and run.ours:
+        yield from _compared(run.ours, run.beside.ran)
+    elif run.ours:
+        yield (
+            f"Nothing was timed with it yet: python deploy.py run={run.folder} adds torch eager and"
+            " compiled, onnxruntime, and TVM untuned and with drafted schedules only."
+        )
+
+
+def _sum(run: NetworkRun) -> Iterator[str]:
+    """What the measured tasks explain of the network's time."""
+    tuned = [task for task in run.tasks if task.best_s is not None]
+    if not tuned:
+        yield f"None of its {len(run.tasks)} tasks was measured: all schedules are drafts."
+        return
+    share = sum(task.share for task in tuned)
+    yield (
+        f"{len(tuned)} of {len(run.tasks)} tasks, {share:.1%} of the arithmetic, were measured: "
+        f"the sum of all their calls is {_ms(run.estimate_s)}. With the first program of each it "
+        f"was {_ms(run.first_s)}: {run.first_s / run.estimate_s:.3g} times as long."
+    )
+    rest_s = run.ours["median_s"] - run.estimate_s if run.ours else 0.0
+    if rest_s > 0:
+        whole = rest_s / run.ours["median_s"]
+        yield (
+            f"The difference to the network is {_ms(rest_s)} ({whole:.0%}): "
+            f"{len(run.tasks) - len(tuned)} tasks without a measurement, calls between tasks, and "
+            "data that is in the caches when a task is timed alone but not in the network."
+        )
+    elif rest_s < 0:
+        yield (
+            f"The network takes {_ms(-rest_s)} less than this sum: tasks were timed at another "
+            "time, when the machine was slower."
         )
     replayed = run.metrics.get("replayed_share")
     if replayed:
         yield f"{replayed:.1%} of the arithmetic is in tasks with spaces that TVM replays."
-    rows = {row["name"]: row for row in run.beside.ran} if run.beside is not None else {}
-    ours = rows.get(OURS)
-    if ours is not None:
-        others = [
-            f"{row['median_s'] / ours['median_s']:.3g} times as fast as {row['label']}"
-            for row in rows.values()
-            if row is not ours
-        ]
-        yield f"The network takes {_ms(ours['median_s'])}: {', '.join(others) or 'alone'}."
-    elif run.deployed.get("median_s") is not None:
-        yield (
-            f"The network takes {_ms(run.deployed['median_s'])}. Nothing was timed with it yet: "
-            f"python deploy.py run={run.folder} adds torch eager and compiled, onnxruntime, and "
-            "TVM untuned and with drafted schedules only."
-        )
+
+
+def _compared(ours: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    others = [row for row in sorted(rows, key=lambda row: row["median_s"]) if row is not ours]
+    if others:
+        told = [f"{_than(row, ours)} {label(row['label'])}" for row in others]
+        yield f"It is {'; '.join(told)}."
+
+
+def _than(row: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+    """How our latency compares with that of a row, always above 1."""
+    ratio = row["median_s"] / ours["median_s"]
+    if abs(ratio - 1) < _EQUAL:
+        return "as fast as"
+    return f"{ratio:.3g} times faster than" if ratio > 1 else f"{1 / ratio:.3g} times slower than"
 
 
 def _latencies(run: NetworkRun) -> Iterator[PageBlock]:
     if run.beside is None:
         return
-    yield PageBlock(kind="heading", text="Beside what else there is")
+    yield PageBlock(kind="heading", text="Compared with other libraries")
     yield PageBlock(
         kind="text",
-        text=f"Each in a process of its own with {run.beside.lane}, in turns. Relative "
-        f"errors are those of the outputs against {run.beside.reference}'s.",
+        text=f"Each library ran in a process of its own with {run.beside.lane}, in turns. Relative "
+        f"errors are those of the outputs against {run.beside.reference}'s. Ready: seconds from "
+        "the start to the first run, with drafting and compiling.",
     )
     if run.beside.ran:
-        yield _plot(latency_bars(run.beside.ran, OURS))
-    head = ["", "median", "least", "first to ninth decile", "runs", "relative error", "facts"]
-    yield PageBlock(kind="table", cells=[head, *map(_contender, run.beside.rows)])
+        yield _plot(latency_bars(run.name, run.beside.ran))
+        head = ["library", "median (ms)", "least (ms)", "first to ninth decile (ms)", "runs",
+                "ours is", "relative error", "ready (s)", "version"]  # fmt: skip
+        rows = sorted(run.beside.ran, key=lambda row: float(row["median_s"]))
+        cells = [head, *(_contender(row, run.ours) for row in rows)]
+        yield PageBlock(kind="table", cells=cells, names=[0])
+    for row in run.beside.rows:
+        if row["error"] is not None:
+            yield PageBlock(kind="text", text=f"{label(row['label'])} did not run: {row['error']}")
 
 
-def _contender(row: Mapping[str, Any]) -> list[str]:
-    if row["error"] is not None:
-        return [row["label"], "", "", "", "", "", row["error"]]
-    error = row["relative_error"]
-    facts = [f"{name} {_fact(value)}" for name, value in row["facts"].items()]
+def _contender(row: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
+    error, facts = row["relative_error"], row["facts"]
+    ready = [facts[name] for name in ("draft_s", "build_s", "ready_s") if name in facts]
     return [
-        row["label"],
-        _ms(row["median_s"]),
-        _ms(row["min_s"]),
-        f"{_ms(row['low_s'])} to {_ms(row['high_s'])}",
+        label(row["label"]),
+        _number(row["median_s"]),
+        _number(row["min_s"]),
+        f"{_number(row['low_s'])} to {_number(row['high_s'])}",
         str(row["runs"]),
+        "" if row is ours or not ours else re.sub(" (than|as)$", "", _than(row, ours)),
         "" if error is None else f"{error:.1e}",
-        ", ".join(facts),
+        f"{sum(ready):.3g}" if ready else "",
+        ", ".join(f"{name} {facts[name]}" for name in _LIBRARIES if name in facts),
     ]
 
 
 def _curves(run: NetworkRun, others: Sequence[NetworkRun]) -> Iterator[PageBlock]:
     curves = [one.curve for one in (run, *others) if one.curve is not None]
     if curves:
-        yield PageBlock(kind="heading", text="Tuning")
-        yield PageBlock(kind="text", text="Calls x best latency of all tasks, once each has one.")
-        yield _plot(curve_lines(curves, trials=False))
-        yield _plot(curve_lines(curves, trials=True))
-    seconds = {one.folder.name: one.seconds for one in (run, *others) if one.seconds}
-    if seconds:
-        yield PageBlock(kind="heading", text="Where the seconds went")
-        yield _plot(phase_bars(seconds))
-
-
-def _tasks(tasks: Sequence[TaskLine]) -> Iterator[PageBlock]:
-    yield PageBlock(kind="heading", text="Tasks")
-    total_s = sum(task.total_s for task in tasks)
-    if total_s:
-        yield _plot(task_bars(tasks))
-    head = ["task", "calls", "MFLOP a call", "share of the arithmetic", "first", "best",
-            "share of the time", "GFLOP/s", "untuned", "trials", "failed", "buffers"]  # fmt: skip
-    rows: TextRows = [head]
-    for task in sorted(tasks, key=lambda task: -task.total_s):
-        speed = task.gflops_per_s
-        rows.append(
-            [
-                task.name,
-                f"{task.weight:g}",
-                f"{task.flops / 1e6:.2f}",
-                f"{task.share:.2%}",
-                _ms(task.first_s),
-                _ms(task.best_s),
-                f"{task.total_s / total_s:.1%}" if task.total_s else "",
-                "" if speed is None else f"{speed:.3g}",
-                _ms(task.untuned_s),
-                str(task.trials or ""),
-                str(task.failures or ""),
-                task.buffers,
-            ]
+        yield PageBlock(kind="heading", text="The search")
+        yield PageBlock(
+            kind="text",
+            text="Calls x best latency of all tuned tasks, summed; a curve begins when each task "
+            "has a program that ran.",
         )
-    yield PageBlock(kind="table", cells=rows)
+        yield _plot(curve_lines(curves))
+    timed = [(one.folder.name, one.seconds) for one in (run, *others) if one.seconds]
+    if timed:
+        yield PageBlock(kind="heading", text="Where the seconds of the search went")
+        built_s = sum(run.deployed.get("seconds", {}).values())
+        after = f" Then it took {built_s:.0f} s to build, check and time it." if built_s else ""
+        yield PageBlock(
+            kind="text",
+            text=f"The search took {sum(run.seconds.values()):.0f} s. The import of the network "
+            f"came before and is not in it.{after}",
+        )
+        yield _plot(phase_bars(timed))
+
+
+def _tasks(run: NetworkRun) -> Iterator[PageBlock]:
+    yield PageBlock(kind="heading", text="Tasks")
+    measured = sorted((task for task in run.tasks if task.total_s), key=lambda task: -task.total_s)
+    network_s = run.ours.get("median_s")
+    whole_s = network_s or run.estimate_s
+    if measured:
+        title = (run.config.get("platform") or {}).get("title")
+        what = f" ({title})" if title else ""
+        yield PageBlock(
+            kind="text",
+            text="A task is a part of the network that is compiled as one function. Roofline: the "
+            f"least time by the platform's description{what}, arithmetic or memory, over the "
+            "measured time; more than 100 % means that the data came from caches.",
+        )
+        yield _plot(task_bars(run.tasks, network_s))
+        columns = [_columns(task, whole_s) for task in measured]
+        names = [name for name in columns[0] if any(row[name] for row in columns)]
+        cells = [names, *([row[name] for name in names] for row in columns)]
+        yield PageBlock(kind="table", cells=cells, names=[0, len(names) - 1])
+    rest = sorted((t for t in run.tasks if not t.total_s), key=lambda t: -t.weight * t.flops)
+    if rest:
+        rows: TextRows = [["task", "calls", "MFLOP a call", "of the arithmetic (%)", "buffers"]]
+        for task in rest:
+            call = [task.name, f"{task.weight:g}", f"{task.flops / 1e6:.2f}"]
+            rows.append([*call, f"{100 * task.share:.2f}", task.buffers])
+        text = f"{len(rest)} tasks without a measured program"
+        yield PageBlock(kind="table", text=text, cells=rows, names=[0, 4])
+
+
+def _columns(task: TaskLine, whole_s: float) -> dict[str, str]:
+    """Cells of a measured task by heading; `whole_s`: the network's seconds."""
+    return {
+        "task": task.name,
+        "calls": f"{task.weight:g}",
+        "one call (ms)": _number(task.best_s),
+        "all calls (ms)": _number(task.total_s),
+        "of the network's time (%)": f"{100 * task.total_s / whole_s:.1f}",
+        "of the roofline (%)": "" if task.roofline is None else f"{100 * task.roofline:.0f}",
+        "GFLOP/s": f"{task.gflops_per_s:.3g}" if task.flops and task.gflops_per_s else "",
+        "first program (ms)": _number(task.first_s),
+        "untuned (ms)": _number(task.untuned_s),
+        "of the arithmetic (%)": f"{100 * task.share:.2f}",
+        "programs tried": str(task.trials or ""),
+        "of these failed": str(task.failures or ""),
+        "buffers": task.buffers,
+    }
 
 
 def _facts(run: NetworkRun) -> Iterator[PageBlock]:
-    yield PageBlock(kind="heading", text="Facts")
+    yield PageBlock(kind="heading", text="How it was made")
     if run.command:
         yield PageBlock(kind="code", text=run.command)
-    names = ("network", "sizes", "platform", "target", "seed", "budget", "policy", "task_order")
+    names = ("network", "sizes", "layout", "precision", "platform", "target", "seed", "budget",
+             "task_order")  # fmt: skip
     asked = {name: run.config[name] for name in names if run.config.get(name) is not None}
     asked["platform"] = (asked.get("platform") or {}).get("name")
     came = {k: run.metrics.get(k) for k in ("trials", "failed", "total_seconds")}
-    facts = {**asked, **came, **run.deployed}
+    deployed = {k: v for k, v in run.deployed.items() if k != "latencies_s"}
+    machine = deployed.pop("machine", {})
+    facts = {**machine, **asked, **came, **deployed}
     cells = [[name, _fact(value)] for name, value in facts.items() if _is_short(value)]
-    yield PageBlock(kind="table", cells=[["", ""], *cells])
+    cells.insert(0, ["fact", "value"])
+    yield PageBlock(kind="table", text="Machine, options, results", cells=cells)
 
 
 def _is_short(value: Any) -> bool:
@@ -168,7 +255,12 @@ def _fact(value: Any) -> str:
 
 
 def _ms(seconds: float | None) -> str:
-    return "" if seconds is None else f"{1e3 * seconds:.4g} ms"
+    return "" if seconds is None else f"{_number(seconds)} ms"
+
+
+def _number(seconds: float | None) -> str:
+    """Milliseconds with four digits."""
+    return "" if seconds is None else f"{1e3 * seconds:.4g}"
 
 
 def _plot(drawing: str) -> PageBlock:

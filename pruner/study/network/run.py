@@ -1,5 +1,6 @@
 """What the folder of a network's run says: tasks, trials, seconds, deployment, contenders."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,12 +8,15 @@ from typing import Any
 
 import yaml
 
+from pruner.arrays import dtype_bytes
 from pruner.errors import DataError
 from pruner.files import as_written, load_metrics, read_json
 from pruner.study.tuning import RunCurve, best_curve
 from pruner.tune.contenders.beside import SideBySide, read_beside
+from pruner.tune.contenders.lineup import OURS
 from pruner.tune.deploy.files import DEPLOY_FILE
 from pruner.tune.networks.extraction import TASKS
+from pruner.tune.networks.request import REQUEST
 from pruner.tune.networks.tasks import MIN_SHARE
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 
@@ -24,7 +28,8 @@ class TaskLine:
     """A task of the network, called ``weight`` times; ``share`` of the network's arithmetic.
 
     Seconds are those of one call, None where nothing was measured; ``first_s`` of the first program
-    that ran, the draft's favourite where the run drafted before it measured.
+    that ran, the draft's favourite where the run drafted before it measured; ``bound_s`` of the
+    roofline: its arithmetic at the peak rate, or its buffers once through memory, what is longer.
     """
 
     name: str
@@ -35,6 +40,7 @@ class TaskLine:
     best_s: float | None = None
     first_s: float | None = None
     untuned_s: float | None = None
+    bound_s: float | None = None
     trials: int = 0
     failures: int = 0
 
@@ -59,6 +65,12 @@ class TaskLine:
         return self.flops / self.best_s / 1e9 if self.best_s else None
 
 
+    @property
+    def roofline(self) -> float | None:
+        """Least seconds of the roofline over those of its best program; above 1: data in caches."""
+        return self.bound_s / self.best_s if self.bound_s and self.best_s else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkRun:
     """One run folder. ``curve`` is None while some tuned task has no measured program."""
@@ -80,6 +92,13 @@ class NetworkRun:
         return found
 
     @property
+    def ours(self) -> Mapping[str, Any]:
+        """The built network's timings, beside others or alone; empty where nobody timed it."""
+        rows = self.beside.ran if self.beside is not None else []
+        alone = self.deployed if self.deployed.get("median_s") is not None else {}
+        return next((row for row in rows if row["name"] == OURS), alone)
+
+    @property
     def estimate_s(self) -> float:
         """Best seconds of all calls of all tasks that have one, summed."""
         return sum(task.total_s for task in self.tasks)
@@ -95,9 +114,9 @@ def read_network_run(folder: Path) -> NetworkRun:
     if not (folder / TASKS).is_file():
         raise DataError(f"{folder}: no {TASKS}; name the run folder of a network")
     metrics = load_metrics(folder) or {}
-    with as_written(folder / TASKS):
-        tasks = _tasks(folder, metrics.get("tasks", {}))
     config, command = _asked(folder / CONFIG_FILE)
+    with as_written(folder / TASKS):
+        tasks = _tasks(folder, metrics.get("tasks", {}), _rates(folder, config))
     return NetworkRun(
         name=str(config.get("network", folder.name)),
         folder=folder,
@@ -130,7 +149,29 @@ def network_curve(
     )
 
 
-def _tasks(folder: Path, measured: Mapping[str, Mapping[str, Any]]) -> list[TaskLine]:
+def _rates(folder: Path, config: Mapping[str, Any]) -> tuple[float, float] | None:
+    """FLOP/s of float32 and bytes/s that the platform's description says, on the target's cores."""
+    platform = config.get("platform") or {}
+    peaks = platform.get("peak_flops_per_s"), platform.get("dram_bytes_per_s")
+    if None in peaks or config.get("precision", "float32") != "float32":
+        return None
+    cores = platform.get("num_cores") or 1
+    used = _json(folder / REQUEST).get("target", {}).get("num-cores", cores)
+    return float(peaks[0]) * used / cores, float(peaks[1])
+
+
+def _bound_s(row: Mapping[str, Any], rates: tuple[float, float] | None) -> float | None:
+    if rates is None:
+        return None
+    num_bytes = sum(math.prod(shape) * dtype_bytes(dtype) for shape, dtype in row["shapes"])
+    return max(float(row["flops"]) / rates[0], num_bytes / rates[1])
+
+
+def _tasks(
+    folder: Path,
+    measured: Mapping[str, Mapping[str, Any]],
+    rates: tuple[float, float] | None,
+) -> list[TaskLine]:
     lines, first = [], _first(folder)
     for row in read_json(folder / TASKS, list):
         found = measured.get(row["name"], {})
@@ -145,6 +186,7 @@ def _tasks(folder: Path, measured: Mapping[str, Mapping[str, Any]]) -> list[Task
                 best_s=found.get("best_latency_s"),
                 first_s=first.get(row["name"]),
                 untuned_s=found.get("untuned_latency_s"),
+                bound_s=_bound_s(row, rates),
                 trials=found.get("trials", 0),
                 failures=sum(found.get("failures", {}).values()),
             )

@@ -134,7 +134,8 @@ def race(
                     continue
                 found[one.name] = replace(found[one.name], facts={**one.facts, **facts})
                 running[one.name] = process
-        tell(f"timing {len(running)} in turns")
+        most_s = len(running) * (settings.warm_up_s + settings.rounds * settings.turn_s)
+        tell(f"timing {len(running)} in turns, about {most_s:.0f} s")
         _take_turns(running, found, settings, tell)
         if meter is not None and settings.energy_s > 0:
             tell(f"counting energy ({meter.name}) in turns of {settings.energy_s:g} s")

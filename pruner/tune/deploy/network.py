@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from pruner.tune.networks.extraction import TASKS, read_tasks
 from pruner.tune.networks.request import REQUEST, NetworkRequest
 from pruner.tune.networks.tasks import NetworkTask
 from pruner.tune.phases import Stopwatch
+from pruner.tune.pools.conditions import about_machine
 from pruner.tune.run.database import same_target
 
 MEASURED, DRAFTED = "measured", "drafted"
@@ -273,7 +275,9 @@ def _put(folder: Path, deployed: Deployed, platform: Platform) -> Deployed:
     device = "cpu" if platform.device == "cpu" else "cuda"
     loader = _LOADER.replace("{device}", device).replace("{alone}", _ALONE[device])
     (folder / LOADER).write_text(loader, encoding="utf-8")
-    everything = {**deployed.row(), "latencies_s": list(deployed.latencies_s)}
+    machine = {"date": time.strftime("%Y-%m-%d"), **about_machine()}
+    latencies_s = list(deployed.latencies_s)
+    everything = {**deployed.row(), "machine": machine, "latencies_s": latencies_s}
     write_json(folder / DEPLOY_FILE, everything, indent=1)
     return deployed
 

@@ -130,12 +130,15 @@ def draft_tasks(
         jobs = [_job(task, platform, analyzer, shares[task.name], seed) for task in rest]
         told = {task.name: number for number, task in enumerate(tasks, start=1)}
         # in this order: `_done` comes to its end, and its processes, before the lock is given up
-        for done, task in zip(_done(jobs, workers, stopped), rest, strict=False):
+        drafted = zip(_done(jobs, workers, stopped), rest, strict=False)
+        for finished, (done, task) in enumerate(drafted, start=1):
             if done.record is not None:
                 database.commit_json(task.module, done.record)
             known[task.name] = kept[task.name] = done.draft
             write_json(folder / SUMMARY, [asdict(one) for one in known.values()], indent=1)
-            tell(f"drafted {told[task.name]}/{len(tasks)}: {_line(done.draft)}")
+            left_s = (time.perf_counter() - start) / finished * (len(rest) - finished)
+            left = f"; about {left_s:.0f} s left" if finished < len(rest) else ""
+            tell(f"drafted {told[task.name]}/{len(tasks)}: {_line(done.draft)}{left}")
     drafts = [kept[task.name] for task in tasks if task.name in kept]
     return DraftSummary(drafts=drafts, folder=folder, seconds=time.perf_counter() - start)
 

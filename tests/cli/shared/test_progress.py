@@ -4,14 +4,16 @@ from pruner.cli.shared import progress
 from pruner.cli.shared.training import trees_counted
 
 
-def test_a_log_gets_a_line_with_an_estimate_after_ten_seconds(monkeypatch, capsys):
-    clock = iter([0.0, 4.0, 12.0, 13.0, 40.0])
+def test_a_log_gets_a_line_with_an_estimate_after_five_seconds(monkeypatch, capsys):
+    clock = iter([0.0, 4.0, 10.0, 13.0, 40.0])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
     with progress.counting("trees") as count:
         for done in (1, 2, 3, 10):
             count(done, 10)
-    # 2 of 10 in 12 s: 8 more take 48 s; then silence for less than ten seconds; then the end
-    assert capsys.readouterr().err.splitlines() == ["trees: 2 of 10, about 48 s left"]
+    # 2 of 10 in 10 s: 8 more take 40 s; then silence for less than five seconds; then the end
+    told = ["trees: 2 of 10, 5 s each, about 40 s left"]
+    assert capsys.readouterr().err.splitlines() == told
+    assert progress.rate(2.5) == "2.5/s"
 
 
 def test_rounds_of_trees_open_a_display_only_once_there_is_one(monkeypatch):

@@ -36,22 +36,26 @@ def test_what_the_folder_says_is_read(folder):
 def test_the_page_is_one_file_with_every_number(folder):
     text = write_report(folder).read_text(encoding="utf-8")
     assert "2 of 3 tasks, 100.0% of the arithmetic, were measured" in text
-    assert "first programs of each take 10 ms together, the best ones 5 ms, 2 times as" in text
-    assert "The network takes 5 ms: 4 times as fast as eager." in text
-    assert "no C++ compiler &lt;g++&gt;" in text
-    assert "3.75 ms to 10 ms" in text
+    assert "the sum of all their calls is 5 ms. With the first program of each it" in text
+    assert "was 10 ms: 2 times as long." in text
+    assert "The network takes 5 ms, measured: the median of 5 runs with 2 threads." in text
+    assert "It is 4 times faster than eager." in text
+    assert "These runs vary from 3.75 ms to 10 ms" in text
+    assert "compile did not run: no C++ compiler &lt;g++&gt;" in text
+    assert "3.75 to 10" in text
     assert "1.0e-06" in text
-    for cell in ("conv_a", "60.0%", "40.0%", "9 ms", "1x3x8x8 8", "cpu-avx2"):
+    for cell in ("conv_a", "60.0", "40.0", "9", "1x3x8x8 8", "cpu-avx2"):
         assert f"<td>{cell}</td>" in text, cell
     assert "tune.py network=tiny seed=7" in text
-    assert text.count("<svg") == 5  # latencies, two curves, seconds, tasks
+    assert text.count("<svg") == 4  # latencies, tasks, curves, seconds
     assert re.findall(r"(?:src|href)=[\"']?(?!#)", re.sub(r"xlink:href=\"#", "", text)) == []
 
 
 def test_without_contenders_or_trials_there_is_still_a_page(tmp_path):
     bare = fabricate(tmp_path / "bare", [])
     text = write_report(bare).read_text(encoding="utf-8")
-    assert "Beside" not in text
+    assert "Compared with" not in text
+    assert "None of its 3 tasks was measured" in text
     assert "conv_a" in text
 
 
@@ -72,7 +76,8 @@ def test_a_deployed_network_that_was_timed_alone_has_its_latency(tmp_path):
     bare = fabricate(tmp_path / "bare", TRIALS)
     (bare / "deploy.json").write_text(json.dumps({"median_s": 6e-3}))
     text = write_report(bare).read_text(encoding="utf-8")
-    assert "The network takes 6 ms." in text
+    assert "The network takes 6 ms, measured" in text
+    assert "The difference to the network is 1 ms (17%): 1 tasks without a measurement" in text
     assert f"python deploy.py run={bare} adds torch eager" in text  # what it is to be compared with
 
 
@@ -100,3 +105,48 @@ def test_what_tvm_replays_is_said_where_there_is_something(folder):
 def test_another_folder_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"no tasks\.json"):
         write_report(tmp_path)
+
+
+def test_every_column_of_numbers_names_its_unit(folder):
+    """Counts, ratios and shares aside, a heading ends with its unit in brackets."""
+    without = {"calls", "runs", "programs tried", "of these failed", "GFLOP/s", "MFLOP a call",
+               "relative error", "version", "value"}  # fmt: skip
+    tables = re.findall(r"<table>.*?</table>", write_report(folder).read_text(encoding="utf-8"))
+    assert len(tables) == 4  # libraries, tasks, tasks without a program, facts
+    for table in tables:
+        head, *rows = (
+            re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)
+            for row in re.findall(r"<tr>(.*?)</tr>", table)
+        )
+        assert rows
+        for name, *cells in zip(head, *rows, strict=True):
+            if name not in without and all(re.match(r"[\d.]+($| to )", c) for c in cells if c):
+                assert re.search(r"\((ms|s|%)\)$", name), name
+
+
+def test_the_roofline_is_arithmetic_or_memory(folder):
+    """4 MFLOP at half of 8 GFLOP/s (one of two cores) are 1 ms, and 2 ms were measured."""
+    (folder / "network.json").write_text(json.dumps({"target": {"num-cores": 1}}))
+    rates = "peak_flops_per_s: 8.0e+9, dram_bytes_per_s: 1.0e+9, num_cores: 2"
+    (folder / "config.yaml").write_text(f"platform: {{name: cpu-avx2, {rates}}}\n")
+    conv, dense, copy = read_network_run(folder).tasks
+    assert dense.roofline == pytest.approx(0.5)
+    assert conv.roofline == pytest.approx(0.75e-3 / 1.5e-3)
+    assert copy.bound_s == pytest.approx((3 * 64 + 8) * 4 / 1e9)  # no arithmetic: its bytes
+    assert copy.roofline is None
+
+
+def test_a_long_name_is_cut_and_can_be_read_whole(folder):
+    name = "strided_slice_squeeze_split_reshape_split_add_sigmoid_add_si_8d139bdd"
+    for path in folder.glob("*.json*"):
+        path.write_text(path.read_text().replace("conv_a", name))
+    text = write_report(folder).read_text(encoding="utf-8")
+    assert f'title="{name}">strided_slice_squeeze_s…8d139bdd<' in text
+
+
+def test_ratios_are_told_in_one_direction(folder):
+    beside = json.loads((folder / "beside.json").read_text())
+    beside["contenders"][1]["median_s"] = 4e-3
+    (folder / "beside.json").write_text(json.dumps(beside))
+    text = write_report(folder).read_text(encoding="utf-8")
+    assert "It is 1.25 times slower than eager." in text

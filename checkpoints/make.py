@@ -100,7 +100,7 @@ def _trained(options: Options) -> Path:
     """The folder of a run of train.py that ends now."""
     folder = Path("outputs") / "train" / f"box-{options.name}"
     words = [*RECIPES[options.name], f"data.root={options.data.root}", f"run_id={folder.name}"]
-    command = [sys.executable, sources_folder() / "train.py", *words]
+    command = [sys.executable, str(sources_folder() / "train.py"), *words]
     if subprocess.run(command, check=False).returncode:
         raise PrunerError(f"train.py failed; {folder} may be of an earlier call: delete it")
     return folder

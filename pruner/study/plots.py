@@ -202,12 +202,15 @@ def name_lines(axis: Axes, names: Mapping[str, str]) -> None:
 
     Names keep a line's height apart, in the order of the ends; a thin line leads to a moved name.
     """
-    figure = axis.figure
+    figure = axis.get_figure(root=True)
+    assert figure is not None
     figure.draw_without_rendering()  # ends are known once panels have their places
     figure.set_layout_engine("none")
     height = 1.25 * 8 / 72 * figure.dpi  # of a line of text, in pixels
     lines = [line for line in axis.get_lines() if line.get_label() in names]
-    ends = {line: line.get_transform().transform(line.get_xydata()[-1]) for line in lines}
+    ends = {
+        line: line.get_transform().transform(np.asarray(line.get_xydata())[-1]) for line in lines
+    }
     lines.sort(key=lambda line: ends[line][1])
     places = np.array([ends[line][1] for line in lines])
     for _ in range(100):  # push neighbours apart until none is too near
@@ -222,7 +225,8 @@ def name_lines(axis: Axes, names: Mapping[str, str]) -> None:
     for line, place in zip(lines, places, strict=True):
         y = axis.transData.inverted().transform((0, place))[1]
         end = axis.transAxes.inverted().transform(ends[line])[0]
-        axis.plot([end, 1.03, 1.05], [line.get_ydata()[-1], y, y], color=line.get_color(), lw=0.8,
+        last = np.asarray(line.get_ydata())[-1]
+        axis.plot([end, 1.03, 1.05], [last, y, y], color=line.get_color(), lw=0.8,
                   marker=line.get_marker(), markevery=[2], transform=mixed, clip_on=False,
                   scalex=False, scaley=False)  # fmt: skip
         axis.text(1.07, y, names[str(line.get_label())], va="center", fontsize=8, transform=mixed)
@@ -249,14 +253,14 @@ def bars(
     axis.barh(places, np.minimum(known, top), color=list(colour), height=0.72, ecolor=INK[0],
               xerr=spans if spans.any() else None, capsize=2, error_kw={"lw": 0.8})  # fmt: skip
     ends = np.minimum(known, 1.06 * top) + spans[1]
-    for place, value, end in zip(places, values, ends, strict=True):
+    for place, (value, end) in enumerate(zip(values, ends, strict=True)):
         told = number(value) if text is None else text[place]
         told = "not run" if np.isnan(value) else told + (" →" if value > top else "")
         axis.text(end + 0.02 * top, place, told, va="center", fontsize=8)
     axis.set_ylim(len(known) - 0.4, -0.6)
     wide = max(top, float((known + spans[1])[inside].max(initial=0.0)))
     axis.set_xlim(0, 1.3 * wide)
-    ticks = MaxNLocator(4).tick_values(0, wide)
+    ticks = np.asarray(MaxNLocator(4).tick_values(0, wide))
     axis.set_xticks(ticks[(ticks >= 0) & (ticks <= 1.01 * wide)])
     axis.tick_params(axis="y", length=0)
     axis.grid(axis="x")

@@ -83,5 +83,5 @@ def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
     digest = sha256(text.encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy())
+        digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

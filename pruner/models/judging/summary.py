@@ -92,12 +92,14 @@ def task_rows(tasks: Sequence[ScoredTask]) -> list[dict[str, Any]]:
 
 
 def _names(tasks: Sequence[ScoredTask]) -> Iterator[str]:
-    targets = [set(task.key.target.split()) if task.key else set() for task in tasks]
+    targets: list[set[str]] = [
+        set(task.key.target.split()) if task.key else set() for task in tasks
+    ]
     alike: dict[str, list[set[str]]] = {}
     for task, words in zip(tasks, targets, strict=True):
         alike.setdefault(task.name, []).append(words)
     for task, words in zip(tasks, targets, strict=True):
-        own = sorted(words - set.intersection(*alike[task.name]))
+        own = sorted(words.difference(words.intersection(*alike[task.name])))
         yield " ".join([task.name, *own])
 
 

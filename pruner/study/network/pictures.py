@@ -36,7 +36,7 @@ def latency_bars(network: str, rows: Sequence[Mapping[str, Any]]) -> str:
         lambda: bar_panels(
             f"{network}: latency of one run, by library",
             {short(label(row["label"])): colour[row["label"]] for row in rows},
-            {"": median},
+            {"": median.tolist()},
             spread={"": spread},
             xlabel="median latency (ms), whiskers from the first to the ninth decile",
         ),

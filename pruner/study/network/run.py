@@ -152,12 +152,12 @@ def network_curve(
 def _rates(folder: Path, config: Mapping[str, Any]) -> tuple[float, float] | None:
     """FLOP/s of float32 and bytes/s that the platform's description says, on the target's cores."""
     platform = config.get("platform") or {}
-    peaks = platform.get("peak_flops_per_s"), platform.get("dram_bytes_per_s")
-    if None in peaks or config.get("precision", "float32") != "float32":
+    flops, traffic = platform.get("peak_flops_per_s"), platform.get("dram_bytes_per_s")
+    if flops is None or traffic is None or config.get("precision", "float32") != "float32":
         return None
     cores = platform.get("num_cores") or 1
     used = _json(folder / REQUEST).get("target", {}).get("num-cores", cores)
-    return float(peaks[0]) * used / cores, float(peaks[1])
+    return float(flops) * used / cores, float(traffic)
 
 
 def _bound_s(row: Mapping[str, Any], rates: tuple[float, float] | None) -> float | None:

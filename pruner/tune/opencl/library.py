@@ -31,7 +31,7 @@ def runtime_library() -> Path:
     digest = hashlib.sha256(b"\n".join([versions.encode(), *texts])).hexdigest()[:12]
     library = cache_folder() / f"runtime-tvm{tvm.__version__}-{digest}.so"
     if not library.is_file():
-        _compile(library, Path(tvm.__file__).parent, Path(ffi.__file__).parent)
+        _compile(library, Path(str(tvm.__file__)).parent, Path(str(ffi.__file__)).parent)
     return library
 
 

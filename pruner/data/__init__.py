@@ -5,6 +5,7 @@ breaks the rule is quarantined with file, line and reason, and reading continues
 measurement (``error_no != 0``) is a good line with ``valid=False``.
 
 * `root`: the layout of a record folder
+* `bundled`: the record sets of the project, one for each kind of device
 * `tasks`: complete tasks as arrays, for the other packages
 * `stream`: lines of a file, plain or compressed, up to the first damage
 * `parse`: the rule for valid records

@@ -220,7 +220,7 @@ def summarise(parts: Sequence[Part], results: Results, *, transfer: bool) -> dic
     if done:
         summary |= _averages([result for _, result in done])
         for name in ("num_tasks", "num_programs"):  # seeds judge the same ones
-            of_each = {part.left_out: result[name] for part, result in done}
+            of_each = {part.left_out: result.get(name, 0) for part, result in done}
             summary[name] = sum(of_each.values())
         summary["parts"] = {part.name or "run": _short(result) for part, result in done}
     if transfer:

@@ -12,8 +12,10 @@
 * `pools`: measured sets: evenly sampled programs to learn from
 * `deploy`: a tuned network as one library, checked against torch
 * `compiling`: compile scheduled programs, with TVM's options
+* `kinds`: kinds of targets: CPU, CUDA, OpenCL, PoCL
+* `opencl`: OpenCL devices: the runtime that TVM lacks, launches without TVM
 * `cuda`: TVM's CUDA runtime, and compilation without a driver
-* `lanes`: write vectors as loops that TVM's CUDA code generator cannot write
+* `lanes`: write vectors as loops that TVM's GPU code generators cannot write
 * `unrolling`: let nvcc unroll loops of CUDA programs instead of TVM
 * `vector_math`: exp, erf, tanh as vector instructions of CPUs
 * `child`: jobs in child processes

@@ -127,7 +127,7 @@ def test_the_example_experiment_is_six_cells_on_bundled_data(tmp_path):
     assert config.hydra.mode.name == "MULTIRUN"
     cells = [len(choices.split(",")) for choices in config.hydra.sweeper.params.values()]
     assert cells == [2, 3]
-    assert config.data.root == "datasets/bundled"
+    assert config.data.root is None  # the bundled records
 
 
 def two_cells(tmp_path, *options):

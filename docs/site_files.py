@@ -25,6 +25,8 @@ def targets(page: str) -> list[str]:
         if "://" in link or not path.exists():
             continue
         path = path / "README.md" if path.is_dir() else path
+        if not path.exists():  # a folder without a page of its own
+            continue
         found.append(path.resolve().relative_to(ROOT).as_posix())
     return found
 

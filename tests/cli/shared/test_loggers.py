@@ -153,9 +153,9 @@ def test_the_book_is_a_run_with_every_key_number(command, toy_root, tmp_path):
     path, run = only_run(tmp_path / result["run_dir"])
     assert run["summary"]["book/toy/net"] == 0.25  # what its command writes
     table = rows_of(path, run, "book/tasks")
-    assert table["columns"] == ["item", "number", "ours", "chance", "paper", "inside"]
+    assert table["columns"] == ["item", "number", "ours", "own", "chance", "paper", "inside"]
     # the range is 0.6 to 0.8; the other number needs rows that this preset does not make
-    assert table["data"] == [["toy", "net", 0.25, None, 0.9, False]]
+    assert table["data"] == [["toy", "net", 0.25, None, None, 0.9, False]]
     assert list(run["run"].tags) == ["small"]
 
 

@@ -297,8 +297,10 @@ def test_the_book_reads_the_tables(both, tmp_path, repository):
     fabricate(folder, [("conv_a", 1.0, 1.0), ("dense_b", 1.0, 2.0)], contenders=others)
     ran(options.run("float16-ours"), OURS, 5.0)
     ran(options.run("float16-metaschedule"), RIVAL, 31.0)
+    for precision in ("float16", "float32"):
+        ran(options.run(f"{precision}-random"), RIVAL, 31.0)  # chance, beside every factor
     write_results(options, tmp_path / "gpu")
-    assert len(pd.read_csv(tmp_path / "gpu" / "operators.csv")) == 8
+    assert len(pd.read_csv(tmp_path / "gpu" / "operators.csv")) == 12
     page = build_page([load_item(repository / "experiments" / "gpu")], results=tmp_path)
     numbers = {one.number.name: one.value for _, one in page.numbers}
     # both kinds of operators: one number hid the other while they had one name

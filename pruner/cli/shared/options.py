@@ -210,6 +210,10 @@ RULES: dict[str, Rule] = {
     "measure.flush_cache": TRUE_OR_FALSE,
     "measure.builders": POSITIVE_OR_NULL,
     "measure.devices": POSITIVE_OR_NULL,
+    "measure.device": Rule(
+        lambda v: v is None or isinstance(v, str) or (type(v) is int and v >= 0),
+        "a device's number, or words of its name",
+    ),
     "measure.build_timeout_s": POSITIVE_NUMBER,
     "measure.run_timeout_s": POSITIVE_NUMBER,
     "measure.reference_timeout_s": POSITIVE_NUMBER,

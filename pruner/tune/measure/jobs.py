@@ -32,7 +32,12 @@ from pruner.tune.measure.numerics import (
 )
 from pruner.tune.measure.priority import undisturbed
 from pruner.tune.measure.repeats import AdaptiveRepeats
-from pruner.tune.opencl.runtime import compile_kernels, load_runtime, lost_device
+from pruner.tune.opencl.runtime import (
+    compile_kernels,
+    load_runtime,
+    lost_device,
+    runs_on_cpu,
+)
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import arguments as arguments_of
 
@@ -139,7 +144,8 @@ def _timed(
     def measure() -> list[float]:
         return [float(cost) for cost in evaluator(*arrays).results]
 
-    alone = timing.priority and address is None and device != "cuda"
+    on_cpu = device == "cpu" or (device == OPENCL and runs_on_cpu())
+    alone = timing.priority and address is None and on_cpu
     with undisturbed() if alone else nullcontext():
         if timing.cv_limit is None:
             return measure()

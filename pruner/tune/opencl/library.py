@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 from pruner.errors import PrunerError
 from pruner.tune.opencl.drivers import cache_folder
@@ -25,7 +26,8 @@ def runtime_library() -> Path:
     Raises:
         PrunerError: no compiler, or it fails.
     """
-    tvm, ffi = load_tvm().tvm, importlib.import_module("tvm_ffi")
+    tvm = load_tvm().tvm
+    ffi: Any = importlib.import_module("tvm_ffi")
     texts = [path.read_bytes() for path in (_SOURCE, *sorted(_HEADERS.rglob("*.h")))]
     versions = f"{tvm.__version__} {ffi.__version__} {sysconfig.get_platform()}"
     digest = hashlib.sha256(b"\n".join([versions.encode(), *texts])).hexdigest()[:12]

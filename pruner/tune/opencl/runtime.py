@@ -56,8 +56,7 @@ def load_runtime() -> None:
     """
     load_tvm()
     for name, value in driver_environment().items():
-        os.environ[name] = value
-        # Python's setting reaches C's getenv; said here because the library reads it there.
+        os.environ[name] = value  # which the library's getenv sees, too
     try:
         ctypes.CDLL(str(runtime_library()))
     except OSError as error:
@@ -155,6 +154,11 @@ def find_device(asked: str | int | None, described: str | None = None) -> OpenCL
             return one
     known = "; ".join(map(str, found))
     raise PrunerError(f"no OpenCL device here is {words}; measure.device= one of: {known}")
+
+
+def runs_on_cpu() -> bool:
+    """Whether the device of this process, TVM's opencl:0, is this machine's CPU."""
+    return devices()[int(os.environ.get(CHOSEN, 0))].on_cpu
 
 
 def lost_device(error: Exception) -> bool:

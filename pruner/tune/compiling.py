@@ -5,13 +5,12 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
+from pruner.program.tir.pipeline import ASYNC_STAGES
 from pruner.tune.kinds import is_cuda, is_gpu
 from pruner.tune.lanes import lanes_written_out
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.unrolling import unrolled_by_nvcc
 from pruner.tune.vector_math import with_vector_math
-
-_COPIES_AHEAD = "software_pipeline_async_stages"  # an annotation of loops
 
 
 def compiled(module: Any, target: Any, text: str | None = None, *, exact: bool = False) -> Any:
@@ -60,11 +59,11 @@ def pass_context(module: Any, target: Any, text: str | None = None) -> Any:
     if is_gpu(target):
         config = {"tirx.disable_storage_rewrite": True}
     if is_cuda(target):
-        ahead = _copies_ahead(module) if text is None else _COPIES_AHEAD in text
+        ahead = _copies_ahead(module) if text is None else ASYNC_STAGES in text
         config |= {"tirx.use_async_copy": True} if ahead else {}
     return load_tvm().tvm.transform.PassContext(config=config)
 
 
 def _copies_ahead(module: Any) -> bool:
     functions = [f for _, f in module.functions_items() if type(f).__name__ == "PrimFunc"]
-    return any(_COPIES_AHEAD in function.script() for function in functions)
+    return any(ASYNC_STAGES in function.script() for function in functions)

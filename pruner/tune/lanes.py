@@ -7,6 +7,11 @@ lanes of a fetch straddle rows, their places in shared memory may stay vectors o
 place and stops at a number that is added to all lanes ("(eval_vec_) is false", int_set.cc). More
 than four values of 16 bits that are no neighbours become arguments of ``make_uint4``, which takes
 four. All such lanes are written one after the other in any case.
+
+A vector that is copied asynchronously (``cp.async``) lies at a multiple of its bytes, or the device
+stops ("misaligned address"). TVM asks for that where it writes a vector of loads, but not where it
+makes an asynchronous copy of it (``InjectPTXAsyncCopy``): of rows of 61 elements every other one
+begins between two vectors. Such lanes are copied one by one.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from pruner.program.tir.pipeline import ASYNC_STAGES
 from pruner.tune.tvm_import import load_tvm
 
 _VECTORIZED, _UNROLLED = 2, 3  # kinds of loops
@@ -32,7 +38,8 @@ def lanes_written_out(module: Any, target: Any) -> Any:
         if not isinstance(function, tvm.tirx.PrimFunc):
             continue
         vectors = [x for x in _inside(function.body, tvm.tirx.For) if int(x.kind) == _VECTORIZED]
-        stop = [loop for loop in vectors if _is_odd(loop)]
+        ahead = any(ASYNC_STAGES in x.annotations for x in _inside(function.body, tvm.tirx.For))
+        stop = [x for x in vectors if _is_odd(x) or (ahead and _may_be_misaligned(x))]
         doubtful = [loop for loop in vectors if _straddles(loop) or _may_gather(loop)]
         if doubtful and not _is_written(_unrolled(function, stop), target):
             stop += doubtful
@@ -73,6 +80,27 @@ def _straddles(loop: Any) -> bool:
         for kind in (tirx.FloorDiv, tirx.FloorMod)
         for part in _inside(value, kind)
     )
+
+
+def _may_be_misaligned(loop: Any) -> bool:
+    """Whether lanes of one vector that is fetched into shared memory may begin between its
+    multiples."""
+    tvm, lanes = load_tvm().tvm, int(loop.extent)
+    analyzer = tvm.sym.Analyzer()
+    analyzer.bind(loop.loop_var, loop.min)
+    for one in _blocks(loop):
+        if not str(one.block.writes[0].source.scope()).startswith("shared"):
+            continue
+        for iterator, value in zip(one.block.iter_vars, one.iter_values, strict=True):
+            analyzer.bind(iterator.var, value)
+        for load in _inside(one.block.body, tvm.ir.TensorLoad):
+            first = loop.min
+            for index, extent in zip(load.indices, load.source.shape, strict=True):
+                first = first * extent + index
+            found = analyzer.modular_set(first)
+            if int(found.coeff) % lanes or int(found.base) % lanes:
+                return True
+    return False
 
 
 def _may_gather(loop: Any) -> bool:

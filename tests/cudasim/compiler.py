@@ -19,6 +19,7 @@ _KERNEL = re.compile(
 )
 _ASM = re.compile(r"(?:__asm__ __volatile__|asm volatile)\s*\((?:[^;\"]|\"[^\"]*\")*\);")
 _OPERAND = re.compile(r'"[=+]?[rflhn]"\(')
+_INSTRUCTION = re.compile(r"\b(?:cp\.async|ldmatrix|mma)\.[\w.]+")
 _FLAGS = (
     "-std=c++17", "-march=native", "-fPIC", "-w", "-ffp-contract=off", "-fno-threadsafe-statics",
     # else gcc calls what it could inline, and the sanitizer loses stores (device.h)
@@ -60,15 +61,16 @@ def rewritten(code: str) -> str:
 
 def _call(asm: re.Match[str]) -> str:
     text = asm[0]
-    name = re.search(r'"\s*(?:\{\s*)?([\w.:]+)', text)[1]
-    x = _operands(text)
+    found = _INSTRUCTION.search(text)
+    name, x = found[0] if found else "", _operands(text)
     if name == "cp.async.wait_group":
         left = re.search(r"wait_group (\d+)", text)[1]
         return f"sim_cp_wait({left});"
     if name == "cp.async.commit_group":
         return "sim_cp_commit();"
-    if re.fullmatch(r"cp\.async\.c[ag]\.shared\.global", name) and len(x) == 3:
-        return f"sim_cp_async((void*)({x[0]}), (const void*)({x[1]}), {x[2]});"
+    if name in ("cp.async.ca.shared.global", "cp.async.cg.shared.global"):
+        predicate = f", {x[3]}" if "@p " in text else ""  # else zeros
+        return f"sim_copy((void*)({x[0]}), (const void*)({x[1]}), {x[2]}{predicate});"
     if name.startswith("ldmatrix.sync.aligned.m8n8.x4"):
         transposed = "true" if ".trans" in name else "false"
         return f"sim_ldmatrix_x4<{transposed}>((const void*)({x[4]}), {', '.join(x[:4])});"

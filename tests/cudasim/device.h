@@ -25,6 +25,11 @@ void sim_cp_commit();
 void sim_cp_wait(unsigned left);
 }
 
+inline void sim_copy(void* to, const void* from, unsigned bytes, bool is_wanted = true) {
+  if (is_wanted) return sim_cp_async(to, from, bytes);
+  for (unsigned i = 0; i < bytes / 4; ++i) ((uint32_t*)to)[i] = 0;
+}
+
 // Inlined even by -O0: gcc's thread sanitizer does not see the store of an aggregate that a call
 // returns, so `*(float4*)p = make_float4(...)` would go unseen, its races with it, and what reads it
 // would look unwritten.

@@ -90,6 +90,17 @@ def permutes(tvm, schedule):
     return "^ T.Broadcast(" not in module.script()
 
 
+def waits_are_numbers(schedule, target):
+    """Whether TVM's code generator can write what a program waits for."""
+    from pruner.tune.compiling import compiled
+
+    try:
+        compiled(schedule.mod, target)
+    except Exception as error:
+        return "must become compile-time constants" not in str(error)
+    return True
+
+
 def _mark(loop):
     if loop.thread_binding is None:
         return _KINDS.get(int(loop.kind))

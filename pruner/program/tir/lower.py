@@ -62,8 +62,7 @@ def lower(tree: Tree, form: Lowering = "ansor") -> LoopNests:
     """
     places = buffer_places(tree)
     buffers = [_buffer(buffer, places.get(buffer.key), form) for buffer in tree.buffers]
-    ahead = copies_ahead(node for node in tree.nodes() if isinstance(node, LoopNode))
-    shared = dynamic_bytes(tree)
+    shared, ahead = dynamic_bytes(tree), copies_ahead(tree)
     nests = LoopNests(tree.num_programs, buffers, shared_bytes=shared, copies_ahead=ahead)
     lowering = _Lowering(tree, nests, form, places, _loop_kinds(tree))
     for key, place in places.items():

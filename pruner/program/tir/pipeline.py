@@ -15,6 +15,7 @@ import numpy as np
 
 from pruner.arrays import IntLike, Mask
 from pruner.program.index.affine import plain
+from pruner.program.nests import Mark
 from pruner.program.tir.tree import Block, LoopNode, Tree, TreeNode
 
 STAGES = "software_pipeline_stage"
@@ -56,10 +57,31 @@ def buffer_versions(tree: Tree, loop: LoopNode, key: int) -> IntLike:
     return plain(np.asarray(reads - fills + 1))
 
 
-def copies_ahead(loops: Iterable[LoopNode]) -> int:
-    """Iterations between an asynchronous copy and its last use; 0 where no loop has such copies."""
-    found = [stages_of(loop) for loop in loops if ASYNC_STAGES in loop.annotations]
-    return max((max(stages) for stages in found if stages), default=0)
+def copies_ahead(tree: Tree) -> int:
+    """Iterations between an asynchronous copy and its last use; 0 where no loop has such copies.
+
+    0 also where rows of what is copied are no whole vectors: such copies go through registers, and
+    the others wait with them.
+    """
+    found = [0]
+    for loop in (node for node in tree.nodes() if isinstance(node, LoopNode)):
+        stages = _asynchronous(loop)
+        statements = zip(stages_of(loop) or (), _statements(tree, loop), strict=False)
+        blocks = [b for stage, x in statements if stage in stages for b in x.blocks]
+        if blocks and all(_copies_whole_vectors(tree, block) for block in blocks):
+            found.append(max(stages_of(loop) or ()))
+    return max(found)
+
+
+def _copies_whole_vectors(tree: Tree, block: Block) -> bool:
+    lane = next((x for x in tree.path(block) if x.mark is Mark.VECTORIZE), None)
+    rows = [tree.buffers[key].shape[-1] for key in block.loads]
+    return lane is None or all(np.all(np.equal(np.mod(row, lane.extent), 0)) for row in rows)
+
+
+def _asynchronous(loop: LoopNode) -> set[int]:
+    """The stages whose copies are asynchronous."""
+    return {int(stage) for stage in loop.annotations.get(ASYNC_STAGES, ())}  # type: ignore[attr-defined]
 
 
 def waits_are_numbers(tree: Tree) -> Mask:
@@ -72,12 +94,9 @@ def waits_are_numbers(tree: Tree) -> Mask:
     """
     out = np.ones(tree.num_programs, bool)
     for loop in (node for node in tree.nodes() if isinstance(node, LoopNode)):
-        stages = stages_of(loop)
-        if stages is None or ASYNC_STAGES not in loop.annotations:
-            continue
-        asynchronous = {int(stage) for stage in loop.annotations[ASYNC_STAGES]}  # type: ignore[attr-defined]
+        stages = stages_of(loop) or []
         found = list(zip(stages, _statements(tree, loop), strict=False))
-        copied = {b.buffer for stage, x in found if stage in asynchronous for b in x.blocks}
+        copied = {b.buffer for stage, x in found if stage in _asynchronous(loop) for b in x.blocks}
         for stage, statement in found:
             reads = any(block.loads_of(key) for block in statement.blocks for key in copied)
             if reads and stage < max(stages):

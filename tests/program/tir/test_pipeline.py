@@ -49,13 +49,13 @@ def test_a_buffer_is_kept_from_the_stage_that_fills_it_to_the_one_that_reads_it(
     loop = under(LoopNode(LoopVar("k", 8)), copy(SHARED, SOURCE), copy(RESULT, SHARED))
     tree = tree_of(loop)
     assert buffer_versions(tree, loop, SHARED) == 1
-    assert copies_ahead([loop]) == 0
+    assert copies_ahead(tree) == 0
     loop.annotations = {"software_pipeline_stage": stages}
     assert pipeline_fits(tree, loop)
     assert buffer_versions(tree, loop, SHARED) == copies
-    assert copies_ahead([loop]) == 0  # stages alone do not make a copy asynchronous
+    assert copies_ahead(tree) == 0  # stages alone do not make a copy asynchronous
     loop.annotations["software_pipeline_async_stages"] = (0,)
-    assert copies_ahead([loop]) == stages[-1]
+    assert copies_ahead(tree) == stages[-1]
 
 
 def test_a_pipeline_inside_counts_as_three_statements():

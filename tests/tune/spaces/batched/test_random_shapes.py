@@ -84,6 +84,7 @@ def compare(tvm, design, rng):
             theirs = truth.tvm_loops(schedule)
             if kind == "mma":
                 accepted = accepted and truth.permutes(tvm, schedule)
+                accepted = accepted and truth.waits_are_numbers(schedule, design.target)
                 theirs |= truth.tvm_copies(tvm, schedule)
             assert legal[row] == accepted, draws[row]
             assert truth.our_loops(tree, place) == theirs

@@ -1,0 +1,52 @@
+"""Programs of CUDA targets run on the simulated device: right, without a fault of memory."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.cudasim.simulator import environment, missing
+from tests.places import REPOSITORY
+
+pytestmark = [
+    pytest.mark.tvm,
+    pytest.mark.skipif(missing() is not None, reason=str(missing())),
+]
+
+
+def programs(*words, order="random"):
+    """What ``tests.cudasim.programs`` prints, run with every check of the device."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.cudasim.programs", *words],
+        cwd=REPOSITORY, env=environment(check=True, order=order),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_programs_on_tensor_cores_are_right():
+    found = programs("each=1", "only=tensor", "case=0")
+    assert {one["space"] for one in found} == {"wmma", "mma, copies ahead"}
+    assert [one["error"] for one in found] == [None] * len(found)
+    assert all(one["right"] for one in found)
+
+
+def test_a_missing_barrier_is_noticed():
+    """Values of a program on tensor cores stay right without a barrier: the races tell."""
+    whole, broken = programs("barriers=wmma", "case=0", "each=1")
+    assert (whole["without"], whole["right"], whole["error"]) == (None, True, None)
+    assert broken["without"] == 0
+    assert "races" in broken["error"]
+    assert " 0 races" not in broken["error"]
+
+
+@pytest.mark.slow
+def test_programs_of_every_space_are_right():
+    """Seven of every space of every case: float16 and float32 of a100, h100 and t4."""
+    found = programs("each=7")
+    assert len(found) >= 200
+    kinds = {one["space"] for one in found}
+    assert kinds == {"wmma", "mma, copies ahead", "lanes", "lanes, copies ahead"}
+    assert [one for one in found if not one["right"]] == []

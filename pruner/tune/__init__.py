@@ -13,9 +13,11 @@
 * `deploy`: a tuned network as one library, checked against torch
 * `compiling`: compile scheduled programs, with TVM's options
 * `cuda`: TVM's CUDA runtime, and compilation without a driver
+* `opencl`: OpenCL devices, with a runtime beside TVM's wheel
 * `lanes`: write vectors as loops that TVM's CUDA code generator cannot write
 * `unrolling`: let nvcc unroll loops of CUDA programs instead of TVM
 * `vector_math`: exp, erf, tanh as vector instructions of CPUs
+* `kinds`: kinds of TVM's targets
 * `child`: jobs in child processes
 * `analyzer`: the analyzer of a platform
 * `phases`: the time of each phase

@@ -13,6 +13,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parent.parent
 FENCE = re.compile(r"^( *)(```|~~~).*?^\1\2", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
+NAMED = re.compile(r"\[([^\]]*)" + LINK.pattern)
 STARTS = ("README.md", "docs/README.md", "docs/site.css")
 
 
@@ -25,7 +26,7 @@ def targets(page: str) -> list[str]:
         if "://" in link or not path.exists():
             continue
         path = path / "README.md" if path.is_dir() else path
-        if not path.exists():  # a folder without a page of its own
+        if not path.is_file():  # a folder without a page stays a name
             continue
         found.append(path.resolve().relative_to(ROOT).as_posix())
     return found
@@ -54,13 +55,15 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Let a link to a folder open the README in it (a hook of mkdocs)."""
+    """Let a link to a folder open its README, or keep its name only (a hook of mkdocs)."""
     folder = (ROOT / page.file.src_uri).parent
 
     def opened(match: re.Match[str]) -> str:
-        link, anchor = match.group(1), match.group(2) or ""
-        if "://" not in link and (folder / link / "README.md").is_file():
-            return f"]({PurePosixPath(link) / 'README.md'}{anchor})"
-        return match.group(0)
+        text, link, anchor = match.group(1), match.group(2), match.group(3) or ""
+        if "://" in link or not (folder / link).is_dir():
+            return match.group(0)
+        if not (folder / link / "README.md").is_file():
+            return text
+        return f"[{text}]({PurePosixPath(link) / 'README.md'}{anchor})"
 
-    return LINK.sub(opened, markdown)
+    return NAMED.sub(opened, markdown)

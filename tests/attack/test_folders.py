@@ -62,7 +62,7 @@ def test_nothing_that_they_name_is_executed(begun, tmp_path, door, words):
     script, option = door.split()
     done = opened(tmp_path, script, f"{option}={folder}")
     assert done.returncode == 2, done.stderr
-    assert "executed" in done.stderr.splitlines()[-1]
+    assert "it executes" in done.stderr.splitlines()[-1]
     assert not mark.exists()
 
 

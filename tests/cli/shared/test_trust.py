@@ -47,10 +47,10 @@ def test_code_is_this_users_or_named_again(user, tmp_path, word):
     user("me")
     whole = path.read_text()
     path.write_text(whole.replace(", signed ", ", signed 0"))
-    with pytest.raises(DataError, match="executes"):
+    with pytest.raises(DataError, match="it executes"):
         read_config(path)
     path.write_text(whole[whole.index("\n") + 1 :])  # nobody signed it
-    with pytest.raises(DataError, match="executes"):
+    with pytest.raises(DataError, match="it executes"):
         read_config(path)
 
 

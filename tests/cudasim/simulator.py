@@ -32,7 +32,8 @@ case "$1" in
 --query-gpu=*)
   for field in $(echo "${1#*=}" | tr , ' '); do
     case $field in
-    name) told="$SIM_NAME";; compute_cap) told=$SIM_CAPABILITY;; uuid) told=GPU-0;; *) told='[N/A]';;
+    name) told="$SIM_NAME";; compute_cap) told=$SIM_CAPABILITY;; uuid) told=GPU-0;;
+    *) told='[N/A]';;
     esac
     line="$line${line:+, }$told"
   done
@@ -60,7 +61,8 @@ def environment(
 
     ``check``: faults make a launch fail. ``order`` of the threads: forward, backward or random.
     """
-    built, described = _built(), yaml.safe_load((CONF / "platform" / f"{platform}.yaml").read_text())
+    described = yaml.safe_load((CONF / "platform" / f"{platform}.yaml").read_text())
+    built = _built()
     architecture = "".join(filter(str.isdigit, described["architecture"]))
     added = {
         "PATH": f"{built}{os.pathsep}{os.environ['PATH']}",

@@ -151,7 +151,7 @@ def test_nothing_in_an_archive_runs(tmp_path):
             load_archive(tmp_path / "last.ckpt")
         with pytest.raises(DataError):
             load_checkpoint(tmp_path / "last.ckpt")
-        with pytest.raises(DataError, match="delete it and resume again"):
+        with pytest.raises(DataError, match="delete it and resume"):
             _check_readable(tmp_path / "last.ckpt", torch.nn.Linear(1, 1))
     assert not mark.exists()
 

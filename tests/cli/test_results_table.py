@@ -94,7 +94,7 @@ def test_rows_that_are_there_stay_and_are_not_made_again(table, tmp_path):
         ("split=within_task", "have split={'name': 'by_task', 'seed': 0}, not {'name': 'within"),
         ("resplit=false", "have resplit=True, not False"),
         ("overrides=['train_pick=tasks']", "have overrides=[], not ['train_pick=tasks']"),
-        ("out=null", "keep_rows=true: give out="),
+        ("out=null", "keep_rows=true: add out="),
     ],
 )
 def test_rows_that_were_made_otherwise_are_not_taken_for_these(

@@ -80,7 +80,7 @@ def test_with_a_constant_rate_more_epochs_go_on_exactly(train, command):
     _, short, _ = train("schedule=constant", "trainer.max_epochs=2")
     again = command("train", f"resume={short['run_dir']}")
     assert again[0] == 2
-    assert "trainer.max_epochs=N with a larger N" in again[2]
+    assert "a larger trainer.max_epochs=N continues it" in again[2]
     metrics = Path(short["run_dir"]) / "metrics.json"
     whole_metrics = metrics.read_text()
     metrics.write_text('{"epochs": "many"}')

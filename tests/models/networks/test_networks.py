@@ -170,7 +170,7 @@ def test_attention_reads_the_device_and_asks_for_it():
     batch, model = normalised(), network("attention")
     elsewhere = replace(batch, platforms=("k80",))
     assert not torch.allclose(model(elsewhere), model(batch))
-    with pytest.raises(DataError, match="which platform"):
+    with pytest.raises(DataError, match="name the platform of the programs"):
         model(replace(batch, platforms=("",)))
 
 

@@ -60,8 +60,8 @@ found = runpy.run_path(sys.argv[1])
 import numpy
 numpy.savez(sys.argv[2], *[output.numpy() for output in found["outputs"]])
 """
-# The lines of README.md between its inputs and its outputs.
-OF_THE_README = """
+# The lines of docs/networks.md between the inputs and the outputs.
+OF_THE_PAGE = """
 import sys
 sys.modules["torch"] = sys.modules["pruner"] = None
 import numpy
@@ -72,13 +72,13 @@ numpy.savez(sys.argv[2], *[output.numpy() for output in outputs])
 """
 
 
-def of_the_readme(folder):
-    """The program of README.md that runs the network of a run folder."""
-    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+def of_the_page(folder):
+    """The program of docs/networks.md that runs the network of a run folder."""
+    text = (REPOSITORY / "docs" / "networks.md").read_text(encoding="utf-8")
     (lines,) = re.findall(r"(?:^    .+\n)*^    .*TVM_USE_RUNTIME_LIB.*\n(?:^    .+\n)*", text, re.M)
     assert len(lines.splitlines()) == 5
     lines = dedent(lines).replace("outputs/tune/RUN", str(folder))
-    return OF_THE_README.format(lines=lines)
+    return OF_THE_PAGE.format(lines=lines)
 
 
 @pytest.mark.parametrize("name", ["one_image", "two_outputs", "faint"])
@@ -107,7 +107,7 @@ def test_a_deployed_network_runs_without_torch(name, platform, tmp_path, in_proc
 
     found, expected = tmp_path / "found.npz", tmp_path / "deploy" / "expected.npz"
     programs = {BLOCKED: tmp_path / files.LOADER}
-    programs[of_the_readme(tmp_path)] = tmp_path / "deploy" / "inputs.npz"
+    programs[of_the_page(tmp_path)] = tmp_path / "deploy" / "inputs.npz"
     for program, given in programs.items():
         command = [sys.executable, "-c", program, str(given), str(found)]
         done = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)

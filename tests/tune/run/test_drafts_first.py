@@ -128,7 +128,7 @@ def test_a_run_that_cannot_be_gone_on_with_is_refused_before_anything_is_drafted
     tmp_path, platform
 ):
     draft_first(tmp_path, platform, specs=(SIZES,), trials=4, draft_all=False)
-    with pytest.raises(DataError, match="no task of it"):
+    with pytest.raises(DataError, match="not a task of the run"):
         draft_first(tmp_path, platform, specs=(OTHER,))
     assert not (tmp_path / FOLDER).exists()
 

@@ -70,7 +70,7 @@ def test_a_database_that_is_gone_or_damaged_is_made_anew(tmp_path, platform):
         whole = (tmp_path / name).read_bytes()
         (tmp_path / name).write_bytes(whole[:40] + b"#" + whole[41:])
         told = []
-        with pytest.raises(PrunerError, match=r"TVM cannot read its database .* anew, from its"):
+        with pytest.raises(PrunerError, match=r"TVM cannot read its database .* again, from its"):
             Database.read(tmp_path)
         with pytest.raises(PrunerError, match="TVM cannot read its database"):
             open_database(tmp_path, own=False, tell=told.append)
@@ -157,7 +157,7 @@ def test_a_run_of_other_programs_or_another_version_is_refused(tmp_path, platfor
     touched = tmp_path / "touched"
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / OLD_FILE).write_bytes(pickle.dumps(Touch(touched)))
-    with pytest.raises(PrunerError, match=r"warm_start=\[.*/b\] knows what it measured"):
+    with pytest.raises(PrunerError, match=r"warm_start=\[.*/b\] uses its measurements"):
         run(tmp_path / "b", platform, FakeMeasurer(), trials=6)
     assert not touched.exists()
 

@@ -87,19 +87,9 @@ METHODS = {
     "scratch": ("from scratch", VIOLET),
     "scratch_no_draft": ("from scratch, no draft", BROWN),
     "none": ("source model as it is", VERMILION),
-    "continue": ("training goes on", OLIVE),
     "finetune": ("fine-tuning", GREEN),
-    "finetune_gentle": ("fine-tuning, gentle", OLIVE),
-    "finetune_official": ("fine-tuning as released", ORANGE),
     "distill": ("distillation", PINK),
     "multi_task": ("multi-task", ORANGE),
-    "moa_m50": ("MoA, momentum 0.5", VERMILION),
-    "moa_m90": ("MoA, momentum 0.9", GREEN),
-    "moa_buffers": ("MoA with buffers", ORANGE),
-    "moa_online": ("MoA, online", SKY),
-    "moa_period4": ("MoA every 4 rounds", OLIVE),
-    "ewc": ("EWC", BLUE),
-    "moses": ("Moses", GREEN),
 }
 SYSTEMS = METHODS | MODELS | LIBRARIES | TUNERS
 # Words of other identifiers; what is not here, such as a network's name, is written as it is.
@@ -110,6 +100,10 @@ WORDS = {
     "apart_50": "kept apart", "noise_10": "10 % noise", "noise_25": "25 % noise",
     "score": "by score", "trials": "measured programs",
     "pairwise_random": "pairs in the right order",
+    "continue": "training goes on", "finetune_gentle": "fine-tuning, gentle",
+    "finetune_official": "fine-tuning as released", "ewc": "EWC", "moses": "Moses",
+    "moa_m50": "MoA, momentum 0.5", "moa_m90": "MoA, momentum 0.9", "moa_online": "MoA, online",
+    "moa_buffers": "MoA with buffers", "moa_period4": "MoA every 4 rounds",
     "pairwise_searched": "pairs in the right order", "random_pick": "random programs",
 }  # fmt: skip
 

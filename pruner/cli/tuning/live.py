@@ -61,6 +61,27 @@ def line(cells: list[str]) -> str:
     return "  ".join(f"{name} {cell}" for name, cell in pairs)
 
 
+def say_operator(budget: TuneBudget, pace: Pace, row: Mapping[str, Any]) -> None:
+    """A line of a log for each round of single operators."""
+    left_s = pace.left_s(row["trials"], row["seconds"])
+    left = "" if left_s is None else f"  left {clock(left_s)}"
+    say(
+        f"[{row['trials']}/{budget.trials}] {row['task']}: "
+        f"best {milliseconds(row['best_latency_s'])}"
+        f"  failed {row['failed']}  {row['seconds']:.1f} s{left}"
+    )
+
+
+def budget_line(budget: TuneBudget, *, build: bool) -> str:
+    """What ends the run of a network, what its seconds cover and what they do not."""
+    after = ", and building, checking and timing the network comes after it" if build else ""
+    seconds = "" if budget.seconds is None else f" or {budget.seconds:g} s"
+    return (
+        f"budget: {budget.trials} programs{seconds} of drafting, measuring and learning; "
+        f"the import is not in it{after}"
+    )
+
+
 @contextmanager
 def network_display(budget: TuneBudget, console: Console | None = None) -> Iterator[Show]:
     """Show rows of the loop: one table that is redrawn on a terminal, else a line each.

@@ -12,12 +12,11 @@ from omegaconf import DictConfig
 from pruner.cli.shared import loggers
 from pruner.cli.shared.options import build, choice, plain, several
 from pruner.cli.shared.output import say
-from pruner.cli.shared.progress import clock
 from pruner.cli.shared.runs import new_run_folder, save_config
 from pruner.cli.tuning.asked import tune_options
 from pruner.cli.tuning.folder import open_run
 from pruner.cli.tuning.interrupts import Interrupted, Interrupts
-from pruner.cli.tuning.live import Pace, Show, milliseconds, network_display
+from pruner.cli.tuning.live import Pace, Show, budget_line, network_display, say_operator
 from pruner.cli.tuning.network import (
     deployed,
     estimated,
@@ -169,27 +168,7 @@ def _display(config: DictConfig, budget: TuneBudget) -> AbstractContextManager[S
     """How rows of the loop are shown: of a network all together, of operators each."""
     if config.network is not None:
         return network_display(budget)
-    return nullcontext(partial(_say, budget, Pace(budget)))
-
-
-def _say(budget: TuneBudget, pace: Pace, row: Mapping[str, Any]) -> None:
-    left_s = pace.left_s(row["trials"], row["seconds"])
-    left = "" if left_s is None else f"  left {clock(left_s)}"
-    say(
-        f"[{row['trials']}/{budget.trials}] {row['task']}: "
-        f"best {milliseconds(row['best_latency_s'])}"
-        f"  failed {row['failed']}  {row['seconds']:.1f} s{left}"
-    )
-
-
-def budget_line(budget: TuneBudget, *, build: bool) -> str:
-    """What ends the run of a network, what its seconds cover and what they do not."""
-    after = ", and building, checking and timing the network comes after it" if build else ""
-    seconds = "" if budget.seconds is None else f" or {budget.seconds:g} s"
-    return (
-        f"budget: {budget.trials} programs{seconds} of drafting, measuring and learning; "
-        f"the import is not in it{after}"
-    )
+    return nullcontext(partial(say_operator, budget, Pace(budget)))
 
 
 def _report(logger: Any, show: Show, row: Mapping[str, Any]) -> None:

@@ -99,13 +99,13 @@ def plot_curves(
     references = [m for m in comparison.methods if m in (*REFERENCES, comparison.baseline)]
     methods = [m for m in comparison.methods if m not in references]
     shown = [methods[n : n + _A_PANEL] for n in range(0, len(methods), _A_PANEL)] or [[]]
-    colour = colours(list(comparison.methods))
     with style():
         size = (1.7 + 4.0 * len(units), 0.6 + 2.8 * len(shown))
         figure = Figure(figsize=size, layout="constrained")
         headline(figure, f"{label(title)}: latency found (mean and range of seeds)")
         axes = figure.subplots(len(shown), len(units), sharex="col", sharey=True, squeeze=False)
         for row, names in zip(axes, shown, strict=True):
+            colour = colours([*names, *references])
             for name, marker in zip((*names, *references), MARKERS, strict=False):
                 _draw(row, comparison, name, colour[name], marker, units)
             row[0].set_ylabel("latency / best known")

@@ -120,7 +120,7 @@ def build_page(
         numbers += [(item, one) for one in contents.numbers]
     top = [PageBlock(kind="title", text="Results book"), PageBlock(kind="text", text=INTRO)]
     top += [PageBlock(kind="text", text=note)] if note else []
-    top += [PageBlock(kind="table", cells=_summary(numbers))]
+    top += [PageBlock(kind="table", text="All key numbers", cells=_summary(numbers))]
     top.append(PageBlock(kind="text", text=_duration(items)))
     if waiting:
         top.append(PageBlock(kind="text", text=f"Without results yet: {', '.join(waiting)}."))
@@ -230,7 +230,6 @@ def _body(item: Item, contents: Contents) -> Iterable[PageBlock]:
         yield PageBlock(kind="text", text=f"{table.title}:")
         yield PageBlock(kind="table", cells=cells)
     for number, (plot, series) in enumerate(contents.plots):
-        yield PageBlock(kind="text", text=f"{plot.title}:")
         yield PageBlock(
             kind="plot",
             text=f"plots/{item.name}-{number}.svg",

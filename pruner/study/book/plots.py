@@ -35,7 +35,7 @@ def digest(plot: Plot, series: Sequence[Series]) -> str:
 def described(plot: Plot, series: Sequence[Series]) -> str:
     """What the plot shows, in words: for readers who do not see it."""
     shape = "Lines" if plot.kind == "line" else "Bars"
-    names = ", ".join(label(one.name) for one in series)
+    names = "; ".join(label(one.name) for one in series)
     x, y = plot.xlabel or plot.x, plot.ylabel or plot.y
     return f"{shape} of {label(y)} over {label(x)}: {names}. {plot.title}"
 
@@ -104,7 +104,6 @@ def _bars(plot: Plot, series: Sequence[Series]) -> Figure:
     groups = list(dict.fromkeys(str(x) for one in series for x in one.x))
     share, known = is_share(plot), any(p in SYSTEMS for one in series for p in one.name.split(", "))
     colour = colours([one.name for one in series])
-    series = sorted(series, key=lambda one: float(np.mean(one.y)), reverse=share)
     y = np.full((len(groups), len(series)), np.nan)
     spread = np.zeros((len(groups), 2, len(series)))
     for column, one in enumerate(series):
@@ -112,12 +111,16 @@ def _bars(plot: Plot, series: Sequence[Series]) -> Figure:
             y[groups.index(x), column] = value
             above = min(around, 1 - value) if share else around
             spread[groups.index(x), :, column] = around, above
+    # Over the panel's mean: a series that was not run everywhere keeps its place among the others.
+    place = np.nanmean(y / np.nanmean(y, axis=1, keepdims=True), axis=0)
+    order = np.argsort(-place if share else place, kind="stable")
     names = [label(group) for group in groups]
+    shown = [series[column].name for column in order]
     return bar_panels(
         plot.title,
-        {label(one.name): colour[one.name] if known else BLUE for one in series},
-        dict(zip(names, y, strict=True)),
-        spread=dict(zip(names, spread, strict=True)),
+        {label(name): colour[name] if known else BLUE for name in shown},
+        dict(zip(names, y[:, order], strict=True)),
+        spread=dict(zip(names, spread[:, :, order], strict=True)),
         limit=1.0 if share else None,
         xlabel=label(plot.ylabel or plot.y),
     )

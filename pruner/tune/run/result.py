@@ -113,7 +113,7 @@ class TaskOutcome:
             parts.append(f"{self.untuned_s / self.best_s:.3g} times as fast")
         if self.peak_share is not None:
             parts.append(f"{100 * self.peak_share:.3g} % of peak")
-        if self.exhausted:
+        if self.exhausted and self.trials:
             parts.append(f"all {self.trials} programs of its spaces were measured")
         if self.checked is False:
             parts.append("NOT CHECKED" if self.check else "not checked (measure.check=false)")

@@ -5,7 +5,15 @@ import io
 import pytest
 from rich.console import Console
 
-from pruner.cli.tuning.live import HEADINGS, Pace, line, network_cells, network_display
+from pruner.cli.tuning.live import (
+    HEADINGS,
+    Pace,
+    budget_line,
+    line,
+    network_cells,
+    network_display,
+    say_operator,
+)
 from pruner.tune.run.budget import TuneBudget
 
 ROW = {
@@ -48,3 +56,22 @@ def test_a_log_gets_a_line_a_round_and_a_terminal_one_table(capsys):
         show(ROW)
     assert "24.3 ms" in out.getvalue()
     assert "conv2d_1a 1.25 ms" in out.getvalue()
+
+
+def test_what_the_seconds_of_a_network_cover_is_told():
+    budget = TuneBudget(trials=40, seconds=60.0)
+    told = budget_line(budget, build=True)
+    assert told.startswith("budget: 40 programs or 60 s of drafting, measuring and learning; ")
+    assert told.endswith("building, checking and timing the network comes after it")
+    assert budget_line(TuneBudget(trials=40), build=False).endswith("the import is not in it")
+
+
+def test_a_round_of_operators_tells_the_time_left(capsys):
+    budget = TuneBudget(trials=64)
+    pace = Pace(budget)
+    for trials, seconds in ((16, 10.0), (32, 20.0)):
+        row = {"task": "matmul", "trials": trials, "best_latency_s": 1e-3, "failed": 0}
+        say_operator(budget, pace, {**row, "seconds": seconds})
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "[16/64] matmul: best 1 ms  failed 0  10.0 s"
+    assert second.endswith("20.0 s  left 0:20")  # 32 more at 16 in 10 s

@@ -32,7 +32,7 @@ def test_a_pool_without_a_draft_is_told_by_name(records, caplog):
     assert pool.draft is None
     (line,) = caplog.messages
     assert records.key.task in line
-    assert "searched without a draft" in line
+    assert "the analyzer scores none of its programs; no draft" in line
 
 
 def test_unknown_programs_are_ranked_last_and_counted(records, caplog):

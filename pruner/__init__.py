@@ -7,8 +7,9 @@ The packages, and the only direction of imports between them:
 ``-> cli`` (the commands). docs/library.md lists the calls for users.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pruner.lazy import on_first_use
 
 if TYPE_CHECKING:
     from pruner.cli.tuning.optimize import optimize
@@ -17,15 +18,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Network", "load", "optimize"]
 
-_HOMES = {
-    "Network": "tune.deploy.loaded",
-    "load": "tune.deploy.loaded",
-    "optimize": "cli.tuning.optimize",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import what is asked for only then: most of the package needs neither torch nor TVM."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+# Most of the package needs neither torch nor TVM.
+__getattr__ = on_first_use(
+    __name__,
+    {
+        "Network": "tune.deploy.loaded",
+        "load": "tune.deploy.loaded",
+        "optimize": "cli.tuning.optimize",
+    },
+)

@@ -25,8 +25,9 @@
 * `tvm_import`: import TVM once
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pruner.lazy import on_first_use
 
 if TYPE_CHECKING:
     from pruner.tune.run.options import TuneOptions, this_cpu
@@ -36,18 +37,15 @@ if TYPE_CHECKING:
 
 __all__ = ["TuneOptions", "Tuned", "operator", "this_cpu", "tune", "tuned_module"]
 
-_HOMES = {
-    "TuneOptions": "run.options",
-    "Tuned": "run.result",
-    "operator": "workloads",
-    "this_cpu": "run.options",
-    "tune": "run.tuning",
-    "tuned_module": "run.tuning",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a name on first use: Ansor's process uses this package without torch and TVM."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+# Ansor's process uses this package without torch and TVM.
+__getattr__ = on_first_use(
+    __name__,
+    {
+        "TuneOptions": "run.options",
+        "Tuned": "run.result",
+        "operator": "workloads",
+        "this_cpu": "run.options",
+        "tune": "run.tuning",
+        "tuned_module": "run.tuning",
+    },
+)

@@ -23,7 +23,7 @@ def loaded(name):
     try:
         return ranker_of(Path(name))
     except PrunerError as error:
-        pytest.fail(f"{error}; make it again: python -m checkpoints.make name={name}")
+        pytest.fail(f"{error}; make it again: python -m experiments.checkpoints.run name={name}")
 
 
 def test_all_are_there_small_and_as_they_were_made():

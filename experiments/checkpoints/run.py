@@ -1,8 +1,8 @@
-"""Make a checkpoint of this folder again, and the numbers that its card says.
+"""Make a checkpoint of `checkpoints/` again, and the numbers that its card says.
 
-    python -m checkpoints.make name=cpu                    from the bundled records
-    python -m checkpoints.make name=gpu data.root=DIR      from the public GPU logs (datasets/cards)
-    python -m checkpoints.make name=gpu data.root=DIR run=outputs/train/RUN     of a finished run
+    python -m experiments.checkpoints.run name=cpu                  from the bundled records
+    python -m experiments.checkpoints.run name=gpu data.root=DIR    from public GPU logs
+    python -m experiments.checkpoints.run name=gpu data.root=DIR run=RUN     of a finished run
 
 Trains as `RECIPES` say, stores the checkpoint of the run in float16, and judges it on the held-out
 workloads of every platform, beside the float32 weights, the analyzer alone, chance and, where
@@ -10,8 +10,6 @@ records were timed twice, a second timing. Fits that left a platform out are jud
 results.csv that are of the same checkpoint are replaced; SHA256SUMS is written anew.
 """
 
-import subprocess
-import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,8 +25,10 @@ from experiments.model.ablation.fits import (
     numbers_of,
 )
 from pruner import features
+from pruner.cli.shared.door import command_config
 from pruner.cli.shared.output import as_table, say
 from pruner.cli.shared.script import run_script
+from pruner.cli.train import train
 from pruner.data.root import RecordRoot
 from pruner.data.splits import make_split
 from pruner.errors import PrunerError
@@ -38,10 +38,10 @@ from pruner.models.programs.assemble import divide
 from pruner.models.programs.dataset import load_programs
 from pruner.models.programs.store import ProgramStore
 from pruner.models.ranker import RandomRanker, Ranker
-from pruner.places import datasets_folder, sources_folder
+from pruner.places import checkpoints_folder, datasets_folder
 
 HERE = Path(__file__).resolve().parent
-RESULTS = HERE / "results.csv"
+RESULTS = checkpoints_folder() / "results.csv"
 RECIPES = {
     "cpu": ("data.platform=all", "split=bundled", "model=pacm_residual", "seeds=[0,1,2]"),
     "gpu": (
@@ -77,11 +77,11 @@ def run(options: Options) -> dict[str, Any]:
     """Train, store, judge, write."""
     if options.name not in RECIPES:
         raise PrunerError(f"name={options.name} is unknown; known: {', '.join(RECIPES)}")
-    folder = Path(options.run) if options.run else _trained(options)
-    metrics = load_metrics(folder)
+    metrics = load_metrics(Path(options.run)) if options.run else _trained(options)
     if metrics is None:
-        raise PrunerError(f"run={folder}: not a finished run of train.py")
-    trained, box = Path(metrics["checkpoint"]), HERE / f"{options.name}.safetensors"
+        raise PrunerError(f"run={options.run}: not a finished run of train.py")
+    trained, folder = Path(metrics["checkpoint"]), Path(metrics["run_dir"])
+    box = checkpoints_folder() / f"{options.name}.safetensors"
     store(trained, box)
     root = RecordRoot(Path(options.data.root))
     programs = load_programs(root, root.platforms, draft=True, cache=Path(options.cache)).store
@@ -91,19 +91,16 @@ def run(options: Options) -> dict[str, Any]:
         rows += judged(options.name, programs, {AS_TRAINED: path}, left)
     kept = read_table(RESULTS) if RESULTS.is_file() else []
     write_table(RESULTS, [*(r for r in kept if r["checkpoint"] != options.name), *rows], ".4f")
-    write_checksums(HERE, HERE.glob("*.safetensors"))
+    write_checksums(box.parent, box.parent.glob("*.safetensors"))
     say(as_table(rows))
     return {"checkpoint": str(box), "bytes": box.stat().st_size, "results": str(RESULTS)}
 
 
-def _trained(options: Options) -> Path:
-    """The folder of a run of train.py that ends now."""
-    folder = Path("outputs") / "train" / f"box-{options.name}"
-    words = [*RECIPES[options.name], f"data.root={options.data.root}", f"run_id={folder.name}"]
-    command = [sys.executable, str(sources_folder() / "train.py"), *words]
-    if subprocess.run(command, check=False).returncode:
-        raise PrunerError(f"train.py failed; {folder} may be of an earlier call: delete it")
-    return folder
+def _trained(options: Options) -> dict[str, Any]:
+    """The metrics of a run of train.py that ends now."""
+    words = [*RECIPES[options.name], f"data.root={options.data.root}"]
+    with command_config("train", words) as config:
+        return train(config)
 
 
 def store(trained: Path, box: Path) -> None:

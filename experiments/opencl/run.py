@@ -13,7 +13,6 @@ With out=DIR everything goes there instead of to outputs/ and this folder.
 """
 
 import json
-import runpy
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -23,10 +22,11 @@ from typing import Any
 
 import numpy as np
 
+from experiments.tune.run import cell_name, run_cell
 from pruner.cli.shared.output import say
 from pruner.cli.shared.script import run_script
 from pruner.errors import PrunerError, UnsupportedProgram
-from pruner.files import load_metrics, write_table
+from pruner.files import append_line, load_metrics, write_table
 from pruner.program.device import load_device
 from pruner.tune.measure.jobs import Timing
 from pruner.tune.measure.machine import make_platform, on_opencl
@@ -36,6 +36,7 @@ from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource
 from pruner.tune.phases import Phases
+from pruner.tune.run.journal import cut_incomplete_line
 from pruner.tune.spaces.batched.space import BatchedSpace
 from pruner.tune.spaces.design import DesignSpace, design_spaces
 from pruner.tune.workloads import Workload, arguments, from_operator
@@ -154,8 +155,9 @@ class Programs:
     def __init__(self, measurer: Measurer, work: Path, programs: int) -> None:
         self._measurer, self._work, self._programs = measurer, work, programs
         self._path = work / "programs.jsonl"
+        cut_incomplete_line(self._path)
         lines = self._path.read_text().splitlines() if self._path.is_file() else []
-        self.tried = [Tried(**json.loads(line)) for line in lines if line.endswith("}")]
+        self.tried = [Tried(**json.loads(line)) for line in lines]
         self._known = {(t.source, t.task, t.space, t.number) for t in self.tried}
 
     def fill(self, source: str, workload: Workload, target: Any) -> None:
@@ -204,8 +206,8 @@ class Programs:
 
     def _note(self, one: Tried) -> None:
         self.tried.append(one)
-        with self._path.open("a") as file:
-            file.write(json.dumps(asdict(one)) + "\n")
+        with self._path.open("ab", buffering=0) as file:
+            append_line(file, json.dumps(asdict(one)).encode(), self._path)
 
 
 def run_programs(options: Options) -> dict[str, Any]:
@@ -257,13 +259,12 @@ def table_of(tried: list[Tried]) -> list[dict[str, Any]]:
 
 def run_search(options: Options) -> dict[str, Any]:
     """Run what is missing, then write search.csv: a row an operator, policy and seed."""
-    cells = runpy.run_path(str(ROOT / "experiments" / "tune" / "run.py"))
     rows = list[dict[str, Any]]()
     for seed, operator, policy in product(range(options.seeds), SEARCHED, POLICIES):
-        name = cells["cell_name"](operator, policy, seed, options.trials)
+        name = cell_name(operator, policy, seed, options.trials)
         words = [f"platform={PLATFORM}", *SEARCHED[operator], *POLICIES[policy], *SETTINGS]
         words += [f"budget.trials={options.trials}", f"seed={seed}"]
-        cells["run_cell"](options.work, name, words)
+        run_cell(options.work, name, words)
         metrics = load_metrics(options.work / "tune" / name)
         if metrics is None:
             continue

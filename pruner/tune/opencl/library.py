@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import os
-import shutil
-import subprocess
 import sysconfig
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,6 @@ from pruner.tune.tvm_import import load_tvm
 
 HERE = Path(__file__).parent
 _SOURCE, _HEADERS = HERE / "runtime.cc", HERE / "include"
-_TIMEOUT_S = 300.0
 
 
 def runtime_library() -> Path:
@@ -38,28 +35,24 @@ def runtime_library() -> Path:
 
 
 def _compile(library: Path, tvm: Path, ffi: Path) -> None:
-    compiler = shutil.which("g++") or shutil.which("c++")
+    cc: Any = importlib.import_module("tvm.support.cc")
+    compiler = cc.get_cc()
     if compiler is None:
         raise PrunerError(
             "OpenCL needs a C++ compiler once, to build TVM's OpenCL runtime; install g++"
         )
     partial = library.with_name(f".{os.getpid()}-{library.name}")
-    folders = (_HEADERS, tvm / "include", ffi / "include")
-    words = [compiler, "-shared", "-fPIC", "-O1", "-std=c++17", *(f"-I{one}" for one in folders)]
-    words += ["-o", str(partial), str(_SOURCE), f"-L{tvm / 'lib'}", "-ltvm_runtime"]
-    words += [f"-L{ffi / 'lib'}", "-ltvm_ffi", "-ldl"]
+    options = ["-O1", "-std=c++17"]
+    options += [f"-I{one}" for one in (_HEADERS, tvm / "include", ffi / "include")]
+    libraries = [f"-L{tvm / 'lib'}", "-ltvm_runtime", f"-L{ffi / 'lib'}", "-ltvm_ffi"]
+    libraries += ["-ldl", "-lstdc++"]  # a compiler of C links no library of C++ by itself
     try:
-        done = subprocess.run(
-            words, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
-        )
-        if done.returncode != 0:
-            lines = [line for line in done.stderr.splitlines() if "error" in line]
-            raise PrunerError(
-                f"OpenCL: {compiler} cannot build TVM's OpenCL runtime: "
-                f"{(lines or done.stderr.splitlines() or ['no message'])[0]}"
-            )
+        cc.create_shared(str(partial), [str(_SOURCE), *libraries], options, compiler)
         partial.replace(library)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise PrunerError(f"OpenCL: {compiler}: {error}") from error
+    except (OSError, RuntimeError) as error:
+        lines = [line for line in str(error).splitlines() if "error: " in line]
+        raise PrunerError(
+            f"OpenCL: {compiler} cannot build TVM's OpenCL runtime: {(lines or [str(error)])[0]}"
+        ) from error
     finally:
         partial.unlink(missing_ok=True)

@@ -98,7 +98,9 @@ def test_a_cache_folder_that_cannot_be_made_names_its_variable(tmp_path, monkeyp
 
 def test_without_a_compiler_that_works_one_line_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(library.shutil, "which", lambda _: None)
+    for name in ("CXX", "CC"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PrunerError, match=r"install g\+\+"):
         library.runtime_library()
     broken = tmp_path / "broken.cc"

@@ -25,8 +25,8 @@ from pruner.tune.contenders.race import RaceSettings, Timed
 from pruner.tune.deploy.files import deploying
 from pruner.tune.deploy.kernels import deploy_kernels
 from pruner.tune.deploy.network import cannot_run
+from pruner.tune.kinds import OPENCL
 from pruner.tune.measure.energy import EnergyMeter, energy_meter
-from pruner.tune.measure.machine import OPENCL
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.run.database import same_target
 from pruner.tune.workloads import Workload, load_workloads

@@ -5,22 +5,21 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
-from pruner.program.tir.pipeline import ASYNC_STAGES
 from pruner.tune.kinds import is_cuda, is_gpu
-from pruner.tune.lanes import lanes_written_out
+from pruner.tune.lanes import copies_ahead, lanes_written_out
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.unrolling import unrolled_by_nvcc
 from pruner.tune.vector_math import with_vector_math
 
 
-def compiled(module: Any, target: Any, text: str | None = None, *, exact: bool = False) -> Any:
+def compiled(module: Any, target: Any, *, exact: bool = False) -> Any:
     """The executable of scheduled functions; arguments as of :func:`pass_context`.
 
     ``exact``: exp and its like are those of the C library, also where vector units could do them.
     """
     # nvcc is told the architecture of the target in whose scope it is called, else of a device here
     scope = target if is_cuda(target) else nullcontext()
-    with scope, pass_context(module, target, text):
+    with scope, pass_context(module, target):
         return load_tvm().tvm.compile(written_out(module, target, exact=exact), target=target)
 
 
@@ -36,7 +35,7 @@ def written_out(module: Any, target: Any, *, exact: bool = False) -> Any:
     return module if exact else with_vector_math(module, target)
 
 
-def pass_context(module: Any, target: Any, text: str | None = None) -> Any:
+def pass_context(module: Any, target: Any) -> Any:
     """The settings for a module, to be entered around the compiler.
 
     Some pipelines are to copy into shared memory ahead of the use: those of ``mma`` programs, and
@@ -45,7 +44,7 @@ def pass_context(module: Any, target: Any, text: str | None = None) -> Any:
     shared memory. TVM makes the copies asynchronous (``cp.async`` of 4, 8 or 16 bytes; vectors of
     other sizes stay as they are) only where it is asked to.
 
-    For CUDA without ``StorageRewrite``: that of TVM 0.27 gives a buffer the memory of another,
+    For GPUs without ``StorageRewrite``: that of TVM 0.27 gives a buffer the memory of another,
     which later passes may refuse: float32 sums staged where float16 operands of a tensor core lay
     ("tvm_access_ptr element type must match the source buffer"), two sums over threads in one place
     ("load_remap_.count"). Shared memory is still merged, by ``MergeSharedMemoryAllocations``.
@@ -53,17 +52,11 @@ def pass_context(module: Any, target: Any, text: str | None = None) -> Any:
     Args:
         module: scheduled functions, alone or of a network.
         target: what they are compiled for.
-        text: the module in any form of text, where there is one already.
     """
     config: dict[str, bool] = {}
     if is_gpu(target):
         config = {"tirx.disable_storage_rewrite": True}
     if is_cuda(target):
-        ahead = _copies_ahead(module) if text is None else ASYNC_STAGES in text
-        config |= {"tirx.use_async_copy": True} if ahead else {}
+        functions = [f for _, f in module.functions_items() if type(f).__name__ == "PrimFunc"]
+        config |= {"tirx.use_async_copy": True} if any(map(copies_ahead, functions)) else {}
     return load_tvm().tvm.transform.PassContext(config=config)
-
-
-def _copies_ahead(module: Any) -> bool:
-    functions = [f for _, f in module.functions_items() if type(f).__name__ == "PrimFunc"]
-    return any(ASYNC_STAGES in function.script() for function in functions)

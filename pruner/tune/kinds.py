@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 POCL_MODEL = "pocl"
-GPU_KINDS = ("cuda", "opencl")  # whose programs bind loops to blocks and threads
+CUDA, OPENCL = "cuda", "opencl"  # kinds of targets, and TVM's names of their devices
+GPU_KINDS = (CUDA, OPENCL)  # whose programs bind loops to blocks and threads
 
 
 def is_gpu(target: Any) -> bool:
@@ -15,7 +16,7 @@ def is_gpu(target: Any) -> bool:
 
 def is_cuda(target: Any) -> bool:
     """Whether a target is a CUDA device, which may have tensor cores and asynchronous copies."""
-    return str(target.kind.name) == "cuda"
+    return str(target.kind.name) == CUDA
 
 
 def is_pocl(target: Any) -> bool:
@@ -25,4 +26,4 @@ def is_pocl(target: Any) -> bool:
 
 def is_opencl(target: Any) -> bool:
     """Whether a target is an OpenCL device."""
-    return str(target.kind.name) == "opencl"
+    return str(target.kind.name) == OPENCL

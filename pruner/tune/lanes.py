@@ -1,4 +1,4 @@
-"""Vectors of CUDA programs that TVM cannot write: their lanes become loops that it unrolls.
+"""Vectors of GPU programs that TVM cannot write: their lanes become loops that it unrolls.
 
 Its check of GPU code takes them, its compiler does not. CUDA has no vectors of an odd number of
 16-bit floats ("Only support an even number of lanes for half type", codegen_cuda.cc). And where the
@@ -38,7 +38,7 @@ def lanes_written_out(module: Any, target: Any) -> Any:
         if not isinstance(function, tvm.tirx.PrimFunc):
             continue
         vectors = [x for x in _inside(function.body, tvm.tirx.For) if int(x.kind) == _VECTORIZED]
-        ahead = any(ASYNC_STAGES in x.annotations for x in _inside(function.body, tvm.tirx.For))
+        ahead = copies_ahead(function)
         stop = [x for x in vectors if _is_odd(x) or (ahead and _may_be_misaligned(x))]
         doubtful = [loop for loop in vectors if _straddles(loop) or _may_gather(loop)]
         if doubtful and not _is_written(_unrolled(function, stop), target):
@@ -49,6 +49,12 @@ def lanes_written_out(module: Any, target: Any) -> Any:
     for name, function in changed.items():
         module[name] = function
     return module
+
+
+def copies_ahead(function: Any) -> bool:
+    """Whether a loop of a scheduled function copies into shared memory asynchronously."""
+    loops = _inside(function.body, load_tvm().tvm.tirx.For)
+    return any(ASYNC_STAGES in loop.annotations for loop in loops)
 
 
 def _inside(part: Any, kind: Any) -> list[Any]:

@@ -11,13 +11,14 @@ from pruner.errors import DataError, PrunerError
 from pruner.models.analyzer.analyzer import Analyzer, AnyForm
 from pruner.program.device import device_from_mapping
 from pruner.tune.analyzer import platform_analyzer
+from pruner.tune.kinds import CUDA, OPENCL
 from pruner.tune.measure.jobs import RpcAddress
-from pruner.tune.measure.machine import OPENCL, make_platform, missing_device, on_opencl
+from pruner.tune.measure.machine import make_platform, missing_device, on_opencl
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.measure.places import visible_gpus, with_devices
 from pruner.tune.measure.remote import check_health
 
-CPU, CUDA = "cpu", "cuda"
+CPU = "cpu"
 
 
 def asked_platform(config: DictConfig, *, measures: bool) -> Platform:

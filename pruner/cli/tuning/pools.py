@@ -17,8 +17,9 @@ from pruner.errors import PrunerError
 from pruner.files import hold
 from pruner.places import conf_folder
 from pruner.program.device import Device, load_device
+from pruner.tune.kinds import OPENCL
 from pruner.tune.measure.jobs import RpcAddress, Timing
-from pruner.tune.measure.machine import OPENCL, make_platform, missing_device, on_opencl
+from pruner.tune.measure.machine import make_platform, missing_device, on_opencl
 from pruner.tune.measure.measurer import MeasureSettings, Platform
 from pruner.tune.measure.remote import check_health
 from pruner.tune.measure.targets import CPU_TARGETS, missing_flags

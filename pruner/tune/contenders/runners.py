@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
+from pruner.tune.kinds import OPENCL
 
 # Of onnxruntime, with their options. TF32 is its default on GPUs, and nobody else here rounds so.
 _PROVIDERS: Mapping[str, tuple[str, Mapping[str, str]]] = {
@@ -170,7 +171,7 @@ class KernelLibrary:
     ) -> None:
         tvm = importlib.import_module("tvm")
         start = time.perf_counter()
-        if device == "opencl":
+        if device == OPENCL:
             importlib.import_module("pruner.tune.opencl.runtime").load_runtime()
         self._main = tvm.runtime.load_module(library)["main"]
         self._device = tvm.runtime.device(device, 0)

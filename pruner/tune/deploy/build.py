@@ -24,6 +24,7 @@ from pruner.tune.cuda import provide_compiler
 from pruner.tune.deploy.apply import Applied, apply_records, check_tasks, keys_of
 from pruner.tune.deploy.files import TEMPORARY
 from pruner.tune.deploy.interface import with_interface
+from pruner.tune.kinds import CUDA, is_cuda
 from pruner.tune.networks.request import REQUEST, NetworkRequest, lowered_network
 from pruner.tune.networks.source import NetworkSource
 from pruner.tune.networks.tasks import NetworkTask
@@ -152,8 +153,8 @@ def compiled(module: Any, target: Any) -> Any:
         PrunerError: TVM cannot build it, in one line.
     """
     tvm, relax = load_tvm().tvm, importlib.import_module("tvm.relax")
-    backend = "cuda" if target.kind.name == "cuda" else "cpu_generic"
-    if backend == "cuda":
+    backend = CUDA if is_cuda(target) else "cpu_generic"
+    if is_cuda(target):
         provide_compiler()
     steps = importlib.import_module(f"tvm.relax.backend.{backend}.pipeline")
     passes = steps.dataflow_lower_passes(target) + steps.finalize_passes(target)

@@ -20,7 +20,7 @@ from pruner.errors import PrunerError
 from pruner.files import write_whole
 from pruner.tune.compiling import compiled
 from pruner.tune.cuda import provide_compiler
-from pruner.tune.kinds import is_cuda, is_opencl
+from pruner.tune.kinds import OPENCL, is_cuda, is_opencl
 from pruner.tune.measure.numerics import (
     Arguments,
     Kind,
@@ -36,13 +36,11 @@ from pruner.tune.opencl.runtime import (
     compile_kernels,
     load_runtime,
     lost_device,
-    runs_on_cpu,
 )
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import arguments as arguments_of
 
 _CHEAP_S = 1.0  # a program that runs so long is checked with one kind of inputs
-OPENCL = "opencl"
 _SESSION_S = 10.0  # until a remote device is there; a run may take longer
 
 
@@ -107,7 +105,7 @@ def build(module_json: str, target_json: str, path: str, exact: bool = False) ->
         provide_compiler()
     if is_opencl(target):
         load_runtime()
-    made = compiled(module, target, module_json, exact=exact)
+    made = compiled(module, target, exact=exact)
     if is_opencl(target) and tvm.device(OPENCL, 0).exist:
         compile_kernels(made, arguments_of(module))
     made.export_library(path)
@@ -144,9 +142,7 @@ def _timed(
     def measure() -> list[float]:
         return [float(cost) for cost in evaluator(*arrays).results]
 
-    on_cpu = device == "cpu" or (device == OPENCL and runs_on_cpu())
-    alone = timing.priority and address is None and on_cpu
-    with undisturbed() if alone else nullcontext():
+    with undisturbed() if timing.priority else nullcontext():
         if timing.cv_limit is None:
             return measure()
         rule = AdaptiveRepeats(cv_limit=timing.cv_limit)

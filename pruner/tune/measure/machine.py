@@ -13,14 +13,13 @@ from typing import Any
 from pruner.errors import PrunerError
 from pruner.program.device import CpuDevice, Device, GpuDevice
 from pruner.tune.cuda import runtime_error
-from pruner.tune.kinds import GPU_KINDS, POCL_MODEL, is_gpu
+from pruner.tune.kinds import CUDA, GPU_KINDS, OPENCL, POCL_MODEL, is_gpu
 from pruner.tune.measure.jobs import RpcAddress
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.measure.targets import CPU_TARGETS, missing_flags
 from pruner.tune.opencl.runtime import CHOSEN, POCL, OpenCLDevice, find_device
 from pruner.tune.tvm_import import load_tvm
 
-OPENCL = "opencl"
 TARGET_FORM = "'target={kind:llvm,mcpu:haswell,num-cores:2}'"  # as a shell's command line takes it
 
 
@@ -98,7 +97,7 @@ def _kind_of(device: Device) -> str:
     if isinstance(device, CpuDevice):
         return "llvm"
     assert isinstance(device, GpuDevice), type(device)
-    return OPENCL if device.architecture == OPENCL else "cuda"
+    return OPENCL if device.architecture == OPENCL else CUDA
 
 
 def _parsed(text: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
+from pruner.tune.kinds import OPENCL
 from pruner.tune.measure.isolation import (
     NO_REFERENCE,
     NOT_TRIED,
@@ -177,7 +178,7 @@ class Measurer:
         threads = {"TVM_NUM_THREADS": str(platform.cores), "TVM_BIND_THREADS": "0"}
         threads |= {"TMPDIR": str(self._folder)}
         size = settings.builders or os.cpu_count() or 1
-        if platform.device == "opencl":  # builders have the driver compile, too
+        if platform.device == OPENCL:  # builders have the driver compile, too
             cache = (kernels or self._folder / KERNELS).resolve()
             threads |= {**platform.places[0], "POCL_CACHE_DIR": str(cache)}
         build = Limits(timeout_s=settings.build_timeout_s, memory_bytes=memory_bytes)
@@ -233,8 +234,13 @@ class Measurer:
         """Run a program as soon as it is built; an empty reply where it could not be."""
         if job.built.result().error is not None:
             return Reply()
-        place = self._platform.device, job.arguments, self._settings.timing
-        return self._runner.submit("run", job.path, *place, self._platform.address).result()
+        return self._timed(job.path, job.arguments, self._settings.timing)
+
+    def _timed(self, path: str, arguments: Arguments, timing: Timing) -> Reply:
+        """Run a library on the device; only what shares this CPU with others can need priority."""
+        timing = replace(timing, priority=timing.priority and self._platform.shares_cpu)
+        where = self._platform.device, arguments, timing, self._platform.address
+        return self._runner.submit("run", path, *where).result()
 
     def results(
         self,
@@ -365,9 +371,8 @@ class Measurer:
         if self.alone:
             self._wait_for_references()
         once = Timing(number=1, repeats=1, min_repeat_ms=0)
-        where = self._platform.device, arguments, once, self._platform.address
         with self._phases.time("run"):
-            done = self._runner.submit("run", path, *where).result()
+            done = self._timed(path, arguments, once)
         Path(path).unlink(missing_ok=True)
         if done.error is not None or not are_timings(done.value):
             return None

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from pruner.errors import PrunerError
+from pruner.tune.kinds import OPENCL
 from pruner.tune.measure.measurer import Platform
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -23,7 +24,7 @@ def with_devices(platform: Platform, wanted: int | None, there: int) -> Platform
     Raises:
         PrunerError: more devices than there are, or several of a CPU or of OpenCL's.
     """
-    if platform.device == "opencl":
+    if platform.device == OPENCL:
         if wanted not in (None, 1):
             raise PrunerError(
                 f"measure.devices={wanted}: OpenCL programs run on one device; measure.device= "

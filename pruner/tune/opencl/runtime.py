@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from pruner.errors import MissingExtra, PrunerError
+from pruner.tune.kinds import OPENCL
 from pruner.tune.opencl.drivers import driver_environment
 from pruner.tune.opencl.library import runtime_library
 from pruner.tune.tvm_import import load_tvm
@@ -156,11 +157,6 @@ def find_device(asked: str | int | None, described: str | None = None) -> OpenCL
     raise PrunerError(f"no OpenCL device here is {words}; measure.device= one of: {known}")
 
 
-def runs_on_cpu() -> bool:
-    """Whether the device of this process, TVM's opencl:0, is this machine's CPU."""
-    return devices()[int(os.environ.get(CHOSEN, 0))].on_cpu
-
-
 def lost_device(error: Exception) -> bool:
     """Whether an error of TVM's says that the device went away, which is no program's fault."""
     return any(word in str(error) for word in _LOST)
@@ -194,7 +190,7 @@ def recorded_launches(module: Any, arguments: list[tuple[tuple[int, ...], str]])
 def _called(module: Any, arguments: list[tuple[tuple[int, ...], str]], mode: int) -> list[str]:
     tvm = load_tvm().tvm
     with _mode(mode) as lines:
-        device = tvm.device("opencl", 0)
+        device = tvm.device(OPENCL, 0)
         arrays = [tvm.runtime.empty(shape, dtype, device) for shape, dtype in arguments]
         module["main"](*arrays)
         if mode == _COMPILE:

@@ -118,6 +118,31 @@ def test_repeats_stop_once_they_agree(tmp_path):
         Timing(cv_limit=0.0)
 
 
+def test_only_programs_on_this_cpu_are_timed_with_priority():
+    """Real-time priority would stall the system beside a driver, and serves nobody over RPC."""
+    from pruner.tune.measure.jobs import RpcAddress, Timing
+    from pruner.tune.measure.measurer import Measurer, Platform
+
+    def asked(*, priority=True, **platform):
+        seen, timing = [], Timing(priority=priority)
+        done = SimpleNamespace(result=lambda: None)
+        runner = SimpleNamespace(submit=lambda *what: seen.append(what) or done)
+        made = Platform(target=None, **platform)
+        held = SimpleNamespace(_platform=made, _runner=runner)
+        Measurer._timed(held, "x.so", (), timing)
+        ((*_, given, address),) = seen
+        assert (replace(given, priority=priority), address) == (timing, made.address)
+        return given.priority
+
+    board = RpcAddress(host="h", port=1, key="k")
+    assert asked(device="cpu")
+    assert asked(device="opencl", on_cpu=True)
+    assert not asked(device="cpu", priority=False)
+    assert not asked(device="cuda")
+    assert not asked(device="opencl")
+    assert not asked(device="cpu", address=board)
+
+
 def test_libraries_are_let_go(tmp_path):
     """A process may have 65,530 mappings, and a library takes five of them."""
     from pruner.tune.measure.jobs import Timing, build, check, reference, run

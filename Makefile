@@ -7,7 +7,7 @@ EXTRAS := tvm,network,opencl,wandb,tensorboard,gbdt,sweep,docs,dev
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint docs book ansor-env pools shapes slow gpu attack clean
+.PHONY: help setup demo test lint docs book ansor-env pools shapes slow gpu gpu-sim attack clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -62,6 +62,9 @@ GPU := 0
 
 gpu: setup ## the tests that need a CUDA device (GPU=number, or GPU=0,1 for those of two)
 	CUDA_VISIBLE_DEVICES=$(GPU) $(BIN)/python -m pytest -m gpu tests/gpu
+
+gpu-sim: setup ## the same tests on a CUDA device that this CPU simulates (nothing here says how fast a GPU is)
+	$(BIN)/python -m tests.cudasim.simulator check=true order=random $(BIN)/python -m pytest -m gpu tests/gpu
 
 KILLS := 12
 LINES := 50000

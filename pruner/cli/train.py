@@ -136,12 +136,15 @@ def _learned(parts: Sequence[Part], result: dict[str, Any]) -> str:
 
 
 def _next_command(config: DictConfig, model: Model, result: dict[str, Any]) -> str:
-    """A command that uses the checkpoint."""
+    """A command that uses the checkpoint; a comment behind `tune.py` says what it needs."""
     used = "last" if str(config.outputs) == OUTPUTS else Path(result["checkpoint"]).parent
     if model.reads_primitives:
         return f"python evaluate.py checkpoint={used}"
     way = "moa" if model.is_network else "none"
-    return f"python tune.py platform={config.platform.name} checkpoint={used} adaptation={way}"
+    return (
+        f"python tune.py platform={config.platform.name} workload=matmul checkpoint={used} "
+        f"adaptation={way}  # needs the device; without it add compile_only=true"
+    )
 
 
 def _tell_judged(result: dict[str, Any]) -> None:

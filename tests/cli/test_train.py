@@ -274,7 +274,7 @@ def test_the_last_screen_says_what_was_learned_and_what_to_do_with_it(train):
     assert following == "next: python evaluate.py checkpoint=last"  # tune.py does not take it
     trees = train("model=lightgbm", "+model.min_data_in_leaf=1", "outputs=elsewhere")
     run_dir = trees[1]["run_dir"]
-    assert trees[2].splitlines()[-1].endswith(f"checkpoint={run_dir} adaptation=none")
+    assert f" checkpoint={run_dir} adaptation=none  # " in trees[2].splitlines()[-1]
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,8 @@ def test_a_device_without_records_learns_from_the_bundled_ones_of_its_kind(
     assert sorted(seen) == teachers
     assert lines[-2] == f"checkpoint: {result['checkpoint']}"
     assert lines[-1] == (
-        f"next: python tune.py platform={platform} checkpoint=last adaptation=moa"
+        f"next: python tune.py platform={platform} workload=matmul checkpoint=last adaptation=moa"
+        "  # needs the device; without it add compile_only=true"
     )
     told = []
     model = verifier(  # what tune.py makes of such a command

@@ -183,13 +183,11 @@ def _tasks(run: NetworkRun) -> Iterator[PageBlock]:
     network_s = run.ours.get("median_s")
     whole_s = network_s or run.estimate_s
     if measured:
-        title = (run.config.get("platform") or {}).get("title")
-        what = f" ({title})" if title else ""
         yield PageBlock(
             kind="text",
             text="A task is a part of the network that is compiled as one function. Roofline: the "
-            f"least time by the platform's description{what}, arithmetic or memory, over the "
-            "measured time; more than 100 % means that the data came from caches.",
+            f"least time by the platform's description{_described(run)}, arithmetic or memory, "
+            "over the measured time; more than 100 % means that the data came from caches.",
         )
         yield _plot(task_bars(run.tasks, network_s))
         columns = [_columns(task, whole_s) for task in measured]
@@ -204,6 +202,20 @@ def _tasks(run: NetworkRun) -> Iterator[PageBlock]:
             rows.append([*call, f"{100 * task.share:.2f}", task.buffers])
         text = f"{len(rest)} tasks without a measured program"
         yield PageBlock(kind="table", text=text, cells=rows, names=[0, 4])
+
+
+def _described(run: NetworkRun) -> str:
+    """The device whose rates the roofline uses and, on a CPU, the measured processor."""
+    platform = run.config.get("platform") or {}
+    title, processor = platform.get("title"), run.deployed.get("machine", {}).get("processor")
+    if not title:
+        return ""
+    if platform.get("kind") != "cpu" or not processor:
+        return f" ({title})"
+    return (
+        f" ({title}; the network ran on {processor}, and if this is another processor, the share "
+        "is not of its own peak)"
+    )
 
 
 def _columns(task: TaskLine, whole_s: float) -> dict[str, str]:

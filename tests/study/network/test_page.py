@@ -136,6 +136,15 @@ def test_the_roofline_is_arithmetic_or_memory(folder):
     assert copy.roofline is None
 
 
+def test_the_page_names_the_described_and_the_measured_processor(folder):
+    described = "platform: {name: cpu-avx2, kind: cpu, title: A Xeon}\n"
+    (folder / "config.yaml").write_text(described)
+    assert "description (A Xeon), arithmetic" in write_report(folder).read_text(encoding="utf-8")
+    (folder / "deploy.json").write_text(json.dumps({"machine": {"processor": "An EPYC"}}))
+    text = write_report(folder).read_text(encoding="utf-8")
+    assert "description (A Xeon; the network ran on An EPYC, and" in text
+
+
 def test_a_long_name_is_cut_and_can_be_read_whole(folder):
     name = "strided_slice_squeeze_split_reshape_split_add_sigmoid_add_si_8d139bdd"
     for path in folder.glob("*.json*"):

@@ -226,6 +226,27 @@ def test_of_an_item_that_is_run_in_parts_what_is_there_is_shown(write, command):
     assert "no row has {'share': 2}" in err
 
 
+def test_the_page_begins_with_its_summary_and_a_verdict_on_every_item(write, command):
+    said = {"verdict": "partly reproduced", "finding": "It is .6.", "summary": "All is well."}
+    folder = write(said)
+    assert command("report")[0] == 0
+    page = (folder.parent / "report.md").read_text()
+    assert page.index("All is well.\n") < page.index(
+        "| Toy | Table 0 | partly reproduced | It is .6. |"
+    )
+    assert "\n\nVerdict: partly reproduced. It is .6.\n" in page
+    write({**said, "verdict": "fine"})
+    code, _, err = command("report")
+    assert code == 2
+    assert "verdict=fine is unknown; known: reproduced, " in err
+
+
+def test_every_item_of_the_book_has_a_verdict_with_its_reason(repository):
+    items = load_items(repository / "experiments")
+    assert [item.name for item in items if not (item.verdict and item.finding)] == []
+    assert len([item for item in items if item.summary]) == 5
+
+
 def test_an_item_without_results_is_named(write, command):
     folder = write()
     (folder / "results.csv").unlink()

@@ -13,6 +13,9 @@ ITEM_FILE = "item.yaml"
 Where = Mapping[str, Any]
 Source = Literal["paper", "chance", "bound"]  # where an expected range comes from
 FACTORS = ("speedup", "times_less")  # columns that begin so hold factors of time
+VERDICTS = (
+    "reproduced", "partly reproduced", "not reproduced", "undecided", "not in the paper", "not run",
+)  # fmt: skip
 _Part = TypeVar("_Part")
 
 
@@ -128,6 +131,8 @@ class Item:
     `results` are CSV files, relative to the folder; `missing` gives values where a file lacks a
     column. `run` has the shell commands of every preset ({python}, {root} the records, {data} the
     folder that holds them, {out} where results go), `minutes` what they take on two cores.
+    `verdict`, one of `VERDICTS`, is on the paper's claim, and `finding` gives the reason with
+    numbers of `results`. A `summary` is a sentence for the top of the book.
     """
 
     name: str
@@ -142,8 +147,13 @@ class Item:
     numbers: Sequence[Number] = ()
     tables: Sequence[Table] = ()
     plots: Sequence[Plot] = ()
+    verdict: str = ""
+    finding: str = ""
+    summary: str = ""
 
     def __post_init__(self) -> None:
+        if self.verdict and self.verdict not in VERDICTS:
+            raise PrunerError(f"verdict={self.verdict} is unknown; known: {', '.join(VERDICTS)}")
         names = [number.name for number in self.numbers]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise PrunerError(f"numbers: {'; '.join(twice)}: a name stands twice")

@@ -29,15 +29,21 @@ HTML, MARKDOWN = "report.html", "report.md"
 _Part = TypeVar("_Part")
 _Made = TypeVar("_Made")
 INTRO = (
-    "Written by `python report.py` from the CSV files of `experiments/`; never edited by hand. "
-    "Every section is an item of the paper that can be done on the records at hand, with the "
-    "command that remakes it. `make book DATA=DIR` remakes all that needs no idle machine "
-    "(`PRESET=alone`) and no GPU (`PRESET=gpu`). A key number stands beside the rival's own value, "
-    "what chance reaches on the same programs, or what the paper reports; where all three are "
-    "lacking, the table of the item gives the reason. A factor of time also shows the values that "
-    "it averages (0 where the target is never reached) and in how many the target was reached. "
-    "Where a range is expected, it comes from the source in brackets, never from our own results. "
-    "How to read the metrics: `experiments/README.md`."
+    "`python report.py` writes this page from the files of `experiments/`; nobody edits it. A "
+    "section is a table, a figure or a claim, with the command that remakes its results. `make "
+    "book DATA=DIR` remakes all sections but two kinds: `PRESET=alone` needs an idle machine, "
+    "`PRESET=gpu` a GPU. Ours is the default of this project, not a setting of the paper. Beside "
+    "a key number stands at least one of three references: the rival's own value, chance on the "
+    "same programs, or the paper's value. If all three are lacking, the table of the section "
+    "gives the reason. A factor of time also shows the values that it averages (0: the target was "
+    "never reached) and the number of runs that reached the target. An expected range comes from "
+    "the source in brackets, never from our own results. `experiments/README.md` explains the "
+    "metrics."
+)
+VERDICT = (
+    "A verdict is on the claim of the paper, not on its number: devices, records and budgets "
+    "differ from the paper's. Undecided means that the difference is within the spread over "
+    "seeds."
 )
 VALUES = ("ours", "values averaged", "the rival's own", "chance", "paper", "expected")
 SHOWN = {"python": "python", "root": "DATA_ROOT", "data": "DATA", "out": "OUT"}
@@ -108,6 +114,8 @@ def build_page(
     for item in track(items, "items of the book", len(items)):
         rows = read_results(item, results)
         sections += _head(item)
+        if item.verdict and results is None:
+            sections.append(PageBlock(kind="text", text=f"Verdict: {item.verdict}. {item.finding}"))
         if rows is None:
             waiting.append(item.title)
             sections.append(PageBlock(kind="text", text="No results yet: run the command above."))
@@ -120,11 +128,24 @@ def build_page(
         numbers += [(item, one) for one in contents.numbers]
     top = [PageBlock(kind="title", text="Results book"), PageBlock(kind="text", text=INTRO)]
     top += [PageBlock(kind="text", text=note)] if note else []
+    top += _verdicts(items) if results is None else []
     top += [PageBlock(kind="table", text="All key numbers", cells=_summary(numbers))]
     top.append(PageBlock(kind="text", text=_duration(items)))
     if waiting:
         top.append(PageBlock(kind="text", text=f"Without results yet: {', '.join(waiting)}."))
     return Page(blocks=[*top, *sections], numbers=numbers)
+
+
+def _verdicts(items: Sequence[Item]) -> Iterable[PageBlock]:
+    """The sentences that sum up the book, then the verdict on every item that has one."""
+    for item in items:
+        if item.summary:
+            yield PageBlock(kind="text", text=item.summary)
+    cells = [[i.title, i.paper, i.verdict, i.finding] for i in items if i.verdict]
+    if cells:
+        yield PageBlock(kind="text", text=VERDICT)
+        heads = ["item", "of the paper", "verdict", "finding"]
+        yield PageBlock(kind="table", cells=[heads, *cells])
 
 
 def _duration(items: Sequence[Item]) -> str:

@@ -39,9 +39,9 @@ from pruner.models.judging.chance import expected_ratio
 from pruner.models.judging.metrics import ScoredTask, pair_agreement, top_k_task_mean
 from pruner.models.programs.store import ProgramStore, TaskPrograms
 from pruner.places import conf_folder
+from pruner.processes import in_workers
 from pruner.search.offline.statistics import sign_flip_p
 from pruner.search.space import unique_rows
-from pruner.study.workers import forked
 from pruner.tune.phases import Phases
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from pruner.tune.run.learning import OnlineModel, live_features
@@ -327,9 +327,8 @@ def run(options: Options) -> Mapping[str, Any]:
         say(f"{part(job).stem}: done")
 
     left = [job for job in jobs if not part(job).is_file()]
-    with forked(left, follow, options.num_workers, say) as working:
-        while working():
-            pass
+    with in_workers(left, follow, options.num_workers, tell=say) as ended:
+        list(ended())
     missing = [part(job).stem for job in jobs if not part(job).is_file()]
     if missing:
         raise PrunerError(f"not ended: {', '.join(missing)}; the same command goes on")

@@ -12,12 +12,9 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +35,8 @@ from pruner.errors import DataError, PrunerError, UnsupportedProgram
 from pruner.features.batch import ProgramFeatures, padded
 from pruner.features.dataflow import DataflowKind
 from pruner.files import write_whole
+from pruner.processes import in_workers
 from pruner.program.replay import Definitions, definitions_of
-from pruner.tune.child import end_with_parent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,21 +205,11 @@ def reports(files: Sequence[TaskFile], plan: Plan, num_workers: int) -> Iterator
         for file in files:
             yield featurize_file(file, plan)
         return
-    # Fresh interpreters: forking a process that already runs threads can hang, and nothing that
-    # was read is shared (study/workers forks because fits share it).
-    context = get_context("spawn")
-    with ProcessPoolExecutor(num_workers, context, initializer=end_with_parent) as pool:
-        try:
-            for done in as_completed([pool.submit(featurize_file, file, plan) for file in files]):
-                yield done.result()
-        except BrokenProcessPool as error:
-            raise PrunerError(
-                "a worker process was ended, perhaps for lack of memory (num_workers=1 needs "
-                "less); the same command continues"
-            ) from error
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    # Fresh interpreters: nothing that was read is shared, and a fork of threads can hang.
+    run = partial(featurize_file, plan=plan)
+    with in_workers(files, run, num_workers, method="spawn") as ended:
+        for done in ended():
+            yield done.get()
 
 
 def featurize(config: DictConfig) -> dict[str, Any]:

@@ -9,7 +9,6 @@
 * `leaderboard`: check and rank submissions to a frozen benchmark
 * `book`: the results book
 * `plots`: common parts of all plots
-* `workers`: jobs in forked processes
 * `commands`: shell commands in parallel
 * `steps`: commands in sequence, with a time limit for each
 * `device`: a campaign on one device, in time slots

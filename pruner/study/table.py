@@ -25,9 +25,9 @@ from pruner.models.programs.store import ProgramStore
 from pruner.models.ranker import RandomRanker
 from pruner.models.training.fit import ranker_of
 from pruner.models.training.recipe import Recipe
+from pruner.processes import in_workers
 from pruner.progress import Tell, silent
 from pruner.study.training import NETWORK_MEANS, Part, Watching, run_part, unwatched
-from pruner.study.workers import forked
 
 RANDOM = "random"  # a model that is not fitted: exact chance
 CEILING = "ceiling"  # another: what a second timing of the same programs reaches
@@ -151,10 +151,11 @@ class ResultsTable:
             return
         for cell in waiting:  # read before the fork
             self._programs_of(self.variant(cell))
-        with forked(waiting, self._metrics, number, self.tell) as working:
+        with in_workers(waiting, self._metrics, number, tell=self.tell) as ended:
+            results = ended()
             for cell in cells:
                 metrics = self._metrics(cell) if cell.model in NOT_FITTED else self._finished(cell)
-                while metrics is None and working():
+                while metrics is None and next(results, None):
                     metrics = self._finished(cell)
                 metrics = metrics or self._finished(cell)
                 if metrics is None:

@@ -5,11 +5,8 @@ What is imported, built or loaded there may print, take gigabytes and crash: tha
 
 from __future__ import annotations
 
-import ctypes
 import json
-import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,8 +17,8 @@ from typing import IO, Any, Self
 
 from pruner.errors import PrunerError
 from pruner.files import write_json
+from pruner.processes import end_with_parent
 
-_PR_SET_PDEATHSIG = 1
 _MISTAKE = 2  # exit code: the last line of the log is for the user
 
 
@@ -150,18 +147,6 @@ def serve(jobs: Mapping[str, Callable[[Path], object]]) -> None:
             error = str(refused)
         answers.write(json.dumps(error) + "\n")
         answers.flush()
-
-
-def end_with_parent() -> None:
-    """In the child: the system ends it once its parent is gone, in whatever way that ended.
-
-    Workers of `multiprocessing` end at once where it has gone before: nobody sends a signal then,
-    and one that waits for jobs would wait for ever, since it holds the other end of its own queue.
-    """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    parent = multiprocessing.parent_process()
-    if parent is not None and not parent.is_alive():
-        os._exit(1)
 
 
 @contextmanager

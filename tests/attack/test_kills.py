@@ -202,7 +202,7 @@ import gzip, json, os, sys, time
 if sys.argv[1] == "-c":
     sys.exit(0)
 sys.path.insert(0, {repository!r})
-from pruner.tune.child import end_with_parent
+from pruner.processes import end_with_parent
 from pruner.tune.collect.layout import read_journal
 from pathlib import Path
 end_with_parent()

@@ -149,7 +149,7 @@ def test_a_program_that_cannot_be_replayed_has_file_line_and_reason(tmp_path):
     ]  # fmt: skip
 
 
-def end(*_):
+def end(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 
 

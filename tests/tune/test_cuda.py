@@ -98,14 +98,11 @@ def test_what_cuda_needs_is_found_where_the_path_does_not_say(tmp_path):
 
 
 def test_a_gpu_that_tvm_cannot_use_is_told_before_anything_runs(monkeypatch):
-    from types import SimpleNamespace
-
     from pruner.tune.measure import machine
     from pruner.tune.measure.measurer import Platform
 
-    monkeypatch.setattr(machine.shutil, "which", lambda _: "nvidia-smi")
-    listed = SimpleNamespace(stdout="GPU 0: NVIDIA H200 (UUID: GPU-x)\n")
-    monkeypatch.setattr(machine.subprocess, "run", lambda *_, **__: listed)
+    listed = ["GPU 0: NVIDIA H200 (UUID: GPU-x)"]
+    monkeypatch.setattr(machine, "nvidia_smi", lambda _: listed)
     monkeypatch.setattr(machine, "runtime_error", lambda: "why")
     assert machine.missing_device(Platform(target=None, device="cuda")) == "why"
     assert machine.missing_device(Platform(target=None, device="cpu")) is None

@@ -14,9 +14,9 @@ from pruner.errors import PrunerError
 from pruner.files import jsonable, read_json, write_json
 from pruner.models.programs.store import ProgramStore
 from pruner.models.training.recipe import Recipe
+from pruner.processes import in_workers
 from pruner.progress import Tell, silent
 from pruner.study.table import Source
-from pruner.study.workers import forked
 
 ReadPrograms = Callable[[Source], ProgramStore]
 ABOUT = "cell.json"  # what a cell is of, in its folder from before it is fitted
@@ -87,9 +87,9 @@ class Ablation:
             for cell in cells:
                 run(cell)
             return
-        with forked(cells, run, min(self.num_workers, len(cells)), self.tell) as working:
-            while working():
-                pass
+        number = min(self.num_workers, len(cells))
+        with in_workers(cells, run, number, tell=self.tell) as ended:
+            list(ended())
 
     def _check(self, cell: AblationCell) -> None:
         path = self.folder / cell.name / ABOUT

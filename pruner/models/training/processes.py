@@ -4,13 +4,12 @@ A copy shares what this process has read, and ends with the fit. Results, progre
 are those of the first.
 """
 
-import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.process import BaseProcess
-from typing import Any, TypeVar
+from functools import partial
+from typing import TypeVar
 
 import torch
 from lightning_fabric.plugins.environments.lightning import (
@@ -19,6 +18,7 @@ from lightning_fabric.plugins.environments.lightning import (
 )
 
 from pruner.errors import PrunerError
+from pruner.processes import in_workers
 
 Result = TypeVar("Result")
 Listener = TypeVar("Listener")
@@ -81,40 +81,26 @@ def in_processes(number: int, run: Callable[[Process], Result]) -> Result:
     """
     if number == 1:
         return run(ALONE)
-    _check(number)
-    port = find_free_network_port()
-    context = multiprocessing.get_context("fork")
-    told = context.SimpleQueue()
-    others = [
-        context.Process(target=_copy, args=(run, Process(rank, number, port), told))
-        for rank in range(1, number)
-    ]
-    with _threads_stay():
-        for other in others:
-            other.start()
-        try:
-            result = run(Process(0, number, port))
-            for other in others:
-                other.join(_FAREWELL_S)
-            return result
-        except RuntimeError as error:  # such as a connection that a copy has closed
-            _raise_told(told, others, error)
-            raise
-        finally:
-            for other in others:
-                other.kill()  # on SIGTERM Lightning would wait for the first
-                other.join()
-            _part()
-
-
-def _check(number: int) -> None:
-    if torch.get_num_threads() > 1:
-        raise PrunerError(f"trainer.devices={number}: several processes need num_threads=1")
     if torch.cuda.is_initialized():
         raise PrunerError(
             f"trainer.devices={number}: this process has used a GPU already, so that no copy can; "
             "one fit a command: one seed, no schedule=soup"
         )
+    port = find_free_network_port()
+    first, *others = (Process(rank, number, port) for rank in range(number))
+    try:
+        with _threads_stay(), in_workers(others, partial(_copy, run), number - 1) as ended:
+            try:
+                result = run(first)
+            except RuntimeError as error:  # such as a connection that a copy has closed
+                for copy in ended(1.0):
+                    if copy.error is not None:
+                        raise copy.error from error
+                raise
+            list(ended(_FAREWELL_S))
+            return result
+    finally:
+        _part()
 
 
 @contextmanager
@@ -130,22 +116,14 @@ def _threads_stay() -> Iterator[None]:
             del os.environ[name]
 
 
-def _copy(run: Callable[[Process], object], process: Process, told: Any) -> None:
+def _copy(run: Callable[[Process], object], process: Process) -> None:
     try:
         run(process)
     except BaseException as error:
-        told.put(f"process {process.rank} of {process.of}: {type(error).__name__}: {error}")
-        raise SystemExit(1) from error  # the first tells it
+        told = f"process {process.rank} of {process.of}: {type(error).__name__}: {error}"
+        raise PrunerError(told) from error  # the first process tells it
     finally:
         _part()
-
-
-def _raise_told(told: Any, others: Sequence[BaseProcess], error: RuntimeError) -> None:
-    """The reason of the copy that failed, where one has told it."""
-    for other in others:
-        other.join(1.0)
-    if not told.empty():
-        raise PrunerError(str(told.get())) from error
 
 
 def _part() -> None:

@@ -10,6 +10,7 @@ from pruner.files import as_written, read_json, write_json
 from pruner.models.adaptation.base import Adaptation, FittedAdaptation, Setting
 from pruner.models.adaptation.keeping import save_models
 from pruner.models.checkpoint.checkpoint import ADAPTED, MODELS_FOLDER
+from pruner.processes import in_workers
 from pruner.progress import Progress
 from pruner.search.offline.comparison import Cell
 from pruner.search.offline.tuning import (
@@ -22,7 +23,6 @@ from pruner.search.offline.tuning import (
 )
 from pruner.search.policy import RoundSettings
 from pruner.study.adaptation.bench import Bench, Budget
-from pruner.study.workers import forked
 
 # References beside the methods: random search, and the model learnt from scratch without a draft.
 RANDOM, NO_DRAFT, FROM_SCRATCH = "random", "scratch_no_draft", "scratch"
@@ -90,10 +90,12 @@ def run_cells(
         for cell in progress.track(wanted, title, len(wanted)):
             run_cell(work, cell)
         return
-    with forked(wanted, partial(run_cell, work), num_workers, progress.tell) as working:
+    run = partial(run_cell, work)
+    with in_workers(wanted, run, num_workers, tell=progress.tell) as ended:
+        results = ended()
         for cell in progress.track(wanted, title, len(wanted)):
             path = work.cells.path(cell)
-            while not path.is_file() and working():
+            while not path.is_file() and next(results, None):
                 pass
             if not path.is_file():
                 folder = work.cells.folder

@@ -24,8 +24,8 @@ from typing import IO, Any
 import numpy as np
 
 from pruner.files import append_line, sealed
+from pruner.processes import end_with_parent
 from pruner.program.dag.operators import te_tensors
-from pruner.tune.child import end_with_parent
 from pruner.tune.collect.layout import read_journal
 from pruner.tune.collect.spec import SLOW_PROGRAM_EXIT, WorkerSpec
 from pruner.tune.measure.priority import undisturbed

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pruner.tune.child import end_with_parent
+from pruner.processes import end_with_parent
 from pruner.tune.contenders.protocol import Runner, serve
 
 

@@ -11,7 +11,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pruner.tune.child import Child, end_with_parent, serve
+from pruner.processes import end_with_parent
+from pruner.tune.child import Child, serve
 from pruner.tune.deploy import build
 from pruner.tune.networks import extraction
 from pruner.tune.tvm_import import load_tvm

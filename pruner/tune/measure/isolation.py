@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
-from pruner.tune.child import end_with_parent
+from pruner.processes import end_with_parent
 from pruner.tune.measure.numerics import NoReference
 from pruner.tune.measure.sockets import keep_sockets_together
 

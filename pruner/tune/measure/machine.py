@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from pruner.errors import PrunerError
+from pruner.processes import nvidia_smi
 from pruner.program.device import CpuDevice, Device, GpuDevice
 from pruner.tune.cuda import runtime_error
 from pruner.tune.kinds import CUDA, GPU_KINDS, OPENCL, POCL_MODEL, is_gpu
@@ -170,10 +169,10 @@ def missing_device(platform: Platform) -> str | None:
         return None
     if platform.device == OPENCL:
         return _missing_opencl(platform)
-    if shutil.which("nvidia-smi") is None:
+    gpus = nvidia_smi("-L")
+    if gpus is None:
         return "no NVIDIA driver on this machine"
-    done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
-    return runtime_error() if done.stdout.strip() else "no NVIDIA GPU is visible"
+    return runtime_error() if gpus else "no NVIDIA GPU is visible"
 
 
 def on_opencl(
@@ -203,9 +202,7 @@ def on_opencl(
     if found.driver == POCL:
         attributes["model"] = POCL_MODEL
     place = {CHOSEN: str(found.number)}
-    return replace(
-        platform, target=_built(attributes), places=(place,), on_cpu=found.on_cpu
-    ), found
+    return replace(platform, target=_built(attributes), places=(place,), on_cpu=found.on_cpu), found
 
 
 def _missing_opencl(platform: Platform) -> str | None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
 
 from pruner.errors import PrunerError
+from pruner.processes import nvidia_smi
 from pruner.tune.kinds import OPENCL
 from pruner.tune.measure.measurer import Platform
 
@@ -52,8 +51,5 @@ def visible_gpus(environment: Mapping[str, str] | None = None) -> list[str]:
     given = (os.environ if environment is None else environment).get(_VISIBLE)
     if given is not None:
         return [name.strip() for name in given.split(",") if name.strip()]
-    if shutil.which("nvidia-smi") is None:
-        return []
-    done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("GPU ")]
-    return [str(number) for number in range(len(lines))]
+    listed = [line for line in nvidia_smi("-L") or () if line.startswith("GPU ")]
+    return [str(number) for number in range(len(listed))]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import shutil
-import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from pruner.processes import nvidia_smi
 
 _GPU = ("temperature.gpu", "clocks.sm", "clocks.mem", "power.draw", "utilization.gpu")
 _OF_GPU = (
@@ -85,17 +85,10 @@ def about_gpus() -> list[dict[str, str]]:
 
 
 def _asked(names: Sequence[str]) -> list[dict[str, str]]:
-    if shutil.which("nvidia-smi") is None:
-        return []
-    command = ["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader,nounits"]
-    with suppress(OSError, ValueError, subprocess.TimeoutExpired):
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
-        if done.returncode == 0:
-            lines = [line.split(",") for line in done.stdout.splitlines() if line.strip()]
-            return [
-                {name: value.strip() for name, value in zip(names, line, strict=True)}
-                for line in lines
-            ]
+    lines = nvidia_smi(f"--query-gpu={','.join(names)}", "--format=csv,noheader,nounits") or ()
+    with suppress(ValueError):  # another number of values than was asked for
+        values = [[value.strip() for value in line.split(",")] for line in lines if line.strip()]
+        return [dict(zip(names, row, strict=True)) for row in values]
     return []
 
 

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from pruner.files import append_line, sealed, unsealed
+from pruner.processes import end_with_parent
 from pruner.program.dag.operators.options import tensors
-from pruner.tune.child import end_with_parent
 from pruner.tune.measure.numerics import inputs, load_reference, tolerance, worst_error
 from pruner.tune.measure.priority import undisturbed
 

@@ -25,11 +25,8 @@ GPU = Platform(target=None, device="cuda")
 def test_visible_gpus_are_those_of_the_environment(monkeypatch):
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": "2, GPU-a"}) == ["2", "GPU-a"]
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}) == []
-    listed = "GPU 0: NVIDIA H200 (UUID: GPU-x)\n  MIG 1g\nGPU 1: NVIDIA H200 (UUID: GPU-y)\n"
-    monkeypatch.setattr(places.shutil, "which", lambda _: "nvidia-smi")
-    monkeypatch.setattr(
-        places.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=listed, returncode=0)
-    )
+    listed = ["GPU 0: NVIDIA H200 (UUID: GPU-x)", "  MIG 1g", "GPU 1: NVIDIA H200 (UUID: GPU-y)"]
+    monkeypatch.setattr(places, "nvidia_smi", lambda _: listed)
     assert visible_gpus({}) == ["0", "1"]
 
 

@@ -4,13 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.processes import in_workers
+from pruner.processes import Commands, in_workers
 from tests.places import REPOSITORY
 
 # Functions over jobs in worker processes.
@@ -83,6 +84,127 @@ def test_a_process_with_several_threads_is_not_forked():
     torch.set_num_threads(2)
     with pytest.raises(PrunerError, match="need num_threads=1"), in_workers(["a"], print, 2):
         pass
+
+
+# Programs with logs.
+
+
+def test_results_come_as_the_jobs_end_and_a_program_takes_its_arguments_as_they_are(tmp_path):
+    log = tmp_path / "logs" / "log.txt"
+    with Commands(tmp_path) as commands:
+        codes = dict(
+            commands.each([2, 0], lambda code: (code, commands.run(f"exit {code}", log)), 2)
+        )
+        assert codes == {2: 2, 0: 0}
+        assert commands.run(["touch", str(tmp_path / "two words; $HOME")], log) == 0
+    assert (tmp_path / "two words; $HOME").is_file()
+
+
+def test_output_and_errors_go_to_the_log_and_the_environment_is_that_given(tmp_path):
+    commands, log = Commands(tmp_path, {"OF_THIS_TEST": "here"}), tmp_path / "log"
+    commands.run("pwd", log)
+    commands.run("echo $OF_THIS_TEST >&2", log, append=True)
+    assert log.read_text() == f"{tmp_path}\nhere\n"
+
+
+def test_a_signal_ends_what_runs_and_starts_nothing_more(tmp_path):
+    def job(number):
+        return commands.run(
+            f"touch {tmp_path}/{number}; sleep 60; touch {tmp_path}/late", tmp_path / "log"
+        )
+
+    def end_both():
+        while not all((tmp_path / number).exists() for number in "01"):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=end_both, daemon=True).start()
+    start = time.monotonic()
+    with Commands(tmp_path) as commands, pytest.raises(SystemExit) as stop:
+        list(commands.each(range(4), job, 2))
+    assert stop.value.code == 143
+    assert time.monotonic() - start < 30
+    assert {path.name for path in tmp_path.iterdir()} == {"0", "1", "log"}
+
+
+def test_a_signal_that_another_thread_takes_ends_it_too(tmp_path):
+    """The system wakes one thread of a process for a signal, where it is busy not the first."""
+
+    def job(_):
+        worker = threading.get_ident()
+        threading.Timer(0.5, signal.pthread_kill, (worker, signal.SIGTERM)).start()
+        return commands.run("sleep 60", tmp_path / "log")
+
+    start = time.monotonic()
+    with Commands(tmp_path) as commands, pytest.raises(SystemExit):
+        list(commands.each([0], job, 1))
+    assert time.monotonic() - start < 30
+
+
+def test_what_is_being_started_is_stopped_too(tmp_path, monkeypatch):
+    commands = Commands(tmp_path)
+
+    class Popen(subprocess.Popen):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            commands.end()
+
+    monkeypatch.setattr(subprocess, "Popen", Popen)
+    assert commands.run("sleep 60", tmp_path / "log") == -signal.SIGTERM
+
+
+# It is ready once it listens; what follows "kept" is for a command that would sleep on.
+KEEPS = "trap 'echo kept; exit' INT; echo ready; sleep 60 & wait"
+DEAF = "trap '' INT; echo ready; sleep 60"
+
+
+@pytest.fixture
+def ready(tmp_path, monkeypatch):
+    """Seconds of a limit count once the command is ready, however long it takes to start."""
+
+    class Popen(subprocess.Popen):
+        def wait(self, timeout=None):
+            while self.poll() is None and b"ready" not in (tmp_path / "log").read_bytes():
+                time.sleep(0.01)
+            return super().wait(timeout)
+
+    monkeypatch.setattr(subprocess, "Popen", Popen)
+
+
+def test_a_command_whose_time_is_over_may_keep_its_best(tmp_path, ready):
+    assert Commands().run(KEEPS, tmp_path / "log", limit_s=0.1) is None
+    assert (tmp_path / "log").read_text() == "ready\nkept\n"
+
+
+def test_a_command_that_does_not_listen_is_killed(tmp_path, ready):
+    start = time.monotonic()
+    assert Commands().run(DEAF, tmp_path / "log", limit_s=0.1, patience_s=0.5) is None
+    assert time.monotonic() - start < 30  # not the minute that it sleeps
+
+
+def test_a_command_is_watched_and_ends_where_it_is_wanted_no_more(tmp_path):
+    looks = []
+    code = Commands().run(
+        "sleep 60", tmp_path / "log", watch=lambda: not looks.append(1) and len(looks) < 3
+    )
+    assert (code, len(looks)) == (None, 3)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_interrupt_here_ends_a_command_and_another_at_once(tmp_path, monkeypatch, times):
+    began = []
+
+    class Popen(subprocess.Popen):
+        def wait(self, timeout=None):
+            if len(began) < times:
+                began.append(self)
+                raise KeyboardInterrupt
+            return super().wait(timeout)
+
+    monkeypatch.setattr(subprocess, "Popen", Popen)
+    with pytest.raises(KeyboardInterrupt):
+        Commands().run(DEAF, tmp_path / "log", patience_s=0.1 if times == 1 else 600.0)
+    assert began[0].returncode is not None
 
 
 # The end of the parent.

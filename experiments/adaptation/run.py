@@ -25,10 +25,10 @@ from pruner.cli.shared.output import say
 from pruner.cli.shared.script import Data, run_script
 from pruner.errors import PrunerError
 from pruner.files import merged_table, read_table, write_json, write_table
+from pruner.processes import ONE_THREAD, Commands
 from pruner.search.offline.comparison import Cell, Comparison
 from pruner.search.offline.tuning import TuningCurve
 from pruner.study.adaptation.results import plot_curves
-from pruner.study.commands import Commands
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -149,9 +149,8 @@ def run_pair(pair: Pair, options: Options, commands: Commands) -> Path | None:
     start |= {"resume": str(folder)} if (folder / "config.yaml").is_file() else new
     folder.parent.mkdir(parents=True, exist_ok=True)
     path = folder.parent / f"{run}.log"
-    with path.open("w") as log:
-        named = [f"{name}={value}" for name, value in start.items()]
-        code = commands.run([sys.executable, "adapt.py", *named], log)
+    named = [f"{name}={value}" for name, value in start.items()]
+    code = commands.run([sys.executable, "adapt.py", *named], path)
     if code:
         errors = [line for line in path.read_text().splitlines() if line.startswith("error: ")]
         reason = errors[-1] if errors else f"exit code {code}"
@@ -272,7 +271,7 @@ def run(options: Options) -> dict[str, object]:
     """Run the wanted pairs, several at a time."""
     pairs, failed = pairs_of(options.pairs, options.model), []
     with (
-        Commands(ROOT) as commands,
+        Commands(ROOT, ONE_THREAD) as commands,
         closing(
             commands.each(pairs, lambda p: (p, run_pair(p, options, commands)), options.num_workers)
         ) as ended,

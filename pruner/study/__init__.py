@@ -9,7 +9,6 @@
 * `leaderboard`: check and rank submissions to a frozen benchmark
 * `book`: the results book
 * `plots`: common parts of all plots
-* `commands`: shell commands in parallel
 * `steps`: commands in sequence, with a time limit for each
 * `device`: a campaign on one device, in time slots
 * `package`: the project as a folder, for machines without a network connection

@@ -11,9 +11,9 @@ from typing import Any
 
 from pruner.errors import PrunerError
 from pruner.files import load_metrics, save_metrics
+from pruner.processes import ONE_THREAD, Commands
 from pruner.progress import Tell
 from pruner.study.book.items import Item
-from pruner.study.commands import Commands
 
 Ends = dict[str, Mapping[str, Any]]  # item to {"seconds": ...} or {"error": exit code}
 
@@ -53,7 +53,7 @@ def remake(
     """
     # The longest first: the last worker then has the least left to do.
     ordered = sorted(items, key=lambda item: -item.minutes.get(preset, 0))
-    with Commands(place) as commands:
+    with Commands(place, ONE_THREAD) as commands:
         run = partial(_run, preset=preset, root=root, folder=folder, commands=commands, tell=tell)
         ends = dict(commands.each(ordered, run, num_workers))
     return {item.name: ends[item.name] for item in ordered}
@@ -80,12 +80,11 @@ def _run(
     quoted = {name: shlex.quote(str(place)) for name, place in places.items()}
     start = time.perf_counter()
     tell(f"{item.name} starts, about {item.minutes.get(preset, 0):g} minutes")
-    with (out / "log.txt").open("w", encoding="utf-8") as log:
-        for command in item.run[preset]:
-            code = commands.run(command.format(**quoted), log)
-            if code:
-                tell(f"{item.name}: exit code {code}, see {out / 'log.txt'}")
-                return item.name, {"error": code}
+    for command in item.run[preset]:
+        code = commands.run(command.format(**quoted), out / "log.txt", append=True)
+        if code:
+            tell(f"{item.name}: exit code {code}, see {out / 'log.txt'}")
+            return item.name, {"error": code}
     end = {"seconds": round(time.perf_counter() - start, 1)}
     save_metrics(out, end)
     tell(f"{item.name}: {end['seconds']:g} s")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from pruner.errors import PrunerError
 from pruner.files import hold
 from pruner.places import sources_folder
+from pruner.processes import Commands
 from pruner.progress import Tell
 from pruner.tune.collect.layout import (
     TaskPaths,
@@ -152,21 +152,10 @@ def run_child(
 
     A crash or a timeout costs the child's remaining records only.
     """
-    paths.log.parent.mkdir(parents=True, exist_ok=True)
-    command = [str(plan.python), "-m", "pruner.tune.collect.worker", spec.to_json()]
-    with paths.log.open("ab") as log:
-        try:
-            done = subprocess.run(
-                command,
-                stdout=log,
-                stderr=log,
-                env=child_environment(target.cores),
-                cwd=sources_folder(),
-                timeout=plan.child_timeout_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            log.write(f"stopped after {plan.child_timeout_s:g} s\n".encode())
-            return None
-        log.write(f"exit status {done.returncode}\n".encode())
-        return done.returncode
+    words = [str(plan.python), "-m", "pruner.tune.collect.worker", spec.to_json()]
+    commands = Commands(sources_folder(), child_environment(target.cores))
+    limit_s = plan.child_timeout_s
+    code = commands.run(words, paths.log, append=True, limit_s=limit_s, patience_s=0.0)
+    with paths.log.open("a", encoding="utf-8") as log:
+        log.write(f"stopped after {limit_s:g} s\n" if code is None else f"exit status {code}\n")
+    return code

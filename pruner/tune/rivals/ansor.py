@@ -7,7 +7,6 @@ against the reference, the same journal. Ansor's log of a run is ``ansor.json`` 
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -17,6 +16,7 @@ from typing import Any
 
 from pruner.errors import PrunerError
 from pruner.places import sources_folder
+from pruner.processes import Commands
 from pruner.tune.measure.measurer import BUILDS, Measurer, MeasureSettings, Platform
 from pruner.tune.phases import PHASES, Phases
 from pruner.tune.rivals.ansor_environment import child_environment, interpreter
@@ -32,7 +32,6 @@ from pruner.tune.workloads import Workload, arguments
 
 _LOG = "ansor.json"
 _VECTOR_BYTES, _CACHE_LINE_BYTES = 64, 64
-_POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,27 +147,22 @@ def _follow(
 ) -> None:
     """Run the child and tell each new line of its journal; ends it when that is asked for."""
     told = len(_lines(folder / JOURNAL_FILE))
-    command = [str(python), "-m", "pruner.tune.rivals.ansor_child", json.dumps(spec)]
-    environment = child_environment(platform.cores)
-    with (folder / "ansor.log").open("ab") as log:
-        child = subprocess.Popen(
-            command, stdout=log, stderr=log, env=environment, cwd=sources_folder()
-        )
-        try:
-            running = True
-            while running:
-                running = child.poll() is None and not interrupted()
-                time.sleep(_POLL_S)
-                rows = _lines(folder / JOURNAL_FILE)
-                for row in rows[told:]:
-                    with suppress(ValueError):  # a damaged one
-                        report(read_trial(row))
-                told = len(rows)
-        finally:
-            child.kill()
-            child.wait()
-    if child.returncode != 0 and not interrupted():
-        raise PrunerError(f"Ansor ended with status {child.returncode}; see {folder / 'ansor.log'}")
+
+    def tell_new() -> bool:
+        nonlocal told
+        rows = _lines(folder / JOURNAL_FILE)
+        for row in rows[told:]:
+            with suppress(ValueError):  # a damaged one
+                report(read_trial(row))
+        told = len(rows)
+        return not interrupted()
+
+    words = [str(python), "-m", "pruner.tune.rivals.ansor_child", json.dumps(spec)]
+    commands = Commands(sources_folder(), child_environment(platform.cores))
+    log = folder / "ansor.log"
+    code = commands.run(words, log, append=True, patience_s=0.0, watch=tell_new)
+    if tell_new() and code != 0:
+        raise PrunerError(f"Ansor ended with status {code}; see {log}")
 
 
 def _lines(journal: Path) -> list[bytes]:

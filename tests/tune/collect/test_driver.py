@@ -121,11 +121,11 @@ def test_a_hanging_child_is_stopped(make_plan, tmp_path, monkeypatch):
     hangs = tmp_path / "hangs"
 
     class Popen(subprocess.Popen):
-        def communicate(self, *arguments, **options):
+        def wait(self, timeout=None):
             while self.poll() is None and not hangs.exists():
                 time.sleep(0.01)
-            hangs.unlink()
-            return super().communicate(*arguments, **options)
+            hangs.unlink(missing_ok=True)
+            return super().wait(timeout)
 
     monkeypatch.setattr(subprocess, "Popen", Popen)
     misbehave = f"if number == 4: Path({str(hangs)!r}).touch(); time.sleep(60)"

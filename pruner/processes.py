@@ -1,35 +1,45 @@
-"""Work in other processes, in three ways; none of them outlives this process.
+"""Functions of ours in other processes, none of which outlives this process.
 
 * :func:`in_workers`: a function over jobs in worker processes, results as they end
-* :class:`Commands`: programs with logs and time limits
+* :class:`Worker`, :class:`Pool`: guarded workers, replaced after a crash or a time limit
 """
 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import math
 import multiprocessing
 import os
+import queue
+import resource
 import shutil
 import signal
-import subprocess
+import socket
 import sys
+import tempfile
+import threading
 import time
+import traceback
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor
-from concurrent.futures import wait as wait_for_futures
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
+from multiprocessing import util
 from multiprocessing.connection import wait
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from pruner.errors import PrunerError
 
 _PR_SET_PDEATHSIG = 1
+_LONGEST = 75  # bytes of the name of our folder: below it come 32, and a socket's name has 107
+_PRIVATE = 0o700
+_LAST = -200  # of what is put away at the end: Python's own folder in it goes before
 _LOOK_S = 0.2  # how soon a wait notices a signal, or that it is wanted no more
-# One thread each: commands side by side share the cores already, and sums keep their order.
-ONE_THREAD: Mapping[str, str] = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 _ENDED = (
     "a worker process was ended, perhaps for lack of memory (num_workers=1 needs less); the same "
     "command continues"
@@ -47,18 +57,6 @@ def end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None and not parent.is_alive():
         os._exit(1)
-
-
-def nvidia_smi(*words: str) -> list[str] | None:
-    """Lines that `nvidia-smi` prints, none where it fails; None where there is no driver."""
-    if shutil.which("nvidia-smi") is None:
-        return None
-    with suppress(OSError, subprocess.TimeoutExpired):
-        command = ["nvidia-smi", *words]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
-        if done.returncode == 0:
-            return done.stdout.splitlines()
-    return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,112 +149,397 @@ def _take_jobs(jobs: Sequence[Any], run: Callable[[Any], Any], taken: Any, resul
         results.send(done)
 
 
-class Commands:
-    """Programs of several threads, each with its output in a log and in a process group of its own.
+# Kinds of failure in which the job had no part.
+NO_WORKER, NO_DEVICE, NO_REFERENCE = "no_worker", "no_device", "no_reference"
+NOT_TRIED = (NO_WORKER, NO_DEVICE, NO_REFERENCE)
+TIMEOUT = "timeout"  # it took longer than it may
+_KILLED, _CRASH = "killed", "crash"
+_FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT}
+_SERVER_GONE = 255  # the exit code of a worker whose server process was killed
+_START_S = 180.0  # a worker that is not there by then does not come
+_STARTS = 2  # somebody may end a worker, or the server, while it starts
+_STARTING = threading.Lock()
 
-    `end` stops all that run. As a context manager, SIGTERM becomes an exit of this process.
+
+class NoReference(Exception):
+    """There is nothing to compare with: no fault of the program."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What a job returned; ``error`` names the kind of failure, ``message`` tells more.
+
+    Kinds: error, timeout, crash, illegal_access, out_of_memory; no_worker, no_device and
+    no_reference (:data:`NOT_TRIED`) where the job never began. ``mistake``: the whole message of a
+    `PrunerError`.
+    """
+
+    value: Any = None
+    error: str | None = None
+    message: str = ""
+    mistake: str | None = None
+    seconds: float = 0.0
+
+    @property
+    def line(self) -> str:
+        """What went wrong, in one line: the mistake, or the kind and the last line of the rest."""
+        if self.mistake is not None:
+            return self.mistake
+        first, *rest = self.message.splitlines()
+        return f"{first.partition(': ')[0]}: {rest[-1]}" if rest else first
+
+
+class Worker:
+    """One process that runs jobs one after another; a job that crashes or hangs costs the process.
+
+    ``jobs`` is the module with the functions, and perhaps `ready`, which prepares the process; a
+    forked worker takes any object. A worker of the ``forkserver`` is a copy of a clean server
+    process that has imported the modules of :func:`preload`, so it is replaced in milliseconds. An
+    executor of the standard library is broken for good by one crash and cannot end one job that
+    hangs.
+    ``spawn`` starts a fresh interpreter and sets the ``environment`` before it imports ``jobs``.
     """
 
     def __init__(
-        self, place: Path | None = None, environment: Mapping[str, str] | None = None
+        self,
+        jobs: Any,
+        *,
+        timeout_s: float = math.inf,
+        memory_bytes: int | None = None,
+        environment: Mapping[str, str] | None = None,
+        method: Literal["forkserver", "spawn", "fork"] = "forkserver",
     ) -> None:
-        """``place``: where they run; ``environment``: variables in addition to those of here."""
-        self._place, self._environment = place, environment or {}
-        self._running: set[subprocess.Popen[bytes]] = set()
-        self._ended = False
+        """``timeout_s``: wall-clock seconds of a job; ``memory_bytes``: what it may allocate."""
+        self._jobs, self._timeout_s, self._method = jobs, timeout_s, method
+        self._given = (memory_bytes, dict(environment or {}))
+        self._process: Any = None
+        self._pipe: Any = None
+        self._log: Any = None
+        self._ready = self._retired = False
+        self._sent = 0.0  # the moment from which the time of the job counts
 
     def __enter__(self) -> Self:
-        self._before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         return self
 
     def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGTERM, self._before)
+        self.stop()
 
-    def each(
-        self, jobs: Sequence[Any], run: Callable[[Any], Any], num_workers: int
-    ) -> Iterator[Any]:
-        """Results of ``run(job)``, which may call `run`, as they end; `num_workers` at a time.
+    def call(self, job: str, *arguments: Any, timeout_s: float | None = None) -> Reply:
+        """Run ``<jobs>.<job>(*arguments)``; every failure is a value. ``timeout_s``: of this job.
 
-        Where it is interrupted or left early, nothing goes on in the background.
+        A worker that somebody else ended says nothing of the job, which is tried once more; a
+        second time it counts as a crash. A worker that was ended while it started is started once
+        more; a second time the job had no worker, and counts for nothing.
         """
-        with ThreadPoolExecutor(num_workers) as pool:
-            try:
-                waiting = {pool.submit(run, job) for job in jobs}
-                while waiting:
-                    # A signal that the system gives to another thread is handled when this thread
-                    # wakes, so it never waits until a command is over.
-                    ended, waiting = wait_for_futures(waiting, _LOOK_S, FIRST_COMPLETED)
-                    for future in ended:
-                        yield future.result()
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                self.end()
-                raise
+        reply = self._call(job, arguments, timeout_s)
+        if reply.error == _KILLED and not self._retired:
+            again = self._call(job, arguments, timeout_s)
+            reply = replace(again, seconds=reply.seconds + again.seconds)
+        if reply.error != _KILLED:
+            return reply
+        return replace(reply, error=NO_WORKER if self._retired else _CRASH)
 
-    def run(
-        self,
-        command: str | Sequence[str],
-        log: Path,
-        *,
-        append: bool = False,
-        limit_s: float = math.inf,
-        patience_s: float = 30.0,
-        watch: Callable[[], bool] | None = None,
-    ) -> int | None:
-        """Run a line of bash, or a program with its arguments; its exit code.
+    def _call(self, job: str, arguments: tuple[Any, ...], timeout_s: float | None) -> Reply:
+        start = time.monotonic()
+        if not self._started():
+            reply = Reply(error=NO_WORKER, message="a worker process could not be started")
+        else:
+            with suppress(OSError):  # it has ended: seen by `receive`
+                self.send(job, *arguments)
+            reply = self.receive(timeout_s)
+        return replace(reply, seconds=time.monotonic() - start)
 
-        None where it took longer than `limit_s`, or where `watch`, which is called every moment,
-        returned False: then, as after an error or interrupt here, the group gets SIGINT, for which
-        a run keeps its best, and `patience_s` later SIGKILL.
+    def ask(self, job: str, *arguments: Any, log: Path) -> Any:
+        """Return the value of a job; its output goes to `log`, as does that of a start that failed.
+
+        Raises:
+            PrunerError: the one that the job raised, or how the process ended; and the log.
         """
-        words = ["bash", "-c", command] if isinstance(command, str) else list(command)
         log.parent.mkdir(parents=True, exist_ok=True)
-        until = time.monotonic() + limit_s
-        with log.open("ab" if append else "wb") as out:
-            process = subprocess.Popen(
-                words,
-                cwd=self._place,
-                env={**os.environ, **self._environment},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self._running.add(process)
-        if self._ended:  # while it was started
-            self._stop(process)
+        log.write_bytes(b"")
+        if self._process is None:
+            self.start()
+        with suppress(OSError):  # it has ended: seen by `receive`
+            self.send(job, *arguments, log=log)
+        reply = self.receive()
+        if reply.error is not None:
+            raise PrunerError(f"{reply.line}; {log} has the whole output")
+        return reply.value
+
+    def send(self, job: str, *arguments: Any, log: Path | None = None) -> None:
+        """Have a job begun whose reply is received later, in a process that is started if needed.
+
+        The output of the job is added to `log`. Raises `OSError` where the process has ended.
+        """
+        if self._process is None:
+            self.start()
+        self._sent, self._log_path = time.monotonic(), log
+        self._pipe.send((job, arguments, None if log is None else str(log.resolve())))
+
+    def receive(self, timeout_s: float | None = None) -> Reply:
+        """The reply to the job that was sent; its time counts since then, or since the start."""
+        limit_s = timeout_s or self._timeout_s
         try:
-            while True:
-                left_s = min(until - time.monotonic(), math.inf if watch is None else _LOOK_S)
-                try:
-                    return process.wait(None if left_s == math.inf else max(0.0, left_s))
-                except subprocess.TimeoutExpired:
-                    if time.monotonic() >= until or (watch is not None and not watch()):
-                        return None
+            if not self._answers():
+                self.stop()
+                return Reply(error=NO_WORKER, message="a worker process could not be started")
+            left_s = None if limit_s == math.inf else self._sent + limit_s - time.monotonic()
+            if not self._pipe.poll(None if left_s is None else max(0.0, left_s)):
+                self.stop()
+                reply = Reply(error=TIMEOUT, message=f"stopped after {limit_s:g} s")
+            else:
+                value, error, message, mistake = self._pipe.recv()
+                reply = Reply(value=value, error=error, message=message, mistake=mistake)
+        except (EOFError, OSError):
+            reply = self._cause_of_death()
+        if reply.error is not None and reply.mistake is None:
+            self.stop()  # its memory, or its GPU context, may be damaged
+        return replace(reply, seconds=time.monotonic() - self._sent)
+
+    def retire(self) -> None:
+        """Do no more jobs; a call of another thread that waits for one returns at once."""
+        self._retired, process = True, self._process
+        if process is not None:
+            with suppress(AttributeError, ProcessLookupError):
+                process.kill()
+
+    def stop(self) -> None:
+        """Kill the process; the next job starts another."""
+        if self._process is not None:
+            with suppress(AttributeError, ProcessLookupError):
+                self._process.kill()
+            self._process.join()
+        for opened in (self._pipe, self._log):
+            if opened is not None:
+                opened.close()
+        self._process = self._pipe = self._log = None
+
+    def start(self) -> None:
+        """Start the process, without waiting until it is ready."""
+        self._log, self._log_path, self._ready = tempfile.TemporaryFile(), None, False  # noqa: SIM115
+        context: Any = multiprocessing.get_context(self._method)
+        self._pipe, theirs = context.Pipe()
+        log = f"/proc/{os.getpid()}/fd/{self._log.fileno()}"
+        self._process = context.Process(target=_serve, args=(theirs, self._jobs, *self._given, log))
+        # A contender's library may start processes of its own, which a daemon may not.
+        self._process.daemon = self._method != "spawn"
+        with _without_main():
+            self._process.start()
+        theirs.close()
+
+    def _started(self) -> bool:
+        """Start the process if there is none, and wait for its first sign of life."""
+        if self._process is not None:
+            return not self._retired
+        for _ in range(_STARTS):
+            if self._retired:
+                break
+            try:
+                self.start()
+                alive = self._answers() and not self._retired
+            except (EOFError, OSError):  # it was ended, or the server that starts it
+                self.stop()
+                continue
+            if not alive:
+                self.stop()
+            return alive
+        return False
+
+    def _answers(self) -> bool:
+        until = time.monotonic() + (_START_S if self._method == "forkserver" else math.inf)
+        while not (self._ready or self._retired) and time.monotonic() < until:
+            if self._pipe.poll(_LOOK_S):
+                self._ready = bool(self._pipe.recv())
+                self._sent = time.monotonic()
+        return self._ready
+
+    def _cause_of_death(self) -> Reply:
+        self._process.join()
+        code = self._process.exitcode or 0
+        tail = self._output()[-2000:].decode(errors="replace").strip()
+        name = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        message = f"{name}: {tail[-300:]}" if tail else name
+        if -code in (signal.SIGSEGV, signal.SIGBUS):
+            error = "illegal_access"
+        elif -code in _FROM_OUTSIDE or code == _SERVER_GONE:
+            error = _KILLED
+        else:
+            error = "out_of_memory" if _is_memory(tail) else _CRASH
+        return Reply(error=error, message=message)
+
+    def _output(self) -> bytes:
+        self._log.seek(0)
+        own: bytes = self._log.read()
+        if self._log_path is None:
+            return own
+        if not self._log_path.stat().st_size:  # it has not come to the job
+            self._log_path.write_bytes(own)
+        return self._log_path.read_bytes()
+
+
+class Pool:
+    """Several workers that take jobs from one queue.
+
+    ``places``: further environment of each worker in turn, such as the device that it may see.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        jobs: Any,
+        *,
+        environment: Mapping[str, str] | None = None,
+        places: Sequence[Mapping[str, str]] = ({},),
+        **options: Any,
+    ) -> None:
+        """``options``: see :class:`Worker`."""
+        self._idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+        each = [{**(environment or {}), **places[n % len(places)]} for n in range(size)]
+        self._workers = [Worker(jobs, environment=one, **options) for one in each]
+        for worker in self._workers:
+            self._idle.put(worker)
+        self._threads = ThreadPoolExecutor(size)
+
+    def submit(self, job: str, *arguments: Any, timeout_s: float | None = None) -> Future[Reply]:
+        """Queue a job; the future holds a `Reply`, never an exception. ``timeout_s``: of this job,
+        instead of that of all."""
+        return self._threads.submit(self._run, job, arguments, timeout_s)
+
+    def warm_up(self, *, wait: bool = True) -> None:
+        """Start every worker now, so that no measurement waits for an import."""
+        started = [self.submit("ready") for _ in self._workers]
+        for future in started if wait else []:
+            future.result()
+
+    def close(self) -> None:
+        """End all workers now; jobs that wait are cancelled, what is at work is lost."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for worker in self._workers:
+            worker.retire()
+        self._threads.shutdown()
+        for worker in self._workers:
+            worker.stop()
+
+    def _run(self, job: str, arguments: tuple[Any, ...], timeout_s: float | None) -> Reply:
+        worker = self._idle.get()
+        try:
+            return worker.call(job, *arguments, timeout_s=timeout_s)
         finally:
-            self._running.discard(process)
-            _end_group(process, patience_s)
-
-    def end(self) -> None:
-        """Stop everything, what is being started too."""
-        self._ended = True
-        for process in list(self._running):
-            self._stop(process)
-
-    @staticmethod
-    def _stop(process: subprocess.Popen[bytes]) -> None:
-        with suppress(ProcessLookupError):  # it is over
-            os.killpg(process.pid, signal.SIGTERM)
+            self._idle.put(worker)
 
 
-def _end_group(process: subprocess.Popen[bytes], patience_s: float) -> None:
-    """Ask the group to end, then kill it; at once where this is interrupted."""
-    try:
-        if process.poll() is None and patience_s:
-            os.killpg(process.pid, signal.SIGINT)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(patience_s)
-    finally:
-        with suppress(ProcessLookupError):  # children that it has left behind, too
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+def preload(*modules: str) -> None:
+    """Have the server process of all workers import these modules, once, before it starts."""
+    keep_sockets_together()
+    multiprocessing.get_context("forkserver").set_forkserver_preload(list(modules))
+
+
+@cache
+def keep_sockets_together() -> None:
+    """Put the sockets of workers into a folder of ours; remove those that killed processes left.
+
+    Python's ``forkserver`` listens on a socket in a folder ``pymp-*`` among the system's temporary
+    files. A process that ends removes it; nothing says to which killed process a folder belonged.
+    Where ours cannot be made, or its name is too long, sockets lie where Python puts them.
+    """
+    base = Path(tempfile.gettempdir()) / f"pruner-{os.getuid()}-{socket.gethostname()[:16]}"
+    own = base / str(os.getpid())
+    if len(os.fsencode(own)) > _LONGEST:
+        return
+    with suppress(OSError):
+        base.mkdir(mode=_PRIVATE, exist_ok=True)
+        if base.is_symlink() or base.stat().st_uid != os.getuid():
+            return
+        for left in base.iterdir():
+            if left.name.isdigit() and not Path(f"/proc/{left.name}").exists():
+                shutil.rmtree(left, ignore_errors=True)
+        own.mkdir(exist_ok=True)
+        util.Finalize(None, _clear, args=(own,), exitpriority=_LAST)
+        before, tempfile.tempdir = tempfile.tempdir, str(own)
+        try:
+            util.get_temp_dir()  # which remembers it
+        finally:
+            tempfile.tempdir = before
+
+
+def _clear(own: Path) -> None:
+    shutil.rmtree(own, ignore_errors=True)
+    with suppress(OSError):  # others work
+        own.parent.rmdir()
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Keep a new worker from running the main script again, which may import for seconds."""
+    with _STARTING:
+        main = sys.modules.pop("__main__")
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
+
+
+def _serve(
+    pipe: Any, jobs: Any, memory_bytes: int | None, environment: Mapping[str, str], own_log: str
+) -> None:
+    """The worker's life: jobs in, results out, until the parent is gone."""
+    end_with_parent()  # the server, even in a loop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends its workers
+    os.environ.update(environment)
+    tempfile.tempdir = None  # the server's; ours is asked for anew
+    own = os.open(own_log, os.O_WRONLY | os.O_APPEND)
+    _write_to(own)
+    if isinstance(jobs, str):
+        jobs = importlib.import_module(jobs)
+    getattr(jobs, "ready", bool)()
+    _flush()
+    if memory_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    pipe.send(True)
+    while True:
+        try:
+            name, arguments, log = pipe.recv()
+        except EOFError:
+            return
+        os.ftruncate(own, 0)
+        with open(own if log is None else log, "ab", closefd=log is not None) as output:
+            _write_to(output.fileno())
+        try:
+            reply = ForkingPickler.dumps((getattr(jobs, name)(*arguments), None, "", None))
+        except BaseException as error:  # whatever a compiler or a program raises is a result
+            mistake = str(error) if isinstance(error, PrunerError) else None
+            if log is not None:
+                sys.stderr.write(f"{mistake or traceback.format_exc().strip()}\n")
+            reply = ForkingPickler.dumps((None, *_kind(error), mistake))
+        _flush()
+        pipe.send_bytes(reply)
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+def _write_to(descriptor: int) -> None:
+    """Have this process print into a file."""
+    for stream in (1, 2):
+        os.dup2(descriptor, stream)
+
+
+def _kind(error: BaseException) -> tuple[str, str]:
+    text = f"{type(error).__name__}: {error}"
+    if type(error) is ConnectionError:  # as our jobs raise it, not a broken pipe of a tool
+        return NO_DEVICE, text[-500:]
+    if type(error) is NoReference:
+        return NO_REFERENCE, text[-500:]
+    if isinstance(error, MemoryError) or _is_memory(text):
+        return "out_of_memory", text[-500:]
+    if "ILLEGAL_ADDRESS" in text or "illegal memory access" in text:
+        return "illegal_access", text[-500:]
+    return "error", text[-500:]
+
+
+def _is_memory(text: str) -> bool:
+    return any(word in text for word in ("bad_alloc", "ut of memory", "OUT_OF_MEMORY"))

@@ -4,14 +4,26 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from pruner import processes
+from pruner.commands import Commands
 from pruner.errors import PrunerError
-from pruner.processes import Commands, in_workers
+from pruner.processes import (
+    NO_WORKER,
+    TIMEOUT,
+    NoReference,
+    Pool,
+    Worker,
+    _kind,
+    in_workers,
+)
 from tests.places import REPOSITORY
 
 # Functions over jobs in worker processes.
@@ -205,6 +217,180 @@ def test_an_interrupt_here_ends_a_command_and_another_at_once(tmp_path, monkeypa
     with pytest.raises(KeyboardInterrupt):
         Commands().run(DEAF, tmp_path / "log", patience_s=0.1 if times == 1 else 600.0)
     assert began[0].returncode is not None
+
+
+# Guarded workers.
+
+JOBS = "tests.worker_jobs"
+
+
+@pytest.fixture
+def pool():
+    made = Pool(1, JOBS, timeout_s=60, memory_bytes=1 << 30)
+    yield made
+    made.close()
+
+
+def test_closing_waits_for_no_job(pool):
+    assert pool.submit("nap", 0).result().value == 0
+    at_work, waiting = pool.submit("nap", 50), pool.submit("nap", 50)
+    while not at_work.running():
+        time.sleep(0.01)
+    time.sleep(0.3)
+    start = time.monotonic()
+    pool.close()
+    assert time.monotonic() - start < 30
+    assert at_work.result().error == NO_WORKER  # nobody is to blame
+    assert waiting.cancelled()
+
+
+def test_closing_waits_for_no_start(pool):
+    pool.warm_up(wait=False)
+    start = time.monotonic()
+    pool.close()
+    assert time.monotonic() - start < 30
+
+
+def test_what_is_closed_starts_nothing(pool):
+    (worker,) = pool._workers
+    pool.close()
+    assert worker.call("nap", 0).error == NO_WORKER
+    assert worker._process is None
+
+
+@pytest.mark.parametrize(("times", "error"), [(1, None), (2, NO_WORKER)])
+def test_a_worker_that_is_ended_while_it_starts_is_started_once_more(
+    pool, monkeypatch, times, error
+):
+    (worker,) = pool._workers
+    start, ended = worker.start, []
+
+    def start_and_end():
+        start()
+        if len(ended) < times:
+            ended.append(worker._process.pid)
+            os.kill(ended[-1], signal.SIGKILL)
+
+    monkeypatch.setattr(worker, "start", start_and_end)
+    reply = pool.submit("nap", 0).result()
+    assert (reply.error, len(ended)) == (error, times)
+    assert pool.submit("nap", 0).result().value == 0  # and the next job has a worker
+
+
+def test_a_worker_that_does_not_start_is_not_the_jobs_fault(monkeypatch):
+    monkeypatch.setattr(processes, "_START_S", 0.0)
+    with Worker(JOBS) as worker:
+        assert worker.call("nap", 0).error == NO_WORKER
+        monkeypatch.undo()
+        assert worker.call("nap", 0).value == 0  # it starts another
+
+
+@pytest.mark.parametrize(
+    ("job", "error", "message"),
+    [
+        (("nap", 50), TIMEOUT, "stopped after 0.2 s"),
+        (("die", 7), "crash", "exit status 7: last words"),
+        (("end_by", signal.SIGSEGV), "illegal_access", "SIGSEGV"),
+        (("end_by", signal.SIGKILL), "crash", "SIGKILL"),  # twice: the job is tried again
+        (("allocate", 1 << 40), "out_of_memory", "MemoryError"),
+        (("fail", "no such thing"), "error", "ValueError: no such thing"),
+    ],
+)
+def test_every_failure_is_a_reply_and_the_next_job_has_a_worker(job, error, message):
+    with Worker(JOBS, memory_bytes=4 << 30) as worker:
+        worker.call("nap", 0)
+        reply = worker.call(*job, timeout_s=0.2 if error == TIMEOUT else None)
+        assert (reply.error, reply.value) == (error, None)
+        assert message in reply.message
+        assert worker.call("nap", 0).value == 0
+
+
+def test_kinds_of_exceptions():
+    assert _kind(ConnectionError("no tracker"))[0] == "no_device"
+    assert _kind(BrokenPipeError("of a compiler"))[0] == "error"
+    assert _kind(NoReference("not there"))[0] == "no_reference"
+    assert _kind(RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS"))[0] == "illegal_access"
+    assert _kind(MemoryError())[0] == "out_of_memory"
+
+
+def test_a_fresh_interpreter_remembers_and_its_mistakes_are_one_line(tmp_path):
+    log = tmp_path / "logs" / "log"
+    with Worker(JOBS, method="spawn", environment={"OF_THIS_TEST": "here"}) as worker:
+        assert worker.ask("count", log=log) == (1, "here")
+        assert worker.ask("count", log=log) == (2, "here")
+        assert log.read_text() == "counted\n"
+        with pytest.raises(PrunerError, match=f"^out is wrong; {log} has the whole output$"):
+            worker.ask("refuse", "out", log=log)
+        assert log.read_text() == "out is wrong\n"
+        assert worker.ask("count", log=log)[0] == 3  # it goes on
+        with pytest.raises(PrunerError, match=f"^exit status 7: last words; {log} has"):
+            worker.ask("die", 7, log=log)
+        assert "last words" in log.read_text()
+
+
+def test_a_module_that_cannot_be_imported_says_why(tmp_path):
+    log = tmp_path / "log"
+    with (
+        Worker("tests.no_such_module", method="spawn") as worker,
+        pytest.raises(PrunerError, match=f"No module named .*; {log} has the whole output$"),
+    ):
+        worker.ask("count", log=log)
+    assert "Traceback" in log.read_text()
+
+
+def test_a_forked_worker_needs_no_module_and_several_work_at_once():
+    here = os.getpid()
+    workers = [
+        Worker(SimpleNamespace(job=lambda n=n: (n, os.getpid() != here)), method="fork")
+        for n in (1, 2)
+    ]
+    for worker in workers:
+        worker.send("job")
+    assert [worker.receive(30).value for worker in workers] == [(1, True), (2, True)]
+    for worker in workers:
+        worker.stop()
+
+
+# Where the sockets of workers lie.
+
+_SOCKETS = """
+import os, signal, sys
+from pruner.processes import Pool, keep_sockets_together
+
+keep_sockets_together()
+pool = Pool(1, "tests.worker_jobs", timeout_s=60)
+assert pool.submit("nap", 0).result().value == 0
+if sys.argv[1] == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+pool.close()
+"""
+
+
+def started(folder, how, program=_SOCKETS):
+    environment = os.environ | {"TMPDIR": str(folder), "PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-c", program, how]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_sockets_of_killed_processes_go():
+    with tempfile.TemporaryDirectory(prefix="sockets-") as place:  # their names are short
+        folder = Path(place)
+        assert started(folder, "killed").returncode == -signal.SIGKILL
+        (left,) = folder.iterdir()
+        assert left.stat().st_mode & 0o777 == 0o700
+        assert list(left.rglob("listener-*"))
+        done = started(folder, "ended")
+        assert (done.returncode, done.stderr, list(folder.iterdir())) == (0, "", [])
+
+
+def test_a_long_name_is_left_to_python(tmp_path):
+    folder = tmp_path / ("x" * 60)
+    folder.mkdir()
+    words = "from pruner.processes import keep_sockets_together\n"
+    words += "keep_sockets_together()\nimport tempfile; print(tempfile.gettempdir())"
+    done = started(folder, "", words)
+    assert done.stdout.strip() == str(folder)
+    assert list(folder.iterdir()) == []
 
 
 # The end of the parent.

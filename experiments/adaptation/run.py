@@ -23,9 +23,9 @@ import numpy as np
 
 from pruner.cli.shared.output import say
 from pruner.cli.shared.script import Data, run_script
+from pruner.commands import ONE_THREAD, Commands
 from pruner.errors import PrunerError
 from pruner.files import merged_table, read_table, write_json, write_table
-from pruner.processes import ONE_THREAD, Commands
 from pruner.search.offline.comparison import Cell, Comparison
 from pruner.search.offline.tuning import TuningCurve
 from pruner.study.adaptation.results import plot_curves

@@ -98,13 +98,13 @@ def test_a_hostile_tracker_is_one_line_in_time(talk):
 
 @pytest.mark.parametrize("name", ["closes", "silent", "noise", "another protocol"])
 def test_a_hostile_device_costs_no_program_anything(name, tmp_path):
-    from pruner.tune.measure.isolation import Limits, Worker, start_server
-    from pruner.tune.measure.jobs import RpcAddress, Timing
+    from pruner.processes import Worker, preload
+    from pruner.tune.measure.jobs import JOBS, PRELOADED, RpcAddress, Timing
 
     library = tmp_path / "never.so"
     library.write_bytes(b"it is never sent")
-    start_server()
-    worker = Worker(Limits(timeout_s=25, memory_bytes=4 << 30), {})
+    preload(*PRELOADED)
+    worker = Worker(JOBS, timeout_s=25, memory_bytes=4 << 30)
     with (
         listening(HOSTILE[name]) as device,
         listening(answers(*[[0, ["127.0.0.1", device, "board"]]] * 9)) as port,

@@ -19,8 +19,9 @@ FATBIN = b"\x50\xed\x55\xba"  # the first bytes of what nvcc --fatbin makes, as 
 def built(tmp_path):
     """Builds a program of the above in a worker, as measuring does; its reply and library."""
     from pruner.places import conf_folder
+    from pruner.processes import Worker, preload
     from pruner.program.device import load_device
-    from pruner.tune.measure.isolation import Limits, Worker, start_server
+    from pruner.tune.measure.jobs import JOBS, PRELOADED
     from pruner.tune.measure.machine import make_platform
     from pruner.tune.tvm_import import load_tvm
     from pruner.tune.workloads import from_file
@@ -30,8 +31,8 @@ def built(tmp_path):
     path, library = tmp_path / "programs.py", tmp_path / "built.so"
     path.write_text(programs('b[i] = T.call_extern("float32", "no_such_function", a[i])'))
     target = make_platform(load_device(conf_folder() / "platform" / "h200.yaml")).target
-    start_server()
-    worker = Worker(Limits(timeout_s=60, memory_bytes=8 << 30), {})
+    preload(*PRELOADED)
+    worker = Worker(JOBS, timeout_s=60, memory_bytes=8 << 30)
 
     def build(name):
         module = load_tvm().tvm.ir.save_json(from_file(path, name)[0].module)

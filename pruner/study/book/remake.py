@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pruner.commands import ONE_THREAD, Commands
 from pruner.errors import PrunerError
 from pruner.files import load_metrics, save_metrics
-from pruner.processes import ONE_THREAD, Commands
 from pruner.progress import Tell
 from pruner.study.book.items import Item
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pruner.commands import Commands
 from pruner.errors import PrunerError
 from pruner.files import hold
 from pruner.places import sources_folder
-from pruner.processes import Commands
 from pruner.progress import Tell
 from pruner.tune.collect.layout import (
     TaskPaths,

@@ -1,9 +1,7 @@
 """Build and run candidates in worker processes; every failure is an outcome of one candidate.
 
 * `measurer`: candidates in, outcomes out
-* `sockets`: where the sockets of those processes lie
-* `isolation`: the worker processes
-* `jobs`: what they do
+* `jobs`: what worker processes do
 * `loaded`: TVM, imported once for all of them
 * `numerics`: inputs, and how far results may be off
 * `repeats`: how often to repeat

@@ -40,6 +40,8 @@ from pruner.tune.opencl.runtime import (
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import arguments as arguments_of
 
+JOBS, LOADED = __name__, "pruner.tune.measure.loaded"
+PRELOADED = (LOADED, JOBS)  # what the workers' server imports, TVM first
 _CHEAP_S = 1.0  # a program that runs so long is checked with one kind of inputs
 _SESSION_S = 10.0  # until a remote device is there; a run may take longer
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from pruner.commands import nvidia_smi
 from pruner.errors import PrunerError
-from pruner.processes import nvidia_smi
 from pruner.program.device import CpuDevice, Device, GpuDevice
 from pruner.tune.cuda import runtime_error
 from pruner.tune.kinds import CUDA, GPU_KINDS, OPENCL, POCL_MODEL, is_gpu

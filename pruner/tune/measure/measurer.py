@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import resource
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,17 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
+from pruner.processes import NO_REFERENCE, NOT_TRIED, TIMEOUT, Pool, Reply, preload
 from pruner.tune.kinds import OPENCL
-from pruner.tune.measure.isolation import (
-    NO_REFERENCE,
-    NOT_TRIED,
-    TIMEOUT,
-    Limits,
-    Pool,
-    Reply,
-    start_server,
-)
-from pruner.tune.measure.jobs import RpcAddress, Timing
+from pruner.tune.measure.jobs import JOBS, PRELOADED, RpcAddress, Timing
 from pruner.tune.measure.numerics import FLOOR, Arguments, are_timings
 from pruner.tune.measure.targets import reference_target
 from pruner.tune.phases import Phases
@@ -172,7 +163,7 @@ class Measurer:
         if self.alone is None:
             self.alone = platform.shares_cpu
         self.lag = int(not self.alone) if settings.lag is None else settings.lag
-        start_server()
+        preload(*PRELOADED)
         memory_bytes = int(settings.memory_gib * GIB)
         self._folder = _emptied(folder)
         threads = {"TVM_NUM_THREADS": str(platform.cores), "TVM_BIND_THREADS": "0"}
@@ -181,14 +172,24 @@ class Measurer:
         if platform.device == OPENCL:  # builders have the driver compile, too
             cache = (kernels or self._folder / KERNELS).resolve()
             threads |= {**platform.places[0], "POCL_CACHE_DIR": str(cache)}
-        build = Limits(timeout_s=settings.build_timeout_s, memory_bytes=memory_bytes)
+        self._builders = Pool(
+            size,
+            JOBS,
+            timeout_s=settings.build_timeout_s,
+            memory_bytes=memory_bytes,
+            environment=threads | {"OMP_NUM_THREADS": "1"},
+        )
         # a GPU's driver takes addresses of the host by the size of the device
         own = not platform.shares_cpu and platform.address is None
-        memory_bytes = resource.RLIM_INFINITY if own else memory_bytes
-        run = Limits(timeout_s=settings.run_timeout_s, memory_bytes=memory_bytes)
-        self._builders = Pool(size, build, threads | {"OMP_NUM_THREADS": "1"})
         devices = len(platform.places)
-        self._runner = Pool(devices, run, threads, places=platform.places)
+        self._runner = Pool(
+            devices,
+            JOBS,
+            timeout_s=settings.run_timeout_s,
+            memory_bytes=None if own else memory_bytes,
+            environment=threads,
+            places=platform.places,
+        )
         self._runs = ThreadPoolExecutor(devices)
         # the first results of a task wait for its reference, of which some take many seconds
         at_once = 1 if self.alone else max(1, size // _BUILDERS_A_REFERENCE)

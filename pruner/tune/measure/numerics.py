@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pruner.archives import read_arrays
 from pruner.errors import DataError
+from pruner.processes import NoReference
 
 Arguments = Sequence[tuple[tuple[int, ...], str]]  # shape and dtype of each
 
@@ -25,10 +26,6 @@ FLOOR = 8.0
 """Of normally distributed results the error allowed near zero is then about what a tolerance of the
 largest of a million allowed; of those that span many magnitudes it is far less."""
 MAX_SAMPLE = 1 << 20  # values from which the usual magnitude is taken
-
-
-class NoReference(Exception):
-    """There is nothing to compare with: no fault of the program."""
 
 
 def are_timings(costs_s: Sequence[float]) -> bool:

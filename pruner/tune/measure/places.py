@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 
+from pruner.commands import nvidia_smi
 from pruner.errors import PrunerError
-from pruner.processes import nvidia_smi
 from pruner.tune.kinds import OPENCL
 from pruner.tune.measure.measurer import Platform
 

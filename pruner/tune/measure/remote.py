@@ -6,8 +6,8 @@ import socket
 from typing import Any
 
 from pruner.errors import PrunerError
-from pruner.tune.measure.isolation import Limits, Worker, start_server
-from pruner.tune.measure.jobs import RpcAddress
+from pruner.processes import Worker, preload
+from pruner.tune.measure.jobs import JOBS, PRELOADED, RpcAddress
 
 _MEMORY_BYTES = 4 << 30
 
@@ -29,8 +29,8 @@ def check_health(address: RpcAddress, timeout_s: float) -> dict[str, Any]:
             f"{where}: no tracker there ({error.strerror or error}); "
             "start one: python -m tvm.exec.rpc_tracker"
         ) from error
-    start_server()
-    worker = Worker(Limits(timeout_s=timeout_s, memory_bytes=_MEMORY_BYTES), {})
+    preload(*PRELOADED)
+    worker = Worker(JOBS, timeout_s=timeout_s, memory_bytes=_MEMORY_BYTES)
     try:
         worker.call("ready")  # the import is not the device's delay
         found = worker.call("servers", address)

@@ -25,8 +25,9 @@ from typing import Any, Self
 from pruner.arrays import dtype_bytes
 from pruner.files import as_written, held, read_json, write_json
 from pruner.models.analyzer.analyzer import Analyzer
+from pruner.processes import Pool, Reply, preload
 from pruner.progress import Tell, silent
-from pruner.tune.measure.isolation import Limits, Pool, Reply, start_server
+from pruner.tune.measure.jobs import LOADED
 from pruner.tune.measure.measurer import GIB, Platform, never, wait_for
 from pruner.tune.networks import drafting
 from pruner.tune.networks.coverage import Replayed
@@ -36,7 +37,7 @@ from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import Workload, arguments, flops
 
 FOLDER, SUMMARY = "drafted", "drafted.json"
-_LIMITS = Limits(timeout_s=600.0, memory_bytes=8 * GIB)  # of one task
+_LIMITS = {"timeout_s": 600.0, "memory_bytes": 8 * GIB}  # of one task
 _FLOPS_PER_BYTE = 10.0  # of a machine: what moves more than it computes takes time by its bytes
 
 
@@ -71,10 +72,10 @@ class DraftWorkers:
     while the tasks are being found. To be closed."""
 
     def __init__(self, size: int | None = None) -> None:
-        start_server(drafting.__name__)
+        preload(LOADED, drafting.__name__)
         environment = {"OMP_NUM_THREADS": "1", "TVM_NUM_THREADS": "1"}
         size = size or len(os.sched_getaffinity(0))
-        self._pool = Pool(size, _LIMITS, environment, drafting.__name__)
+        self._pool = Pool(size, drafting.__name__, environment=environment, **_LIMITS)
         self._pool.warm_up(wait=False)
 
     def __enter__(self) -> Self:

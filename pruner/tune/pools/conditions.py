@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pruner.processes import nvidia_smi
+from pruner.commands import nvidia_smi
 
 _GPU = ("temperature.gpu", "clocks.sm", "clocks.mem", "power.draw", "utilization.gpu")
 _OF_GPU = (

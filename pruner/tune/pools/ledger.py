@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from pruner.files import append_line, sealed
+from pruner.processes import Reply
 from pruner.tune.collect.layout import damaged, read_journal
-from pruner.tune.measure.isolation import Reply
 from pruner.tune.measure.measurer import Outcome
 
 RANDOM, EVOLVED = "random", "evolved"

@@ -14,11 +14,11 @@ from zlib import crc32
 import numpy as np
 
 from pruner.errors import DataError, PrunerError
+from pruner.processes import Reply
 from pruner.program.device import Device
 from pruner.program.tir.saved import FOLDER as SPACES
 from pruner.program.tir.saved import SavedSpace
 from pruner.progress import Tell
-from pruner.tune.measure.isolation import Reply
 from pruner.tune.measure.measurer import Check, Measurer, Outcome, Platform
 from pruner.tune.measure.numerics import tolerance
 from pruner.tune.phases import Phases

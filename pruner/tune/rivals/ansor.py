@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pruner.commands import Commands
 from pruner.errors import PrunerError
 from pruner.places import sources_folder
-from pruner.processes import Commands
 from pruner.tune.measure.measurer import BUILDS, Measurer, MeasureSettings, Platform
 from pruner.tune.phases import PHASES, Phases
 from pruner.tune.rivals.ansor_environment import child_environment, interpreter

@@ -16,10 +16,11 @@ import numpy as np
 
 from pruner.data.tasks import TaskKey
 from pruner.files import as_written, read_json, write_json
+from pruner.processes import NoReference
 from pruner.search.failures import AvoidFailures, FailureModel
 from pruner.search.policy import PolicySettings
 from pruner.tune.measure.measurer import Check, wait_for
-from pruner.tune.measure.numerics import NoReference, load_reference, tolerance
+from pruner.tune.measure.numerics import load_reference, tolerance
 from pruner.tune.networks.drafted import FOLDER as DRAFTS
 from pruner.tune.networks.drafted import draft_tasks, drafted_traces
 from pruner.tune.rivals.rival import RivalProcess, RivalSearch

@@ -263,11 +263,10 @@ def test_a_reference_that_is_gone_is_no_fault_of_the_program(measurer, tmp_path)
 
 def test_a_reference_has_a_limit_of_its_own(measurer, tmp_path, monkeypatch):
     """It is computed on one core without schedule: minutes where a program takes milliseconds."""
-    from pruner.tune.measure.isolation import Limits
     from pruner.tune.workloads import arguments
 
     (worker,) = measurer._builders._workers
-    monkeypatch.setattr(worker, "_limits", Limits(timeout_s=0.5, memory_bytes=2 << 30))
+    monkeypatch.setattr(worker, "_timeout_s", 0.5)
     body = 'T.evaluate(T.call_extern("int32", "usleep", 800000))'
     module, path = program(tmp_path, "slow", body), tmp_path / "reference.npz"
     assert measurer.reference(module, arguments(module), path) is None
@@ -279,7 +278,7 @@ def test_a_reference_has_a_limit_of_its_own(measurer, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("lie", [[-1e-3], [0.0], [float("nan")], [1e-3, float("inf")], []])
 def test_timings_that_no_clock_gives_are_an_error(measurer, tmp_path, monkeypatch, lie):
-    from pruner.tune.measure.isolation import Reply
+    from pruner.processes import Reply
 
     monkeypatch.setattr(measurer, "_run", lambda _job: Reply(value=lie))
     (outcome,) = measured(measurer, [doubling(tmp_path)])

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from pruner.processes import NoReference
 from pruner.tune.measure.numerics import (
-    NoReference,
     inputs,
     load_reference,
     relative_error,

@@ -134,12 +134,12 @@ def test_a_device_that_is_taken_times_out(tracker):
 @pytest.mark.parametrize("gone", ["tracker", "key"])
 def test_a_device_that_is_lost_is_not_the_programs_fault(tracker, gone):
     """TVM's client would wait longer than a job may take."""
-    from pruner.tune.measure.isolation import NO_DEVICE, Limits, Worker, start_server
-    from pruner.tune.measure.jobs import RpcAddress
+    from pruner.processes import NO_DEVICE, Worker, preload
+    from pruner.tune.measure.jobs import JOBS, PRELOADED, RpcAddress
 
-    start_server()
+    preload(*PRELOADED)
     port, key = (tracker, "phone") if gone == "key" else (free_port(), "board")
-    worker = Worker(Limits(timeout_s=20, memory_bytes=4 << 30), {})
+    worker = Worker(JOBS, timeout_s=20, memory_bytes=4 << 30)
     reply = worker.call("health", RpcAddress(host="127.0.0.1", port=port, key=key))
     worker.stop()
     assert reply.error == NO_DEVICE

@@ -126,7 +126,7 @@ def test_who_is_asked_to_end_keeps_what_is_drafted(tasks, platform, tmp_path):
                 future.set_result(reply)
             return future
 
-    from pruner.tune.measure.isolation import Reply
+    from pruner.processes import Reply
     from pruner.tune.networks.drafting import Draft, Drafted
 
     first, second, told = tasks["reshape_add"], tasks["matmul_add"], []
@@ -232,7 +232,7 @@ def test_drafts_do_not_depend_on_the_processes_that_make_them(
 
 
 def test_a_worker_that_dies_costs_one_task(tasks, platform, tmp_path):
-    from pruner.tune.measure.isolation import Reply
+    from pruner.processes import Reply
     from pruner.tune.networks.drafted import draft_tasks
 
     class Dying:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pruner.errors import DataError
-from pruner.tune.measure.isolation import Reply
+from pruner.processes import Reply
 from pruner.tune.measure.measurer import Outcome
 from pruner.tune.pools.ledger import RANDOM, Ledger, Pass, Program
 from pruner.tune.pools.records import FAILED_COST_S, about_pool, error_number, record

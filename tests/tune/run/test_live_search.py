@@ -7,7 +7,6 @@ import pytest
 
 from pruner.search.explorer import NoneFound
 from pruner.search.failures import FailureModel
-from pruner.tune.measure.isolation import _kind
 from pruner.tune.measure.measurer import Candidate, Outcome
 from pruner.tune.run.live_search import DecisionSearch
 from tests.tune.run.test_loop import SIZES, FakeMeasurer, Killed, measured, run
@@ -231,22 +230,3 @@ def test_a_drafted_program_is_enough_where_the_policy_finds_none():
     search.begin_with(np.array([[0, 4, 1]]))
     assert seconds(search.propose(3)) == [1]
     assert search.propose(3) == []
-
-
-def test_a_worker_that_does_not_start_is_not_the_programs_fault(monkeypatch):
-    from pruner.tune.measure import isolation
-
-    monkeypatch.setattr(isolation, "_START_S", 0.0)
-    isolation.start_server()
-    worker = isolation.Worker(isolation.Limits(timeout_s=60, memory_bytes=4 << 30), {})
-    assert worker.call("ready").error == "no_worker"
-    monkeypatch.undo()
-    assert worker.call("ready").value is True  # it starts another
-    worker.stop()
-
-
-def test_kinds_of_exceptions():
-    assert _kind(ConnectionError("no tracker"))[0] == "no_device"
-    assert _kind(BrokenPipeError("of a compiler"))[0] == "error"
-    assert _kind(RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS"))[0] == "illegal_access"
-    assert _kind(MemoryError())[0] == "out_of_memory"

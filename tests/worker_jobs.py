@@ -1,0 +1,59 @@
+"""Jobs of the workers of tests; they need no TVM."""
+
+import os
+import sys
+import time
+
+from pruner.errors import PrunerError
+
+COUNTED = []
+sys.stdout.write("what a library prints when it is imported is no answer\n")
+
+
+def ready():
+    """The worker is there."""
+    return True
+
+
+def nap(seconds):
+    """Sleep, and return how long."""
+    time.sleep(seconds)
+    return seconds
+
+
+def count():
+    """How often it was asked, and the environment that the module was imported with."""
+    COUNTED.append(1)
+    sys.stdout.write("counted\n")
+    return len(COUNTED), ENVIRONMENT
+
+
+def refuse(name):
+    """A user's mistake."""
+    raise PrunerError(f"{name} is wrong")
+
+
+def fail(text):
+    """A bug."""
+    raise ValueError(text)
+
+
+def die(code):
+    """A crash with last words."""
+    sys.stderr.write("last words")
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def end_by(number):
+    """A signal."""
+    os.kill(os.getpid(), number)
+    time.sleep(60)
+
+
+def allocate(size):
+    """More memory than there may be."""
+    return len(bytearray(size))
+
+
+ENVIRONMENT = os.environ.get("OF_THIS_TEST")

@@ -1,12 +1,10 @@
 """A network in the hands of others: torch, onnxruntime, TVM as it comes, timed side by side.
 
-* `protocol`: what a contender's process and ours say to each other
 * `lane`: what all of them get: a device, equal cores
 * `runners`: the contenders: how each loads a network and runs it
-* `child`: the process that holds one of them
+* `jobs`: what the process of a contender does
 * `inputs`: the seeded inputs that all of them get
-* `process`: such a process, from outside
-* `race`: turns one after another, medians, spread, relative errors
+* `race`: a contender; turns one after another, medians, spread, relative errors
 * `lineup`: which contenders a network has
 * `libraries`: what TVM makes of a network without tuning
 * `operators`: what torch calls for one operator

@@ -12,8 +12,7 @@ from pruner.progress import Tell, silent
 from pruner.tune.contenders.inputs import save_arrays
 from pruner.tune.contenders.lane import Lane
 from pruner.tune.contenders.lineup import EAGER, OURS, Library, line_up_kernels
-from pruner.tune.contenders.process import Contender
-from pruner.tune.contenders.race import RaceSettings, Timed, race
+from pruner.tune.contenders.race import Contender, RaceSettings, Timed, race
 from pruner.tune.deploy.files import KERNELS_FILE
 from pruner.tune.measure.energy import EnergyMeter
 from pruner.tune.measure.numerics import inputs as seeded

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pruner.errors import PrunerError
-from pruner.tune.contenders.child import Request
 from pruner.tune.contenders.lane import CPU, Lane
-from pruner.tune.contenders.process import Contender
+from pruner.tune.contenders.race import Contender
 from pruner.tune.networks.source import NetworkSource
 
 OURS, EAGER, COMPILE, AUTOTUNE = "ours", "eager", "compile", "autotune"
@@ -23,7 +22,7 @@ class _Kind:
     """A runner of the network's source; ``packages`` must be there, ``extra`` installs them.
 
     ``from_onnx``: it can run a network that is an ONNX file. ``on_gpu``: arguments there instead.
-    ``tunes``: see :class:`~pruner.tune.contenders.process.Contender`.
+    ``tunes``: see :class:`~pruner.tune.contenders.race.Contender`.
     """
 
     label: str
@@ -122,12 +121,10 @@ def line_up(
     ]
     for name, library in libraries.items():
         arguments = {"library": str(library.path), "inputs": str(inputs), "device": lane.device}
-        request = Request(runner="TvmLibrary", arguments=arguments, threads=lane.threads)
-        contender = _contender(name, library.label, request, library.missing)
         # as it is deployed, without the compiler; with it alone TVM 0.27 loads its CUDA runtime
         alone = {"TVM_USE_RUNTIME_LIB": "1"} if lane.device == CPU else {}
-        environment = {**contender.environment, **alone}
-        out.append(replace(contender, environment=environment, facts=library.facts))
+        contender = _of_library(name, library, "TvmLibrary", arguments, lane)
+        out.append(replace(contender, environment=alone, facts=library.facts))
     return out
 
 
@@ -155,8 +152,7 @@ def line_up_kernels(
     places = {"inputs": str(inputs), "output": output, "device": lane.device}
     for name, library in libraries.items():
         arguments = {"library": str(library.path), **places}
-        request = Request(runner="KernelLibrary", arguments=arguments, threads=lane.threads)
-        out.append(_contender(name, library.label, request, library.missing))
+        out.append(_of_library(name, library, "KernelLibrary", arguments, lane))
     return out
 
 
@@ -165,16 +161,25 @@ def _of_kind(
 ) -> Contender:
     kind = _KINDS[name]
     arguments = {**given, **kind.arguments, **({} if lane.device == CPU else kind.on_gpu)}
-    request = Request(runner=kind.runner, arguments=arguments, threads=lane.threads)
-    contender = _contender(name, kind.label, request, kind.missing or missing)
-    return replace(contender, tunes=kind.tunes)
-
-
-def _contender(name: str, label: str, request: Request, missing: str | None) -> Contender:
     return Contender(
         name=name,
-        label=label,
-        command=request.command,
-        environment=request.environment,
-        missing=missing,
+        label=kind.label,
+        runner=kind.runner,
+        arguments=arguments,
+        threads=lane.threads,
+        missing=kind.missing or missing,
+        tunes=kind.tunes,
+    )
+
+
+def _of_library(
+    name: str, library: Library, runner: str, arguments: Mapping[str, Any], lane: Lane
+) -> Contender:
+    return Contender(
+        name=name,
+        label=library.label,
+        runner=runner,
+        arguments=arguments,
+        threads=lane.threads,
+        missing=library.missing,
     )

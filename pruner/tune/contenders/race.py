@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pruner.errors import PrunerError
+from pruner.processes import Worker
 from pruner.progress import Tell, silent
-from pruner.tune.contenders.process import Contender, ContenderProcess, Fallen
-from pruner.tune.contenders.protocol import LATENCIES, READY, RUN_FOR_S, SAVE
+from pruner.tune.contenders.jobs import JOBS, load, run_for, save, thread_limits
 from pruner.tune.measure.energy import EnergyMeter
 from pruner.tune.measure.numerics import relative_error
 
@@ -42,6 +43,59 @@ class RaceSettings:
     def has_turn(self, used_s: float, turns: int) -> bool:
         """Whether a contender that used so much in so many turns gets one more."""
         return turns < min(3, self.rounds) or (turns < self.rounds and used_s < self.most_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """What a worker with the functions of :mod:`pruner.tune.contenders.jobs` loads and runs.
+
+    ``name`` is for options and files, ``label`` for people. ``missing``: why it cannot run here,
+    known before it is started. ``facts`` stand beside those of its runner. ``tunes``: it times
+    programs of its own while it gets ready, so nothing else may then be at work.
+    """
+
+    name: str
+    label: str
+    runner: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    threads: int = 1
+    environment: Mapping[str, str] = field(default_factory=dict)
+    jobs: str = JOBS
+    missing: str | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    tunes: bool = False
+
+
+class Fallen(PrunerError):
+    """A contender cannot go on; the message says why, in one line."""
+
+
+class ContenderWorker:
+    """The worker of a contender, which begins to load at once; its output goes to a log file."""
+
+    def __init__(self, contender: Contender, log: Path) -> None:
+        if contender.missing is not None:
+            raise Fallen(contender.missing)
+        log.write_bytes(b"")
+        environment = {**thread_limits(contender.threads), **contender.environment}
+        self._worker = Worker(contender.jobs, method="spawn", environment=environment)
+        self._log = log
+        self.close = self._worker.stop
+        arguments = (contender.runner, contender.arguments, contender.threads)
+        self._worker.send(load.__name__, *arguments, log=log)
+
+    def ask(self, job: str, argument: Any, timeout_s: float) -> Any:
+        """The value of one more job. Raises `Fallen`."""
+        with suppress(OSError):  # it has ended, which the answer says
+            self._worker.send(job, argument, log=self._log)
+        return self.answer(timeout_s)
+
+    def answer(self, timeout_s: float) -> Any:
+        """The value of the job that was sent last. Raises `Fallen`."""
+        reply = self._worker.receive(timeout_s)
+        if reply.error is not None:
+            raise Fallen(reply.line)
+        return reply.value
 
 
 SHORT_RACE = RaceSettings(rounds=10, turn_s=0.5, most_s=20.0)  # of libraries that are alike
@@ -121,14 +175,14 @@ def race(
     """
     folder.mkdir(parents=True, exist_ok=True)
     found = {one.name: Timed(name=one.name, label=one.label) for one in contenders}
-    running: dict[str, ContenderProcess] = {}
+    running: dict[str, ContenderWorker] = {}
     with ExitStack() as stack:
         for group in _groups(contenders, settings.together):
             started = _started(group, folder, found, stack, tell)
             for one, process in started:
                 try:
-                    facts = process.answer(settings.prepare_s)[READY]
-                    process.ask({SAVE: str(_outputs(folder, one.name))}, settings.prepare_s)
+                    facts = process.answer(settings.prepare_s)
+                    process.ask(save.__name__, _outputs(folder, one.name), settings.prepare_s)
                 except Fallen as error:
                     _drop(found, one.name, error, tell)
                     continue
@@ -161,12 +215,12 @@ def _started(
     found: dict[str, Timed],
     stack: ExitStack,
     tell: Tell,
-) -> list[tuple[Contender, ContenderProcess]]:
+) -> list[tuple[Contender, ContenderWorker]]:
     started = []
     for one in group:
         tell(f"{one.label}: getting ready")
         try:
-            process = ContenderProcess(one, folder / f"{one.name}.log")
+            process = ContenderWorker(one, folder / f"{one.name}.log")
         except Fallen as error:
             _drop(found, one.name, error, tell)
             continue
@@ -176,7 +230,7 @@ def _started(
 
 
 def _take_turns(
-    running: dict[str, ContenderProcess],
+    running: dict[str, ContenderWorker],
     found: dict[str, Timed],
     settings: RaceSettings,
     tell: Tell,
@@ -189,7 +243,7 @@ def _take_turns(
             if not (warms_up or settings.has_turn(sum(known), turns)):
                 continue
             try:
-                latencies_s = process.ask({RUN_FOR_S: turn_s}, settings.prepare_s)[LATENCIES]
+                latencies_s = process.ask(run_for.__name__, turn_s, settings.prepare_s)
             except Fallen as error:
                 running.pop(name)
                 _drop(found, name, error, tell)
@@ -199,7 +253,7 @@ def _take_turns(
 
 
 def _count_energy(
-    running: dict[str, ContenderProcess],
+    running: dict[str, ContenderWorker],
     found: dict[str, Timed],
     settings: RaceSettings,
     meter: EnergyMeter,
@@ -210,7 +264,7 @@ def _count_energy(
         for name, process in list(running.items()):
             try:
                 start_s, before_j = meter.read()
-                process.ask({RUN_FOR_S: settings.energy_s}, settings.prepare_s)
+                process.ask(run_for.__name__, settings.energy_s, settings.prepare_s)
                 end_s, after_j = meter.read()
             except Fallen as error:
                 running.pop(name)

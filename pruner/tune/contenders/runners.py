@@ -1,6 +1,6 @@
-"""Networks as others run them; each class follows :class:`pruner.tune.contenders.protocol.Runner`.
+"""Networks as others run them; each class follows :class:`pruner.tune.contenders.jobs.Runner`.
 
-They are made inside a process of their own (`child`), with as many cores as they may use.
+They are made inside a process of their own (`jobs`), with as many cores as they may use.
 """
 
 from __future__ import annotations

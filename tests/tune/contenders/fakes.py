@@ -1,33 +1,47 @@
-"""Contenders that are a few lines of Python: they answer, but run nothing."""
+"""Contenders that answer, but run nothing: their worker has the functions below."""
 
-import json
+import os
 import sys
+import time
+from pathlib import Path
 
-from pruner.tune.contenders.process import Contender
-
-_ANSWERS = """
-import json, sys
 import numpy as np
-name, latencies, output, diary, fails = json.loads(sys.argv[1])
-def answer(value):
-    print(json.dumps(value), flush=True)
-if fails == "start":
-    sys.exit("no such library")
-answer({"ready": {"version": name}})
-for number, line in enumerate(sys.stdin):
-    question = json.loads(line)
-    if "save" in question:
-        np.savez(question["save"], np.array(output))
-        answer({"saved": question["save"]})
-    elif fails == "run":
-        answer({"error": "ValueError: no memory"})
-    else:
-        with open(diary, "a") as file:
-            file.write(name)
-        answer({"latencies_s": latencies})
-"""
+
+from pruner.tune.contenders.race import Contender
+
+FAKE = {}
 
 
-def fake(name, latencies_s, diary, *, output=(1.0, 2.0), fails=""):
-    words = json.dumps([name, latencies_s, output, str(diary), fails])
-    return Contender(name=name, label=name, command=(sys.executable, "-c", _ANSWERS, words))
+def load(runner, arguments, threads):
+    """Keep the arguments; meet another contender before, where there is one to wait for."""
+    FAKE.update(arguments)
+    if "here" in arguments:
+        here = Path(arguments["here"])
+        (here / runner).touch()
+        while arguments["meets"] and not (here / arguments["meets"]).exists():
+            time.sleep(0.01)
+    if arguments["fails"] == "start":
+        sys.stderr.write("no such library")
+        sys.stderr.flush()
+        os._exit(1)
+    return {"version": runner}
+
+
+def save(path):
+    """Save the outputs."""
+    np.savez(path, np.array(FAKE["output"]))
+
+
+def run_for(seconds):
+    """The latencies; a letter into the diary."""
+    if FAKE["fails"] == "run":
+        raise ValueError("no memory")
+    with Path(FAKE["diary"]).open("a") as file:
+        file.write(FAKE["name"])
+    return FAKE["latencies"]
+
+
+def fake(name, latencies_s, diary, *, output=(1.0, 2.0), fails="", **more):
+    arguments = {"name": name, "latencies": latencies_s, "output": output, "diary": str(diary)}
+    arguments |= {"fails": fails, **more}
+    return Contender(name=name, label=name, runner=name, arguments=arguments, jobs=__name__)

@@ -1,14 +1,12 @@
 """Contenders take turns, failures cost their own contender, outputs are compared."""
 
-import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from pruner.tune.contenders.process import Contender, ContenderProcess, Fallen
-from pruner.tune.contenders.protocol import timed_turn
-from pruner.tune.contenders.race import RaceSettings, _groups, outputs_error, race
+from pruner.tune.contenders.jobs import timed_turn
+from pruner.tune.contenders.race import Contender, RaceSettings, _groups, outputs_error, race
 from tests.tune.contenders.fakes import fake
 
 SETTINGS = RaceSettings(rounds=4, turn_s=0.1, most_s=100.0, prepare_s=60.0)
@@ -46,7 +44,7 @@ def test_whoever_fails_is_left_out_with_the_reason(tmp_path, diary):
     ]
     found = {row.name: row for row in race(entries, tmp_path, SETTINGS, tell=told.append)}
     assert found["a"].error is None
-    assert found["s"].error == "its process ended with 1: no such library"
+    assert found["s"].error == "exit status 1: no such library"
     assert found["r"].error == "ValueError: no memory"
     assert found["m"].error == missing.missing
     assert diary.read_text() == "aaaaa"
@@ -82,17 +80,11 @@ def test_energy_is_counted_in_turns_of_its_own_after_the_others(tmp_path, diary)
 
 def test_several_get_ready_at_a_time_but_who_tunes_itself_is_alone(tmp_path, diary):
     """a and b each wait for the other to have begun; t finds whoever is at work, and nobody is."""
-    meet = "import os, sys, time, pathlib; here = pathlib.Path(sys.argv[2]); "
-    meet += "name = json.loads(sys.argv[1])[0]; (here / name).touch(); "
-    a_and_b = "wait = here / {'a': 'b', 'b': 'a'}[name]\n"
-    a_and_b += "while not wait.exists(): time.sleep(0.01)\n"
-    entries = []
-    for name in "atb":
-        one = fake(name, [1.0], diary)
-        python, _, answers, words = one.command
-        before = f"import json; {meet}{'' if name == 't' else a_and_b}"
-        command = (python, "-c", f"{before}\n{answers}", words, str(tmp_path))
-        entries.append(replace(one, command=command, tunes=name == "t"))
+    other = {"a": "b", "b": "a", "t": ""}
+    entries = [
+        replace(fake(n, [1.0], diary, here=str(tmp_path), meets=other[n]), tunes=n == "t")
+        for n in "atb"
+    ]
     a, t, b = entries
     settings = replace(SETTINGS, rounds=1, together=2)
     found = race([a, b, t], tmp_path / "race", settings)
@@ -102,14 +94,7 @@ def test_several_get_ready_at_a_time_but_who_tunes_itself_is_alone(tmp_path, dia
     assert names == [["a"], ["t"], ["b", "a"], ["b"]]
     (tmp_path / "b").unlink()
     alone = race([a], tmp_path / "race", replace(settings, prepare_s=1.0))
-    assert alone[0].error == "no answer within 1 s"  # it does wait
-
-
-def test_silence_is_ended(tmp_path):
-    mute = Contender(name="q", label="q", command=(sys.executable, "-c", "input()"))
-    process = ContenderProcess(mute, tmp_path / "log")  # which ends it
-    with pytest.raises(Fallen, match="no answer within 0 s"):
-        process.answer(0.0)
+    assert alone[0].error == "stopped after 1 s"  # it does wait
 
 
 def test_outputs_are_compared_with_those_of_the_reference(tmp_path, diary):

@@ -24,7 +24,7 @@ import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from multiprocessing import util
@@ -95,7 +95,7 @@ def in_workers(
     torch = sys.modules.get("torch")
     if method == "fork" and torch is not None and torch.get_num_threads() > 1:
         raise PrunerError(f"{number} processes: several processes need num_threads=1")
-    context = multiprocessing.get_context(method)
+    context: Any = multiprocessing.get_context(method)
     taken = context.Value("i", 0)
     processes: dict[Any, Any] = {}
 
@@ -104,12 +104,12 @@ def in_workers(
         working = dict(processes)
         while working:
             left_s = None if until is None else max(0.0, until - time.monotonic())
-            ready = wait(list(working), left_s)
+            ready: list[Any] = wait(list(working), left_s)
             if not ready:
                 return
             for pipe in ready:
                 try:
-                    done: Done = pipe.recv()  # type: ignore[union-attr]
+                    done: Done = pipe.recv()
                 except EOFError:
                     process = working.pop(pipe)
                     process.join()
@@ -349,8 +349,8 @@ class Worker:
         until = time.monotonic() + (_START_S if self._method == "forkserver" else math.inf)
         while not (self._ready or self._retired) and time.monotonic() < until:
             if self._pipe.poll(_LOOK_S):
-                self._ready = bool(self._pipe.recv())
-                self._sent = time.monotonic()
+                self._sent = max(self._sent, self._pipe.recv())
+                self._ready = True
         return self._ready
 
     def _cause_of_death(self) -> Reply:
@@ -375,6 +375,12 @@ class Worker:
         if not self._log_path.stat().st_size:  # it has not come to the job
             self._log_path.write_bytes(own)
         return self._log_path.read_bytes()
+
+
+def ask(jobs: str, job: str, *arguments: Any, log: Path, worker: Worker | None = None) -> Any:
+    """:meth:`Worker.ask` of the given worker, or of a fresh interpreter that does this job only."""
+    with nullcontext(worker) if worker else Worker(jobs, method="spawn") as asked:
+        return asked.ask(job, *arguments, log=log)
 
 
 class Pool:
@@ -497,7 +503,7 @@ def _serve(
     if memory_bytes is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    pipe.send(True)
+    pipe.send(time.monotonic())  # a clock of the whole system
     while True:
         try:
             name, arguments, log = pipe.recv()

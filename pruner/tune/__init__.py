@@ -18,7 +18,6 @@
 * `lanes`: write vectors as loops that TVM's GPU code generators cannot write
 * `unrolling`: let nvcc unroll loops of CUDA programs instead of TVM
 * `vector_math`: exp, erf, tanh as vector instructions of CPUs
-* `child`: jobs in child processes
 * `analyzer`: the analyzer of a platform
 * `phases`: the time of each phase
 * `faults`: errors of TVM that are not a refusal of a program

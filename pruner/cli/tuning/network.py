@@ -15,7 +15,7 @@ from pruner.cli.tuning.live import milliseconds
 from pruner.cli.tuning.platform import asked_platform, load_draft, platform_of
 from pruner.errors import DataError, PrunerError
 from pruner.files import save_metrics
-from pruner.tune.child import Child
+from pruner.processes import Worker
 from pruner.tune.deploy.files import LOADER, deploying
 from pruner.tune.deploy.holder import network_child
 from pruner.tune.deploy.network import deploy_network
@@ -62,7 +62,7 @@ def network_label(config: DictConfig) -> str:
 
 
 def network_tasks(
-    config: DictConfig, platform: Platform, folder: Path, child: Child | None = None
+    config: DictConfig, platform: Platform, folder: Path, child: Worker | None = None
 ) -> list[NetworkTask]:
     """The tasks of ``network=``, taken up from the folder where an earlier start found them."""
     if (folder / TASKS).is_file():
@@ -184,7 +184,7 @@ def estimated(config: DictConfig, tuned: Tuned) -> dict[str, Any]:
 
 
 def deployed(
-    config: DictConfig, folder: Path, result: dict[str, Any], child: Child | None = None
+    config: DictConfig, folder: Path, result: dict[str, Any], child: Worker | None = None
 ) -> dict[str, Any]:
     """Build the network of a run that is over, as ``deploy.py`` does; its result with that."""
     try:
@@ -201,7 +201,7 @@ def deployed(
 
 
 def deploy_run(
-    folder: Path, config: DictConfig, *, draft: bool, child: Child | None = None
+    folder: Path, config: DictConfig, *, draft: bool, child: Worker | None = None
 ) -> dict[str, Any]:
     """The network of a run folder with its configuration; the content of ``deploy.json``.
 

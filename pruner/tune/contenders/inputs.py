@@ -1,17 +1,12 @@
 """The inputs that every contender gets: those of the network's source, which are seeded.
 
-Run as ``python -m pruner.tune.contenders.inputs REQUEST``, REQUEST being a JSON file with a
-:class:`~pruner.tune.networks.source.NetworkSource` and a path: making a network may take gigabytes,
-which end with the process.
+They are made in a process of their own: a network may take gigabytes, which end with the process.
 """
 
 from __future__ import annotations
 
 import importlib
-import json
-import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +15,7 @@ from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
 from pruner.files import write_whole
-from pruner.tune.child import ask_child, told_in_one_line
+from pruner.processes import ask
 from pruner.tune.measure.numerics import inputs as seeded
 from pruner.tune.networks.source import NetworkSource, network_of
 
@@ -31,10 +26,8 @@ def write_inputs(source: NetworkSource, path: Path) -> Path:
     Raises:
         PrunerError: the network cannot be made, or its file does not say its inputs.
     """
-    if path.is_file():
-        return path
-    request = {"source": asdict(source), "path": str(path)}
-    ask_child(__spec__.name, request, path.with_suffix(".log"))
+    if not path.is_file():
+        ask(__name__, write_here.__name__, source, path, log=path.with_suffix(".log"))
     return path
 
 
@@ -71,12 +64,6 @@ def inputs_of(source: NetworkSource) -> Sequence[NDArray[Any]]:
     return seeded(arguments, source.seed)
 
 
-def _main(path: Path) -> None:
-    asked = json.loads(path.read_text(encoding="utf-8"))
-    with told_in_one_line():
-        inputs = inputs_of(NetworkSource.read(asked["source"]))
-    save_arrays(Path(asked["path"]), inputs)
-
-
-if __name__ == "__main__":
-    _main(Path(sys.argv[1]))
+def write_here(source: NetworkSource, path: Path) -> None:
+    """In the child: write the inputs."""
+    save_arrays(path, inputs_of(source))

@@ -1,22 +1,19 @@
 """One library out of a network and the records of its tasks, in a child process.
 
-Run as ``python -m pruner.tune.deploy.build REQUEST``, REQUEST being the JSON file of a
-:class:`BuildRequest`. Beside the library it can leave inputs and what torch computes from them.
+Beside the library it can leave inputs and what torch computes from them.
 """
 
 from __future__ import annotations
 
 import importlib
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pruner.errors import PrunerError
-from pruner.files import temporaries_in, write_json
-from pruner.tune.child import Child, ask_child, request_file, told_in_one_line
+from pruner.files import temporaries_in
+from pruner.processes import Worker, ask
 from pruner.tune.compiling import pass_context, written_out
 from pruner.tune.contenders.inputs import inputs_of, save_arrays
 from pruner.tune.contenders.runners import Eager, OnnxRuntime
@@ -32,7 +29,6 @@ from pruner.tune.phases import Stopwatch
 from pruner.tune.tvm_import import load_tvm
 
 INPUTS, EXPECTED = "inputs.npz", "expected.npz"
-JOB = "build"  # of a child that serves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,26 +77,17 @@ class Built:
     notes: Sequence[str] = field(default_factory=list)
 
 
-def build_network(request: BuildRequest, log: Path, child: Child | None = None) -> Built:
-    """Build in a child process whose output goes to `log`: its own, or one that does :data:`JOB`.
+def build_network(request: BuildRequest, log: Path, child: Worker | None = None) -> Built:
+    """Build in a child process whose output goes to `log`.
+
+    ``child``: a process that runs already and has a job :func:`build_library`.
 
     Raises:
         PrunerError: the network is not the one that was tuned, records were not applied, or are of
             another target; in one line.
     """
-    library = Path(request.library)
-    if child is None:
-        ask_child(__spec__.name, asdict(request), log)
-    else:
-        with request_file(asdict(request), log) as asked:
-            child.ask(JOB, asked, log)
-    found = json.loads(_result(library).read_text(encoding="utf-8"))
-    _result(library).unlink()
-    return Built(**{**found, "library": library, "applied": Applied(**found["applied"])})
-
-
-def _result(library: Path) -> Path:
-    return library.with_suffix(".built.json")
+    built: Built = ask(__name__, build_library.__name__, request, log=log, worker=child)
+    return built
 
 
 def build_here(request: BuildRequest, lowered: Any | None = None) -> Built:
@@ -138,12 +125,10 @@ def build_here(request: BuildRequest, lowered: Any | None = None) -> Built:
     )
 
 
-def build_asked(path: Path, lowered: Any | None = None) -> None:
-    """In the child: :func:`build_here` for the request in a file; the result lies beside it."""
-    request = BuildRequest(**json.loads(path.read_text(encoding="utf-8")))
+def build_library(request: BuildRequest, lowered: Any | None = None) -> Built:
+    """In the child: :func:`build_here`, with the temporary files beside the library."""
     with temporaries_in(Path(request.library).parent / TEMPORARY):
-        built = build_here(request, lowered)
-    write_json(_result(built.library), asdict(built))
+        return build_here(request, lowered)
 
 
 def compiled(module: Any, target: Any) -> Any:
@@ -178,8 +163,3 @@ def write_reference(source: NetworkSource, folder: Path, threads: int) -> list[s
         return [f"outputs are not checked: {error}"]
     save_arrays(folder / EXPECTED, runner.outputs(runner.run()))
     return []
-
-
-if __name__ == "__main__":
-    with told_in_one_line():
-        build_asked(Path(sys.argv[1]))

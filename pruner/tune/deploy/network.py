@@ -13,8 +13,8 @@ import numpy as np
 from pruner.errors import DataError, PrunerError
 from pruner.files import write_json
 from pruner.models.analyzer.analyzer import Analyzer
+from pruner.processes import Worker
 from pruner.progress import Tell, silent
-from pruner.tune.child import Child
 from pruner.tune.contenders.lane import Lane
 from pruner.tune.contenders.lineup import OURS, Library, line_up
 from pruner.tune.contenders.race import SHORT_RACE, outputs_error, race, timings
@@ -114,7 +114,7 @@ def deploy_network(
     database: Path | None = None,
     draft: bool = True,
     seed: int = 0,
-    child: Child | None = None,
+    child: Worker | None = None,
     tell: Tell = silent,
 ) -> Deployed:
     """Build the network of a run folder; all that came of it lies there, ``deploy.json`` too.

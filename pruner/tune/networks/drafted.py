@@ -37,7 +37,7 @@ from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import Workload, arguments, flops
 
 FOLDER, SUMMARY = "drafted", "drafted.json"
-_LIMITS = {"timeout_s": 600.0, "memory_bytes": 8 * GIB}  # of one task
+_LIMIT_S, _MEMORY_BYTES = 600.0, 8 * GIB  # of one task
 _FLOPS_PER_BYTE = 10.0  # of a machine: what moves more than it computes takes time by its bytes
 
 
@@ -75,7 +75,13 @@ class DraftWorkers:
         preload(LOADED, drafting.__name__)
         environment = {"OMP_NUM_THREADS": "1", "TVM_NUM_THREADS": "1"}
         size = size or len(os.sched_getaffinity(0))
-        self._pool = Pool(size, drafting.__name__, environment=environment, **_LIMITS)
+        self._pool = Pool(
+            size,
+            drafting.__name__,
+            environment=environment,
+            timeout_s=_LIMIT_S,
+            memory_bytes=_MEMORY_BYTES,
+        )
         self._pool.warm_up(wait=False)
 
     def __enter__(self) -> Self:

@@ -1,21 +1,18 @@
 """The tasks of a network, found in a child process.
 
 Exporters and front ends print hundreds of warnings, hold the weights several times over and may
-crash: that costs the child, whose output is kept as ``import.log``. Run as
-``python -m pruner.tune.networks.extraction REQUEST``, REQUEST being the JSON file that
-:func:`extract_tasks` writes.
+crash: that costs the child, whose output is kept as ``import.log``.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from pruner.files import as_written, read_json, write_json
-from pruner.tune.child import Child, run_child, told_in_one_line
+from pruner.processes import Worker, ask
 from pruner.tune.networks.lowering import NetworkForm
 from pruner.tune.networks.request import REQUEST, NetworkRequest, lowered_network
 from pruner.tune.networks.source import NetworkSource
@@ -23,7 +20,6 @@ from pruner.tune.networks.tasks import NetworkTask, network_tasks
 from pruner.tune.tvm_import import load_tvm
 
 TASKS, LOG = "tasks.json", "import.log"
-JOB = "tasks"  # of a child that serves
 
 
 def extract_tasks(
@@ -31,12 +27,12 @@ def extract_tasks(
     target_json: str,
     folder: Path,
     form: NetworkForm | None = None,
-    child: Child | None = None,
+    child: Worker | None = None,
 ) -> list[NetworkTask]:
     """The tasks of a network on a target, the largest share of the arithmetic first.
 
     ``folder`` keeps what was asked for, the tasks, and the log of the child: its own, or one that
-    runs already and does :data:`JOB`.
+    runs already and has a job :func:`find_tasks`.
 
     Raises:
         PrunerError: the network cannot be imported, in one line.
@@ -46,10 +42,7 @@ def extract_tasks(
         source=source.resolved, target=json.loads(target_json), form=form or NetworkForm()
     )
     request.save(folder / REQUEST)
-    if child is None:
-        run_child(__spec__.name, folder / REQUEST, folder / LOG)
-    else:
-        child.ask(JOB, folder / REQUEST, folder / LOG)
+    ask(__name__, find_tasks.__name__, folder / REQUEST, log=folder / LOG, worker=child)
     return read_tasks(folder / TASKS)
 
 
@@ -82,6 +75,6 @@ def write_tasks(path: Path) -> Any:
     return lowered
 
 
-if __name__ == "__main__":
-    with told_in_one_line():
-        write_tasks(Path(sys.argv[1]))
+def find_tasks(path: Path) -> None:
+    """In the child: :func:`write_tasks`."""
+    write_tasks(path)

@@ -1,7 +1,6 @@
 """The process of a network lowers it once, for its tasks and for its library."""
 
 import json
-from dataclasses import asdict
 
 import pytest
 
@@ -13,8 +12,7 @@ NAME = "tests.tune.networks.small_networks:one_image"
 
 
 def test_a_network_is_lowered_once_for_its_tasks_and_its_library(tmp_path, monkeypatch):
-    from pruner.tune.deploy import build
-    from pruner.tune.deploy.holder import Holder
+    from pruner.tune.deploy import build, holder
     from pruner.tune.measure.machine import make_platform
     from pruner.tune.networks import extraction
     from pruner.tune.networks.request import REQUEST, NetworkRequest, lowered_network
@@ -33,14 +31,14 @@ def test_a_network_is_lowered_once_for_its_tasks_and_its_library(tmp_path, monke
 
     monkeypatch.setattr(extraction, "lowered_network", counted)
     monkeypatch.setattr(build, "lowered_network", counted)
-    holder = Holder()
+    monkeypatch.setattr(holder, "_lowered", {})
     holder.find_tasks(tmp_path / REQUEST)
     tasks = extraction.read_tasks(tmp_path / extraction.TASKS)
     library = tmp_path / "network.so"
     asked = build.BuildRequest.of_run(tmp_path, tasks, {}, library, reference=False)
-    (tmp_path / "build.json").write_text(json.dumps(asdict(asked)))
-    holder.build_library(tmp_path / "build.json")
+    holder.build_library(asked)
     assert library.is_file()
     assert len(lowered) == 1
-    Holder().build_library(tmp_path / "build.json")  # one that found no tasks lowers it itself
+    holder._lowered.clear()
+    holder.build_library(asked)  # a process that found no tasks lowers it itself
     assert len(lowered) == 2

@@ -11,21 +11,20 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
-import select
-import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from pruner.files import append_line, sealed, unsealed
-from pruner.processes import end_with_parent
+from pruner.processes import Worker, end_with_parent
 from pruner.program.dag.operators.options import tensors
 from pruner.tune.measure.numerics import inputs, load_reference, tolerance, worst_error
 from pruner.tune.measure.priority import undisturbed
@@ -40,50 +39,23 @@ ERROR_NO = {"build": 2, "run": 4, "build_timeout": 6, "run_timeout": 7}
 BUILD, RUN, TRAIN = "build", "run", "train"
 
 
-class Forked:
-    """A job in a forked copy of this process; whatever happens to it, we go on.
+def forked(job: Callable[[], Any]) -> Worker:
+    """A job that is begun in a forked copy of this process.
 
-    One fork a job, as Ansor does it: a job needs Ansor's objects in memory, which no pipe takes
-    (`tune/measure/isolation` sends its jobs to workers that stay).
+    One fork a job, as Ansor does it: a job needs Ansor's objects in memory, which no pipe takes.
     """
+    worker = Worker(SimpleNamespace(job=job), method="fork")
+    worker.send("job")
+    return worker
 
-    def __init__(self, job: Callable[[], Any], timeout_s: float) -> None:
-        self._start, self._timeout_s = time.monotonic(), timeout_s
-        self._pipe, theirs = os.pipe()
-        self._pid = os.fork()
-        if self._pid:
-            os.close(theirs)
-            return
-        with os.fdopen(theirs, "w") as out:
-            try:
-                json.dump({"value": job()}, out)
-            except BaseException as error:  # the reason is the result
-                json.dump({"error": "error", "message": repr(error)[-500:]}, out)
-        os._exit(0)
 
-    def result(self) -> dict[str, Any]:
-        """``value``, or ``error`` (its kind) and ``message``; and ``seconds``."""
-        text, end = b"", self._start + self._timeout_s
-        kind = "timeout"
-        while select.select([self._pipe], [], [], max(0.0, end - time.monotonic()))[0]:
-            part = os.read(self._pipe, 65536)
-            if not part:
-                kind = ""
-                break
-            text += part
-        os.close(self._pipe)
-        if kind:
-            os.kill(self._pid, signal.SIGKILL)
-        status = os.waitpid(self._pid, 0)[1]
-        seconds = time.monotonic() - self._start
-        if kind:
-            message = f"stopped after {self._timeout_s:g} s"
-            return {"error": kind, "message": message, "seconds": seconds}
-        if os.WIFSIGNALED(status):
-            name = signal.Signals(os.WTERMSIG(status)).name
-            kind = "illegal_access" if name in ("SIGSEGV", "SIGBUS") else "crash"
-            return {"error": kind, "message": name, "seconds": seconds}
-        return {**json.loads(text), "seconds": seconds}
+def result_of(worker: Worker, timeout_s: float) -> dict[str, Any]:
+    """``value``, or ``error`` (its kind) and ``message``; and ``seconds``."""
+    with worker:
+        reply = worker.receive(timeout_s)
+    kind = "crash" if reply.error == "killed" else reply.error
+    found = {"value": reply.value} if kind is None else {"error": kind, "message": reply.message}
+    return {**found, "seconds": reply.seconds}
 
 
 class Session:
@@ -109,17 +81,17 @@ class Session:
         """Ansor's builder: ``parallel`` forks at a time."""
         with self.time(BUILD):
             self.batch += 1
-            waiting: list[tuple[str, Forked]] = []
+            waiting: list[tuple[str, Worker]] = []
             done: list[Any] = []
             for number, given in enumerate(batch):
                 if len(waiting) == parallel:
-                    done.append(self._built(*waiting.pop(0)))
+                    done.append(self._built(*waiting.pop(0), timeout))
                 path = f"{self.folder.name}/{self.batch}-{number}.so"
-                waiting.append((path, Forked(lambda g=given, p=path: compiled(g, p), timeout)))  # type: ignore[misc]
-            return done + [self._built(*entry) for entry in waiting]
+                waiting.append((path, forked(partial(compiled, given, path))))
+            return done + [self._built(*entry, timeout) for entry in waiting]
 
-    def _built(self, path: str, job: Forked) -> Any:
-        found = job.result()
+    def _built(self, path: str, job: Worker, timeout_s: float) -> Any:
+        found = result_of(job, timeout_s)
         kind = found.get("error")
         number = 0 if kind is None else ERROR_NO.get(f"build_{kind}", ERROR_NO["build"])
         message = "" if kind is None else json.dumps([f"build_{kind}", found["message"]])
@@ -140,7 +112,7 @@ class Session:
         else:
             with self.time(RUN):
                 best_s = self.best_s
-                found = Forked(lambda: timed(self.spec, path, best_s), timeout).result()
+                found = result_of(forked(partial(timed, self.spec, path, best_s)), timeout)
             kind = f"run_{found['error']}" if "error" in found else None
             if kind is None and found["value"]["wrong"]:
                 kind, found["message"] = "wrong_result", found["value"]["wrong"]

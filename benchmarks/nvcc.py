@@ -5,13 +5,12 @@ before the first kernel) go into one file; where that is refused its halves are 
 the programs that are at fault.
 """
 
-import os
 import re
-import signal
-import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+from pruner.commands import Commands
 
 _KERNEL = 'extern "C" __global__'
 _NAME = re.compile(r"\bmain(_kernel\w*)")  # TVM names kernels after the function
@@ -69,23 +68,12 @@ def _compile(text: str, arch: str) -> str | None:
         source = Path(folder, "programs.cu")
         source.write_text(text, encoding="utf-8")
         command = ["nvcc", *_OPTIONS, "-arch", arch, "-o", f"{folder}/out.cubin", str(source)]
-        child = subprocess.Popen(  # in a group of its own: it starts compilers in turn
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-        try:
-            told, _ = child.communicate(timeout=_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            return f"longer than {_LIMIT_S:.0f} s"
-        finally:
-            if child.poll() is None:
-                os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
-    if child.returncode == 0:
+        log = Path(folder, "log")
+        code = Commands().run(command, log, limit_s=_LIMIT_S, patience_s=0.0)
+        told = log.read_text(encoding="utf-8", errors="replace")
+    if code is None:
+        return f"longer than {_LIMIT_S:.0f} s"
+    if code == 0:
         return None
     lines = [line.strip() for line in told.splitlines() if "error" in line]
-    return (lines or told.strip().splitlines()[-1:] or [f"exit {child.returncode}"])[0]
+    return (lines or told.strip().splitlines()[-1:] or [f"exit {code}"])[0]

@@ -1,16 +1,13 @@
 """One command with a limit of seconds: first it is asked to end, then it is ended."""
 
-import os
 import re
-import signal
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-ASKED_S = 30.0  # to keep its best, once asked
+from pruner.commands import Commands
+
 _PLAIN = re.compile(r"[\w./+@-]+")
 PARTLY = 3  # exit code of a command that did its work, of which some part came to nothing
 TAIL = 4096  # bytes of a log in which the last line is looked for
@@ -59,42 +56,9 @@ def run_command(
     limit_s: float = float("inf"),
     environment: Mapping[str, str] | None = None,
 ) -> Ended:
-    """Run a program in `place`, its output and errors in `log`.
-
-    After `limit_s` its group gets SIGINT, for which a run keeps its best, and `ASKED_S` later
-    SIGKILL. An error or interrupt here ends it in the same way.
-    """
-    log.parent.mkdir(parents=True, exist_ok=True)
-    timeout = None if limit_s == float("inf") else max(0.0, limit_s)
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            words,
-            cwd=place,
-            env={**os.environ, **(environment or {})},
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # a group of its own, to be ended as a whole
-        )
-        try:
-            code: int | None = process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            code = None
-        finally:
-            _end(process)
+    """Run a program in `place`, its output and errors in `log`; see :meth:`Commands.run`."""
+    code = Commands(place, environment).run(words, log, limit_s=limit_s)
     return Ended(code=code, line=_last_line(log))
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask the group to end, then make it, at once where somebody insists."""
-    try:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGINT)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(ASKED_S)
-    finally:
-        with suppress(ProcessLookupError):  # children that it has left behind, too
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 def _last_line(log: Path) -> str:

@@ -91,13 +91,6 @@ def test_leaving_the_body_ends_the_workers_and_waiting_has_a_limit():
     assert time.monotonic() - start < 30
 
 
-def test_a_process_with_several_threads_is_not_forked():
-    torch = pytest.importorskip("torch")
-    torch.set_num_threads(2)
-    with pytest.raises(PrunerError, match="need num_threads=1"), in_workers(["a"], print, 2):
-        pass
-
-
 # Programs with logs.
 
 
@@ -291,7 +284,6 @@ def test_a_worker_that_does_not_start_is_not_the_jobs_fault(monkeypatch):
         (("nap", 50), TIMEOUT, "stopped after 0.2 s"),
         (("die", 7), "crash", "exit status 7: last words"),
         (("end_by", signal.SIGSEGV), "illegal_access", "SIGSEGV"),
-        (("end_by", signal.SIGKILL), "crash", "SIGKILL"),  # twice: the job is tried again
         (("allocate", 1 << 40), "out_of_memory", "MemoryError"),
         (("fail", "no such thing"), "error", "ValueError: no such thing"),
     ],
@@ -303,6 +295,14 @@ def test_every_failure_is_a_reply_and_the_next_job_has_a_worker(job, error, mess
         assert (reply.error, reply.value) == (error, None)
         assert message in reply.message
         assert worker.call("nap", 0).value == 0
+
+
+@pytest.mark.parametrize(("times", "error"), [(1, None), (2, "crash")])
+def test_a_worker_that_somebody_else_ends_costs_its_job_nothing_once(tmp_path, times, error):
+    with Worker(JOBS) as worker:
+        reply = worker.call("end_so_often", tmp_path, times)
+        assert (reply.error, reply.value) == (error, None if error else times)
+        assert error is None or "SIGKILL" in reply.message
 
 
 def test_kinds_of_exceptions():

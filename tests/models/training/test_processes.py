@@ -1,7 +1,5 @@
 """Several processes that share every batch compute what one would."""
 
-import signal
-import time
 from functools import partial
 
 import pytest
@@ -96,22 +94,6 @@ def test_copies_end_with_the_first():
     assert in_processes(3, lambda process: process.rank) == 0
     with pytest.raises(ZeroDivisionError):
         in_processes(2, lambda process: 1 // process.rank)
-
-
-def test_a_copy_that_lets_no_signal_end_it_ends_with_the_first():
-    """Lightning's copies wait for the first when they are told to end."""
-
-    def run(process):
-        if not process.is_first:
-            signal.signal(signal.SIGTERM, lambda *_: time.sleep(60))
-            time.sleep(60)
-        time.sleep(1)  # until the other listens
-        raise ZeroDivisionError
-
-    before = time.monotonic()
-    with pytest.raises(ZeroDivisionError):
-        in_processes(2, run)
-    assert time.monotonic() - before < 30
 
 
 def test_several_threads_are_refused():

@@ -1,8 +1,5 @@
 """What one candidate breaks costs one candidate, and is told by its kind."""
 
-import os
-import signal
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -354,31 +351,6 @@ def test_what_fails_when_the_run_is_asked_to_end_is_no_outcome(measurer, tmp_pat
     outcomes = measured(measurer, [good, bad, good], stopped=lambda: bool(asked))
     assert [outcome.error for outcome in outcomes] == [None]
     assert asked
-
-
-@pytest.mark.parametrize(("times", "error"), [(1, None), (2, "run_crash")])
-def test_a_worker_that_somebody_else_ends_costs_its_program_nothing_once(
-    measurer, tmp_path, monkeypatch, times, error
-):
-    measurer._runner.warm_up()
-    (worker,) = measurer._runner._workers
-    module = program(tmp_path, "slow", 'T.evaluate(T.call_extern("int32", "usleep", 300000))')
-    ready, started = threading.Semaphore(0), worker._started
-
-    def kill():
-        for _ in range(times):
-            ready.acquire()  # the worker has been told to run it, or is about to be
-            time.sleep(0.1)
-            os.kill(worker._process.pid, signal.SIGKILL)
-
-    monkeypatch.setattr(worker, "_started", lambda: (started(), ready.release())[0])
-    run, killer = measurer._run, threading.Thread(target=kill, daemon=True)
-    monkeypatch.setattr(measurer, "_run", lambda job: (killer.start(), run(job))[1])
-    (outcome,) = measured(measurer, [module])
-    monkeypatch.undo()
-    assert (outcome.error, bool(outcome.costs_s)) == (error, error is None)
-    assert error is None or "SIGKILL" in outcome.message
-    assert measured(measurer, [doubling(tmp_path)])[0].error is None
 
 
 def test_what_is_built_lies_in_a_folder_of_ours_that_is_cleared(tmp_path):

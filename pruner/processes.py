@@ -27,7 +27,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from multiprocessing import util
+from multiprocessing import forkserver, util
 from multiprocessing.connection import wait
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -490,6 +490,7 @@ def _serve(
     pipe: Any, jobs: Any, memory_bytes: int | None, environment: Mapping[str, str], own_log: str
 ) -> None:
     """The worker's life: jobs in, results out, until the parent is gone."""
+    _let_server_end()
     end_with_parent()  # the server, even in a loop
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends its workers
     os.environ.update(environment)
@@ -521,6 +522,14 @@ def _serve(
             reply = ForkingPickler.dumps((None, *_kind(error), mistake))
         _flush()
         pipe.send_bytes(reply)
+
+
+def _let_server_end() -> None:
+    """Close what keeps the server alive here too, so that it ends with the process that uses it."""
+    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    if server._forkserver_alive_fd is not None:
+        os.close(server._forkserver_alive_fd)
+        server._forkserver_alive_fd = None
 
 
 def _flush() -> None:

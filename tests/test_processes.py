@@ -433,3 +433,28 @@ def test_a_worker_whose_parent_is_gone_before_it_asks_ends_at_once(tmp_path):
     assert ready.exists()
     assert not worker.exists()
     assert not outlived.exists()
+
+
+_AT_WORK = """
+import os, sys, time
+from types import SimpleNamespace
+from pruner.processes import Worker
+
+method = sys.argv[1]
+jobs = SimpleNamespace(nap=time.sleep) if method == "fork" else "tests.worker_jobs"
+worker = Worker(jobs, method=method)
+worker.send("nap", 600)
+assert worker._answers()
+print(worker._process.pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_a_worker_at_work_ends_with_its_killed_parent(method):
+    words = [sys.executable, "-c", _AT_WORK, method]
+    done = subprocess.run(words, stdout=subprocess.PIPE, check=False, timeout=120, cwd=REPOSITORY)
+    worker, end = Path(f"/proc/{int(done.stdout)}"), time.monotonic() + 30
+    while worker.exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not worker.exists()

@@ -526,7 +526,7 @@ def _serve(
 
 def _let_server_end() -> None:
     """Close what keeps the server alive here too, so that it ends with the process that uses it."""
-    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    server: Any = forkserver._forkserver
     if server._forkserver_alive_fd is not None:
         os.close(server._forkserver_alive_fd)
         server._forkserver_alive_fd = None

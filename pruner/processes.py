@@ -27,7 +27,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from multiprocessing import forkserver, util
+from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.connection import wait
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -490,7 +490,7 @@ def _serve(
     pipe: Any, jobs: Any, memory_bytes: int | None, environment: Mapping[str, str], own_log: str
 ) -> None:
     """The worker's life: jobs in, results out, until the parent is gone."""
-    _let_server_end()
+    _let_helpers_end()
     end_with_parent()  # the server, even in a loop
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends its workers
     os.environ.update(environment)
@@ -524,12 +524,19 @@ def _serve(
         pipe.send_bytes(reply)
 
 
-def _let_server_end() -> None:
-    """Close what keeps the server alive here too, so that it ends with the process that uses it."""
-    server: Any = forkserver._forkserver
-    if server._forkserver_alive_fd is not None:
-        os.close(server._forkserver_alive_fd)
-        server._forkserver_alive_fd = None
+def _let_helpers_end() -> None:
+    """Close the pipes to the helper processes of the run, which then end with the run.
+
+    Semaphores that a library leaves in a killed worker are no concern of the run's helper either.
+    """
+    for helper, pipe in (
+        (forkserver._forkserver, "_forkserver_alive_fd"),
+        (resource_tracker._resource_tracker, "_fd"),
+    ):
+        descriptor = getattr(helper, pipe)
+        if descriptor is not None:
+            os.close(descriptor)
+            setattr(helper, pipe, None)
 
 
 def _flush() -> None:

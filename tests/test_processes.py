@@ -358,11 +358,13 @@ def test_a_forked_worker_needs_no_module_and_several_work_at_once():
 
 _SOCKETS = """
 import os, signal, sys
-from pruner.processes import Pool, keep_sockets_together
+from pruner.processes import Pool, Worker, keep_sockets_together
 
 keep_sockets_together()
 pool = Pool(1, "tests.worker_jobs", timeout_s=60)
 assert pool.submit("nap", 0).result().value == 0
+with Worker("tests.worker_jobs", method="spawn") as worker:
+    assert worker.call("nap", 0).value == 0
 if sys.argv[1] == "killed":
     os.kill(os.getpid(), signal.SIGKILL)
 pool.close()

@@ -1,5 +1,6 @@
 """Jobs of the workers of tests; they need no TVM."""
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -8,6 +9,7 @@ import time
 from pruner.errors import PrunerError
 
 COUNTED = []
+LOCK = multiprocessing.Lock()  # a library's, whose semaphore is left by a kill
 sys.stdout.write("what a library prints when it is imported is no answer\n")
 
 

@@ -34,6 +34,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from experiments.common.comparison import Comparison, ComparisonOptions
 from experiments.live.live import (
     LiveRun,
     live_curves,
@@ -43,16 +44,14 @@ from experiments.live.live import (
     summarise,
 )
 from experiments.live.points import RUN, point_rows, read_points, with_kept
-from pruner.cli.shared.comparison import Comparison, ComparisonOptions
 from pruner.cli.shared.output import say
 from pruner.cli.shared.script import run_script
 from pruner.errors import DataError, PrunerError
 from pruner.files import load_metrics, write_table
 from pruner.places import conf_folder
 from pruner.program.device import load_device
+from pruner.study.grid import Step
 from pruner.study.steps.command import quoted
-from pruner.study.steps.runs import taken_up
-from pruner.study.steps.step import Step
 from pruner.tune.measure.targets import CPU_TARGETS, missing_flags
 from pruner.tune.networks.catalog import NETWORKS
 
@@ -366,13 +365,11 @@ class LiveComparison(Comparison):
                 if cell.contender.model:
                     needs += self.trainings(cell.contender.model, cell.seed)
                 yield from needs
-                yield self.tuned(cell, needs)
+                yield self.tuned_cell(cell, needs)
 
-    def tuned(self, cell: LiveCell, needs: Sequence[Step]) -> Step:
+    def tuned_cell(self, cell: LiveCell, needs: Sequence[Step]) -> Step:
         """The call of ``tune.py``; a network gets as many trials a task."""
-        folder, who = self.folder(cell), cell.contender
-        words = ["tune.py", f"outputs={self.runs}", f"run_id={folder.name}"]
-        words.append(f"platform={cell.target}")
+        who, words = cell.contender, [f"platform={cell.target}"]
         kind, trials = who.kind, cell.trials
         if cell.part == "network":
             kind, trials = f"network {kind}", trials * self._tasks()
@@ -384,11 +381,7 @@ class LiveComparison(Comparison):
             trained = needs[-1].leaves.parent
             words.append(f"checkpoint={quoted(trained)}")
         words += [f"budget.trials={trials}", *SETTINGS, f"seed={cell.seed}", *self.options.more]
-        leaves = folder / "metrics.json"
-        step = Step(
-            name=folder.name, words=words, leaves=leaves, kind=kind, size=trials, needs=needs
-        )
-        return taken_up(step)
+        return self.tuned(cell.name, words, kind=kind, size=trials, needs=needs)
 
     def trainings(self, model: str, seed: int) -> list[Step]:
         """A model of the source; of ``MODEL-tuned`` also its fine-tuning on the target; of `EVERY`
@@ -408,17 +401,13 @@ class LiveComparison(Comparison):
         return [first, self._training(name, seed, words, needs=[first])]
 
     def _training(self, name: str, seed: int, words: list[str], needs: Sequence[Step] = ()) -> Step:
-        words = ["train.py", *words, "split=bundled", f"seed={seed}", "num_threads=1"]
-        words += [f"outputs={self.runs}", f"run_id={name}"]
-        leaves = self.runs / "train" / name / "metrics.json"
-        return Step(name=name, words=words, leaves=leaves, kind="training", needs=needs)
+        words = [*words, "split=bundled", f"seed={seed}", "num_threads=1"]
+        return self.tuned(name, words, kind="training", needs=needs, command="train", resumes=False)
 
     def _listing(self) -> Step:
-        name = f"{self.options.network}-tasks"
-        words = ["tune.py", f"network={self.options.network}", f"platform={self.options.home}"]
-        words += ["list=true", "layout=NCHW", f"outputs={self.runs}", f"run_id={name}"]
-        leaves = self.runs / "tune" / name / "metrics.json"
-        return Step(name=name, words=words, leaves=leaves, kind="list")
+        words = [f"network={self.options.network}", f"platform={self.options.home}"]
+        words += ["list=true", "layout=NCHW"]
+        return self.tuned(f"{self.options.network}-tasks", words, kind="list", resumes=False)
 
     def _tasks(self) -> int:
         listed = load_metrics(self._listing().leaves.parent) or {}

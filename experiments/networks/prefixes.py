@@ -3,12 +3,15 @@
     python -m experiments.networks.prefixes run=OURS rival=THEIRS drafts=DRAFT
 
 OURS and THEIRS are finished runs of one network, deployed; DRAFT one with effort=draft. Writes
-prefixes.json into OURS. The machine must be idle.
+prefixes.json into OURS. The machine must be idle. Sums of tasks' estimates say nothing across
+layouts, whose tasks differ; built networks do.
 """
 
+import json
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +21,248 @@ from pruner.cli.shared.output import say
 from pruner.cli.shared.runs import CONFIG_FILE, read_config
 from pruner.cli.shared.script import run_script
 from pruner.cli.tuning.network import network_platform
+from pruner.errors import DataError, PrunerError
 from pruner.files import write_json
+from pruner.progress import Tell, silent
+from pruner.tune.contenders.inputs import write_inputs
 from pruner.tune.contenders.lane import Lane
-from pruner.tune.contenders.prefixes import PREFIXES_FILE, Prefixes, content
+from pruner.tune.contenders.lineup import Library, line_up
+from pruner.tune.contenders.race import SHORT_RACE, RaceSettings, race
+from pruner.tune.deploy.build import BuildRequest, Built, build_network
+from pruner.tune.deploy.files import LIBRARY
+from pruner.tune.deploy.network import DRAFTED, MEASURED
 from pruner.tune.networks.drafted import FOLDER as DRAFTS
+from pruner.tune.networks.extraction import TASKS, read_tasks
+from pruner.tune.networks.request import REQUEST, NetworkRequest
+from pruner.tune.networks.tasks import NetworkTask
+from pruner.tune.run.database import RECORDS, WORKLOADS
+from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
+
+PREFIXES_FILE = "prefixes.json"  # of a run folder
+OURS, RIVAL = "ours", "rival"
+SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2)  # of a run's seconds; its end is its deployed library
+_RIVAL_SHARES = (1 / 4, 1 / 2)
+_HALVINGS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A network as it was ``t_s`` seconds into tuning, and the rival's final one of the same race.
+
+    ``measured`` programs were known by then. ``error`` instead of medians where it failed.
+    """
+
+    whose: str
+    t_s: float
+    measured: int
+    median_s: float | None = None
+    rival_s: float | None = None
+    error: str | None = None
+
+    @property
+    def over_rival(self) -> float | None:
+        """Its latency over that of the rival's final network."""
+        if self.median_s is None or self.rival_s is None:
+            return None
+        return self.median_s / self.rival_s
+
+    @property
+    def reached(self) -> bool:
+        """Whether it was at least as fast as the rival's final network."""
+        return self.over_rival is not None and self.over_rival <= 1.0
+
+
+class Prefixes:
+    """Builds and times prefixes of two finished, deployed runs of one network.
+
+    `drafts` is the database of drafted schedules that stand in for what ours had not measured;
+    the rival has those of its own folder, and only prefixes in which every tuned task was measured.
+    """
+
+    def __init__(
+        self,
+        ours: Path,
+        rival: Path,
+        drafts: Path,
+        work: Path,
+        *,
+        lane: Lane,
+        settings: RaceSettings = SHORT_RACE,
+        tell: Tell = silent,
+    ) -> None:
+        """Raises `DataError` for a run that is not deployed."""
+        for folder in (ours, rival):
+            if not (folder / LIBRARY).is_file():
+                raise DataError(f"{folder}: no {LIBRARY}; run: python deploy.py run={folder}")
+        self._folders = {OURS: ours, RIVAL: rival}
+        self._drafts = {OURS: drafts, RIVAL: rival / DRAFTS}
+        self._tasks = {name: read_tasks(f / TASKS) for name, f in self._folders.items()}
+        self._trials = {n: read_trials(f / JOURNAL_FILE) for n, f in self._folders.items()}
+        self._work, self._lane, self._settings, self._tell = work, lane, settings, tell
+        self._source = NetworkRequest.read(ours / REQUEST).source
+        self._inputs = write_inputs(self._source, work / "inputs.npz")
+
+    def points(self) -> list[Point]:
+        """The grids of both in one race, then ours where it first reached the rival, halved."""
+        wanted = [(OURS, t) for t in grid(self._trials[OURS], SHARES, after_s=0.0)]
+        complete_s = complete(self._trials[RIVAL], self._tasks[RIVAL])
+        if complete_s < float("inf"):
+            times = grid(self._trials[RIVAL], _RIVAL_SHARES, after_s=complete_s)
+            wanted += [(RIVAL, t) for t in times]
+        found = self.race(wanted)
+        ours = [point for point in found if point.whose == OURS]
+        found += halved(ours, lambda t: self.race([(OURS, t)])[0], self._measured)
+        return sorted(found, key=lambda point: (point.whose, point.t_s))
+
+    def _measured(self, t_s: float) -> int:
+        return known(self._trials[OURS], t_s)
+
+    def race(self, wanted: Sequence[tuple[str, float]]) -> list[Point]:
+        """Points timed in turns beside the rival's final library."""
+        final = self._folders[RIVAL] / LIBRARY
+        libraries = {"final": Library(label="the rival's final network", path=final)}
+        for number, (whose, t_s) in enumerate(wanted):
+            libraries[f"{whose}-{number}"] = self._library(whose, t_s, f"{whose}-{number}")
+        lined = line_up(self._source, [], libraries, inputs=self._inputs, lane=self._lane)
+        rows = {row.name: row for row in race(lined, self._work, self._settings, tell=self._tell)}
+        rival_s = rows["final"].median_s
+        return [
+            Point(
+                whose=whose,
+                t_s=t_s,
+                measured=known(self._trials[whose], t_s),
+                median_s=rows[f"{whose}-{number}"].median_s,
+                rival_s=rival_s,
+                error=rows[f"{whose}-{number}"].error,
+            )
+            for number, (whose, t_s) in enumerate(wanted)
+        ]
+
+    def _library(self, whose: str, t_s: float, name: str) -> Library:
+        folder, label = self._folders[whose], f"{whose} after {t_s:.0f} s"
+        if known(self._trials[whose], t_s) == known(self._trials[whose], float("inf")):
+            return Library(label=label, path=folder / LIBRARY)
+        self._tell(f"building {label}")
+        place, drafts = self._work / name, self._drafts[whose]
+        shutil.rmtree(place, ignore_errors=True)
+        try:
+            built = build_prefix(
+                folder, self._tasks[whose], t_s, place, drafts=drafts, threads=self._lane.threads
+            )
+        except PrunerError as error:
+            return Library(label=label, missing=str(error))
+        return Library(label=label, path=built.library)
+
+
+def known(trials: Sequence[Trial], t_s: float) -> int:
+    """Programs that were measured by then."""
+    return sum(trial.error is None and trial.elapsed_s <= t_s for trial in trials)
+
+
+def grid(trials: Sequence[Trial], shares: Sequence[float], *, after_s: float) -> list[float]:
+    """`after_s`, later ones of these shares of the run's seconds, its end; no two of them equal."""
+    end_s = max((trial.elapsed_s for trial in trials), default=0.0)
+    times = [after_s, *(share * end_s for share in shares if share * end_s > after_s), end_s]
+    first: dict[int, float] = {}
+    for time_s in times:
+        first.setdefault(known(trials, time_s), time_s)
+    return list(first.values())
+
+
+def complete(trials: Sequence[Trial], tasks: Sequence[NetworkTask]) -> float:
+    """Seconds until every tuned task had a measured program; infinite where one never had."""
+    first = {task.name: float("inf") for task in tasks if task.tuned}
+    for trial in trials:
+        if trial.error is None and trial.task in first:
+            first[trial.task] = min(first[trial.task], trial.elapsed_s)
+    return max(first.values(), default=0.0)
+
+
+def settled(trials: Sequence[Trial]) -> float:
+    """Seconds until the last task had its best program: from there on the network is the final."""
+    best: dict[str, float] = {}
+    last_s = 0.0
+    for trial in trials:
+        if trial.latency_s < best.get(trial.task, float("inf")):
+            best[trial.task], last_s = trial.latency_s, trial.elapsed_s
+    return last_s
+
+
+def halved(
+    points: Sequence[Point], measure: Callable[[float], Point], measured: Callable[[float], int]
+) -> list[Point]:
+    """More points between the first of `points` that reached the rival and the one before it."""
+    hit = next((n for n, point in enumerate(points) if point.reached), 0)
+    found: list[Point] = []
+    if hit == 0:
+        return found  # by the draft alone, or never
+    low_s, high_s = points[hit - 1].t_s, points[hit].t_s
+    for _ in range(_HALVINGS):
+        middle_s = (low_s + high_s) / 2
+        if measured(middle_s) == measured(low_s):
+            low_s = middle_s
+        elif measured(middle_s) == measured(high_s):
+            high_s = middle_s
+        else:
+            found.append(measure(middle_s))
+            low_s, high_s = (low_s, middle_s) if found[-1].reached else (middle_s, high_s)
+    return found
+
+
+def content(points: Sequence[Point], rival: Path) -> Mapping[str, object]:
+    """What ``prefixes.json`` keeps: the points, and when the rival's network was the final one."""
+    settled_s = settled(read_trials(rival / JOURNAL_FILE))
+    return {"rival": rival.name, "settled_s": settled_s, "points": [asdict(p) for p in points]}
+
+
+def copy_records(folder: Path, until_s: float, place: Path) -> int:
+    """Copy what a run had measured after `until_s` seconds into a database in `place`; how much.
+
+    A record is known by the seconds of its repeats, which the journal has too.
+
+    Raises:
+        DataError: the database lacks measurements that the journal tells of.
+    """
+    trials = read_trials(folder / JOURNAL_FILE)
+    early = [t for t in trials if t.error is None and t.elapsed_s <= until_s]
+    wanted = Counter(tuple(trial.costs_s) for trial in early)
+    lines = (folder / RECORDS).read_bytes().splitlines(keepends=True) if early else []
+    kept = []
+    for line in lines:
+        costs_s = tuple(json.loads(line)[1][1])
+        if wanted[costs_s]:
+            wanted[costs_s] -= 1
+            kept.append(line)
+    if wanted.total():
+        raise DataError(f"{folder}: {wanted.total()} measurements of the journal have no record")
+    place.mkdir(parents=True, exist_ok=True)
+    if kept:
+        shutil.copyfile(folder / WORKLOADS, place / WORKLOADS)
+    (place / RECORDS).write_bytes(b"".join(kept))
+    return len(kept)
+
+
+def build_prefix(
+    folder: Path,
+    tasks: Sequence[NetworkTask],
+    until_s: float,
+    place: Path,
+    *,
+    drafts: Path | None,
+    threads: int,
+) -> Built:
+    """Build a run's network into `place` from its records until then, drafted ones for the rest.
+
+    Raises:
+        PrunerError: see :func:`pruner.tune.deploy.build.build_network`.
+    """
+    records = place / "records"
+    sources = {MEASURED: str(records)} if copy_records(folder, until_s, records) else {}
+    if drafts is not None and (drafts / RECORDS).is_file():
+        sources[DRAFTED] = str(drafts)
+    library = place / LIBRARY
+    request = BuildRequest.of_run(folder, tasks, sources, library, reference=False, threads=threads)
+    return build_network(request, place / "build.log")
 
 
 @dataclass(kw_only=True)

@@ -26,28 +26,27 @@ from typing import Any
 
 import pandas as pd
 
-from pruner.cli.shared.comparison import Comparison, ComparisonOptions
-from pruner.cli.shared.script import run_script
-from pruner.errors import DataError
-from pruner.files import load_metrics, write_table
-from pruner.study.book.items import Plot
-from pruner.study.book.plots import svg
-from pruner.study.book.results import plot_series
-from pruner.study.network.campaign import (
+from experiments.common.comparison import Comparison, ComparisonOptions
+from experiments.networks.cells import (
     RIVAL,
     Cell,
-    contender_rows,
     drafts_first,
     prefix_rows,
     prefixes_of,
     result_rows,
     summarise,
 )
-from pruner.study.network.run import NetworkRun, read_network_run
-from pruner.study.steps.runs import taken_up
-from pruner.study.steps.step import Step
+from experiments.networks.prefixes import PREFIXES_FILE
+from pruner.cli.shared.script import run_script
+from pruner.errors import DataError
+from pruner.files import load_metrics, write_table
+from pruner.study.book.items import Plot
+from pruner.study.book.plots import svg
+from pruner.study.book.results import plot_series
+from pruner.study.grid import Step
+from pruner.study.markdown import markdown_table
+from pruner.study.network.run import NetworkRun, contender_rows, read_network_run
 from pruner.tune.contenders.lineup import OURS
-from pruner.tune.contenders.prefixes import PREFIXES_FILE
 from pruner.tune.deploy.files import BESIDE_FILE, DEPLOY_FILE
 from pruner.tune.networks.catalog import NETWORKS as CATALOG
 
@@ -168,32 +167,19 @@ class Campaign(Comparison):
         size: float,
         needs: tuple[Step, ...] = (),
     ) -> Step:
-        new = [f"outputs={self.runs}", f"run_id={folder.name}", f"network={network}"]
-        new += [*words, *SETTINGS, f"seed={seed}", *self.options.more]
-        step = Step(
-            name=folder.name,
-            words=["tune.py", *new],
-            leaves=folder / "metrics.json",
-            kind=kind,
-            size=size,
-            needs=needs,
-        )
-        return taken_up(step)
+        new = [f"network={network}", *words, *SETTINGS, f"seed={seed}", *self.options.more]
+        return self.tuned(folder.name, new, kind=kind, size=size, needs=needs)
 
     def _listing(self, network: str) -> Step:
-        name = f"{plain_name(network)}-tasks"
-        words = ["tune.py", f"network={network}", "list=true", f"outputs={self.runs}"]
-        leaves = self.runs / "tune" / name / "metrics.json"
-        return Step(name=name, words=[*words, f"run_id={name}"], leaves=leaves, kind="list")
+        words = [f"network={network}", "list=true"]
+        return self.tuned(f"{plain_name(network)}-tasks", words, kind="list", resumes=False)
 
     def draft(self, network: str, seed: int) -> Step:
         """What a user has after a minute: import and draft, nothing measured."""
-        name = f"{plain_name(network)}-draft-{seed}"
-        words = ["tune.py", f"network={network}", "effort=draft", "deploy=false", f"seed={seed}"]
-        words += [f"outputs={self.runs}", f"run_id={name}"]
+        words = [f"network={network}", "effort=draft", "deploy=false", f"seed={seed}"]
         words += [f"sizes.layers={LAYERS[network]}"] if network in LAYERS else []
-        leaves = self.runs / "tune" / name / "metrics.json"
-        return Step(name=name, words=words, leaves=leaves, kind="draft")
+        name = f"{plain_name(network)}-draft-{seed}"
+        return self.tuned(name, words, kind="draft", resumes=False)  # timed from an empty folder
 
     def build(self, run: Step) -> Step:
         """The network of a run as a library, run and compared with torch."""
@@ -368,7 +354,7 @@ def markdown(summary: pd.DataFrame, contenders: list[dict[str, Any]]) -> str:
     head = ["network", "policy", "seeds", "trials", "minutes", "drafted, ms", "after, s",
             "built, ms", "to MetaSchedule's latency, s", "times less",
             "built over MetaSchedule's"]  # fmt: skip
-    lines = [head, ["---"] * len(head)]
+    lines = []
     for row in summary.to_dict("records"):
         cells = [row["network"], row["policy"], f"{row['seeds']:g}", f"{row['trials']:g}"]
         cells += [f"{row['total_s'] / 60:.1f}", f"{1e3 * row['drafted_network_s']:.2f}"]
@@ -378,15 +364,13 @@ def markdown(summary: pd.DataFrame, contenders: list[dict[str, Any]]) -> str:
         lines.append(["" if cell == "nan" else cell for cell in cells])
     names = list(dict.fromkeys(row["contender"] for row in contenders))
     networks = list(dict.fromkeys(row["network"] for row in contenders))
-    found = {(row["network"], row["contender"]): row for row in contenders}
-    lines += [[], ["median ms", *names], ["---"] * (len(names) + 1)]
-    for network in networks:
-        cells = [network]
-        for name in names:
-            row = found.get((network, name), {})
-            cells.append("" if row.get("median_s") is None else f"{1e3 * row['median_s']:.2f}")
-        lines.append(cells)
-    return "\n".join(f"| {' | '.join(line)} |" if line else "" for line in lines) + "\n"
+    found = {(row["network"], row["contender"]): row.get("median_s") for row in contenders}
+    medians = [[found.get((network, name)) for name in names] for network in networks]
+    others = [
+        [network, *("" if s is None else f"{1e3 * s:.2f}" for s in row)]
+        for network, row in zip(networks, medians, strict=True)
+    ]
+    return f"{markdown_table(head, lines)}\n\n{markdown_table(['median ms', *names], others)}\n"
 
 
 if __name__ == "__main__":

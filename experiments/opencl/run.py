@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.tune.run import cell_name, run_cell
+from experiments.common.comparison import Tunings
+from experiments.tune.run import cell_name
 from pruner.cli.shared.output import say
 from pruner.cli.shared.script import run_script
 from pruner.errors import PrunerError, UnsupportedProgram
@@ -259,12 +260,20 @@ def table_of(tried: list[Tried]) -> list[dict[str, Any]]:
 
 def run_search(options: Options) -> dict[str, Any]:
     """Run what is missing, then write search.csv: a row an operator, policy and seed."""
+    cells = {
+        (operator, policy, seed): cell_name(operator, policy, seed, options.trials)
+        for seed, operator, policy in product(range(options.seeds), SEARCHED, POLICIES)
+    }
+    words = {
+        name: [
+            f"platform={PLATFORM}", *SEARCHED[operator], *POLICIES[policy], *SETTINGS,
+            f"budget.trials={options.trials}", f"seed={seed}",
+        ]
+        for (operator, policy, seed), name in cells.items()
+    }  # fmt: skip
+    Tunings(options.work, ROOT, words).run_all()
     rows = list[dict[str, Any]]()
-    for seed, operator, policy in product(range(options.seeds), SEARCHED, POLICIES):
-        name = cell_name(operator, policy, seed, options.trials)
-        words = [f"platform={PLATFORM}", *SEARCHED[operator], *POLICIES[policy], *SETTINGS]
-        words += [f"budget.trials={options.trials}", f"seed={seed}"]
-        run_cell(options.work, name, words)
+    for (operator, policy, seed), name in cells.items():
         metrics = load_metrics(options.work / "tune" / name)
         if metrics is None:
             continue

@@ -11,9 +11,6 @@ With out=DIR cells and tables go there instead of outputs/ and this folder. All 
 with the same settings on the same machine, one after another.
 """
 
-import subprocess
-import sys
-import time
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -22,12 +19,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pruner.cli.shared.output import say
+from experiments.common.comparison import Tunings
 from pruner.cli.shared.script import run_script
-from pruner.files import load_metrics, write_table
+from pruner.files import METRICS_FILE, load_metrics, write_table
+from pruner.study.grid import finished
 from pruner.study.tuning import exploration_share
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
-from pruner.tune.run.snapshot import SNAPSHOT_FILE
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -80,30 +77,6 @@ class Options:
         return ROOT / "outputs" / "experiments-tune" if self.folder == HERE else self.folder
 
 
-def finished(folder: Path) -> bool:
-    """Whether a cell ran to its end; an interrupted one leaves its numbers, too, and says so."""
-    metrics = load_metrics(folder)
-    return metrics is not None and not metrics.get("interrupted", False)
-
-
-def run_cell(outputs: Path, name: str, options: list[str]) -> None:
-    """Run a cell to its end, or take it up; a failure is told and costs that cell."""
-    folder = outputs / "tune" / name
-    if finished(folder):
-        return
-    resume = any((folder / one).is_file() for one in (SNAPSHOT_FILE, "ansor.json"))
-    if folder.exists() and not resume:
-        folder.rename(folder.with_name(f"{name}-broken-{int(time.time())}"))
-    command = [sys.executable, str(ROOT / "tune.py")]
-    command += (
-        [f"resume={folder}"] if resume else [f"outputs={outputs}", f"run_id={name}", *options]
-    )
-    start = time.monotonic()
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    ending = "done" if done.returncode == 0 else done.stderr.strip().splitlines()[-1:]
-    say(f"{name}: {ending} in {time.monotonic() - start:.0f} s")
-
-
 def curve(folder: Path) -> dict[str, np.ndarray]:
     """Best latency (seconds) after every trial, with the elapsed seconds."""
     rows = read_trials(folder / JOURNAL_FILE)
@@ -128,7 +101,7 @@ def rows_of(outputs: Path, trials: int, seeds: int) -> list[dict[str, Any]]:
             for policy in POLICIES
             for seed in range(seeds)
         }
-        done = {key: curve(f) for key, f in cells.items() if finished(f)}
+        done = {key: curve(f) for key, f in cells.items() if finished(f / METRICS_FILE)}
         finals = {
             policy: np.median([c["best_s"][-1] for (p, _), c in done.items() if p == policy])
             for policy in {p for p, _ in done}
@@ -180,7 +153,7 @@ def curves(outputs: Path, trials: int, seeds: int) -> pd.DataFrame:
     parts = []
     for operator, policy, seed in product(OPERATORS, POLICIES, range(seeds)):
         folder = outputs / "tune" / cell_name(operator, policy, seed, trials)
-        if finished(folder):
+        if finished(folder / METRICS_FILE):
             found = curve(folder)
             after = np.array([number for number in AFTER if number <= len(found["best_s"])])
             part = pd.DataFrame({"trials": after})
@@ -197,20 +170,23 @@ def cell_name(operator: str, policy: str, seed: int, trials: int) -> str:
     return f"{operator}-{policy}-{trials}-{seed}"
 
 
-def run_cells(options: Options) -> None:
-    """All cells, one after another; a seed of everything before the next seed."""
-    for seed, operator, policy in product(
-        range(options.seeds), options.operators, options.policies
-    ):
-        common = [*SETTINGS, f"budget.trials={options.trials}", f"seed={seed}"]
-        name = cell_name(operator, policy, seed, options.trials)
-        run_cell(options.runs, name, [*OPERATORS[operator], *POLICIES[policy], *common])
+def cells(options: Options) -> dict[str, list[str]]:
+    """Words of every run by its name; a seed of everything before the next seed."""
+    return {
+        cell_name(operator, policy, seed, options.trials): [
+            *OPERATORS[operator], *POLICIES[policy], *SETTINGS,
+            f"budget.trials={options.trials}", f"seed={seed}",
+        ]
+        for seed, operator, policy in product(
+            range(options.seeds), options.operators, options.policies
+        )
+    }  # fmt: skip
 
 
 def run(options: Options) -> dict[str, Any]:
     """Run what is missing, then write results.csv, summary.csv and curves.csv."""
     if not options.summary:
-        run_cells(options)
+        Tunings(options.runs, ROOT, cells(options)).run_all()
     table = pd.DataFrame(rows_of(options.runs, options.trials, options.seeds))
     tables = {
         "results": table,

@@ -8,8 +8,8 @@
 * `adaptation`: adaptation methods compared
 * `leaderboard`: check and rank submissions to a frozen benchmark
 * `book`: the results book
+* `markdown`: tables of pages
 * `plots`: common parts of all plots
-* `steps`: commands in sequence, with a time limit for each
-* `device`: a campaign on one device, in time slots
-* `package`: the project as a folder, for machines without a network connection
+* `steps`: one command with a time limit
+* `grid`: jobs that each leave a file, commands in time slots; an interrupted grid goes on
 """

@@ -38,7 +38,7 @@ def documented():
 def test_commands_are_found_in_pages_and_help():
     found = documented()
     assert len(found) > 100
-    assert {command for command, _ in found} >= {"tune", "deploy", "train", "adapt", "campaign"}
+    assert {command for command, _ in found} >= {"tune", "deploy", "train", "adapt"}
     assert ("tune", ("network=resnet18", "list=true")) in found
 
 

@@ -53,10 +53,10 @@ def test_exploration_is_making_and_scoring_candidates(item, tmp_path):
 
 def test_an_interrupted_cell_is_not_finished(item, tmp_path):
     folder = tmp_path / "tune" / item["cell_name"]("matmul", "ours", 0, 3)
-    assert item["finished"](folder)
+    assert item["finished"](folder / "metrics.json")
     metrics = json.loads((folder / "metrics.json").read_text()) | {"interrupted": True}
     (folder / "metrics.json").write_text(json.dumps(metrics))
-    assert not item["finished"](folder)
+    assert not item["finished"](folder / "metrics.json")
     assert {row["policy"] for row in item["rows_of"](tmp_path, 3, 1)} == {"metaschedule", "ansor"}
     assert "ours" not in set(item["curves"](tmp_path, 3, 1).policy)
 

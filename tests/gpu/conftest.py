@@ -8,8 +8,8 @@ import pytest
 @pytest.fixture(scope="session")
 def platform():
     """The description of the GPU that `CUDA_VISIBLE_DEVICES` names."""
+    from experiments.gpu.ready import described_gpu
     from pruner.program.device import load_device
-    from pruner.study.device.finding import described_gpu
     from pruner.tune.pools.conditions import about_gpus
     from tests.places import CONF
 

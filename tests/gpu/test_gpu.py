@@ -118,7 +118,7 @@ def test_the_card_tells_its_state(platform):
 @on_a_card
 def test_the_timer_is_steady(platform, tmp_path):
     """Repeats of 20 ms: half of all programs differ by less than a twentieth."""
-    from pruner.study.device.tables import GroupRun
+    from experiments.gpu.tables import GroupRun
 
     words = [f"platform={platform}", f"outputs={tmp_path}", "run_id=one", *SHORT]
     run("tune.py", *words, "measure.min_repeat_ms=20", *WORKLOADS["float32"])

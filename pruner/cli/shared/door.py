@@ -99,7 +99,7 @@ def run_door(command: str, task: Task) -> None:
     try:
         asked = read_words(command, sys.argv[1:])
         sys.argv[1:] = asked.words
-        with _sigterm_as_ctrl_c():
+        with sigterm_as_ctrl_c():
             _entry(command, task, asked)()
     except PrunerError as error:
         fail(str(error))
@@ -140,7 +140,8 @@ def command_config(command: str, words: Sequence[str]) -> Iterator[DictConfig]:
 
 
 @contextmanager
-def _sigterm_as_ctrl_c() -> Iterator[None]:
+def sigterm_as_ctrl_c() -> Iterator[None]:
+    """Raise `Terminated` on SIGTERM inside the body."""
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
         yield

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from pruner.cli.shared.door import fail
+from pruner.cli.shared.door import fail, sigterm_as_ctrl_c
 from pruner.cli.shared.output import print_result, say
 from pruner.errors import PrunerError
 
@@ -69,9 +69,12 @@ def run_script(
         say(f"{about}\nOptions and their values:\n{OmegaConf.to_yaml(OmegaConf.structured(kind))}")
         return
     try:
-        print_result(run(options_of(kind, words)))
+        with sigterm_as_ctrl_c():  # what a script started ends with it
+            print_result(run(options_of(kind, words)))
     except PrunerError as error:
         fail(str(error))
+    except OSError as error:  # a folder that cannot be written, a disk that is full
+        fail(f"{error.filename or 'files'}: {error.strerror or error}")
     except KeyboardInterrupt:
         say("interrupted; the same command continues")
         sys.exit(130)

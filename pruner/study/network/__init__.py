@@ -3,5 +3,4 @@
 * `run`: what its run folder says
 * `pictures`: latencies, tasks, curves, seconds as SVG
 * `page`: one HTML file with all of it
-* `campaign`: many networks and searches: times to a rival's latency, latency ratios
 """

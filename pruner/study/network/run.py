@@ -64,7 +64,6 @@ class TaskLine:
         """Of its best program."""
         return self.flops / self.best_s / 1e9 if self.best_s else None
 
-
     @property
     def roofline(self) -> float | None:
         """Least seconds of the roofline over those of its best program; above 1: data in caches."""
@@ -221,3 +220,22 @@ def _json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     return read_json(path, dict)
+
+
+def contender_rows(network: str, run: NetworkRun, ours: str) -> list[dict[str, Any]]:
+    """The contenders of a run; ``over_ours``: their median latency over ours."""
+    if run.beside is None:
+        return []
+    medians = {row["name"]: row["median_s"] for row in run.beside.ran}
+    rows = []
+    for row in run.beside.rows:
+        out = {"network": network, "contender": row["label"], "error": row["error"]}
+        if row["error"] is None:
+            names = ("median_s", "min_s", "low_s", "high_s", "runs", "relative_error")
+            out |= {name: row[name] for name in names}
+            out |= {name: row[name] for name in ("watts", "joules") if name in row}
+            out["ready_s"] = row["facts"].get("ready_s")
+            if ours in medians:
+                out["over_ours"] = row["median_s"] / medians[ours]
+        rows.append(out)
+    return rows

@@ -9,6 +9,5 @@
 * `libraries`: what TVM makes of a network without tuning
 * `operators`: what torch calls for one operator
 * `kernels`: kernels of operators beside torch, as one call
-* `prefixes`: networks from the first records of two runs: when one was as fast as the other
 * `beside`: one call: all of them beside ours, and the file that says what came of it
 """

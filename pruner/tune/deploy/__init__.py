@@ -2,7 +2,6 @@
 
 * `apply`: records of the tasks put into the lowered network, and counted
 * `build`: from records to one library, in a child process
-* `prefix`: the network as it was so many seconds into tuning
 * `holder`: a process that finds a network's tasks and builds its library, lowered once
 * `interface`: inputs and outputs of a network, inside its library
 * `loaded`: a library that is called with tensors of torch or arrays of numpy

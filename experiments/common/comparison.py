@@ -1,0 +1,130 @@
+"""Comparisons that take hours: steps that are run once, then the tables."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import MISSING
+
+from pruner.cli.shared.output import as_table, say
+from pruner.files import METRICS_FILE
+from pruner.progress import Tell
+from pruner.study.grid import Box, BoxRunner, Clock, Step, Times, plan, run_step, taken_up
+from pruner.study.steps.command import Ended, quoted
+
+SECONDS_FILE = "seconds.json"
+
+
+@dataclass(kw_only=True)
+class ComparisonOptions:
+    """``plan``: say what there is to do; ``summary``: only make the tables.
+
+    Cells go to ``out``, tables to ``results``.
+    """
+
+    plan: bool = False
+    summary: bool = False
+    out: str = MISSING
+    results: str = MISSING
+
+    @property
+    def folder(self) -> Path:
+        """Where tables go."""
+        return Path(self.results).resolve()
+
+    @property
+    def runs(self) -> Path:
+        """Where cells go."""
+        return Path(self.out).resolve()
+
+
+class Comparison:
+    """Steps in order, cells in the folder `runs`, commands in `root`, the repository.
+
+    ``guesses``: seconds of kinds of steps that have not been run; ``seconds``: then it ends.
+    A subclass has ``steps``, or ``boxes`` where several share the seconds. ``environment`` is added
+    to that of every command. Times are kept in `times`, by default in ``seconds.json`` of `runs`.
+    """
+
+    def __init__(
+        self,
+        runs: Path,
+        root: Path,
+        guesses: Mapping[str, float],
+        *,
+        seconds: float = float("inf"),
+        times: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        tell: Tell = say,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.runs, self.root, self.seconds, self.tell = runs, root, seconds, tell
+        self.times = Times(times or runs / SECONDS_FILE, guesses)
+        self._environment, self._clock = environment, clock
+
+    def steps(self) -> Iterator[Step]:
+        """All steps, each after those that it needs."""
+        raise NotImplementedError
+
+    @property
+    def boxes(self) -> list[Box]:
+        """The time slots: by default one of all steps."""
+        return [Box(name=self.runs.name, steps=self.steps, seconds=self.seconds)]
+
+    def tuned(
+        self,
+        name: str,
+        words: Sequence[str],
+        *,
+        kind: str,
+        size: float = 1.0,
+        needs: Sequence[Step] = (),
+        command: str = "tune",
+        resumes: bool = True,
+    ) -> Step:
+        """A run of ``tune.py`` called `name`; `resumes`: its continuation where it was ended."""
+        leaves = self.runs / command / name / METRICS_FILE
+        told = [f"{command}.py", *words, f"outputs={quoted(self.runs)}", f"run_id={name}"]
+        step = Step(name=name, words=told, leaves=leaves, kind=kind, size=size, needs=needs)
+        return taken_up(step) if resumes else step
+
+    def plan(self) -> list[dict[str, Any]]:
+        """What there is to do, a row a step, with its minutes."""
+        return plan(self.boxes, self.times)
+
+    def show_plan(self) -> dict[str, Any]:
+        """Say what there is to do and how long it takes; returns the sums."""
+        rows = self.plan()
+        self.tell(as_table(rows) if rows else "nothing is left to do")
+        return {"steps": len(rows), "hours": round(sum(row["minutes"] for row in rows) / 60, 2)}
+
+    def run_all(self) -> None:
+        """Run what is missing."""
+        BoxRunner(
+            run=self.run, times=self.times, tell=self.tell, clock=self._clock, after=self.after
+        ).run_all(self.boxes)
+
+    def run(self, step: Step, share_s: float, limit_s: float) -> Ended:
+        """Run a step to its end, with a log; what broke before is put aside."""
+        return run_step(
+            step, share_s, limit_s, root=self.root, logs=self.runs / "logs",
+            environment=self._environment,
+        )  # fmt: skip
+
+    def after(self, box: Box) -> None:
+        """Do nothing after a time slot."""
+
+
+class Tunings(Comparison):
+    """Runs of ``tune.py`` one after another: `cells` has the words of each by its name."""
+
+    def __init__(self, runs: Path, root: Path, cells: Mapping[str, Sequence[str]]) -> None:
+        super().__init__(runs, root, {"run": 60.0})
+        self._cells = cells
+
+    def steps(self) -> Iterator[Step]:
+        """A step a cell."""
+        for name, words in self._cells.items():
+            yield self.tuned(name, words, kind="run")

@@ -1,0 +1,103 @@
+"""A campaign in one folder: run what is missing of its stages, or say what there is to do."""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from experiments.common.comparison import SECONDS_FILE, Comparison
+from experiments.gpu.options import CampaignOptions
+from experiments.gpu.stages import GUESSES, boxes, left_out
+from experiments.gpu.state import State
+from pruner.files import held
+from pruner.places import sources_folder
+from pruner.study.grid import Box, Step
+from pruner.study.steps.command import Ended
+
+# Seconds of a command outside of its own budget: imports, processes, kernels as libraries.
+AROUND_S = 20.0
+Write = Callable[[CampaignOptions], Any]
+
+
+class Campaign(Comparison):
+    """All stages of a device, each started again until it is done.
+
+    ``write`` is called after every stage, with what is there so far; ``environment`` is added to
+    that of every command, and ``more`` are arguments of `Comparison`.
+    """
+
+    def __init__(
+        self,
+        options: CampaignOptions,
+        *,
+        write: Write,
+        environment: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> None:
+        self._options, self._write = options, write
+        self._state = State(options.out, options.device)
+        paths = [str(sources_folder()), os.environ.get("PYTHONPATH", "")]
+        super().__init__(
+            options.out,
+            options.out,
+            GUESSES,
+            # what a machine without the device needed says nothing of the one that has it
+            times=options.outputs / SECONDS_FILE,
+            environment={
+                **(environment or {}),
+                "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+            },
+            **more,
+        )
+
+    @property
+    def boxes(self) -> list[Box]:
+        """The stages."""
+        return boxes(self._options)
+
+    def tell_left_out(self) -> None:
+        """Say which stages have nothing to do, and what they lack."""
+        for line in left_out(self._options):
+            self.tell(line)
+
+    def plan(self) -> list[dict[str, Any]]:
+        """What there is to do, a row a step, with its minutes and those of its stage."""
+        limits = {box.name: box.seconds / 60 for box in self.boxes}
+        return [{**row, "of": limits[row["box"]]} for row in super().plan()]
+
+    def run_campaign(self, asked: Mapping[str, Any]) -> None:
+        """Run what is missing within the minutes; ``asked``: the options, to be kept.
+
+        Raises:
+            PrunerError: another process works in the folder.
+        """
+        self.runs.mkdir(parents=True, exist_ok=True)
+        with held(self.runs):
+            self._state.begin(asked)
+            self.tell_left_out()
+            self.run_all()
+
+    def after(self, box: Box) -> None:
+        """Write the tables so far. The minutes of a device cannot be had again, tables can be made
+        later: whatever goes wrong with them is told and ends nothing."""
+        try:
+            self._write(self._options)
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            self.tell(f"no tables ({what}); they can be made later, by summary=true")
+
+    @property
+    def undone(self) -> list[str]:
+        """Names of the steps that are not done."""
+        return [step.name for box in self.boxes for step in box.steps() if not step.done]
+
+    def run(self, step: Step, share_s: float, limit_s: float) -> Ended:
+        """Run one command, with readings of the device before and after it."""
+        self._state.note(step.name, "before")
+        try:
+            return self.command(step, share_s, limit_s)
+        finally:
+            self._state.note(step.name, "after")
+
+    def command(self, step: Step, share_s: float, limit_s: float) -> Ended:
+        """Run one command, its budget shortened by the seconds around it."""
+        return super().run(step, max(1.0, share_s - AROUND_S), limit_s)

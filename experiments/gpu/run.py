@@ -1,0 +1,218 @@
+"""Measure everything on a device in minutes: operators, networks, records, against torch.
+
+    python -m experiments.gpu.run device=cuda minutes=25 out=DIR            on a GPU
+    python -m experiments.gpu.run device=cuda minutes=25 out=DIR checkpoint=RUN     with a model
+    python -m experiments.gpu.run device=cuda minutes=25 out=DIR plan=true  list the work
+    python -m experiments.gpu.run out=DIR summary=true                      the tables so far
+    python -m experiments.gpu.run device=cpu small=true minutes=null out=DIR     a rehearsal
+    python -m experiments.gpu.run platform=h200 compile_only=true small=true out=DIR   without a GPU
+
+The stages, in the order of their value, each with a share of the minutes: check a few kernels; tune
+operators by ours, MetaSchedule and random search with equal trials, and time them against cuBLAS
+and cuDNN (through torch); measure evenly sampled programs as records; tune BERT-base and ResNet-50
+in both precisions; adapt a model of another device (checkpoint=RUN of python train.py platform=k80
+data.root=DIR; skipped without a checkpoint); time the final kernels and networks against
+torch.compile, with their energy. Unused minutes go to the next stages; finished work is skipped,
+interrupted work continues. See docs/campaign.md.
+
+OUT/results/ has operators.csv, groups.csv, networks.csv, curves.csv, beside.csv, device.json
+(description, clocks and temperatures), records/ and, as one file to take home, campaign.tar.gz.
+
+minutes: for this start, shared by the stages; null: every stage runs to its end. platform: a file
+of conf/platform; null: the description of this machine's device. small: tiny operators and one tiny
+network. stages: sanity, operators, pools, networks, adaptation, finals; on request rivals, paper.
+trials, network_trials, pool: per operator and policy, per network, programs per task; null: 58, 320
+and 192, or 4, 4 and 3 when small. networks: empty: bert_base and resnet50. more: further options of
+every tune.py, quoted: "more=['measure.builders=8']". results: folder of the tables; null:
+OUT/results.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from experiments.gpu.campaign import Campaign
+from experiments.gpu.options import (
+    CUDA,
+    FULL,
+    SMALL,
+    CampaignOptions,
+    NetworkChoice,
+    Size,
+)
+from experiments.gpu.ready import check_checkpoint, check_folder, described_gpu, environment_of
+from experiments.gpu.results import compiled_counts, write_results
+from experiments.gpu.state import about_device
+from pruner.cli.shared.door import LAST, OUTPUTS
+from pruner.cli.shared.output import as_table, say
+from pruner.cli.shared.runs import last_checkpoint
+from pruner.cli.shared.script import run_script
+from pruner.errors import DataError, PrunerError
+from pruner.places import checkpoint_named, conf_folder
+from pruner.program.device import GpuDevice, load_device
+from pruner.tune.measure.machine import local_platform
+from pruner.tune.pools.conditions import about_gpus
+
+HERE = Path(__file__).resolve().parent
+DEVICES = ("cpu", CUDA)
+PLACES = ("out", "results", "checkpoint")  # machine-specific; not part of the result
+
+
+@dataclass(kw_only=True)
+class Options:
+    """Words of the command line, which the script's docstring describes."""
+
+    device: str = CUDA
+    platform: str | None = None
+    minutes: float | None = 25.0
+    out: str = "outputs/campaign"
+    compile_only: bool = False
+    small: bool = False
+    stages: list[str] = field(default_factory=list)
+    trials: int | None = None
+    networks: list[str] = field(default_factory=list)
+    network_trials: int | None = None
+    pool: int | None = None
+    checkpoint: str | None = None
+    more: list[str] = field(default_factory=list)
+    results: str | None = None
+    plan: bool = False
+    summary: bool = False
+
+    def __post_init__(self) -> None:
+        if self.minutes is not None and self.minutes <= 0:
+            raise PrunerError(f"minutes={self.minutes:g}: it must be a number above 0, or null")
+        for name in ("trials", "network_trials", "pool"):
+            value = getattr(self, name)
+            if value is not None and value < 2:
+                raise PrunerError(f"{name}={value}: a whole number, 2 or more, or null")
+
+
+def run(config: Options) -> dict[str, Any]:
+    """Run what is missing, or list it; returns the object of the last line."""
+    start = time.monotonic()
+    options = options_of(_as_asked(config) if config.summary else config)
+    results = options.out / "results" if config.results is None else Path(config.results).resolve()
+    if config.summary:
+        return {**_written(options, results), "results": str(results)}
+    check_folder(options, small=config.small)
+    check_checkpoint(options)
+    write = partial(write_results, folder=results)
+    if config.plan:
+        return _planned(Campaign(options, write=write))
+    work = Campaign(options, write=write, environment=environment_of(options))
+    say(f"{options.platform}, into {options.out}; the same command continues it")
+    asked = {name: value for name, value in asdict(config).items() if name not in PLACES}
+    work.run_campaign({**asked, "platform": options.platform})
+    undone = work.undone
+    if undone:
+        say(f"not done: {'; '.join(undone)}; the same command continues")
+    return {
+        **_written(options, results),
+        "out": str(options.out),
+        "results": str(results),
+        "undone": undone,
+        "seconds": round(time.monotonic() - start, 1),
+    }
+
+
+def _as_asked(config: Options) -> Options:
+    """Restore the options of the folder's start, as far as they exist today.
+
+    Raises:
+        DataError: nothing was begun there.
+    """
+    asked = about_device(_out(config)).get("asked")
+    if not isinstance(asked, dict):
+        raise DataError(f"out={config.out}: no campaign was begun there; leave out summary=true")
+    return replace(
+        config, **{name: value for name, value in asked.items() if name in asdict(config)}
+    )
+
+
+def _out(config: Options) -> Path:
+    """The folder of the campaign. Raises `PrunerError` where none is named."""
+    if not config.out:
+        raise PrunerError("out= is empty: name a folder")
+    return Path(config.out).resolve()
+
+
+def options_of(config: Options) -> CampaignOptions:
+    """The options as typed values.
+
+    Raises:
+        PrunerError: no folder, or an unknown device or platform.
+    """
+    if config.device not in DEVICES:
+        raise PrunerError(f"device={config.device} is unknown; known: {', '.join(DEVICES)}")
+    checkpoint = config.checkpoint
+    if checkpoint == LAST:
+        checkpoint = str(last_checkpoint(Path(OUTPUTS)))
+        say(f"checkpoint={checkpoint}")
+    return CampaignOptions(
+        out=_out(config),
+        platform=_platform(config),
+        device=config.device,
+        minutes=float("inf") if config.minutes is None else config.minutes,
+        compile_only=config.compile_only,
+        size=_size(config),
+        checkpoint=None if checkpoint is None else checkpoint_named(Path(checkpoint)).resolve(),
+        stages=config.stages,
+        more=config.more,
+    )
+
+
+def _platform(config: Options) -> str:
+    """The platform that is named, or the one that describes this machine's device."""
+    folder = conf_folder() / "platform"
+    if config.platform is not None:
+        known = sorted(path.stem for path in folder.glob("*.yaml"))
+        if config.platform not in known:
+            raise PrunerError(f"platform={config.platform} is unknown; known: {', '.join(known)}")
+        is_gpu = isinstance(load_device(folder / f"{config.platform}.yaml"), GpuDevice)
+        if is_gpu != (config.device == CUDA):
+            fits = CUDA if is_gpu else "cpu"
+            raise PrunerError(
+                f"platform={config.platform} is not a {config.device} device; add device={fits}"
+            )
+        return str(config.platform)
+    if config.device == CUDA:
+        described = (load_device(path) for path in sorted(folder.glob("*.yaml")))
+        return described_gpu(about_gpus(), described)
+    return local_platform()
+
+
+def _size(config: Options) -> Size:
+    """Choose the full or the small size, with the numbers that are given."""
+    counts = {name: getattr(config, name) for name in ("trials", "network_trials", "pool")}
+    given: dict[str, Any] = {name: n for name, n in counts.items() if n is not None}
+    if config.networks:
+        given["networks"] = [NetworkChoice(name=name) for name in config.networks]
+    return replace(SMALL if config.small else FULL, **given)
+
+
+def _written(options: CampaignOptions, results: Path) -> Mapping[str, int]:
+    counts = write_results(options, results)
+    say(", ".join(f"{number} rows of {name}" for name, number in counts.items()))
+    if not options.compile_only:
+        return counts
+    built = compiled_counts(options)
+    of = sum(built.values())
+    if of:  # of pools nothing is known before they are timed
+        say(f"{built['compiled']} of {of} programs of operators and networks compile")
+    return {**counts, **built}
+
+
+def _planned(work: Campaign) -> dict[str, Any]:
+    rows = work.plan()
+    work.tell_left_out()
+    say(as_table(rows) if rows else "nothing is left to do")
+    minutes = sum(row["minutes"] for row in rows)
+    return {"steps": len(rows), "minutes": round(minutes, 1)}
+
+
+if __name__ == "__main__":
+    run_script(Options, run, __doc__)

@@ -1,0 +1,318 @@
+"""The stages of a campaign, in the order of their value; each is a box of commands.
+
+What one stage finds the next ones may use, but none needs another: what there is time for is there.
+With ``compile_only`` all programs are chosen and built, none is run: stages that only time
+something have nothing to do, and what is built of the pools need not be built where the device is.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from experiments.gpu.options import LEAST_S, CampaignOptions, Group, NetworkChoice
+from pruner.errors import PrunerError
+from pruner.study.grid import Box, Step, taken_up
+from pruner.study.steps.command import quoted
+from pruner.tune.deploy.files import BESIDE_FILE, DEPLOY_FILE, KERNELS_FILE
+from pruner.tune.pools.collector import ABOUT
+
+OURS, METASCHEDULE, RANDOM = "ours", "metaschedule", "random"
+POLICIES: Mapping[str, Sequence[str]] = {
+    OURS: (),
+    # its model counts from 32 programs of a task on (100 by default, more than a task gets)
+    METASCHEDULE: ("policy=metaschedule", "+policy.num_warmup_samples=32"),
+    RANDOM: ("policy=random",),
+}
+ADATUNE = "adatune"  # where it is asked for
+SCRATCH = "scratch"
+METHODS = (SCRATCH, "moa", "finetune", "distill")
+# Seconds on an idle machine where nothing of a kind has run yet: of a trial, a program of a pool,
+# a task beside others, a network built and beside others. Not measured: a first run replaces them.
+GUESSES = {
+    "check": 0.8, OURS: 0.5, METASCHEDULE: 0.9, RANDOM: 0.5, "beside": 22.0, "finals": 90.0,
+    "network": 0.6, "network beside": 90.0, "network finals": 180.0, "pool": 0.6, "adapt": 0.6,
+    "built": 60.0, "network rival": 3.0, "network rivals": 120.0, ADATUNE: 0.6,
+}  # fmt: skip
+ADAPTATION = "adaptation"
+NO_MODEL = (
+    f"{ADAPTATION}: left out, its minutes go to the stages after it: no checkpoint= of another "
+    "device; python train.py platform=k80 data.root=DIR makes one, and python -m "
+    "experiments.gpu.package model.records=DIR packs one"
+)
+_Stage = Callable[[CampaignOptions], Iterator[Step]]
+
+
+def boxes(options: CampaignOptions) -> list[Box]:
+    """The stages that are asked for, with their shares of the minutes.
+
+    Raises:
+        PrunerError: a stage that is unknown.
+    """
+    known = {**STAGES, **ON_REQUEST}
+    if unknown := sorted(set(options.stages) - set(known)):
+        raise PrunerError(f"stages={unknown[0]} is unknown; known: {', '.join(known)}")
+    chosen = {name: known[name] for name in known if name in (options.stages or STAGES)}
+    whole = sum(share for share, _ in chosen.values())
+    return [
+        Box(
+            name=name,
+            steps=_bound(make, options),
+            seconds=60 * options.minutes * share / whole,
+            least_s=LEAST_S,
+        )
+        for name, (share, make) in chosen.items()
+    ]
+
+
+def left_out(options: CampaignOptions) -> list[str]:
+    """Stages that are asked for and have nothing to do, a line each with what they lack."""
+    asked = {box.name for box in boxes(options)}
+    lacks_model = options.checkpoint is None and not options.compile_only
+    return [NO_MODEL] if lacks_model and ADAPTATION in asked else []
+
+
+def _bound(make: _Stage, options: CampaignOptions) -> Callable[[], Iterator[Step]]:
+    return lambda: make(options)
+
+
+def _sanity(options: CampaignOptions) -> Iterator[Step]:
+    """A few kernels that are right, against torch too; how far repeats of a timing differ."""
+    group, trials = options.sanity, options.size.sanity_trials
+    tuned = _tuned(options, group, group.name, ["verify=false"], trials, "check")
+    yield tuned
+    yield from _beside(options, group, tuned, (), options.size.beside)
+
+
+def _operators(options: CampaignOptions) -> Iterator[Step]:
+    """Every group by ours and MetaSchedule with equal trials, their kernels beside torch's; then at
+    random."""
+    runs = {
+        (group.name, policy): _tuned(
+            options, group, f"{group.name}-{policy}", words, options.size.trials, policy
+        )
+        for group in options.groups
+        for policy, words in POLICIES.items()
+    }
+    for group in options.groups:
+        ours, rival = runs[group.name, OURS], runs[group.name, METASCHEDULE]
+        yield from (ours, rival)
+        yield from _beside(options, group, ours, (rival,), options.size.beside)
+    yield from (run for (_, policy), run in runs.items() if policy == RANDOM)
+
+
+def _networks(options: CampaignOptions) -> Iterator[Step]:
+    """Whole networks by ours, beside torch; with ``compile_only`` their libraries are built."""
+    for precision in options.precisions:
+        for network in options.size.networks:
+            tuned = network_run(options, network, precision)
+            yield tuned
+            if options.compile_only:
+                yield _built(tuned)
+            else:
+                yield _network_beside(options, tuned, "network beside", options.size.beside)
+
+
+def _rivals(options: CampaignOptions) -> Iterator[Step]:
+    """Networks by MetaSchedule, with the trials of ours and from the same measurer, and both built
+    networks in turns. Takes hours."""
+    if options.compile_only:
+        return
+    for precision in options.precisions:
+        for network in options.size.networks:
+            ours = network_run(options, network, precision)
+            rival = network_run(options, network, precision, METASCHEDULE)
+            yield from (ours, rival, built := _built(rival))
+            yield _network_beside(
+                options, ours, "network rivals", options.size.beside, others=(built,)
+            )
+
+
+def _paper(options: CampaignOptions) -> Iterator[Step]:
+    """What two of the paper's tables ask beside: AdaTune on the operators in float32, with the
+    trials of ours (Table 6); a product with a long reduction beside torch's libraries (Table 8)."""
+    single, long, trials = options.groups[0], options.reduction, options.size.trials
+    yield _tuned(options, single, f"{single.name}-{OURS}", (), trials, OURS)
+    words = [f"policy={ADATUNE}"]
+    yield _tuned(options, single, f"{single.name}-{ADATUNE}", words, trials, ADATUNE)
+    ours = _tuned(options, long, f"{long.name}-{OURS}", (), trials, OURS)
+    yield ours
+    yield from _beside(options, long, ours, (), options.size.finals, finals=True)
+
+
+def _pools(options: CampaignOptions) -> Iterator[Step]:
+    """Uniform samples of many tasks' spaces, timed twice: records to learn from; few, more, all:
+    records are of pools that are finished.
+
+    With ``compile_only`` they are built, and a later start with the same folder times them.
+    """
+    size, prepared = options.size, options.compile_only
+    numbers = sorted({min(one, size.pool) for one in (size.few, 4 * size.few, size.pool)})
+    for before, programs in pairwise([0, *numbers]):
+        words = ["collect", "backend=tvm", f"platform={options.platform}"]
+        words += [f"workloads={size.pools}", f"programs={programs}", f"out={quoted(options.pools)}"]
+        words += [f"pool.apart_s={size.apart_s:g}", "measure.repeats=3"]
+        words += ["measure.min_repeat_ms=20"]
+        if prepared:
+            words.append("prepare=true")
+        yield Step(
+            name=f"pools of {programs}{', built' if prepared else ''}",
+            words=words,
+            leaves=options.kept(f"pools-{programs}{'-built' if prepared else ''}"),
+            made=options.pools / ABOUT,
+            kind="pool",
+            size=16 * (programs - before),
+        )
+
+
+def _adaptation(options: CampaignOptions) -> Iterator[Step]:
+    """A model of another device, adapted while it tunes, against one that begins anew."""
+    if options.compile_only or options.checkpoint is None:
+        return
+    group = options.adapted
+    for method in METHODS:
+        words = [f"adaptation={method}"]
+        if method != SCRATCH:
+            words.append(f"checkpoint={quoted(options.checkpoint)}")
+        name = f"{group.name}-{method}"
+        yield _tuned(options, group, name, words, options.size.trials, "adapt")
+
+
+def _finals(options: CampaignOptions) -> Iterator[Step]:
+    """The finalists once more, beside all of torch's compilers, with the energy that they use."""
+    for group in reversed(options.groups):  # tensor cores first
+        ours, rival = (
+            _tuned(options, group, f"{group.name}-{policy}", (), options.size.trials, policy)
+            for policy in (OURS, METASCHEDULE)
+        )
+        yield from _beside(options, group, ours, (rival,), options.size.finals, finals=True)
+    if options.compile_only:
+        return
+    for precision in options.precisions:
+        for network in options.size.networks:
+            tuned, size = network_run(options, network, precision), options.size
+            yield _network_beside(
+                options, tuned, "network finals", size.finals, energy_s=size.energy_s
+            )
+
+
+# Shares of the minutes, and what is done in them.
+STAGES: Mapping[str, tuple[float, _Stage]] = {
+    "sanity": (0.07, _sanity),
+    "operators": (0.40, _operators),
+    "pools": (0.09, _pools),
+    "networks": (0.26, _networks),
+    ADAPTATION: (0.06, _adaptation),
+    "finals": (0.12, _finals),
+}
+ON_REQUEST: Mapping[str, tuple[float, _Stage]] = {"rivals": (1.0, _rivals), "paper": (1.0, _paper)}
+
+
+def network_run(
+    options: CampaignOptions, network: NetworkChoice, precision: str, policy: str = OURS
+) -> Step:
+    """The run of a network."""
+    trials = options.size.network_trials
+    words = [f"network={network.name}", f"precision={precision}", "deploy=false", *network.words]
+    words += [*POLICIES[policy], f"budget.trials={trials}", "budget.patience=1000000"]
+    name = f"{network.label}-{precision}"
+    if policy == OURS:
+        return _run(options, name, words, "network", trials)
+    return _run(options, f"{name}-{policy}", words, "network rival", trials)
+
+
+def _tuned(
+    options: CampaignOptions,
+    group: Group,
+    name: str,
+    words: Sequence[str],
+    trials: int,
+    kind: str,
+) -> Step:
+    """The run of a group of operators, `trials` each."""
+    in_all = trials * len(group.tasks)
+    told = [*group.words, *words, f"budget.trials={in_all}", "task_order=round_robin"]
+    return _run(options, name, told, kind, in_all)
+
+
+def _run(options: CampaignOptions, name: str, words: Sequence[str], kind: str, size: float) -> Step:
+    told = ["tune", f"platform={options.platform}", *words, *options.size.settings, *options.more]
+    told += [f"outputs={quoted(options.outputs)}", f"run_id={name}"]
+    if options.compile_only:
+        told.append("compile_only=true")
+    return taken_up(
+        Step(
+            name=name,
+            words=told,
+            leaves=options.run(name) / "metrics.json",
+            kind=kind,
+            size=size,
+            budget="budget.seconds",
+        )
+    )
+
+
+def _beside(
+    options: CampaignOptions,
+    group: Group,
+    tuned: Step,
+    others: Sequence[Step],
+    names: Sequence[str],
+    *,
+    finals: bool = False,
+) -> Iterator[Step]:
+    """The kernels of a run beside torch's, and those of other runs that have ended so far; nothing
+    where no program may run."""
+    if options.compile_only:
+        return
+    folder, kind = tuned.leaves.parent, "finals" if finals else "beside"
+    words = ["deploy", f"run={quoted(folder)}", f"beside=[{','.join(names)}]"]
+    ended = [quoted(other.leaves.parent) for other in others if other.leaves.is_file()]
+    words.append(f"compare=[{','.join(ended)}]")
+    if finals:
+        words.append(f"energy={options.size.energy_s}")
+    yield Step(
+        name=f"{group.name}, {kind}",
+        words=words,
+        leaves=options.kept(f"{group.name}-{kind}"),
+        made=folder / KERNELS_FILE,
+        kind=kind,
+        size=len(group.tasks),
+        needs=(tuned,),
+    )
+
+
+def _built(tuned: Step) -> Step:
+    """The library of a network's run."""
+    folder = tuned.leaves.parent
+    return Step(
+        name=f"{tuned.name}, built",
+        words=["deploy", f"run={quoted(folder)}", "beside=[]"],
+        leaves=folder / DEPLOY_FILE,
+        kind="built",
+        needs=(tuned,),
+    )
+
+
+def _network_beside(
+    options: CampaignOptions,
+    tuned: Step,
+    kind: str,
+    names: Sequence[str],
+    *,
+    energy_s: int = 0,
+    others: Sequence[Step] = (),
+) -> Step:
+    """A network in turns with others: those of torch, and built ones of other runs."""
+    folder = tuned.leaves.parent
+    words = ["deploy", f"run={quoted(folder)}", f"beside=[{','.join(names)}]", f"energy={energy_s}"]
+    if others:
+        runs = ",".join(quoted(other.leaves.parent) for other in others)
+        words.append(f"compare=[{runs}]")
+    stage = kind.removeprefix("network ")
+    return Step(
+        name=f"{tuned.name}, {stage}",
+        words=words,
+        leaves=options.kept(f"{tuned.name}-{stage}"),
+        made=folder / BESIDE_FILE,
+        kind=kind,
+        needs=(tuned, *others),
+    )

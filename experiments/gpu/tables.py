@@ -1,0 +1,357 @@
+"""Rows from the runs of a campaign: what is there is read, what is missing is left out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.gpu.options import CampaignOptions, Group, NetworkChoice
+from experiments.gpu.stages import (
+    ADATUNE,
+    METASCHEDULE,
+    METHODS,
+    OURS,
+    POLICIES,
+    SCRATCH,
+    network_run,
+)
+from pruner.files import as_written, load_metrics, read_json
+from pruner.study.network.run import NetworkRun, contender_rows, read_network_run
+from pruner.study.tuning import best_curve, exploration_share
+from pruner.tune.contenders.beside import read_comparison
+from pruner.tune.deploy.files import KERNELS_FILE
+from pruner.tune.networks.extraction import TASKS
+from pruner.tune.phases import IDLE, PHASES
+from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
+
+Row = dict[str, Any]
+Curve = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]  # trial, seconds, best
+_EVERY = 8  # trials between two points of a curve
+_REPEATS = 2  # of a timing, at least, to say how far they differ
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupRun:
+    """The trials of one policy on a group of operators."""
+
+    policy: str
+    folder: Path
+
+    @cached_property
+    def trials(self) -> Sequence[Trial]:
+        """In their order."""
+        return read_trials(self.folder / JOURNAL_FILE)
+
+    @property
+    def tasks(self) -> list[str]:
+        """Names, in the order of their first trials."""
+        return list(dict.fromkeys(trial.task for trial in self.trials))
+
+    def of(self, task: str) -> list[Trial]:
+        """The trials of a task."""
+        return [trial for trial in self.trials if trial.task == task]
+
+    def best_s(self, task: str, trials: int | None = None) -> float | None:
+        """Its best latency, or that of its first so many trials; None where none ran."""
+        found = min((t.latency_s for t in self.of(task)[:trials]), default=np.inf)
+        return float(found) if np.isfinite(found) else None
+
+    def curve(self, tasks: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Seconds, and the sum of the best latencies of `tasks` from where all have one."""
+        mine = [trial for trial in self.trials if trial.task in tasks]
+        _, elapsed_s, best_s = best_curve(mine, dict.fromkeys(tasks, 1.0))
+        return elapsed_s, best_s
+
+    @property
+    def noise(self) -> float | None:
+        """How far the repeats of a timing differ: the median of (most - least) / median."""
+        timed = [np.array(t.costs_s) for t in self.trials if len(t.costs_s) >= _REPEATS]
+        spreads = [(costs.max() - costs.min()) / np.median(costs) for costs in timed]
+        return float(np.median(spreads)) if spreads else None
+
+
+def group_runs(options: CampaignOptions, group: Group) -> list[GroupRun]:
+    """The runs of a group that have begun: of the policies, or of the ways to adapt a model."""
+    names = [*POLICIES, ADATUNE, *METHODS]
+    runs = [GroupRun(policy=name, folder=_folder(options, group, name)) for name in names]
+    return [run for run in runs if run.trials]
+
+
+def _folder(options: CampaignOptions, group: Group, policy: str) -> Path:
+    """Of a run; the first kernels are tuned by ours alone."""
+    alone = group.name == options.sanity.name and policy == OURS
+    return options.run(group.name if alone else f"{group.name}-{policy}")
+
+
+def _tuned_groups(options: CampaignOptions) -> list[Group]:
+    return [*options.groups, options.reduction, options.adapted]
+
+
+def operator_rows(options: CampaignOptions) -> list[Row]:
+    """One row an operator and policy.
+
+    ``best_at_equal_s``: after as many trials as the policy with the fewest had; ``raced_s``: the
+    median of its kernel in turns with torch, ``over_torch``: torch eager's median over that.
+    """
+    rows = []
+    for group in _tuned_groups(options):
+        runs, raced = group_runs(options, group), _raced(options, group)
+        for task in dict.fromkeys(task for run in runs for task in run.tasks):
+            having = [run for run in runs if run.of(task)]
+            equal = min(len(run.of(task)) for run in having)
+            medians = {row["name"]: row.get("median_s") for row in raced.get(task, [])}
+            rows += [_operator_row(group, run, task, equal, medians) for run in having]
+    return rows
+
+
+def _operator_row(
+    group: Group, run: GroupRun, task: str, equal: int, medians: Mapping[str, float | None]
+) -> Row:
+    mine = run.of(task)
+    raced_s = medians.get(OURS if run.policy == OURS else run.folder.name)
+    torch_s = medians.get("eager")
+    return {
+        "table": "operators",
+        "group": group.name,
+        "task": task,
+        "policy": run.policy,
+        "trials": sum(not trial.compiled_only for trial in mine),
+        "compiled": sum(trial.compiled_only and trial.error is None for trial in mine),
+        "failed": sum(trial.error is not None for trial in mine),
+        "seconds": mine[-1].elapsed_s,
+        "best_s": run.best_s(task),
+        "equal_trials": equal,
+        "best_at_equal_s": run.best_s(task, equal),
+        "raced_s": raced_s,
+        "over_torch": torch_s / raced_s if torch_s and raced_s else None,
+        "checked": any(trial.checked for trial in mine),
+    }
+
+
+def group_rows(options: CampaignOptions) -> list[Row]:
+    """One row a group and policy: all operators together; the first kernels, too.
+
+    ``build_each_s`` and ``run_each_s`` are of a trial, in the workers; `phases` of the whole run.
+    The rival is MetaSchedule, of models the one that begins anew. ``seconds_to_rival``: until the
+    sum of the best latencies was the rival's last one (0 in ``times_less``: never);
+    ``over_rival``: geometric mean of the latencies at equal trials over the rival's.
+    """
+    rows = []
+    for group in [options.sanity, *_tuned_groups(options)]:
+        runs = group_runs(options, group)
+        rival = next((run for run in runs if run.policy in (METASCHEDULE, SCRATCH)), None)
+        for run in runs:
+            metrics = load_metrics(run.folder) or {}
+            rows.append(
+                {
+                    "table": "groups",
+                    "group": group.name,
+                    "policy": run.policy,
+                    "tasks": len(run.tasks),
+                    "trials": len(run.trials),
+                    "failed": sum(trial.error is not None for trial in run.trials),
+                    "compiled": sum(t.compiled_only and t.error is None for t in run.trials),
+                    "total_s": metrics.get("total_seconds"),
+                    "build_each_s": float(np.mean([trial.build_s for trial in run.trials])),
+                    "run_each_s": float(np.mean([trial.run_s for trial in run.trials])),
+                    "noise": run.noise,
+                    **phases(metrics.get("seconds", {})),
+                    **(_beside_rival(run, rival) if rival is not None else {}),
+                }
+            )
+    return rows
+
+
+def phases(seconds: Mapping[str, float]) -> Row:
+    """Seconds of a run by phase (`pruner.tune.phases`), and `exploration_share`. None while the run
+    has not ended."""
+    return {
+        **{f"{name}_s": seconds.get(name) for name in (*PHASES, IDLE)},
+        "exploration_share": exploration_share(seconds),
+    }
+
+
+def curve_rows(options: CampaignOptions) -> list[Row]:
+    """The sum of the best latencies of a group, or the estimate of a network, after some trials,
+    from where all its tasks have a program.
+
+    ``relative``: over the best sum of any policy. Networks of two policies may have other tasks
+    (layouts are part of ours): their built networks are in `network_rows`.
+    """
+    rows = []
+    for group in _tuned_groups(options):
+        runs = group_runs(options, group)
+        tasks = list(dict.fromkeys(task for run in runs for task in run.tasks))
+        weights = dict.fromkeys(tasks, 1.0)
+        rows += _points(group.name, {r.policy: best_curve(r.trials, weights) for r in runs})
+    for network, precision in _networks(options):
+        runs_of = {
+            policy: network_run(options, network, precision, policy).leaves.parent
+            for policy in (OURS, METASCHEDULE)
+        }
+        found = {
+            policy: read_network_run(folder).curve
+            for policy, folder in runs_of.items()
+            if (folder / TASKS).is_file()
+        }
+        curves = {p: (c.trial, c.elapsed_s, c.best_s) for p, c in found.items() if c is not None}
+        rows += _points(f"{network.label}-{precision}", curves)
+    return rows
+
+
+def _points(group: str, curves: Mapping[str, Curve]) -> list[Row]:
+    """Every eighth point of the curves of a group, by policy, and their last ones."""
+    least_s = min((best_s[-1] for *_, best_s in curves.values() if len(best_s)), default=1.0)
+    rows = []
+    for policy, (number, elapsed_s, best_s) in curves.items():
+        chosen = sorted({*range(0, len(number), _EVERY), len(number) - 1} - {-1})
+        rows += [
+            {
+                "table": "curves",
+                "group": group,
+                "policy": policy,
+                "after": int(number[at]),
+                "elapsed_s": float(elapsed_s[at]),
+                "sum_s": float(best_s[at]),
+                "relative": float(best_s[at] / least_s),
+            }
+            for at in chosen
+        ]
+    return rows
+
+
+def _networks(options: CampaignOptions) -> list[tuple[NetworkChoice, str]]:
+    return [(network, name) for name in options.precisions for network in options.size.networks]
+
+
+def _beside_rival(run: GroupRun, rival: GroupRun) -> Row:
+    """How soon a run was as fast as the rival in the end, and how fast both are."""
+    tasks = rival.tasks
+    their_s, theirs = rival.curve(tasks)
+    our_s, ours = run.curve(tasks)
+    if not len(theirs):
+        return {}
+    ends_s, found = _reached(their_s, theirs, theirs[-1]), _reached(our_s, ours, theirs[-1])
+    equal = [min(len(run.of(task)), len(rival.of(task))) for task in tasks]
+    pairs = [(run.best_s(t, n), rival.best_s(t, n)) for t, n in zip(tasks, equal, strict=True)]
+    ratios = [a / b for a, b in pairs if a is not None and b is not None]
+    return {
+        "sum_s": float(ours[-1]) if len(ours) else None,
+        "seconds_to_rival": found if np.isfinite(found) else None,
+        "times_less": ends_s / found,
+        "over_rival": float(np.exp(np.mean(np.log(ratios)))) if ratios else None,
+    }
+
+
+def _reached(elapsed_s: NDArray[np.float64], best_s: NDArray[np.float64], wanted_s: float) -> float:
+    """The first second at which it was so fast; infinite where it never was."""
+    hits = np.flatnonzero(best_s <= wanted_s)
+    return float(elapsed_s[hits[0]]) if len(hits) else float("inf")
+
+
+def beside_rows(options: CampaignOptions) -> list[Row]:
+    """One row an operator and contender, of the finals where they were held."""
+    rows = []
+    for group in [options.sanity, *options.groups, options.reduction]:
+        for task, timed in _raced(options, group).items():
+            ours = next((row.get("median_s") for row in timed if row["name"] == OURS), None)
+            rows += [
+                {"table": "beside", "group": group.name, "task": task, **_timed(row, ours)}
+                for row in timed
+            ]
+    return rows
+
+
+def _timed(row: Mapping[str, Any], ours_s: float | None) -> Row:
+    names = ("median_s", "low_s", "high_s", "relative_error", "watts", "joules", "error")
+    median_s = row.get("median_s")
+    return {
+        "contender": row["label"],
+        **{name: row.get(name) for name in names},
+        "over_ours": median_s / ours_s if median_s and ours_s else None,
+    }
+
+
+def network_rows(options: CampaignOptions) -> list[Row]:
+    """One row a network, precision and contender; one without contender where none was timed.
+
+    Seconds by phase (`phases`) are of the tuning. Where MetaSchedule tuned it too
+    (``stages=[rivals]``), the columns of `group_rows` beside it are of the sums over all calls of
+    the tasks that are tuned, without import and draft.
+    """
+    rows = []
+    for network, precision in _networks(options):
+        folder = network_run(options, network, precision).leaves.parent
+        if not (folder / TASKS).is_file():
+            continue
+        run = read_network_run(folder)
+        trials = read_trials(folder / JOURNAL_FILE)
+        about = {
+            "table": "networks",
+            "precision": precision,
+            "trials": sum(not trial.compiled_only for trial in trials),
+            "compiled": sum(trial.compiled_only and trial.error is None for trial in trials),
+            "failed": sum(trial.error is not None for trial in trials),
+            "tuned_s": run.metrics.get("total_seconds"),
+            "estimate_s": run.estimate_s or None,
+            **phases(run.seconds),
+            **_beside_network(
+                run, network_run(options, network, precision, METASCHEDULE).leaves.parent
+            ),
+        }
+        found = _contenders(options, network, precision, run) or [{"network": network.name}]
+        rows += [{**about, **row} for row in found]
+    return rows
+
+
+def _contenders(
+    options: CampaignOptions, network: NetworkChoice, precision: str, run: NetworkRun
+) -> list[Row]:
+    """Rows of a network's comparisons, each contender's of the last one that it was in.
+
+    A new comparison begins by building the network, which removes what the run folder says of an
+    earlier one: if it is ended before it is through, the kept ones are all there is.
+    """
+    kept = (
+        read_comparison(options.kept(f"{network.label}-{precision}-{stage}"))
+        for stage in ("beside", "rivals", "finals")
+    )
+    found: dict[str, Row] = {}
+    for comparison in (*kept, run.beside):
+        rows = contender_rows(network.name, replace(run, beside=comparison), OURS)
+        found |= {row["contender"]: row for row in rows}
+    return list(found.values())
+
+
+def _beside_network(run: NetworkRun, rival: Path) -> Row:
+    """How soon a network's run was as fast as the rival in the end; empty where there is none."""
+    theirs = read_network_run(rival).curve if (rival / TASKS).is_file() else None
+    if theirs is None or run.curve is None:
+        return {}
+    wanted_s = theirs.best_s[-1]
+    ends_s = _reached(theirs.elapsed_s, theirs.best_s, wanted_s)
+    found = _reached(run.curve.elapsed_s, run.curve.best_s, wanted_s)
+    return {
+        "seconds_to_rival": found if np.isfinite(found) else None,
+        "times_less": ends_s / found,
+        "over_rival": float(run.curve.best_s[-1] / wanted_s),
+    }
+
+
+def _raced(options: CampaignOptions, group: Group) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    """Contenders of every task of a group, of the latest comparison that reached it."""
+    unfinished = _folder(options, group, OURS) / KERNELS_FILE
+    found: dict[str, Any] = {}
+    for path in (
+        options.kept(f"{group.name}-beside"),
+        unfinished,
+        options.kept(f"{group.name}-finals"),
+    ):
+        if path.is_file():
+            with as_written(path):
+                found |= read_json(path, dict)["tasks"]
+    return found

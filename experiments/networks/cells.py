@@ -1,0 +1,158 @@
+"""Many networks, tuned by ours and by a rival: what it took to be as fast as the rival in the end.
+
+A cell is a network, a policy and a seed. Layouts are part of ours, so ours and the rival tune
+different tasks, whose estimates cannot be compared; what is compared are built networks, also those
+from the records of a run's first seconds (`experiments.networks.prefixes`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments.networks.prefixes import OURS, PREFIXES_FILE, Point
+from pruner.files import as_written, read_json
+from pruner.study.network.run import NetworkRun
+from pruner.tune.networks.drafted import FOLDER as DRAFTS
+from pruner.tune.networks.drafted import read_drafts
+
+RIVAL = "metaschedule"
+_MEDIANS = ["tasks", "trials", "estimate_s", "network_s", "total_s", "drafted_s",
+            "drafted_network_s", "seconds_to_rival"]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One finished run.
+
+    ``network_s``: the built network's median latency, None if not built. ``start_s``: seconds from
+    an empty folder to the beginning of the run's own: the import, and the draft of all tasks where
+    the run does not begin with it; ``drafted_s``: to the end of that draft. Both are None where
+    they were not timed, ``drafted_s`` of a rival, too. ``points``: its built prefixes;
+    ``settled_s``: seconds of the run until its network was the final one, None where nobody asked.
+    """
+
+    network: str
+    policy: str
+    seed: int
+    run: NetworkRun
+    network_s: float | None = None
+    start_s: float | None = None
+    drafted_s: float | None = None
+    points: Sequence[Point] = field(default_factory=list)
+    settled_s: float | None = None
+
+    def seconds(self, t_s: float | None) -> float | None:
+        """From an empty folder to `t_s` seconds of the run; None while one of both is unknown."""
+        return None if t_s is None or self.start_s is None else self.start_s + t_s
+
+    def point_s(self, point: Point) -> float | None:
+        """From an empty folder to a prefix: the draft's end where nothing was measured yet."""
+        return self.seconds(point.t_s) if point.measured else self.drafted_s
+
+    @property
+    def to_rival_s(self) -> float | None:
+        """Seconds from an empty folder to the rival's final latency; infinite: never reached."""
+        if self.settled_s is not None:
+            return self.seconds(self.settled_s)
+        times = [self.point_s(point) for point in self.points if point.reached]
+        timed = [s for s in times if s is not None]
+        return min(timed, default=np.inf) if self.points and len(timed) == len(times) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefixes:
+    """What `prefixes.json` of a run says; ``settled_s``: when the rival's network was final."""
+
+    points: Sequence[Point] = field(default_factory=list)
+    settled_s: float | None = None
+
+    def of(self, policy: str) -> list[Point]:
+        """Those of one policy."""
+        return [point for point in self.points if (point.whose == OURS) == (policy == OURS)]
+
+
+def prefixes_of(folder: Path) -> Prefixes:
+    """Of a run of ours; empty where it has none."""
+    path = folder / PREFIXES_FILE
+    if not path.is_file():
+        return Prefixes()
+    with as_written(path):
+        found = read_json(path, dict)
+        points = [Point(**row) for row in found["points"]]
+        return Prefixes(points=points, settled_s=found["settled_s"])
+
+
+def drafts_first(run: NetworkRun) -> bool:
+    """Whether a run began with the draft of what it tunes: it has drafts of all of that; else it
+    has them of tasks alone that had no program when the network was built."""
+    drafts = read_drafts(run.folder / DRAFTS)
+    return all(task.name in drafts for task in run.tasks if task.tuned)
+
+
+def result_rows(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """One row a cell; ``drafted_network_s`` after ``drafted_s``: the network before any trial."""
+    rows = []
+    for cell in cells:
+        phases = {f"{name}_s": value for name, value in sorted(cell.run.seconds.items())}
+        drafted = [point for point in cell.points if not point.measured]
+        rows.append(
+            {
+                "network": cell.network,
+                "policy": cell.policy,
+                "seed": cell.seed,
+                "tasks": sum(task.tuned for task in cell.run.tasks),
+                "trials": cell.run.metrics.get("trials"),
+                "failed": cell.run.metrics.get("failed"),
+                "estimate_s": None if cell.run.curve is None else cell.run.curve.best_s[-1],
+                "network_s": cell.network_s,
+                "total_s": cell.run.metrics.get("total_seconds"),
+                "drafted_s": cell.drafted_s if drafted else None,
+                "drafted_network_s": drafted[0].median_s if drafted else None,
+                "seconds_to_rival": cell.to_rival_s,
+                **phases,
+            }
+        )
+    return rows
+
+
+def summarise(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Medians over seeds, one row a network and policy.
+
+    ``speedup``: the rival's median seconds to its own final network over these; 0 where its latency
+    is never reached. ``spread`` of the built networks' latencies over seeds.
+    """
+    table = pd.DataFrame(rows)
+    table[_MEDIANS] = table[_MEDIANS].astype(float)
+    grouped = table.groupby(["network", "policy"], sort=False)
+    out = grouped[_MEDIANS].median()
+    built = grouped["network_s"]
+    out["spread"] = (built.max() - built.min()) / built.median()
+    out["seeds"] = grouped.size()
+    out = out.reset_index()
+    rival = out[out.policy == RIVAL].set_index("network")
+    out["speedup"] = out.network.map(rival.seconds_to_rival) / out.seconds_to_rival
+    out["network_over_rival"] = out.network_s / out.network.map(rival.network_s)
+    return out
+
+
+def prefix_rows(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """One row a built prefix: seconds with import and draft, median, both relative to the rival's.
+
+    ``share`` of the rival's seconds to its final network, ``over_rival``: latency over its final.
+    """
+    ends = {(c.network, c.seed): c.to_rival_s for c in cells if c.policy == RIVAL}
+    rows = []
+    for cell in cells:
+        end_s = ends.get((cell.network, cell.seed))
+        for point in cell.points:
+            seconds = cell.point_s(point)
+            row = {"network": cell.network, "policy": cell.policy, "seed": cell.seed}
+            row |= {"t_s": point.t_s, "seconds": seconds, "measured": point.measured}
+            row |= {"median_s": point.median_s, "rival_s": point.rival_s, "error": point.error}
+            row["share"] = seconds / end_s if seconds is not None and end_s else None
+            rows.append({**row, "over_rival": point.over_rival})
+    return rows

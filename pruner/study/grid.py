@@ -1,0 +1,353 @@
+"""Grids of jobs: each leaves one JSON file, once, and an interrupted grid goes on.
+
+A `Job` is a call in this process, a `Step` a command. `results` computes the missing jobs, several
+at a time. `BoxRunner` runs steps in time slots ("boxes"), and `Times` keeps how long they took.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pruner.errors import PrunerError
+from pruner.files import held, read_json, write_json
+from pruner.places import conf_folder
+from pruner.processes import in_workers
+from pruner.progress import Tell, silent
+from pruner.study.steps.command import Ended, quoted, run_command, started
+from pruner.tune.run.journal import JOURNAL_FILE, read_trials
+from pruner.tune.run.snapshot import SNAPSHOT_FILE
+
+RESUME, COMPILE_ONLY = "resume=", "compile_only=true"
+CONFIG_FILE, ANSOR_LOG = "config.yaml", "ansor.json"
+_NO_OPTIONS = {"defaults", "hydra", "sweep", "experiment"}  # of conf/tune.yaml: no part of a run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Work that leaves one JSON file; done once the file exists.
+
+    ``run`` returns what the file holds. ``leaves``: None where nothing is kept. ``about``: what
+    decides the result beside the name; it is kept in the file, a JSON object, and a result of
+    another one counts as missing.
+    """
+
+    name: str
+    run: Callable[[], Any]
+    leaves: Path | None = None
+    about: Any = None
+
+    @property
+    def result(self) -> Any:
+        """What the job left, None before that. Raises `DataError` for a damaged file."""
+        if self.leaves is None or not self.leaves.is_file():
+            return None
+        found = read_json(self.leaves)
+        return found if self.about is None or found.get("about") == self.about else None
+
+    def compute(self) -> Any:
+        """Run the job and keep its result, unless the work has left it itself."""
+        found = self.run()
+        if self.about is not None:
+            found = {**found, "about": self.about}
+        if self.leaves is not None and self.result is None:
+            self.leaves.parent.mkdir(parents=True, exist_ok=True)
+            write_json(self.leaves, found)
+        return found
+
+
+def results(
+    jobs: Sequence[Job], *, num_workers: int = 1, tell: Tell = silent, again: str = "call it again"
+) -> Iterator[Any]:
+    """Yield the result of every job, in order; `num_workers` processes share the missing ones.
+
+    Raises:
+        PrunerError: a process ended without the result of a job; `again` says how to go on. All
+            other jobs have ended by then.
+    """
+    missing = [job for job in jobs if job.leaves is not None and job.result is None]
+    number = min(num_workers, len(missing))
+    if number < 2:
+        for job in jobs:
+            found = job.result
+            yield job.compute() if found is None else found
+        return
+    with in_workers(missing, Job.compute, number, tell=tell) as ended:
+        done = ended()
+        for job in jobs:
+            found = job.compute() if job.leaves is None else job.result
+            while found is None and next(done, None):  # another job has ended
+                found = job.result
+            if found is None:
+                raise PrunerError(f"{job.name}: no result; {again}")
+            yield found
+
+
+def finished(path: Path) -> bool:
+    """Whether a command left `path`; an interrupted run leaves its numbers too, and says so."""
+    return path.is_file() and not read_json(path, dict).get("interrupted", False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One command: done once ``leaves``, a JSON object, is there; begun once all it needs is done.
+
+    ``words``: see `pruner.study.steps.command.started`. ``kind`` and ``size`` say what it may
+    take (`Times`). ``budget``: the option that takes the seconds it may use, for commands that can
+    end in time and keep what they have; "": none. ``spent_s`` of them an earlier start has used.
+    ``made``: the file that the command writes, where another step's does the same; it is copied to
+    ``leaves``.
+    """
+
+    name: str
+    words: Sequence[str]
+    leaves: Path
+    kind: str
+    size: float = 1.0
+    needs: Sequence["Step"] = ()
+    budget: str = ""
+    spent_s: float = 0.0
+    made: Path | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended well."""
+        return finished(self.leaves)
+
+    @property
+    def lacks(self) -> list[str]:
+        """Names of what it needs and is not done."""
+        return [step.name for step in self.needs if not step.done]
+
+    @property
+    def reached(self) -> float:
+        """How much of its size it did: of a run that its seconds ended as many trials as it made.
+
+        Taken for the whole, such runs would make all of their kind look quicker than they are.
+        """
+        if not (self.budget and self.leaves.is_file()):
+            return self.size
+        trials = read_json(self.leaves, dict).get("trials") or self.size
+        return float(min(self.size, trials))
+
+    def within(self, seconds: float) -> list[str]:
+        """Its words, with `seconds` more as its budget where it takes one and they are limited."""
+        if not self.budget or seconds == float("inf"):
+            return list(self.words)
+        return [*self.words, f"{self.budget}={max(1, int(self.spent_s + seconds))}"]
+
+    def keep(self) -> None:
+        """Copy what its command made to where this step leaves it; call it once that ended well."""
+        if self.made is not None:
+            self.leaves.parent.mkdir(parents=True, exist_ok=True)
+            write_json(self.leaves, read_json(self.made), indent=1)
+
+
+class Times:
+    """A file of seconds that steps took; ``guesses``: seconds of a kind and size 1 before any did.
+
+    `path` is a JSON list, one object a step: name, kind, size, seconds.
+    """
+
+    def __init__(self, path: Path, guesses: Mapping[str, float]) -> None:
+        self._path = path
+        self._guesses = guesses
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """All that were kept, in their order."""
+        if not self._path.is_file():
+            return []
+        return read_json(self._path, list)
+
+    def keep(self, step: Step, seconds: float) -> None:
+        """Add what a step took, for as much of it as it did."""
+        row = {"name": step.name, "kind": step.kind, "size": step.reached, "seconds": seconds}
+        write_json(self._path, [*self.rows, row], indent=1)
+
+    def last_s(self, step: Step) -> float | None:
+        """What this very step took the last time; None where it never ended."""
+        took: list[float] = [row["seconds"] for row in self.rows if row["name"] == step.name]
+        return took[-1] if took else None
+
+    def expected_s(self, step: Step) -> float:
+        """What a step may take: as the steps of its kind did for their size, else the guess."""
+        known = [(row["seconds"], row["size"]) for row in self.rows if row["kind"] == step.kind]
+        if known:
+            return step.size * sum(s for s, _ in known) / sum(size for _, size in known)
+        return step.size * self._guesses[step.kind]
+
+
+Run = Callable[[Step, float, float], Ended]  # a step, the seconds it may use, when it is ended
+Clock = Callable[[], float]
+CUT = 0.5  # of what it is expected to take a step with a budget gets, if its box can give it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """Steps that share ``seconds``; ``least_s``: with less left none is begun.
+
+    Steps may depend on what earlier ones found, so they are made when they are asked for.
+    """
+
+    name: str
+    steps: Callable[[], Iterable[Step]]
+    seconds: float = float("inf")
+    least_s: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class BoxRunner:
+    """Run time slots ("boxes") with fixed deadlines: unused time goes to later slots.
+
+    A step with a budget gets its share of the time left (`fair_share_s`), and every step is ended
+    at the end of its slot. A step that fails, or lacks an input, is reported; the others go on.
+    ``after`` is called after every box.
+    """
+
+    run: Run
+    times: Times
+    tell: Tell
+    clock: Clock = field(default=time.monotonic)
+    after: Callable[[Box], None] = silent
+
+    def run_all(self, boxes: Iterable[Box]) -> None:
+        """Run what is not done."""
+        spare_s = 0.0
+        for box in boxes:
+            ends = self.clock() + box.seconds + spare_s
+            self._run_box(box, ends)
+            self.after(box)
+            spare_s = 0.0 if box.seconds == float("inf") else ends - self.clock()
+
+    def _run_box(self, box: Box, ends: float) -> None:
+        tried: set[str] = set()
+        while True:
+            left = [step for step in box.steps() if not step.done and step.name not in tried]
+            if not left:
+                return
+            step, left_s = left[0], ends - self.clock()
+            if left_s < box.least_s:
+                names = ", ".join(one.name for one in left)
+                self.tell(f"{box.name}: {max(0.0, left_s):.0f} s left, not begun: {names}")
+                return
+            tried.add(step.name)
+            if step.lacks:
+                self.tell(f"{step.name}: left out, not done: {', '.join(step.lacks)}")
+                continue
+            self._run_step(step, fair_share_s(left, self.times, left_s), left_s)
+
+    def _run_step(self, step: Step, share_s: float, left_s: float) -> None:
+        start = self.clock()
+        self.tell(f"{step.name}: about {min(left_s, self.times.expected_s(step)) / 60:.1f} minutes")
+        ended = self.run(step, share_s, left_s)
+        seconds = self.clock() - start
+        self.tell(f"{step.name}: {_ending(ended)}, {seconds:.0f} s")
+        if ended.well:
+            step.keep()
+            self.times.keep(step, step.spent_s + seconds)  # what it did, earlier starts did too
+
+
+def _ending(ended: Ended) -> str:
+    if ended.code is None:
+        return "ended, its box is over"
+    if ended.well:
+        return "done, but parts of it came to nothing" if ended.code else "done"
+    return f"exit code {ended.code}: {ended.line}"
+
+
+def fair_share_s(steps: Sequence[Step], times: Times, left_s: float) -> float:
+    """Seconds of `left_s` for the first of the unfinished `steps` of a time slot.
+
+    Steps without a budget are not limited. The others share the rest in proportion to their
+    expected times. A step is shortened to at most `CUT` of its expected time; if that is not
+    enough, the last steps are dropped.
+    """
+    first, *others = steps
+    if left_s == float("inf") or not first.budget:
+        return left_s
+    fixed_s, shared_s = 0.0, times.expected_s(first)
+    for step in others:
+        needed_s = times.expected_s(step)
+        more = (0.0, needed_s) if step.budget else (needed_s, 0.0)
+        if fixed_s + more[0] + CUT * (shared_s + more[1]) > left_s:
+            break
+        fixed_s, shared_s = fixed_s + more[0], shared_s + more[1]
+    return (left_s - fixed_s) * times.expected_s(first) / shared_s
+
+
+def plan(boxes: Iterable[Box], times: Times) -> list[dict[str, Any]]:
+    """What there is to do, a row a step, with the minutes that it may take."""
+    rows: list[dict[str, Any]] = []
+    seen: set[str] = set()
+    for box in boxes:
+        for step in box.steps():
+            if step.name not in seen and not step.done:
+                minutes = times.expected_s(step) / 60
+                rows.append({"box": box.name, "step": step.name, "minutes": minutes})
+            seen.add(step.name)
+    return rows
+
+
+def taken_up(step: Step) -> Step:
+    """The step as it has to be started now: a run that was ended goes on, with a budget of its own.
+
+    It leaves its file in its run folder. A run of a version that lacked an option of today would be
+    refused every time; it begins anew. What was begun with a budget of seconds has used those
+    that its journal tells. A run that only compiles has nothing but its journal to go on from, and
+    counts its seconds anew.
+    """
+    folder, compiles = step.leaves.parent, COMPILE_ONLY in step.words
+    kept = (JOURNAL_FILE,) if compiles else (SNAPSHOT_FILE, ANSOR_LOG)
+    begun = any((folder / name).is_file() for name in kept)
+    if step.done or not begun or _lacks_options(folder):
+        return step
+    trials = [] if compiles else read_trials(folder / JOURNAL_FILE)
+    spent_s = max((trial.elapsed_s for trial in trials), default=0.0)
+    return replace(step, words=[step.words[0], f"{RESUME}{quoted(folder)}"], spent_s=spent_s)
+
+
+def _lacks_options(folder: Path) -> bool:
+    """Whether the run was begun before ``tune.py`` had all its options of today."""
+    path, command = folder / CONFIG_FILE, conf_folder() / "tune.yaml"
+    if not path.is_file():
+        return False
+    known = yaml.safe_load(command.read_text(encoding="utf-8"))
+    groups = {name for one in known["defaults"] if isinstance(one, dict) for name in one}
+    options = {name for name in groups | known.keys() if " " not in name} - _NO_OPTIONS
+    try:
+        return bool(options - set(yaml.safe_load(path.read_text(encoding="utf-8"))))
+    except (TypeError, yaml.YAMLError):  # damaged
+        return True
+
+
+def put_aside(step: Step) -> None:
+    """Rename the run folder that a broken start left, where the step begins anew in it.
+
+    Raises:
+        PrunerError: a process still works in it, as one does whose campaign was killed.
+    """
+    folder = step.leaves.parent
+    begins = f"run_id={folder.name}" in step.words
+    if begins and folder.exists():
+        with held(folder):
+            folder.rename(folder.with_name(f"{folder.name}-broken-{int(time.time())}"))
+
+
+def run_step(
+    step: Step,
+    share_s: float,
+    limit_s: float,
+    *,
+    root: Path,
+    logs: Path,
+    environment: Mapping[str, str] | None = None,
+) -> Ended:
+    """Run the command of a step in `root`, with a log; what an earlier start broke is put aside."""
+    put_aside(step)
+    log = logs / f"{step.name.replace(', ', '-')}.log"
+    words = started(step.within(share_s), root)
+    return run_command(words, log, place=root, limit_s=limit_s, environment=environment)

@@ -1,0 +1,265 @@
+"""``python -m experiments.gpu.run``: its options; rehearsals on a CPU and without a device."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+
+from experiments.gpu import options as sizes
+from experiments.gpu import run
+from experiments.gpu.options import CampaignOptions
+from experiments.gpu.stages import boxes
+from experiments.gpu.state import State
+from pruner.cli.shared.known import read_words
+from pruner.cli.shared.options import check_options
+from pruner.cli.shared.script import run_script
+from pruner.data.root import RecordRoot
+from tests.places import CONF, REPOSITORY
+
+
+@pytest.fixture
+def campaign(monkeypatch, capsys):
+    """Run the script in this process; returns (exit code, last stdout line as JSON, stderr)."""
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["run.py", *words])
+        code = 0
+        try:
+            run_script(run.Options, run.run, run.__doc__)
+        except SystemExit as stop:
+            code = stop.code
+        out, err = capsys.readouterr()
+        return code, json.loads(out.splitlines()[-1]) if code == 0 else None, err
+
+    return call
+
+
+def test_a_users_mistake_is_one_line(campaign, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for words, told in (
+        (["device=tpu"], "device=tpu is unknown; known: cpu, cuda"),
+        (["platform=h2000"], "platform=h2000 is unknown; known: a100"),
+        (["device=cpu", "platform=h200"], "platform=h200 is not a cpu device; add device=cuda"),
+        (["platform=cpu-avx2"], "platform=cpu-avx2 is not a cuda device; add device=cpu"),
+        (["platform=h200", "out=''"], "out= is empty: name a folder"),
+        (["platform=h200", "minutes=0"], "minutes=0: it must be a number above 0"),
+        (["platform=h200", "trials=many"], "trials: Value 'many'"),
+        (["platform=h200", "stages=[all]", "plan=true"], "stages=all is unknown; known: sanity"),
+        (["platform=h200", "checkpoint=last"], "checkpoint=last: no finished run with a"),
+        (["platform=h200", "plan=true", "checkpoint=nothing.pt"], "nothing.pt"),
+    ):
+        named = [] if any(word.startswith("out=") for word in words) else [f"out={tmp_path}"]
+        code, _, err = campaign(*named, *words)
+        assert code == 2
+        assert told in err
+        assert "Traceback" not in err
+
+
+def test_without_a_gpu_it_says_what_can_be_done(campaign, tmp_path, monkeypatch):
+    monkeypatch.setattr("experiments.gpu.run.about_gpus", list)
+    code, _, err = campaign(f"out={tmp_path}", "plan=true")
+    assert code == 2
+    assert "no NVIDIA GPU is visible: use device=cpu" in err
+
+
+def test_the_plan_is_told_and_nothing_is_run(campaign, tmp_path):
+    words = ["platform=h200", f"out={tmp_path / 'out'}", "more=['measure.builders=8']"]
+    code, found, err = campaign(*words, "plan=true", "minutes=12.5")
+    assert code == 0, err
+    assert found["steps"] > 20
+    assert found["minutes"] > 25  # all of it takes longer than a start has
+    assert "float16-metaschedule" in err
+    assert "adaptation: left out" in err  # there is no checkpoint=
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_summary_is_of_what_was_asked_in_the_folder(campaign, tmp_path):
+    words = [f"out={tmp_path / 'out'}", "summary=true"]
+    code, _, err = campaign(*words)
+    assert code == 2
+    assert "no campaign was begun there" in err
+    (tmp_path / "out").mkdir()
+    asked = {"device": "cuda", "platform": "h200", "small": True}
+    (tmp_path / "out" / "device.json").write_text(json.dumps({"asked": asked}))
+    code, found, err = campaign(*words)  # without a GPU
+    assert code == 0, err
+    assert found["operators"] == found["records"] == 0
+    header = (tmp_path / "out" / "results" / "operators.csv").read_text()
+    assert header == "table\n"
+
+
+def test_a_summary_of_a_damaged_folder_is_one_line(campaign, tmp_path):
+    words = [f"out={tmp_path}", "summary=true"]
+    asked = {"platform": "h200", "small": True, "an_option_of_another_version": 3}
+    about = json.dumps({"asked": asked})
+    comparison = tmp_path / "kept" / "float32-beside.json"
+    comparison.parent.mkdir()
+    for text, kept, told in (
+        ("", "", "device.json: damaged"),
+        ("[1]", "", "device.json: damaged"),
+        ('{"asked": "x"}', "", "no campaign was begun there"),
+        (about, "{", "float32-beside.json: damaged"),
+        (about, "{}", "float32-beside.json: damaged"),
+    ):
+        (tmp_path / "device.json").write_text(text)
+        comparison.write_text(kept)
+        code, _, err = campaign(*words)
+        assert code == 2
+        assert told in err
+        assert "Traceback" not in err
+    comparison.unlink()
+    cut = '{"step": "a", "load_1m{"step": "b", "load_1min": 3.0}\n'  # a kill, and a later start
+    (tmp_path / "readings.jsonl").write_text(cut + '{"step": "b", "load_1min": 1.5}\n')
+    code, _, err = campaign(*words)
+    assert code == 0, err
+    written = json.loads((tmp_path / "results" / "device.json").read_text())
+    assert written["readings"]["load_1min"]["number"] == 1
+
+
+def test_a_folder_is_of_one_device_and_size(campaign, tmp_path):
+    (tmp_path / "device.json").write_text(
+        json.dumps({"asked": {"platform": "cpu-avx2", "small": True, "compile_only": False}})
+    )
+    for words, code in (
+        (["platform=h200"], 2),
+        (["platform=h200", "small=true"], 2),
+        (["device=cpu", "platform=cpu-avx2"], 2),
+        (["device=cpu", "platform=cpu-avx2", "small=true"], 0),
+        (["platform=h200", "compile_only=true"], 0),  # lies apart
+    ):
+        found, _, err = campaign(f"out={tmp_path}", *words, "plan=true")
+        assert found == code, err
+        assert code == 0 or "begun with platform=cpu-avx2 small=true" in err
+
+
+def test_what_only_compiles_is_of_one_device_whatever_ran_there_since(campaign, tmp_path):
+    (tmp_path / "device.json").write_text(
+        json.dumps({"asked": {"platform": "h200", "compile_only": True}})
+    )
+    ran = {"platform": "cpu-avx2", "small": True}
+    State(tmp_path, "cpu").begin(ran)
+    for words, code in (
+        (["platform=h200", "compile_only=true"], 0),
+        (["platform=a100", "compile_only=true"], 2),
+        (["device=cpu", "platform=cpu-avx2", "small=true"], 0),
+        (["platform=h200"], 2),
+    ):
+        found, _, err = campaign(f"out={tmp_path}", *words, "plan=true")
+        assert found == code, err
+
+
+def rehearsed(out, *words):
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.gpu.run", f"out={out}", "small=true", *words],
+        cwd=REPOSITORY, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    logs = "".join(path.read_text()[-2000:] for path in sorted((out / "logs").glob("*.log")))
+    assert done.returncode == 0, done.stderr + logs
+    return json.loads(done.stdout.splitlines()[-1]), done.stderr, logs
+
+
+@pytest.mark.tvm
+@pytest.mark.slow
+def test_all_stages_on_this_cpu_in_small(tmp_path):
+    words = ["device=cpu", "minutes=null"]
+    found, err, logs = rehearsed(tmp_path, *words)
+    assert found["undone"] == [], err + logs
+    results = tmp_path / "results"
+    operators = pd.read_csv(results / "operators.csv")
+    assert set(operators.policy) == {"ours", "metaschedule", "random"}
+    assert set(operators.trials) == {4}
+    ours = operators[operators.policy == "ours"]
+    assert (ours.over_torch > 0).all()
+    beside = pd.read_csv(results / "beside.csv")
+    assert beside.error.isna().all()
+    assert (beside.relative_error.dropna() < 1e-3).all()
+    networks = pd.read_csv(results / "networks.csv")
+    assert set(networks.contender) == {"ours", "torch eager"}
+    assert found["records"] == 2 * 3
+    root = RecordRoot(results / "records")
+    assert len(root.task_files()) == 2
+    about = json.loads((results / "device.json").read_text())
+    assert about["readings"]["load_1min"]["number"] > 10
+    assert str(tmp_path) not in json.dumps(about)
+    # nothing is left to do, so nothing is done
+    again, err, _ = rehearsed(tmp_path, *words)
+    assert again["seconds"] < 60
+    assert not re.search(r": about [\d.]+ minutes", err)  # as every step that begins says
+
+
+@pytest.mark.tvm
+@pytest.mark.slow
+def test_a_checkpoint_is_adapted(tmp_path):
+    from tests.cli.test_tune_options import run_folder
+
+    model = run_folder(tmp_path / "model", seen=("k80",))
+    words = ["device=cpu", "minutes=null", "stages=[adaptation]", f"checkpoint={model}"]
+    found, err, logs = rehearsed(tmp_path / "out", *words)
+    assert found["undone"] == [], err + logs
+    groups = pd.read_csv(tmp_path / "out" / "results" / "groups.csv")
+    assert list(groups.policy) == ["scratch", "moa", "finetune", "distill"]
+
+
+@pytest.mark.tvm
+@pytest.mark.slow
+def test_all_stages_of_a_gpu_that_is_not_there_are_compiled(tmp_path):
+    if shutil.which("nvcc") is None:
+        pytest.skip("no CUDA compiler (nvcc) on this machine")
+    words = ["platform=h200", "compile_only=true", "minutes=null"]
+    found, err, logs = rehearsed(tmp_path, *words)
+    assert found["undone"] == [], err + logs
+    groups = pd.read_csv(tmp_path / "results" / "groups.csv")
+    assert set(groups.group) == {"sanity", "float32", "float16"}
+    assert groups.compiled.sum() == groups.trials.sum()  # every program that was chosen builds
+    networks = pd.read_csv(tmp_path / "results" / "networks.csv")
+    assert found["compiled"] == groups.compiled.sum() + networks.compiled.sum()
+    assert found["failed"] == 0
+    libraries = sorted(path.parent.name for path in (tmp_path / "compiled").rglob("network.so"))
+    assert libraries == ["bert_tiny-float16", "bert_tiny-float32"]
+    assert len(list((tmp_path / "pools" / "pools" / "h200").rglob("*.so"))) == 2 * 3
+
+
+@pytest.mark.tvm
+@pytest.mark.slow
+def test_two_minutes_are_two_minutes(tmp_path):
+    found, err, _ = rehearsed(tmp_path, "device=cpu", "minutes=2")
+    assert found["seconds"] < 120 + 60  # a command that is asked to end has half a minute
+    assert found["operators"] >= 0
+    assert "not done" in err or not found["undone"]
+
+
+@pytest.mark.parametrize("size", ["FULL", "SMALL"])
+@pytest.mark.parametrize(("device", "platform"), [("cuda", "h200"), ("cpu", "cpu-avx512")])
+@pytest.mark.parametrize("compile_only", [False, True])
+def test_every_command_of_a_campaign_is_one_that_its_door_takes(
+    tmp_path, size, device, platform, compile_only
+):
+    """Composed and checked as the door does it, and not begun; the folder has an odd name."""
+    options = CampaignOptions(
+        out=tmp_path / "one, o'clock",
+        platform=platform,
+        device=device,
+        compile_only=compile_only,
+        size=getattr(sizes, size),
+        checkpoint=tmp_path / "a model.pt",
+    )
+    for box in [*boxes(options), *boxes(replace(options, stages=["rivals", "paper"]))]:
+        for step in box.steps():
+            command, *words = step.within(37.5)
+            asked = read_words(command, words)
+            GlobalHydra.instance().clear()
+            with initialize_config_dir(str(CONF), version_base="1.3"):
+                config = compose(command, overrides=list(asked.words))
+            check_options(config, asked.defaults)
+            named = {"tune": "outputs", "collect": "out", "deploy": "run"}[command]
+            assert config[named].startswith(str(options.out))
+            if command == "tune":
+                assert config.budget.seconds == 37
+                assert config.compile_only == compile_only

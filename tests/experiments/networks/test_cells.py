@@ -1,0 +1,134 @@
+"""Tables of a campaign, with numbers that can be checked by hand."""
+
+from dataclasses import asdict
+
+import pytest
+
+from experiments.networks.cells import (
+    Cell,
+    drafts_first,
+    prefix_rows,
+    prefixes_of,
+    result_rows,
+    summarise,
+)
+from experiments.networks.prefixes import Point
+from pruner.files import write_json
+from pruner.study.network.run import contender_rows, read_network_run
+from tests.study.network.fabricated import contender, fabricate
+
+OURS = [("conv_a", 1.0, 1.0), ("dense_b", 1.0, 2.0)]  # conv_a is called twice: 3 s
+RIVAL = [("conv_a", 2.0, 10.0), ("dense_b", 2.0, 20.0)]
+
+
+def point(whose, t_s, measured, median_s):
+    return Point(whose=whose, t_s=t_s, measured=measured, median_s=median_s, rival_s=4.0)
+
+
+# From an empty folder ours starts after 3 s (the draft takes 2 s of them), the rival after 1 s.
+POINTS = [point("ours", 0.0, 0, 5.0), point("ours", 1.0, 1, 4.0), point("ours", 2.0, 2, 1.0)]
+RIVALS = [point("rival", 19.0, 2, 4.0)]
+
+
+@pytest.fixture
+def cells(tmp_path):
+    def cell(policy, trials, **more):
+        run = read_network_run(fabricate(tmp_path / policy, trials))
+        return Cell(network="tiny", policy=policy, seed=0, run=run, **more)
+
+    return [
+        cell("ours", OURS, network_s=1.0, start_s=3.0, drafted_s=3.0, points=POINTS),
+        cell("metaschedule", RIVAL, network_s=4.0, start_s=1.0, points=RIVALS, settled_s=39.0),
+    ]
+
+
+def test_the_time_to_the_rivals_latency_counts_import_and_draft(cells):
+    ours, rival = result_rows(cells)
+    assert ours["seconds_to_rival"] == 4.0  # 1 s of tuning after 3 s
+    assert rival["seconds_to_rival"] == 40.0  # its network was final after 39 s of tuning
+    assert (ours["drafted_s"], ours["drafted_network_s"]) == (3.0, 5.0)
+    assert (rival["drafted_s"], rival["drafted_network_s"]) == (None, None)
+    assert (ours["tasks"], ours["estimate_s"], ours["build_s"]) == (2, 3.0, 30.0)
+
+
+def test_the_summary_sets_them_in_proportion(cells):
+    table = summarise(result_rows(cells)).set_index("policy")
+    assert table.speedup.to_dict() == {"ours": 10.0, "metaschedule": 1.0}
+    assert table.network_over_rival["ours"] == 0.25
+    assert table.drafted_network_s["ours"] == 5.0
+    assert table.seeds.tolist() == [1, 1]
+
+
+def test_a_latency_that_is_never_reached_takes_for_ever(cells):
+    slow = [point("ours", 2.0, 2, 4.1)]
+    given = {"start_s": 3.0, "drafted_s": 3.0, "points": slow}
+    never = Cell(network="tiny", policy="ours", seed=0, run=cells[0].run, **given)
+    table = summarise(result_rows([never, cells[1]])).set_index("policy")
+    assert table.seconds_to_rival["ours"] == float("inf")
+    assert table.speedup["ours"] == 0.0
+
+
+def test_the_draft_of_a_run_that_begins_with_it_counts_once(cells):
+    """1 s of import, then the run: 2 s of draft, and a trial in each of the next two."""
+    late = [POINTS[0], point("ours", 3.0, 1, 4.0), point("ours", 4.0, 2, 1.0)]
+    run = cells[0].run
+    own = Cell(
+        network="tiny", policy="ours", seed=0, run=run, start_s=1.0, drafted_s=3.0, points=late
+    )
+    assert result_rows([own])[0]["seconds_to_rival"] == own.to_rival_s == 4.0
+    assert result_rows([own])[0]["drafted_s"] == 3.0
+    assert [row["seconds"] for row in prefix_rows([own])] == [3.0, 4.0, 5.0]
+    fast = [point("ours", 0.0, 0, 4.0), *late[1:]]
+    whole = Cell(
+        network="tiny", policy="ours", seed=0, run=run, start_s=1.0, drafted_s=3.0, points=fast
+    )
+    assert whole.to_rival_s == 3.0  # by the draft alone
+
+
+def test_a_run_that_began_with_a_draft_has_one_of_all_that_it_tunes(cells):
+    run = cells[0].run
+    rows = [{"task": name, "how": "drafted"} for name in ("conv_a", "dense_b", "copy_c")]
+    for known, itself in ((0, False), (1, False), (2, True), (3, True)):
+        (run.folder / "drafted").mkdir(exist_ok=True)
+        write_json(run.folder / "drafted" / "drafted.json", rows[:known])
+        assert drafts_first(run) == itself
+
+
+def test_what_was_not_timed_is_not_known(cells):
+    alone = Cell(network="tiny", policy="ours", seed=0, run=cells[0].run)
+    assert result_rows([alone])[0]["seconds_to_rival"] is None
+    assert prefix_rows([alone]) == []
+
+
+def test_prefixes_are_relative_to_the_rivals_latency_and_seconds(cells):
+    first, second, third, theirs = prefix_rows(cells)
+    assert (first["seconds"], first["share"], first["over_rival"]) == (3.0, 3 / 40, 1.25)
+    assert (second["seconds"], second["over_rival"]) == (4.0, 1.0)
+    assert (third["share"], third["over_rival"]) == (5 / 40, 0.25)
+    assert (theirs["policy"], theirs["seconds"], theirs["share"]) == ("metaschedule", 20.0, 0.5)
+
+
+def test_prefixes_are_read_back(tmp_path):
+    assert prefixes_of(tmp_path).points == []
+    rows = [asdict(one) for one in [*POINTS, *RIVALS]]
+    write_json(tmp_path / "prefixes.json", {"rival": "x", "settled_s": 39.0, "points": rows})
+    found = prefixes_of(tmp_path)
+    assert (found.of("ours"), found.of("metaschedule")) == (POINTS, RIVALS)
+    assert found.settled_s == 39.0
+
+
+def test_a_curve_begins_when_all_tuned_tasks_have_a_program(tmp_path):
+    """dense_b is tuned but was not tried; copy_c has no arithmetic and is not waited for."""
+    assert read_network_run(fabricate(tmp_path / "part", OURS[:1])).curve is None
+    curve = read_network_run(fabricate(tmp_path / "all", OURS)).curve
+    assert (curve.trial.tolist(), curve.best_s.tolist()) == ([2], [3.0])
+
+
+def test_contenders_are_relative_to_ours(tmp_path):
+    failed = {"name": "compile", "label": "compile", "error": "no compiler"}
+    entries = [contender("ours", 2.0), contender("eager", 5.0), failed]
+    run = read_network_run(fabricate(tmp_path / "run", OURS, contenders=entries))
+    ours, eager, compiled = contender_rows("tiny", run, "ours")
+    assert (ours["over_ours"], eager["over_ours"]) == (1.0, 2.5)
+    assert eager["ready_s"] == 3.0
+    assert compiled == {"network": "tiny", "contender": "compile", "error": "no compiler"}

@@ -7,14 +7,14 @@ interrupted contest goes on; a cell of other rounds, another draft or another bu
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from pruner.data.root import RecordRoot
 from pruner.data.tasks import TaskKey
 from pruner.features.dataflow import DataflowKind
-from pruner.files import jsonable, read_json, write_json
+from pruner.files import jsonable
 from pruner.models.adaptation.base import Adaptation
 from pruner.models.analyzer.analyzer import AnyForm, load_analyzer
 from pruner.models.programs.dataset import ProgramReader
@@ -33,6 +33,7 @@ from pruner.study.adaptation.bench import (
     spreads_of,
 )
 from pruner.study.adaptation.cells import Cells
+from pruner.study.grid import Job, results
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,10 +104,8 @@ def run_contest(
     """
     cells = Cells(folder=folder)
     wanted = [(name, seed) for seed in seeds for name in contestants]
-    about = {name: _about(one, ground.budget) for name, one in contestants.items()}
-    missing = [one for one in wanted if _stored(cells.path(one)) != about[one[0]]]
-    (folder / "cells").mkdir(parents=True, exist_ok=True)
-    for name, seed in ground.progress.track(missing, f"tuning {ground.platform}", len(missing)):
+
+    def run(name: str, seed: int) -> dict[str, Any]:
         one = contestants[name]
         pools = ground.pools(one.form, one.dataflow)
         curve = tune(
@@ -117,8 +116,19 @@ def run_contest(
             batch=ground.budget.batch,
             seed=seed,
         )
-        cell = Cell(method=name, seed=seed, curve=curve).to_json()
-        write_json(cells.path((name, seed)), {**cell, "about": about[name]})
+        return Cell(method=name, seed=seed, curve=curve).to_json()
+
+    jobs = [
+        Job(
+            name=f"{name}-{seed}",
+            leaves=cells.path((name, seed)),
+            run=partial(run, name, seed),
+            about=_about(contestants[name], ground.budget),
+        )
+        for name, seed in wanted
+    ]
+    for _ in ground.progress.track(results(jobs), f"tuning {ground.platform}", len(jobs)):
+        pass
     return [cells.load(one) for one in wanted]
 
 
@@ -129,11 +139,6 @@ def _about(one: Contestant, budget: Budget) -> Any:
     return jsonable(
         {"settings": settings, "form": one.form, "dataflow": one.dataflow, "budget": spent}
     )
-
-
-def _stored(path: Path) -> Any:
-    """The same of a finished cell; None where there is none."""
-    return read_json(path, dict).get("about") if path.is_file() else None
 
 
 def contest_rows(

@@ -81,6 +81,11 @@ class Options:
     part_mb: float = 58.0
     most_mb: float | None = None
 
+    def __post_init__(self) -> None:
+        for name, value in (("part_mb", self.part_mb), ("most_mb", self.most_mb)):
+            if value is not None and value < 1e-3:
+                raise PrunerError(f"{name}={value:g}: it must be a number above 0.001")
+
 
 def run(options: Options) -> dict[str, Any]:
     """Write the parts, what unpacks them and ``package.json`` into a new folder; its content.

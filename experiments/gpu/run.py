@@ -83,7 +83,7 @@ class Options:
     summary: bool = False
 
     def __post_init__(self) -> None:
-        if self.minutes is not None and self.minutes <= 0:
+        if self.minutes is not None and not self.minutes > 0:
             raise PrunerError(f"minutes={self.minutes:g}: it must be a number above 0, or null")
         for name in ("trials", "network_trials", "pool"):
             value = getattr(self, name)

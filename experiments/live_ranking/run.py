@@ -34,14 +34,14 @@ from pruner.cli.tuning.asked import tune_options
 from pruner.data.tasks import TaskKey
 from pruner.errors import PrunerError
 from pruner.features.batch import ProgramFeatures
-from pruner.files import read_json, write_json, write_table
+from pruner.files import write_table
 from pruner.models.judging.chance import expected_ratio
 from pruner.models.judging.metrics import ScoredTask, pair_agreement, top_k_task_mean
 from pruner.models.programs.store import ProgramStore, TaskPrograms
 from pruner.places import conf_folder
-from pruner.processes import in_workers
 from pruner.search.offline.statistics import sign_flip_p
 from pruner.search.space import unique_rows
+from pruner.study.grid import Job, results
 from pruner.tune.phases import Phases
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from pruner.tune.run.learning import OnlineModel, live_features
@@ -317,23 +317,14 @@ def run(options: Options) -> Mapping[str, Any]:
         jobs += found
         rows += fixed
     place = Path(options.runs).resolve() / "ranking"
-    place.mkdir(parents=True, exist_ok=True)
-
-    def part(job: Followed) -> Path:
-        return place / f"{job.workload}-{job.way}-{job.seed}.json"
-
-    def follow(job: Followed) -> None:
-        write_json(part(job), list(job.rows()))
-        say(f"{part(job).stem}: done")
-
-    left = [job for job in jobs if not part(job).is_file()]
-    with in_workers(left, follow, options.num_workers, tell=say) as ended:
-        list(ended())
-    missing = [part(job).stem for job in jobs if not part(job).is_file()]
-    if missing:
-        raise PrunerError(f"not ended: {', '.join(missing)}; the same command goes on")
-    for job in jobs:
-        rows += read_json(part(job), list)
+    grid = [
+        Job(name=name, leaves=place / f"{name}.json", run=lambda job=job: list(job.rows()))
+        for job in jobs
+        for name in [f"{job.workload}-{job.way}-{job.seed}"]
+    ]
+    again = "the same command goes on"
+    for found in results(grid, num_workers=options.num_workers, tell=say, again=again):
+        rows += found
     out = Path(options.out).resolve()
     write_table(out / "results.csv", rows, floats=".4f")
     write_table(out / "tests.csv", test_rows(pd.DataFrame(rows)), floats=".4g")

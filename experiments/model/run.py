@@ -255,8 +255,9 @@ def show_plan(options: Options, settings: Sequence[Setting]) -> dict[str, Any]:
     minutes = {}
     for stage, cells in (("single", first), ("together", more), ("test", last)):
         found = planned(cells, Path(options.work), guess)
-        say(f"stage={stage}\n{as_table([one.row for one in found])}")
-        minutes[stage] = round(sum(one.left_s for one in found) / 60 / options.num_workers, 1)
+        say(f"stage={stage}\n{as_table(found)}")
+        left = sum(row["minutes left"] for row in found)
+        minutes[stage] = round(left / options.num_workers, 1)
     return {"minutes_left": minutes, "cells": len(first) + len(more) + len(last)}
 
 

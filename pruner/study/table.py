@@ -5,6 +5,7 @@ Every fit keeps its folder below that of the table, so an interrupted table goes
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from pruner.data.splits import Split
 from pruner.data.tasks import TaskKey
 from pruner.errors import PrunerError
-from pruner.files import load_metrics, read_table, save_metrics
+from pruner.files import METRICS_FILE, read_table
 from pruner.models.checkpoint.checkpoint import git_commit
 from pruner.models.judging.ceiling import noise_ceiling
 from pruner.models.judging.judge import judge
@@ -25,8 +26,9 @@ from pruner.models.programs.store import ProgramStore
 from pruner.models.ranker import RandomRanker
 from pruner.models.training.fit import ranker_of
 from pruner.models.training.recipe import Recipe
-from pruner.processes import in_workers
 from pruner.progress import Tell, silent
+from pruner.study.grid import Job, results
+from pruner.study.markdown import markdown_table, mean_text
 from pruner.study.training import NETWORK_MEANS, Part, Watching, run_part, unwatched
 
 RANDOM = "random"  # a model that is not fitted: exact chance
@@ -142,30 +144,21 @@ class ResultsTable:
         self, cells: Sequence[TableCell]
     ) -> Iterator[tuple[TableCell, Mapping[str, Any]]]:
         """Every cell with its metrics, in order; processes share what is not there yet."""
-        fitted = (cell for cell in cells if cell.model not in NOT_FITTED)
-        waiting = [cell for cell in fitted if self._finished(cell) is None]
-        number = min(self.num_workers, len(waiting))
-        if number < 2:
+        if self.num_workers > 1:  # read before the fork
             for cell in cells:
-                yield cell, self._finished(cell) or self._metrics(cell)
-            return
-        for cell in waiting:  # read before the fork
-            self._programs_of(self.variant(cell))
-        with in_workers(waiting, self._metrics, number, tell=self.tell) as ended:
-            results = ended()
-            for cell in cells:
-                metrics = self._metrics(cell) if cell.model in NOT_FITTED else self._finished(cell)
-                while metrics is None and next(results, None):
-                    metrics = self._finished(cell)
-                metrics = metrics or self._finished(cell)
-                if metrics is None:
-                    raise PrunerError(
-                        f"{cell.name}: no result; resume={self.folder} tries it again"
-                    )
-                yield cell, metrics
+                if self._job(cell).leaves is not None and self._job(cell).result is None:
+                    self._programs_of(self.variant(cell))
+        found = results(
+            [self._job(cell) for cell in cells],
+            num_workers=self.num_workers,
+            tell=self.tell,
+            again=f"resume={self.folder} tries it again",
+        )
+        yield from zip(cells, found, strict=True)
 
-    def _finished(self, cell: TableCell) -> Mapping[str, Any] | None:
-        return load_metrics(self.folder / cell.name)
+    def _job(self, cell: TableCell) -> Job:
+        kept = None if cell.model in NOT_FITTED else self.folder / cell.name / METRICS_FILE
+        return Job(name=cell.name, leaves=kept, run=partial(self._metrics, cell))
 
     def _programs_of(self, variant: Variant) -> ProgramStore:
         return self.programs(variant.source)
@@ -197,10 +190,7 @@ class ResultsTable:
             replace(split, test=own),
             min_programs=variant.recipe.min_programs,
         )
-        metrics |= report.metrics
-        (self.folder / cell.name).mkdir(parents=True, exist_ok=True)
-        save_metrics(self.folder / cell.name, metrics)
-        return metrics
+        return {**metrics, **report.metrics}
 
 
 def _random_metrics(programs: ProgramStore, test: Tensor, split: Split) -> Row:
@@ -288,18 +278,11 @@ def markdown(rows: Sequence[Row]) -> str:
     of_networks = [name for name in NETWORK_MEANS if any(row.get(name) is not None for row in rows)]
     shown = (*_SHOWN, *of_networks)
     lines = [
-        "| platform | model | seeds | " + " | ".join(shown) + " |",
-        "|---|---|---|" + "---|" * len(shown),
+        [platform, model, len(found), *(_cell([row[name] for row in found]) for name in shown)]
+        for (platform, model), found in grouped(rows).items()
     ]
-    for (platform, model), found in grouped(rows).items():
-        cells = [_cell([row[name] for row in found]) for name in shown]
-        lines.append(f"| {platform} | {model} | {len(found)} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    return markdown_table(["platform", "model", "seeds", *shown], lines) + "\n"
 
 
 def _cell(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    if not known:
-        return ""
-    spread = f" ± {np.std(known, ddof=1):.3f}" if len(known) > 1 else ""
-    return f"{np.mean(known):.3f}{spread}"
+    return mean_text([value for value in values if value is not None])

@@ -110,30 +110,8 @@ class Guess:
         return longest * self.model.get(cell.model, 1.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
-    """Cells of one setting and model: how many, how many are made, seconds that are left."""
-
-    setting: str
-    model: str
-    cells: int
-    made: int
-    left_s: float
-
-    @property
-    def row(self) -> dict[str, Any]:
-        """For a table."""
-        return {
-            "setting": self.setting,
-            "model": self.model,
-            "cells": self.cells,
-            "made": self.made,
-            "minutes left": round(self.left_s / 60, 1),
-        }
-
-
-def planned(cells: Sequence[AblationCell], folder: Path, guess: Guess) -> list[Planned]:
-    """What is left, by setting and model: as long as those made took, else as guessed.
+def planned(cells: Sequence[AblationCell], folder: Path, guess: Guess) -> list[dict[str, Any]]:
+    """What is left, a row a setting and model: as long as those made took, else as guessed.
 
     The guesses are scaled by what the cells that are made took against theirs: another machine is
     as much slower or faster for all.
@@ -142,13 +120,14 @@ def planned(cells: Sequence[AblationCell], folder: Path, guess: Guess) -> list[P
     took = {cell: float(one["fit_seconds"]) for cell, one in found.items() if one is not None}
     guessed = sum(guess.seconds(cell) for cell in took)
     scale = sum(took.values()) / guessed if guessed else 1.0
-    out = []
+    out: list[dict[str, Any]] = []
     for name, model in dict.fromkeys((cell.setting.name, cell.model) for cell in cells):
         own = [cell for cell in cells if (cell.setting.name, cell.model) == (name, model)]
         known = [took[cell] for cell in own if cell in took]
         each = sum(known) / len(known) if known else scale * guess.seconds(own[0])
         left = (len(own) - len(known)) * each
-        out.append(Planned(setting=name, model=model, cells=len(own), made=len(known), left_s=left))
+        row = {"setting": name, "model": model, "cells": len(own), "made": len(known)}
+        out.append({**row, "minutes left": left / 60})
     return out
 
 

@@ -11,11 +11,11 @@ from experiments.model.ablation.fits import fit_cell, judge_cell, references
 from experiments.model.ablation.variants import Change
 from pruner.data.frozen import Side
 from pruner.errors import PrunerError
-from pruner.files import jsonable, read_json, write_json
+from pruner.files import METRICS_FILE, jsonable, read_json, write_json
 from pruner.models.programs.store import ProgramStore
 from pruner.models.training.recipe import Recipe
-from pruner.processes import in_workers
 from pruner.progress import Tell, silent
+from pruner.study.grid import Job, results
 from pruner.study.table import Source
 
 ReadPrograms = Callable[[Source], ProgramStore]
@@ -73,8 +73,9 @@ class Ablation:
         for source, own in self._by_source(cells, made=False):
             programs = self.read(source)
             self._fit_all(own, programs)
-            left = sum(one.left_s for one in planned(cells, self.folder, self.guess))
-            self.tell(f"about {left / 60 / self.num_workers:.0f} minutes left")
+            rows = planned(cells, self.folder, self.guess)
+            left = sum(row["minutes left"] for row in rows) / self.num_workers
+            self.tell(f"about {left:.0f} minutes left")
         lacking = [cell.name for cell in cells if cell.done(self.folder) is None]
         if lacking:
             raise PrunerError(
@@ -82,14 +83,18 @@ class Ablation:
             )
 
     def _fit_all(self, cells: Sequence[AblationCell], programs: ProgramStore) -> None:
-        run = partial(self._fit_one, programs=programs)
-        if min(self.num_workers, len(cells)) < 2:
-            for cell in cells:
-                run(cell)
-            return
-        number = min(self.num_workers, len(cells))
-        with in_workers(cells, run, number, tell=self.tell) as ended:
-            list(ended())
+        jobs = [
+            Job(
+                name=cell.name,
+                leaves=self.folder / cell.name / METRICS_FILE,
+                run=partial(self._fit_one, cell, programs),
+            )
+            for cell in cells
+        ]
+        try:
+            list(results(jobs, num_workers=self.num_workers, tell=self.tell))
+        except PrunerError as error:  # other sources may have better luck
+            self.tell(f"error: {error}")
 
     def _check(self, cell: AblationCell) -> None:
         path = self.folder / cell.name / ABOUT
@@ -101,12 +106,13 @@ class Ablation:
                     "another folder for other options (work=), or delete this one"
                 )
 
-    def _fit_one(self, cell: AblationCell, programs: ProgramStore) -> None:
+    def _fit_one(self, cell: AblationCell, programs: ProgramStore) -> Mapping[str, Any]:
         (self.folder / cell.name).mkdir(parents=True, exist_ok=True)
         write_json(self.folder / cell.name / ABOUT, self.about(cell))
         recipe = self.changes[cell.model].recipe(self.basis(cell))
         found = fit_cell(cell, recipe, programs, self.folder)
         self.tell(f"{cell.name}: {found['fit_seconds']:.0f} s")
+        return found
 
     def _by_source(
         self, cells: Sequence[AblationCell], *, made: bool

@@ -4,13 +4,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from pruner.errors import PrunerError
-from pruner.files import as_written, read_json, write_json
+from pruner.files import as_written, read_json
 from pruner.models.adaptation.base import Adaptation, FittedAdaptation, Setting
 from pruner.models.adaptation.keeping import save_models
 from pruner.models.checkpoint.checkpoint import ADAPTED, MODELS_FOLDER
-from pruner.processes import in_workers
 from pruner.progress import Progress
 from pruner.search.offline.comparison import Cell
 from pruner.search.offline.tuning import (
@@ -23,6 +22,7 @@ from pruner.search.offline.tuning import (
 )
 from pruner.search.policy import RoundSettings
 from pruner.study.adaptation.bench import Bench, Budget
+from pruner.study.grid import Job, results
 
 # References beside the methods: random search, and the model learnt from scratch without a draft.
 RANDOM, NO_DRAFT, FROM_SCRATCH = "random", "scratch_no_draft", "scratch"
@@ -84,26 +84,20 @@ def run_cells(
     Raises PrunerError where a process ended without the result of a cell.
     """
     progress = progress or Progress()
-    for name in ("cells", MODELS_FOLDER):
-        (work.cells.folder / name).mkdir(exist_ok=True)
-    if num_workers == 1:
-        for cell in progress.track(wanted, title, len(wanted)):
-            run_cell(work, cell)
-        return
-    run = partial(run_cell, work)
-    with in_workers(wanted, run, num_workers, tell=progress.tell) as ended:
-        results = ended()
-        for cell in progress.track(wanted, title, len(wanted)):
-            path = work.cells.path(cell)
-            while not path.is_file() and next(results, None):
-                pass
-            if not path.is_file():
-                folder = work.cells.folder
-                raise PrunerError(f"{path.stem}: no result; resume={folder} keeps what is finished")
+    (work.cells.folder / MODELS_FOLDER).mkdir(exist_ok=True)
+    jobs = [
+        Job(name=path.stem, leaves=path, run=partial(run_cell, work, cell))
+        for cell in wanted
+        for path in [work.cells.path(cell)]
+    ]
+    again = f"resume={work.cells.folder} keeps what is finished"
+    found = results(jobs, num_workers=num_workers, tell=progress.tell, again=again)
+    for _ in progress.track(found, title, len(jobs)):
+        pass
 
 
-def run_cell(work: Work, wanted: Wanted) -> None:
-    """Tune, keep the model, learn from labels, look back at the source; write the result."""
+def run_cell(work: Work, wanted: Wanted) -> dict[str, Any]:
+    """Tune, keep the model, learn from labels, look back at the source; the result as JSON."""
     name, seed = wanted
     bench, budget = work.bench, work.budget
     adaptation = None
@@ -126,8 +120,7 @@ def run_cell(work: Work, wanted: Wanted) -> None:
         labels = quality_by_labels(make, bench.labelled, bench.held_out, sizes, seed=seed)
         if bench.source_held_out is not None:
             source = Quality.of(adaptation.ranker, bench.source_held_out)
-    cell = Cell(method=name, seed=seed, curve=curve, labels=labels, source=source)
-    write_json(work.cells.path(wanted), cell.to_json())
+    return Cell(method=name, seed=seed, curve=curve, labels=labels, source=source).to_json()
 
 
 def _adaptation(work: Work, name: str, seed: int) -> Adaptation:

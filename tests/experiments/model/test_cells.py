@@ -37,12 +37,12 @@ def test_settings_are_each_alone_all_and_each_left_out():
 def test_what_is_left_is_as_what_is_made_took(tmp_path):
     cells = AblationCell.product(settings_of(["a"]), ["pacm", "soup"], [0, 1, 2])
     guess = Guess(platform_s={"a": 10.0}, model={"soup": 2.0})
-    assert [one.left_s for one in planned(cells, tmp_path, guess)] == [30.0, 60.0]
+    assert [row["minutes left"] for row in planned(cells, tmp_path, guess)] == [0.5, 1.0]
     (tmp_path / cells[0].name).mkdir(parents=True)
     save_metrics(tmp_path / cells[0].name, {"fit_seconds": 20.0})  # twice as slow as guessed
     first, second = planned(cells, tmp_path, guess)
-    assert (first.made, first.left_s) == (1, 40.0)
-    assert (second.made, second.left_s) == (0, 120.0)
+    assert (first["made"], first["minutes left"]) == (1, pytest.approx(40 / 60))
+    assert (second["made"], second["minutes left"]) == (0, 2.0)
 
 
 def test_several_platforms_take_as_long_as_the_slowest_and_more():

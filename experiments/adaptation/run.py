@@ -29,6 +29,7 @@ from pruner.files import merged_table, read_table, write_json, write_table
 from pruner.search.offline.comparison import Cell, Comparison
 from pruner.search.offline.tuning import TuningCurve
 from pruner.study.adaptation.results import plot_curves
+from pruner.study.markdown import markdown_table
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -216,7 +217,7 @@ def section(pair: str, result: dict) -> str:
     methods = result["methods"]
     head = ("area", "trials to target", "seconds to target", "got there", "speed-up in seconds",
             "p better than scratch", "than finetune", "source Top-1 afterwards")  # fmt: skip
-    lines = [f"## {pair}", "", f"![curves]({pair}.png)", "", *heading("method", *head)]
+    rows = []
     for name, found in methods.items():
         reach = found["trials_to_target"]
         cells = [
@@ -228,22 +229,24 @@ def section(pair: str, result: dict) -> str:
             *(number(found["p_better"].get(other)) for other in ("scratch", "finetune")),
             number(found.get("source_top1_after", {}).get("mean")),
         ]
-        lines.append(f"| `{name}` | {' | '.join(cells)} |")
+        rows.append([f"`{name}`", *cells])
+    lines = [
+        f"## {pair}",
+        "",
+        f"![curves]({pair}.png)",
+        "",
+        markdown_table(["method", *head], rows),
+    ]
     before = number(result["source_top1_before"])
     lines += ["", f"Source Top-1 before: {before}. Top-1 / Top-5 by number of target labels:", ""]
     learners = {name: found for name, found in methods.items() if "top1_by_labels" in found}
     sizes = list(next(iter(learners.values()))["top1_by_labels"])
-    lines += heading("method", *sizes)
+    rows = []
     for name, found in learners.items():
         top1, top5 = found["top1_by_labels"], found["top5_by_labels"]
         cells = [f"{top1[size]['mean']:.3f} / {top5[size]['mean']:.3f}" for size in sizes]
-        lines.append(f"| `{name}` | {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
-
-
-def heading(*names: str) -> list[str]:
-    """The first two lines of a table."""
-    return [f"| {' | '.join(names)} |", "|" + "---|" * len(names)]
+        rows.append([f"`{name}`", *cells])
+    return "\n".join([*lines, markdown_table(["method", *sizes], rows), ""])
 
 
 def number(value: float | None) -> str:

@@ -28,6 +28,7 @@ from pruner.errors import DataError, PrunerError
 from pruner.files import write_whole
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.judging.summary import random_report, ranking_metrics
+from pruner.study.markdown import markdown_table
 
 FORM = "entry.yaml"
 COLUMNS = ("platform", "task", "line", "score")
@@ -332,14 +333,13 @@ def as_markdown(rows: Sequence[Mapping[str, Any]], first: int = 1) -> str:
     """The ranking as a table; `first` is the rank of its first row."""
     heads = ("rank", "entry", "model", "Top-1 task mean", "Top-1", "Top-5", "pairwise", "fit (s)",
              "programs scored a second", "memory (MB)", "learned from", "notes")  # fmt: skip
-    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    lines = []
     for number, row in enumerate(rows, first):
         numbers = [f"{row[name]:.3f}" for name in SHOWN]
         costs = [_count(row.get(n)) for n in ("fit_seconds", "scored_per_second", "memory_mb")]
-        cells = [str(number), row["entry"], row["model"], *numbers, *costs]
         said = [row.get(name, "") for name in ("learned_from", "notes")]
-        lines.append(f"| {' | '.join([*cells, *said])} |")
-    return "\n".join(lines) + "\n"
+        lines.append([number, row["entry"], row["model"], *numbers, *costs, *said])
+    return markdown_table(heads, lines) + "\n"
 
 
 def _count(value: float | None) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 
 
 def markdown_table(head: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
@@ -11,7 +12,9 @@ def markdown_table(head: Sequence[object], rows: Sequence[Sequence[object]]) -> 
     return "\n".join([first, "|" + "---|" * len(head), *others])
 
 
-def mean_text(values: Sequence[float], digits: int = 3, *, spread: bool = True) -> str:
+def mean_text(
+    values: "Sequence[float] | pd.Series[float]", digits: int = 3, *, spread: bool = True
+) -> str:
     """Return the mean, with the sample standard deviation behind it where there are several."""
     if not len(values):
         return ""

@@ -9,7 +9,7 @@ four groups share the palette.
 import io
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -173,6 +173,12 @@ def svg_element(figure: Figure, mark: str) -> str:
         "</style>", f"@media(prefers-color-scheme:dark){{{dark}}}</style>", 1
     )
     return re.sub(r"[ \t]+\n", "\n", re.sub(r"<metadata>.*?</metadata>", "", element, flags=re.S))
+
+
+def picture(mark: str, draw: Callable[[], Figure]) -> str:
+    """Draw a figure in the common style as one ``<svg>`` element."""
+    with style(mark):
+        return svg_element(draw(), mark)
 
 
 def number(value: float) -> str:

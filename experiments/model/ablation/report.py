@@ -24,6 +24,7 @@ from pruner.models.judging import metrics
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.programs.assemble import divide
 from pruner.models.programs.store import ProgramStore
+from pruner.study.markdown import markdown_table
 
 Rows = list[dict[str, Any]]
 
@@ -141,9 +142,7 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return ""
     names = list(rows[0])
-    lines = [" | ".join(names), "|".join("---" for _ in names)]
-    lines += [" | ".join(_cell(row.get(name)) for name in names) for row in rows]
-    return "\n".join(f"| {line} |" if " | " in line else f"|{line}|" for line in lines)
+    return markdown_table(names, [[_cell(row.get(name)) for name in names] for row in rows])
 
 
 def _cell(value: Any) -> str:

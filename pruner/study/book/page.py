@@ -23,6 +23,7 @@ from pruner.study.book.results import (
     read_results,
     table_cells,
 )
+from pruner.study.markdown import markdown_table
 from pruner.study.plots import short
 
 HTML, MARKDOWN = "report.html", "report.md"
@@ -277,8 +278,7 @@ def _markdown_block(block: PageBlock) -> str:
             return f"![{block.about}]({block.text})"
         case "table":
             head, *body = block.cells or [[]]
-            lines = [head, ["---"] * len(head), *body]
-            table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+            table = markdown_table(head, body)
             folded = f"<details><summary>{block.text}</summary>\n\n{table}\n\n</details>"
             return folded if block.text else table
         case _:

@@ -18,9 +18,8 @@ from pruner.study.plots import (
     headline,
     label,
     name_lines,
+    picture,
     plain_log,
-    style,
-    svg_element,
 )
 
 SHARES = ("top", "pairwise", "best1", "relative_performance")  # columns of numbers from 0 to 1
@@ -42,10 +41,8 @@ def described(plot: Plot, series: Sequence[Series]) -> str:
 
 def svg(plot: Plot, series: Sequence[Series]) -> str:
     """One self-contained ``<svg>`` element, its digest in a comment."""
-    mark = digest(plot, series)
-    with style(mark):
-        figure = _lines(plot, series) if plot.kind == "line" else _bars(plot, series)
-        return svg_element(figure, mark)
+    draw = _lines if plot.kind == "line" else _bars
+    return picture(digest(plot, series), lambda: draw(plot, series))
 
 
 def panels(series: Sequence[Series], *, parts: bool) -> dict[str, list[tuple[str, Series]]]:

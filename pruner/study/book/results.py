@@ -11,6 +11,7 @@ import pandas as pd
 from pruner.errors import PrunerError
 from pruner.files import as_written
 from pruner.study.book.items import Item, Number, Plot, Table, Where
+from pruner.study.markdown import mean_text
 
 TextRows = list[list[str]]
 
@@ -122,9 +123,7 @@ def _parts(rows: pd.DataFrame, number: Number) -> dict[str, float]:
         pairs = zip(number.each, key, strict=True)
         return ", ".join(v if isinstance(v, str) else f"{column} {v:g}" for column, v in pairs)
 
-    return {
-        name(key): _mean(part, number.value) for key, part in _groups(rows, number.each)
-    }
+    return {name(key): _mean(part, number.value) for key, part in _groups(rows, number.each)}
 
 
 def _reached(rows: pd.DataFrame, number: Number) -> tuple[int, int]:
@@ -165,14 +164,9 @@ def _groups(rows: pd.DataFrame, names: Sequence[str]) -> list[tuple[tuple[Any, .
 
 
 def _cell(values: "pd.Series[float]", table: Table) -> str:
-    if not len(values):
-        return ""
-    if values.mean() >= 1000:  # a count: digits behind the point say nothing
+    if len(values) and values.mean() >= 1000:  # a count: digits behind the point say nothing
         return f"{values.mean():,.0f}"
-    text = f"{values.mean():.{table.digits}f}"
-    if table.spread and len(values) > 1:
-        text += f" ± {values.std(ddof=1):.{table.digits}f}"
-    return text
+    return mean_text(values, table.digits, spread=table.spread)
 
 
 def _label(value: Any) -> str:

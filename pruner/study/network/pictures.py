@@ -1,10 +1,9 @@
 """Pictures of a network's run, each one ``<svg>`` element."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from pruner.study.network.run import TaskLine
 from pruner.study.plots import (
@@ -14,9 +13,8 @@ from pruner.study.plots import (
     colours,
     label,
     number,
+    picture,
     short,
-    style,
-    svg_element,
 )
 from pruner.study.tuning import RunCurve, curve_figure, time_figure
 
@@ -31,7 +29,7 @@ def latency_bars(network: str, rows: Sequence[Mapping[str, Any]]) -> str:
     )
     colour = colours([row["label"] for row in rows])
     spread = np.maximum([median - low, high - median], 0.0)
-    return _picture(
+    return picture(
         "latency",
         lambda: bar_panels(
             f"{network}: latency of one run, by library",
@@ -57,7 +55,7 @@ def task_bars(tasks: Sequence[TaskLine], network_s: float | None) -> str:
     if network_s is not None and network_s > sum_s:
         rows["in no measured task"] = (GREY, network_s - sum_s)
     whole_s = network_s or sum_s
-    return _picture(
+    return picture(
         "tasks",
         lambda: bar_panels(
             "Where the time of the network goes: all calls of each task",
@@ -72,14 +70,9 @@ def task_bars(tasks: Sequence[TaskLine], network_s: float | None) -> str:
 
 def curve_lines(curves: Sequence[RunCurve]) -> str:
     """Estimated latency of the network over measured programs and over seconds."""
-    return _picture("curves", lambda: curve_figure(curves))
+    return picture("curves", lambda: curve_figure(curves))
 
 
 def phase_bars(runs: Sequence[tuple[str, Mapping[str, float]]]) -> str:
     """Where the seconds of each run went."""
-    return _picture("phases", lambda: time_figure(runs))
-
-
-def _picture(mark: str, draw: Callable[[], Figure]) -> str:
-    with style(mark):
-        return svg_element(draw(), mark)
+    return picture("phases", lambda: time_figure(runs))

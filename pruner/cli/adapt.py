@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from pruner.cli.shared import loggers
 from pruner.cli.shared.door import run_door
 from pruner.cli.shared.options import build, own_models, plain
-from pruner.cli.shared.output import say
+from pruner.cli.shared.output import as_table, say
 from pruner.cli.shared.progress import track
 from pruner.cli.shared.records import record_root
 from pruner.cli.shared.runs import new_run_folder, resumed_config, save_config
@@ -33,7 +33,7 @@ from pruner.progress import Progress
 from pruner.search.policy import RoundSettings
 from pruner.study.adaptation.bench import Bench, Budget, prepare
 from pruner.study.adaptation.cells import REFERENCES, Cells, Work, run_cells
-from pruner.study.adaptation.results import compare, summary_lines
+from pruner.study.adaptation.results import compare, summary_rows
 from pruner.study.training import Part, run_part
 
 Methods = Mapping[str, Mapping[str, Any]]  # name to class and arguments
@@ -174,8 +174,7 @@ def _train_source(config: DictConfig, folder: Path, programs: ProgramStore, spli
 
 def _report(config: DictConfig, folder: Path, cells: Sequence[Any]) -> dict[str, Any]:
     found = compare(cells, config.baseline, config.source, config.target, folder)
-    for line in summary_lines(found["methods"]):
-        say(line)
+    say(as_table(summary_rows(found["methods"])))
     return {
         **found,
         "seeds": list(config.seeds),

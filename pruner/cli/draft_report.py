@@ -7,13 +7,13 @@ from typing import Any
 from omegaconf import DictConfig
 
 from pruner.cli.shared.door import run_door
-from pruner.cli.shared.output import say
+from pruner.cli.shared.output import as_table, say
 from pruner.cli.shared.progress import track
 from pruner.cli.shared.records import chosen_platforms, record_root
 from pruner.files import merged_table, write_table
 from pruner.places import conf_folder
 from pruner.progress import Progress
-from pruner.study.draft import DraftTable, draft_rows, plot_draft, row_text
+from pruner.study.draft import SHOWN, DraftTable, draft_rows, plot_draft
 
 
 def draft_report(config: DictConfig) -> dict[str, Any]:
@@ -36,8 +36,7 @@ def draft_report(config: DictConfig) -> dict[str, Any]:
         for row in draft_rows(root, platform, table, conf=conf_folder(), progress=progress)
     ]
     write_table(out, merged_table(out, rows, ("platform", "form")), floats=".5f")
-    for row in rows:
-        say(row_text(row))
+    say(as_table([{name: row[name] for name in SHOWN} for row in rows]))
     plot_draft(out.with_name(config.plot), rows, config.min_programs)
     return {"rows": len(rows), "out": str(out), "seconds": time.perf_counter() - start}
 

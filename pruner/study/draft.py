@@ -37,6 +37,12 @@ from pruner.study.plots import bar_panels, colours, label, style
 ALL = 1  # programs that a pool of the rows "all pools" must have
 FORMS_DRAWN = ("paper", "hardware", "hardware_calibrated")
 
+# Columns that a terminal shows.
+SHOWN = (
+    "platform", "form", "min_programs", "best1_at_2pct", "random_at_2pct", "regret_ratio_at_2pct",
+    "best1_at_eighth", "random_at_eighth", "rank_correlation",
+)  # fmt: skip
+
 
 @dataclass(slots=True)
 class Pools:
@@ -293,16 +299,6 @@ def _forms(
 
 def _oracle(name: str, latency_s: np.ndarray) -> ScoredTask:
     return ScoredTask(name=name, latency_s=latency_s, score=-latency_s)
-
-
-def row_text(row: dict[str, Any]) -> str:
-    """A row on one line, for people."""
-    return (
-        f"{row['platform']:6s} {row['form']:25s} >={row['min_programs']:<4d}"
-        f"2%: {row['best1_at_2pct']:.4f} random {row['random_at_2pct']:.4f} "
-        f"ratio {row['regret_ratio_at_2pct']:6.3f}  1/8: {row['best1_at_eighth']:.4f} random "
-        f"{row['random_at_eighth']:.4f}  rank {row['rank_correlation']:.3f}"
-    )
 
 
 def plot_draft(path: Path, rows: Sequence[dict[str, Any]], min_programs: int) -> None:

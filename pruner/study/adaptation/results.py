@@ -71,18 +71,15 @@ def _row(comparison: Comparison, cell: Cell) -> dict[str, Any]:
     return row
 
 
-def summary_lines(methods: dict[str, Any]) -> list[str]:
-    """A small table for people."""
-    lines = [
-        f"{'method':18s}    area   final   trials  seconds  reached  (to the baseline's final)"
-    ]
+def summary_rows(methods: dict[str, Any]) -> list[dict[str, Any]]:
+    """Means of each method; trials and seconds are to the baseline's final latency."""
+    rows = []
     for name, found in methods.items():
-        trials, seconds = found["trials_to_target"], found["seconds_to_target"]
-        lines.append(
-            f"{name:18s} {found['area']['mean']:7.4f} {found['final']['mean']:7.4f} "
-            f"{trials['mean']:8.1f} {seconds['mean']:8.1f}  {trials['reached']}/{trials['runs']}"
-        )
-    return lines
+        trials = found["trials_to_target"]
+        row = {"method": name, **{unit: found[unit]["mean"] for unit in ("area", "final")}}
+        row |= {"trials": trials["mean"], "seconds": found["seconds_to_target"]["mean"]}
+        rows.append({**row, "reached": f"{trials['reached']}/{trials['runs']}"})
+    return rows
 
 
 AXES = {"trials": "measured programs", "elapsed_s": "simulated seconds"}  # columns of a curve

@@ -11,8 +11,18 @@ from omegaconf import MISSING
 from pruner.cli.shared.output import as_table, say
 from pruner.files import METRICS_FILE
 from pruner.progress import Tell
-from pruner.study.grid import Box, BoxRunner, Clock, Step, Times, plan, run_step, taken_up
-from pruner.study.steps.command import Ended, quoted
+from pruner.study.grid import (
+    Box,
+    BoxRunner,
+    Clock,
+    Ended,
+    Step,
+    Times,
+    plan,
+    quoted,
+    run_step,
+    taken_up,
+)
 
 SECONDS_FILE = "seconds.json"
 

@@ -10,8 +10,7 @@ from experiments.gpu.stages import GUESSES, boxes, left_out
 from experiments.gpu.state import State
 from pruner.files import held
 from pruner.places import sources_folder
-from pruner.study.grid import Box, Step
-from pruner.study.steps.command import Ended
+from pruner.study.grid import Box, Ended, Step
 
 # Seconds of a command outside of its own budget: imports, processes, kernels as libraries.
 AROUND_S = 20.0

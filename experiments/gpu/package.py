@@ -44,7 +44,7 @@ from pruner.cli.shared.script import run_script
 from pruner.data.root import RecordRoot
 from pruner.errors import DataError, PrunerError
 from pruner.files import write_json
-from pruner.study.steps.command import quoted, run_command, started
+from pruner.study.grid import quoted, run_command, started
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

@@ -10,8 +10,7 @@ from itertools import pairwise
 
 from experiments.gpu.options import LEAST_S, CampaignOptions, Group, NetworkChoice
 from pruner.errors import PrunerError
-from pruner.study.grid import Box, Step, taken_up
-from pruner.study.steps.command import quoted
+from pruner.study.grid import Box, Step, quoted, taken_up
 from pruner.tune.deploy.files import BESIDE_FILE, DEPLOY_FILE, KERNELS_FILE
 from pruner.tune.pools.collector import ABOUT
 

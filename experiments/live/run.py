@@ -50,8 +50,7 @@ from pruner.errors import DataError, PrunerError
 from pruner.files import load_metrics, write_table
 from pruner.places import conf_folder
 from pruner.program.device import load_device
-from pruner.study.grid import Step
-from pruner.study.steps.command import quoted
+from pruner.study.grid import Step, quoted
 from pruner.tune.measure.targets import CPU_TARGETS, missing_flags
 from pruner.tune.networks.catalog import NETWORKS
 

@@ -10,6 +10,5 @@
 * `book`: the results book
 * `markdown`: tables of pages
 * `plots`: common parts of all plots
-* `steps`: one command with a time limit
 * `grid`: jobs that each leave a file, commands in time slots; an interrupted grid goes on
 """

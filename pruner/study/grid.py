@@ -4,6 +4,8 @@ A `Job` is a call in this process, a `Step` a command. `results` computes the mi
 at a time. `BoxRunner` runs steps in time slots ("boxes"), and `Times` keeps how long they took.
 """
 
+import re
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,17 +14,20 @@ from typing import Any
 
 import yaml
 
+from pruner.commands import Commands
 from pruner.errors import PrunerError
 from pruner.files import held, read_json, write_json
 from pruner.places import conf_folder
 from pruner.processes import in_workers
 from pruner.progress import Tell, silent
-from pruner.study.steps.command import Ended, quoted, run_command, started
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from pruner.tune.run.snapshot import SNAPSHOT_FILE
 
 RESUME, COMPILE_ONLY = "resume=", "compile_only=true"
 CONFIG_FILE, ANSOR_LOG = "config.yaml", "ansor.json"
+PARTLY = 3  # exit code of a command that did its work, of which some part came to nothing
+TAIL = 4096  # bytes of a log in which the last line is looked for
+_PLAIN = re.compile(r"[\w./+@-]+")
 _NO_OPTIONS = {"defaults", "hydra", "sweep", "experiment"}  # of conf/tune.yaml: no part of a run
 
 
@@ -95,7 +100,7 @@ def finished(path: Path) -> bool:
 class Step:
     """One command: done once ``leaves``, a JSON object, is there; begun once all it needs is done.
 
-    ``words``: see `pruner.study.steps.command.started`. ``kind`` and ``size`` say what it may
+    ``words``: see `started`. ``kind`` and ``size`` say what it may
     take (`Times`). ``budget``: the option that takes the seconds it may use, for commands that can
     end in time and keep what they have; "": none. ``spent_s`` of them an earlier start has used.
     ``made``: the file that the command writes, where another step's does the same; it is copied to
@@ -144,6 +149,58 @@ class Step:
         if self.made is not None:
             self.leaves.parent.mkdir(parents=True, exist_ok=True)
             write_json(self.leaves, read_json(self.made), indent=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a command ended: exit code, None where the limit ended it; the last line of its log."""
+
+    code: int | None
+    line: str
+
+    @property
+    def well(self) -> bool:
+        """Whether it did its work: what it leaves counts."""
+        return self.code in (0, PARTLY)
+
+
+def quoted(path: Path) -> str:
+    """A path as the value of an option, in quotes where the commands would read it otherwise.
+
+    >>> quoted(Path("a/b-1.json")), quoted(Path("my runs, new"))
+    ('a/b-1.json', "'my runs, new'")
+    """
+    text = str(path)
+    if _PLAIN.fullmatch(text):
+        return text
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def started(words: Sequence[str], place: Path) -> list[str]:
+    """What to run for the words of a step, with this Python: ``FILE.py`` is a script below `place`,
+    another first word a command of this project, which is found as it is installed."""
+    first, *options = words
+    if first.endswith(".py"):
+        return [sys.executable, str(place / first), *options]
+    return [sys.executable, "-m", f"pruner.cli.{first}", *options]
+
+
+def run_command(
+    words: Sequence[str],
+    log: Path,
+    *,
+    place: Path,
+    limit_s: float = float("inf"),
+    environment: Mapping[str, str] | None = None,
+) -> Ended:
+    """Run a program in `place`, its output and errors in `log`, for at most `limit_s` seconds."""
+    code = Commands(place, environment).run(words, log, limit_s=limit_s)
+    with log.open("rb") as content:
+        content.seek(max(0, log.stat().st_size - TAIL))
+        lines = content.read().decode("utf-8", "replace").split("\n")
+    told = (line.strip() for line in reversed(lines) if line.strip())
+    return Ended(code=code, line=next(told, "no reason given"))
 
 
 class Times:

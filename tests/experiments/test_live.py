@@ -19,7 +19,7 @@ from pruner.errors import DataError, PrunerError
 from pruner.files import write_json
 from pruner.study.book.items import load_item
 from pruner.study.book.page import build_page
-from pruner.study.steps.command import Ended
+from pruner.study.grid import Ended
 from tests.places import CONF, REPOSITORY
 from tests.study.network.fabricated import fabricate, trial
 

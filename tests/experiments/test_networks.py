@@ -8,7 +8,7 @@ from pruner.errors import DataError
 from pruner.files import load_metrics, write_json
 from pruner.study.book.items import load_item
 from pruner.study.book.page import build_page
-from pruner.study.steps.command import Ended
+from pruner.study.grid import Ended
 from tests.study.network.fabricated import contender, fabricate
 
 ONE = ("networks=[tiny]", "many_seeds=[]", "long=[]", "drafts=[]", "seeds=1")

@@ -7,8 +7,7 @@ import pytest
 
 from pruner.errors import PrunerError
 from pruner.files import write_json
-from pruner.study.grid import Box, BoxRunner, Job, Step, Times, fair_share_s, plan, results
-from pruner.study.steps.command import Ended
+from pruner.study.grid import Box, BoxRunner, Ended, Job, Step, Times, fair_share_s, plan, results
 
 KINDS = {"short": 10.0, "long": 30.0}
 

@@ -14,7 +14,7 @@ from experiments.gpu.package import Model, Options, platforms, target_words
 from pruner.cli.shared.known import composed, read_words
 from pruner.errors import PrunerError
 from pruner.models.training.fit import BEST
-from pruner.study.steps.command import Ended
+from pruner.study.grid import Ended
 
 PROGRAM = """
 import json, sys

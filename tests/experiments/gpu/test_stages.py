@@ -11,7 +11,7 @@ from experiments.gpu.options import FULL, SMALL, CampaignOptions, as_words, halv
 from experiments.gpu.stages import GUESSES, STAGES, boxes
 from pruner.errors import PrunerError
 from pruner.files import LOCK_FILE, write_json
-from pruner.study.steps.command import Ended
+from pruner.study.grid import Ended
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
-"""Commands within their seconds."""
+"""Commands of steps: exit code, last line of the log, what is started."""
 
 import sys
 
-from pruner.study.steps.command import run_command, started
+from pruner.study.grid import run_command, started
 
 
 def run(tmp_path, code, **more):
@@ -14,7 +14,6 @@ def test_code_and_last_line_of_the_log(tmp_path):
     ended = run(tmp_path, "import sys; print('one'); print('two', file=sys.stderr); sys.exit(3)")
     assert (ended.code, ended.line) == (3, "two")
     assert run(tmp_path, "").line == "no reason given"
-    assert run(tmp_path, "import time; time.sleep(60)", limit_s=0.1).code is None
 
 
 def test_a_step_starts_a_command_of_this_project_or_a_script(tmp_path):
@@ -23,6 +22,7 @@ def test_a_step_starts_a_command_of_this_project_or_a_script(tmp_path):
     assert started(["x/run.py", "a=1"], tmp_path) == [python, str(tmp_path / "x/run.py"), "a=1"]
 
 
-def test_its_environment(tmp_path):
+def test_its_environment_and_its_limit(tmp_path):
     code = "import os; print(os.environ['OF_THIS_TEST'])"
     assert run(tmp_path, code, environment={"OF_THIS_TEST": "here"}).line == "here"
+    assert run(tmp_path, "import time; time.sleep(60)", limit_s=0.1).code is None

@@ -1,1 +1,0 @@
-"""One command with a limit of seconds: `command`."""

@@ -243,7 +243,7 @@ RULES: dict[str, Rule] = {
     # Without a default that could tell:
     **dict.fromkeys(
         ("authors", "entry", "file", "learned_from", "machine", "network", "notes", "origin",
-         "report", "results", "source", "model.records"), WORDS,
+         "report", "results", "source"), WORDS,
     ),
     **dict.fromkeys(
         ("beside", "data.platform", "model.without", "only", "plot", "warm_start"), ONE_OR_SEVERAL
@@ -256,11 +256,6 @@ RULES: dict[str, Rule] = {
     "online_fit": MADE,
     "policy.draft": MADE,
     "schedule.factory": MADE,
-    "python": Rule(_optional(lambda v: type(v) in (str, int, float)), "a version such as 3.11"),
-    "minutes": POSITIVE_NUMBER_OR_NULL,
-    "most_mb": POSITIVE_NUMBER_OR_NULL,
-    "part_mb": Rule(lambda v: _number(v) and v >= 1, "a number, 1 or more"),
-    "network_trials": POSITIVE_OR_NULL,
     "trials": POSITIVE_OR_NULL,
     "pool": Rule(
         lambda v: isinstance(v, dict) or POSITIVE_OR_NULL.accepts(v), POSITIVE_OR_NULL.wanted

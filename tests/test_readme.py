@@ -70,7 +70,7 @@ def test_records_are_read_and_a_model_is_fitted_and_judged(tmp_path, monkeypatch
         shown
         == names["judge"](names["fitted"].ranker, names["programs"], names["split"]).metrics["top1"]
     )
-    assert (tmp_path / "run" / "best.pt").is_file()
+    assert (tmp_path / "run" / "best.safetensors").is_file()
 
 
 @pytest.mark.tvm

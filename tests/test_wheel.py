@@ -60,7 +60,7 @@ def test_the_installed_command_trains_on_the_bundled_records(call, tmp_path):
     out = call("train", "data.platform=cpu-avx2", "split=bundled", "run_id=mine", *TINY)
     result = json.loads(out.splitlines()[-1])
     assert 0 < result["top1"] <= 1
-    assert (tmp_path / "outputs" / "train" / "mine" / "best.pt").is_file()
+    assert (tmp_path / "outputs" / "train" / "mine" / "best.safetensors").is_file()
 
 
 @pytest.mark.slow

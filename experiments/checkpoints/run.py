@@ -86,7 +86,7 @@ def run(options: Options) -> dict[str, Any]:
     root = RecordRoot(Path(options.data.root))
     programs = load_programs(root, root.platforms, draft=True, cache=Path(options.cache)).store
     rows = judged(options.name, programs, {AS_TRAINED: trained, BOX: box}, None)
-    for path in sorted(folder.glob("without-*/best.pt")):
+    for path in sorted(folder.glob("without-*/best.safetensors")):
         left = path.parent.name.removeprefix("without-")
         rows += judged(options.name, programs, {AS_TRAINED: path}, left)
     kept = read_table(RESULTS) if RESULTS.is_file() else []

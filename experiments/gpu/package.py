@@ -9,7 +9,7 @@
 There, with the Python that it was made for and no index:
 
     python DIR/unpack.py PLACE experiments.gpu.run device=cuda minutes=25 out=RESULTS
-    python DIR/unpack.py PLACE experiments.gpu.run ... checkpoint=PLACE/data/k80.pt    adapts it
+    python DIR/unpack.py PLACE experiments.gpu.run ... checkpoint=PLACE/data/k80.safetensors    adapts it
 
 Wheels come from the index that pip is set up for; DIR/package.json lists them, with the SHA-256 of
 every part.
@@ -17,8 +17,8 @@ every part.
 python, platform: of that machine; null: as here. extras: of pyproject.toml. without: packages that
 the machine already has. pure: pure-Python packages without a wheel, built here. constraints: file
 with exact versions; null: the newest versions. data: files and folders to pack into data/. model:
-trained by train.py on the records of a platform and packed as data/PLATFORM.pt. part_mb, most_mb:
-maximum size of a file, and of all together.
+trained by train.py on the records of a platform and packed as data/PLATFORM.safetensors. part_mb,
+most_mb: maximum size of a file, and of all together.
 """
 
 import hashlib
@@ -53,7 +53,7 @@ SOURCES = ("pruner", "conf", "datasets", "checkpoints")
 BESIDE = ("pyproject.toml", "README.md", "LICENSE")
 _MANYLINUX = re.compile(r"manylinux_2_(\d+)_(\w+)")
 _OLD = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}  # glibc 2.x: the older name
-_CHECKPOINT = "best.pt"  # of train.py
+_CHECKPOINT = "best.safetensors"  # of train.py
 _MB = 1_000_000
 
 
@@ -102,7 +102,7 @@ def run(options: Options) -> dict[str, Any]:
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
         if options.model.records is not None:
-            contents[f"data/{options.model.platform}.pt"] = train(options.model, Path(place))
+            contents[f"data/{options.model.platform}.safetensors"] = train(options.model, Path(place))
         wheels = Path(place) / "wheels"
         left_out = gather(options, wheels)
         say("writing parts")
@@ -126,14 +126,14 @@ def run(options: Options) -> dict[str, Any]:
         say(f"the machine must have: {', '.join(left_out)}")
     words = [f"python {out.name}/{UNPACK} PLACE experiments.gpu.run device=cuda minutes=25 out=DIR"]
     if options.model.records is not None:
-        words.append(f"checkpoint=PLACE/data/{options.model.platform}.pt")
+        words.append(f"checkpoint=PLACE/data/{options.model.platform}.safetensors")
     say(f"there: {' '.join(words)}")
     return {**manifest, "out": str(out), "seconds": round(time.monotonic() - start, 1)}
 
 
 def _data(options: Options) -> dict[str, Path]:
     """Files and folders by their names in the archive; links must stay inside them."""
-    taken = {f"{options.model.platform}.pt"} if options.model.records is not None else set()
+    taken = {f"{options.model.platform}.safetensors"} if options.model.records is not None else set()
     found: dict[str, Path] = {}
     for given in map(Path, options.data):
         path = given.resolve()

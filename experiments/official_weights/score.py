@@ -2,7 +2,7 @@
 
     python import_checkpoint.py pam_k80_1500.npz run_id=k80_1500
     python -m experiments.official_weights.score data.root=DIR \
-        checkpoint=outputs/import_checkpoint/k80_1500/best.pt
+        checkpoint=outputs/import_checkpoint/k80_1500/best.safetensors
 """
 
 import dataclasses

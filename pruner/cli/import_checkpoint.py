@@ -14,11 +14,14 @@ from pruner.cli.shared.output import say
 from pruner.cli.shared.runs import new_run_folder, save_config
 from pruner.errors import PrunerError
 from pruner.files import save_metrics
-from pruner.models.checkpoint.checkpoint import CheckpointInfo, git_commit, save_checkpoint
+from pruner.models.checkpoint.checkpoint import (
+    BEST,
+    CheckpointInfo,
+    git_commit,
+    save_checkpoint,
+)
 from pruner.models.checkpoint.official import NUM_DATAFLOW_ROWS, official_ranker, read_official
 from pruner.models.registry import ModelSpec
-
-CHECKPOINT = "best.pt"  # the name that evaluate.py looks for in a run folder
 
 
 def import_checkpoint(config: DictConfig) -> dict[str, Any]:
@@ -50,11 +53,11 @@ def import_checkpoint(config: DictConfig) -> dict[str, Any]:
         Path(config.outputs), "import_checkpoint", config.run_id, source.stem.replace(" ", "_")
     )
     save_config(folder, config)
-    save_checkpoint(folder / CHECKPOINT, ranker, info)
+    save_checkpoint(folder / BEST, ranker, info)
     num_parameters = sum(p.numel() for p in ranker.network.parameters())
     say(f"{num_parameters:,} parameters and their column maxima from {source.name}")
     result = {
-        "checkpoint": str(folder / CHECKPOINT),
+        "checkpoint": str(folder / BEST),
         "run_dir": str(folder),
         "num_parameters": num_parameters,
         "source_sha256": weights.sha256,

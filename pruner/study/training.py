@@ -19,9 +19,11 @@ from pruner.data.splits import Split, make_split
 from pruner.data.tasks import TaskKey
 from pruner.errors import DataError, PrunerError
 from pruner.files import load_metrics, save_metrics, write_table
+from pruner.models.checkpoint.checkpoint import BEST
+from pruner.models.checkpoint.convert import existing
 from pruner.models.judging.judge import Report, judge
 from pruner.models.programs.table import ProgramTable
-from pruner.models.training.fit import BEST, cpu_threads, fit
+from pruner.models.training.fit import cpu_threads, fit
 from pruner.models.training.recipe import Recipe
 from pruner.models.training.start import Start
 from pruner.models.trees.xgboost import Grown
@@ -59,7 +61,7 @@ class Part:
     @property
     def checkpoint(self) -> Path:
         """Weights of the best epoch."""
-        return self.folder / BEST
+        return existing(self.folder / BEST)
 
 
 def _quiet(*_: Any) -> None:

@@ -140,9 +140,9 @@ TRAIN = [
 
 def weights(folder: Path) -> dict[str, bytes]:
     """Every tensor of the best checkpoint."""
-    from pruner.models.checkpoint.archive import load_archive
+    from pruner.models.checkpoint.convert import load_content
 
-    state = load_archive(folder / "best.pt")["state"]
+    state = load_content(folder / "best.safetensors")["state"]
     return {
         f"{part}.{name}": value.numpy().tobytes()
         for part in ("network", "scaler")

@@ -110,7 +110,7 @@ def tuned_files(folder: Path) -> dict[str, Any]:
     told = load_metrics(folder) or {}
     (reference,) = folder.glob("reference-*.npz")
     (kernel,) = (folder / "kernels").iterdir()
-    models = sorted((folder / "models").glob("*.pt"))
+    models = sorted((folder / "models").glob("*.safetensors"))
     assert all(load_checkpoint(path) for path in models)
     return {
         "config": read_config(folder / CONFIG_FILE),
@@ -148,13 +148,12 @@ def learnt(folder: Path, _: Fault) -> None:
 
 def learnt_files(folder: Path) -> dict[str, Any]:
     """Weights of the last epoch and of the best one."""
-    from pruner.models.checkpoint.archive import load_archive
-    from pruner.models.checkpoint.checkpoint import load_checkpoint
-    from pruner.models.training.fit import BEST
+    from pruner.models.checkpoint.checkpoint import BEST, load_checkpoint
+    from pruner.models.checkpoint.convert import load_content
     from pruner.models.training.training import LAST
 
     ranker, _ = load_checkpoint(folder / BEST)
-    states = load_archive(folder / LAST)["state_dict"], ranker.state_dict()
+    states = load_content(folder / LAST)["state_dict"], ranker.state_dict()
     return {
         name: [v.tolist() for v in s.values()] for name, s in zip((LAST, BEST), states, strict=True)
     }

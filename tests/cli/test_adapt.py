@@ -88,12 +88,12 @@ def test_methods_are_compared_and_a_run_goes_on_where_it_stopped(
     assert info.seen_tasks.keys() == {"cpu-sse4", "cpu-avx2"}
     assert len(info.seen_tasks["cpu-avx2"]) == 2  # the tuned tasks
     assert len(info.seen_workloads["cpu-avx2"]) == 2
-    assert [one["checkpoint"] for one in info.lineage] == ["source/best.pt"]
-    forgot = load_checkpoint(run / "models" / "scratch-seed-0.pt")[1]
+    assert [one["checkpoint"] for one in info.lineage] == ["source/best.safetensors"]
+    forgot = load_checkpoint(run / "models" / "scratch-seed-0.safetensors")[1]
     assert set(forgot.seen_tasks) == {"cpu-avx2"}  # nothing of the source is in its weights
     siamese, about = load_checkpoint(Path(moa["siamese"]))
     assert about.seen_tasks == info.seen_tasks
-    given, _ = load_checkpoint(run / "source" / "best.pt")
+    given, _ = load_checkpoint(run / "source" / "best.safetensors")
     for changed in (adapted, siamese):
         parts = [ranker.network.state_dict().values() for ranker in (changed, given)]
         assert any(not torch.equal(a, b) for a, b in zip(*parts, strict=True))
@@ -140,8 +140,8 @@ def test_a_model_that_is_not_the_given_checkpoints_is_refused(monkeypatch, capsy
     info = CheckpointInfo(
         model=ModelSpec.of(TenSetMLP), feature_version=FEATURE_SET_VERSION, dataflow="paper"
     )
-    save_checkpoint(tmp_path / "best.pt", ranker, info)
-    words = (*TINY, root, f"checkpoint={tmp_path}/best.pt")
+    save_checkpoint(tmp_path / "best.safetensors", ranker, info)
+    words = (*TINY, root, f"checkpoint={tmp_path}/best.safetensors")
     code, _, err = door(monkeypatch, capsys, tmp_path, *words)
     assert (code, "leave out model.width=16" in err) == (2, True), err
     assert not (tmp_path / "adapt").exists()

@@ -46,7 +46,7 @@ def test_averaged_weights_are_one_model(train, schedule):
     code, result, err = train("model=tensetmlp", f"schedule={schedule}", "schedule.soup_epochs=1")
     assert code == 0, err
     assert result["finished"]
-    assert result["checkpoint"].endswith("best.pt")
+    assert result["checkpoint"].endswith("best.safetensors")
 
 
 def test_a_table_has_variants_that_read_other_things(command, toy_root):

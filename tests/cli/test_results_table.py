@@ -4,10 +4,10 @@ from itertools import product
 
 import pandas
 import pytest
-import torch
 
 from pruner.data import networks
 from pruner.data.tenset.task_pickle import PickledTask
+from pruner.models.checkpoint.tensors import load_tensors
 from pruner.study.table import markdown
 from tests.cli import toy_records
 
@@ -192,9 +192,8 @@ def test_a_variant_is_a_name_for_options_and_a_share_draws_programs(table, tmp_p
     with (tmp_path / result["results"]).open() as handle:
         few, every = csv.DictReader(handle)
     assert 5 * int(few["num_train_programs"]) == int(every["num_train_programs"])  # 3 of 15
-    weights = torch.load(
-        tmp_path / result["run_dir"] / "v100/blind/seed-0/best.pt", weights_only=True
-    )["state"]["network"]
+    fit = tmp_path / result["run_dir"] / "v100/blind/seed-0"
+    weights = load_tensors(fit / "best.safetensors")["state"]["network"]
     assert not [name for name in weights if name.startswith("dataflow")]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from pruner.models.checkpoint.tensors import load_tensors
 from tests.cli import toy_records
 from tests.models import zoo
 from tests.places import REPOSITORY
@@ -27,7 +28,7 @@ def train(command, toy_root):
 
 
 def weights(checkpoint):
-    return torch.load(checkpoint, weights_only=True)["state"]["network"]
+    return load_tensors(Path(checkpoint))["state"]["network"]
 
 
 def test_the_last_line_says_what_the_contract_promises(train, tmp_path):
@@ -45,7 +46,7 @@ def test_the_last_line_says_what_the_contract_promises(train, tmp_path):
     ]
     assert [name for name in promised if name not in result] == []
     folder = tmp_path / result["run_dir"]
-    assert {p.name for p in folder.iterdir()} >= {"config.yaml", "metrics.json", "best.pt"}
+    assert {p.name for p in folder.iterdir()} >= {"config.yaml", "metrics.json", "best.safetensors"}
     assert json.loads((folder / "metrics.json").read_text()) == result
     first = (folder / "config.yaml").read_text().partition("\n")[0]
     assert first.startswith("# train.py ")
@@ -242,9 +243,9 @@ def test_without_records_the_other_platforms_teach(command, toy_root):
     assert err.count("no records of orin") == 1
     assert result["validation"] == "leave one platform out"
     assert set(result["parts"]) == {"without-k80", "without-v100"}
-    seen = torch.load(result["checkpoint"], weights_only=True)["seen_tasks"]
+    seen = load_tensors(Path(result["checkpoint"]))["seen_tasks"]
     assert set(seen) == {"k80", "v100"}
-    left = torch.load(f"{result['run_dir']}/without-k80/best.pt", weights_only=True)["seen_tasks"]
+    left = load_tensors(Path(f"{result['run_dir']}/without-k80/best.safetensors"))["seen_tasks"]
     assert set(left) == {"v100"}
     judged = {name: len(tasks_of(Path(result["run_dir"]) / name)) for name in result["parts"]}
     assert result["num_tasks"] == sum(judged.values())
@@ -346,12 +347,12 @@ def test_a_wrong_choice_is_told_before_records_are_read(train, tmp_path, argumen
 
 def test_a_damaged_last_checkpoint_is_one_line(train, command):
     _, stopped, _ = train("trainer.max_epochs=2", "stop_after=1", "model=tensetmlp")
-    last = Path(stopped["run_dir"]) / "last.ckpt"
+    last = Path(stopped["run_dir"]) / "last.safetensors"
     last.write_bytes(last.read_bytes()[:1000])
     code, _, err = command("train", f"resume={stopped['run_dir']}")
     assert code == 2
     assert "Traceback" not in err
-    assert "last.ckpt is damaged; delete it" in err
+    assert "last.safetensors is damaged; delete it" in err
     last.unlink()
     assert command("train", f"resume={stopped['run_dir']}")[0] == 0
 

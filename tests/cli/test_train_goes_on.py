@@ -82,7 +82,7 @@ def test_a_training_whose_best_epoch_is_the_start_is_told_as_such(train):
         assert code == 0, err
         unchanged = result["parts"]["run"]["best_epoch"] == -1
         assert unchanged == (rate == "1e-30")
-        assert ("best.pt holds that model unchanged" in err) == unchanged
+        assert ("best.safetensors holds that model unchanged" in err) == unchanged
 
 
 def test_a_run_that_went_on_is_resumed(train, command):
@@ -106,7 +106,8 @@ def test_an_imported_model_keeps_its_rows_and_maxima(train, tmp_path):
         feature_version="toy-1",
         dataflow="official",
     )
-    save_checkpoint(tmp_path / "given" / "best.pt", NeuralRanker(PaCM(**arguments), scaler), info)
+    given = tmp_path / "given" / "best.safetensors"
+    save_checkpoint(given, NeuralRanker(PaCM(**arguments), scaler), info)
     code, result, err = train("v100", f"checkpoint={tmp_path / 'given'}")
     assert code == 0, err
     assert "has seen more than it says (nothing)" in err

@@ -41,7 +41,7 @@ def run_folder(path, dataflow="paper", seen=(), network=TenSetMLP):
         dataflow=dataflow,
         seen_tasks={platform: ["a task"] for platform in seen},
     )
-    save_checkpoint(path / "best.pt", ranker, info)
+    save_checkpoint(path / "best.safetensors", ranker, info)
     return path
 
 
@@ -62,7 +62,7 @@ def test_a_checkpoint_that_would_not_count_is_refused(tmp_path, options, told):
         plan(f"checkpoint={run_folder(tmp_path)}", *options)
 
 
-@pytest.mark.parametrize("name", ["", "best.pt"])
+@pytest.mark.parametrize("name", ["", "best.safetensors"])
 def test_a_checkpoint_is_a_file_or_a_run_folder(tmp_path, name):
     model = plan(f"checkpoint={run_folder(tmp_path) / name}", FINETUNE).make_model()
     assert model.ranker is not None  # scores before anything is measured

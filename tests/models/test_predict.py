@@ -34,7 +34,7 @@ def test_a_fit_from_python_is_one_call(fitted, tmp_path):
     assert found.info.model == ModelSpec(name="TenSetMLP")
     assert found.info.dataflow == "paper"
     assert found.numbers["epochs"] == 1
-    assert (tmp_path / "run" / "best.pt") == found.checkpoint
+    assert (tmp_path / "run" / "best.safetensors") == found.checkpoint
     assert found.checkpoint.is_file()
 
 
@@ -65,7 +65,7 @@ def test_a_failed_measurement_is_scored_and_a_program_without_features_is_not(
         return replace(found, valid=np.arange(len(found.valid)) != 2)
 
     monkeypatch.setattr("pruner.features.featurize_records", with_a_gap)
-    table = predict(tmp_path / "run" / "best.pt", root, ["v100"])
+    table = predict(tmp_path / "run" / "best.safetensors", root, ["v100"])
     tasks = len(programs.keys)
     assert len(table) == programs.num_programs + tasks  # and one failed record a task
     failed = table[table.line == 3]

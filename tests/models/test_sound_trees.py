@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pruner.models.trees.sound import _Binary, _check_tree, check_xgboost, checked_lightgbm
+from pruner.models.trees import sound
+from pruner.models.trees.sound import _check_tree, check_xgboost, checked_lightgbm
 from tests.places import REPOSITORY
 
 xgboost = pytest.importorskip("xgboost")
@@ -38,7 +39,7 @@ def text(table):
 
 def test_binary_json_says_what_xgboost_says_in_text(theirs):
     told = json.loads(theirs.save_raw("json"))
-    found = _Binary(bytes(theirs.save_raw("ubj"))).whole()
+    found = sound._read(bytes(theirs.save_raw("ubj")))
 
     def same(one, other):
         if isinstance(one, dict):
@@ -69,9 +70,10 @@ def test_what_is_left_of_a_text_scores_alike(text, table):
 
 
 def test_a_flipped_bit_is_an_error_or_data(theirs, text):
-    for damaged in flipped(bytes(theirs.save_raw("ubj")), 0, 30):
-        with suppress(ValueError):
-            check_xgboost(damaged)
+    for form in ("json", "ubj"):
+        for damaged in flipped(bytes(theirs.save_raw(form)), 0, 30):
+            with suppress(ValueError):
+                check_xgboost(damaged)
     for damaged in flipped(text.encode(), 0, 30):
         with suppress(ValueError):
             checked_lightgbm(damaged.decode())
@@ -82,7 +84,7 @@ def read_all(kind, path):
     table, refused = np.random.default_rng(0).random((50, COLUMNS)), 0
     for damaged in flipped(Path(path).read_bytes(), 1, 300):
         try:
-            if kind == "xgboost":
+            if kind != "text":
                 check_xgboost(damaged)
                 booster = xgboost.Booster()
                 booster.load_model(bytearray(damaged))
@@ -95,10 +97,10 @@ def read_all(kind, path):
     sys.stdout.write(f"{refused}\n")
 
 
-@pytest.mark.parametrize("kind", ["xgboost", "lightgbm"])
+@pytest.mark.parametrize("kind", ["json", "ubj", "text"])
 def test_what_passes_ends_no_process(theirs, text, tmp_path, kind):
     """Without the checks 15 of 60 flipped bits did of XGBoost, and 15 of 60 of LightGBM."""
-    payload = bytes(theirs.save_raw("ubj")) if kind == "xgboost" else text.encode()
+    payload = text.encode() if kind == "text" else bytes(theirs.save_raw(kind))
     (tmp_path / "booster").write_bytes(payload)
     words = (
         "from tests.models.test_sound_trees import read_all; "
@@ -123,14 +125,19 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize(("name", "place", "value"), DAMAGE.values(), ids=DAMAGE)
-def test_a_tree_that_leads_elsewhere_is_refused(theirs, monkeypatch, name, place, value):
-    whole = _Binary(bytes(theirs.save_raw("ubj"))).whole()
-    monkeypatch.setattr(_Binary, "whole", lambda _: whole)
-    check_xgboost(b"")
+def test_a_tree_that_leads_elsewhere_is_refused(theirs, name, place, value):
+    whole = json.loads(theirs.save_raw("json"))
+    check_xgboost(json.dumps(whole).encode())
     tree = whole["learner"]["gradient_booster"]["model"]["trees"][2]
     tree[name][place] = value
     with pytest.raises(ValueError, match="not as it was written"):
-        check_xgboost(b"")
+        check_xgboost(json.dumps(whole).encode())
+
+
+def test_a_key_that_is_there_twice_is_refused(theirs):
+    whole = theirs.save_raw("json").decode()
+    with pytest.raises(ValueError, match="twice"):
+        check_xgboost(whole.replace('"trees":', '"trees":[],"trees":').encode())
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,6 @@ def tell_unchanged(results: Mapping[str, Mapping[str, Any] | None]) -> None:
         if result is not None and result.get("best_epoch") == GIVEN:
             say(
                 f"{f'{name}: ' if name else ''}the training improved nothing: no epoch is better "
-                "on the validation tasks than the model it went on from, so best.pt holds that "
-                f"model unchanged (best_epoch {GIVEN})"
+                "on the validation tasks than the model it went on from, so best.safetensors "
+                f"holds that model unchanged (best_epoch {GIVEN})"
             )

@@ -73,20 +73,6 @@ def first_line(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0]
 
 
-def check_keys(payload: bytes) -> None:
-    """Refuse a pickle whose mappings or sets have other keys than text and numbers.
-
-    A tuple of two references to a tuple of two references, and so on, is looked up in a time that
-    doubles with every level. Every name in the file stands for a thing that does nothing.
-    """
-    try:
-        _DryUnpickler(io.BytesIO(payload), {}).load()
-    except DataError:
-        raise
-    except Exception as error:
-        raise DataError(f"damaged pickle ({type(error).__name__}: {first_line(error)})") from error
-
-
 def plain_keys(keys: Iterable[object]) -> None:
     """Raise `UnsafePickle` where a key is neither text, a number, bytes, a flag nor None."""
     for key in keys:
@@ -143,29 +129,3 @@ class _NamedUnpickler(pickle._Unpickler):
 
     def persistent_load(self, pid: object) -> Any:
         raise UnsafePickle(f"refused: persistent identifier {pid!r}")
-
-
-class _Nothing(dict[Any, Any]):
-    """Stands for whatever a file names; takes what it is given and keeps none of it."""
-
-    def __new__(cls, *_: object, **__: object) -> _Nothing:
-        return super().__new__(cls)
-
-    def __init__(self, *arguments: object) -> None:
-        for argument in arguments:
-            if isinstance(argument, list | tuple):  # what a set or a mapping would be made of
-                plain_keys(x[0] if isinstance(x, tuple) and len(x) == 2 else x for x in argument)
-
-    def __setstate__(self, _state: object) -> None:
-        pass
-
-    def __setitem__(self, _key: object, _value: object) -> None:
-        pass
-
-
-class _DryUnpickler(_NamedUnpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        return _Nothing
-
-    def persistent_load(self, pid: object) -> Any:
-        return _Nothing()

@@ -1,11 +1,9 @@
 """Checkpoints: weights, normalisation and everything needed to refuse a wrong use of them.
 
-One file, readable without running code in it: ``.safetensors``
-(:mod:`pruner.models.checkpoint.tensors`), or PyTorch's own (`torch.load(weights_only=True)`) with
-any other ending. Both have the same content: format number, name
-and arguments of the model (:mod:`pruner.models.registry`), state, feature-set version, the full
-configuration, git commit, the tasks it was fitted and validated on, the models that it goes on
-from, and the metrics of its run.
+One safetensors file, readable without running code in it (:mod:`pruner.models.checkpoint.tensors`):
+format number, name and arguments of the model (:mod:`pruner.models.registry`), state, feature-set
+version, the full configuration, git commit, the tasks it was fitted and validated on, the models
+that it goes on from, and the metrics of its run. Files of earlier versions have the same content.
 """
 
 import os
@@ -23,8 +21,8 @@ from pruner.data.tenset.safe_pickle import first_line
 from pruner.errors import DataError, PrunerError
 from pruner.features.dataflow import NUM_ROWS, kind_of
 from pruner.features.versions import unchanged_rows
-from pruner.models.checkpoint.archive import load_archive, save_archive
-from pruner.models.checkpoint.tensors import SUFFIX, load_tensors, save_tensors
+from pruner.models.checkpoint.convert import load_content
+from pruner.models.checkpoint.tensors import SUFFIX, save_tensors
 from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker, Ranker
 from pruner.models.registry import MODELS, ModelSpec, Trainable
@@ -33,6 +31,7 @@ from pruner.places import boxed_checkpoints
 
 FORMAT = 2  # 1 had the dotted path of the class; it is still read
 READABLE = (1, 2)
+BEST = f"best{SUFFIX}"  # the checkpoint of the best epoch, in the folder of a fit
 MODELS_FOLDER = "models"  # of a run that adapts
 ADAPTED, SIAMESE = "adapted", "siamese"  # what it leaves there
 ADDED = ("seen_workloads", "lineage")  # fields that older files of format 2 do not have
@@ -129,8 +128,7 @@ def save_checkpoint(
         "lineage": _plain(info.lineage),
         "state": _halved(_state(ranker), ranker) if half else _state(ranker),
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    (save_tensors if path.suffix == SUFFIX else save_archive)(path, content)
+    save_tensors(path, content)
 
 
 def load_checkpoint(
@@ -239,6 +237,7 @@ def _restored(
     """The model with what `_state` gave."""
     model = _without_weights(spec, models)
     if isinstance(model, TreeRanker):
+        _check_numbers({"booster": state["booster"]})
         model.load_state(state["booster"])
         return model
     _check_weights(model.state_dict(), state["network"])
@@ -272,6 +271,9 @@ def _check_weights(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> None:
 
 def _check_numbers(values: Mapping[str, Any]) -> None:
     for name, value in values.items():
+        # Earlier files could repeat a value without holding it: a few bytes of any shape.
+        if not value.is_contiguous():
+            raise DataError(f"{name} claims more values than the file has")
         if bool(torch.isnan(value).any()):
             raise DataError(f"{name} holds values that are not numbers")
 
@@ -283,7 +285,7 @@ def _read(path: Path) -> dict[str, Any]:
             f"{' or '.join(boxed_checkpoints())}, which come with the project"
         )
     try:
-        content = (load_tensors if path.suffix == SUFFIX else load_archive)(path)
+        content = load_content(path)
     except DataError as error:
         raise DataError(
             f"{path} is not a Pruner checkpoint, or a damaged one; train.py writes them ({error})"

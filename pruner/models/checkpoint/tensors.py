@@ -22,17 +22,20 @@ from pruner.files import write_whole
 
 SUFFIX = ".safetensors"
 _CONTENT, _SHA256 = "pruner", "sha256"
-_SEPARATOR = "/"  # of the keys on the way to a tensor; names of weights have dots
+_SEPARATOR, _ESCAPED = "/", "~1"  # between the keys on the way to a tensor; of one inside a key
+_NUMBER = "int:"  # begins a key that is a whole number, as those of an optimizer's state
 
 
 def save_tensors(path: Path, content: Mapping[str, Any]) -> None:
     """Write what `load_tensors` reads, the whole file or nothing.
 
-    `content`: mappings, lists, text, numbers, and tensors as values of mappings.
+    `content`: mappings, lists, text, numbers, and tensors as their values. Keys are text or whole
+    numbers; tuples become lists.
     """
     tensors: dict[str, Tensor] = {}
     text = json.dumps(_without_tensors(content, (), tensors))
     metadata = {_CONTENT: text, _SHA256: _digest(text, tensors)}
+    path.parent.mkdir(parents=True, exist_ok=True)
     with write_whole(path) as partial:
         partial.write_bytes(save(tensors, metadata))
 
@@ -53,12 +56,12 @@ def load_tensors(path: Path) -> Any:
             raise DataError("does not match its checksum")
         content = json.loads(metadata[_CONTENT])
         for name, tensor in tensors.items():
-            *way, last = name.split(_SEPARATOR)
+            *way, last = (key.replace(_ESCAPED, _SEPARATOR) for key in name.split(_SEPARATOR))
             place = content
             for key in way:
-                place = place[key]
-            place[last] = tensor
-        return content
+                place = place[int(key) if isinstance(place, list) else key]
+            place[int(last) if isinstance(place, list) else last] = tensor
+        return _with_numbers(content)
     except (DataError, MemoryError):
         raise
     except Exception as error:  # a damaged file fails in many ways
@@ -66,17 +69,33 @@ def load_tensors(path: Path) -> Any:
 
 
 def _without_tensors(content: Any, way: tuple[str, ...], tensors: dict[str, Tensor]) -> Any:
-    """The same without tensors, which are put into `tensors` under the keys on the way to them."""
+    """The same with null for tensors, which go into `tensors` under the keys on the way to them."""
+    if isinstance(content, Tensor):
+        # A copy: weights may share their bytes, which the format refuses.
+        tensors[_SEPARATOR.join(way)] = content.detach().cpu().clone().contiguous()
+        return None
+    if isinstance(content, list | tuple):
+        return [_without_tensors(v, (*way, str(n)), tensors) for n, v in enumerate(content)]
     if not isinstance(content, Mapping):
         return content
     kept = {}
     for key, value in content.items():
-        if isinstance(value, Tensor):
-            # A copy: weights may share their bytes, which the format refuses.
-            tensors[_SEPARATOR.join((*way, key))] = value.detach().cpu().clone().contiguous()
-        else:
-            kept[key] = _without_tensors(value, (*way, key), tensors)
+        name = f"{_NUMBER}{key}" if isinstance(key, int) else key
+        part = name.replace(_SEPARATOR, _ESCAPED)
+        kept[name] = _without_tensors(value, (*way, part), tensors)
     return kept
+
+
+def _with_numbers(content: Any) -> Any:
+    """The same with the keys that were whole numbers."""
+    if isinstance(content, list):
+        return [_with_numbers(value) for value in content]
+    if not isinstance(content, dict):
+        return content
+    return {
+        int(key.removeprefix(_NUMBER)) if key.startswith(_NUMBER) else key: _with_numbers(value)
+        for key, value in content.items()
+    }
 
 
 def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:

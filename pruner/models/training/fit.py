@@ -27,12 +27,15 @@ from pruner.errors import PrunerError
 from pruner.features.dataflow import kind_of
 from pruner.models.checkpoint.checkpoint import (
     ADAPTED,
+    BEST,
     MODELS_FOLDER,
     CheckpointInfo,
     git_commit,
     load_checkpoint,
     save_checkpoint,
 )
+from pruner.models.checkpoint.convert import OLD_SUFFIX, existing
+from pruner.models.checkpoint.tensors import SUFFIX
 from pruner.models.model import Model, Network
 from pruner.models.programs.assemble import divide, keys_of, sampled, sampled_tasks, spread
 from pruner.models.programs.table import ProgramTable
@@ -57,7 +60,6 @@ from pruner.models.trees.xgboost import Grown, TreeRanker
 from pruner.places import checkpoint_named
 
 SOUP_SEEDS = 7919  # between those of members' batches, which is more than anyone's list of seeds
-BEST = "best.pt"  # the checkpoint of the best epoch, in the folder of the fit
 PICKS = {"random": sampled, "spread": spread, "tasks": sampled_tasks}
 TRAINER: Mapping[str, Any] = {
     "accelerator": "auto",
@@ -145,10 +147,12 @@ def checkpoint_file(path: Path) -> Path:
     path = checkpoint_named(path)
     if not path.is_dir():
         return path
-    for file in (path / BEST, path / MODELS_FOLDER / f"{ADAPTED}.pt"):
-        if file.exists():
-            return file
-    parts = [*sorted(path.glob(f"{MODELS_FOLDER}/*.pt")), *sorted(path.glob(f"*/{BEST}"))]
+    for file in (path / BEST, path / MODELS_FOLDER / f"{ADAPTED}{SUFFIX}"):
+        if (found := existing(file)).exists():
+            return found
+    endings = (SUFFIX, OLD_SUFFIX)
+    parts = [p for end in endings for p in sorted(path.glob(f"{MODELS_FOLDER}/*{end}"))]
+    parts += [p for end in endings for p in sorted(path.glob(f"*/best{end}"))]
     if parts:
         raise PrunerError(
             f"{path} holds {len(parts)} models; name one, such as checkpoint={parts[0]}"
@@ -213,8 +217,9 @@ def fit(
 ) -> Fitted:
     """Train a model on the training tasks and keep the best epoch on the validation tasks.
 
-    The same recipe, programs and split give the same model. ``<folder>/best.pt`` is the
-    checkpoint. ``<folder>/last.ckpt`` lets a later call with the same arguments continue exactly.
+    The same recipe, programs and split give the same model. ``<folder>/best.safetensors`` is the
+    checkpoint. ``<folder>/last.safetensors`` lets a later call with the same arguments continue
+    exactly.
 
     `config` is stored in the checkpoint, for people. `callbacks` and `loggers` are Lightning's;
     `grown` receives the rounds of trees. `stop_after` ends the fit after so many epochs, like an
@@ -223,9 +228,9 @@ def fit(
     validation tasks. The new checkpoint lists its seen tasks and those of this training.
 
     Raises:
-        DataError: a side of the split is empty, ``last.ckpt`` is damaged, or `start` has other
-            dataflow rows than the programs.
-        PrunerError: the recipe is impossible, or the fit diverged (``best.pt`` is older).
+        DataError: a side of the split is empty, ``last.safetensors`` is damaged, or `start` has
+            other dataflow rows than the programs.
+        PrunerError: the recipe is impossible, or the fit diverged (``best.safetensors`` is older).
     """
     folder.mkdir(parents=True, exist_ok=True)
     if recipe.soup:
@@ -362,13 +367,14 @@ def _fit_network(
         )
 
     result = in_processes(make_trainer(recipe, logger=False).world_size, run)
-    best, best_info = load_checkpoint(folder / BEST, models=models_with([type(network)]))
+    checkpoint = existing(folder / BEST)
+    best, best_info = load_checkpoint(checkpoint, models=models_with([type(network)]))
     numbers = _numbers(recipe, result, sides, throughput)
     numbers |= {} if start is None else {"num_blind_columns": scaler.num_blind(fresh)}
     return Fitted(
         ranker=best,
         info=best_info,
-        checkpoint=folder / BEST,
+        checkpoint=checkpoint,
         numbers=numbers,
         finished=result.finished,
     )

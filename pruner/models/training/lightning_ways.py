@@ -8,7 +8,8 @@ from typing import Any
 
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
-from pruner.models.checkpoint.archive import save_archive
+from pruner.models.checkpoint.convert import load_content
+from pruner.models.checkpoint.tensors import save_tensors
 
 
 class WholeFiles(TorchCheckpointIO):
@@ -21,8 +22,12 @@ class WholeFiles(TorchCheckpointIO):
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
     ) -> None:
         """Write it, folder included."""
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        save_archive(Path(path), checkpoint)
+        save_tensors(Path(path), checkpoint)
+
+    def load_checkpoint(self, path: str | Path, *_: Any, **__: Any) -> dict[str, Any]:
+        """Read it, on the CPU."""
+        content: dict[str, Any] = load_content(Path(path))
+        return content
 
 
 @contextmanager

@@ -17,7 +17,8 @@ from pytorch_lightning.loggers import Logger
 from torch import Tensor
 
 from pruner.errors import DataError
-from pruner.models.checkpoint.archive import load_archive
+from pruner.models.checkpoint.convert import load_content
+from pruner.models.checkpoint.tensors import SUFFIX
 from pruner.models.judging.summary import ranking_metrics
 from pruner.models.programs.batch import LabelledBatch
 from pruner.models.programs.table import ProgramTable
@@ -31,7 +32,8 @@ from pruner.models.training.lit import RankingModule
 from pruner.models.training.processes import ALONE, Process
 
 GIVEN = -1  # the number of the epoch before the first
-LAST = "last.ckpt"  # Lightning's full state after the last finished epoch
+LAST = f"last{SUFFIX}"  # Lightning's full state after the last finished epoch
+OLD_LAST = "last.ckpt"  # the same, written by earlier versions
 MakeTrainer = Callable[..., pl.Trainer]
 _Made = TypeVar("_Made")
 
@@ -175,6 +177,8 @@ def quiet_lightning() -> Iterator[None]:
 def _resumed(path: Path, module: RankingModule) -> str | None:
     """The file to go on from; None where there is none. Raises DataError for a damaged one."""
     if not path.is_file():
+        path = path.with_name(OLD_LAST)
+    if not path.is_file():
         return None
     _check_readable(path, module)
     return str(path)
@@ -183,7 +187,7 @@ def _resumed(path: Path, module: RankingModule) -> str | None:
 def _check_readable(path: Path, module: RankingModule) -> None:
     """Raise a DataError where Lightning would fail in the middle of an archive, or run it."""
     try:
-        found, wanted = load_archive(path)["state_dict"], module.state_dict()
+        found, wanted = load_content(path)["state_dict"], module.state_dict()
         fits = {n: v.shape for n, v in found.items()} == {n: v.shape for n, v in wanted.items()}
     except (DataError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
@@ -226,7 +230,7 @@ def fit_network(
     average_epochs: int = 0,
     process: Process = ALONE,
 ) -> FitResult:
-    """Train until the trainer's last epoch, from ``folder/last.ckpt`` if it exists.
+    """Train until the trainer's last epoch, from ``folder/last.safetensors`` if it exists.
 
     `make_trainer` takes callbacks and loggers besides its own settings. `save_best` gets the
     metrics of each new best epoch while `module` holds its weights. Every epoch's batches depend on
@@ -234,15 +238,16 @@ def fit_network(
     With `goes_on` the model has learned before: as it is given it counts as epoch `GIVEN`, which
     may be the best one, and there may be no other. `keep_last`, `patience`, `average_epochs`: see
     :class:`~pruner.models.training.recipe.Recipe`. Of several processes, `process` is this one.
-    Raises DataError for a damaged `last.ckpt`.
+    Raises DataError for a damaged `last.safetensors`.
     """
     keep = KeepBest(save_best, monitor=monitor, last=keep_last)
     every_epoch = ModelCheckpoint(
         dirpath=folder,
-        filename=LAST.removesuffix(".ckpt"),
+        filename=LAST.removesuffix(SUFFIX),
         save_on_train_epoch_end=True,
         enable_version_counter=False,
     )
+    every_epoch.FILE_EXTENSION = SUFFIX
     flat = [] if patience is None else [StopFlat(patience)]
     averaged = [LastEpochs(average_epochs)] if average_epochs else []
     stop = [*flat, *([] if stop_after is None else [StopAfter(stop_after)])]

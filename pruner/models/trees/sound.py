@@ -8,6 +8,7 @@ with one parent, every split on a column that there is.
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,7 +27,6 @@ _NUMBERS = {
     b"d": ">f4",
     b"D": ">f8",
 }
-_CONSTANTS = {b"T": True, b"F": False, b"Z": None}
 _NODES = (
     "base_weights", "default_left", "left_children", "loss_changes", "parents", "right_children",
     "split_conditions", "split_indices", "split_type", "sum_hessian",
@@ -36,10 +36,12 @@ _HEADER, _TREE, _END = "tree", "Tree=", "end of trees"
 
 
 def check_xgboost(payload: bytes) -> None:
-    """Raise ValueError for what XGBoost did not write, or not as it was written: Universal Binary
-    JSON with trees of one value a leaf, without categories."""
+    """Raise ValueError for anything but XGBoost's JSON, as it writes it.
+
+    Trees have one value a leaf, and no categories.
+    """
     try:
-        learner = _Binary(payload).whole()["learner"]
+        learner = _read(payload)["learner"]
         booster, sizes = learner["gradient_booster"], learner["learner_model_param"]
         _need(booster["name"] == "gbtree", "its booster is no gbtree")
         model, columns = booster["model"], int(sizes["num_feature"])
@@ -100,67 +102,66 @@ def _check_tree(left: NDArray[Any], right: NDArray[Any], number: int) -> None:
     _need(len(np.unique(children)) == len(children), "a node with two parents")
 
 
-class _Binary:
-    """Universal Binary JSON as XGBoost writes it: keys and lengths are 64-bit integers, lists tell
-    their length and may tell one type of all their items."""
+def _read(payload: bytes) -> Any:
+    """The content of XGBoost's JSON, or of the Universal Binary JSON of earlier versions."""
+    if not payload.startswith(b"{L"):
+        return json.loads(payload, object_pairs_hook=_once)
+    content, end = _binary(payload, 1, b"{")
+    _need(end == len(payload), "more behind its end")
+    return content
 
-    def __init__(self, payload: bytes) -> None:
-        self._payload, self._place = payload, 0
 
-    def whole(self) -> Any:
-        found = self._value(self._take(1))
-        _need(self._place == len(self._payload), "more behind its end")
-        return found
+def _once(items: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """A mapping; a key that is there twice could mean one value here and another to XGBoost."""
+    found = dict(items)
+    _need(len(found) == len(items), "a key that is there twice")
+    return found
 
-    def _take(self, number: int) -> bytes:
-        end = self._place + number
-        _need(number >= 0 and end <= len(self._payload), "cut off")
-        taken, self._place = self._payload[self._place : end], end
-        return taken
 
-    def _length(self) -> int:
-        _need(self._take(1) == b"L", "a length of another kind")
-        (length,) = struct.unpack(">q", self._take(8))
-        return int(length)
+def _binary(payload: bytes, place: int, kind: bytes) -> tuple[Any, int]:
+    """The value of a kind at a place of Universal Binary JSON, and the place behind it.
 
-    def _text(self) -> str:
-        return self._take(self._length()).decode()
+    XGBoost writes keys and lengths as 64-bit integers; a list has its length, and may have one type
+    of all its items.
+    """
 
-    def _value(self, kind: bytes) -> Any:
-        if kind == b"{":
-            return self._mapping()
-        if kind == b"[":
-            return self._list()
-        if kind == b"S":
-            return self._text()
-        if kind in _CONSTANTS:
-            return _CONSTANTS[kind]
-        return self._numbers(kind, 1)[0]
+    def taken(number: int) -> bytes:
+        nonlocal place
+        _need(0 <= number <= len(payload) - place, "cut off")
+        place += number
+        return payload[place - number : place]
 
-    def _mapping(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        while self._payload[self._place : self._place + 1] != b"}":
-            name = self._text()
-            _need(name not in found, "a key that is there twice")
-            found[name] = self._value(self._take(1))
-        self._take(1)
-        return found
+    def text() -> str:
+        _need(taken(1) == b"L", "a length of another kind")
+        return taken(*struct.unpack(">q", taken(8))).decode()
 
-    def _list(self) -> Sequence[Any]:
-        mark, kind = self._take(1), b""
-        if mark == b"$":
-            kind, mark = self._take(1), self._take(1)
-        _need(mark == b"#", "a list without its length")
-        length = self._length()
-        if kind:
-            return list(self._numbers(kind, length).tolist())
-        _need(0 <= length <= len(self._payload), "cut off")
-        return [self._value(self._take(1)) for _ in range(length)]
+    def nested() -> Any:
+        nonlocal place
+        value, place = _binary(payload, place + 1, payload[place : place + 1])
+        return value
 
-    def _numbers(self, kind: bytes, length: int) -> NDArray[Any]:
+    if kind == b"S":
+        return text(), place
+    if kind == b"{":
+        items = []
+        while payload[place : place + 1] != b"}":
+            items.append((text(), nested()))
+        return _once(items), place + 1
+    if kind != b"[":
         _need(kind in _NUMBERS, f"a value of kind {kind!r}")
         dtype = np.dtype(_NUMBERS[kind])
-        return np.frombuffer(self._take(length * dtype.itemsize), dtype)
+        return np.frombuffer(taken(dtype.itemsize), dtype).tolist()[0], place
+    mark, of = taken(1), b""
+    if mark == b"$":
+        of, mark = taken(1), taken(1)
+    _need(mark == b"#" and taken(1) == b"L", "a list without its length")
+    (length,) = struct.unpack(">q", taken(8))
+    if of:
+        _need(of in _NUMBERS, f"a value of kind {of!r}")
+        dtype = np.dtype(_NUMBERS[of])
+        return np.frombuffer(taken(length * dtype.itemsize), dtype).tolist(), place
+    _need(0 <= length <= len(payload), "cut off")
+    return [nested() for _ in range(length)], place
 
 
 def checked_lightgbm(text: str) -> str:

@@ -193,12 +193,12 @@ class XGBoostRanker(TreeRanker):
         return np.asarray(self.booster.predict(matrix, output_margin=True))
 
     def state(self) -> Tensor:
-        """The booster in XGBoost's own binary form, as bytes in a uint8 tensor."""
-        raw = self.booster.save_raw(raw_format="ubj")
+        """The booster in XGBoost's JSON, as bytes in a uint8 tensor."""
+        raw = self.booster.save_raw(raw_format="json")
         return torch.frombuffer(bytearray(raw), dtype=torch.uint8)
 
     def load_state(self, state: Tensor) -> None:
-        """Take back what `state` returned; ValueError for anything else."""
+        """Take back what `state` returned, or an earlier version; ValueError for anything else."""
         payload = state.numpy().tobytes()
         check_xgboost(payload)
         booster = _xgboost().Booster()

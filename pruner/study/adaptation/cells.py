@@ -10,6 +10,7 @@ from pruner.files import as_written, read_json
 from pruner.models.adaptation.base import Adaptation, FittedAdaptation, Setting
 from pruner.models.adaptation.keeping import save_models
 from pruner.models.checkpoint.checkpoint import ADAPTED, MODELS_FOLDER
+from pruner.models.checkpoint.tensors import SUFFIX
 from pruner.progress import Progress
 from pruner.search.offline.comparison import Cell
 from pruner.search.offline.tuning import (
@@ -44,7 +45,7 @@ class Cells:
     def model(self, wanted: Wanted, name: str = ADAPTED) -> Path:
         """Where a model is that a cell ends with: the adapted one, or another that it leaves."""
         ending = "" if name == ADAPTED else f"-{name}"
-        return self.folder / MODELS_FOLDER / f"{wanted[0]}-seed-{wanted[1]}{ending}.pt"
+        return self.folder / MODELS_FOLDER / f"{wanted[0]}-seed-{wanted[1]}{ending}{SUFFIX}"
 
     def missing(self, wanted: Iterable[Wanted]) -> list[Wanted]:
         """Those without a result yet."""

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from pruner.files import write_table
 from pruner.models.checkpoint.checkpoint import ADAPTED, SIAMESE
+from pruner.models.checkpoint.convert import existing
 from pruner.search.offline.comparison import Cell, Comparison
 from pruner.study.adaptation.cells import REFERENCES, Cells
 from pruner.study.plots import (
@@ -40,7 +41,7 @@ def compare(
         methods[name] = comparison.summary(name)
         best = min(comparison.cells(name), key=lambda cell: cell.curve.area)
         for model, what in ((ADAPTED, "checkpoint"), (SIAMESE, SIAMESE)):
-            path = Cells(folder=folder).model((name, best.seed), model)
+            path = existing(Cells(folder=folder).model((name, best.seed), model))
             if path.is_file():
                 methods[name][what] = str(path)
     return {

@@ -29,6 +29,7 @@ from pruner.models.checkpoint.checkpoint import (
     git_commit,
     save_checkpoint,
 )
+from pruner.models.checkpoint.tensors import SUFFIX
 from pruner.models.programs.store import ProgramStore, TaskPrograms
 from pruner.models.ranker import Ranker
 from pruner.models.registry import ModelSpec
@@ -109,7 +110,7 @@ class AdaptedModel:
         """See :class:`OnlineModel`."""
         return save_models(
             self._adaptation,
-            lambda name: folder / MODELS_FOLDER / f"{name}.pt",
+            lambda name: folder / MODELS_FOLDER / f"{name}{SUFFIX}",
             start=self._start,
             dataflow=self.dataflow,
             keys=keys,
@@ -168,7 +169,7 @@ class TreeModel:
             dataflow=self.dataflow,
             git_commit=git_commit(),
         )
-        path = folder / MODELS_FOLDER / f"{ADAPTED}.pt"
+        path = folder / MODELS_FOLDER / f"{ADAPTED}{SUFFIX}"
         save_checkpoint(path, self._ranker, info.with_seen(keys))
         return {ADAPTED: path}
 

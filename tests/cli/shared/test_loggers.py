@@ -81,8 +81,8 @@ def test_config_curves_summary_table_and_checkpoint_are_in_the_run(logged):
     assert len(table["data"]) == result["num_tasks"]
     artifact = next(a for a in run["artifacts"] if a.type == "model")
     [entry] = artifact.manifest.contents
-    assert entry.path == "best.pt"
-    assert entry.local_path == str((path.parents[2] / "best.pt").resolve())
+    assert entry.path == "best.safetensors"
+    assert entry.local_path == str((path.parents[2] / "best.safetensors").resolve())
 
 
 def test_trees_are_logged_too_and_parts_are_a_group(logged):

@@ -13,7 +13,7 @@ from experiments.gpu import package
 from experiments.gpu.package import Model, Options, platforms, target_words
 from pruner.cli.shared.known import composed, read_words
 from pruner.errors import PrunerError
-from pruner.models.training.fit import BEST
+from pruner.models.checkpoint.checkpoint import BEST
 from pruner.study.grid import Ended
 
 PROGRAM = """
@@ -121,14 +121,14 @@ def test_a_model_that_is_trained_for_it_travels_along(packed, tmp_path, monkeypa
     monkeypatch.setattr(package, "_check_model", lambda _: None)
     monkeypatch.setattr(package, "run_command", trained)
     manifest = packed(model=Model(records=str(tmp_path), platform="v100"))
-    assert manifest["data"] == ["notes.txt", "v100.pt"]
+    assert manifest["data"] == ["notes.txt", "v100.safetensors"]
     ((_, dash, module, *words),) = begun
     assert (dash, module) == ("-m", "pruner.cli.train")
     config = composed("train", read_words("train", words).words)  # a command that the door takes
     assert (config["platform"]["name"], config["data"]["root"]) == ("v100", str(tmp_path))
     place = tmp_path / "place"
     assert run(tmp_path / "out", place).returncode == 0
-    assert (place / "data" / "v100.pt").read_text() == "weights"
+    assert (place / "data" / "v100.safetensors").read_text() == "weights"
 
 
 def test_a_model_that_cannot_be_trained_packs_nothing(packed, tmp_path, monkeypatch):

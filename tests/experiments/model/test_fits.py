@@ -24,6 +24,7 @@ from experiments.model.ablation.run import Ablation
 from experiments.model.ablation.variants import Change
 from pruner.errors import PrunerError
 from pruner.models.analyzer.columns import NUM_DRAFT_COLUMNS, SCORE
+from pruner.models.checkpoint.tensors import load_tensors
 from pruner.models.judging.chance import expected_ratio
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.networks.pacm import PaCM
@@ -192,6 +193,6 @@ def test_a_folder_of_a_fit_is_its_own(ablation, tmp_path):
     made, _ = ablation
     (cell,) = AblationCell.product(settings_of(["k80"]), ["pacm"], [0])
     made.fit([cell])
-    best = torch.load(tmp_path / cell.name / "best.pt", weights_only=True)
+    best = load_tensors(tmp_path / cell.name / "best.safetensors")
     assert best["model"]["name"] == PaCM.__name__
     assert partial(PaCM, **best["model"]["arguments"])().reads_draft is False

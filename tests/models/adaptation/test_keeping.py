@@ -39,7 +39,7 @@ def given():
 def keep(adapted, folder, keys, start=None):
     return save_models(
         adapted,
-        lambda name: folder / "models" / f"{name}.pt",
+        lambda name: folder / "models" / f"{name}.safetensors",
         start=start,
         dataflow="paper",
         keys=keys,
@@ -135,6 +135,6 @@ def test_three_platforms_are_added_up(tmp_path):
         seen |= {key.platform for key in store.keys}
         assert set(start.info.seen_tasks) == seen
     assert [one["checkpoint"] for one in start.inherited["lineage"]] == [
-        "models/siamese.pt",
-        "models/siamese.pt",
+        "models/siamese.safetensors",
+        "models/siamese.safetensors",
     ]

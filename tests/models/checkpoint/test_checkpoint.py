@@ -15,6 +15,7 @@ from pruner.models.checkpoint.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
+from pruner.models.checkpoint.tensors import load_tensors
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.pacm import PaCM
 from pruner.models.ranker import NeuralRanker
@@ -56,17 +57,17 @@ def test_a_loaded_checkpoint_scores_the_same(tmp_path, model):
     store = synthetic.store()
     saved = ranker(model, store)
     index = store.programs_of([1])
-    for name in ("best.pt", "best.safetensors"):
-        save_checkpoint(tmp_path / name, saved, info(model))
-        loaded, found = load_checkpoint(tmp_path / name, feature_version="f1")
-        assert found == info(model)
-        assert (loaded.score_store(store, index) == saved.score_store(store, index)).all()
-    assert {path.name for path in tmp_path.iterdir()} == {"best.pt", "best.safetensors"}
+    path = tmp_path / "best.safetensors"
+    save_checkpoint(path, saved, info(model))
+    loaded, found = load_checkpoint(path, feature_version="f1")
+    assert found == info(model)
+    assert (loaded.score_store(store, index) == saved.score_store(store, index)).all()
+    assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("name", ["best.pt", "best.safetensors"])
 @pytest.mark.parametrize("model", zoo.specs().values(), ids=zoo.specs())
-def test_half_precision_rounds_weights_and_nothing_else(tmp_path, model, name):
+def test_half_precision_rounds_weights_and_nothing_else(tmp_path, model):
+    name = "best.safetensors"
     store = synthetic.store()
     saved = ranker(model, store)
     save_checkpoint(tmp_path / name, saved, info(model), half=True)
@@ -93,13 +94,13 @@ def test_weights_beyond_half_precision_are_refused(tmp_path):
     saved = ranker(PACM, synthetic.store())
     saved.network.head.weight.data.fill_(1e5)
     with pytest.raises(PrunerError, match=r"head\.weight has weights beyond float16"):
-        save_checkpoint(tmp_path / "best.pt", saved, info(PACM), half=True)
+        save_checkpoint(tmp_path / "best.safetensors", saved, info(PACM), half=True)
 
 
 def test_another_feature_version_is_refused_in_one_line(tmp_path):
-    save_checkpoint(tmp_path / "best.pt", ranker(PACM, synthetic.store()), info(PACM))
+    save_checkpoint(tmp_path / "best.safetensors", ranker(PACM, synthetic.store()), info(PACM))
     with pytest.raises(DataError, match=r"version 'f1'.*computes 'f2'; retrain") as caught:
-        load_checkpoint(tmp_path / "best.pt", feature_version="f2")
+        load_checkpoint(tmp_path / "best.safetensors", feature_version="f2")
     assert "\n" not in str(caught.value)
 
 
@@ -121,22 +122,22 @@ BLIND = ModelSpec(name="PaCM", arguments={"use_dataflow": False})
 def test_a_model_of_older_features_loads_where_all_that_it_learned_from_is_as_it_was(
     tmp_path, model, seen, holds
 ):
-    path, store = tmp_path / "best.pt", synthetic.store()
+    path, store = tmp_path / "best.safetensors", synthetic.store()
     about = replace(info(model), feature_version="official-1", seen_tasks=seen)
     save_checkpoint(path, ranker(model, store), about)
     if holds:
         assert load_checkpoint(path, feature_version=FEATURE_SET_VERSION)[1] == about
         return
-    with pytest.raises(DataError, match=r"best.pt: made for feature-set version 'official-1'"):
+    with pytest.raises(DataError, match=r"best.*: made for feature-set version 'official-1'"):
         load_checkpoint(path, feature_version=FEATURE_SET_VERSION)
 
 
 def test_what_an_ancestor_does_not_tell_may_have_been_a_cpu(tmp_path):
     untold = [{"checkpoint": "x", "sha256": "", "says_seen": False}]
     about = replace(info(PACM), feature_version="official-1", lineage=untold)
-    save_checkpoint(tmp_path / "best.pt", ranker(PACM, synthetic.store()), about)
+    save_checkpoint(tmp_path / "best.safetensors", ranker(PACM, synthetic.store()), about)
     with pytest.raises(DataError, match="official-1"):
-        load_checkpoint(tmp_path / "best.pt", feature_version=FEATURE_SET_VERSION)
+        load_checkpoint(tmp_path / "best.safetensors", feature_version=FEATURE_SET_VERSION)
 
 
 @pytest.mark.parametrize(
@@ -168,8 +169,8 @@ def test_data_imports_no_code():
 def test_an_old_checkpoint_s_dotted_path_counts_by_its_end(tmp_path, path):
     store = synthetic.store()
     saved = ranker(PACM, store)
-    save_checkpoint(tmp_path / "best.pt", saved, info(PACM))
-    content = torch.load(tmp_path / "best.pt", weights_only=True)
+    save_checkpoint(tmp_path / "best.safetensors", saved, info(PACM))
+    content = load_tensors(tmp_path / "best.safetensors")
     assert content["model"] == {"name": "PaCM", "arguments": {"num_dataflow_rows": 10}}
     content |= {"format": 1, "model": {"_target_": path, "num_dataflow_rows": 10}}
     torch.save(content, tmp_path / "old.pt")
@@ -197,10 +198,10 @@ def test_a_class_of_the_user_is_read_where_it_is_given(tmp_path, model):
     own = ModelSpec.of(model)
     store = synthetic.store()
     saved = NeuralRanker(own.build(models), store.fit_scaler(torch.arange(store.num_programs)))
-    save_checkpoint(tmp_path / "best.pt", saved.eval(), info(own))
+    save_checkpoint(tmp_path / "best.safetensors", saved.eval(), info(own))
     with pytest.raises(DataError, match=rf"holds a {model.__name__}, .* give a class of your own"):
-        load_checkpoint(tmp_path / "best.pt")
-    loaded, _ = load_checkpoint(tmp_path / "best.pt", models=models)
+        load_checkpoint(tmp_path / "best.safetensors")
+    loaded, _ = load_checkpoint(tmp_path / "best.safetensors", models=models)
     index = store.programs_of([1])
     assert (loaded.score_store(store, index) == saved.score_store(store, index)).all()
 

@@ -5,6 +5,7 @@ import torch
 
 from pruner.errors import PrunerError
 from pruner.models.checkpoint.checkpoint import load_checkpoint
+from pruner.models.checkpoint.tensors import load_tensors
 from pruner.models.training.averaging import AVERAGED, LastEpochs, mean_weights
 from pruner.models.training.fit import fit
 from pruner.models.training.recipe import Recipe
@@ -113,7 +114,7 @@ def test_a_soup_is_the_mean_of_fits_that_go_on_and_no_worse_than_the_first(tmp_p
     for name, value in weights(cooked.ranker).items():
         assert torch.equal(value, weights(again.ranker)[name]), name
     places = ("first", "member-1-after-2", "member-2-after-2")
-    assert all((tmp_path / "soup" / name / "best.pt").is_file() for name in places)
+    assert all((tmp_path / "soup" / name / "best.safetensors").is_file() for name in places)
     assert cooked.info.seen_tasks == first.info.seen_tasks
     before = weights(fit(recipe(), A, split(A), folder=tmp_path / "soup" / "first").ranker)
     for name, value in weights(first.ranker).items():
@@ -125,7 +126,8 @@ def test_members_have_other_batches_of_the_same_programs(tmp_path):
     half = recipe(soup=1, soup_epochs=1, train_share=0.5, train_pick="tasks")
     fit(half, store, split(store), folder=tmp_path)
     first, member = (
-        load_checkpoint(tmp_path / name / "best.pt")[1] for name in ("first", "member-1-after-2")
+        load_checkpoint(tmp_path / name / "best.safetensors")[1]
+        for name in ("first", "member-1-after-2")
     )
     assert len(first.seen_tasks["k80"]) == 4 + 1  # half of eight, and the one that validates
     assert member.seen_tasks == first.seen_tasks
@@ -141,7 +143,7 @@ def test_a_soup_that_is_given_more_epochs_is_that_of_a_fit_that_had_them(tmp_pat
     found = cooked(3, tmp_path / "later")
     assert found.numbers["epochs"] == 3
     theirs, ours = (
-        torch.load(sorted((tmp_path / name).glob("member-1*"))[-1] / "last.ckpt", weights_only=True)
+        load_tensors(sorted((tmp_path / name).glob("member-1*"))[-1] / "last.safetensors")
         for name in ("at once", "later")
     )
     for name, value in theirs["state_dict"].items():

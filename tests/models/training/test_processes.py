@@ -8,6 +8,7 @@ import torch
 
 from pruner.data.splits import Split
 from pruner.errors import PrunerError
+from pruner.models.checkpoint.tensors import load_tensors
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.pacm import PaCM
 from pruner.models.training.fit import fit
@@ -74,7 +75,7 @@ def test_a_resumed_fit_of_two_processes_equals_an_uninterrupted_one(tmp_path):
     resumed, _ = fitted(tmp_path / "parts", 2, epochs=3)
     assert (resumed.finished, resumed.numbers["epochs"]) == (True, 3)
     ours, theirs = (
-        torch.load(tmp_path / name / "last.ckpt", weights_only=True)["state_dict"]
+        load_tensors(tmp_path / name / "last.safetensors")["state_dict"]
         for name in ("parts", "whole")
     )
     assert all(torch.equal(ours[name], value) for name, value in theirs.items())

@@ -81,7 +81,8 @@ def test_what_a_chain_has_seen_is_added_up(tmp_path):
     assert info.seen_tasks == {"k80": list("abc"), "mi50": list("ijk"), "v100": list("efg")}
     assert info.identities == {'["x"]'}
     assert info.seen_workloads["v100"] == dict.fromkeys("efg", '["x"]')
-    assert [one["checkpoint"] for one in info.lineage] == ["a/best.pt", "b/best.pt"]
+    ancestors = [one["checkpoint"] for one in info.lineage]
+    assert ancestors == ["a/best.safetensors", "b/best.safetensors"]
     assert info.says_seen
     last = load_checkpoint(path)[1]
     assert len(last.lineage) == 1
@@ -154,7 +155,7 @@ def test_other_dataflow_rows_and_trees_are_refused(tmp_path):
         feature_version=features.FEATURE_SET_VERSION,
         dataflow="official",
     )
-    save_checkpoint(tmp_path / "best.pt", ranker, info)
+    save_checkpoint(tmp_path / "best.safetensors", ranker, info)
     with pytest.raises(DataError, match=r"8 dataflow rows.*10; features\.dataflow=official"):
         fit(recipe(), A, split(A), folder=tmp_path / "x", start=start_of(tmp_path))
     trees = fit(recipe(model=XGBoostRanker), A, split(A), folder=tmp_path / "trees")
@@ -170,7 +171,7 @@ def test_a_model_that_does_not_say_what_it_has_seen_stays_so(tmp_path):
         feature_version=features.FEATURE_SET_VERSION,
         dataflow="paper",
     )
-    save_checkpoint(tmp_path / "best.pt", ranker, info)
+    save_checkpoint(tmp_path / "best.safetensors", ranker, info)
     found = fit(recipe(1), B, split(B), folder=tmp_path / "b", start=start_of(tmp_path))
     assert not found.ranker.relative  # as the given one
     assert found.info.model == info.model

@@ -82,8 +82,8 @@ def saved(path, *, rows=8, seen=(), relative=False):
         dataflow={8: "official", 10: "paper"}[rows],
     ).with_seen(seen)
     ranker = NeuralRanker(PaCM(**arguments), scaler, relative=relative).eval()
-    save_checkpoint(path / "best.pt", ranker, info)
-    return path / "best.pt"
+    save_checkpoint(path / "best.safetensors", ranker, info)
+    return path / "best.safetensors"
 
 
 def live(path, adaptation, told=None, model=PaCM):
@@ -174,8 +174,8 @@ def test_the_released_weights_score_live_programs(tmp_path, space, draws, shared
         dataflow="official",
     )
     ranker = official_ranker(weights)
-    save_checkpoint(tmp_path / "best.pt", ranker, info)
-    model = live(tmp_path / "best.pt", moa)()
+    save_checkpoint(tmp_path / "best.safetensors", ranker, info)
+    model = live(tmp_path / "best.safetensors", moa)()
     expected = direct(ranker, space.features(draws, "official"))
     # BatchNorm by the candidates: sums of the whole list
     np.testing.assert_allclose(score_of(model, space, draws), expected, rtol=1e-3, atol=1e-3)
@@ -189,13 +189,13 @@ def test_a_run_leaves_what_it_learned_and_the_next_goes_on(tmp_path, platform, r
     assert told == [f"checkpoint={path}: trained on k80, never on cpu-avx2, which is tuned now"]
     files = tuning._prepared.shared.keep(first, learn=True)
     assert {name: path.name for name, path in files.items()} == {
-        "adapted": "adapted.pt", "siamese": "siamese.pt",
+        "adapted": "adapted.safetensors", "siamese": "siamese.safetensors",
     }  # fmt: skip
     assert checkpoint_file(first) == files["adapted"]
     info = load_checkpoint(files["siamese"])[1]
     assert info.seen_tasks == {"cpu-avx2": ["matmul_64_64_64"], "k80": ["old"]}
     assert info.seen_workloads["cpu-avx2"] == {"matmul_64_64_64": '["matmul_layer",64,64,64]'}
-    assert [one["checkpoint"] for one in info.lineage] == ["k80/best.pt"]
+    assert [one["checkpoint"] for one in info.lineage] == ["k80/best.safetensors"]
 
     # B to C: in one process, and through the file
     source = tuning._prepared.shared.model._adaptation.models["siamese"]
@@ -208,7 +208,8 @@ def test_a_run_leaves_what_it_learned_and_the_next_goes_on(tmp_path, platform, r
     )
     info = load_checkpoint(tuning._prepared.shared.keep(second, learn=False)["adapted"])[1]
     assert info.seen_tasks["cpu-avx2"] == ["matmul_32_64_64", "matmul_64_64_64"]
-    assert [one["checkpoint"] for one in info.lineage] == ["k80/best.pt", "models/siamese.pt"]
+    ancestors = [one["checkpoint"] for one in info.lineage]
+    assert ancestors == ["k80/best.safetensors", "models/siamese.safetensors"]
 
 
 def test_a_model_from_scratch_and_trees_are_left_too(tmp_path, platform):
@@ -299,13 +300,13 @@ def test_a_batch_that_hardly_adds_waits_for_the_next_fit(space, draws):
 
 
 def test_trained_trees_score_as_they_are_and_are_not_adapted(tmp_path, space, draws):
-    ranker = trees(tmp_path / "best.pt")
-    model = live(tmp_path / "best.pt", unchanged)()
+    ranker = trees(tmp_path / "best.safetensors")
+    model = live(tmp_path / "best.safetensors", unchanged)()
     expected = ranker.score(space.features(draws))
     np.testing.assert_array_equal(score_of(model, space, draws), expected)
     assert model.keep(tmp_path / "nothing", []) == {}
     with pytest.raises(PrunerError, match="XGBoostRanker cannot be adapted; adaptation=none"):
-        live(tmp_path / "best.pt", moa)
+        live(tmp_path / "best.safetensors", moa)
 
 
 def test_other_rows_are_refused(tmp_path):

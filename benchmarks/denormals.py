@@ -34,7 +34,7 @@ from pruner.data.splits import make_split  # noqa: E402
 from pruner.files import write_json  # noqa: E402
 from pruner.models.adaptation.fitting import adam  # noqa: E402
 from pruner.models.programs.dataset import load_programs  # noqa: E402
-from pruner.models.programs.store import ProgramStore  # noqa: E402
+from pruner.models.programs.table import ProgramTable  # noqa: E402
 from pruner.models.training import training  # noqa: E402
 from pruner.models.training.fit import fit  # noqa: E402
 from pruner.models.training.losses import LambdaRank  # noqa: E402
@@ -68,7 +68,7 @@ def _denormal(value: torch.Tensor) -> int:
     return int(((bits > 0) & (bits < 0x00800000)).sum())
 
 
-def fitted(flush: bool, programs: ProgramStore, epochs: int) -> dict[str, Any]:
+def fitted(flush: bool, programs: ProgramTable, epochs: int) -> dict[str, Any]:
     """Fit once; seconds of the epochs."""
     recipe = Recipe(
         loss=LambdaRank(lists="batch"),

@@ -4,20 +4,18 @@
     python benchmarks/tenset_size.py --root DATA_ROOT --tasks 2308 --programs 8600000
 
 Tasks are made up of those of the V100 records: their skeletons in their shares, and decision
-vectors whose tiles are of one record here and of others there. They are written once, as the cache
-would write them (``--folder``), with the mean of every task's features; a second start finds them.
-Then PaCM learns from them for one epoch with features computed on the way, and, from as many tasks
-as `--in-memory` says, with features in memory beside features on the way: the same batches, so the
-same loss, where no more than 100,000 programs are learned from (the normalisation of more is that
-of a sample, on the way). Memory is what the processes have of their own and their part of what they
-share (PSS), at its highest. The last line is one JSON object. Times are those of a clock: an idle
-machine.
+vectors whose tiles are of one record here and of others there. Their features are written once, as
+the cache would write them (``--folder``); a second start finds them. Then PaCM learns from them for
+one epoch with features from disk, and, from as many tasks as `--in-memory` says, with features in
+memory beside features from disk: the same batches, so the same loss, where no more than 100,000
+programs are learned from (the normalisation of more is that of a sample, from disk). Memory is
+what the processes have of their own and their part of what they share (PSS), at its highest. The
+last line is one JSON object. Times are those of a clock: an idle machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import os
 import sys
@@ -33,7 +31,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import zstandard
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
@@ -42,25 +39,19 @@ from benchmarks.synthetic import records_of, vectors  # noqa: E402
 from pruner import features  # noqa: E402
 from pruner.data.splits import Split  # noqa: E402
 from pruner.data.tasks import TaskRecords  # noqa: E402
-from pruner.files import write_json, write_whole  # noqa: E402
+from pruner.files import write_json  # noqa: E402
 from pruner.models.networks.pacm import PaCM  # noqa: E402
-from pruner.models.programs.forms import Vectors  # noqa: E402
-from pruner.models.programs.store import ProgramStore, TaskPrograms  # noqa: E402
-from pruner.models.programs.table import ProgramTable  # noqa: E402
-from pruner.models.programs.vectors import (  # noqa: E402
-    MeasuredVectors,
-    SkeletonVectors,
-    TaskVectors,
-    VectorStore,
-)
+from pruner.models.programs.cache import read_entry, write_entry  # noqa: E402
+from pruner.models.programs.dataset import example  # noqa: E402
+from pruner.models.programs.reading import FilePrograms, Tally  # noqa: E402
+from pruner.models.programs.table import ProgramTable, TaskPrograms  # noqa: E402
 from pruner.models.training.fit import fit  # noqa: E402
 from pruner.models.training.recipe import Recipe  # noqa: E402
 from pruner.models.training.sampler import TaskBatches  # noqa: E402
 from pruner.program.dag.task_index import find_dag  # noqa: E402
-from pruner.program.replay import Definitions  # noqa: E402
 from pruner.program.te.skeleton import SkeletonGroup, group_programs  # noqa: E402
 
-FORM = Vectors(tokens=False)
+KEY = "made"  # of the entries
 VALIDATED = 8  # tasks: what is measured is training
 
 
@@ -70,7 +61,7 @@ def files(root: Path) -> list[Path]:
     return [file for file in found if not file.name.startswith(("relu", "reduction"))]
 
 
-def made_task(number: int, records: TaskRecords, programs: int) -> MeasuredVectors:
+def made_task(number: int, records: TaskRecords, programs: int) -> TaskPrograms:
     """`programs` programs like those of some records; those without features are left out."""
     rng = np.random.default_rng(number)
     groups, _ = group_programs(records.steps)
@@ -86,23 +77,7 @@ def made_task(number: int, records: TaskRecords, programs: int) -> MeasuredVecto
     dag = find_dag(records.workload_key, records.fused)
     found = features.featurize_groups(dag, made, programs, tokens=False)
     key = replace(records.key, task=f"{records.key.task}-{number}")
-    latency_s = rng.lognormal(-8, 0.7, programs)
-    part = TaskPrograms.of(key, found, latency_s, np.arange(programs))
-    skeletons, skeleton = [], np.zeros(programs, np.int32)
-    for place, (group, one) in enumerate(zip(groups, made, strict=True)):
-        kept = one.decisions[found.valid[one.rows]]
-        skeletons.append(SkeletonVectors.of(records.steps[int(group.rows[0])], kept))
-        skeleton[one.rows] = place
-    center = ProgramStore.build([part]).center()
-    return MeasuredVectors(
-        key=key,
-        vectors=TaskVectors.of(skeletons, skeleton[found.valid], center),
-        latency_s=part.latency_s,
-        line=part.line,
-        digest=part.digest,
-        timed_s=part.timed_s,
-        num_failed=part.num_failed,
-    )
+    return TaskPrograms.of(key, found, rng.lognormal(-8, 0.7, programs), np.arange(programs))
 
 
 def write_task(number: int, *, sources: list[Path], folder: Path, sizes: list[int]) -> int:
@@ -110,20 +85,21 @@ def write_task(number: int, *, sources: list[Path], folder: Path, sizes: list[in
     path = folder / f"{number:05d}-{sizes[number]}.npz.zst"
     if not path.is_file():
         part = made_task(number, records_of(sources[number % len(sources)]), sizes[number])
-        arrays, about = FORM.packed(part)
-        arrays["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
-        packed = io.BytesIO()
-        np.savez(packed, **arrays)  # type: ignore[arg-type]  # the stub knows one keyword only
-        with write_whole(path) as partial_file:
-            partial_file.write_bytes(zstandard.compress(packed.getvalue(), 1))
+        write_entry(path, KEY, FilePrograms(tasks=[part], tally=Tally(), set_aside=[]))
     return path.stat().st_size
 
 
-def read_task(path: Path) -> MeasuredVectors:
+def read_task(path: Path) -> TaskPrograms:
     """What `write_task` wrote."""
-    with np.load(io.BytesIO(zstandard.decompress(path.read_bytes()))) as stored:
-        arrays = dict(stored)
-    return FORM.unpacked(arrays, json.loads(arrays.pop("about").tobytes()))
+    found = read_entry(path, KEY)
+    assert found is not None, path
+    return found.tasks[0]
+
+
+def streamed(paths: list[Path]) -> ProgramTable:
+    """The tasks of files, whose features stay there."""
+    parts = [example(read_task(path)) for path in paths]
+    return ProgramTable.build(parts, load=lambda n: ProgramTable.build([read_task(paths[n])]))
 
 
 class Memory(threading.Thread):
@@ -177,14 +153,13 @@ def learn(programs: ProgramTable, options: argparse.Namespace, *, window: int | 
     return fitted.numbers
 
 
-def compared(store: VectorStore, options: argparse.Namespace) -> dict[str, Any]:
+def compared(store: ProgramTable, options: argparse.Namespace) -> dict[str, Any]:
     """The same tasks with features in memory and on the way, in turns."""
-    views = store.each_task(torch.arange(store.num_programs))
-    held = ProgramStore.concatenate([view.store for view in views])
-    rates: dict[str, list[float]] = {"in_memory": [], "on_the_way": []}
+    held = store.in_memory()
+    rates: dict[str, list[float]] = {"in_memory": [], "from_disk": []}
     losses = set()
     for _ in range(options.repeats):
-        for name, programs in (("in_memory", held), ("on_the_way", store)):
+        for name, programs in (("in_memory", held), ("from_disk", store)):
             numbers = learn(programs, options, window=options.window)
             rates[name].append(numbers["train_programs_per_second"])
             losses.add(numbers["best_valid"])
@@ -192,7 +167,7 @@ def compared(store: VectorStore, options: argparse.Namespace) -> dict[str, Any]:
     return {
         "compared_programs": held.num_programs,
         "programs_per_second": rates,
-        "slowdown": round(best["in_memory"] / best["on_the_way"] - 1, 3),
+        "slowdown": round(best["in_memory"] / best["from_disk"] - 1, 3),
         "same_result": len(losses) == 1,
     }
 
@@ -214,10 +189,7 @@ def main() -> None:
     memory.start()
     start = time.perf_counter()
     paths = [folder / f"{number:05d}-{size}.npz.zst" for number, size in enumerate(sizes)]
-    parts = [read_task(path) for path in paths]
-    few = FORM.store(parts[: options.in_memory], Definitions(), "paper")
-    store = FORM.store(parts, Definitions(), "paper")
-    del parts
+    store = streamed(paths)
     read = time.perf_counter() - start
     numbers = learn(store, options, window=options.window)
     result: dict[str, Any] = {
@@ -233,7 +205,7 @@ def main() -> None:
         "fit_seconds": numbers["fit_seconds"],
         "memory_gb": memory.end(),
     }
-    result |= compared(few, options) if options.in_memory else {}
+    result |= compared(streamed(paths[: options.in_memory]), options) if options.in_memory else {}
     kept = HERE / "results" / f"tenset_size_{options.programs}.json"
     kept.parent.mkdir(exist_ok=True)
     write_json(kept, result, indent=1)

@@ -36,7 +36,8 @@ from pruner.files import load_metrics, read_table, write_checksums, write_table
 from pruner.models.checkpoint.checkpoint import load_checkpoint, save_checkpoint
 from pruner.models.programs.assemble import divide
 from pruner.models.programs.dataset import load_programs
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.reading import ReadSpec
+from pruner.models.programs.table import ProgramTable
 from pruner.models.ranker import RandomRanker, Ranker
 from pruner.places import checkpoints_folder, datasets_folder
 
@@ -84,7 +85,8 @@ def run(options: Options) -> dict[str, Any]:
     box = checkpoints_folder() / f"{options.name}.safetensors"
     store(trained, box)
     root = RecordRoot(Path(options.data.root))
-    programs = load_programs(root, root.platforms, draft=True, cache=Path(options.cache)).store
+    spec = ReadSpec(draft=True, cache=Path(options.cache))
+    programs = load_programs(root, root.platforms, spec).store
     rows = judged(options.name, programs, {AS_TRAINED: trained, BOX: box}, None)
     for path in sorted(folder.glob("without-*/best.safetensors")):
         left = path.parent.name.removeprefix("without-")
@@ -111,7 +113,7 @@ def store(trained: Path, box: Path) -> None:
 
 
 def judged(
-    name: str, programs: ProgramStore, files: dict[str, Path], left_out: str | None
+    name: str, programs: ProgramTable, files: dict[str, Path], left_out: str | None
 ) -> list[dict[str, Any]]:
     """Rows of every judge on held-out workloads: of all platforms, or of the one left out."""
     if left_out is None:

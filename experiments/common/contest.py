@@ -17,8 +17,9 @@ from pruner.features.dataflow import DataflowKind
 from pruner.files import jsonable
 from pruner.models.adaptation.base import Adaptation
 from pruner.models.analyzer.analyzer import AnyForm, load_analyzer
-from pruner.models.programs.dataset import ProgramReader
-from pruner.models.programs.store import ProgramStore, TaskPrograms
+from pruner.models.programs.dataset import Reader
+from pruner.models.programs.reading import ReadSpec
+from pruner.models.programs.table import ProgramTable, TaskPrograms
 from pruner.progress import Progress
 from pruner.search.offline.comparison import Cell, Comparison
 from pruner.search.offline.recorded import RecordedPool
@@ -76,14 +77,14 @@ class Ground:
     def programs(self, dataflow: DataflowKind) -> Mapping[TaskKey, TaskPrograms]:
         """All programs of the platform by task."""
         if dataflow not in self._read:
-            reader = ProgramReader(self.root, dataflow=dataflow, cache=self.cache)
+            reader = Reader(self.root, ReadSpec(dataflow=dataflow, cache=self.cache))
             self._read[dataflow] = read_programs(reader, self.platform, self.progress)
         return self._read[dataflow]
 
-    def labelled(self, dataflow: DataflowKind) -> ProgramStore:
+    def labelled(self, dataflow: DataflowKind) -> ProgramTable:
         """Programs of the tasks that labels are drawn from."""
         programs = self.programs(dataflow)
-        return ProgramStore.build(programs[key] for key in self.chosen.labelled)
+        return ProgramTable.build(programs[key] for key in self.chosen.labelled)
 
     def pools(self, form: AnyForm, dataflow: DataflowKind) -> Sequence[RecordedPool]:
         """The tuned tasks as pools."""

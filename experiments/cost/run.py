@@ -35,8 +35,9 @@ from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.pacm import PaCM
 from pruner.models.networks.tlp import TLP
 from pruner.models.programs.batch import LabelledBatch
-from pruner.models.programs.dataset import ProgramReader
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.dataset import Reader
+from pruner.models.programs.reading import ReadSpec
+from pruner.models.programs.table import ProgramTable
 from pruner.models.registry import ModelFactory
 from pruner.models.training.losses import LambdaRank
 from pruner.models.training.training import build_network
@@ -68,11 +69,11 @@ class Options:
     out: str = str(HERE)
 
 
-def read_some(root: RecordRoot, rows: DataflowKind) -> ProgramStore:
+def read_some(root: RecordRoot, rows: DataflowKind) -> ProgramTable:
     """As many programs as are scored at once, of the first tasks of the platform."""
-    reader = ProgramReader(root, dataflow=rows, cache=ROOT / "outputs" / "cache")
+    reader = Reader(root, ReadSpec(dataflow=rows, cache=ROOT / "outputs" / "cache"))
     with Quarantine() as quarantine:
-        store = ProgramStore.build(reader.tasks([PLATFORM], quarantine))
+        store = ProgramTable.build(reader.tasks([PLATFORM], quarantine))
     return store.subset(torch.arange(SCORED))
 
 
@@ -113,7 +114,7 @@ def measured(name: str, path: Path, work: str) -> dict:
     """One model doing one thing, in this process."""
     torch.set_num_threads(1)
     network = build_network(MODELS[name], 0)
-    store: ProgramStore = pickle.loads(path.read_bytes())  # written by the process that started us
+    store: ProgramTable = pickle.loads(path.read_bytes())  # written by the process that started us
     if work == SCORING:
         return scoring(network, store.batch(torch.arange(SCORED)))
     return learning(network, store.batch(torch.arange(LEARNED)))

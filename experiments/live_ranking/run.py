@@ -37,7 +37,7 @@ from pruner.features.batch import ProgramFeatures
 from pruner.files import write_table
 from pruner.models.judging.chance import expected_ratio
 from pruner.models.judging.metrics import ScoredTask, pair_agreement, top_k_task_mean
-from pruner.models.programs.store import ProgramStore, TaskPrograms
+from pruner.models.programs.table import ProgramTable, TaskPrograms
 from pruner.places import conf_folder
 from pruner.search.offline.statistics import sign_flip_p
 from pruner.search.space import unique_rows
@@ -196,7 +196,7 @@ class Followed:
                 line = np.arange(end)
                 learned = self.learned.take(line)
                 part = TaskPrograms.of(self.key, learned, self.latency_s[:end], line)
-                model.learn(ProgramStore.build([part]))
+                model.learn(ProgramTable.build([part]))
             if end in TRIALS and model.ranker is not None:
                 score = model.ranker.score(self.judged, self.key)
                 known = {"workload": self.workload, "seed": self.seed, "method": self.way}

@@ -53,8 +53,8 @@ from pruner.cli.shared.script import Data, run_script
 from pruner.data.root import RecordRoot
 from pruner.errors import PrunerError
 from pruner.files import merged_table, write_json, write_table
-from pruner.models.programs.forms import Features
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.reading import ReadSpec
+from pruner.models.programs.table import ProgramTable
 from pruner.models.training.recipe import Recipe
 from pruner.models.training.sampler import TaskBatches
 from pruner.study.table import Source
@@ -102,15 +102,16 @@ def ablation_of(options: Options, changes: dict[str, Change]) -> Ablation:
     root = RecordRoot(Path(options.data.root))
 
     @lru_cache(maxsize=1)  # programs of a source are gigabytes
-    def read(source: Source) -> ProgramStore:
+    def read(source: Source) -> ProgramTable:
         return load_dataset(
-            Features(),
             root,
             source.platforms,
-            dataflow=source.dataflow,
-            draft=source.draft,
-            failures=source.failures,
-            cache=options.cache,
+            ReadSpec(
+                dataflow=source.dataflow,
+                draft=source.draft,
+                failures=source.failures,
+                cache=options.cache,
+            ),
         ).store
 
     def basis(cell: AblationCell) -> Recipe:

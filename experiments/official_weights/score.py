@@ -24,7 +24,7 @@ from pruner.models.checkpoint.checkpoint import load_checkpoint
 from pruner.models.judging.metrics import ScoredTask, pairwise_accuracy, top_k
 from pruner.models.judging.summary import random_report
 from pruner.models.programs.reading import Tally, featurize_task
-from pruner.models.programs.store import ProgramStore, TaskPrograms
+from pruner.models.programs.table import ProgramTable, TaskPrograms
 from pruner.models.ranker import Ranker
 
 HERE = Path(__file__).parent
@@ -62,7 +62,7 @@ def families(names: list[str]) -> dict[str, list[int]]:
     return dict(sorted(groups.items())) | {"all": list(range(len(names)))}
 
 
-def sample(store: ProgramStore, rng: np.random.Generator) -> torch.Tensor:
+def sample(store: ProgramTable, rng: np.random.Generator) -> torch.Tensor:
     """At most SAMPLE programs of every task, drawn without looking at their place in the log."""
     tasks = store.by_task(torch.arange(store.num_programs))
     return torch.cat([t[torch.from_numpy(rng.permutation(len(t))[:SAMPLE])] for t in tasks])
@@ -78,7 +78,7 @@ def figures(scored: list[ScoredTask]) -> dict[str, float]:
 
 
 def rows(
-    ranker: Ranker, platform: str, flags: str, store: ProgramStore, draws: int
+    ranker: Ranker, platform: str, flags: str, store: ProgramTable, draws: int
 ) -> Iterator[dict[str, object]]:
     """One line of the table for every family: means over draws; random of the first draw."""
     names = [key.task.split("_")[0] for key in store.keys]
@@ -100,7 +100,7 @@ def rows(
         }
 
 
-def with_flags(store: ProgramStore, variant: str) -> ProgramStore:
+def with_flags(store: ProgramTable, variant: str) -> ProgramTable:
     """The store with other workload flags."""
     flags = store.flags.clone()
     if variant == "zero":
@@ -114,7 +114,7 @@ def with_flags(store: ProgramStore, variant: str) -> ProgramStore:
             if "matmul" in key.task:
                 row[6] = 1  # dense
     fields = {f.name: getattr(store, f.name) for f in dataclasses.fields(store) if f.init}
-    return ProgramStore(**{**fields, "flags": flags})
+    return ProgramTable(**{**fields, "flags": flags})
 
 
 def run(options: Options) -> dict[str, object]:
@@ -125,7 +125,7 @@ def run(options: Options) -> dict[str, object]:
     root, table = RecordRoot(options.data.root), []
     for platform in options.platforms:
         tally = Tally()
-        store = ProgramStore.build(programs(root, platform, tally))
+        store = ProgramTable.build(programs(root, platform, tally))
         for flags in options.flags:
             table += rows(ranker, platform, flags, with_flags(store, flags), options.draws)
             say(" ".join(f"{k}={v}" for k, v in table[-1].items()))

@@ -37,8 +37,9 @@ from pruner.models.judging.summary import random_report
 from pruner.models.networks.hardware_attention import HardwareAttention
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.tlp import TLP
-from pruner.models.programs.dataset import ProgramReader
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.dataset import Reader
+from pruner.models.programs.reading import ReadSpec
+from pruner.models.programs.table import ProgramTable
 from pruner.models.ranker import NeuralRanker, RandomRanker
 from pruner.models.training.fit import start_of
 from pruner.models.training.losses import LambdaRank
@@ -221,24 +222,24 @@ class Models:
             return released_fine_tuning()
         return gentle_fit(epochs=FINE_TUNE_EPOCHS, max_steps=None)
 
-    def _programs_of(self, keys: Sequence[TaskKey]) -> ProgramStore:
+    def _programs_of(self, keys: Sequence[TaskKey]) -> ProgramTable:
         programs = self.ground.programs("paper")
-        return ProgramStore.build(programs[key] for key in keys)
+        return ProgramTable.build(programs[key] for key in keys)
 
     @cached_property
-    def _held_out(self) -> ProgramStore:
+    def _held_out(self) -> ProgramTable:
         return self._programs_of(self.ground.chosen.held_out)
 
     @cached_property
-    def _tuned(self) -> ProgramStore:
+    def _tuned(self) -> ProgramTable:
         """What is searched, whole: it says how good a model is there, nothing is chosen by it."""
         return self._programs_of(self.ground.chosen.tuned)
 
     @cached_property
-    def _source(self) -> ProgramStore:
-        reader = ProgramReader(self.ground.root, cache=self.ground.cache)
+    def _source(self) -> ProgramTable:
+        reader = Reader(self.ground.root, ReadSpec(cache=self.ground.cache))
         found = read_programs(reader, self.options.source, self.ground.progress)
-        return ProgramStore.build(found.values())
+        return ProgramTable.build(found.values())
 
 
 def run(options: Options) -> dict:

@@ -25,7 +25,8 @@ from pruner.models.judging.judge import judge
 from pruner.models.networks.hardware_attention import HardwareAttention
 from pruner.models.networks.pacm import PaCM
 from pruner.models.programs.dataset import load_programs
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.reading import ReadSpec
+from pruner.models.programs.table import ProgramTable
 from pruner.models.ranker import RandomRanker, Ranker
 from pruner.models.registry import ModelFactory
 from pruner.models.training.fit import ranker_of
@@ -113,7 +114,7 @@ def only(split: Split, *, learn: Sequence[str], judged: Sequence[str]) -> Split:
     )
 
 
-def rows_of(fit: Fit, store: ProgramStore, options: Options) -> list[dict]:
+def rows_of(fit: Fit, store: ProgramTable, options: Options) -> list[dict]:
     """Fit, and judge on every target."""
     split = make_split("by_task", store.keys, fit.seed)
     whole = only(split, learn=fit.sources, judged=fit.targets)
@@ -129,14 +130,14 @@ def rows_of(fit: Fit, store: ProgramStore, options: Options) -> list[dict]:
     return rows
 
 
-def numbers(ranker: Ranker, store: ProgramStore, split: Split) -> dict:
+def numbers(ranker: Ranker, store: ProgramTable, split: Split) -> dict:
     """What a row says of a ranking."""
     metrics = judge(ranker, store, split).metrics
     names = ("top1", "top5", "pairwise_accuracy", "top1_task_mean", "num_tasks", "num_programs")
     return {name: metrics[name] for name in names}
 
 
-def chance(store: ProgramStore, options: Options) -> Iterator[dict]:
+def chance(store: ProgramTable, options: Options) -> Iterator[dict]:
     """The rows of a random ranking."""
     for seed in options.seeds:
         split = make_split("by_task", store.keys, seed)
@@ -158,7 +159,7 @@ def run(options: Options) -> dict:
     wanted = [fit for fit in fits(options) if not fit.rows <= there]
     platforms = list(dict.fromkeys([*options.sources, *options.targets]))
     store = load_programs(
-        RecordRoot(options.data.root), platforms, cache=ROOT / "outputs" / "cache"
+        RecordRoot(options.data.root), platforms, ReadSpec(cache=ROOT / "outputs" / "cache")
     ).store
     write_table(table, merged_table(table, list(chance(store, options)), KEY), ".6f")
     for fit in track(wanted, "zero shot", len(wanted)):

@@ -24,7 +24,7 @@ from pruner.errors import PrunerError
 from pruner.files import load_metrics, read_table, save_metrics
 from pruner.models.adaptation.base import Adaptation, Setting
 from pruner.models.analyzer.analyzer import Analyzer, load_analyzer
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.table import ProgramTable
 from pruner.models.registry import models_with
 from pruner.models.training.fit import check_recipe, start_of
 from pruner.models.training.start import Start
@@ -163,7 +163,7 @@ def _judge_source(bench: Bench, folder: Path) -> None:
         save_metrics(folder / "source", {"top1": quality.top1, "top5": quality.top5})
 
 
-def _train_source(config: DictConfig, folder: Path, programs: ProgramStore, split: Split) -> Start:
+def _train_source(config: DictConfig, folder: Path, programs: ProgramTable, split: Split) -> Start:
     part = Part(name="source", folder=folder / "source", split=split, seed=config.seed)
     recipe = recipe_of(config)
     if not check_recipe(recipe).is_network:

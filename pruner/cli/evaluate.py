@@ -29,8 +29,8 @@ from pruner.models.checkpoint.checkpoint import CheckpointInfo
 from pruner.models.judging.judge import Report
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.programs.assemble import small_tasks_removed
-from pruner.models.programs.forms import Features
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.reading import ReadSpec
+from pruner.models.programs.table import ProgramTable
 from pruner.models.ranker import Ranker
 from pruner.models.training.fit import ranker_of
 from pruner.places import conf_folder
@@ -105,14 +105,15 @@ def _learned(
 ) -> tuple[list[ScoredTask], dict[str, Any]]:
     dataflow = info.dataflow if info else config.features.dataflow
     dataset = load_dataset(
-        Features(),
         root,
         platforms,
-        dataflow=dataflow,
-        duplicates=config.data.duplicates,
-        draft=ranker.reads_draft,
+        ReadSpec(
+            dataflow=dataflow,
+            duplicates=config.data.duplicates,
+            draft=ranker.reads_draft,
+            cache=config.data.cache,
+        ),
         folder=folder,
-        cache=config.data.cache,
     )
     index = small_tasks_removed(
         dataset.store, _judged(config, dataset.store, info), config.min_programs
@@ -191,7 +192,7 @@ def _judge(config: DictConfig) -> Judge:
     return built, None
 
 
-def _judged(config: DictConfig, store: ProgramStore, info: CheckpointInfo | None) -> Tensor:
+def _judged(config: DictConfig, store: ProgramTable, info: CheckpointInfo | None) -> Tensor:
     """Programs of the tasks to judge; by default not those that the checkpoint was fitted on."""
     if info is None or config.tasks == "all":
         return torch.arange(store.num_programs)

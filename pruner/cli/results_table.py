@@ -31,8 +31,8 @@ from pruner.data.tasks import TaskKey
 from pruner.errors import DataError, PrunerError
 from pruner.features.hardware import platform_kind
 from pruner.files import save_metrics, write_table
-from pruner.models.programs.forms import Features
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.reading import ReadSpec
+from pruner.models.programs.table import ProgramTable
 from pruner.models.training.training import build_network
 from pruner.study.table import (
     NOT_FITTED,
@@ -138,17 +138,18 @@ def _table(config: DictConfig, root: RecordRoot, folder: Path) -> ResultsTable:
     """The table of the options; records are read once for each kind of dataflow rows."""
 
     @cache
-    def programs(source: Source) -> ProgramStore:
+    def programs(source: Source) -> ProgramTable:
         dataset = load_dataset(
-            Features(),
             root,
             source.platforms,
-            dataflow=source.dataflow,
-            duplicates=config.data.duplicates,
-            draft=source.draft,
-            failures=source.failures,
+            ReadSpec(
+                dataflow=source.dataflow,
+                duplicates=config.data.duplicates,
+                draft=source.draft,
+                failures=source.failures,
+                cache=config.data.cache,
+            ),
             folder=folder,
-            cache=config.data.cache,
         )
         return dataset.store
 

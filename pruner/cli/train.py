@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 
 from pruner.cli.shared.dataset import load_dataset
 from pruner.cli.shared.door import OUTPUTS, run_door
-from pruner.cli.shared.options import build, choice, plain
+from pruner.cli.shared.options import choice, plain
 from pruner.cli.shared.output import as_table, say, show_tasks
 from pruner.cli.shared.records import chosen_platforms, record_root, split_of
 from pruner.cli.shared.runs import new_run_folder, resumed_config, save_config
@@ -25,8 +25,7 @@ from pruner.features.hardware import platform_kind
 from pruner.files import METRICS_FILE, as_written, load_metrics, save_metrics
 from pruner.models.model import Model
 from pruner.models.programs.dataset import Dataset
-from pruner.models.programs.forms import Form
-from pruner.models.programs.table import ProgramTable
+from pruner.models.programs.reading import ReadSpec
 from pruner.models.training.fit import check_recipe
 from pruner.study.training import (
     NETWORK_MEANS,
@@ -50,13 +49,13 @@ def train(config: DictConfig) -> dict[str, Any]:
     start = start_from(config)
     recipe = recipe_of(config)
     model = check_recipe(recipe, goes_on=start is not None)
-    form: Form[Any, ProgramTable] = build(config.store).learned_by(model)
+    spec = _read_spec(config, model)
     root = record_root(config.data, config.platform.kind)
     own = chosen_platforms(config.data, config.platform.name, root)
     platforms = own or _teachers(config, root)
     folder = _open_run(config, earlier, platforms)
     with _log_to(folder):
-        dataset = load_dataset(form, root, platforms, folder=folder, **_reading(config, model))
+        dataset = load_dataset(root, platforms, spec, folder=folder)
         _tell_about(config, model, dataset)
         keys = dataset.store.keys
         parts = plan(
@@ -94,15 +93,17 @@ def train(config: DictConfig) -> dict[str, Any]:
     return result
 
 
-def _reading(config: DictConfig, model: Model) -> dict[str, Any]:
-    """What is read of the records, as arguments of `load_dataset`."""
-    return {
-        "dataflow": config.features.dataflow,
-        "duplicates": config.data.duplicates,
-        "draft": model.reads_draft,
-        "failures": config.train_failures,
-        "cache": config.data.cache,
-    }
+def _read_spec(config: DictConfig, model: Model) -> ReadSpec:
+    """What is read of the records. Runs of earlier versions name a class as their store."""
+    store = config.store
+    return ReadSpec(
+        dataflow=config.features.dataflow,
+        duplicates=config.data.duplicates,
+        draft=model.reads_draft,
+        failures=config.train_failures,
+        cache=config.data.cache,
+        stream=store.get("stream", str(store.get("_target_")).endswith(".Vectors")),
+    )
 
 
 def _tell_end(
@@ -244,7 +245,7 @@ def _left_out(config: DictConfig, platforms: Sequence[str]) -> Sequence[str]:
     return list(config.leave_out) if chosen is None else chosen
 
 
-def _tell_about(config: DictConfig, model: Model, dataset: Dataset[ProgramTable]) -> None:
+def _tell_about(config: DictConfig, model: Model, dataset: Dataset) -> None:
     """Warn about surprising combinations of model and records."""
     kinds = {name: platform_kind(name) for name in dataset.platforms}
     others = [name for name, kind in kinds.items() if kind not in (config.platform.kind, None)]

@@ -13,9 +13,7 @@ from pruner.features.batch import ProgramFeatures
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.model import Model, Network
 from pruner.models.programs.batch import ProgramBatch
-from pruner.models.programs.relative import Center
-from pruner.models.programs.scaler import ColumnScaler
-from pruner.models.programs.store import ProgramStore, TaskPrograms
+from pruner.models.programs.scaler import Center, ColumnScaler
 from pruner.models.programs.table import ProgramTable
 
 SCORING_BATCH = 4096  # programs, as in the official code
@@ -31,10 +29,18 @@ class Ranker(Model, ABC):
     """Scores programs; higher is predicted faster. Scores of different tasks do not compare."""
 
     @abstractmethod
+    def score_batch(
+        self, batch: ProgramBatch, key: TaskKey = _NO_TASK
+    ) -> Float[np.ndarray, " program"]:
+        """Score programs of one task."""
+
     def score_store(
-        self, store: ProgramStore, index: Int[Tensor, " program"]
+        self, store: ProgramTable, index: Int[Tensor, " program"]
     ) -> Float[np.ndarray, " program"]:
         """Score programs of one task of a store."""
+        return self.score_batch(
+            store.programs(index), store.key_of(index) if len(index) else _NO_TASK
+        )
 
     def score(
         self, features: ProgramFeatures, key: TaskKey = _NO_TASK
@@ -43,10 +49,9 @@ class Ranker(Model, ABC):
         valid = features.valid
         score = np.full(len(valid), -np.inf, dtype=np.float32)
         if valid.any():
-            unmeasured, line = np.ones(len(valid)), np.arange(len(valid))
-            part = TaskPrograms.of(key, features, unmeasured, line)
-            store = ProgramStore.build([part])
-            score[valid] = self.score_store(store, torch.arange(store.num_programs))
+            score[valid] = self.score_batch(
+                ProgramBatch.of(features.take(valid), key.platform), key
+            )
         return score
 
     def score_tasks(self, table: ProgramTable, index: Int[Tensor, " program"]) -> list[ScoredTask]:
@@ -96,25 +101,19 @@ class NeuralRanker(nn.Module, Ranker):
         return scores
 
     @torch.no_grad()
-    def score_store(
-        self, store: ProgramStore, index: Int[Tensor, " program"]
+    def score_batch(
+        self, batch: ProgramBatch, key: TaskKey = _NO_TASK
     ) -> Float[np.ndarray, " program"]:
         """Score programs of one task in evaluation mode, at most 4096 at a time."""
         was_training = self.training
         self.eval()
+        if self.relative and batch.num_programs:
+            center, known = Center.of(batch), self.centers.get(key)
+            batch = (center if known is None else known.over(center)).relative(batch)
         device = self.scaler.statement_scale.device
-        center = self._center(store, index) if self.relative and len(index) else None
-        parts = []
-        for part in index.split(SCORING_BATCH):
-            batch = store.programs(part)
-            parts.append(self((center.relative(batch) if center else batch).to(device)))
+        parts = [self(part.to(device)) for part in batch.split(SCORING_BATCH)]
         self.train(was_training)
-        return torch.cat(parts).float().cpu().numpy()
-
-    def _center(self, store: ProgramStore, index: Int[Tensor, " program"]) -> Center:
-        of_candidates = Center.of(store.programs(index))
-        known = self.centers.get(store.key_of(index))
-        return of_candidates if known is None else known.over(of_candidates)
+        return torch.cat(parts).float().cpu().numpy() if parts else np.zeros(0, np.float32)
 
 
 class RandomRanker(Ranker):
@@ -125,8 +124,8 @@ class RandomRanker(Ranker):
     def __init__(self, *, seed: int = 0) -> None:
         self._rng = np.random.default_rng(seed)
 
-    def score_store(
-        self, store: ProgramStore, index: Int[Tensor, " program"]
+    def score_batch(
+        self, batch: ProgramBatch, key: TaskKey = _NO_TASK
     ) -> Float[np.ndarray, " program"]:
         """Draw uniform scores."""
-        return self._rng.random(len(index))
+        return self._rng.random(batch.num_programs)

@@ -22,7 +22,7 @@ from pruner.models.judging.judge import judge
 from pruner.models.judging.networks import random_network_means, scored_networks
 from pruner.models.judging.summary import random_report
 from pruner.models.programs.assemble import divide, small_tasks_removed
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.table import ProgramTable
 from pruner.models.ranker import RandomRanker
 from pruner.models.training.fit import ranker_of
 from pruner.models.training.recipe import Recipe
@@ -114,7 +114,7 @@ class ResultsTable:
 
     folder: Path
     variant: Callable[[TableCell], Variant]
-    programs: Callable[[Source], ProgramStore]
+    programs: Callable[[Source], ProgramTable]
     split: Callable[[Sequence[TaskKey], int], Split]
     checkpoints: Mapping[str, Path] = field(default_factory=dict)
     num_workers: int = 1
@@ -160,7 +160,7 @@ class ResultsTable:
         kept = None if cell.model in NOT_FITTED else self.folder / cell.name / METRICS_FILE
         return Job(name=cell.name, leaves=kept, run=partial(self._metrics, cell))
 
-    def _programs_of(self, variant: Variant) -> ProgramStore:
+    def _programs_of(self, variant: Variant) -> ProgramTable:
         return self.programs(variant.source)
 
     def _metrics(self, cell: TableCell) -> Mapping[str, Any]:
@@ -193,7 +193,7 @@ class ResultsTable:
         return {**metrics, **report.metrics}
 
 
-def _random_metrics(programs: ProgramStore, test: Tensor, split: Split) -> Row:
+def _random_metrics(programs: ProgramTable, test: Tensor, split: Split) -> Row:
     """Exact means over random rankings where there is a closed form, else over many draws."""
     tasks = RandomRanker().score_tasks(programs, small_tasks_removed(programs, test, 1))
     report = random_report(tasks)
@@ -207,7 +207,7 @@ def _random_metrics(programs: ProgramStore, test: Tensor, split: Split) -> Row:
     }
 
 
-def _ceiling_metrics(programs: ProgramStore, test: Tensor, split: Split) -> Row:
+def _ceiling_metrics(programs: ProgramTable, test: Tensor, split: Split) -> Row:
     """Of the programs that were timed twice.
 
     Raises:

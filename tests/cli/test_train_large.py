@@ -1,4 +1,4 @@
-"""``train.py store=vectors trainer=ddp``: the same models, otherwise computed."""
+"""``train.py store=stream trainer=ddp``: the same models, otherwise computed."""
 
 import json
 import os
@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 
+from pruner.models.checkpoint.tensors import load_tensors
 from tests.places import DATASETS, REPOSITORY
 
 OPTIONS = (
@@ -35,31 +36,14 @@ def train(folder, *more):
     )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.strip().splitlines()[-1])
-    return torch.load(folder / result["checkpoint"], weights_only=True)["state"]["network"]
+    return load_tensors(folder / result["checkpoint"])["state"]["network"]
 
 
 @pytest.mark.slow
-def test_vectors_and_two_processes_learn_what_features_and_one_do(tmp_path):
+def test_streams_and_two_processes_learn_what_features_and_one_do(tmp_path):
     wanted = train(tmp_path, "store=features")
-    vectors = ("store=vectors", "store.num_workers=1")
-    found = train(tmp_path, *vectors)
+    found = train(tmp_path, "store=stream")
     assert all(torch.equal(found[name], value) for name, value in wanted.items())
-    shared = train(tmp_path, *vectors, "trainer=ddp")
+    shared = train(tmp_path, "store=stream", "trainer=ddp")
     for name, value in wanted.items():
         torch.testing.assert_close(shared[name], value, rtol=1e-3, atol=1e-5, msg=name)
-
-
-@pytest.mark.slow
-def test_trees_say_that_they_need_features(tmp_path):
-    done = subprocess.run(
-        [
-            *(sys.executable, str(REPOSITORY / "train.py"), "model=xgboost", "store=vectors"),
-            *("platform=cpu-avx512", f"data.root={DATASETS / 'bundled'}", f"outputs={tmp_path}"),
-        ],
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "store=vectors: XGBoostRanker is grown from all features at once" in done.stderr

@@ -102,7 +102,7 @@ def test_every_judgement_comes_after_all_measurements_before_it_and_no_other(ite
 
     scores = []
     module = item["Followed"].rows.__globals__
-    monkeypatch.setitem(module, "ProgramStore", Store)
+    monkeypatch.setitem(module, "ProgramTable", Store)
     monkeypatch.setitem(module, "TaskPrograms", SimpleNamespace(of=part))
 
     def judge(score):

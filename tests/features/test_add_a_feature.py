@@ -20,7 +20,7 @@ from pruner.data.tasks import TaskKey
 from pruner.features import STATEMENT_COLUMNS, featurize_records
 from pruner.features.batch import ProgramFeatures
 from pruner.models.networks.pacm import PaCM
-from pruner.models.programs.store import ProgramStore, TaskPrograms
+from pruner.models.programs.table import ProgramTable, TaskPrograms
 from pruner.models.ranker import NeuralRanker
 from pruner.models.trees.xgboost import pooled
 
@@ -28,7 +28,7 @@ steps = [[["FU", 1, [0, 1]], ["SP", 1, 0, 2048, [t], 1], ["AN", 1, 0, 5], ["AN",
          for t in (8, 32)]
 found = featurize_records('["relu_layer", 64, 32]', (), steps)
 key = TaskKey(platform="v100", task="t", workload_key="", target="")
-store = ProgramStore.build([TaskPrograms.of(key, found, np.ones(2), np.arange(2))])
+store = ProgramTable.build([TaskPrograms.of(key, found, np.ones(2), np.arange(2))])
 index = torch.arange(2)
 ranker = NeuralRanker(PaCM(width=8), store.fit_scaler(index))
 names = [column.name for column in STATEMENT_COLUMNS]
@@ -36,7 +36,7 @@ print(json.dumps({
     "names": names,
     "values": {name: found.statement[:, names.index(name)].tolist() for name in names[-3:]},
     "tensor": list(store.programs(index).statement.shape),
-    "pooled": pooled(store, index, ("sum",)).shape[1],
+    "pooled": pooled(store.programs(index), ("sum",)).shape[1],
     "scores": len(ranker.score_store(store, index)),
     "empty": ProgramFeatures.empty(3).statement.shape[1],
 }))

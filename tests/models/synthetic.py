@@ -9,7 +9,7 @@ from pruner.features import DATAFLOW_COLUMNS, STATEMENT_COLUMNS, WORKLOAD_COLUMN
 from pruner.features.batch import ProgramFeatures, padded
 from pruner.features.primitives import primitive_tokens
 from pruner.models.analyzer.columns import NUM_DRAFT_COLUMNS, SCORE
-from pruner.models.programs.store import ProgramStore, TaskPrograms
+from pruner.models.programs.table import ProgramTable, TaskPrograms
 from pruner.program.te.skeleton import group_programs
 
 
@@ -72,6 +72,6 @@ def task(rng, name="t0", num_programs=12, *, platform="v100", **kwargs):
 
 def store(seed=0, sizes=(12, 9, 15), *, platform="v100", **kwargs):
     rng = np.random.default_rng(seed)
-    return ProgramStore.build(
+    return ProgramTable.build(
         task(rng, f"t{i}", size, platform=platform, **kwargs) for i, size in enumerate(sizes)
     )

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pruner.models.judging import metrics
 from pruner.models.judging.metrics import ScoredTask
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.table import ProgramTable
 
 GAPS = (0.02, 0.05, 0.1, 0.25, 1.0)  # relative differences of latency: edges of the ranges
 _BLOCK = 1024  # rows of the pair matrix held at once
@@ -175,7 +175,7 @@ class Twins:
     pairwise_bound: float
 
 
-def twins_of(programs: ProgramStore, index: Int[Tensor, " program"]) -> Twins:
+def twins_of(programs: ProgramTable, index: Int[Tensor, " program"]) -> Twins:
     """Of the programs `index` of one task."""
     kind: dict[bytes, int] = {}
     kinds = np.array([kind.setdefault(_bytes(programs, int(n)), len(kind)) for n in index])
@@ -196,7 +196,7 @@ def _ordered_pairs(latency_s: Float[np.ndarray, " program"]) -> int:
     return int(len(latency_s) * (len(latency_s) - 1) / 2 - (counts * (counts - 1) / 2).sum())
 
 
-def _bytes(programs: ProgramStore, program: int) -> bytes:
+def _bytes(programs: ProgramTable, program: int) -> bytes:
     """All that a model sees of a program."""
     start, end = programs.row_start[program : program + 2].tolist()
     parts = [programs.rows[start:end], programs.dataflow[program]]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from experiments.model.ablation.cells import AblationCell
@@ -26,7 +26,8 @@ from pruner.models.judging.ceiling import noise_ceiling
 from pruner.models.judging.chance import expected_ratio, random_ratio
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.programs.assemble import divide
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.batch import ProgramBatch
+from pruner.models.programs.table import ProgramTable
 from pruner.models.ranker import RandomRanker, Ranker
 from pruner.models.training.fit import fit, ranker_of
 from pruner.models.training.recipe import Recipe
@@ -73,7 +74,7 @@ def ceiling_of(tasks: Sequence[ScoredTask]) -> Numbers | None:
 
 
 def judged_side(
-    ranker: Ranker, programs: ProgramStore, index: Tensor, platforms: Sequence[str]
+    ranker: Ranker, programs: ProgramTable, index: Tensor, platforms: Sequence[str]
 ) -> dict[str, list[ScoredTask]]:
     """Tasks of one side by platform, of those asked for that have some."""
     found = {name: list[ScoredTask]() for name in platforms}
@@ -85,7 +86,7 @@ def judged_side(
 
 
 def fit_cell(
-    cell: AblationCell, recipe: Recipe, programs: ProgramStore, folder: Path
+    cell: AblationCell, recipe: Recipe, programs: ProgramTable, folder: Path
 ) -> Mapping[str, Any]:
     """Fit a cell and judge it on validation tasks, or take up what is there."""
     finished = cell.done(folder)
@@ -111,7 +112,7 @@ def fit_cell(
     return found
 
 
-def _few_tasks(programs: ProgramStore, index: Tensor) -> Tensor:
+def _few_tasks(programs: ProgramTable, index: Tensor) -> Tensor:
     """Measured programs of some of the tasks, spread over all of them."""
     index = index[torch.isfinite(programs.latency_s[index])]
     tasks = programs.by_task(index)
@@ -119,7 +120,7 @@ def _few_tasks(programs: ProgramStore, index: Tensor) -> Tensor:
     return torch.cat(tasks[::step]) if tasks else index
 
 
-def judge_cell(cell: AblationCell, programs: ProgramStore, folder: Path) -> Mapping[str, Any]:
+def judge_cell(cell: AblationCell, programs: ProgramTable, folder: Path) -> Mapping[str, Any]:
     """Judge a fitted cell on test tasks, or take up what was found: platform to numbers."""
     path = folder / cell.name / TEST
     if path.is_file():
@@ -132,7 +133,7 @@ def judge_cell(cell: AblationCell, programs: ProgramStore, folder: Path) -> Mapp
 
 
 def tasks_of(
-    ranker: Ranker, cell: AblationCell, programs: ProgramStore, side: Side
+    ranker: Ranker, cell: AblationCell, programs: ProgramTable, side: Side
 ) -> dict[str, list[ScoredTask]]:
     """Scored tasks of one side of a cell's split, by platform.
 
@@ -152,16 +153,14 @@ class AnalyzerRanker(Ranker):
 
     needs_fit = False
 
-    def score_store(
-        self, store: ProgramStore, index: Int[Tensor, " program"]
-    ) -> Float[np.ndarray, " program"]:
+    def score_batch(self, batch: ProgramBatch, *_: Any) -> Float[np.ndarray, " program"]:
         """Its scores. Raises PrunerError where programs were read without."""
-        if store.draft is None:
+        if batch.draft is None:
             raise PrunerError("programs were read without what the analyzer makes of them")
-        return store.draft[index, SCORE].numpy().astype(np.float64)
+        return batch.draft[:, SCORE].numpy().astype(np.float64)
 
 
-def references(cell: AblationCell, programs: ProgramStore, side: Side) -> list[dict[str, Any]]:
+def references(cell: AblationCell, programs: ProgramTable, side: Side) -> list[dict[str, Any]]:
     """Rows of chance, of the analyzer alone where programs have its score, and of a second timing
     where there is one, on the tasks of a cell."""
     rows = []
@@ -177,7 +176,7 @@ def references(cell: AblationCell, programs: ProgramStore, side: Side) -> list[d
     return rows
 
 
-def save_scores(path: Path, programs: ProgramStore, tasks: Sequence[ScoredTask]) -> None:
+def save_scores(path: Path, programs: ProgramTable, tasks: Sequence[ScoredTask]) -> None:
     """Latencies and scores of tasks, and which of them have dataflow rows, as plain arrays."""
     numbers = {f"{key.platform}/{key.task}": n for n, key in enumerate(programs.keys)}
 

@@ -23,7 +23,7 @@ from experiments.model.ablation.run import Ablation
 from pruner.models.judging import metrics
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.programs.assemble import divide
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.table import ProgramTable
 from pruner.study.markdown import markdown_table
 
 Rows = list[dict[str, Any]]
@@ -128,7 +128,7 @@ def _twins(ablation: Ablation, cells: Sequence[AblationCell]) -> Rows:
     return rows
 
 
-def _valid_tasks(programs: ProgramStore, cells: Sequence[AblationCell]) -> list[Any]:
+def _valid_tasks(programs: ProgramTable, cells: Sequence[AblationCell]) -> list[Any]:
     """Programs of every validation task of any seed, each once."""
     numbers = set()
     for cell in cells:

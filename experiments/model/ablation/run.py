@@ -12,13 +12,13 @@ from experiments.model.ablation.variants import Change
 from pruner.data.frozen import Side
 from pruner.errors import PrunerError
 from pruner.files import METRICS_FILE, jsonable, read_json, write_json
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.table import ProgramTable
 from pruner.models.training.recipe import Recipe
 from pruner.progress import Tell, silent
 from pruner.study.grid import Job, results
 from pruner.study.table import Source
 
-ReadPrograms = Callable[[Source], ProgramStore]
+ReadPrograms = Callable[[Source], ProgramTable]
 ABOUT = "cell.json"  # what a cell is of, in its folder from before it is fitted
 
 
@@ -82,7 +82,7 @@ class Ablation:
                 f"{len(lacking)} fits failed, the first {lacking[0]}; the same command tries again"
             )
 
-    def _fit_all(self, cells: Sequence[AblationCell], programs: ProgramStore) -> None:
+    def _fit_all(self, cells: Sequence[AblationCell], programs: ProgramTable) -> None:
         jobs = [
             Job(
                 name=cell.name,
@@ -106,7 +106,7 @@ class Ablation:
                     "another folder for other options (work=), or delete this one"
                 )
 
-    def _fit_one(self, cell: AblationCell, programs: ProgramStore) -> Mapping[str, Any]:
+    def _fit_one(self, cell: AblationCell, programs: ProgramTable) -> Mapping[str, Any]:
         (self.folder / cell.name).mkdir(parents=True, exist_ok=True)
         write_json(self.folder / cell.name / ABOUT, self.about(cell))
         recipe = self.changes[cell.model].recipe(self.basis(cell))

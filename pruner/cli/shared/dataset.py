@@ -2,40 +2,25 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from pruner.cli.shared.output import say
 from pruner.cli.shared.progress import track
 from pruner.data.root import RecordRoot
-from pruner.models.programs.dataset import Dataset, load_as
-from pruner.models.programs.forms import Form, Store
+from pruner.models.programs.dataset import Dataset, load_programs
+from pruner.models.programs.reading import ReadSpec
 
 
 def load_dataset(
-    form: Form[Any, Store],
-    root: RecordRoot,
-    platforms: Sequence[str],
-    *,
-    dataflow: Any,
-    duplicates: Any = "drop",
-    draft: bool = False,
-    failures: bool = False,
-    folder: Path | None = None,
-    cache: str | Path | None = None,
-) -> Dataset[Store]:
-    """`load_as` with a bar and a last line; see there.
+    root: RecordRoot, platforms: Sequence[str], spec: ReadSpec, *, folder: Path | None = None
+) -> Dataset:
+    """`load_programs` with a bar and a last line; see there.
 
     Lines set aside are listed in ``<folder>/quarantine.jsonl``.
     """
-    dataset = load_as(
-        form,
+    dataset = load_programs(
         root,
         platforms,
-        dataflow=dataflow,
-        duplicates=duplicates,
-        draft=draft,
-        failures=failures,
-        cache=None if cache is None else Path(cache),
+        spec,
         report=folder / "quarantine.jsonl" if folder else None,
         watch=lambda files, num: track(files, f"reading {', '.join(platforms)}", num),
     )
@@ -43,7 +28,7 @@ def load_dataset(
     return dataset
 
 
-def _summary(dataset: Dataset[Any]) -> str:
+def _summary(dataset: Dataset) -> str:
     store, rate = dataset.store, dataset.store.num_programs / max(dataset.seconds, 1e-9)
     aside = {**dataset.quarantined, **dataset.tally.failures}
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in aside.items())

@@ -146,9 +146,6 @@ RULES: dict[str, Rule] = {
     "num_workers": Rule(
         _optional(_whole(1, MAX_THREADS)), f"a whole number from 1 to {MAX_THREADS}, or null"
     ),
-    "store.num_workers": Rule(
-        _optional(_whole(0, MAX_THREADS)), f"a whole number from 0 to {MAX_THREADS}, or null"
-    ),
     "batches.window": POSITIVE_OR_NULL,
     "trainer.strategy": _one_of("auto", "ddp"),
     "stop_after": POSITIVE_OR_NULL,

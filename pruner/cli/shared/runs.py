@@ -29,7 +29,6 @@ RESUMABLE = (
     "method",
     "num_threads",
     "num_workers",
-    "store.num_workers",
     "trainer.accelerator",
     "trainer.devices",
     "trainer.max_epochs",

@@ -6,7 +6,6 @@ from copy import deepcopy
 from dataclasses import asdict
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -16,9 +15,9 @@ from pruner.features.batch import ProgramFeatures
 from pruner.models.adaptation.fitting import Example, OnlineFit, normalised
 from pruner.models.checkpoint.checkpoint import ADAPTED
 from pruner.models.model import Network
-from pruner.models.programs.relative import Center
-from pruner.models.programs.scaler import ColumnScaler
-from pruner.models.programs.store import ProgramStore, TaskPrograms
+from pruner.models.programs.batch import ProgramBatch
+from pruner.models.programs.scaler import Center, ColumnScaler
+from pruner.models.programs.table import ProgramTable
 from pruner.models.ranker import NeuralRanker
 from pruner.models.training.training import build_network
 
@@ -42,7 +41,7 @@ class Setting:
         *,
         make_network: Callable[[], Network],
         source: NeuralRanker | None = None,
-        source_store: ProgramStore | None = None,
+        source_store: ProgramTable | None = None,
         relative: bool = True,
         standard: bool = True,
         seed: int = 0,
@@ -60,7 +59,7 @@ class Setting:
             raise PrunerError(f"{method} needs a model of the source platform; give checkpoint=RUN")
         return self.source
 
-    def needed_store(self, method: str) -> ProgramStore:
+    def needed_store(self, method: str) -> ProgramTable:
         """The source programs; raises PrunerError where there are none."""
         if self.source_store is None:
             raise PrunerError(f"{method} needs labelled source programs, which adapt.py has")
@@ -117,13 +116,12 @@ class Adaptation(ABC):
 
     def meet(self, key: TaskKey, population: ProgramFeatures) -> None:
         """Take the mean of a task's first population as its centre; later calls change nothing."""
-        if self.ranker.relative and key not in self.ranker.centers:
-            unmeasured, line = np.ones(len(population)), np.arange(len(population))
-            part = TaskPrograms.of(key, population, unmeasured, line)
-            if len(part.line):
-                self.ranker.centers[key] = _center(ProgramStore.build([part]), 0)
+        valid = population.valid
+        if self.ranker.relative and key not in self.ranker.centers and valid.any():
+            batch = ProgramBatch.of(population.take(valid), key.platform)
+            self.ranker.centers[key] = Center.of(batch)
 
-    def update(self, store: ProgramStore) -> None:
+    def update(self, store: ProgramTable) -> None:
         """Learn from all labelled target programs so far (absolute features)."""
         if self.ranker.relative:
             for number in store.task.unique().tolist():
@@ -133,7 +131,7 @@ class Adaptation(ABC):
         self.round += 1
 
     @abstractmethod
-    def _update(self, store: ProgramStore) -> None:
+    def _update(self, store: ProgramTable) -> None:
         """The method itself; `round` counts the updates before this one."""
 
     @property
@@ -173,20 +171,20 @@ class FittedAdaptation(Adaptation):
         super().__init__(setting)
         self.fit = fit or OnlineFit()
 
-    def _update(self, store: ProgramStore) -> None:
+    def _update(self, store: ProgramTable) -> None:
         learnable = self.fit.learnable(store)
         if len(learnable):
             self._learn(store, learnable)
 
     @abstractmethod
-    def _learn(self, store: ProgramStore, index: torch.Tensor) -> None:
+    def _learn(self, store: ProgramTable, index: torch.Tensor) -> None:
         """Fit on the programs `index` of a store that has some to compare."""
 
-    def run_fit(self, store: ProgramStore, index: torch.Tensor, **extras: Any) -> None:
+    def run_fit(self, store: ProgramTable, index: torch.Tensor, **extras: Any) -> None:
         """Fit the present ranker; batches depend on the seed and the round only."""
         self.fit(self.ranker.network, self.example(store, index), seed=self.stream(), **extras)
 
-    def example(self, store: ProgramStore, index: torch.Tensor) -> Example:
+    def example(self, store: ProgramTable, index: torch.Tensor) -> Example:
         """Programs as the present ranker sees them."""
         return Example.of(store, self.ranker, index)
 
@@ -194,14 +192,14 @@ class FittedAdaptation(Adaptation):
         """A seed for everything random in this round."""
         return self.setting.seed * _STREAM + self.round
 
-    def refit_scaler(self, store: ProgramStore, index: torch.Tensor) -> None:
+    def refit_scaler(self, store: ProgramTable, index: torch.Tensor) -> None:
         """Recompute the normalisation from target programs, of the kind the source has."""
         seen = store.relative(self.ranker.centers) if self.ranker.relative else store
         fresh = seen.fit_scaler(index, "standard" if self.setting.standard else "max")
         self.ranker.scaler.load_state_dict(fresh.state_dict())
 
 
-def _center(store: ProgramStore, task: int) -> Center:
+def _center(store: ProgramTable, task: int) -> Center:
     return Center.of(store.programs(store.programs_of([task])))
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 from pruner.models.adaptation.base import FittedAdaptation, Setting
 from pruner.models.adaptation.fitting import OnlineFit
 from pruner.models.programs.batch import LabelledBatch
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.table import ProgramTable
 from pruner.models.training.losses import as_lists
 from pruner.models.training.training import build_network
 
@@ -48,7 +48,7 @@ class Distillation(FittedAdaptation):
         self.student = student
         self._teacher = deepcopy(source.network).eval()
 
-    def _learn(self, store: ProgramStore, index: torch.Tensor) -> None:
+    def _learn(self, store: ProgramTable, index: torch.Tensor) -> None:
         if self.student == "fresh":
             self.ranker.network = build_network(self.setting.make_network, self.stream())
         else:

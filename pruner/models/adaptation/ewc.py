@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from pruner.models.adaptation.base import FittedAdaptation, Setting, source_example
 from pruner.models.adaptation.fitting import Example, OnlineFit
 from pruner.models.programs.batch import LabelledBatch
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.table import ProgramTable
 
 
 class ElasticWeights(FittedAdaptation):
@@ -38,7 +38,7 @@ class ElasticWeights(FittedAdaptation):
         self.anchor = {n: v.detach().clone() for n, v in source.network.named_parameters()}
         self.fisher = fisher_diagonal(self.ranker.network, example, self.fit, setting.seed)
 
-    def _learn(self, store: ProgramStore, index: torch.Tensor) -> None:
+    def _learn(self, store: ProgramTable, index: torch.Tensor) -> None:
         network = self.ranker.network
         network.load_state_dict(self.setting.needed_source("ewc").network.state_dict())
 

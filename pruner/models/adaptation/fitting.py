@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from pruner.models.programs.batch import NUM_STATEMENT_FEATURES, LabelledBatch
 from pruner.models.programs.scaler import ColumnScaler
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.table import ProgramTable
 from pruner.models.ranker import NeuralRanker
 from pruner.models.training.lit import MakeOptimizer
 from pruner.models.training.losses import LambdaRank, RankingLoss
@@ -23,7 +23,7 @@ Penalty = Callable[[LabelledBatch, Float[Tensor, " program"]], Float[Tensor, ""]
 """From a normalised batch and its scores to what is added to the loss."""
 
 
-def normalised(store: ProgramStore, scaler: ColumnScaler) -> ProgramStore:
+def normalised(store: ProgramTable, scaler: ColumnScaler) -> ProgramTable:
     """The same programs with the columns that a scaler makes of them."""
     split = NUM_STATEMENT_FEATURES
     center, scale = scaler.statement_center, scaler.statement_scale
@@ -43,11 +43,11 @@ def normalised(store: ProgramStore, scaler: ColumnScaler) -> ProgramStore:
 class Example:
     """Programs to fit on: a store as the network sees it, and which of its programs."""
 
-    store: ProgramStore
+    store: ProgramTable
     index: Int[Tensor, " program"]
 
     @staticmethod
-    def of(store: ProgramStore, ranker: NeuralRanker, index: Int[Tensor, " program"]) -> "Example":
+    def of(store: ProgramTable, ranker: NeuralRanker, index: Int[Tensor, " program"]) -> "Example":
         """Absolute features made relative where the ranker is, and normalised."""
         seen = store.relative(ranker.centers) if ranker.relative else store
         return Example(store=normalised(seen, ranker.scaler), index=index)
@@ -94,7 +94,7 @@ class OnlineFit:
         self.clip = clip
 
     @staticmethod
-    def learnable(store: ProgramStore) -> Int[Tensor, " program"]:
+    def learnable(store: ProgramTable) -> Int[Tensor, " program"]:
         """Programs with something to compare with: of tasks with at least two labels."""
         index = torch.isfinite(store.label).nonzero().squeeze(1)
         count = torch.bincount(store.task[index], minlength=len(store.keys))

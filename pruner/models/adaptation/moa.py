@@ -10,7 +10,7 @@ from torch import nn
 from pruner.models.adaptation.base import FittedAdaptation, Setting
 from pruner.models.adaptation.fitting import OnlineFit
 from pruner.models.checkpoint.checkpoint import SIAMESE
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.table import ProgramTable
 from pruner.models.ranker import NeuralRanker
 
 Normalisation = Literal["source", "online"]
@@ -52,11 +52,11 @@ class MomentumAdaptation(FittedAdaptation):
         self.average_buffers = average_buffers
         self.siamese = {name: value.clone() for name, value in source.network.state_dict().items()}
 
-    def _update(self, store: ProgramStore) -> None:
+    def _update(self, store: ProgramTable) -> None:
         if (self.round + 1) % self.period == 0:
             super()._update(store)
 
-    def _learn(self, store: ProgramStore, index: torch.Tensor) -> None:
+    def _learn(self, store: ProgramTable, index: torch.Tensor) -> None:
         if self.normalisation == "online":
             self.refit_scaler(store, index)
         self.ranker.network.load_state_dict(self.siamese)

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from pruner.models.adaptation.base import FittedAdaptation, Setting
 from pruner.models.adaptation.fitting import OnlineFit
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.table import ProgramTable
 
 
 class Moses(FittedAdaptation):
@@ -35,7 +35,7 @@ class Moses(FittedAdaptation):
         self.transferable = transferable
         self.decay = decay
 
-    def _learn(self, store: ProgramStore, index: torch.Tensor) -> None:
+    def _learn(self, store: ProgramTable, index: torch.Tensor) -> None:
         network = self.ranker.network
         network.load_state_dict(self.setting.needed_source("moses").network.state_dict())
         keep = transferable_masks(network, self._gradients(store, index), self.transferable)
@@ -53,7 +53,7 @@ class Moses(FittedAdaptation):
 
         self.run_fit(store, index, after_step=decay_the_rest)
 
-    def _gradients(self, store: ProgramStore, index: Tensor) -> dict[str, Tensor]:
+    def _gradients(self, store: ProgramTable, index: Tensor) -> dict[str, Tensor]:
         """Gradient of the loss of one epoch of target programs."""
         network, fit = self.ranker.network.eval(), self.fit
         network.zero_grad()

@@ -12,7 +12,7 @@ from pruner.errors import PrunerError
 from pruner.models.adaptation.base import FittedAdaptation, Setting, source_example
 from pruner.models.adaptation.fitting import OnlineFit
 from pruner.models.programs.batch import LabelledBatch
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.table import ProgramTable
 
 HEAD = "head"
 """Parameters whose names begin so are a platform's own; the rest is the shared trunk."""
@@ -49,7 +49,7 @@ class MultiTask(FittedAdaptation):
                 f"method=multi_task: {type(network).__name__} has no layer named {HEAD!r}"
             )
 
-    def _learn(self, store: ProgramStore, index: torch.Tensor) -> None:
+    def _learn(self, store: ProgramTable, index: torch.Tensor) -> None:
         # Another stream than the target's batches, or both would be shuffled alike.
         batches = self._example.batches(self.fit.batches, self.stream() + 1)
 

@@ -11,7 +11,7 @@ from pruner.models.adaptation.fitting import OnlineFit
 from pruner.models.model import Network
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.programs.batch import ProgramBatch
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.table import ProgramTable
 from pruner.models.ranker import NeuralRanker
 from pruner.models.training.training import build_network
 
@@ -73,7 +73,7 @@ class Residual(FittedAdaptation):
         nn.init.zeros_(last.bias)
         return correction
 
-    def _learn(self, store: ProgramStore, index: torch.Tensor) -> None:
+    def _learn(self, store: ProgramTable, index: torch.Tensor) -> None:
         network = self.ranker.network
         assert isinstance(network, CorrectedNetwork), type(network)
         network.correction = self._fresh()

@@ -4,7 +4,7 @@ import torch
 
 from pruner.models.adaptation.base import Adaptation, FittedAdaptation, Setting
 from pruner.models.adaptation.fitting import OnlineFit, official_fit
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.table import ProgramTable
 from pruner.models.training.training import build_network
 
 
@@ -18,7 +18,7 @@ class Unchanged(Adaptation):
 
     learns = False
 
-    def _update(self, store: ProgramStore) -> None:
+    def _update(self, store: ProgramTable) -> None:
         pass
 
 
@@ -35,7 +35,7 @@ class Scratch(FittedAdaptation):
         super().__init__(setting, fit=fit or official_fit(max_steps=100))
         self.ranker.network = build_network(setting.make_network, setting.seed).eval()
 
-    def _learn(self, store: ProgramStore, index: torch.Tensor) -> None:
+    def _learn(self, store: ProgramTable, index: torch.Tensor) -> None:
         self.refit_scaler(store, index)
         self.ranker.network = build_network(self.setting.make_network, self.stream())
         self.run_fit(store, index)
@@ -53,7 +53,7 @@ class FineTune(FittedAdaptation):
         setting.needed_source("finetune")
         super().__init__(setting, fit=fit)
 
-    def _learn(self, store: ProgramStore, index: torch.Tensor) -> None:
+    def _learn(self, store: ProgramTable, index: torch.Tensor) -> None:
         source = self.setting.needed_source("finetune")
         self.ranker.network.load_state_dict(source.network.state_dict())
         self.run_fit(store, index)
@@ -66,7 +66,7 @@ class Continue(FittedAdaptation):
     from random weights and normalisation of the first target programs.
     """
 
-    def _learn(self, store: ProgramStore, index: torch.Tensor) -> None:
+    def _learn(self, store: ProgramTable, index: torch.Tensor) -> None:
         if self.ranker.scaler.is_identity:
             self.refit_scaler(store, index)
         self.run_fit(store, index)

@@ -15,7 +15,7 @@ from pruner.features.hardware import known_platforms, platform_features
 from pruner.models.model import Network
 from pruner.models.networks.layers import MaskedSelfAttention, residual_layers, statement_encoder
 from pruner.models.programs.batch import NUM_STATEMENT_COLUMNS, ProgramBatch
-from pruner.models.programs.relative import places
+from pruner.models.programs.scaler import places
 
 
 class HardwareEncoder(nn.Module):

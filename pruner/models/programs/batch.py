@@ -6,19 +6,106 @@ columns, all as in :mod:`pruner.features.columns`. Models that read schedules or
 them in the optional fields.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxtyping import Float, Int
+import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from pruner.features.batch import ProgramFeatures
 from pruner.features.columns import DATAFLOW_COLUMNS, STATEMENT_COLUMNS, WORKLOAD_COLUMNS
-from pruner.models.programs.tokens import ProgramTokens
+from pruner.features.primitives import NUM_COLUMNS, NUM_STEPS, PrimitiveTokens
 
 NUM_STATEMENT_FEATURES = len(STATEMENT_COLUMNS)
 NUM_WORKLOAD_FLAGS = len(WORKLOAD_COLUMNS)
 NUM_STATEMENT_COLUMNS = NUM_STATEMENT_FEATURES + NUM_WORKLOAD_FLAGS
 NUM_DATAFLOW_COLUMNS = len(DATAFLOW_COLUMNS)
+NUM_PLACES = NUM_STEPS * NUM_COLUMNS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramTokens:
+    """Tokens of programs over skeletons; see :class:`pruner.features.primitives.PrimitiveTokens`.
+
+    The tables stay whole when programs are taken: they are small beside the programs.
+    """
+
+    structure: Float[Tensor, "skeleton step column"]
+    place: Int[Tensor, "skeleton decision"]
+    skeleton: Int[Tensor, " program"]
+    number: Float[Tensor, "program decision"]
+
+    @staticmethod
+    def of(tokens: PrimitiveTokens) -> "ProgramTokens":
+        """The same tokens as tensors."""
+        return ProgramTokens(
+            structure=torch.from_numpy(tokens.structure),
+            place=torch.from_numpy(tokens.place),
+            skeleton=torch.from_numpy(tokens.skeleton),
+            number=torch.from_numpy(tokens.number),
+        )
+
+    def arrays(self) -> PrimitiveTokens:
+        """The same tokens as arrays."""
+        return PrimitiveTokens(
+            structure=self.structure.numpy(),
+            place=self.place.numpy(),
+            skeleton=self.skeleton.numpy(),
+            number=self.number.numpy(),
+        )
+
+    def take(self, index: Int[Tensor, " program"] | slice) -> "ProgramTokens":
+        """The given programs."""
+        return replace(self, skeleton=self.skeleton[index], number=self.number[index])
+
+    def to(self, device: Any, **kwargs: Any) -> "ProgramTokens":
+        """The same tokens on another device."""
+        return ProgramTokens(
+            structure=self.structure.to(device, **kwargs),
+            place=self.place.to(device, **kwargs),
+            skeleton=self.skeleton.to(device, **kwargs),
+            number=self.number.to(device, **kwargs),
+        )
+
+    def place_means(
+        self, group: Int[Tensor, " program"], num_groups: int
+    ) -> Float[Tensor, "group place"]:
+        """Mean decision at every place (step x column) over the programs of each group.
+
+        Zero where no program of the group decides. Known by place, not by skeleton, so the means
+        of a task serve any other store of its programs.
+        """
+        place = self.place[self.skeleton]
+        there = place >= 0
+        flat = (group[:, None] * NUM_PLACES + place)[there]
+        total = self.number.new_zeros(num_groups * NUM_PLACES)
+        total.index_add_(0, flat, self.number[there])
+        count = torch.bincount(flat, minlength=len(total)).clamp(min=1)
+        return (total / count).view(num_groups, NUM_PLACES)
+
+    def minus(
+        self, means: Float[Tensor, "group place"], group: Int[Tensor, " program"]
+    ) -> "ProgramTokens":
+        """The same programs with the means of their groups taken away from the decisions."""
+        place = self.place[self.skeleton]
+        mean = means[group[:, None], place.clamp(min=0)] * (place >= 0)
+        return replace(self, number=self.number - mean)
+
+    def dense(
+        self,
+    ) -> tuple[Float[Tensor, "program step column"], Bool[Tensor, "program step"]]:
+        """Token blocks, cut to the longest program, and which steps are real."""
+        tokens = self.structure[self.skeleton].flatten(1)
+        place = self.place[self.skeleton]
+        # Decisions that have no place go to one more column, which is then dropped.
+        spare = torch.cat([tokens, tokens.new_zeros(len(tokens), 1)], dim=1)
+        spare.scatter_(1, torch.where(place < 0, tokens.shape[1], place), self.number)
+        blocks = spare[:, :-1].view(-1, NUM_STEPS, NUM_COLUMNS)
+        real = (self.structure != 0).any(dim=2)[self.skeleton]
+        longest = max(1, int(real.sum(dim=1).max())) if len(real) else 1
+        return blocks[:, :longest], real[:, :longest]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +125,42 @@ class ProgramBatch:
     tokens: ProgramTokens | None = None
     draft: Float[Tensor, "program draft"] | None = None
 
+    @staticmethod
+    def of(features: ProgramFeatures, platform: str = "") -> "ProgramBatch":
+        """Valid programs of one task of a platform."""
+        counts = torch.from_numpy(features.num_statements)
+        rows = torch.from_numpy(features.statement)
+        flags = torch.tensor(features.workload).expand(len(rows), -1)
+        return ProgramBatch(
+            statement=torch.cat([rows, flags], dim=1),
+            program=torch.repeat_interleave(torch.arange(len(counts)), counts),
+            dataflow=torch.from_numpy(features.dataflow),
+            platform=torch.zeros(len(counts), dtype=torch.long),
+            platforms=(platform,),
+            tokens=None if features.tokens is None else ProgramTokens.of(features.tokens),
+            draft=None if features.extra is None else torch.from_numpy(features.extra),
+        )
+
     @property
     def num_programs(self) -> int:
         """N, counting programs without any statement row."""
         return self.dataflow.shape[0]
+
+    def split(self, size: int) -> Iterator["ProgramBatch"]:
+        """Parts of at most `size` programs, in order."""
+        for start in range(0, self.num_programs, size):
+            part = slice(start, start + size)
+            end = min(start + size, self.num_programs)
+            first, last = torch.searchsorted(self.program, torch.tensor([start, end])).tolist()
+            yield replace(
+                self,
+                statement=self.statement[first:last],
+                program=self.program[first:last] - start,
+                dataflow=self.dataflow[part],
+                platform=None if self.platform is None else self.platform[part],
+                tokens=None if self.tokens is None else self.tokens.take(part),
+                draft=None if self.draft is None else self.draft[part],
+            )
 
     def to(self, device: Any, **kwargs: Any) -> "ProgramBatch":
         """Return the same programs on another device."""

@@ -1,10 +1,9 @@
 """Read programs on disk, one file for each record file, so that features are computed once.
 
 An entry is a NumPy archive of plain arrays, compressed with Zstandard (``zstd -d`` gives the
-``.npz``). It holds what reading and featurising a record file gave, in one form (features, or
-decision vectors): programs, counts, the lines that were set aside, and those whose programs could
-not be replayed. An entry is valid only if
-the content of the record file, the settings and the version of the code match.
+``.npz``). It holds what reading and featurising a record file gave: programs, counts, the lines
+that were set aside, and those whose programs could not be replayed. An entry is valid only if the
+content of the record file, the settings and the version of the code match.
 """
 
 import io
@@ -12,10 +11,11 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any
 
 import numpy as np
 import zstandard
@@ -24,13 +24,14 @@ import pruner
 from pruner import features
 from pruner.archives import read_arrays
 from pruner.data.root import RecordRoot, TaskFile
-from pruner.data.tasks import Duplicates
+from pruner.data.tasks import TaskKey
 from pruner.data.tenset.task_pickle import NETWORK_INFO
 from pruner.errors import DataError
-from pruner.features.dataflow import DataflowKind
+from pruner.features.batch import ProgramFeatures
+from pruner.features.primitives import PrimitiveTokens
 from pruner.files import write_whole
-from pruner.models.programs.forms import Form, Part
-from pruner.models.programs.reading import FilePrograms, Tally
+from pruner.models.programs.reading import FilePrograms, ReadSpec, Tally
+from pruner.models.programs.table import ProgramTable, TaskPrograms
 from pruner.places import conf_folder
 from pruner.program.tir import saved
 
@@ -38,37 +39,33 @@ log = logging.getLogger(__name__)
 
 _ROOMS = ("data", "program", "features")  # whose code decides what an entry holds
 _DRAFT = "models/analyzer"  # and that of the analyzer's columns
+_FEATURES = ("statement", "row_start", "dataflow", "workload", "valid")
+_KNOWN = ("latency_s", "line", "digest", "timed_s")
+_TOKENS = ("structure", "place", "skeleton", "number")
+_EXTRA = "extra"  # where the draft was asked for
 _LEVEL = 1  # features repeat themselves: a thirtieth of the size in less time than writing it all
 
 
-class FeatureCache(Generic[Part]):
+class FeatureCache:
     """Entries below one folder, ``<folder>/<platform>/<task>-<16 hex digits>.npz.zst``.
 
     A record file with the same settings has one entry: a newer one takes its place.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        root: RecordRoot,
-        form: Form[Part, Any],
-        *,
-        dataflow: DataflowKind,
-        duplicates: Duplicates,
-        draft: bool = False,
-        failures: bool = False,
-    ) -> None:
+    def __init__(self, folder: Path, root: RecordRoot, spec: ReadSpec) -> None:
         self.folder = folder
-        self._form = form
-        self._settings = {"dataflow": dataflow, "duplicates": duplicates, **form.settings}
+        self._settings: dict[str, Any] = {
+            "dataflow": spec.dataflow,
+            "duplicates": spec.duplicates,
+        }
         # Named where they are asked for only: entries without them stay what they were.
-        self._settings |= {"draft": True} if draft else {}
-        self._settings |= {"failures": True} if failures else {}
+        self._settings |= {"draft": True} if spec.draft else {}
+        self._settings |= {"failures": True} if spec.failures else {}
         self._basis = {
             **self._settings,
             "feature_version": features.FEATURE_SET_VERSION,
             "code": _code_digest(),
-            **({"analyzer": _analyzer_digest()} if draft else {}),
+            **({"analyzer": _analyzer_digest()} if spec.draft else {}),
             "network_info": _names_and_sizes(root.path / NETWORK_INFO),
             "design_spaces": _names_and_sizes(root.path / saved.FOLDER),
         }
@@ -85,7 +82,7 @@ class FeatureCache(Generic[Part]):
         basis = {**self._basis, "platform": file.platform, "task": file.task, "content": content}
         return sha256(json.dumps(basis, sort_keys=True).encode()).hexdigest()
 
-    def load(self, file: TaskFile, key: str) -> FilePrograms[Part] | None:
+    def load(self, file: TaskFile, key: str) -> FilePrograms | None:
         """The entry of a record file; None where there is none for this key.
 
         A damaged entry counts as none, which a warning tells.
@@ -94,24 +91,39 @@ class FeatureCache(Generic[Part]):
         if not path.is_file():
             return None
         try:
-            packed = zstandard.decompress(path.read_bytes())
-            stored = read_arrays(io.BytesIO(packed))
-            about = json.loads(stored["about"].tobytes())
-            return _unpacked(about, stored, self._form) if about["key"] == key else None
+            return read_entry(path, key)
         except _DAMAGE as error:
             log.warning("%s: damaged, computed again (%s)", path, str(error).partition("\n")[0])
             return None
 
-    def save(self, file: TaskFile, key: str, found: FilePrograms[Part]) -> None:
-        """Write the entry of a record file whole."""
-        arrays, about = _packed(found, self._form)
-        arrays["about"] = np.frombuffer(json.dumps({**about, "key": key}).encode(), np.uint8)
-        packed = io.BytesIO()
-        np.savez(packed, **arrays)  # type: ignore[arg-type]  # the stub knows one keyword only
-        path = self.path(file)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with write_whole(path) as partial:
-            partial.write_bytes(zstandard.compress(packed.getvalue(), _LEVEL))
+    def task(self, file: TaskFile, key: str, number: int) -> ProgramTable:
+        """One task of an entry. Raises DataError where the entry is not there any more."""
+        found = self.load(file, key)
+        if found is None:
+            raise DataError(f"{self.path(file)}: removed or changed since the start; start again")
+        return ProgramTable.build([found.tasks[number]])
+
+    def save(self, file: TaskFile, key: str, found: FilePrograms) -> None:
+        """Write the entry of a record file."""
+        write_entry(self.path(file), key, found)
+
+
+def read_entry(path: Path, key: str) -> FilePrograms | None:
+    """An entry; None where it has another key. Raises one of several errors for a damaged file."""
+    stored = read_arrays(io.BytesIO(zstandard.decompress(path.read_bytes())))
+    about = json.loads(stored["about"].tobytes())
+    return _unpacked(about, stored) if about["key"] == key else None
+
+
+def write_entry(path: Path, key: str, found: FilePrograms) -> None:
+    """Write an entry, the whole file or nothing."""
+    arrays, about = _packed(found)
+    arrays["about"] = np.frombuffer(json.dumps({**about, "key": key}).encode(), np.uint8)
+    packed = io.BytesIO()
+    np.savez(packed, **arrays)  # type: ignore[arg-type]  # the stub knows one keyword only
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with write_whole(path) as partial:
+        partial.write_bytes(zstandard.compress(packed.getvalue(), _LEVEL))
 
 
 # What reading bytes that are not a whole archive of ours raises.
@@ -121,16 +133,19 @@ _DAMAGE = (
 )  # fmt: skip
 
 
-def _packed(
-    found: FilePrograms[Part], form: Form[Part, Any]
-) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def _packed(found: FilePrograms) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Arrays by ``<task number>.<name>``, and everything else as JSON."""
     arrays: dict[str, np.ndarray] = {}
     tasks = []
     for number, task in enumerate(found.tasks):
-        of_task, about = form.packed(task)
+        of_task = {name: getattr(task, name) for name in _KNOWN}
+        of_task |= {name: getattr(task.features, name) for name in _FEATURES}
+        if task.features.extra is not None:
+            of_task[_EXTRA] = task.features.extra
+        if task.features.tokens is not None:
+            of_task |= {name: getattr(task.features.tokens, name) for name in _TOKENS}
         arrays |= {f"{number}.{name}": values for name, values in of_task.items()}
-        tasks.append(about)
+        tasks.append({"key": asdict(task.key), "num_failed": task.num_failed})
     return arrays, {
         "tasks": tasks,
         "set_aside": list(found.set_aside),
@@ -141,9 +156,7 @@ def _packed(
     }
 
 
-def _unpacked(
-    about: Mapping[str, Any], stored: Mapping[str, np.ndarray], form: Form[Part, Any]
-) -> FilePrograms[Part]:
+def _unpacked(about: Mapping[str, Any], stored: Mapping[str, np.ndarray]) -> FilePrograms:
     by_task: list[dict[str, np.ndarray]] = [{} for _ in about["tasks"]]
     for full in stored:
         number, dot, name = full.partition(".")
@@ -151,7 +164,7 @@ def _unpacked(
             by_task[int(number)][name] = stored[full]
     return FilePrograms(
         tasks=[
-            form.unpacked(arrays, known)
+            _task(arrays, known)
             for arrays, known in zip(by_task, about["tasks"], strict=True)
         ],
         set_aside=[tuple(line) for line in about["set_aside"]],
@@ -161,6 +174,21 @@ def _unpacked(
             counts=Counter(about["counts"]),
             left_out=about["left_out"],
         ),
+    )
+
+
+def _task(arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> TaskPrograms:
+    def named(names: Iterable[str]) -> dict[str, Any]:
+        return {name: arrays[name] for name in names}
+
+    tokens = PrimitiveTokens(**named(_TOKENS)) if _TOKENS[0] in arrays else None
+    return TaskPrograms(
+        **named(_KNOWN),
+        key=TaskKey(**{**about["key"], "fused": tuple(about["key"]["fused"])}),
+        features=ProgramFeatures(
+            **named(_FEATURES), failures={}, tokens=tokens, extra=arrays.get(_EXTRA)
+        ),
+        num_failed=about["num_failed"],
     )
 
 

@@ -1,38 +1,38 @@
-"""From a record folder to featurised programs in memory: the one way in for every command."""
+"""From a record folder to featurised programs: the one way in for every command."""
 
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any
+
+import numpy as np
 
 from pruner.data.parse import LineParser
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot, TaskFile
-from pruner.data.tasks import Duplicates
-from pruner.features.dataflow import DataflowKind
 from pruner.models.programs.cache import FeatureCache
-from pruner.models.programs.forms import Features, Form, Part, Store
-from pruner.models.programs.reading import FilePrograms, Tally, read_programs
-from pruner.models.programs.store import ProgramStore, TaskPrograms
+from pruner.models.programs.reading import FilePrograms, ReadSpec, Tally, read_programs
+from pruner.models.programs.table import ProgramTable, TaskPrograms
 from pruner.program.replay import definitions_of
 
 log = logging.getLogger(__name__)
 
-TrackFiles = Callable[[Iterable[FilePrograms[Any]], int], Iterable[FilePrograms[Any]]]
+TrackFiles = Callable[[Iterable[FilePrograms], int], Iterable[FilePrograms]]
 """Passes record files on and counts them, given how many there are: a progress bar."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dataset(Generic[Store]):
+class Dataset:
     """Programs that have features, and how they came about.
 
     `platforms` are record folders, `quarantined` the lines set aside by reason; `num_cached` of
     `num_files` record files were found featurised in the cache.
     """
 
-    store: Store
+    store: ProgramTable
     platforms: tuple[str, ...]
     tally: Tally
     quarantined: Mapping[str, int]
@@ -56,73 +56,29 @@ class Dataset(Generic[Store]):
 def load_programs(
     root: RecordRoot,
     platforms: Sequence[str],
+    spec: ReadSpec | None = None,
     *,
-    dataflow: DataflowKind = "paper",
-    duplicates: Duplicates = "drop",
-    draft: bool = False,
-    failures: bool = False,
-    cache: Path | None = None,
     report: Path | None = None,
     watch: TrackFiles | None = None,
-) -> Dataset[ProgramStore]:
+) -> Dataset:
     """Read all records of the platforms and compute their features.
 
     Args:
         root: the record folder.
         platforms: the sub-folders to read.
-        dataflow: ``paper`` (with the epilogue) or ``official`` rows.
-        duplicates: ``drop`` keeps one record of every program.
-        draft: also compute the analyzer's terms of every program.
-        failures: also keep programs that did not build or run, with an infinite latency.
-        cache: folder of cached features; None: no cache.
+        spec: what is read of them, by default all measured programs, without a cache.
         report: file for the list of unreadable lines; None: they are only counted.
         watch: shows progress.
 
     Raises:
         DataError: a platform has no records, no record is usable, or no program has features.
     """
-    return load_as(
-        Features(),
-        root,
-        platforms,
-        dataflow=dataflow,
-        duplicates=duplicates,
-        draft=draft,
-        failures=failures,
-        cache=cache,
-        report=report,
-        watch=watch,
-    )
-
-
-def load_as(
-    form: Form[Part, Store],
-    root: RecordRoot,
-    platforms: Sequence[str],
-    *,
-    dataflow: DataflowKind = "paper",
-    duplicates: Duplicates = "drop",
-    draft: bool = False,
-    failures: bool = False,
-    cache: Path | None = None,
-    report: Path | None = None,
-    watch: TrackFiles | None = None,
-) -> Dataset[Store]:
-    """Read records as `load_programs` does, into another form such as ``Vectors()``."""
     start = time.perf_counter()
-    reader = Reader(
-        form,
-        root,
-        dataflow=dataflow,
-        duplicates=duplicates,
-        draft=draft,
-        failures=failures,
-        cache=cache,
-    )
+    reader = Reader(root, spec or ReadSpec())
     with Quarantine(report) as quarantine:
-        found = reader.tasks(platforms, quarantine, watch)
+        store = reader.table(platforms, quarantine, watch)
     return Dataset(
-        store=form.store(found, reader.definitions, dataflow),
+        store=store,
         platforms=tuple(platforms),
         tally=reader.tally,
         quarantined=dict(quarantine.counts),
@@ -132,53 +88,41 @@ def load_as(
     )
 
 
-class Reader(Generic[Part]):
+class Reader:
     """Programs of record files one after another, out of the cache where it has them.
 
     `tally` counts what happened to the records, `num_cached` of `num_files` came from the cache.
-    `definitions`: what lies beside the records and says what they are of.
     """
 
-    def __init__(
-        self,
-        form: Form[Part, Any],
-        root: RecordRoot,
-        *,
-        dataflow: DataflowKind = "paper",
-        duplicates: Duplicates = "drop",
-        draft: bool = False,
-        failures: bool = False,
-        cache: Path | None = None,
-    ) -> None:
-        self.root, self.tally = root, Tally()
+    def __init__(self, root: RecordRoot, spec: ReadSpec) -> None:
+        self.root, self.spec, self.tally = root, spec, Tally()
         self.num_files = self.num_cached = 0
-        self._dataflow, self._duplicates = dataflow, duplicates
-        self._draft, self._failures = draft, failures
-        self.definitions, self._parser = definitions_of(root.path), LineParser()
-        self._form = form
-        self._stored: FeatureCache[Part] | None = None
-        if cache is not None:
-            self._stored = FeatureCache(
-                cache,
-                root,
-                form,
-                dataflow=dataflow,
-                duplicates=duplicates,
-                draft=draft,
-                failures=failures,
-            )
+        self._definitions, self._parser = definitions_of(root.path), LineParser()
+        self._cache = None if spec.cache is None else FeatureCache(Path(spec.cache), root, spec)
+        self._entries: list[Callable[[], ProgramTable]] = []  # of tasks that were left there
+
+    def table(
+        self, platforms: Sequence[str], quarantine: Quarantine, watch: TrackFiles | None = None
+    ) -> ProgramTable:
+        """All tasks of the given platforms; errors as of :meth:`tasks`."""
+        entries = self._entries = []
+        found = self.tasks(platforms, quarantine, watch)
+        if not self.spec.stream:
+            return ProgramTable.build(found)
+        return ProgramTable.build(found, load=lambda number: entries[number]())
 
     def tasks(
         self, platforms: Sequence[str], quarantine: Quarantine, watch: TrackFiles | None = None
-    ) -> list[Part]:
+    ) -> list[TaskPrograms]:
         """All tasks of the given platforms that have a program with features.
 
         Raises DataError where a platform has no records, or no record is usable.
         """
         files = self.root.task_files(list(platforms))
-        found: list[Part] = []
+        found: list[TaskPrograms] = []
         measured = 0
-        each = _watched(self._each(files), len(files), watch)
+        each: Iterable[FilePrograms] = self._each(files)
+        each = each if watch is None else watch(each, len(files))
         for file, programs in zip(files, each, strict=True):
             programs.tell(file, quarantine)
             self.tally.add(programs.tally)
@@ -189,53 +133,31 @@ class Reader(Generic[Part]):
             raise self.root.nothing_usable(files, quarantine)
         return found
 
-    def _each(self, files: Sequence[TaskFile]) -> Iterator[FilePrograms[Part]]:
+    def _each(self, files: Sequence[TaskFile]) -> Iterator[FilePrograms]:
         for file in files:
-            if self._stored is None:
-                yield self._read(file)
+            if self._cache is None:
+                yield read_programs(file, self.spec, self._definitions, self._parser)
                 continue
-            key = self._stored.key(file)
-            found = self._stored.load(file, key)
+            key = self._cache.key(file)
+            found = self._cache.load(file, key)
             if found is None:
-                found = self._read(file)
-                self._stored.save(file, key, found)
+                found = read_programs(file, self.spec, self._definitions, self._parser)
+                self._cache.save(file, key, found)
             else:
                 self.num_cached += 1
                 for message in found.tally.left_out:
                     log.warning("%s", message)
-            yield found
+            yield self._left_there(file, key, found) if self.spec.stream else found
 
-    def _read(self, file: TaskFile) -> FilePrograms[Part]:
-        return read_programs(
-            file,
-            self._form,
-            dataflow=self._dataflow,
-            duplicates=self._duplicates,
-            tasks=self.definitions,
-            parser=self._parser,
-            draft=self._draft,
-            failures=self._failures,
-        )
+    def _left_there(self, file: TaskFile, key: str, found: FilePrograms) -> FilePrograms:
+        """The programs with the features of a single one of each task, which the cache has."""
+        assert self._cache is not None
+        numbers = range(len(found.tasks))
+        self._entries += [partial(self._cache.task, file, key, number) for number in numbers]
+        return replace(found, tasks=[example(part) for part in found.tasks])
 
 
-class ProgramReader(Reader[TaskPrograms]):
-    """The same for programs with their features."""
-
-    def __init__(
-        self,
-        root: RecordRoot,
-        *,
-        dataflow: DataflowKind = "paper",
-        duplicates: Duplicates = "drop",
-        draft: bool = False,
-        cache: Path | None = None,
-    ) -> None:
-        super().__init__(
-            Features(), root, dataflow=dataflow, duplicates=duplicates, draft=draft, cache=cache
-        )
-
-
-def _watched(
-    items: Iterable[FilePrograms[Part]], num: int, watch: TrackFiles | None
-) -> Iterable[FilePrograms[Part]]:
-    return items if watch is None else watch(items, num)
+def example(part: TaskPrograms) -> TaskPrograms:
+    """All that is known of the programs of a task, with the features of one that has dataflow."""
+    place = part.features.dataflow.any(axis=(1, 2)).argmax()
+    return replace(part, features=part.features.take(np.array([place])))

@@ -4,7 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic
+from pathlib import Path
 
 import numpy as np
 
@@ -13,15 +13,39 @@ from pruner.data.parse import LineParser
 from pruner.data.quarantine import EXCERPT_BYTES, Quarantine, Reason, of_all
 from pruner.data.root import TaskFile
 from pruner.data.tasks import Duplicates, TaskRecords, read_tasks
-from pruner.errors import UnsupportedProgram
+from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.features.batch import Extra
 from pruner.features.dataflow import DataflowKind
 from pruner.models.analyzer.columns import draft_columns
-from pruner.models.programs.forms import Form, Part
-from pruner.models.programs.store import TaskPrograms
+from pruner.models.programs.table import TaskPrograms
 from pruner.program.replay import Definitions
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSpec:
+    """What is read of records.
+
+    Attributes:
+        dataflow: ``paper`` (with the epilogue) or ``official`` rows.
+        duplicates: ``drop`` keeps one record of every program.
+        draft: also compute the analyzer's terms of every program.
+        failures: also keep programs that did not build or run, with an infinite latency.
+        cache: folder of cached features; None: no cache.
+        stream: leave features in the cache, and load them task by task where they are read.
+    """
+
+    dataflow: DataflowKind = "paper"
+    duplicates: Duplicates = "drop"
+    draft: bool = False
+    failures: bool = False
+    cache: Path | str | None = None
+    stream: bool = False
+
+    def __post_init__(self) -> None:
+        if self.stream and self.cache is None:
+            raise PrunerError("store=stream leaves features in a cache: give a folder, data.cache=")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,15 +74,15 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FilePrograms(Generic[Part]):
-    """What one record file gave, in some form.
+class FilePrograms:
+    """What one record file gave.
 
     `tasks` have at least one program with features; `set_aside`: (line, reason, detail, beginning
     of the line) of what is no record; `refused`: (line, reason) of what has no features, of a whole
     task its first line.
     """
 
-    tasks: Sequence[Part]
+    tasks: Sequence[TaskPrograms]
     tally: Tally
     set_aside: Sequence[tuple[int, str, str, str]]
     refused: Sequence[tuple[int, str]] = ()
@@ -94,18 +118,13 @@ class _SetAside(Quarantine):
 
 def read_programs(
     file: TaskFile,
-    form: Form[Part, Any],
-    *,
-    dataflow: DataflowKind,
-    duplicates: Duplicates = "drop",
+    spec: ReadSpec,
     tasks: Definitions | None = None,
     parser: LineParser | None = None,
-    draft: bool = False,
-    failures: bool = False,
-) -> FilePrograms[Part]:
+) -> FilePrograms:
     """Read and featurise one record file; :meth:`FilePrograms.tell` reports what was set aside.
 
-    `draft`, `failures`: see :func:`featurize_task`.
+    `tasks` has the operators of TenSet's own tasks.
     """
     set_aside, tally = _SetAside(), Tally()
     records = read_tasks(
@@ -113,18 +132,24 @@ def read_programs(
         set_aside,
         platform=file.platform,
         task=file.task,
-        duplicates=duplicates,
+        duplicates=spec.duplicates,
         parser=parser,
     )
-    extra = draft_columns(file.platform) if draft else None
+    extra = draft_columns(file.platform) if spec.draft else None
     found = []
     refused: list[tuple[int, str]] = []
     for of_task in records:
         part = featurize_task(
-            of_task, dataflow, tally, tasks, extra=extra, failures=failures, refused=refused
+            of_task,
+            spec.dataflow,
+            tally,
+            tasks,
+            extra=extra,
+            failures=spec.failures,
+            refused=refused,
         )
         if part is not None:
-            found.append(form.of(part, of_task))
+            found.append(part)
     return FilePrograms(tasks=found, tally=tally, set_aside=set_aside.lines, refused=refused)
 
 

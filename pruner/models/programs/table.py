@@ -1,14 +1,15 @@
-"""Measured programs without their features: what they are of, how fast they were, on which side.
+"""Measured programs of a training or evaluation run, without padding.
 
-Splits, batches and labels need no more than this, some 60 bytes a program. Where the features are
-is the business of the classes below: :class:`~pruner.models.programs.store.ProgramStore` holds them
-in memory, :class:`~pruner.models.programs.vectors.VectorStore` computes them where they are read.
+Splits, batches and labels need what each program is of, how fast it was and on which side it is,
+some 60 bytes a program. Features take 3.4 kB: statement rows of all programs lie one after another
+in one float32 array, so a batch is one contiguous gather. The workload flags are the same for all
+programs of a task and are stored once for each task. Where features do not fit into memory, they
+stay in the cache (:mod:`pruner.models.programs.cache`), which loads them task by task.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -16,13 +17,73 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pruner.data.tasks import TaskKey
-from pruner.models.programs.loading import EpochIndices, Loader, Share
-from pruner.models.programs.scaler import ColumnScaler
-
-if TYPE_CHECKING:
-    from pruner.models.programs.store import ProgramStore
+from pruner.errors import DataError
+from pruner.features.batch import ProgramFeatures
+from pruner.features.primitives import PrimitiveTokens
+from pruner.models.programs.batch import (
+    NUM_DATAFLOW_COLUMNS,
+    NUM_STATEMENT_COLUMNS,
+    NUM_STATEMENT_FEATURES,
+    LabelledBatch,
+    ProgramBatch,
+    ProgramTokens,
+)
+from pruner.models.programs.loading import (
+    WHOLE,
+    Arriving,
+    EpochIndices,
+    Loader,
+    Share,
+    ahead,
+    gathering,
+    streamed_batches,
+)
+from pruner.models.programs.scaler import Center, ColumnScaler, group_means, positive_or_one
 
 Scale = Literal["standard", "max"]
+SCALER_PROGRAMS, SCALER_TASKS = 100_000, 512
+"""Of so many programs of so many tasks the normalisation of streamed features is computed, as many
+of every task; of all where there are fewer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPrograms:
+    """The valid programs of one task with what is known of them.
+
+    `latency_s` float64 [N], `line` int64 [N] (where each program stood in its record file),
+    `digest` uint64 [N] (equal for equal programs), `timed_s` float64 [N, 2] (two timings minutes
+    apart, NaN where there are none). `num_failed` programs could not be replayed.
+    """
+
+    key: TaskKey
+    features: ProgramFeatures
+    latency_s: np.ndarray
+    line: np.ndarray
+    digest: np.ndarray
+    timed_s: np.ndarray
+    num_failed: int = 0
+
+    @staticmethod
+    def of(
+        key: TaskKey,
+        features: ProgramFeatures,
+        latency_s: np.ndarray,
+        line: np.ndarray,
+        digest: np.ndarray | None = None,
+        timed_s: np.ndarray | None = None,
+    ) -> "TaskPrograms":
+        """Leave out programs that are not valid."""
+        keep = features.valid
+        timed_s = np.full((len(keep), 2), np.nan) if timed_s is None else timed_s
+        return TaskPrograms(
+            key=key,
+            features=replace(features.take(keep), failures={}),
+            latency_s=np.asarray(latency_s, dtype=np.float64)[keep],
+            line=np.asarray(line, dtype=np.int64)[keep],
+            digest=np.asarray(line if digest is None else digest, dtype=np.uint64)[keep],
+            timed_s=timed_s[keep],
+            num_failed=int((~keep).sum()),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +91,22 @@ class TaskView:
     """Some `programs` of one task of a table, which `store` holds as its programs `own`."""
 
     programs: Tensor
-    store: "ProgramStore"
+    store: "ProgramTable"
     own: Tensor
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ProgramTable(ABC):
+class ProgramTable:
     """Programs of many tasks; programs of one task are neighbours, tasks in the given order.
 
     `task` [N], `latency_s` [N] (float64), `line` [N], `digest` uint64 [N], `timed_s` [N, 2] (two
     timings minutes apart, or NaN). `label` [N]: best latency of the task / latency. A program that
     failed has an infinite latency: its label is 0.
+
+    Features: `rows` [row, column], `row_start` [N + 1], `dataflow` [N, slots, flow], `flags`
+    [task, flag]; `tokens` and `draft` [N, column] (what the analyzer makes of programs,
+    :mod:`pruner.models.analyzer.columns`) where every task has them. If `load` is given, it returns
+    the table of one task by number, and `rows` and `dataflow` hold an example program of each task.
     """
 
     keys: tuple[TaskKey, ...]
@@ -50,6 +116,13 @@ class ProgramTable(ABC):
     digest: np.ndarray
     timed_s: np.ndarray
     num_failed: int = 0
+    rows: Float[Tensor, "row column"]
+    row_start: Int[Tensor, " boundary"]
+    dataflow: Float[Tensor, "kept slot flow"]
+    flags: Float[Tensor, "task flag"]
+    tokens: ProgramTokens | None = None
+    draft: Float[Tensor, "kept draft"] | None = None
+    load: "Callable[[int], ProgramTable] | None" = None
     label: Float[Tensor, " program"] = field(init=False)
     task_start: Int[Tensor, " boundary"] = field(init=False)
     platforms: tuple[str, ...] = field(init=False)
@@ -67,6 +140,70 @@ class ProgramTable(ABC):
         object.__setattr__(self, "platforms", platforms)
         numbers = torch.tensor([platforms.index(key.platform) for key in self.keys])
         object.__setattr__(self, "platform", numbers)
+
+    @staticmethod
+    def build(
+        tasks: Iterable[TaskPrograms], load: "Callable[[int], ProgramTable] | None" = None
+    ) -> "ProgramTable":
+        """Concatenate tasks; raises DataError when no task has a program."""
+        parts = [part for part in tasks if len(part.latency_s)]
+        if not parts:
+            raise DataError(
+                "no task has a program that could be featurised; see the failure counts"
+            )
+        found, sizes = [part.features for part in parts], [len(part.latency_s) for part in parts]
+        counts = np.concatenate([features.num_statements for features in found])
+        tokens = [features.tokens for features in found if features.tokens is not None]
+        joined = PrimitiveTokens.join(tokens) if len(tokens) == len(parts) else None
+        draft = [features.extra for features in found if features.extra is not None]
+        return ProgramTable(
+            keys=tuple(part.key for part in parts),
+            rows=torch.from_numpy(np.concatenate([features.statement for features in found])),
+            row_start=torch.from_numpy(np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])),
+            dataflow=torch.from_numpy(np.concatenate([features.dataflow for features in found])),
+            flags=torch.from_numpy(np.stack([features.workload for features in found])),
+            task=torch.from_numpy(np.repeat(np.arange(len(parts)), sizes)),
+            latency_s=torch.from_numpy(np.concatenate([part.latency_s for part in parts])),
+            line=torch.from_numpy(np.concatenate([part.line for part in parts])),
+            digest=np.concatenate([part.digest for part in parts]),
+            timed_s=np.concatenate([part.timed_s for part in parts]),
+            num_failed=sum(part.num_failed for part in parts),
+            tokens=None if joined is None else ProgramTokens.of(joined),
+            draft=torch.from_numpy(np.concatenate(draft)) if len(draft) == len(parts) else None,
+            load=load,
+        )
+
+    @staticmethod
+    def concatenate(tables: Sequence["ProgramTable"]) -> "ProgramTable":
+        """The programs of tables of one task each."""
+        tokens = [table.tokens.arrays() for table in tables if table.tokens is not None]
+        joined = PrimitiveTokens.join(tokens) if len(tokens) == len(tables) else None
+        draft = [table.draft for table in tables if table.draft is not None]
+        counts = torch.tensor([table.num_programs for table in tables])
+        return ProgramTable(
+            keys=tuple(table.keys[0] for table in tables),
+            rows=torch.cat([table.rows for table in tables]),
+            row_start=_boundaries(torch.cat([table.row_start.diff() for table in tables])),
+            dataflow=torch.cat([table.dataflow for table in tables]),
+            flags=torch.cat([table.flags for table in tables]),
+            task=torch.repeat_interleave(torch.arange(len(tables)), counts),
+            latency_s=torch.cat([table.latency_s for table in tables]),
+            line=torch.cat([table.line for table in tables]),
+            digest=np.concatenate([table.digest for table in tables]),
+            timed_s=np.concatenate([table.timed_s for table in tables]),
+            tokens=None if joined is None else ProgramTokens.of(joined),
+            draft=torch.cat(draft) if len(draft) == len(tables) else None,
+        )
+
+    @property
+    def num_dataflow_rows(self) -> int:
+        """8 or 10."""
+        return self.dataflow.shape[1]
+
+    @property
+    def has_dataflow(self) -> bool:
+        """Whether some program has a dataflow pattern."""
+        return bool(self.dataflow.any())
 
     @property
     def num_programs(self) -> int:
@@ -89,35 +226,211 @@ class ProgramTable(ABC):
         _, counts = torch.unique_consecutive(self.task[index], return_counts=True)
         return list(index.split(counts.tolist()))
 
-    @property
-    @abstractmethod
-    def num_dataflow_rows(self) -> int:
-        """8 or 10."""
+    def in_memory(self) -> "ProgramTable":
+        """The table with all its features in memory."""
+        if self.load is None:
+            return self
+        return self.concatenate(list(ahead(self.load, range(len(self.keys)))))
 
-    @property
-    @abstractmethod
-    def has_dataflow(self) -> bool:
-        """Whether some program has a dataflow pattern."""
+    def loaded(self, parts: Iterable[Int[Tensor, " _"]]) -> Iterator["ProgramTable"]:
+        """Features from disk: of each part, which has ascending programs of one task, a table."""
+        assert self.load is not None
+        load = self.load
 
-    @abstractmethod
-    def relative(self) -> "ProgramTable":
-        """The same programs, features relative to the mean of their task's programs here.
+        def one(part: Tensor) -> ProgramTable:
+            number = int(self.task[part[0]])
+            return load(number).take(part - self.task_start[number])
 
-        See :mod:`pruner.models.programs.relative`.
-        """
+        return ahead(one, parts)
 
-    @abstractmethod
-    def fit_scaler(self, index: Int[Tensor, " program"], kind: Scale = "max") -> ColumnScaler:
-        """Column statistics of the given (training) programs, or of a sample of them."""
-
-    @abstractmethod
     def each_task(self, index: Int[Tensor, " program"]) -> Iterator[TaskView]:
         """The given programs with their features, task by task."""
+        parts = self.by_task(index)
+        if self.load is None:
+            return (TaskView(part, self, part) for part in parts)
+        both = zip(parts, self.loaded(parts), strict=True)
+        return (TaskView(part, found, torch.arange(len(part))) for part, found in both)
 
-    @abstractmethod
     def loader(self, sampler: EpochIndices, share: Share) -> Loader:
         """Batches of what `sampler` yields, of which this process has the features of its share."""
+        if self.load is None:
+            return gathering(lambda index: self.batch(index, share), sampler)
+        return Arriving(lambda indices: streamed_batches(self, indices, share), sampler)
 
-    @abstractmethod
-    def in_memory(self) -> "ProgramStore":
-        """All features at once; raises PrunerError where they are not to be in memory."""
+    def sample(self, index: Int[Tensor, " program"]) -> Int[Tensor, " kept"]:
+        """At most `SCALER_PROGRAMS` of `SCALER_TASKS` tasks, drawn; the same every time."""
+        generator, tasks = torch.Generator().manual_seed(0), self.by_task(index)
+        chosen = torch.randperm(len(tasks), generator=generator)[:SCALER_TASKS].sort().values
+        tasks = [tasks[number] for number in chosen.tolist()]
+        each = max(1, SCALER_PROGRAMS // max(1, len(tasks)))
+        drawn = [torch.randperm(len(programs), generator=generator)[:each] for programs in tasks]
+        kept = [part[draw.sort().values] for part, draw in zip(tasks, drawn, strict=True)]
+        return torch.cat(kept) if kept else index[:0]
+
+    def row_index(
+        self, index: Int[Tensor, " program"]
+    ) -> tuple[Int[Tensor, " row"], Int[Tensor, " row"]]:
+        """Rows of the given programs, and for each row its program's position in `index`."""
+        start = self.row_start[index]
+        counts = self.row_start[index + 1] - start
+        position = torch.repeat_interleave(torch.arange(len(index)), counts)
+        first = counts.cumsum(0) - counts
+        return (start - first)[position] + torch.arange(len(position)), position
+
+    def programs(self, index: Int[Tensor, " program"]) -> ProgramBatch:
+        """Gather raw (not normalised) features of the given programs, in the given order."""
+        rows, position = self.row_index(index)
+        statement = torch.empty((len(rows), NUM_STATEMENT_COLUMNS))
+        statement[:, :NUM_STATEMENT_FEATURES] = self.rows[rows]
+        statement[:, NUM_STATEMENT_FEATURES:] = self.flags[self.task[index]][position]
+        return ProgramBatch(
+            statement=statement,
+            program=position,
+            dataflow=self.dataflow[index],
+            platform=self.platform[self.task[index]],
+            platforms=self.platforms,
+            tokens=None if self.tokens is None else self.tokens.take(index),
+            draft=None if self.draft is None else self.draft[index],
+        )
+
+    def subset(self, index: Int[Tensor, " program"]) -> "ProgramTable":
+        """The given programs, in store order; tasks keep their numbers, also those left empty.
+
+        Labels are computed anew: the best latency of the subset / latency, the best so far of what
+        an online learner has measured.
+        """
+        return self.take(index.sort().values)
+
+    def take(self, index: Int[Tensor, " program"]) -> "ProgramTable":
+        """The given programs in the given order, which keeps programs of a task together."""
+        rows, _ = self.row_index(index)
+        counts = self.row_start[index + 1] - self.row_start[index]
+        return replace(
+            self,
+            rows=self.rows[rows],
+            row_start=_boundaries(counts),
+            dataflow=self.dataflow[index],
+            task=self.task[index],
+            latency_s=self.latency_s[index],
+            line=self.line[index],
+            digest=self.digest[index.numpy()],
+            timed_s=self.timed_s[index.numpy()],
+            num_failed=0,
+            tokens=None if self.tokens is None else self.tokens.take(index),
+            draft=None if self.draft is None else self.draft[index],
+        )
+
+    def batch(self, index: Int[Tensor, " program"], share: Share = WHOLE) -> LabelledBatch:
+        """Gather programs with their labels and tasks; the features are those of the share."""
+        return LabelledBatch(
+            programs=self.programs(share(index)),
+            label=self.label[index],
+            task=self.task[index],
+            index=index,
+            first=share.bounds(len(index))[0],
+        )
+
+    def relative(self, centers: Mapping[TaskKey, Center] | None = None) -> "ProgramTable":
+        """The same programs, features relative to their task (:class:`.scaler.Center`).
+
+        `centers` has the means to take away; other tasks lose the mean of their own programs here.
+        """
+        if (load := self.load) is not None:
+            return replace(self, load=lambda number: load(number).relative(centers))
+        place = self._places()
+        width = int(place.max()) + 1 if len(place) else 1
+        group = self._task_of_rows() * width + place
+        mean = group_means(self.rows, group, len(self.keys) * width)
+        flat = self.dataflow.reshape(self.num_programs, -1)
+        flow = group_means(flat, self.task, len(self.keys))
+        tokens, decided = self.tokens, torch.zeros(0)
+        if tokens is not None:
+            decided = tokens.place_means(self.task, len(self.keys))
+        drafted = None
+        if self.draft is not None:
+            drafted = group_means(self.draft, self.task, len(self.keys))
+        for number, key in enumerate(self.keys):
+            if centers and key in centers:
+                known = centers[key].statement[:width]
+                mean[number * width : number * width + len(known)] = known
+                flow[number] = centers[key].dataflow.reshape(-1)
+                if tokens is not None and (known_tokens := centers[key].tokens) is not None:
+                    decided[number] = known_tokens
+                if drafted is not None and (known_draft := centers[key].draft) is not None:
+                    drafted[number] = known_draft
+        dataflow = (flat - flow[self.task]).view_as(self.dataflow)
+        tokens = None if tokens is None else tokens.minus(decided, self.task)
+        draft = None
+        if self.draft is not None and drafted is not None:
+            draft = self.draft - drafted[self.task]
+        rows = self.rows - mean[group]
+        return replace(self, rows=rows, dataflow=dataflow, tokens=tokens, draft=draft)
+
+    def _places(self) -> Int[Tensor, " row"]:
+        """Place of every row in its program."""
+        counts = self.row_start.diff()
+        return torch.arange(len(self.rows)) - self.row_start[:-1].repeat_interleave(counts)
+
+    def _task_of_rows(self) -> Int[Tensor, " row"]:
+        return self.task.repeat_interleave(self.row_start.diff())
+
+    def fit_scaler(self, index: Int[Tensor, " program"], kind: Scale = "max") -> ColumnScaler:
+        """Column statistics over the given (training) programs.
+
+        ``max``: division by the maximum (1 where not positive); ``standard``: standard scores. Of
+        features on disk a sample decides (:meth:`sample`).
+        """
+        if self.load is not None:
+            sample = self.sample(index)
+            held = self.concatenate([view.store for view in self.each_task(sample)])
+            return held.fit_scaler(torch.arange(held.num_programs), kind)
+        rows, _ = self.row_index(index)
+        flags = self.flags[self.task[index].unique()]
+        flow = self.dataflow.reshape(self.num_programs, -1)
+        if kind == "max":
+            statement = torch.cat([_column_max(self.rows, rows), flags.amax(dim=0)])
+            dataflow = _column_max(flow, index).view(-1, NUM_DATAFLOW_COLUMNS).amax(dim=0)
+            return ColumnScaler.by_maximum(positive_or_one(statement), positive_or_one(dataflow))
+        mean, square = _column_moments(self.rows, rows)
+        mean = torch.cat([mean, flags.mean(dim=0)])
+        square = torch.cat([square, flags.square().mean(dim=0)])
+        flow_mean, flow_square = _column_moments(
+            self.dataflow.reshape(-1, NUM_DATAFLOW_COLUMNS),
+            (index[:, None] * self.num_dataflow_rows + torch.arange(self.num_dataflow_rows)).view(
+                -1
+            ),
+        )
+        return ColumnScaler.standard(
+            (mean, _deviation(mean, square)), (flow_mean, _deviation(flow_mean, flow_square))
+        )
+
+
+def _boundaries(counts: Int[Tensor, " program"]) -> Int[Tensor, " boundary"]:
+    return torch.cat([torch.zeros(1, dtype=torch.long), counts.cumsum(0)])
+
+
+def _column_moments(
+    values: Tensor, index: Tensor, block: int = 65536
+) -> tuple[Float[Tensor, " column"], Float[Tensor, " column"]]:
+    """Mean and mean square of the chosen rows without copying them all at once."""
+    total = torch.zeros((2, values.shape[1]), dtype=torch.float64)
+    for part in index.split(block):
+        chosen = values[part].double()
+        total[0] += chosen.sum(dim=0)
+        total[1] += chosen.square().sum(dim=0)
+    mean, square = (total / max(len(index), 1)).float()
+    return mean, square
+
+
+def _deviation(
+    mean: Float[Tensor, " column"], square: Float[Tensor, " column"]
+) -> Float[Tensor, " column"]:
+    """Standard deviation; 1 for columns that (almost) never vary."""
+    deviation = (square - mean.square()).clamp(min=0).sqrt()
+    return torch.where(deviation > 1e-4, deviation, torch.ones_like(deviation))
+
+
+def _column_max(values: Tensor, index: Tensor, block: int = 65536) -> Float[Tensor, " column"]:
+    """Maximum over the chosen rows without copying them all at once."""
+    blocks = [values[part].amax(dim=0) for part in index.split(block)]
+    return torch.stack(blocks).amax(dim=0)

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pruner.errors import MissingExtra
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.table import ProgramTable
 from pruner.models.trees.sound import checked_lightgbm
 from pruner.models.trees.xgboost import Grown, Pooling, TreeRanker
 
@@ -64,7 +64,7 @@ class LightGBMRanker(TreeRanker):
 
     def fit(
         self,
-        store: ProgramStore,
+        store: ProgramTable,
         train: Int[Tensor, " program"],
         valid: Int[Tensor, " held"],
         *,
@@ -100,7 +100,7 @@ class LightGBMRanker(TreeRanker):
         text = checked_lightgbm(state.numpy().tobytes().decode())
         self._booster = import_lightgbm().Booster(model_str=text)
 
-    def _labelled(self, store: ProgramStore, index: Tensor, *, reference: Any = None) -> Any:
+    def _labelled(self, store: ProgramTable, index: Tensor, *, reference: Any = None) -> Any:
         index = index.sort().values
         label = store.label[index].numpy()
         _, sizes = torch.unique_consecutive(store.task[index], return_counts=True)

@@ -9,10 +9,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pruner.data.tasks import TaskKey
 from pruner.errors import MissingExtra
-from pruner.models.programs.batch import NUM_STATEMENT_FEATURES
-from pruner.models.programs.relative import group_means
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.batch import (
+    NUM_STATEMENT_FEATURES,
+    NUM_WORKLOAD_FLAGS,
+    ProgramBatch,
+)
+from pruner.models.programs.scaler import group_means
+from pruner.models.programs.table import ProgramTable
 from pruner.models.ranker import Ranker
 from pruner.models.trees.sound import check_xgboost
 
@@ -20,16 +25,16 @@ Pooling = Literal["sum", "mean", "max"]
 
 
 def pooled(
-    store: ProgramStore, index: Int[Tensor, " program"], pooling: Sequence[Pooling]
+    batch: ProgramBatch, pooling: Sequence[Pooling]
 ) -> Float[np.ndarray, "program column"]:
     """Pool the statement columns of each program, then append flags and statement count.
 
     Columns: one block of them for each pooling in the given order, workload flags, the number of
     statements. A program without statements has zeros.
     """
-    rows, _ = store.row_index(index)
-    values = store.rows[rows].numpy()
-    counts = (store.row_start[index + 1] - store.row_start[index]).numpy()
+    statement = batch.statement.numpy()
+    values = np.ascontiguousarray(statement[:, :NUM_STATEMENT_FEATURES])
+    counts = torch.bincount(batch.program, minlength=batch.num_programs).numpy()
     filled = counts > 0
     starts = (np.cumsum(counts) - counts)[filled]
     total = np.zeros((len(counts), values.shape[1]), dtype=np.float32)
@@ -42,7 +47,8 @@ def pooled(
         "mean": total / np.maximum(counts, 1)[:, None].astype(np.float32),
         "max": peak,
     }
-    flags = store.flags[store.task[index]].numpy()
+    flags = np.zeros((len(counts), NUM_WORKLOAD_FLAGS), np.float32)
+    flags[filled] = statement[starts, NUM_STATEMENT_FEATURES:]
     size = counts[:, None].astype(np.float32)
     return np.concatenate([*(blocks[kind] for kind in pooling), flags, size], axis=1)
 
@@ -54,7 +60,7 @@ class TreeRanker(Ranker):
     """Boosted trees on pooled statements: what their libraries have in common.
 
     With `relative` the pooled columns are relative to the mean of the task's programs that are
-    given together (:mod:`pruner.models.programs.relative`).
+    given together (:mod:`pruner.models.programs.scaler`).
     """
 
     def __init__(self, *, pooling: Sequence[Pooling], relative: bool) -> None:
@@ -68,7 +74,7 @@ class TreeRanker(Ranker):
     @abstractmethod
     def fit(
         self,
-        store: ProgramStore,
+        store: ProgramTable,
         train: Int[Tensor, " program"],
         valid: Int[Tensor, " held"],
         *,
@@ -101,19 +107,23 @@ class TreeRanker(Ranker):
         return self._booster
 
     def columns(
-        self, store: ProgramStore, index: Int[Tensor, " program"]
+        self, store: ProgramTable, index: Int[Tensor, " program"]
     ) -> Float[np.ndarray, "program column"]:
         """Pooled columns as the trees see them."""
-        values = pooled(store, index, self.pooling)
+        return self._columns(store.programs(index), store.task[index])
+
+    def _columns(self, batch: ProgramBatch, task: Int[Tensor, " program"]) -> np.ndarray:
+        values = pooled(batch, self.pooling)
         if self.relative:
-            _center(values[:, : len(self.pooling) * NUM_STATEMENT_FEATURES], store.task[index])
+            _center(values[:, : len(self.pooling) * NUM_STATEMENT_FEATURES], task)
         return values
 
-    def score_store(
-        self, store: ProgramStore, index: Int[Tensor, " program"]
+    def score_batch(
+        self, batch: ProgramBatch, key: TaskKey | None = None
     ) -> Float[np.ndarray, " program"]:
-        """Score programs of one task of a store."""
-        return self.predict(self.columns(store, index)).astype(np.float32)
+        """Score programs of one task."""
+        one_task = torch.zeros(batch.num_programs, dtype=torch.long)
+        return self.predict(self._columns(batch, one_task)).astype(np.float32)
 
 
 class XGBoostRanker(TreeRanker):
@@ -162,7 +172,7 @@ class XGBoostRanker(TreeRanker):
 
     def fit(
         self,
-        store: ProgramStore,
+        store: ProgramTable,
         train: Int[Tensor, " train"],
         valid: Int[Tensor, " valid"],
         *,
@@ -205,7 +215,7 @@ class XGBoostRanker(TreeRanker):
         booster.load_model(bytearray(payload))
         self._booster = booster
 
-    def _labelled(self, store: ProgramStore, index: Tensor) -> Any:
+    def _labelled(self, store: ProgramTable, index: Tensor) -> Any:
         index = index.sort().values
         label, task = store.label[index].numpy(), store.task[index].numpy()
         return _xgboost().DMatrix(self.columns(store, index), label=label, qid=task)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Decisions
 from pruner.models.adaptation.base import Adaptation
-from pruner.models.programs.relative import Center
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.scaler import Center
+from pruner.models.programs.table import ProgramTable
 from pruner.search.explorer import ScoreFunction
 from pruner.search.offline.recorded import RecordedPool, table
 from pruner.search.offline.session import OfflineMeasurer
@@ -32,7 +32,7 @@ class PoolModel:
 
     def __init__(self, pools: Sequence[RecordedPool], adaptation: Adaptation) -> None:
         self.adaptation = adaptation
-        self._store = ProgramStore.build(pool.programs for pool in pools)
+        self._store = ProgramTable.build(pool.programs for pool in pools)
         self._spaces = [pool.space for pool in pools]
         self._programs = self._store.by_task(torch.arange(self._store.num_programs))
         self._measured = [torch.zeros(0, dtype=torch.long) for _ in pools]

@@ -16,7 +16,7 @@ from pruner.arrays import Decisions, Scores
 from pruner.data.tasks import TaskKey, TaskRecords
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.models.programs.reading import Tally, featurize_task
-from pruner.models.programs.store import TaskPrograms
+from pruner.models.programs.table import TaskPrograms
 from pruner.program.replay import Definitions, find_definition
 from pruner.program.te.skeleton import group_programs
 from pruner.search.explorer import ScoreFunction

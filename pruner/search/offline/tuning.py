@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from pruner.data.tasks import TaskKey
 from pruner.models.adaptation.base import Adaptation
 from pruner.models.judging import metrics
-from pruner.models.programs.relative import Center
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.scaler import Center
+from pruner.models.programs.table import ProgramTable
 from pruner.models.ranker import Ranker
 from pruner.search.offline.learners import PoolModel
 from pruner.search.offline.pool import Clock, PoolMeasurer
@@ -116,7 +116,7 @@ class Quality:
     top5: float
 
     @staticmethod
-    def of(ranker: Ranker, store: ProgramStore) -> Quality:
+    def of(ranker: Ranker, store: ProgramTable) -> Quality:
         """Score a whole store."""
         scored = ranker.score_tasks(store, torch.arange(store.num_programs))
         return Quality(top1=metrics.top_k(scored, 1), top5=metrics.top_k(scored, 5))
@@ -134,8 +134,8 @@ def label_sizes(wanted: Sequence[int | str], available: int) -> dict[str, int]:
 
 def quality_by_labels(
     make: Callable[[], Adaptation],
-    labelled: ProgramStore,
-    held_out: ProgramStore,
+    labelled: ProgramTable,
+    held_out: ProgramTable,
     sizes: dict[str, int],
     *,
     seed: int,
@@ -156,7 +156,7 @@ def quality_by_labels(
     return found
 
 
-def centers_of(store: ProgramStore) -> dict[TaskKey, Center]:
+def centers_of(store: ProgramTable) -> dict[TaskKey, Center]:
     """The mean program of every task."""
     tasks = store.by_task(torch.arange(store.num_programs))
     return {store.key_of(index): Center.of(store.programs(index)) for index in tasks}

@@ -18,9 +18,9 @@ from pruner.models.adaptation.base import Setting
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.models.checkpoint.checkpoint import CheckpointInfo
 from pruner.models.model import Network
-from pruner.models.programs.dataset import ProgramReader
-from pruner.models.programs.reading import FilePrograms
-from pruner.models.programs.store import ProgramStore, TaskPrograms
+from pruner.models.programs.dataset import Reader
+from pruner.models.programs.reading import FilePrograms, ReadSpec
+from pruner.models.programs.table import ProgramTable, TaskPrograms
 from pruner.models.registry import MODELS, Trainable
 from pruner.models.training.start import Start
 from pruner.program.replay import definitions_of
@@ -30,7 +30,7 @@ from pruner.search.offline.tuning import Quality
 
 _VALIDATED = 10  # one source task in so many chooses the source model's epoch
 
-TrainSource = Callable[[ProgramStore, Split], Start]
+TrainSource = Callable[[ProgramTable, Split], Start]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +66,11 @@ class Bench:
     """
 
     pools: Sequence[RecordedPool]
-    held_out: ProgramStore
-    labelled: ProgramStore
+    held_out: ProgramTable
+    labelled: ProgramTable
     start: Start
-    source_store: ProgramStore | None
-    source_held_out: ProgramStore | None
+    source_store: ProgramTable | None
+    source_held_out: ProgramTable | None
     models: Mapping[str, type[Trainable]] = field(default_factory=lambda: MODELS)
 
     def setting(self, seed: int) -> Setting:
@@ -178,21 +178,21 @@ def prepare(
     if given:
         dataflow = given.info.dataflow  # type: ignore[assignment]
         draft = given.ranker.reads_draft
-    reader = ProgramReader(root, dataflow=dataflow, draft=draft, cache=cache)
+    reader = Reader(root, ReadSpec(dataflow=dataflow, draft=draft, cache=cache))
     ours, theirs = (read_programs(reader, name, progress) for name in (source, target))
     seen = seen_workloads(given.info, root, {**ours, **theirs}, progress) if given else frozenset()
     spreads = spreads_of(theirs, budget, seen)
     num_seen = len(spreads_of(theirs, budget)) - len(spreads)
     chosen = choose_tasks(spreads, budget, num_seen=num_seen)
     check_rounds([len(theirs[key].latency_s) for key in chosen.tuned], budget)
-    programs = ProgramStore.build(ours.values())
+    programs = ProgramTable.build(ours.values())
     start = given or train(programs, source_split(programs, chosen, seed))
     pools = pools_of(root, target, [theirs[key] for key in chosen.tuned], analyzer)
     progress.tell(_summary(target, chosen, start.info))
     return Bench(
         pools=pools,
-        held_out=ProgramStore.build(theirs[key] for key in chosen.held_out),
-        labelled=ProgramStore.build(theirs[key] for key in chosen.labelled),
+        held_out=ProgramTable.build(theirs[key] for key in chosen.held_out),
+        labelled=ProgramTable.build(theirs[key] for key in chosen.labelled),
         start=start,
         source_store=_thinned(programs, chosen, budget.source_programs),
         source_held_out=_of_workloads(programs, chosen.unseen),
@@ -226,13 +226,11 @@ def spreads_of(
 
 
 def read_programs(
-    reader: ProgramReader, platform: str, progress: Progress
+    reader: Reader, platform: str, progress: Progress
 ) -> dict[TaskKey, TaskPrograms]:
     """The featurised programs of a platform by task."""
 
-    def watch(
-        files: Iterable[FilePrograms[TaskPrograms]], num: int
-    ) -> Iterable[FilePrograms[TaskPrograms]]:
+    def watch(files: Iterable[FilePrograms], num: int) -> Iterable[FilePrograms]:
         return progress.track(files, f"reading {platform}", num)
 
     with Quarantine() as quarantine:
@@ -283,7 +281,7 @@ def seen_workloads(
     return info.identities | {key.identity for key in keys if info.has_seen(key)}
 
 
-def source_split(store: ProgramStore, chosen: Chosen, seed: int) -> Split:
+def source_split(store: ProgramTable, chosen: Chosen, seed: int) -> Split:
     """Training and validation tasks of the source model; test: the workloads it must not see."""
     known = [key for key in store.keys if key.identity not in chosen.unseen]
     judges = [key for key in store.keys if key.identity in chosen.unseen]
@@ -297,12 +295,12 @@ def source_split(store: ProgramStore, chosen: Chosen, seed: int) -> Split:
     )
 
 
-def _of_workloads(store: ProgramStore, identities: frozenset[str]) -> ProgramStore | None:
+def _of_workloads(store: ProgramTable, identities: frozenset[str]) -> ProgramTable | None:
     tasks = [n for n, key in enumerate(store.keys) if key.identity in identities]
     return store.subset(store.programs_of(tasks)) if tasks else None
 
 
-def _thinned(store: ProgramStore, chosen: Chosen, each: int) -> ProgramStore:
+def _thinned(store: ProgramTable, chosen: Chosen, each: int) -> ProgramTable:
     """At most `each` programs, evenly spaced, of every task that the source model may see."""
     tasks = [n for n, key in enumerate(store.keys) if key.identity not in chosen.unseen]
     parts = [store.programs_of([task]) for task in tasks]

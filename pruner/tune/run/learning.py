@@ -30,7 +30,7 @@ from pruner.models.checkpoint.checkpoint import (
     save_checkpoint,
 )
 from pruner.models.checkpoint.tensors import SUFFIX
-from pruner.models.programs.store import ProgramStore, TaskPrograms
+from pruner.models.programs.table import ProgramTable, TaskPrograms
 from pruner.models.ranker import Ranker
 from pruner.models.registry import ModelSpec
 from pruner.models.training.start import Start
@@ -59,7 +59,7 @@ class OnlineModel(Protocol):
     def meet(self, key: TaskKey, population: ProgramFeatures) -> None:
         """See the first population of a task."""
 
-    def learn(self, store: ProgramStore) -> None:
+    def learn(self, store: ProgramTable) -> None:
         """Take in all labelled programs (absolute features)."""
 
     def keep(self, folder: Path, keys: Sequence[TaskKey]) -> Mapping[str, Path]:
@@ -101,7 +101,7 @@ class AdaptedModel:
         """See :class:`OnlineModel`: its mean becomes the task's centre."""
         self._adaptation.meet(key, population)
 
-    def learn(self, store: ProgramStore) -> None:
+    def learn(self, store: ProgramTable) -> None:
         """See :class:`OnlineModel`."""
         self._adaptation.update(store)
         self._knows = True
@@ -152,7 +152,7 @@ class TreeModel:
     def meet(self, key: TaskKey, population: ProgramFeatures) -> None:
         """See :class:`OnlineModel`; absolute features need no centre."""
 
-    def learn(self, store: ProgramStore) -> None:
+    def learn(self, store: ProgramTable) -> None:
         """See :class:`OnlineModel`."""
         ranker = XGBoostRanker(**self._options)
         index = torch.isfinite(store.label).nonzero().squeeze(1)
@@ -196,7 +196,7 @@ class FrozenModel:
     def meet(self, key: TaskKey, population: ProgramFeatures) -> None:
         """See :class:`OnlineModel`."""
 
-    def learn(self, store: ProgramStore) -> None:
+    def learn(self, store: ProgramTable) -> None:
         """See :class:`OnlineModel`."""
 
     def keep(self, folder: Path, keys: Sequence[TaskKey]) -> Mapping[str, Path]:
@@ -243,7 +243,7 @@ class SharedModel:
         self._news.clear()
         parts = [p for p in self._parts.values() if np.isfinite(p.latency_s).sum() > 0]
         if sum(len(p.latency_s) for p in parts) > 1:
-            self.model.learn(ProgramStore.build(parts))
+            self.model.learn(ProgramTable.build(parts))
 
     def keep(self, folder: Path, *, learn: bool) -> Mapping[str, Path]:
         """Write what is known as checkpoints; with `learn` what came last is learned before."""

@@ -28,7 +28,7 @@ from pruner.models.checkpoint.tensors import load_tensors
 from pruner.models.judging.chance import expected_ratio
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.networks.pacm import PaCM
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.table import ProgramTable
 from pruner.models.training.recipe import Recipe
 from pruner.models.training.sampler import TaskBatches
 from tests.models import synthetic
@@ -47,7 +47,7 @@ def store_of(platforms, *, timed=False):
             if timed:
                 part.timed_s[:] = part.latency_s[:, None] * rng.uniform(1, 1.01, (10, 2))
             parts.append(part)
-    return ProgramStore.build(parts)
+    return ProgramTable.build(parts)
 
 
 @pytest.fixture

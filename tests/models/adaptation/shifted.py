@@ -12,7 +12,7 @@ from pruner.models.adaptation.base import Setting
 from pruner.models.adaptation.fitting import Example, OnlineFit
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.pacm import PaCM
-from pruner.models.programs.store import ProgramStore, TaskPrograms
+from pruner.models.programs.table import ProgramTable, TaskPrograms
 from pruner.models.ranker import NeuralRanker
 from pruner.models.training.sampler import TaskBatches
 from pruner.models.training.training import build_network
@@ -37,7 +37,7 @@ def store(seed, columns, *, platform, tasks=3, programs=30):
         speed = batch.statement[:, columns].sum(axis=1) / 5
         key = synthetic.key(f"t{number}", platform)
         parts.append(TaskPrograms.of(key, batch, 1e-4 * np.exp(-speed), np.arange(programs)))
-    return ProgramStore.build(parts)
+    return ProgramTable.build(parts)
 
 
 def source_and_target(network="pacm", relative=True):

@@ -15,8 +15,8 @@ from pruner.models.adaptation.base import Adaptation, Setting
 from pruner.models.adaptation.warm import Continue
 from pruner.models.checkpoint.official import official_ranker, read_official
 from pruner.models.judging import metrics
-from pruner.models.programs.relative import Center
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.scaler import Center
+from pruner.models.programs.table import ProgramTable
 from tests.models import synthetic
 from tests.models.adaptation import shifted
 from tests.models.adaptation.shifted import METHODS, NETWORKS, adaptation, scores
@@ -197,10 +197,10 @@ def test_failed_measurements_teach_nothing_wrong():
     latency = target.latency_s.clone()
     latency[:8] = torch.inf  # all of task 0
     latency[8] = torch.inf  # one of task 1
-    failing = ProgramStore(
+    failing = ProgramTable(
         **{
             name: getattr(target, name)
-            for name, field in ProgramStore.__dataclass_fields__.items()
+            for name, field in ProgramTable.__dataclass_fields__.items()
             if field.init
         }
         | {"latency_s": latency}

@@ -12,7 +12,7 @@ from pruner.models.networks.layers import MaskedSelfAttention, PooledSelfAttenti
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.pacm import PaCM
 from pruner.models.networks.tlp import TLP
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.table import ProgramTable
 from pruner.models.registry import MODELS
 from tests.models import synthetic, zoo
 
@@ -151,7 +151,7 @@ def test_decisions_change_the_score():
 
 
 def test_each_platform_has_its_own_head_and_only_its_programs_train_it():
-    store = ProgramStore.build(
+    store = ProgramTable.build(
         synthetic.task(np.random.default_rng(i), f"t{i}", 6, platform=name)
         for i, name in enumerate(("b", "a"))
     )

@@ -5,13 +5,13 @@ import torch
 
 from pruner.data.splits import Split
 from pruner.models.programs.assemble import divide, spread
-from pruner.models.programs.store import ProgramStore, TaskPrograms
+from pruner.models.programs.table import ProgramTable, TaskPrograms
 from tests.models import synthetic
 
 
 def store_of(*latencies):
     rng = np.random.default_rng(0)
-    return ProgramStore.build(
+    return ProgramTable.build(
         TaskPrograms.of(
             synthetic.key(str(i)),
             synthetic.features(rng, len(latency_s)),

@@ -14,6 +14,7 @@ from pruner.data.root import RecordRoot
 from pruner.models.analyzer.columns import NUM_DRAFT_COLUMNS
 from pruner.models.programs import cache as module
 from pruner.models.programs.dataset import load_programs
+from pruner.models.programs.reading import ReadSpec
 from tests.cli import toy_records
 
 
@@ -45,7 +46,8 @@ def toy_features(monkeypatch):
 
 def load(root, tmp_path, **kwargs):
     kwargs.setdefault("cache", tmp_path / "cache")
-    return load_programs(root, ["v100"], report=tmp_path / "quarantine.jsonl", **kwargs)
+    report = tmp_path / "quarantine.jsonl"
+    return load_programs(root, ["v100"], ReadSpec(**kwargs), report=report)
 
 
 def same(first, second):

@@ -2,6 +2,7 @@
 
 from pruner.data.quarantine import read_report
 from pruner.models.programs.dataset import load_programs
+from pruner.models.programs.reading import ReadSpec
 from tests.models.programs.contradicted import contradicted
 
 
@@ -10,7 +11,7 @@ def test_a_program_that_cannot_be_replayed_has_file_line_and_reason(tmp_path):
     (file,) = root.task_files(["cpu-avx2"])
     report = tmp_path / "quarantine.jsonl"
     for cached, cache in ((0, None), (0, tmp_path / "cache"), (1, tmp_path / "cache")):
-        found = load_programs(root, ["cpu-avx2"], cache=cache, report=report)
+        found = load_programs(root, ["cpu-avx2"], ReadSpec(cache=cache), report=report)
         assert found.num_cached == cached
         assert found.tally.failures == {"contradicting-extent": 1}
         assert found.quarantined == {}

@@ -6,7 +6,7 @@ import torch
 
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.pacm import PaCM
-from pruner.models.programs.relative import Center, places
+from pruner.models.programs.scaler import Center, places
 from pruner.models.ranker import NeuralRanker
 from pruner.models.trees.xgboost import XGBoostRanker
 from tests.models import synthetic

@@ -4,14 +4,14 @@ import torch
 
 from pruner.errors import DataError
 from pruner.models.programs.assemble import sampled, sampled_tasks
-from pruner.models.programs.store import ProgramStore, TaskPrograms
+from pruner.models.programs.table import ProgramTable, TaskPrograms
 from tests.models import synthetic
 
 
 def test_a_gathered_batch_is_what_padding_by_hand_gives():
     rng = np.random.default_rng(0)
     batches = [synthetic.features(rng, n) for n in (5, 7)]
-    store = ProgramStore.build(
+    store = ProgramTable.build(
         TaskPrograms.of(synthetic.key(str(i)), b, synthetic.latency_of(b), np.arange(len(b)))
         for i, b in enumerate(batches)
     )
@@ -47,7 +47,7 @@ def test_invalid_programs_are_left_out_and_counted():
 
 def test_no_program_at_all_is_a_data_error():
     with pytest.raises(DataError, match="no task has a program"):
-        ProgramStore.build([])
+        ProgramTable.build([])
 
 
 def test_a_smaller_share_is_part_of_a_larger_and_every_task_keeps_two():

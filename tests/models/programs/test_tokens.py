@@ -4,8 +4,8 @@ import numpy as np
 import torch
 
 from pruner.features.primitives import PrimitiveTokens
-from pruner.models.programs.relative import Center
-from pruner.models.programs.tokens import ProgramTokens
+from pruner.models.programs.batch import ProgramTokens
+from pruner.models.programs.scaler import Center
 from tests.models import synthetic
 
 
@@ -60,10 +60,10 @@ def test_one_task_without_tokens_leaves_the_store_without():
     rng = np.random.default_rng(0)
     from dataclasses import replace
 
-    from pruner.models.programs.store import ProgramStore
+    from pruner.models.programs.table import ProgramTable
 
     with_tokens, other = synthetic.task(rng, "a", 4), synthetic.task(rng, "b", 4)
     parts = [with_tokens, replace(other, features=replace(other.features, tokens=None))]
-    store = ProgramStore.build(parts)
+    store = ProgramTable.build(parts)
     assert store.tokens is None
     assert store.relative().programs(torch.arange(3)).tokens is None

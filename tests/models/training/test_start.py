@@ -12,7 +12,7 @@ from pruner.errors import DataError, PrunerError
 from pruner.models.checkpoint.checkpoint import CheckpointInfo, load_checkpoint, save_checkpoint
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.pacm import PaCM
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.table import ProgramTable
 from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import ModelSpec
 from pruner.models.training.fit import fit, start_of
@@ -27,7 +27,7 @@ SMALL = partial(PaCM, width=8, dataflow_hidden=4, dataflow_width=8)
 
 def tasks(platform, seed, names):
     rng = np.random.default_rng(seed)
-    return ProgramStore.build(synthetic.task(rng, name, 12, platform=platform) for name in names)
+    return ProgramTable.build(synthetic.task(rng, name, 12, platform=platform) for name in names)
 
 
 def split(store):
@@ -135,7 +135,7 @@ def test_the_scaler_is_kept_or_renewed(tmp_path):
 
 
 def test_columns_that_never_varied_are_counted(tmp_path):
-    flat = ProgramStore(
+    flat = ProgramTable(
         keys=A.keys, rows=A.rows.clone(), row_start=A.row_start, dataflow=A.dataflow * 0,
         flags=A.flags, task=A.task, latency_s=A.latency_s, line=A.line, digest=A.digest,
         timed_s=A.timed_s,

@@ -10,7 +10,7 @@ from pruner.models.adaptation.base import Setting
 from pruner.models.adaptation.fitting import OnlineFit, official_fit
 from pruner.models.adaptation.warm import Scratch, Unchanged
 from pruner.models.networks.pacm import PaCM
-from pruner.models.programs.store import ProgramStore
+from pruner.models.programs.table import ProgramTable
 from pruner.search.explorer import ExplorerSettings
 from pruner.search.offline.pool import Clock, PoolSpace
 from pruner.search.offline.recorded import RecordedPool
@@ -143,7 +143,7 @@ def test_one_round_is_one_update_with_everything_measured_so_far():
 
 def test_centres_are_those_of_the_whole_pools():
     pools = [pool(0, "t0"), pool(1, "t1")]
-    store = ProgramStore.build(p.programs for p in pools)
+    store = ProgramTable.build(p.programs for p in pools)
     unchanged = Unchanged(Setting(make_network=small_pacm))
     tune(pools, unchanged, SETTINGS, trials=20, batch=10, seed=0)
     mean = unchanged.ranker.centers[pools[1].key].dataflow

@@ -15,7 +15,7 @@ from pruner.models.checkpoint.checkpoint import CheckpointInfo, load_checkpoint,
 from pruner.models.checkpoint.official import official_ranker, read_official
 from pruner.models.networks.pacm import PaCM
 from pruner.models.programs.scaler import ColumnScaler
-from pruner.models.programs.store import ProgramStore, TaskPrograms
+from pruner.models.programs.table import ProgramTable, TaskPrograms
 from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import ModelSpec
 from pruner.models.training.fit import checkpoint_file, start_of
@@ -122,7 +122,7 @@ def score_of(model, space, rows):
 def direct(ranker, found):
     """The network alone on columns that are divided here."""
     line = np.arange(len(found))
-    store = ProgramStore.build([TaskPrograms.of(synthetic.key(), found, np.ones(len(line)), line)])
+    store = ProgramTable.build([TaskPrograms.of(synthetic.key(), found, np.ones(len(line)), line)])
     batch, scaler = store.programs(torch.arange(store.num_programs)), ranker.scaler
     assert (scaler.statement_center == 0).all()
     scaled = replace(
@@ -230,7 +230,7 @@ def test_a_model_from_scratch_and_trees_are_left_too(tmp_path, platform):
         assert info.model.name == name
         assert info.seen_tasks == {"cpu-avx2": ["matmul_64_64_64"]}
         index = torch.arange(4)
-        store = ProgramStore.build(shared._parts.values())
+        store = ProgramTable.build(shared._parts.values())
         expected = shared.model.ranker.score_store(store, index)
         if name == "PaCM":  # a checkpoint does not hold the centres of tasks
             ranker.centers = shared.model.ranker.centers
@@ -262,7 +262,7 @@ def test_programs_without_a_turn_are_no_part_of_what_is_learned(space, draws):
     learner.observe(draws, latency_s)
     found, kept = learner.programs(), [n for n in range(PROGRAMS) if n != 3]
     assert found.line.tolist() == kept
-    label = ProgramStore.build([found]).label.numpy()
+    label = ProgramTable.build([found]).label.numpy()
     np.testing.assert_allclose(label, 1 / latency_s[kept], rtol=1e-6)  # 0 for the failure
 
 

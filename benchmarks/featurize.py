@@ -34,7 +34,7 @@ sys.path.insert(0, str(HERE.parent))
 
 from benchmarks.synthetic import as_steps, largest_group, records_of, vectors  # noqa: E402
 from pruner.data.workload import fused_from_name  # noqa: E402
-from pruner.features import featurize_steps  # noqa: E402
+from pruner.features import FeatureSpec, featurize  # noqa: E402
 from pruner.files import write_json  # noqa: E402
 from pruner.program.dag.task_index import find_dag  # noqa: E402
 
@@ -42,6 +42,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "TVM_NUM_THREADS": "1", "OPENBLAS_NUM_THRE
 SIZES = (1, 10, 100, 1000, 4000, 10000)
 TENSET_PROGRAMS = 4000  # of one task
 PEER_PROGRAMS = 12
+OFFICIAL = FeatureSpec(dataflow="official", psa=True)
 REPEATS = 3
 
 
@@ -89,7 +90,7 @@ def ours(path: Path) -> tuple[dict[int, list[float]], int]:
     found = {}
     for size in SIZES:
         steps = as_steps(group, template, vectors(group, size, rng))
-        times = cpu_seconds(lambda s=steps: featurize_steps(dag, s, dataflow="official", psa=True))
+        times = cpu_seconds(lambda s=steps: featurize(dag, s, OFFICIAL))
         found[size] = [t / size for t in times]
     return found, len(records)
 
@@ -180,9 +181,7 @@ def stream(root: Path) -> dict[str, Any]:
     start, cpu, programs, failed = time.perf_counter(), time.process_time(), 0, 0
     with Quarantine() as quarantine:
         for r in RecordRoot(root).read(quarantine, duplicates="keep"):
-            batch = featurize_records(
-                r.workload_key, r.fused, r.steps, dataflow="official", psa=True
-            )
+            batch = featurize_records(r.workload_key, r.fused, r.steps, OFFICIAL)
             programs += len(batch)
             failed += int((~batch.valid).sum())
     cpu = time.process_time() - cpu

@@ -35,7 +35,7 @@ import torch
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from benchmarks.synthetic import records_of, vectors  # noqa: E402
+from benchmarks.synthetic import as_steps, records_of, vectors  # noqa: E402
 from pruner import features  # noqa: E402
 from pruner.data.splits import Split  # noqa: E402
 from pruner.data.tasks import TaskRecords  # noqa: E402
@@ -49,7 +49,7 @@ from pruner.models.training.fit import fit  # noqa: E402
 from pruner.models.training.recipe import Recipe  # noqa: E402
 from pruner.models.training.sampler import TaskBatches  # noqa: E402
 from pruner.program.dag.task_index import find_dag  # noqa: E402
-from pruner.program.te.skeleton import SkeletonGroup, group_programs  # noqa: E402
+from pruner.program.te.skeleton import group_programs  # noqa: E402
 
 KEY = "made"  # of the entries
 VALIDATED = 8  # tasks: what is measured is training
@@ -68,14 +68,10 @@ def made_task(number: int, records: TaskRecords, programs: int) -> TaskPrograms:
     measured = sum(len(group.rows) for group in groups)
     counts = [max(1, len(group.rows) * programs // measured) for group in groups]
     counts[0] += programs - sum(counts)  # the largest
-    made, start = [], 0
+    steps: list[Any] = []
     for group, count in zip(groups, counts, strict=True):
-        rows = np.arange(start, start + count)
-        decisions = vectors(group, count, rng)
-        made.append(SkeletonGroup(skeleton=group.skeleton, rows=rows, decisions=decisions))
-        start += count
-    dag = find_dag(records.workload_key, records.fused)
-    found = features.featurize_groups(dag, made, programs, tokens=False)
+        steps += as_steps(group, records.steps[int(group.rows[0])], vectors(group, count, rng))
+    found = features.featurize(find_dag(records.workload_key, records.fused), steps)
     key = replace(records.key, task=f"{records.key.task}-{number}")
     return TaskPrograms.of(key, found, rng.lognormal(-8, 0.7, programs), np.arange(programs))
 

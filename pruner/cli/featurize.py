@@ -60,6 +60,11 @@ class Plan:
     feature_version: str
     data_root: Path | None = None  # may hold TenSet's task files
 
+    @property
+    def spec(self) -> features.FeatureSpec:
+        """What is computed of programs."""
+        return features.FeatureSpec(dataflow=self.dataflow, psa=self.psa)
+
     def target(self, file: TaskFile) -> Path:
         """Where the features of a record file go."""
         return self.out / file.platform / f"{file.task}.npz"
@@ -143,9 +148,8 @@ def _task_rows(
             records.workload_key,
             records.fused,
             records.steps,
+            plan.spec,
             tasks=_tasks(plan.data_root),
-            dataflow=plan.dataflow,
-            psa=plan.psa,
         )
     except UnsupportedProgram as error:
         failures[error.reason] += len(records)
@@ -160,7 +164,7 @@ def _task_rows(
 
 def _nothing(line: np.ndarray, plan: Plan) -> _Rows:
     """Rows of programs whose task is not supported."""
-    nothing = ProgramFeatures.empty(len(line), dataflow=plan.dataflow, psa=plan.psa)
+    nothing = ProgramFeatures.empty(len(line), plan.spec)
     return _Rows(np.asarray(line, dtype=np.int64), nothing, least=1)
 
 

@@ -2,11 +2,12 @@
 
 * `columns`: names, units and formulas of every column; the version of the set
 * `column`: one column, and values by column name
-* `batch`: the ragged container, from records, decision vectors or loop nests
+* `batch`: the ragged container, from records or loop nests
 * `statement`: one row per buffer store
 * `dataflow`: rows of the multi-tiling pattern
 * `caches`: the same for CPUs, whose tiles are in caches
 * `symbols`: inputs of the analyzer
+* `together`: statements of one structure are computed as one, across loop nests
 * `primitives`: schedule steps as tokens
 * `versions`: older feature sets whose models still load
 * `workload`: flags of the compute DAG's text
@@ -14,12 +15,11 @@
 """
 
 from pruner.features.batch import (
+    FeatureSpec,
     ProgramFeatures,
-    featurize_groups,
+    featurize,
     featurize_nests,
     featurize_records,
-    featurize_steps,
-    featurize_vectors,
 )
 from pruner.features.columns import (
     DATAFLOW_COLUMNS,
@@ -35,10 +35,9 @@ __all__ = [
     "OFFICIAL_COLUMNS",
     "STATEMENT_COLUMNS",
     "WORKLOAD_COLUMNS",
+    "FeatureSpec",
     "ProgramFeatures",
-    "featurize_groups",
+    "featurize",
     "featurize_nests",
     "featurize_records",
-    "featurize_steps",
-    "featurize_vectors",
 ]

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from jaxtyping import Bool, Float32, Int64
 
-from pruner.arrays import Decisions, Ints, Mask
+from pruner.arrays import Ints, Mask
 from pruner.errors import UnsupportedProgram, unforeseen_refused
 from pruner.features.caches import cpu_rows_together
 from pruner.features.columns import (
@@ -23,24 +23,20 @@ from pruner.features.dataflow import NUM_ROWS, DataflowKind, dataflow_features
 from pruner.features.primitives import PrimitiveTokens, primitive_tokens
 from pruner.features.statement.analysis import analyse_stores
 from pruner.features.statement.features import statement_features
-from pruner.features.statement.together import StoresTogether
 from pruner.features.statement.touches import NodeKeys
 from pruner.features.symbols.official import official_symbols
+from pruner.features.together import StoresTogether
 from pruner.features.workload import text_flags, workload_flags
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.nests import LoopNests
 from pruner.program.replay import (
     Definition,
     Definitions,
-    Replayed,
     find_definition,
     replay_groups,
     space_of,
 )
-from pruner.program.te.apply import apply
-from pruner.program.te.lower import lower
 from pruner.program.te.skeleton import SkeletonGroup, group_programs
-from pruner.program.te.steps import Primitive
 from pruner.program.tir.saved import SpaceFolder
 
 logger = logging.getLogger(__name__)
@@ -112,22 +108,22 @@ class ProgramFeatures:
     def empty(
         cls,
         num: int,
+        spec: "FeatureSpec | None" = None,
         *,
         workload: WorkloadFlags | None = None,
-        dataflow: DataflowKind = "paper",
         failures: Mapping[int, str] | None = None,
-        psa: bool = False,
     ) -> Self:
         """``num`` programs, none of them valid."""
+        spec = spec or DEFAULT
         no_flags = np.zeros(len(WORKLOAD_COLUMNS), np.float32)
         return cls(
             statement=np.zeros((0, len(STATEMENT_COLUMNS)), np.float32),
             row_start=np.zeros(num + 1, np.int64),
-            dataflow=np.zeros((num, NUM_ROWS[dataflow], len(DATAFLOW_COLUMNS)), np.float32),
+            dataflow=np.zeros((num, NUM_ROWS[spec.dataflow], len(DATAFLOW_COLUMNS)), np.float32),
             workload=no_flags if workload is None else workload,
             valid=np.zeros(num, bool),
             failures=failures or {},
-            psa=np.zeros((0, len(OFFICIAL_COLUMNS)), np.float32) if psa else None,
+            psa=np.zeros((0, len(OFFICIAL_COLUMNS)), np.float32) if spec.psa else None,
         )
 
     def scatter(self, parts: Sequence[tuple[Ints, Self]]) -> Self:
@@ -247,144 +243,73 @@ def _rows(start: Ints, counts: Ints) -> Ints:
     return offset + np.arange(len(offset))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureSpec:
+    """What is computed of programs.
+
+    Attributes:
+        dataflow: ``paper`` (with the epilogue) or ``official`` rows.
+        psa: also compute the official analyzer's symbols.
+        extra: makes further columns of the programs from their loop nests.
+    """
+
+    dataflow: DataflowKind = "paper"
+    psa: bool = False
+    extra: Extra | None = None
+
+
+DEFAULT = FeatureSpec()
+
+
 def featurize_records(
     workload_key: str,
     fused: tuple[str, ...],
     steps_list: Sequence[list[list[Any]]],
+    spec: FeatureSpec = DEFAULT,
     *,
     tasks: Definitions | None = None,
-    dataflow: DataflowKind = "paper",
-    psa: bool = False,
-    extra: Extra | None = None,
 ) -> ProgramFeatures:
     """Features of a task's records; ``tasks`` is what lies beside them: TenSet's operators, spaces.
-
-    ``extra`` makes further columns of the programs.
 
     Raises:
         UnsupportedProgram: the operator is unknown, or records of traces have no design spaces.
     """
-    found = find_definition(workload_key, fused, steps_list, tasks)
-    return _of_step_lists(found, steps_list, dataflow, psa, extra)
+    return featurize(find_definition(workload_key, fused, steps_list, tasks), steps_list, spec)
 
 
-def featurize_vectors(
-    dag: ComputeDAG,
-    skeleton: tuple[Primitive, ...],
-    decisions: Decisions,
-    *,
-    dataflow: DataflowKind = "paper",
-    psa: bool = False,
+def featurize(
+    definition: Definition, steps_list: Sequence[list[list[Any]]], spec: FeatureSpec = DEFAULT
 ) -> ProgramFeatures:
-    """Features straight from decision vectors int64 [N, d] of one skeleton.
-
-    Raises:
-        UnsupportedProgram: the skeleton cannot be replayed.
-    """
-    everything = np.arange(len(decisions))
-    group = SkeletonGroup(skeleton=skeleton, rows=everything, decisions=decisions)
-    flags = workload_flags(dag)
-    nothing = ProgramFeatures.empty(len(decisions), workload=flags, dataflow=dataflow, psa=psa)
-    parts = [
-        (some.rows, _of_nests(lower(apply(dag, skeleton, some.decisions)), flags, dataflow, psa))
-        for some in group.chunks(_CHUNK)
-    ]
-    return replace(nothing.scatter(parts), tokens=primitive_tokens([group], len(decisions)))
-
-
-def featurize_groups(
-    definition: Definition,
-    groups: Sequence[SkeletonGroup],
-    num: int,
-    *,
-    dataflow: DataflowKind = "paper",
-    psa: bool = False,
-    extra: Extra | None = None,
-    tokens: bool = True,
-) -> ProgramFeatures:
-    """Features of ``num`` programs of one task, given as decision vectors of their skeletons.
-
-    The same as of their step lists (:func:`featurize_steps`, :func:`featurize_traces`), which need
-    not be read again. Programs in no group are invalid. Without ``tokens`` primitives are left out.
-    """
-    return _of_groups(definition, groups, {}, num, dataflow, psa, extra, tokens)
-
-
-def featurize_steps(
-    dag: ComputeDAG,
-    steps_list: Sequence[list[list[Any]]],
-    *,
-    dataflow: DataflowKind = "paper",
-    psa: bool = False,
-    extra: Extra | None = None,
-) -> ProgramFeatures:
-    """Features of Ansor step lists of one operator, in the order given.
+    """Features of recorded programs of one task, in the order given.
 
     Args:
-        dag: the operator.
+        definition: the operator of Ansor's step lists, or the design spaces of MetaSchedule's
+            traces, whose features are those of a live space.
         steps_list: one step list a program; any mix of skeletons.
-        dataflow: ``paper`` (with the epilogue) or ``official`` rows.
-        psa: also compute the official analyzer's symbols.
-        extra: makes further columns of the programs from their loop nests.
+        spec: what is computed. Only step lists have tokens.
 
     Returns:
         Features with ``valid`` False, and a reason, for programs that cannot be replayed.
     """
-    return _of_step_lists(dag, steps_list, dataflow, psa, extra)
-
-
-def featurize_traces(
-    spaces: SpaceFolder,
-    steps_list: Sequence[list[list[Any]]],
-    *,
-    dataflow: DataflowKind = "paper",
-    psa: bool = False,
-    extra: Extra | None = None,
-) -> ProgramFeatures:
-    """Features of recorded programs of MetaSchedule, as those of a live space.
-
-    Arguments and result as of :func:`featurize_steps`; there are no tokens.
-    """
-    return _of_step_lists(spaces, steps_list, dataflow, psa, extra)
-
-
-def _of_step_lists(
-    definition: Definition,
-    steps_list: Sequence[list[list[Any]]],
-    dataflow: DataflowKind,
-    psa: bool,
-    extra: Extra | None,
-) -> ProgramFeatures:
     groups, unreadable = group_programs(steps_list)
-    failures = {row: error.reason for row, error in unreadable.items()}
-    num = len(steps_list)
-    return _of_groups(definition, groups, failures, num, dataflow, psa, extra, tokens=True)
-
-
-def _of_groups(
-    definition: Definition,
-    groups: Sequence[SkeletonGroup],
-    failures: dict[int, str],
-    num: int,
-    dataflow: DataflowKind,
-    psa: bool,
-    extra: Extra | None,
-    tokens: bool,
-) -> ProgramFeatures:
-    """Features of groups; what ``failures`` names is in none of them."""
-    node_keys: NodeKeys
+    num, tokens = len(steps_list), None
+    node_keys: NodeKeys = "unique"
     if isinstance(definition, ComputeDAG):
         flags, node_keys = workload_flags(definition), "recycled"
+        tokens = primitive_tokens(groups, num)
     else:
-        flags, node_keys, tokens = _flags_of_traces(definition, groups), "unique", False
+        flags = _flags_of_traces(definition, groups)
 
     def compute(nests: LoopNests) -> ProgramFeatures:
-        return _of_nests(nests, flags, dataflow, psa, node_keys, extra)
+        return _of_nests(nests, flags, spec, node_keys)
 
     done = replay_groups(definition, groups, compute, _CHUNK)
-    done.failures.update(failures)
-    found = _scattered(done, num, flags, dataflow, psa)
-    return replace(found, tokens=primitive_tokens(groups, num) if tokens else None)
+    done.failures.update({row: error.reason for row, error in unreadable.items()})
+    nothing = ProgramFeatures.empty(num, spec, workload=flags, failures=done.failures)
+    found = replace(nothing.scatter(done.parts), tokens=tokens)
+    if found.failures:
+        logger.info("programs not featurised: %s", dict(Counter(found.failures.values())))
+    return found
 
 
 def _flags_of_traces(spaces: SpaceFolder, groups: Sequence[SkeletonGroup]) -> WorkloadFlags:
@@ -394,73 +319,47 @@ def _flags_of_traces(spaces: SpaceFolder, groups: Sequence[SkeletonGroup]) -> Wo
     return np.zeros(len(WORKLOAD_COLUMNS), np.float32)
 
 
-def _scattered(
-    done: Replayed[ProgramFeatures],
-    num: int,
-    flags: WorkloadFlags,
-    dataflow: DataflowKind,
-    psa: bool,
-) -> ProgramFeatures:
-    """All programs in the order given."""
-    nothing = ProgramFeatures.empty(
-        num, workload=flags, dataflow=dataflow, failures=done.failures, psa=psa
-    )
-    found = nothing.scatter(done.parts)
-    if found.failures:
-        logger.info("programs not featurised: %s", dict(Counter(found.failures.values())))
-    return found
-
-
 def featurize_nests(
     groups: Iterable[tuple[Ints, LoopNests]],
     num: int,
+    spec: FeatureSpec = DEFAULT,
     *,
     workload: WorkloadFlags,
     failures: Mapping[int, str],
-    dataflow: DataflowKind = "paper",
-    extra: Extra | None = None,
 ) -> ProgramFeatures:
-    """Features of ``num`` programs given as groups (numbers of programs, their nests).
+    """Features of ``num`` programs of a live space given as groups (numbers of programs, nests).
 
     Programs in no group, and those that ``failures`` names with a reason, are invalid, and so are
-    groups whose features cannot be computed. ``extra`` makes further columns of the programs.
+    groups whose features cannot be computed.
     """
     bad, refused = np.array(sorted(failures), np.int64), dict(failures)
     every = list(groups)
     parts = []
-    for (rows, _), found in zip(
-        every, _of_each([nests for _, nests in every], workload, dataflow, extra), strict=True
-    ):
+    each = _of_each([nests for _, nests in every], workload, spec)
+    for (rows, _), found in zip(every, each, strict=True):
         known = ~np.isin(rows, bad)
         if isinstance(found, UnsupportedProgram):
             refused |= dict.fromkeys(rows[known].tolist(), found.reason)
         else:
             parts.append((rows[known], found.take(known)))
-    nothing = ProgramFeatures.empty(num, workload=workload, dataflow=dataflow, failures=refused)
-    return nothing.scatter(parts)
+    return ProgramFeatures.empty(num, spec, workload=workload, failures=refused).scatter(parts)
 
 
 def _of_each(
-    nests: Sequence[LoopNests],
-    workload: WorkloadFlags,
-    dataflow: DataflowKind,
-    extra: Extra | None,
+    nests: Sequence[LoopNests], workload: WorkloadFlags, spec: FeatureSpec
 ) -> list[ProgramFeatures | UnsupportedProgram]:
     """Features of every one, or why there are none: at once where that is cheaper.
 
     Where that fails for all together, those that fail cost themselves.
     """
-    if dataflow == "paper" and not any(_is_gpu(one) for one in nests):
+    if spec.dataflow == "paper" and not any(_is_gpu(one) for one in nests):
         with suppress(UnsupportedProgram), unforeseen_refused():
-            return [*_together(nests, workload, dataflow, extra)]
+            return [*_together(nests, workload, spec)]
     out: list[ProgramFeatures | UnsupportedProgram] = []
     for one in nests:
         try:
             with unforeseen_refused():
-                found = _of_nests(
-                    one, workload, dataflow, psa=False, node_keys="unique", extra=extra
-                )
-                out.append(found)
+                out.append(_of_nests(one, workload, spec, "unique"))
         except UnsupportedProgram as error:
             out.append(error)
     return out
@@ -471,25 +370,17 @@ def _is_gpu(nests: LoopNests) -> bool:
 
 
 def _together(
-    nests: Sequence[LoopNests],
-    workload: WorkloadFlags,
-    dataflow: DataflowKind,
-    extra: Extra | None,
+    nests: Sequence[LoopNests], workload: WorkloadFlags, spec: FeatureSpec
 ) -> Iterator[ProgramFeatures]:
     """Features of CPU programs: what their stores have in common is computed once."""
     stores = StoresTogether.of(nests)
-    rows = cpu_rows_together(stores, NUM_ROWS[dataflow])
+    rows = cpu_rows_together(stores, NUM_ROWS[spec.dataflow])
     for one, statement, crossings in zip(nests, stores.statement_rows(), rows, strict=True):
-        yield _resolved(one, statement, crossings, workload, dataflow, extra=extra)
+        yield _resolved(one, statement, crossings, None, workload, spec)
 
 
 def _of_nests(
-    nests: LoopNests,
-    workload: WorkloadFlags,
-    dataflow: DataflowKind,
-    psa: bool,
-    node_keys: NodeKeys = "recycled",
-    extra: Extra | None = None,
+    nests: LoopNests, workload: WorkloadFlags, spec: FeatureSpec, node_keys: NodeKeys
 ) -> ProgramFeatures:
     """Features of programs with one shape of nests: all have the same number of statements.
 
@@ -497,19 +388,18 @@ def _of_nests(
     """
     analyses = analyse_stores(nests, node_keys)
     statement = statement_features(nests, analyses)
-    rows = dataflow_features(nests, analyses, dataflow)
-    symbols = official_symbols(nests, analyses) if psa else None
-    return _resolved(nests, statement, rows, workload, dataflow, symbols, extra)
+    rows = dataflow_features(nests, analyses, spec.dataflow)
+    symbols = official_symbols(nests, analyses) if spec.psa else None
+    return _resolved(nests, statement, rows, symbols, workload, spec)
 
 
 def _resolved(
     nests: LoopNests,
     statement: Float32[np.ndarray, "program statement column"],
     rows: Float32[np.ndarray, "program slot flow"],
+    symbols: Float32[np.ndarray, "program statement symbol"] | None,
     workload: WorkloadFlags,
-    dataflow: DataflowKind,
-    symbols: Float32[np.ndarray, "program statement symbol"] | None = None,
-    extra: Extra | None = None,
+    spec: FeatureSpec,
 ) -> ProgramFeatures:
     """Features of programs with one shape of nests; without those of unknown sizes."""
     num, width = statement.shape[:2]
@@ -520,20 +410,14 @@ def _resolved(
         workload=workload,
         valid=np.ones(num, bool),
         psa=None if symbols is None else symbols.reshape(num * width, symbols.shape[2]),
-        extra=None if extra is None else extra(nests),
+        extra=None if spec.extra is None else spec.extra(nests),
     )
     resolved = np.broadcast_to(nests.resolved, num)
     if resolved.all():
         return found
     kept = np.flatnonzero(resolved)
-    unknown = np.flatnonzero(~resolved).tolist()
-    nothing = ProgramFeatures.empty(
-        num,
-        workload=workload,
-        dataflow=dataflow,
-        failures=dict.fromkeys(unknown, "unresolved-size"),
-        psa=symbols is not None,
-    )
+    unknown = dict.fromkeys(np.flatnonzero(~resolved).tolist(), "unresolved-size")
+    nothing = ProgramFeatures.empty(num, spec, workload=workload, failures=unknown)
     return nothing.scatter([(kept, found.take(kept))])
 
 

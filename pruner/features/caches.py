@@ -37,7 +37,7 @@ from pruner.features.columns import DATAFLOW_PLACES
 from pruner.features.statement.analysis import StoreAnalysis
 from pruner.features.statement.memory import CACHE_LINE_BYTES, AccessFeatures, LoopFrame
 from pruner.features.statement.tensors import column, pick, slog
-from pruner.features.statement.together import StoresTogether
+from pruner.features.together import StoresTogether
 
 REGISTERS, L1, L2 = range(3)
 BYTES = (1 << 10, 1 << 15, 1 << 20)  # of every level: 16 vectors of 64 bytes, 32 KiB, 1 MiB

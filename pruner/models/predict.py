@@ -74,9 +74,11 @@ def _score(
             records.workload_key,
             records.fused,
             records.steps,
+            features.FeatureSpec(
+                dataflow=dataflow,  # type: ignore[arg-type]
+                extra=draft_columns(records.key.platform) if ranker.reads_draft else None,
+            ),
             tasks=tasks,
-            dataflow=dataflow,  # type: ignore[arg-type]
-            extra=draft_columns(records.key.platform) if ranker.reads_draft else None,
         )
     except UnsupportedProgram as error:
         why = of_all(error.reason, len(records))

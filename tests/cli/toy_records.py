@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from pruner.features import OFFICIAL_COLUMNS, STATEMENT_COLUMNS
-from pruner.features.batch import ProgramFeatures
+from pruner.features.batch import DEFAULT, ProgramFeatures
 from pruner.features.primitives import primitive_tokens
 from pruner.models.analyzer.columns import NUM_DRAFT_COLUMNS
 from pruner.program.te.skeleton import group_programs
@@ -50,25 +50,23 @@ def featurize_records(
     workload_key,
     fused,
     steps_list,
+    spec=DEFAULT,
     *,
     tasks=None,
-    dataflow="paper",
-    psa=False,
-    extra=None,
 ):
     n = len(steps_list)
     statement = np.zeros((n, 2, len(STATEMENT_COLUMNS)), np.float32)
     for i, steps in enumerate(steps_list):
         statement[i, 0, :2] = np.log2([steps[0][4][0] + 1, int(steps[2][3].split("$")[1]) + 1])
         statement[i, 1, 2] = np.log2(steps[0][3])
-    nothing = ProgramFeatures.empty(n, dataflow=dataflow)
+    nothing = ProgramFeatures.empty(n, spec)
     return replace(
         nothing,
         statement=statement.reshape(2 * n, -1),
         row_start=2 * np.arange(n + 1),
         dataflow=np.full_like(nothing.dataflow, 0.5) * statement[:, :1, :1],
         valid=np.ones(n, bool),
-        psa=np.zeros((2 * n, len(OFFICIAL_COLUMNS)), np.float32) if psa else None,
+        psa=np.zeros((2 * n, len(OFFICIAL_COLUMNS)), np.float32) if spec.psa else None,
         tokens=primitive_tokens(group_programs(steps_list)[0], n),
-        extra=None if extra is None else np.resize(statement[:, 0], (n, NUM_DRAFT_COLUMNS)),
+        extra=None if spec.extra is None else np.resize(statement[:, 0], (n, NUM_DRAFT_COLUMNS)),
     )

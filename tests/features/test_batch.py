@@ -4,13 +4,15 @@ import numpy as np
 import pytest
 
 from pruner.errors import UnsupportedProgram
-from pruner.features import STATEMENT_COLUMNS, batch, featurize_records
+from pruner.features import STATEMENT_COLUMNS, FeatureSpec, batch, featurize_records
 from pruner.program.te import replay
 from pruner.program.te.lower import lower
 from tests.features.recorded import recorded_task
 
 KEY = '["relu_layer", 64, 32]'
 AT = {column.name: i for i, column in enumerate(STATEMENT_COLUMNS)}
+
+PSA = FeatureSpec(psa=True)
 
 
 def relu(threads):
@@ -141,9 +143,9 @@ def test_values_are_finite():
 def test_a_program_alone_has_the_features_that_it_has_in_company(task, shared):
     """Alone its numbers are plain, in company they are arrays: two paths, one answer."""
     dag, steps = recorded_task(shared, task)
-    together = batch.featurize_steps(dag, steps, psa=True)
+    together = batch.featurize(dag, steps, PSA)
     for program in range(0, len(steps), len(steps) // 12):
-        alone, rows = batch.featurize_steps(dag, [steps[program]], psa=True), together.rows(program)
+        alone, rows = batch.featurize(dag, [steps[program]], PSA), together.rows(program)
         np.testing.assert_array_equal(alone.statement, together.statement[rows])
         np.testing.assert_array_equal(alone.psa, together.psa[rows])
         np.testing.assert_array_equal(alone.dataflow[0], together.dataflow[program])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pruner.features.batch import featurize_nests
+from pruner.features.batch import FeatureSpec, featurize_nests
 from pruner.features.columns import DATAFLOW_COLUMNS, DATAFLOW_PLACES
 from pruner.features.workload import text_flags
 from pruner.program.nests import Mark
@@ -17,7 +17,11 @@ NO_FLAGS = text_flags("")
 def rows_of(tree, dataflow="paper"):
     num = tree.num_programs
     found = featurize_nests(
-        [(np.arange(num), lower(tree))], num, workload=NO_FLAGS, failures={}, dataflow=dataflow
+        [(np.arange(num), lower(tree))],
+        num,
+        FeatureSpec(dataflow=dataflow),
+        workload=NO_FLAGS,
+        failures={},
     )
     assert found.valid.all()
     return found.dataflow

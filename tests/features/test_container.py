@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pruner.features import DATAFLOW_COLUMNS, OFFICIAL_COLUMNS, STATEMENT_COLUMNS
-from pruner.features.batch import ProgramFeatures, padded
+from pruner.features.batch import FeatureSpec, ProgramFeatures, padded
 
 
 def made(counts, seed=0):
@@ -69,7 +69,9 @@ def test_scattered_programs_stand_where_they_were_put(first, second, random):
     num = len(first) + len(second) + 2
     places = random.sample(range(num), num)
     where = [np.array(places[: len(first)]), np.array(places[len(first) : num - 2])]
-    empty = ProgramFeatures.empty(num, failures={places[-1]: "known before"}, psa=True)
+    empty = ProgramFeatures.empty(
+        num, FeatureSpec(psa=True), failures={places[-1]: "known before"}
+    )
     found = listed(empty.scatter(list(zip(where, parts, strict=True))))
     for at, part in zip(where, parts, strict=True):
         assert [found[n] for n in at] == listed(part)

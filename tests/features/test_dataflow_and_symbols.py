@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 
-from pruner.features import featurize_records
-from pruner.features.batch import featurize_steps
+from pruner.features import FeatureSpec, featurize, featurize_records
 from tests.features.golden import aligned, load, needs_golden, tasks
 from tests.features.matmul_skeleton import matmul_dag, matmul_steps
 
 
 def compute(task, **options):
-    return featurize_records(task.workload_key, task.fused, task.steps, **options)
+    return featurize_records(task.workload_key, task.fused, task.steps, FeatureSpec(**options))
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +57,7 @@ def test_paper_rows_are_the_official_rows_and_an_epilogue(sample):
 def test_programs_of_lanes_leave_the_rows_of_fragments_zero():
     shape, steps = (128, 128, 128), matmul_steps(128, 128, 128, (1, 8, 2, 2), (1, 8, 2, 2), (4, 2))
     ten, rows = (
-        featurize_steps(matmul_dag(*shape), [steps], dataflow=kind).dataflow
+        featurize(matmul_dag(*shape), [steps], FeatureSpec(dataflow=kind)).dataflow
         for kind in ("paper", "fragments")
     )
     assert np.abs(ten).sum(axis=2).all()

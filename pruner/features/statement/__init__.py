@@ -2,7 +2,6 @@
 
 * `features`: all columns, group by group
 * `analysis`: one pass over the stores, shared by the groups
-* `together`: stores of one structure are measured as one
 * `accesses`: buffers of a store with simplified indices
 * `ops`: arithmetic of one iteration
 * `memory`: one buffer access: bytes, cache lines, reuse, stride

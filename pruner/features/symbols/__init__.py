@@ -4,6 +4,5 @@
 * `statement`: a statement: operations, loops by role, reach of its accesses
 * `gpu`: the paper's symbols and what the hardware form adds
 * `cpu`: register tile, caches, lanes, cores
-* `together`: statements of one structure are computed as one
 * `official`: the release's 11 numbers
 """

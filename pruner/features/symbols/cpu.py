@@ -36,7 +36,7 @@ from pruner.features.symbols.statement import (
     product_of,
 )
 from pruner.features.symbols.table import CACHES, CPU_COLUMNS, PerProgram, SymbolRow, Symbols, fill
-from pruner.features.symbols.together import Table, tables_of
+from pruner.features.together import Table, tables_of
 from pruner.program.device import CpuDevice
 from pruner.program.nests import LoopNests
 

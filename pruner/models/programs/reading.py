@@ -181,9 +181,8 @@ def featurize_task(
             records.workload_key,
             records.fused,
             taken.steps,
+            features.FeatureSpec(dataflow=dataflow, extra=extra),
             tasks=tasks,
-            dataflow=dataflow,
-            extra=extra,
         )
     except UnsupportedProgram as error:
         tally.failures[error.reason] += num_measured

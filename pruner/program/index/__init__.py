@@ -4,5 +4,4 @@
 * `divide`: their quotients and remainders
 * `regions`: the values they take
 * `lookup`: indices that are no sums of loop variables
-* `joined`: those of several batches as one's
 """

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Decisions
 from pruner.errors import PrunerError, UnsupportedProgram
-from pruner.features.batch import Extra, ProgramFeatures, featurize_nests
+from pruner.features.batch import Extra, FeatureSpec, ProgramFeatures, featurize_nests
 from pruner.features.dataflow import DataflowKind
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.program.nests import LoopNests
@@ -165,10 +165,9 @@ class ReplaySpace:
         return featurize_nests(
             read,
             len(decisions),
+            FeatureSpec(dataflow=dataflow, extra=extra),
             workload=self._workload,
             failures={n: one.reason for n, one in enumerate(found) if one.nests is None},
-            dataflow=dataflow,
-            extra=extra,
         )
 
     def draft_score(self, decisions: Decisions, analyzer: Analyzer) -> NDArray[np.float64]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Decisions
 from pruner.errors import PrunerError
-from pruner.features.batch import Extra, ProgramFeatures
+from pruner.features.batch import Extra, FeatureSpec, ProgramFeatures
 from pruner.features.dataflow import DataflowKind
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.search.explorer import select
@@ -123,10 +123,11 @@ class UnionSpace:
         """Features of all rows; those of design spaces without features are invalid."""
         num, found = len(decisions), self._parts(decisions)
         parts = [(rows, space.features(vectors, dataflow, extra)) for space, rows, vectors in found]
+        spec = FeatureSpec(dataflow=dataflow)
         if not parts:
-            return ProgramFeatures.empty(num, dataflow=dataflow)
+            return ProgramFeatures.empty(num, spec)
         workload = parts[0][1].workload  # of the task, so of every space
-        return ProgramFeatures.empty(num, workload=workload, dataflow=dataflow).scatter(parts)
+        return ProgramFeatures.empty(num, spec, workload=workload).scatter(parts)
 
     def instantiate(self, decisions: Decisions) -> list[Any | None]:
         """The schedules of all rows; None where TVM refuses."""

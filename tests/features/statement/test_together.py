@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pruner.features.batch import featurize_nests
+from pruner.features.batch import FeatureSpec, featurize_nests
 from pruner.features.caches import cpu_rows
 from pruner.features.columns import WORKLOAD_COLUMNS
 from pruner.features.dataflow import NUM_ROWS
 from pruner.features.statement.analysis import analyse_stores
 from pruner.features.statement.features import statement_features
-from pruner.features.statement.together import StoresTogether
+from pruner.features.together import StoresTogether
 from tests.features.cpu_nests import NESTS
 
 FLAGS = np.zeros(len(WORKLOAD_COLUMNS), np.float32)
@@ -22,7 +22,8 @@ def featurized(nests, extra=None):
     starts = np.cumsum([0, *(one.num_programs for one in nests)])
     groups = [(s + np.arange(n.num_programs), n) for s, n in zip(starts, nests, strict=False)]
     num = int(starts[-1])
-    return featurize_nests(groups, num, workload=FLAGS, failures={}, extra=extra), starts
+    spec = FeatureSpec(extra=extra)
+    return featurize_nests(groups, num, spec, workload=FLAGS, failures={}), starts
 
 
 def test_rows_are_those_of_each_alone():
@@ -62,7 +63,7 @@ def test_further_columns_are_of_each_program():
 
 
 def test_many_programs_are_measured_by_themselves(monkeypatch):
-    monkeypatch.setattr("pruner.features.statement.together._WIDE", 2)
+    monkeypatch.setattr("pruner.features.together._WIDE", 2)
     assert len(StoresTogether.of([NESTS["tiles"], NESTS["others"], NESTS["one"]]).groups) == 4
 
 

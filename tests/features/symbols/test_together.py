@@ -5,7 +5,7 @@ import pytest
 
 from pruner.features.symbols.cpu import cpu_symbols, cpu_symbols_of
 from pruner.features.symbols.statement import nest_statements
-from pruner.features.symbols.together import tables_of
+from pruner.features.together import tables_of
 from pruner.program.device import load_device
 from tests.features.cpu_nests import NESTS
 from tests.places import CONF

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pruner.features.batch import featurize_steps
+from pruner.features.batch import FeatureSpec, featurize
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.analyzer.columns import DRAFT_COLUMNS, NUM_DRAFT_COLUMNS, SCORE, draft_columns
 from pruner.models.analyzer.cpu import CpuSwitches
@@ -33,7 +33,7 @@ def steps():
 
 @pytest.mark.parametrize("platform", ["v100", "k80"])
 def test_scores_and_terms_are_those_of_the_analyzer_and_its_ablations(platform):
-    found = featurize_steps(dag(), steps(), extra=draft_columns(platform))
+    found = featurize(dag(), steps(), FeatureSpec(extra=draft_columns(platform)))
     assert found.valid.all()
     assert found.extra.shape == (len(steps()), NUM_DRAFT_COLUMNS)
     analyzer = load_analyzer(conf_folder(), platform).uncalibrated()
@@ -45,7 +45,7 @@ def test_scores_and_terms_are_those_of_the_analyzer_and_its_ablations(platform):
 
 
 def test_symbols_are_sums_over_statements_and_those_of_the_other_kind_are_zero():
-    found = featurize_steps(dag(), steps(), extra=draft_columns("v100"))
+    found = featurize(dag(), steps(), FeatureSpec(extra=draft_columns("v100")))
     analyzer = load_analyzer(conf_folder(), "v100")
     for rows, nests in nests_of(dag(), steps()):
         total = analyzer.symbols(nests)["l2_comp_count"].sum(axis=0)
@@ -60,8 +60,8 @@ def test_symbols_are_sums_over_statements_and_those_of_the_other_kind_are_zero()
 
 
 def test_features_without_them_are_what_they_were():
-    bare = featurize_steps(dag(), steps())
-    with_them = featurize_steps(dag(), steps(), extra=draft_columns("v100"))
+    bare = featurize(dag(), steps())
+    with_them = featurize(dag(), steps(), FeatureSpec(extra=draft_columns("v100")))
     assert bare.extra is None
     for name in ("statement", "dataflow", "row_start", "valid"):
         assert np.array_equal(getattr(bare, name), getattr(with_them, name)), name

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pruner.errors import DataError, PrunerError
-from pruner.features.batch import featurize_steps
+from pruner.features.batch import FeatureSpec, featurize
 from pruner.features.symbols.gpu import gpu_symbols
 from pruner.features.symbols.table import OFFICIAL_COLUMNS, Symbols
 from pruner.models.analyzer.analyzer import load_analyzer
@@ -45,15 +45,17 @@ def gpu(platform: str) -> GpuDevice:
 def test_worked_examples_to_the_digit(platform, shape, rows, columns, reduce, expected_ms):
     m, n, k = shape
     steps = matmul_steps(m, k, n, rows, columns, reduce)
-    batch = featurize_steps(matmul_dag(m, k, n), [steps], psa=True)
+    batch = featurize(matmul_dag(m, k, n), [steps], FeatureSpec(psa=True))
     latency_ms = official_latency_ms(batch.psa[None], gpu(platform))
     assert latency_ms[0] == pytest.approx(expected_ms, rel=5e-6)
 
 
 def test_official_switches_and_failed_programs():
     m, n, k = EXAMPLES[2][1]
-    batch = featurize_steps(
-        matmul_dag(m, k, n), [matmul_steps(m, k, n, *EXAMPLES[2][2:5])], psa=True
+    batch = featurize(
+        matmul_dag(m, k, n),
+        [matmul_steps(m, k, n, *EXAMPLES[2][2:5])],
+        FeatureSpec(psa=True),
     )
     whole = official_latency_ms(batch.psa[None], gpu("titanv"))[0]
     # Without the register term the arithmetic is 186 / 128 faster: 0.351967 ms less that share.

@@ -9,16 +9,14 @@ import pytest
 
 from pruner.errors import UnsupportedProgram
 from pruner.features.batch import (
-    featurize_groups,
+    featurize,
     featurize_nests,
     featurize_records,
-    featurize_traces,
 )
 from pruner.features.workload import text_flags
 from pruner.program.index import affine as af
 from pruner.program.replay import Definitions, find_definition, replay
 from pruner.program.te import skeleton
-from pruner.program.te.skeleton import group_programs
 from pruner.program.tir.lower import lower
 from pruner.program.tir.replay import apply_groups
 from pruner.program.tir.saved import SavedSpace, SpaceFolder, load_space
@@ -66,7 +64,7 @@ def test_what_is_read_back_is_what_was_saved(tmp_path):
 def test_features_of_traces_are_those_of_their_nests(tmp_path):
     saved = location_space()
     name = saved.save(tmp_path)
-    found = featurize_traces(SpaceFolder(tmp_path), steps_of(name))
+    found = featurize(SpaceFolder(tmp_path), steps_of(name))
     groups, refused = apply_groups(saved.program, DECISIONS)
     nests = [(rows, lower(tree)) for rows, tree in groups]
     wanted = featurize_nests(nests, len(DECISIONS), workload=text_flags(TEXT), failures=refused)
@@ -75,18 +73,6 @@ def test_features_of_traces_are_those_of_their_nests(tmp_path):
     np.testing.assert_array_equal(found.row_start, wanted.row_start)
     np.testing.assert_array_equal(found.workload, wanted.workload)
     assert found.num_statements.tolist() == [1, 2, 2, 2, 2]  # inlined: one store less
-
-
-def test_features_of_decision_vectors_are_those_of_their_traces(tmp_path):
-    name, spaces = location_space().save(tmp_path), SpaceFolder(tmp_path)
-    wanted = featurize_traces(spaces, steps_of(name))
-    (group,), _ = group_programs(steps_of(name))
-    found = featurize_groups(spaces, [group], len(DECISIONS))
-    np.testing.assert_array_equal(found.statement, wanted.statement)
-    np.testing.assert_array_equal(found.row_start, wanted.row_start)
-    np.testing.assert_array_equal(found.dataflow, wanted.dataflow)
-    np.testing.assert_array_equal(found.workload, wanted.workload)
-    assert found.tokens is wanted.tokens is None
 
 
 @pytest.mark.parametrize("make", [lambda: blurred(8)[0], lambda: matmul(4, 8, 16)[0]])
@@ -168,9 +154,9 @@ def test_decisions_that_decide_nothing_cost_themselves(tmp_path):
     name = location_space().save(tmp_path)
     wrong = np.array([[8, 9, 0], [64, 0, -2], [-1, -64, -1], [128, 1, 0], [2**31, 2**31, -1]])
     mixed = np.concatenate([DECISIONS[:2], wrong, DECISIONS[2:]])
-    found = featurize_traces(SpaceFolder(tmp_path), steps_of(name, mixed))
+    found = featurize(SpaceFolder(tmp_path), steps_of(name, mixed))
     assert found.failures == dict.fromkeys(range(2, 7), "bad-decision")
-    alone = featurize_traces(SpaceFolder(tmp_path), steps_of(name))
+    alone = featurize(SpaceFolder(tmp_path), steps_of(name))
     assert found.valid.tolist() == [True] * 2 + [False] * 5 + [True] * 3
     np.testing.assert_array_equal(found.take(found.valid).statement, alone.statement)
 
@@ -184,7 +170,7 @@ def test_a_candidate_is_one_that_is_there(tmp_path):
     )
     program = TraceProgram(tree, instructions, num_slots=1, is_gpu=False)
     name = SavedSpace(program=program, text=TEXT).save(tmp_path)
-    found = featurize_traces(SpaceFolder(tmp_path), steps_of(name, np.array([[2], [-1], [3], [0]])))
+    found = featurize(SpaceFolder(tmp_path), steps_of(name, np.array([[2], [-1], [3], [0]])))
     assert found.valid.tolist() == [True, False, False, True]
     assert set(found.failures.values()) == {"bad-decision"}
 
@@ -224,7 +210,7 @@ def test_a_foreign_space_does_not_decide_the_flags_of_a_task(tmp_path):
     name = location_space().save(tmp_path)
     other = SavedSpace(program=location_space().program, text="max(a, b)\n").save(tmp_path)
     mixed = [*steps_of(name), steps_of(other)[0]]
-    found = featurize_traces(SpaceFolder(tmp_path), mixed)
+    found = featurize(SpaceFolder(tmp_path), mixed)
     np.testing.assert_array_equal(found.workload, text_flags(TEXT))
 
 

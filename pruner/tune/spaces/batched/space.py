@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Decisions, Scores, Verdicts
 from pruner.errors import PrunerError, UnsupportedProgram, unforeseen_refused
-from pruner.features.batch import Extra, ProgramFeatures, featurize_nests
+from pruner.features.batch import Extra, FeatureSpec, ProgramFeatures, featurize_nests
 from pruner.features.dataflow import DataflowKind
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.program.nests import LoopNests
@@ -193,10 +193,9 @@ class BatchedSpace:
         return featurize_nests(
             nests,
             len(decisions),
+            FeatureSpec(dataflow=dataflow, extra=extra),
             workload=self._workload,
             failures=refused,
-            dataflow=dataflow,
-            extra=extra,
         )
 
     def draft_score(self, decisions: Decisions, analyzer: Analyzer) -> NDArray[np.float64]:

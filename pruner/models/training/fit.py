@@ -369,13 +369,12 @@ def _fit_network(
     result = in_processes(make_trainer(recipe, logger=False).world_size, run)
     checkpoint = existing(folder / BEST)
     best, best_info = load_checkpoint(checkpoint, models=models_with([type(network)]))
-    numbers = _numbers(recipe, result, sides, throughput)
-    numbers |= {} if start is None else {"num_blind_columns": scaler.num_blind(fresh)}
+    blind = {} if start is None else {"num_blind_columns": scaler.num_blind(fresh)}
     return Fitted(
         ranker=best,
         info=best_info,
         checkpoint=checkpoint,
-        numbers=numbers,
+        numbers=_numbers(recipe, result, sides, throughput) | blind,
         finished=result.finished,
     )
 

@@ -236,9 +236,8 @@ def fit_network(
     metrics of each new best epoch while `module` holds its weights. Every epoch's batches depend on
     the seed and the epoch number alone, so a resumed fit equals an uninterrupted one exactly.
     With `goes_on` the model has learned before: as it is given it counts as epoch `GIVEN`, which
-    may be the best one, and there may be no other. `keep_last`, `patience`, `average_epochs`: see
-    :class:`~pruner.models.training.recipe.Recipe`. Of several processes, `process` is this one.
-    Raises DataError for a damaged `last.safetensors`.
+    may be the best one, and there may be no other. `keep_last`, `patience`, `average_epochs` are
+    those of `Recipe`, `process` is this one of several. Raises DataError for a damaged file.
     """
     keep = KeepBest(save_best, monitor=monitor, last=keep_last)
     every_epoch = ModelCheckpoint(

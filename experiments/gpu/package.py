@@ -133,7 +133,8 @@ def run(options: Options) -> dict[str, Any]:
 
 def _data(options: Options) -> dict[str, Path]:
     """Files and folders by their names in the archive; links must stay inside them."""
-    taken = {f"{options.model.platform}.safetensors"} if options.model.records is not None else set()
+    model = options.model
+    taken = {f"{model.platform}.safetensors"} if model.records is not None else set()
     found: dict[str, Path] = {}
     for given in map(Path, options.data):
         path = given.resolve()

@@ -50,7 +50,7 @@ ansor-env: setup ## install Ansor beside the project, to measure schedules of yo
 POOLS := outputs/pools
 
 pools: setup ## measure the pool set of this CPU's targets (hours, nothing else may run; goes on where it was; POOLS=folder)
-	$(BIN)/python collect.py backend=tvm workloads=small programs=192 measure.repeats=3 measure.min_repeat_ms=20 out=$(POOLS)
+	$(BIN)/python collect.py workloads=small programs=192 measure.repeats=3 measure.min_repeat_ms=20 out=$(POOLS)
 
 shapes: setup ## the tests of the densest arrays with every shape in an annotation checked
 	$(BIN)/python -m pytest -m "not slow" --check-shapes tests/test_shapes.py tests/program tests/features tests/models tests/search

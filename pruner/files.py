@@ -128,6 +128,53 @@ def append_line(file: IO[bytes], line: bytes, path: Path) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
+class JsonLines:
+    """An append-only file of JSON objects, one a line, each with a checksum and on the disk."""
+
+    def __init__(self, path: Path) -> None:
+        """Make the file, or cut off what a kill left behind its last newline.
+
+        Raises:
+            DataError: it is a link.
+        """
+        self.path = own_file(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        names_to_disk(path.parent)
+        cut_incomplete_line(path)
+
+    def append(self, value: Mapping[str, Any]) -> None:
+        """Write one object. Raises `OSError` like `append_line`."""
+        with self.path.open("ab", buffering=0) as file:
+            append_line(file, sealed(json.dumps(value).encode()), self.path)
+
+
+def cut_incomplete_line(path: Path) -> None:
+    """Remove what a kill left behind the last newline."""
+    if path.is_file():
+        data = path.read_bytes()
+        complete = data.rfind(b"\n") + 1
+        if complete != len(data):
+            os.truncate(path, complete)
+
+
+def complete_lines(path: Path) -> list[bytes]:
+    """Lines of a file that another process may be writing; none where there is no file."""
+    data = path.read_bytes() if path.is_file() else b""
+    return data[: data.rfind(b"\n") + 1].split(b"\n")[:-1]
+
+
+def json_of(line: bytes) -> dict[str, Any]:
+    """The object of a line of `JsonLines`. Raises `ValueError` where it is damaged."""
+    try:
+        found = json.loads(unsealed(line))
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not isinstance(found, dict):
+        raise ValueError("it is no JSON object")
+    return found
+
+
 def hold(folder: Path) -> int:
     """Take a folder for this process until it ends, however it ends, or closes the descriptor.
 

@@ -27,7 +27,7 @@ from experiments.tune.run import cell_name
 from pruner.cli.shared.output import say
 from pruner.cli.shared.script import run_script
 from pruner.errors import PrunerError, UnsupportedProgram
-from pruner.files import append_line, load_metrics, write_table
+from pruner.files import append_line, cut_incomplete_line, load_metrics, write_table
 from pruner.program.device import load_device
 from pruner.tune.measure.jobs import Timing
 from pruner.tune.measure.machine import make_platform, on_opencl
@@ -37,7 +37,6 @@ from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource
 from pruner.tune.phases import Phases
-from pruner.tune.run.journal import cut_incomplete_line
 from pruner.tune.spaces.batched.space import BatchedSpace
 from pruner.tune.spaces.design import DesignSpace, design_spaces
 from pruner.tune.workloads import Workload, arguments, from_operator

@@ -1,85 +1,226 @@
-"""``python collect.py``: measure programs with Ansor, or pools of MetaSchedule's."""
+"""``python collect.py``: pools of evenly drawn programs, measured on any device."""
 
+import sys
 import time
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+import yaml
+from omegaconf import DictConfig
 
 from pruner.cli.shared.door import run_door
-from pruner.cli.shared.output import say
-from pruner.cli.tuning.pools import collect_pools
+from pruner.cli.shared.options import plain, several
+from pruner.cli.shared.output import print_result, say
+from pruner.cli.tuning.interrupts import Interrupts
+from pruner.data.networks import FOLDER as NETWORKS
 from pruner.errors import PrunerError
-from pruner.tune.collect.driver import CollectPlan, collect
-from pruner.tune.collect.noise import noise_summary, remeasure
-from pruner.tune.collect.tasks import select_tasks
-from pruner.tune.measure.targets import CpuTarget, missing_flags, select_targets
-from pruner.tune.rivals.ansor_environment import install, interpreter
+from pruner.files import hold
+from pruner.places import conf_folder
+from pruner.program.device import Device, load_device
+from pruner.tune.kinds import OPENCL
+from pruner.tune.measure.jobs import RpcAddress, Timing
+from pruner.tune.measure.machine import make_platform, missing_device, on_opencl
+from pruner.tune.measure.measurer import MeasureSettings, Platform
+from pruner.tune.measure.remote import check_health
+from pruner.tune.measure.targets import CPU_TARGETS, missing_flags
+from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks
+from pruner.tune.networks.lowering import NetworkForm
+from pruner.tune.networks.rewrites.layout import chosen_layout
+from pruner.tune.networks.rewrites.precision import chosen_precision
+from pruner.tune.networks.sizes import NetworkOptions
+from pruner.tune.networks.source import NetworkSource
+from pruner.tune.pools.bundle import bundle
+from pruner.tune.pools.collector import Collected, Collector, PoolPlan, PoolPlatform, hours
+from pruner.tune.pools.settings import PoolSettings
+from pruner.tune.rivals.ansor_environment import install
+from pruner.tune.workloads import Workload, load_workloads
 
-
-def runnable_targets(platform: str) -> list[CpuTarget]:
-    """Return the targets that this machine can run; with platform=all the others are left out.
-
-    Raises:
-        PrunerError: none of the targets asked for can run here.
-    """
-    targets = select_targets(platform)
-    missing = {target.platform: missing_flags(target) for target in targets}
-    for name, flags in missing.items():
-        if flags:
-            say(f"{name} is left out: this CPU lacks {', '.join(flags)}")
-    runnable = [target for target in targets if not missing[target.platform]]
-    if not runnable:
-        raise PrunerError(f"this CPU cannot run platform={platform}; try platform=all")
-    return runnable
-
-
-def plan_from(config: DictConfig) -> CollectPlan:
-    """Check the options and turn them into a plan."""
-    if not isinstance(config.programs, int) or config.programs < 2:
-        raise PrunerError(f"programs={config.programs}; use a whole number, 2 or more")
-    workload: Any = config.workload
-    if not isinstance(workload, str):
-        workload = OmegaConf.to_container(workload)
-    return CollectPlan(
-        tasks=select_tasks(workload, tuple(config.fused)),
-        targets=runnable_targets(config.platform),
-        python=interpreter(Path(config.environment).absolute()),
-        out=Path(config.out),
-        num_programs=config.programs,
-        seed=config.seed,
-        repeats=config.measure.repeats,
-        min_repeat_ms=config.measure.min_repeat_ms,
-        max_spread=config.measure.max_spread,
-        program_timeout_s=config.program_timeout_s,
-        child_timeout_s=config.child_timeout_s,
-    )
+ALL = "all"  # platform=all: the described CPUs that this machine can run
 
 
 def run(config: DictConfig) -> dict[str, Any]:
-    """Collect with the backend asked for; return the object of the last line."""
-    if config.backend not in BACKENDS:
-        raise PrunerError(f"backend={config.backend} is unknown; known: {', '.join(BACKENDS)}")
-    return BACKENDS[config.backend](config)
+    """Collect, with ``plan=true`` estimate, bundle, or install Ansor; the object of the last line.
 
-
-def collect_ansor(config: DictConfig) -> dict[str, Any]:
-    """Install, measure again or collect; return the object of the last line."""
-    start = time.monotonic()
+    Raises:
+        PrunerError: a measuring backend of before, an option that is wrong, or nothing ran.
+    """
+    if config.backend != "tvm":
+        raise PrunerError(
+            f"backend={config.backend}: collect.py measures by TVM; for records of Ansor use "
+            "tune.py policy=ansor_tvm workload=matmul platform=cpu-avx2 measure.repeats=5, then "
+            "import_logs.py logs=RUN/ansor.json out=DIR platform=cpu-avx2"
+        )
     if config.setup:
+        start = time.monotonic()
         install(Path(config.environment).absolute())
         return {"records": 0, "failed": 0, "seconds": time.monotonic() - start}
-    plan = plan_from(config)
-    if config.remeasure:
-        rows = remeasure(plan, config.remeasure, say)
-        result = {"records": len(rows), "failed": 0, "seconds": time.monotonic() - start}
+    if config.bundle is not None:
+        return bundled(Path(config.out), Path(config.bundle))
+    plan = plan_of(config)
+    plan.out.mkdir(parents=True, exist_ok=True)
+    hold(plan.out)
+    collector_of = Interrupts(say)
+    with collector_of as asked:
+        collector = Collector(plan, say, asked)
+        num = sum(len(place.workloads) for place in plan.platforms)
+        say(
+            f"{num} pools of {plan.settings.programs} programs on "
+            f"{', '.join(place.platform.name for place in plan.platforms)}, into {plan.out}"
+        )
+        work = collector.prepare if config.prepare else collector.collect
+        found = collector.estimate() if config.plan else work()
+    result = asdict(found) | {"out": str(plan.out)}
+    if found.unsuccessful:
+        what = "have no program, or programs that are NOT CHECKED"
+        say(f"{len(found.unsuccessful)} pools {what}: {', '.join(found.unsuccessful)}")
+    if found.interrupted:
+        say("ended early; the same command continues")
+        print_result(result)
+        sys.exit(collector_of.exit_code)
+    if config.prepare:
+        say(f"{found.built} programs are built; the same command without prepare=true times them")
+    elif config.plan:
+        say(f"about {hours(found.left_s)} for all that is left; plan=false measures it")
     else:
-        result = asdict(collect(plan, say))
-    return result | {"out": str(plan.out), **noise_summary(plan.out)}
+        _check(found)
+    return result
 
 
-BACKENDS = {"ansor": collect_ansor, "tvm": collect_pools}
+def bundled(collection: Path, out: Path) -> dict[str, Any]:
+    """Copy what others need of a finished collection; the object of the last line."""
+    found = asdict(bundle(collection, out))
+    say(f"{out}: {found['records']} records of {found['pools']} pools, checksums in SHA256SUMS")
+    return found | {"out": str(out)}
+
+
+def _check(found: Collected) -> None:
+    """Raises PrunerError where nothing ran."""
+    if not found.records:
+        raise PrunerError(f"no program could be measured: {'; '.join(found.short)}")
+
+
+def plan_of(config: DictConfig) -> PoolPlan:
+    """The options as typed values.
+
+    Raises:
+        PrunerError: no workload, a platform that cannot be measured on, or wrong numbers.
+    """
+    if config.plan and config.prepare:
+        raise PrunerError("plan=true measures a few programs, prepare=true none: give one")
+    if (config.workloads is None) == (config.network is None):
+        raise PrunerError("collect.py measures workloads=FILE.yaml or network=NAME: give one")
+    timing = Timing(
+        repeats=config.measure.repeats,
+        min_repeat_ms=config.measure.min_repeat_ms,
+        flush_cache=config.measure.flush_cache,
+    )
+    measure = MeasureSettings(
+        timing=timing,
+        builders=config.measure.builders,
+        build_timeout_s=config.program_timeout_s,
+        run_timeout_s=config.program_timeout_s,
+        reference_timeout_s=config.measure.reference_timeout_s,
+        check=config.measure.check,
+    )
+    settings = PoolSettings(
+        programs=config.programs,
+        evolved=config.pool.evolved,
+        apart_s=config.pool.apart_s,
+        agree=config.pool.agree,
+        most=config.pool.most,
+        seed=config.seed,
+    )
+    out = Path(config.out)
+    places = []
+    for device in _devices(config):
+        platform = _platform(config, device)
+        workloads = _workloads(config, platform, out)
+        places.append(PoolPlatform(platform=platform, device=device, workloads=workloads))
+    return PoolPlan(platforms=places, out=out, settings=settings, measure=measure)
+
+
+def _devices(config: DictConfig) -> list[Device]:
+    """The described devices of ``platform=``; what this machine lacks is left out and told."""
+    names = several(config.platform)
+    on_this_machine = config.runner.kind != "rpc"
+    if ALL in names:
+        names = [target.platform for target in CPU_TARGETS]
+    lacking = {t.platform: missing_flags(t) for t in CPU_TARGETS if on_this_machine}
+    for name in names:
+        if lacking.get(name):
+            say(f"{name} is left out: this CPU lacks {', '.join(lacking[name])}")
+    kept = [name for name in names if not lacking.get(name)]
+    if not kept:
+        raise PrunerError(f"this CPU cannot run platform={config.platform}; try platform=all")
+    return [load_device(conf_folder() / "platform" / f"{name}.yaml") for name in kept]
+
+
+def _platform(config: DictConfig, device: Device) -> Platform:
+    address = None
+    if config.runner.kind == "rpc":
+        names = ("host", "port", "key", "session_timeout_s")
+        address = RpcAddress(**{name: config.runner[name] for name in names})
+        check_health(address, config.runner.health_timeout_s)
+    platform = make_platform(device, address=address)
+    if platform.device == OPENCL:
+        with suppress(PrunerError) if config.prepare else nullcontext():  # it needs no device
+            platform, found = on_opencl(platform, device, config.measure.device)
+            say(f"OpenCL device {found}")
+    reason = None if config.prepare else missing_device(platform)
+    if reason is not None:
+        raise PrunerError(
+            f"platform={device.name}: {reason}; use runner=rpc, prepare=true or platform=all"
+        )
+    return platform
+
+
+def _workloads(config: DictConfig, platform: Platform, out: Path) -> list[Workload]:
+    found = (
+        load_workloads({"tasks": _listed(config.workloads)})
+        if config.network is None
+        else _network(config, platform, out)
+    )
+    wanted = several(config.tasks)
+    if unknown := sorted(set(wanted) - {workload.name for workload in found}):
+        known = ", ".join(workload.name for workload in found)
+        raise PrunerError(f"tasks={unknown[0]} is unknown; known: {known}")
+    return [workload for workload in found if not wanted or workload.name in wanted]
+
+
+def _listed(given: Any) -> list[dict[str, Any]]:
+    """Entries of a YAML file with ``tasks:``, or given themselves, as in conf/workload."""
+    if not isinstance(given, str):
+        return list(plain(given))
+    path = Path(given)
+    if not path.is_file():
+        beside = conf_folder() / "pools" / f"{given}.yaml"
+        if not beside.is_file():
+            known = ", ".join(sorted(p.stem for p in beside.parent.glob("*.yaml")))
+            raise PrunerError(f"workloads={given}: no such file; lists that are there: {known}")
+        path = beside
+    try:
+        entries = yaml.safe_load(path.read_text(encoding="utf-8"))["tasks"]
+        return [dict(entry) for entry in entries]
+    except (yaml.YAMLError, KeyError, TypeError, ValueError) as error:
+        raise PrunerError(f"workloads={given}: a YAML file with a list tasks: ({error})") from error
+
+
+def _network(config: DictConfig, platform: Platform, out: Path) -> list[Workload]:
+    """The tasks of a network that are worth tuning, found once a platform."""
+    folder = out / NETWORKS / platform.name / NetworkSource(name=str(config.network)).label
+    if not (folder / TASKS).is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        precision = chosen_precision("float32")
+        form = NetworkForm(
+            layout=chosen_layout("auto", device=platform.device, precision=precision),
+            precision=precision,
+        )
+        source = NetworkSource(name=str(config.network), options=NetworkOptions(), seed=config.seed)
+        say(f"importing {source.label}, {form} ...")
+        extract_tasks(source, platform.target_json, folder, form)
+    return [task.workload for task in read_tasks(folder / TASKS) if task.tuned]
 
 
 def main() -> None:

@@ -8,7 +8,6 @@
 * `rivals`: other tuners: MetaSchedule and Ansor
 * `contenders`: baselines of a network: torch, onnxruntime, TVM
 * `metaschedule`: our search and cost model inside TVM's own tuning
-* `collect`: records of random and evolved schedules, by Ansor
 * `pools`: measured sets: evenly sampled programs to learn from
 * `deploy`: a tuned network as one library, checked against torch
 * `compiling`: compile scheduled programs, with TVM's options

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pruner.tune.run.journal import JOURNAL_FILE, Journal, read_trials
+from pruner.files import JsonLines
+from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from tests.attack.faults import DIED, FULL, PRELOADED, Fault, forked_from, spread, started
 from tests.attack.sizes import FAULTS
 from tests.tune.run.test_loop import FakeMeasurer, measured, run
@@ -26,7 +27,7 @@ def tuned(folder: Path, fault: Fault) -> None:
 
     target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 1})
     platform = Platform(target=target, device="cpu", cores=1, name="cpu-avx2")
-    append, commit = Journal.append, Database.commit_json
+    append, commit = JsonLines.append, Database.commit_json
 
     def torn(path: Path, line: bytes) -> None:
         """Only half of the line that comes now."""
@@ -35,7 +36,7 @@ def tuned(folder: Path, fault: Fault) -> None:
                 file.write(line[: len(line) // 2])
         fault.happens(f"append {path.name}", path)
 
-    def appended(self: Journal, trial: object) -> None:
+    def appended(self: JsonLines, trial: dict) -> None:
         torn(folder / JOURNAL_FILE, b'{"task":"matmul_64_64_64","trial":1,')
         append(self, trial)
 
@@ -43,7 +44,7 @@ def tuned(folder: Path, fault: Fault) -> None:
         torn(folder / RECORDS, b'[0,[[[["GetSBlock",[],["C","main"]')
         commit(self, module, record)
 
-    Journal.append, Database.commit_json = appended, committed
+    JsonLines.append, Database.commit_json = appended, committed
     run(folder, platform, FakeMeasurer(), trials=TRIALS, batch_size=4)
 
 

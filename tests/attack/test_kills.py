@@ -10,7 +10,6 @@ import json
 import random
 import shutil
 import signal
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -23,7 +22,6 @@ from pruner.files import load_metrics
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from tests.attack.kills import Attack, attacked, partial_files, resumed, send
 from tests.attack.sizes import KILLS
-from tests.places import REPOSITORY
 
 pytestmark = [pytest.mark.tvm, pytest.mark.slow]
 
@@ -32,8 +30,7 @@ SHARE = {
     "test_tune": 0.36 / PARTS,
     "test_train": 0.14,
     "test_featurize": 0.14,
-    "test_collect": 0.1,
-    "test_collect_pools": 0.08,
+    "test_collect_pools": 0.18,
     "test_adapt": 0.1,
     "test_deploy": 0.08,
 }
@@ -196,70 +193,8 @@ def test_featurize(attack):
     attacked(attack, lambda: [*words, f"out={attack.folder / attack.name}"], judge)
 
 
-# Stands for the Python of the Ansor environment: a worker that copies records, one at a time.
-COLLECTS = """#!{python}
-import gzip, json, os, sys, time
-if sys.argv[1] == "-c":
-    sys.exit(0)
-sys.path.insert(0, {repository!r})
-from pruner.processes import end_with_parent
-from pruner.tune.collect.layout import read_journal
-from pathlib import Path
-end_with_parent()
-spec = json.loads(sys.argv[3])
-journal = Path(spec["journal"])
-lines = gzip.decompress(Path({records!r}).read_bytes()).splitlines()
-known = read_journal(journal)
-count = {{o: sum(e["origin"] == o for e in known) for o in ("random", "evolved")}}
-for origin, wanted in (("random", spec["num_random"]), ("evolved", spec["num_evolved"])):
-    while count[origin] < wanted:
-        entry = {{"origin": origin, "record": json.loads(lines[sum(count.values())])}}
-        with journal.open("ab", buffering=0) as file:
-            text = json.dumps(entry).encode() + b"\\n"
-            file.write(text[:100]); file.write(text[100:])
-        count[origin] += 1
-        time.sleep(0.1)
-"""
-
-
-def test_collect(attack):
-    from pruner.tune.collect.tasks import ANSOR_TASKS
-
-    task, number = "matmul_128_128_128", 40
-    assert task in {known.name for known in ANSOR_TASKS}
-    records = REPOSITORY / f"datasets/ansor/measure_records/cpu-sse4/{task}.json.gz"
-    python = attack.folder / "ansor" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text(
-        COLLECTS.format(python=sys.executable, repository=str(REPOSITORY), records=str(records))
-    )
-    python.chmod(0o755)
-    words = [
-        "collect.py", f"environment={python.parents[1]}", "platform=cpu-sse4", f"workload={task}",
-        f"programs={number}",
-    ]  # fmt: skip
-    wanted = gzip.decompress(records.read_bytes()).splitlines()[:number]
-
-    def judge(result: dict) -> None:
-        out = attack.folder / attack.name
-        path = out / "measure_records" / "cpu-sse4" / f"{task}.json.gz"
-        found = gzip.decompress(path.read_bytes()).splitlines()
-        if [json.loads(line) for line in found] != [
-            json.loads(line) for line in wanted[: len(found)]
-        ]:
-            attack.wrong.append("other records")
-        # A child is started twice; where both were killed the command says what it lacks.
-        told = [f"cpu-sse4/{task}: {len(found)} of {number}"] if len(found) < number else []
-        if list(result["short"]) != told:
-            attack.wrong.append(f"{len(found)} records, told {result['short']}")
-        attack.wrong += partial_files(out)
-
-    attack.finish([*words, f"out={attack.folder / 'whole'}"])
-    attacked(attack, lambda: [*words, f"out={attack.folder / attack.name}"], judge)
-
-
 POOLS = [
-    "collect.py", "backend=tvm", "platform=cpu-sse4", "programs=12", "pool.apart_s=0",
+    "collect.py", "platform=cpu-sse4", "programs=12", "pool.apart_s=0",
     "pool.most=2", "measure.repeats=2", "measure.min_repeat_ms=1",
     "workloads=[{operator:matmul,m:32,n:32,k:32,epilogue:[relu]},"
     "{operator:softmax,rows:16,columns:64}]",

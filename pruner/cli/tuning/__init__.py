@@ -1,4 +1,4 @@
-"""Parts of ``tune.py`` and ``collect.py``: typed options, display, interrupts.
+"""Parts of ``tune.py``: typed options, display, interrupts.
 
 * `folder`: the run folder
 * `session`: a run that measures
@@ -8,6 +8,5 @@
 * `interrupts`: Ctrl-C and SIGTERM
 * `optimize`: tuning from Python, for a module of torch
 * `torch_compile`: tuning as a backend of ``torch.compile``
-* `pools`: tasks and places of `collect.py backend=tvm`
 * `live`: the state of a run, as a display or as lines
 """

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pruner.errors import PrunerError
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuTarget:
@@ -20,11 +18,6 @@ class CpuTarget:
     vector_bytes: int
     cpu_flags: tuple[str, ...]  # of /proc/cpuinfo, needed to run what the target generates
     cache_line_bytes: int = 64
-
-    @property
-    def hardware_params(self) -> list[int]:
-        """Ansor's eight numbers: cores, vector bytes, cache line bytes, then five of GPUs."""
-        return [self.cores, self.vector_bytes, self.cache_line_bytes, 0, 0, 0, 0, 0]
 
 
 CPU_TARGETS: tuple[CpuTarget, ...] = (
@@ -50,19 +43,6 @@ CPU_TARGETS: tuple[CpuTarget, ...] = (
         cpu_flags=("avx512f", "avx512dq", "avx512bw", "avx512vl"),
     ),
 )
-
-
-def select_targets(platform: str) -> list[CpuTarget]:
-    """Return all targets ("all") or the one of a platform.
-
-    Raises:
-        PrunerError: no such target.
-    """
-    chosen = [target for target in CPU_TARGETS if platform in ("all", target.platform)]
-    if not chosen:
-        names = ", ".join(target.platform for target in CPU_TARGETS)
-        raise PrunerError(f"platform={platform} cannot be measured here; use all or one of {names}")
-    return chosen
 
 
 def missing_flags(target: CpuTarget, cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:

@@ -8,7 +8,6 @@ programs.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from pruner.files import append_line, sealed
+from pruner.errors import DataError
+from pruner.files import JsonLines, complete_lines, json_of
 from pruner.processes import Reply
-from pruner.tune.collect.layout import damaged, read_journal
 from pruner.tune.measure.measurer import Outcome
 
 RANDOM, EVOLVED = "random", "evolved"
@@ -111,17 +110,20 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         """Raises `DataError` where the file is not as it was written."""
-        self.path = path
+        self.path, self._lines = path, JsonLines(path)
         self.programs: list[Program] = []
         self.spaces: list[str] = []
         self.conditions: list[dict[str, float]] = []
         self.ended: dict[str, str] = {}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        for number, entry in enumerate(read_journal(path), start=1):
+        for number, line in enumerate(complete_lines(path), start=1):
             try:
-                self._take(entry)
-            except (KeyError, IndexError, TypeError) as error:  # of versions without checksums
-                raise damaged(path, f"line {number}: {error!r}") from error
+                self._take(json_of(line))
+            except (LookupError, TypeError, ValueError) as error:  # also without a checksum
+                told = " ".join(str(error).split())[:120]
+                raise DataError(
+                    f"{path}: damaged (line {number}: {told}); delete it, and its task is "
+                    "measured again"
+                ) from error
 
     def open_spaces(self, names: Iterable[str]) -> None:
         """Write down the design spaces of a pool that has none yet."""
@@ -162,8 +164,7 @@ class Ledger:
         self._write({"conditions": conditions})
 
     def _write(self, entry: dict[str, Any]) -> None:
-        with self.path.open("ab", buffering=0) as file:
-            append_line(file, sealed(json.dumps(entry).encode()), self.path)
+        self._lines.append(entry)
         self._take(entry)
 
     def _take(self, entry: Mapping[str, Any]) -> None:

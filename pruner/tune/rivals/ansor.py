@@ -1,7 +1,8 @@
 """Ansor (TVM 0.19, in its own environment) on our operators, in the same harness.
 
 The same definition of the operator, the same target features, the same timing, the same check
-against the reference, the same journal. Ansor's log of a run is ``ansor.json`` in its folder.
+against the reference, the same journal. Ansor's log of a run is ``ansor.json`` in its folder, which
+``import_logs.py`` makes a data root: every record has all repeats of its program.
 """
 
 from __future__ import annotations
@@ -16,18 +17,13 @@ from typing import Any
 
 from pruner.commands import Commands
 from pruner.errors import PrunerError
+from pruner.files import complete_lines, cut_incomplete_line
 from pruner.places import sources_folder
 from pruner.tune.measure.measurer import BUILDS, Measurer, MeasureSettings, Platform
 from pruner.tune.phases import PHASES, Phases
 from pruner.tune.rivals.ansor_environment import child_environment, interpreter
 from pruner.tune.rivals.rival import RivalProcess
-from pruner.tune.run.journal import (
-    JOURNAL_FILE,
-    Trial,
-    cut_incomplete_line,
-    read_trial,
-    read_trials,
-)
+from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trial, read_trials
 from pruner.tune.workloads import Workload, arguments
 
 _LOG = "ansor.json"
@@ -114,6 +110,7 @@ def tune_with_ansor(
             measurer.reference(workload.module, arguments(workload.module), path)
     spec = {
         "task": workload.name,
+        "key": _key(folder / _LOG, workload.key),
         "operator": dict(workload.spec),
         "arguments": arguments(workload.module),
         "target": f"llvm -mcpu={mcpu}" if mcpu else "llvm",
@@ -146,11 +143,11 @@ def _follow(
     interrupted: Callable[[], bool],
 ) -> None:
     """Run the child and tell each new line of its journal; ends it when that is asked for."""
-    told = len(_lines(folder / JOURNAL_FILE))
+    told = len(complete_lines(folder / JOURNAL_FILE))
 
     def tell_new() -> bool:
         nonlocal told
-        rows = _lines(folder / JOURNAL_FILE)
+        rows = complete_lines(folder / JOURNAL_FILE)
         for row in rows[told:]:
             with suppress(ValueError):  # a damaged one
                 report(read_trial(row))
@@ -165,10 +162,10 @@ def _follow(
         raise PrunerError(f"Ansor ended with status {code}; see {log}")
 
 
-def _lines(journal: Path) -> list[bytes]:
-    """Its complete lines."""
-    text = journal.read_bytes() if journal.is_file() else b""
-    return text[: text.rfind(b"\n") + 1].splitlines()
+def _key(log: Path, key: str) -> str:
+    """The workload key of an earlier start's records, which another version may have named so."""
+    lines = complete_lines(log)
+    return str(json.loads(lines[0])["i"][0][0]) if lines else key
 
 
 def _elapsed_s(folder: Path) -> float:

@@ -15,7 +15,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,11 +24,12 @@ from typing import Any
 
 import numpy as np
 
-from pruner.files import append_line, sealed, unsealed
+from pruner.files import JsonLines
 from pruner.processes import Worker, end_with_parent
 from pruner.program.dag.operators.options import tensors
 from pruner.tune.measure.numerics import inputs, load_reference, tolerance, worst_error
 from pruner.tune.measure.priority import undisturbed
+from pruner.tune.run.journal import Trial, read_trials
 
 tvm: Any = importlib.import_module("tvm")
 ansor: Any = importlib.import_module("tvm.auto_scheduler")
@@ -66,6 +68,7 @@ class Session:
         self.seconds = {BUILD: 0.0, RUN: 0.0, TRAIN: 0.0}
         self.best_s = float("inf")
         self.folder = tempfile.TemporaryDirectory()
+        self.journal = JsonLines(Path(spec["journal"]))
         self.trial = self.batch = 0
 
     @contextmanager
@@ -129,33 +132,24 @@ class Session:
         self.trial += 1
         if costs:
             self.best_s = min(self.best_s, float(np.mean(costs)))
-        row = {
-            "task": self.spec["task"],
-            "trial": self.trial,
-            "batch": self.batch,
-            "position": position,
-            "space": -1,
-            "decisions": [],
-            "costs_s": costs,
-            "error": kind,
-            "message": found.get("message", ""),
-            "build_s": build_s,
-            "run_s": found["seconds"],
-            "elapsed_s": time.time() - self.spec["started"],
-            "timestamp": time.time(),
-            "extra": {"seconds": dict(self.seconds)},
-            "checked": kind is None and found["value"]["checked"],
-        }
-        path = Path(self.spec["journal"])
-        with path.open("ab", buffering=0) as journal:
-            append_line(journal, sealed(json.dumps(row).encode()), path)
-
-
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Earlier lines of the journal that are whole."""
-    for line in path.read_bytes().splitlines():
-        with suppress(ValueError):
-            yield json.loads(unsealed(line))
+        trial = Trial(
+            task=self.spec["task"],
+            trial=self.trial,
+            batch=self.batch,
+            position=position,
+            space=-1,
+            decisions=[],
+            costs_s=costs,
+            error=kind,
+            message=found.get("message", ""),
+            build_s=build_s,
+            run_s=found["seconds"],
+            elapsed_s=time.time() - self.spec["started"],
+            timestamp=time.time(),
+            extra={"seconds": dict(self.seconds)},
+            checked=kind is None and found["value"]["checked"],
+        )
+        self.journal.append(asdict(trial))
 
 
 def compiled(given: Any, path: str) -> bool:
@@ -197,7 +191,7 @@ def make_task(spec: dict[str, Any]) -> Any:
     """The operator as Ansor's search task with explicit hardware parameters."""
     return ansor.SearchTask(
         compute_dag=ansor.ComputeDAG(tensors(te, topi, spec["operator"])),
-        workload_key=json.dumps([spec["task"]]),
+        workload_key=spec["key"],
         target=tvm.target.Target(spec["target"]),
         hardware_params=ansor.HardwareParams(*spec["hardware_params"]),
         layout_rewrite_option=ansor.LayoutRewriteOption.NO_REWRITE,
@@ -229,12 +223,10 @@ def main() -> None:
     if log.exists():
         model.update_from_file(str(log))
         callbacks.append(ansor.PreloadMeasuredStates(str(log)))
-        rows = list(_rows(Path(spec["journal"])))
+        rows = read_trials(session.journal.path)
         session.trial = len(rows)
-        session.batch = max((row["batch"] for row in rows), default=0)
-        session.best_s = min(
-            (float(np.mean(row["costs_s"])) for row in rows if row["costs_s"]), default=np.inf
-        )
+        session.batch = max((row.batch for row in rows), default=0)
+        session.best_s = min((row.latency_s for row in rows), default=np.inf)
     register = importlib.import_module("tvm._ffi").register_func
     register("auto_scheduler.local_builder.build", session.build, override=True)
     register("auto_scheduler.local_runner.run", session.run, override=True)

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from pruner.errors import DataError
-from pruner.files import own_file
+from pruner.files import cut_incomplete_line, own_file
 from pruner.progress import Tell
 from pruner.tune.measure.numerics import are_timings
-from pruner.tune.run.journal import JOURNAL_FILE, Trial, cut_incomplete_line
+from pruner.tune.run.journal import JOURNAL_FILE, Trial
 from pruner.tune.tvm_import import load_tvm
 
 WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"

@@ -1,27 +1,22 @@
 """The table of a run: one JSON line for every measured candidate, written at once.
 
-It is the truth of a run: the database and the state of the search are made from it where they lack
-something. A kill loses at most the candidate in flight: an incomplete last line is cut off when the
-run goes on; readers pass over it. Every line carries a checksum, and one that is damaged costs
-itself. ``pandas.read_json(path, lines=True)`` reads it.
+The database and the state of the search are made from it where they lack something. A kill loses at
+most the candidate in flight; a damaged line counts as not measured. Ansor's child process writes
+it, too, so this imports nothing but the standard library and NumPy.
+``pandas.read_json(path, lines=True)`` reads it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import fcntl
-import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
-import orjson
 
-from pruner.errors import PrunerError
-from pruner.files import append_line, names_to_disk, own_file, sealed, unsealed
+from pruner.files import complete_lines, json_of
 from pruner.progress import Tell, silent
 from pruner.tune.measure.numerics import are_timings
 
@@ -64,66 +59,13 @@ class Trial:
         return float(np.mean(self.costs_s)) if known else float("inf")
 
 
-class Journal:
-    """Appends trials; ``rows`` are those of earlier starts of the run."""
-
-    def __init__(self, path: Path, tell: Tell = silent) -> None:
-        """`tell` hears of damaged lines.
-
-        Raises:
-            PrunerError: another process writes it, or it is a link.
-        """
-        self._path = path
-        self._file = own_file(path).open("ab", buffering=0)
-        try:
-            with suppress(OSError):  # a file system without locks
-                _lock(self._file, path)
-        except PrunerError:
-            self._file.close()
-            raise
-        names_to_disk(path.parent)
-        cut_incomplete_line(path)
-        self.rows = read_trials(path, tell)
-
-    def append(self, trial: Trial) -> None:
-        """Write one line and have it on the disk.
-
-        Raises:
-            OSError: that was not possible; what came of it is cut off by the next start.
-        """
-        append_line(self._file, sealed(orjson.dumps(dataclasses.asdict(trial))), self._path)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-
-def _lock(file: IO[bytes], path: Path) -> None:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise PrunerError(f"{path}: another process writes it; wait until it has ended") from error
-
-
-def cut_incomplete_line(path: Path) -> None:
-    """Remove what a kill left behind the last newline."""
-    if not path.is_file():
-        return
-    data = path.read_bytes()
-    complete = data.rfind(b"\n") + 1
-    if complete != len(data):
-        os.truncate(path, complete)
-
-
 def read_trials(path: Path, tell: Tell = silent) -> list[Trial]:
     """All complete lines of a journal; none where there is no file.
 
     A damaged line is told with its number, and is as if it had not been measured.
     """
-    if not path.is_file():
-        return []
-    data, found, known = path.read_bytes(), [], set()
-    for number, line in enumerate(data[: data.rfind(b"\n") + 1].split(b"\n")[:-1], start=1):
+    found, known = [], set()
+    for number, line in enumerate(complete_lines(path), start=1):
         try:
             trial = read_trial(line)
             if trial.trial in known:
@@ -138,9 +80,7 @@ def read_trials(path: Path, tell: Tell = silent) -> list[Trial]:
 
 def read_trial(line: bytes) -> Trial:
     """One line of a journal. Raises `ValueError` where it is damaged, or no trial."""
-    row = orjson.loads(unsealed(line))
-    if not isinstance(row, dict):
-        raise ValueError("it is no JSON object")
+    row = json_of(line)
     odd = row.keys() - _KINDS.keys() or _NEEDED - row.keys()
     odd = odd or {name for name, value in row.items() if not _KINDS[name](value)}
     if odd:

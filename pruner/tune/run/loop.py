@@ -7,19 +7,20 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from pruner.errors import DataError, PrunerError
+from pruner.files import JsonLines
 from pruner.tune.measure.measurer import Candidate, Check, Outcome
 from pruner.tune.measure.numerics import Arguments
 from pruner.tune.phases import IDLE, PHASES
 from pruner.tune.run.budget import TuneBudget
 from pruner.tune.run.database import record_json
 from pruner.tune.run.estimate import Estimate, has_settled
-from pruner.tune.run.journal import JOURNAL_FILE, Journal, Trial
+from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 from pruner.tune.run.learning import SharedModel
 from pruner.tune.run.live_search import LiveSearch
 from pruner.tune.run.options import RunContext
@@ -122,21 +123,18 @@ class TuningRun:
         self._prepared, self.tasks, self._context = prepared, list(prepared.tasks), context
         self._measurer, self._phases = context.measurer, context.phases
         self._budget, self._order, self._report = budget, order, report
-        self._journal = Journal(folder / JOURNAL_FILE, context.tell)
+        self._journal = JsonLines(folder / JOURNAL_FILE)
+        self._rows = read_trials(folder / JOURNAL_FILE, context.tell)  # of earlier starts
         self._snapshot = folder / SNAPSHOT_FILE
-        self._last_trial = max((row.trial for row in self._journal.rows), default=0)
+        self._last_trial = max((row.trial for row in self._rows), default=0)
         self._programs = {task.workload.name: task.workload.fingerprint for task in self.tasks}
-        self._done = {(row.batch, row.position): row for row in self._journal.rows}
+        self._done = {(row.batch, row.position): row for row in self._rows}
         self._number = 0
         self._waiting: list[_Round] = []
         self._estimates_s: list[float] = []  # of all tasks, since each was tried
         self._pace_s: float | None = None  # seconds a trial of the latest rounds
         self._since_s = 0.0  # when the latest round was over
-        try:
-            self._take_up()
-        except BaseException:
-            self._journal.close()
-            raise
+        self._take_up()
 
     @property
     def trials(self) -> int:
@@ -162,7 +160,6 @@ class TuningRun:
             pass  # what was begun is lost as by a kill: the last snapshot does not know of it
         finally:
             self._phases.check = lambda: None
-            self._journal.close()
         if not self.trials and not self._stopped():
             raise PrunerError("no task has a program that could be tried; see the lines above")
 
@@ -342,7 +339,7 @@ class TuningRun:
             checked=outcome.checked,
             record=None if record is None else json.dumps(record),
         )
-        self._journal.append(trial)
+        self._journal.append(asdict(trial))
         if record is not None:
             database.commit_json(module, record)
         _count(task, trial)
@@ -393,7 +390,7 @@ class TuningRun:
         Raises:
             PrunerError: a run of an older version, or of other programs.
         """
-        folder, rows = self._context.folder, self._journal.rows
+        folder, rows = self._context.folder, self._rows
         if (folder / OLD_FILE).is_file() and not self._snapshot.is_file():
             raise DataError(
                 f"resume={folder}: a run of an older version, whose {OLD_FILE} is no longer "
@@ -446,7 +443,7 @@ class TuningRun:
         other = [name for name in self._programs if known.get(name) != self._programs[name]]
         if other:
             raise self._other_program(other[0])
-        if any(row.batch > state["number"] for row in self._journal.rows):
+        if any(row.batch > state["number"] for row in self._rows):
             raise DataError(f"{self._snapshot}: older than the journal")
 
     def _other_program(self, name: str) -> PrunerError:
@@ -481,7 +478,7 @@ class TuningRun:
             PrunerError: the database, which the journal agrees with, has records of other programs.
         """
         known = self._context.database.tvm_database
-        for name in {row.task for row in self._journal.rows if row.record is not None}:
+        for name in {row.task for row in self._rows if row.record is not None}:
             if not known.has_workload(self._task(name).workload.module):
                 raise self._other_program(name)
         self._waiting, self._estimates_s, self._pace_s = [], [], None
@@ -489,7 +486,7 @@ class TuningRun:
         for task in self.tasks:
             task.made, task.best_s, task.exhausted, task.alone = None, [], False, False
         best_s = dict(zip((task.workload.name for task in self.tasks), known_s, strict=True))
-        rows = sorted(self._journal.rows, key=lambda row: (row.batch, row.position))
+        rows = sorted(self._rows, key=lambda row: (row.batch, row.position))
         for _, batch in itertools.groupby(rows, key=lambda row: row.batch):
             done = list(batch)
             task, name = self._task(done[0].task), done[0].task
@@ -503,7 +500,7 @@ class TuningRun:
 
     def _add_seconds(self, seconds: Mapping[str, float]) -> None:
         """Those of earlier starts, and between the last word of one and its end."""
-        latest_s = max((row.elapsed_s for row in self._journal.rows), default=0.0)
+        latest_s = max((row.elapsed_s for row in self._rows), default=0.0)
         idle_s = seconds[IDLE] + max(0.0, latest_s - sum(seconds.values()))
         self._phases.add({**seconds, IDLE: idle_s})
 

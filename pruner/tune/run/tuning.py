@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pruner.errors import PrunerError
-from pruner.files import held
+from pruner.files import JsonLines, held
 from pruner.progress import Tell, silent
 from pruner.tune.measure.measurer import BUILDS, Candidate, Measurer, Outcome, never
 from pruner.tune.phases import Phases
 from pruner.tune.rivals.rival import RivalProcess
 from pruner.tune.run.budget import TuneBudget
 from pruner.tune.run.database import Database, open_database
-from pruner.tune.run.journal import JOURNAL_FILE, Journal, Trial, read_trials
+from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 from pruner.tune.run.learning import SharedModel
 from pruner.tune.run.loop import LiveTask, OnBatch, TuningRun
 from pruner.tune.run.options import RunContext, TuneOptions
@@ -206,30 +206,30 @@ def _compile(tasks: Sequence[LiveTask], options: TuneOptions, context: RunContex
     Raises:
         PrunerError: an earlier start chose other programs.
     """
-    journal, done = Journal(context.folder / JOURNAL_FILE, context.tell), 0
-    known = {(row.batch, row.position): row for row in journal.rows}
+    path, done = context.folder / JOURNAL_FILE, 0
+    journal = JsonLines(path)
+    known = {(row.batch, row.position): row for row in read_trials(path, context.tell)}
     trials, share = options.budget.trials, -(-options.budget.trials // len(tasks))
     is_over = partial(context.is_over, options.budget.seconds)
-    try:
-        for number, task in enumerate(tasks, start=1):
-            if is_over() or done >= trials:
-                break
-            chosen = task.search.propose(min(share, trials - done))
-            rest = [n for n, one in enumerate(chosen) if not _is_known(known.get((number, n)), one)]
-            outcomes = context.measurer.build_only(
-                [chosen[place] for place in rest], task.arguments, is_over
+    for number, task in enumerate(tasks, start=1):
+        if is_over() or done >= trials:
+            break
+        chosen = task.search.propose(min(share, trials - done))
+        rest = [n for n, one in enumerate(chosen) if not _is_known(known.get((number, n)), one)]
+        outcomes = context.measurer.build_only(
+            [chosen[place] for place in rest], task.arguments, is_over
+        )
+        for place, outcome in zip(rest, outcomes, strict=False):
+            trial, name = done + place + 1, task.workload.name
+            _write_candidate(context.folder, trial, chosen[place])
+            row = _compiled(chosen[place], outcome, context.phases.elapsed_s)
+            journal.append(
+                asdict(Trial(task=name, trial=trial, batch=number, position=place, **row))
             )
-            for place, outcome in zip(rest, outcomes, strict=False):
-                trial, name = done + place + 1, task.workload.name
-                _write_candidate(context.folder, trial, chosen[place])
-                row = _compiled(chosen[place], outcome, context.phases.elapsed_s)
-                journal.append(Trial(task=name, trial=trial, batch=number, position=place, **row))
-            done += len(chosen)
-            built = sum(outcome.error is None for outcome in outcomes)
-            if rest or not chosen:
-                context.tell(f"{task.workload.name}: {built} of {len(outcomes)} programs compile")
-    finally:
-        journal.close()
+        done += len(chosen)
+        built = sum(outcome.error is None for outcome in outcomes)
+        if rest or not chosen:
+            context.tell(f"{task.workload.name}: {built} of {len(outcomes)} programs compile")
 
 
 def _is_known(row: Trial | None, candidate: Candidate) -> bool:

@@ -5,13 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from pruner.errors import PrunerError
 from pruner.program.device import load_device
 from pruner.tune.measure.targets import (
     CPU_TARGETS,
     missing_flags,
     reference_target,
-    select_targets,
 )
 from tests.places import CONF
 
@@ -34,22 +32,11 @@ def test_a_machine_that_tells_nothing_lacks_everything(tmp_path):
     assert missing_flags(TARGETS["cpu-avx2"], tmp_path / "arm") == ["avx2", "fma"]
 
 
-def test_all_one_or_a_list_of_the_names():
-    assert select_targets("all") == list(CPU_TARGETS)
-    assert select_targets("cpu-avx2") == [TARGETS["cpu-avx2"]]
-    with pytest.raises(PrunerError, match="cpu-sse4, cpu-avx2, cpu-avx512"):
-        select_targets("a100")
-
-
 @pytest.mark.parametrize("target", CPU_TARGETS, ids=lambda target: target.platform)
 def test_the_files_of_the_platforms_say_the_same(target):
     device = load_device(CONF / "platform" / f"{target.platform}.yaml")
     assert target.target == f"llvm -mcpu={device.architecture}"
     assert (target.cores, target.vector_bytes) == (device.num_cores, device.simd_bytes)
-
-
-def test_ansors_eight_numbers():
-    assert TARGETS["cpu-avx2"].hardware_params == [2, 32, 64, 0, 0, 0, 0, 0]
 
 
 def test_references_of_halves_ask_for_their_conversion_where_it_is_there(tmp_path):

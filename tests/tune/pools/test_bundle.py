@@ -78,7 +78,7 @@ def test_an_unfinished_collection_and_a_folder_that_is_there_are_refused(collect
 def test_the_command_bundles_without_workloads(collection, tmp_path, monkeypatch, capsys):
     from pruner.cli import collect
 
-    words = ["collect.py", "backend=tvm", f"out={collection}", f"bundle={tmp_path / 'set'}"]
+    words = ["collect.py", f"out={collection}", f"bundle={tmp_path / 'set'}"]
     monkeypatch.setattr("sys.argv", words)
     collect.main()
     result = json.loads(capsys.readouterr().out.splitlines()[-1])

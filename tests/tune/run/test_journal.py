@@ -1,11 +1,13 @@
 """The journal of a run after a kill and after damage, and what its rows mean."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.tune.run.journal import Journal, Trial, cut_incomplete_line, read_trials
+from pruner.files import JsonLines, cut_incomplete_line
+from pruner.tune.run.journal import Trial, read_trials
 
 
 def trial(number, costs_s, **changes):
@@ -16,19 +18,21 @@ def trial(number, costs_s, **changes):
     })  # fmt: skip
 
 
+def written(path, *rows):
+    journal = JsonLines(path)
+    for row in rows:
+        journal.append(asdict(row))
+    return path
+
+
 def test_a_torn_line_is_cut_and_the_rest_is_kept(tmp_path):
     path = tmp_path / "trials.jsonl"
-    journal = Journal(path)
-    journal.append(trial(1, [1.0, 3.0]))
-    journal.append(trial(2, [2.0]))
-    journal.close()
+    written(path, trial(1, [1.0, 3.0]), trial(2, [2.0]))
     with path.open("ab") as file:
         file.write(b'{"task": "t", "tri')
-    again = Journal(path)
-    assert [row.trial for row in again.rows] == [1, 2]
-    assert again.rows[0].latency_s == 2.0
-    again.append(trial(3, [1.0]))
-    again.close()
+    assert [row.trial for row in read_trials(path)] == [1, 2]  # readers pass over it
+    assert read_trials(path)[0].latency_s == 2.0
+    written(path, trial(3, [1.0]))
     assert [row.trial for row in read_trials(path)] == [1, 2, 3]
 
 
@@ -38,11 +42,7 @@ def test_a_row_reads_back_as_it_was_written(tmp_path):
         trial(2, [], error="timeout", message='line\nbreak "quoted" \u2028 ä'),
         trial(3, [], compiled_only=True),
     ]
-    journal = Journal(tmp_path / "trials.jsonl")
-    for row in rows:
-        journal.append(row)
-    journal.close()
-    assert read_trials(tmp_path / "trials.jsonl") == rows
+    assert read_trials(written(tmp_path / "trials.jsonl", *rows)) == rows
 
 
 def test_only_what_ran_and_was_right_has_a_latency():
@@ -63,14 +63,6 @@ def test_a_file_without_a_complete_line_becomes_empty(tmp_path):
     path.write_bytes(b"{}\n")
     cut_incomplete_line(path)
     assert path.read_bytes() == b"{}\n"
-
-
-def written(path, *rows):
-    journal = Journal(path)
-    for row in rows:
-        journal.append(row)
-    journal.close()
-    return path
 
 
 def test_no_flipped_bit_is_believed_and_the_other_rows_stay(tmp_path):
@@ -119,17 +111,6 @@ def test_a_row_without_checksum_is_looked_at(tmp_path, changes, reason):
     assert read_trials(path) == []
 
 
-def test_a_journal_has_one_writer(tmp_path):
-    path = tmp_path / "trials.jsonl"
-    journal = Journal(path)
-    with pytest.raises(PrunerError, match="another process writes it"):
-        Journal(path)
-    journal.append(trial(1, [1.0]))
-    assert [row.trial for row in read_trials(path)] == [1]  # readers are free
-    journal.close()
-    Journal(path).close()
-
-
 def test_a_row_that_is_there_twice_counts_once(tmp_path):
     path = written(tmp_path / "trials.jsonl", *(trial(n, [0.1 * n]) for n in (1, 2, 3)))
     lines = path.read_bytes().splitlines(keepends=True)
@@ -144,5 +125,5 @@ def test_a_journal_that_is_a_link_is_left_alone(tmp_path):
     precious.write_bytes(b"one line\nand another")
     (tmp_path / "trials.jsonl").symlink_to(precious)
     with pytest.raises(PrunerError, match="a link"):
-        Journal(tmp_path / "trials.jsonl")
+        JsonLines(tmp_path / "trials.jsonl")
     assert precious.read_bytes() == b"one line\nand another"

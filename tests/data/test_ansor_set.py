@@ -9,12 +9,18 @@ import pytest
 
 from pruner.data.quarantine import Quarantine
 from pruner.data.tasks import read_tasks
-from pruner.tune.collect.tasks import ANSOR_TASKS
+from pruner.data.workload import fused_from_name, parse_workload
 from pruner.tune.measure.targets import CPU_TARGETS
 from tests.checksums import assert_checksums
+from tests.places import REPOSITORY
 
 MIN_VALID = 48
-PAIRS = [(target, task) for target in CPU_TARGETS for task in ANSOR_TASKS]
+RECORDS = REPOSITORY / "datasets" / "ansor" / "measure_records"
+TASKS = [path.name.removesuffix(".json.gz") for path in sorted(RECORDS.glob("cpu-avx2/*.json.gz"))]
+PAIRS = [(target, task) for target in CPU_TARGETS for task in TASKS]
+PAIRED = pytest.mark.parametrize(
+    ("target", "task"), PAIRS, ids=lambda value: getattr(value, "platform", value)
+)
 
 
 @pytest.fixture(scope="module")
@@ -45,17 +51,20 @@ def valid_latencies(rows, origin=None):
 
 
 def test_every_task_is_there_on_every_target(records):
-    assert set(records) == {(target.platform, task.name) for target, task in PAIRS}
+    assert len(TASKS) == 15
+    assert set(records) == {(target.platform, task) for target, task in PAIRS}
 
 
-@pytest.mark.parametrize(("target", "task"), PAIRS, ids=lambda value: getattr(value, "name", None))
+@pytest.mark.parametrize(
+    ("target", "task"), PAIRS, ids=lambda value: getattr(value, "platform", value)
+)
 def test_records_are_ansor_records_of_their_task(records, target, task):
-    for record, _ in records[target.platform, task.name]:
+    for record, _ in records[target.platform, task]:
         assert list(record) == ["i", "r", "v"]
         (key, target_text, hardware, host, layout_rewrite, inputs), (empty, steps) = record["i"]
-        assert key == task.workload_key
+        assert parse_workload(key).file_stem(fused_from_name(task)) == task
         assert target.target.removeprefix("llvm ") in target_text
-        assert hardware == target.hardware_params
+        assert hardware == [target.cores, target.vector_bytes, 64, 0, 0, 0, 0, 0]
         assert (host, inputs, empty) == ("", [], [])
         assert layout_rewrite == 0
         assert all(isinstance(step[0], str) for step in steps)
@@ -68,9 +77,11 @@ def test_records_are_ansor_records_of_their_task(records, target, task):
             assert all(math.isfinite(cost) and 1e-7 < cost < 1 for cost in costs)
 
 
-@pytest.mark.parametrize(("target", "task"), PAIRS, ids=lambda value: getattr(value, "name", None))
+@pytest.mark.parametrize(
+    ("target", "task"), PAIRS, ids=lambda value: getattr(value, "platform", value)
+)
 def test_half_of_the_valid_records_is_random_and_half_evolved(records, target, task):
-    rows = records[target.platform, task.name]
+    rows = records[target.platform, task]
     valid = Counter(origin for record, origin in rows if record["r"][1] == 0)
     assert sum(valid.values()) >= MIN_VALID
     assert valid["random"] == valid["evolved"]

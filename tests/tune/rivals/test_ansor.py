@@ -1,0 +1,84 @@
+"""Ansor's child process: what it may import, and records that become a data root."""
+
+import ast
+import json
+import subprocess
+import sys
+
+import pytest
+
+from pruner.data.importing import import_logs
+from pruner.data.quarantine import Quarantine
+from pruner.data.tasks import read_tasks
+from pruner.program.te.fusion import fused_in_steps
+from tests.places import REPOSITORY
+
+
+class WithoutTypeChecking(ast.NodeTransformer):
+    def visit_If(self, node):
+        return None if getattr(node.test, "id", "") == "TYPE_CHECKING" else node
+
+
+def imported_by(path):
+    """Modules, and names in them that may be modules; not what is imported for type checkers."""
+    for node in ast.walk(WithoutTypeChecking().visit(ast.parse(path.read_text()))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        if isinstance(node, ast.ImportFrom):
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def file_of(name, repository):
+    path = repository.joinpath(*name.split("."))
+    return next((p for p in (path / "__init__.py", path.with_suffix(".py")) if p.is_file()), None)
+
+
+def test_children_import_nothing_the_ansor_environment_lacks(repository):
+    """Directly or not; operators are found by name, so all their files count."""
+    operators = repository / "pruner" / "program" / "dag" / "operators"
+    waiting = [
+        "pruner.tune.rivals.ansor_child",
+        *(f"pruner.program.dag.operators.{p.stem}" for p in operators.glob("*.py")),
+    ]
+    seen, outside = set(), set()
+    while waiting:
+        name = waiting.pop()
+        packages = [name.rsplit(".", n)[0] for n in range(name.count(".") + 1)]
+        for module in packages:
+            path = file_of(module, repository)
+            if module not in seen and path is not None:
+                seen.add(module)
+                waiting += imported_by(path)
+        outside |= {name.split(".")[0]} - {"pruner"}
+    assert outside - set(sys.stdlib_module_names) == {"numpy"}
+    assert {"pruner.data.quarantine", "pruner.program.dag.operators.windows"} <= seen
+
+
+@pytest.mark.slow
+def test_records_of_ansor_have_all_repeats_after_their_import(tmp_path):
+    """What `tune.py policy=ansor_tvm` logs is a data root after `import_logs.py`."""
+    if not (REPOSITORY / ".venv-ansor").is_dir():
+        pytest.skip("Ansor is not installed; run: python collect.py setup=true")
+    words = [
+        "policy=ansor_tvm", "workload=matmul", "workload.m=16", "workload.n=16", "workload.k=16",
+        "platform=cpu-sse4", "budget.trials=6", "budget.batch=3", "measure.repeats=5",
+        "measure.min_repeat_ms=1", f"outputs={tmp_path}", "run_id=run",
+    ]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "tune.py", *words], capture_output=True, text=True, cwd=REPOSITORY,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (log,) = tmp_path.rglob("ansor.json")
+    with Quarantine() as quarantine:
+        found = import_logs(
+            log, tmp_path / "root", "cpu-sse4", quarantine, fusion=fused_in_steps, compression="gz"
+        )
+    assert (found.records, found.tasks, found.quarantined) == (6, 1, {})
+    (path,) = (tmp_path / "root").rglob("matmul_16_16_16.json.gz")
+    (task,) = read_tasks(path, Quarantine())
+    trials = [json.loads(line) for line in (log.parent / "trials.jsonl").read_text().splitlines()]
+    assert all(len(trial["costs_s"]) == 5 for trial in trials)
+    means_s = [sum(trial["costs_s"]) / 5 for trial in trials]
+    assert task.latency_s.tolist() == pytest.approx(means_s)

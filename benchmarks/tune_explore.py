@@ -28,14 +28,14 @@ from pruner.models.adaptation.warm import Scratch
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.networks.pacm import PaCM
 from pruner.program.device import load_device
+from pruner.search.decision_search import DecisionSearch
 from pruner.search.explorer import ExplorerSettings
-from pruner.search.failures import FailureModel
+from pruner.search.history import History
 from pruner.search.policy import DraftThenVerify, RoundSettings
 from pruner.tune.measure.machine import make_platform
 from pruner.tune.measure.measurer import Outcome
 from pruner.tune.phases import Phases
 from pruner.tune.run.learning import AdaptedModel, LiveLearner, SharedModel
-from pruner.tune.run.live_search import DecisionSearch
 from pruner.tune.spaces.batched.space import BatchedSpace
 from pruner.tune.spaces.design import design_spaces
 from pruner.tune.spaces.union import UnionSpace
@@ -89,7 +89,7 @@ def ours(workload: Workload, target: Any, platform: str) -> dict[str, float]:
     key = TaskKey(platform=platform, task=workload.name, workload_key="[]", target="")
     learner = LiveLearner(key, space, SharedModel(model), phases, rng)
     policy = DraftThenVerify(space, space.draft_score, learner, ROUND, rng)
-    search = DecisionSearch(space, policy, FailureModel(space))
+    search = DecisionSearch(space, policy, History(space))
     first = search.propose(CHOSEN)
     latency_s = made_up_latency_s(rng, len(first))
     search.observe(first, [Outcome(costs_s=(float(value),)) for value in latency_s])

@@ -145,8 +145,9 @@ class JsonLines:
 
     def append(self, value: Mapping[str, Any]) -> None:
         """Write one object. Raises `OSError` like `append_line`."""
+        line = json.dumps(value, separators=(",", ":")).encode()
         with self.path.open("ab", buffering=0) as file:
-            append_line(file, sealed(json.dumps(value).encode()), self.path)
+            append_line(file, sealed(line), self.path)
 
 
 def cut_incomplete_line(path: Path) -> None:

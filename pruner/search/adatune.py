@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from pruner.arrays import Decisions, Keys, Scores
 from pruner.models.trees.forest import Forest, ForestSettings
 from pruner.search.explorer import ExplorerSettings, ScoreFunction, explore
-from pruner.search.policy import NO_KEYS, Learner, Measurements, State, accepted, fresh, guard
+from pruner.search.history import History
+from pruner.search.policy import NO_KEYS, Learner, State, accepted, fresh, guard
 from pruner.search.space import SearchSpace
 
 ForestInputs = Callable[[Decisions], NDArray[np.float64]]  # what the forest sees, [N, column]
@@ -45,7 +46,7 @@ class AdaTuneSettings:
     def make(
         self,
         space: SearchSpace,
-        draft: ScoreFunction,
+        draft: ScoreFunction | None,
         learner: Learner | None,
         rng: np.random.Generator,
     ) -> AdaTunePolicy:
@@ -94,15 +95,13 @@ class AdaTunePolicy:
     ) -> None:
         self._space, self._columns, self._settings, self._rng = space, columns, settings, rng
         self._accept = accept
-        self._decisions = np.zeros((0, space.num_slots), np.int64)
-        self._latency_s = np.zeros(0)
         self.epsilon = settings.epsilon
 
-    def propose(self, num: int, pending: Keys = NO_KEYS) -> Decisions:
+    def propose(self, num: int, history: History, pending: Keys = NO_KEYS) -> Decisions:
         """See :class:`pruner.search.policy.Policy`."""
-        seen = np.concatenate([self._space.keys(self._decisions), pending])
+        seen = np.concatenate([history.keys, pending])
         sample = self._sample(self._settings.explorer.population)
-        forest, unseen = self._forest(), fresh(self._space, sample, seen, num)
+        forest, unseen = self._forest(history), fresh(self._space, sample, seen, num)
         if forest is None or not len(unseen):
             return unseen
         spread = forest.trees(self._columns(sample[:_PROBES])).std(axis=0)
@@ -116,11 +115,6 @@ class AdaTunePolicy:
         seen = np.concatenate([seen, self._space.keys(chosen)])
         return np.concatenate([chosen, fresh(self._space, rest, seen, num - len(chosen))])
 
-    def observe(self, measured: Measurements) -> None:
-        """Take in results."""
-        self._decisions = np.concatenate([self._decisions, measured.decisions])
-        self._latency_s = np.concatenate([self._latency_s, measured.latency_s])
-
     def state(self) -> State:
         """See :class:`pruner.search.policy.Policy`."""
         return {"rng": self._rng.bit_generator.state, "epsilon": self.epsilon}
@@ -133,12 +127,12 @@ class AdaTunePolicy:
     def _sample(self, num: int) -> Decisions:
         return accepted(self._accept, self._space.sample(num, self._rng))
 
-    def _forest(self) -> Forest | None:
-        if np.isfinite(self._latency_s).sum() < 2:
+    def _forest(self, history: History) -> Forest | None:
+        if np.isfinite(history.latency_s).sum() < 2:
             return None
-        speed = self._latency_s.min() / self._latency_s
+        speed = history.latency_s.min() / history.latency_s
         seed = int(self._rng.integers(2**31))
-        columns = self._columns(self._decisions)
+        columns = self._columns(history.decisions)
         return Forest(columns, speed, settings=self._settings.forest, seed=seed)
 
 

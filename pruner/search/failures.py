@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Decisions, Scores
 from pruner.search.explorer import ScoreFunction
-from pruner.search.space import SearchSpace
+from pruner.search.history import History
 
 Matrix = NDArray[np.float64]
 
@@ -29,38 +29,40 @@ _STEPS = 50
 
 
 class FailureModel:
-    """Which programs probably fail, from those that did and did not.
+    """Which programs of a task probably fail, from those that did and did not.
 
     Column 0 of a vector says which design space it is of; every one is learned by itself, since
     their slots mean different things. Nothing is avoided before the first failure.
     """
 
-    def __init__(self, space: SearchSpace) -> None:
-        self._space = space
-        self._decisions = np.zeros((0, space.num_slots), np.int64)
-        self._failed = np.zeros(0, bool)
+    def __init__(self, history: History) -> None:
+        """`history`: of the task; what is added to it later counts, too."""
+        self._history, self._fitted = history, 0  # of its programs
         self._models: dict[int, _Logistic] = {}
         self._reference: Decisions | None = None
-        self._limit: float | None = None  # of the probability; None: not asked since news came
+        self._limit: float | None = None  # of the probability; None: not asked since the last fit
 
     @property
     def failures(self) -> int:
-        """How many failures it was told of."""
-        return int(self._failed.sum())
+        """How many programs failed, of those that were tried."""
+        return int((self._history.tried & ~np.isfinite(self._history.latency_s)).sum())
 
-    def observe(self, decisions: Decisions, failed: NDArray[np.bool_]) -> None:
-        """Take in programs int64 [N, d] and whether they failed [N]."""
-        self._decisions = np.concatenate([self._decisions, decisions])
-        self._failed = np.concatenate([self._failed, failed])
-        self._limit = None
-        for number in np.unique(decisions[:, 0]).tolist():
-            mine = self._decisions[:, 0] == number
-            if self._failed[mine].any():
-                model = _Logistic(self._decisions[mine], self._failed[mine])
-                self._models[number] = model
+    def _fit(self) -> None:
+        """Fit the models of the design spaces with new programs."""
+        known = self._history
+        if len(known) == self._fitted:
+            return
+        failed = ~np.isfinite(known.latency_s)
+        numbers = np.where(known.tried, known.decisions[:, 0], -1)
+        for number in np.unique(numbers[self._fitted :]).tolist():
+            mine = numbers == number
+            if number >= 0 and failed[mine].any():
+                self._models[number] = _Logistic(known.decisions[mine], failed[mine])
+        self._fitted, self._limit = len(known), None
 
     def probability(self, decisions: Decisions) -> NDArray[np.float64]:
         """Estimated probability [N] that a program fails; 0 in spaces where none did."""
+        self._fit()
         out = np.zeros(len(decisions))
         for number, model in self._models.items():
             mine = decisions[:, 0] == number
@@ -75,6 +77,7 @@ class FailureModel:
         """
         if not self.failures:
             return scores
+        self._fit()
         if self._limit is None:
             self._limit = self._fair_limit()
         return np.where(self.probability(decisions) <= self._limit, scores, -np.inf)
@@ -82,9 +85,10 @@ class FailureModel:
     def _fair_limit(self) -> float:
         """The limit by random programs, the same ones every time, without those that were tried."""
         if self._reference is None:
-            self._reference = self._space.sample(_REFERENCE, np.random.default_rng(20250330))
-        keys = self._space.keys(self._reference)
-        new = ~np.isin(keys, self._space.keys(self._decisions))
+            rng = np.random.default_rng(20250330)
+            self._reference = self._history.space.sample(_REFERENCE, rng)
+        keys = self._history.space.keys(self._reference)
+        new = ~np.isin(keys, self._history.keys[self._history.tried])
         risk = self.probability(self._reference[new] if new.any() else self._reference)
         return max(_LIKELY, float(np.quantile(risk, _LEFT)))
 

@@ -1,4 +1,4 @@
-"""Policies: ``propose(k)`` what to measure next, ``observe`` what came of it.
+"""Policies: ``propose`` what to measure next, from what was measured so far.
 
 `DraftThenVerify` is the round of Pruner (docs/paper.md section 3), and without a draft the round of
 Ansor: evolution with the learned model as fitness. `RandomPolicy` draws. Both take any score
@@ -8,7 +8,7 @@ function.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
@@ -16,19 +16,11 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Decisions, Keys, Scores
 from pruner.search.explorer import ExplorerSettings, Memoised, ScoreFunction, explore
+from pruner.search.history import History
 from pruner.search.space import SearchSpace, unique_rows
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurements:
-    """What came back for decision vectors [N, d]: seconds, infinite where it failed."""
-
-    decisions: Decisions
-    latency_s: NDArray[np.float64]
-
-
 # From all measured programs to a score function, once a round; None: nothing to learn from yet.
-Learner = Callable[[Decisions, NDArray[np.float64]], ScoreFunction | None]
+Learner = Callable[[History], ScoreFunction | None]
 
 
 NO_KEYS: Keys = np.zeros(0, np.int64)
@@ -39,17 +31,14 @@ State = Mapping[str, Any]  # arrays, plain values, mappings and lists of them
 class Policy(Protocol):
     """What spends a measurement budget."""
 
-    def propose(self, num: int, pending: Keys = NO_KEYS) -> Decisions:
+    def propose(self, num: int, history: History, pending: Keys = NO_KEYS) -> Decisions:
         """At most `num` vectors that were not measured yet and whose keys are not `pending`."""
 
-    def observe(self, measured: Measurements) -> None:
-        """Take in results."""
-
     def state(self) -> State:
-        """What it needs besides everything it has observed to go on exactly."""
+        """What it needs besides the history to go on exactly."""
 
     def load_state(self, state: State) -> None:
-        """Take back what `state` returned; what had been observed then is observed before."""
+        """Take back what `state` returned."""
 
 
 class PolicySettings(Protocol):
@@ -69,11 +58,12 @@ class PolicySettings(Protocol):
     def make(
         self,
         space: SearchSpace,
-        draft: ScoreFunction,
+        draft: ScoreFunction | None,
         learner: Learner | None,
         rng: np.random.Generator,
     ) -> Policy:
-        """The policy in a space; `draft` is minus infinity for what must not be proposed."""
+        """The policy in a space; `draft` is minus infinity for what must not be proposed, None
+        where everything may be."""
 
     def limited(self, population: int, *, can_draft: bool) -> Self:
         """The same search with at most `population` programs a generation, for a space that takes
@@ -111,7 +101,7 @@ class RoundSettings:
     def make(
         self,
         space: SearchSpace,
-        draft: ScoreFunction,
+        draft: ScoreFunction | None,
         learner: Learner | None,
         rng: np.random.Generator,
     ) -> DraftThenVerify:
@@ -135,31 +125,6 @@ class RoundSettings:
         )
 
 
-@dataclass(slots=True)
-class _History:
-    """What was measured so far."""
-
-    space: SearchSpace
-    decisions: list[Decisions] = field(default_factory=list)
-    latency_s: list[NDArray[np.float64]] = field(default_factory=list)
-
-    def add(self, measured: Measurements) -> None:
-        self.decisions.append(measured.decisions)
-        self.latency_s.append(measured.latency_s)
-
-    def all(self) -> tuple[Decisions, NDArray[np.float64]]:
-        if not self.decisions:
-            return np.zeros((0, self.space.num_slots), np.int64), np.zeros(0)
-        return np.concatenate(self.decisions), np.concatenate(self.latency_s)
-
-    def keys(self, pending: Keys) -> Keys:
-        return np.concatenate([self.space.keys(self.all()[0]), pending])
-
-    def best(self, num: int) -> Decisions:
-        decisions, latency_s = self.all()
-        return decisions[np.argsort(latency_s, kind="stable")[:num]]
-
-
 def fresh(space: SearchSpace, decisions: Decisions, seen: Keys, num: int) -> Decisions:
     """The first `num` distinct rows that are not among the keys `seen`."""
     keys = space.keys(decisions)
@@ -179,7 +144,7 @@ class RandomDraws:
     def make(
         self,
         space: SearchSpace,
-        draft: ScoreFunction,
+        draft: ScoreFunction | None,
         learner: Learner | None,
         rng: np.random.Generator,
     ) -> RandomPolicy:
@@ -203,17 +168,12 @@ class RandomPolicy:
         draws: int = 512,
     ) -> None:
         self._space, self._rng, self._accept, self._draws = space, rng, accept, draws
-        self._history = _History(space)
 
-    def propose(self, num: int, pending: Keys = NO_KEYS) -> Decisions:
+    def propose(self, num: int, history: History, pending: Keys = NO_KEYS) -> Decisions:
         """See :class:`Policy`."""
         drawn = self._space.sample(max(self._draws, num), self._rng)
         drawn = accepted(self._accept, drawn)
-        return fresh(self._space, drawn, self._history.keys(pending), num)
-
-    def observe(self, measured: Measurements) -> None:
-        """See :class:`Policy`."""
-        self._history.add(measured)
+        return fresh(self._space, drawn, np.concatenate([history.keys, pending]), num)
 
     def state(self) -> State:
         """See :class:`Policy`."""
@@ -243,16 +203,15 @@ class DraftThenVerify:
     ) -> None:
         self._space, self._draft, self._learner = space, draft, learner
         self._settings, self._rng = settings, rng
-        self._history = _History(space)
         self._round = 0
         self._drafted = np.zeros((0, space.num_slots), np.int64)
 
-    def propose(self, num: int, pending: Keys = NO_KEYS) -> Decisions:
+    def propose(self, num: int, history: History, pending: Keys = NO_KEYS) -> Decisions:
         """See :class:`Policy`."""
-        settings, seen = self._settings, self._history.keys(pending)
+        settings, seen = self._settings, np.concatenate([history.keys, pending])
         draft = model = None if self._draft is None else Memoised(self._space, self._draft)
-        if self._learner is not None:  # here, not in observe: the last batch needs no model
-            learned = self._learner(*self._history.all())
+        if self._learner is not None:  # here: the last batch needs no model
+            learned = self._learner(history)
             model = None if learned is None else Memoised(self._space, learned)
         how = settings.draft
         if draft is None or self._round % settings.redraft_period:
@@ -265,10 +224,10 @@ class DraftThenVerify:
             drafted = explore(self._space, draft, how, self._rng, start=start, exclude=seen)
             self._drafted = drafted.decisions
         self._round += 1
-        best = self._history.best(int(settings.measured_share * settings.verify.population))
+        best = history.best(int(settings.measured_share * settings.verify.population))
         population = np.concatenate([self._drafted, sample, best])
         num_random = int(settings.epsilon * num)
-        judge = self._judge(draft, model, population)
+        judge = self._judge(draft, model, population, history)
         if judge is None:  # nothing to verify with: spread over the draft, as the release
             known = self._drafted if len(self._drafted) else population
             known = self._rng.permutation(accepted(draft, known))
@@ -281,10 +240,6 @@ class DraftThenVerify:
         )
         return np.concatenate([chosen, rest])
 
-    def observe(self, measured: Measurements) -> None:
-        """See :class:`Policy`."""
-        self._history.add(measured)
-
     def state(self) -> State:
         """See :class:`Policy`."""
         rng = self._rng.bit_generator.state
@@ -296,7 +251,11 @@ class DraftThenVerify:
         self._round, self._drafted = int(state["round"]), state["drafted"]
 
     def _judge(
-        self, draft: ScoreFunction | None, model: ScoreFunction | None, seen: Decisions
+        self,
+        draft: ScoreFunction | None,
+        model: ScoreFunction | None,
+        seen: Decisions,
+        history: History,
     ) -> ScoreFunction | None:
         """What verifies: the learned score, minus infinity for what the draft says is illegal.
 
@@ -309,7 +268,7 @@ class DraftThenVerify:
             return draft if self._settings.draft_leads else None
         if not prior:
             return guard(model, draft)
-        return weighed(model, draft, seen, prior=prior, latency_s=self._history.all()[1])
+        return weighed(model, draft, seen, prior=prior, latency_s=history.latency_s)
 
     def _verified(
         self, judge: ScoreFunction, population: Decisions, num: int, seen: Keys

@@ -28,7 +28,7 @@ from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker
 from pruner.models.training.fit import TRAINER
 from pruner.program.device import load_device
-from pruner.search.policy import Measurements
+from pruner.search.history import History
 from pruner.study.adaptation.bench import Budget
 from tests.cli import gpu_records
 from tests.cli.test_adapt import door
@@ -442,20 +442,21 @@ def test_a_published_run_has_200_rounds_and_verifies_only_what_is_drafted_or_ran
     """The paper's twin in a toy space with a learned model that counts what it is asked."""
     config, space, true, asked = composed("tune", "paper_tuning"), TileSpace(), TileScore(), []
 
-    def learner(decisions, latency_s):
+    def learner(history):
         def score(wanted):
             asked.append(len(wanted))
             return true(wanted)
 
-        return score if len(decisions) else None
+        return score if len(history) else None
 
     rng = np.random.default_rng(0)
     search = build(config.policy).make(space, TileScore(config.draft.form), learner, rng)
     measured, rounds = [], 12  # of 200: the toy space is small
+    history = History(space)
     for _ in range(rounds):
-        proposed = search.propose(config.budget.batch)
+        proposed = search.propose(config.budget.batch, history)
         latency_s = np.exp(-true(proposed))
-        search.observe(Measurements(decisions=proposed, latency_s=latency_s))
+        history.add(proposed, latency_s)
         measured.append(latency_s)
     assert sum(map(len, measured)) == 10 * rounds
     assert len(asked) == rounds - 1  # once a round: no evolution with the learned model

@@ -13,6 +13,7 @@ from pruner.search.adatune import (
     expected_improvement,
 )
 from pruner.search.explorer import ExplorerSettings
+from pruner.search.history import History
 from pruner.search.offline.pool import Clock, PoolMeasurer, PoolSpace
 from pruner.search.offline.session import run_session
 from pruner.search.policy import RandomPolicy
@@ -73,11 +74,12 @@ def test_what_is_not_legal_is_never_proposed():
 
     policy = AdaTunePolicy(space, decision_columns, SMALL, np.random.default_rng(0), accept=legal)
     measurer = PoolMeasurer(space, latency_s, np.ones(len(latency_s)), Clock())
+    history = History(space)
     for _ in range(4):
-        proposed = policy.propose(10)
+        proposed = policy.propose(10, history)
         assert len(proposed) == 10
         assert (proposed[:, 1] <= 4).all()
-        policy.observe(measurer.measure(proposed))
+        history.add(proposed, measurer.measure(proposed))
 
 
 def test_it_beats_random_on_average():

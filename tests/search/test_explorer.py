@@ -5,12 +5,12 @@ import pytest
 
 from pruner.errors import PrunerError
 from pruner.search.explorer import ExplorerSettings, Memoised, ScoreFunction, explore, select
+from pruner.search.history import History
 from pruner.search.offline.pool import Clock, PoolMeasurer, PoolSpace
 from pruner.search.offline.recorded import table
 from pruner.search.offline.session import run_session
 from pruner.search.policy import (
     DraftThenVerify,
-    Measurements,
     RandomPolicy,
     RoundSettings,
     weighed,
@@ -86,15 +86,15 @@ def pool_of(
 def test_replay_charges_recorded_costs_and_never_measures_twice(space, draft):
     pool, latency_s, _ = pool_of(space, draft, 0)
     clock = Clock()
-    measurer = PoolMeasurer(pool, latency_s, np.full(len(pool), 2.0), clock)
     measured: list[int] = []
 
-    class Spy(RandomPolicy):
-        def observe(self, results):
-            measured.extend(pool.rows(results.decisions).tolist())
-            super().observe(results)
+    class Spy(PoolMeasurer):
+        def measure(self, decisions):
+            measured.extend(pool.rows(decisions).tolist())
+            return super().measure(decisions)
 
-    curve = run_session(Spy(pool, np.random.default_rng(0)), measurer, trials=200)
+    measurer = Spy(pool, latency_s, np.full(len(pool), 2.0), clock)
+    curve = run_session(RandomPolicy(pool, np.random.default_rng(0)), measurer, trials=200)
     assert len(set(measured)) == len(measured) == 200
     assert clock.measuring_s == 400.0
     assert 0 < clock.thinking_s < 10
@@ -150,14 +150,15 @@ def test_the_draft_counts_like_as_many_measurements_as_its_prior(prior, trials, 
     def up(decisions):
         return decisions[:, 0].astype(float)
 
-    def learn(decisions, latency_s):
-        return (lambda wanted: -up(wanted)) if len(latency_s) else None
+    def learn(history):
+        return (lambda wanted: -up(wanted)) if len(history) else None
 
     policy = DraftThenVerify(pool, up, learn, settings, np.random.default_rng(0))
     middle = np.arange(100 - trials // 2, 100 + trials // 2)[:, None]
     latency_s = np.where(np.arange(trials) < failed, np.inf, 1.0)
-    policy.observe(Measurements(decisions=middle, latency_s=latency_s))
-    proposed = policy.propose(5)[:, 0]
+    history = History(pool)
+    history.add(middle, latency_s)
+    proposed = policy.propose(5, history)[:, 0]
     assert abs(proposed - best).max() < 15
 
 
@@ -187,11 +188,11 @@ def test_without_a_model_the_draft_or_chance_chooses_among_the_drafted(draft_lea
     def up(decisions):
         return decisions[:, 0].astype(float)
 
-    def nothing_to_learn_from(decisions, latency_s):
+    def nothing_to_learn_from(history):
         return None
 
     policy = DraftThenVerify(pool, up, nothing_to_learn_from, settings, np.random.default_rng(0))
-    proposed = policy.propose(10)[:, 0]
+    proposed = policy.propose(10, History(pool))[:, 0]
     assert proposed.min() >= 160
     assert (proposed.tolist() == list(range(199, 189, -1))) == draft_leads
 
@@ -209,12 +210,13 @@ def test_programs_that_are_being_measured_cost_no_random_share():
     pending = np.arange(180, 200)[:, None]
     for seed in range(5):
         policy = DraftThenVerify(pool, up, None, settings, np.random.default_rng(seed))
-        proposed = policy.propose(10, pool.keys(pending))[:, 0]
+        proposed = policy.propose(10, History(pool), pool.keys(pending))[:, 0]
         assert proposed[:5].tolist() == [179, 178, 177, 176, 175]
         assert len(np.unique(proposed)) == 10
         assert proposed[5:].max() < 175
         assert proposed[5:].min() < 120  # by chance
-    drawn = RandomPolicy(pool, np.random.default_rng(0)).propose(200, pool.keys(pending))
+    random = RandomPolicy(pool, np.random.default_rng(0))
+    drawn = random.propose(200, History(pool), pool.keys(pending))
     assert drawn.max() < 180
 
 

@@ -1,13 +1,12 @@
 """What failed is avoided: spaces where a simple rule says what fails."""
 
-import pickle
-
 import numpy as np
 import pytest
 
 from pruner.search.explorer import ExplorerSettings
 from pruner.search.failures import AvoidFailures, FailureModel
-from pruner.search.policy import DraftThenVerify, Measurements, RandomPolicy, RoundSettings
+from pruner.search.history import History
+from pruner.search.policy import DraftThenVerify, RandomPolicy, RoundSettings
 
 POWERS = 2 ** np.arange(7)
 
@@ -54,22 +53,30 @@ def policies(space, score, rng):
     }
 
 
+def seconds(failed):
+    """A second of every program that did not fail."""
+    return np.where(failed, np.inf, 1.0)
+
+
+def taught(space, rows, failed):
+    history = History(space)
+    history.add(rows, seconds(failed))
+    return FailureModel(history)
+
+
 def failing_shares(policy, rule, rounds=10, *, aware=True, seed=0):
     """Share of failures in every round of 16 proposals, and the proposals."""
     space = Tiles()
-    failure_model = FailureModel(space)
-    score = AvoidFailures(large, failure_model) if aware else large
+    history = History(space)
+    score = AvoidFailures(large, FailureModel(history)) if aware else large
     chosen = policies(space, score, np.random.default_rng(seed))[policy]
     shares, proposals = [], []
     for _ in range(rounds):
-        rows = chosen.propose(16)
+        rows = chosen.propose(16, history)
         failed = rule(rows)
         shares.append(failed.mean())
         proposals.append(rows)
-        failure_model.observe(rows, failed)
-        chosen.observe(
-            Measurements(decisions=rows, latency_s=np.where(failed, np.inf, 2.0 ** -large(rows)))
-        )
+        history.add(rows, np.where(failed, np.inf, 2.0 ** -large(rows)))
     return np.array(shares), np.concatenate(proposals)
 
 
@@ -111,10 +118,10 @@ def test_where_everything_fails_the_search_goes_on(policy):
 
 def test_probabilities_follow_what_was_seen():
     space, rng = Tiles(), np.random.default_rng(0)
-    failure_model = FailureModel(space)
-    rows = space.sample(400, rng)
+    history = History(space)
+    failure_model, rows = FailureModel(history), space.sample(400, rng)
     assert (failure_model.probability(rows) == 0).all()
-    failure_model.observe(rows, RULES["kind"](rows))
+    history.add(rows, seconds(RULES["kind"](rows)))
     new = space.sample(400, rng)
     failing, risk = RULES["kind"](new), failure_model.probability(new)
     assert risk[failing].min() > 0.5 > risk[~failing].max()
@@ -124,24 +131,23 @@ def test_probabilities_follow_what_was_seen():
 @pytest.mark.parametrize("share", [0.2, 0.95])
 def test_a_verdict_does_not_depend_on_what_else_is_asked_for(share):
     space, rng = Tiles(), np.random.default_rng(0)
-    failure_model = FailureModel(space)
     rows = space.sample(200, rng)
-    failure_model.observe(rows, large(rows) > np.quantile(large(rows), 1 - share))
+    failed = large(rows) > np.quantile(large(rows), 1 - share)
+    failure_model = taught(space, rows, failed)
     cautious, new = AvoidFailures(large, failure_model), space.sample(100, rng)
     together = cautious(new)
     assert 0.1 < np.isfinite(together).mean() < 0.9
     np.testing.assert_array_equal(together, [cautious(new[i : i + 1])[0] for i in range(100)])
-    # another start of the run: asked in another order, from a copy on disk
-    again = AvoidFailures(large, pickle.loads(pickle.dumps(failure_model)))
+    # another start of the run: asked in another order, from the same history
+    again = AvoidFailures(large, taught(space, rows, failed))
     np.testing.assert_array_equal(again(new[::-1])[::-1], together)
 
 
 def test_one_failure_condemns_its_neighbours_only():
-    failure_model = FailureModel(Tiles())
     one = np.array([[0, 8, 8, 8, 8, 8, 8, 1]])
     near, far = one.copy(), np.array([[0, 1, 2, 1, 2, 1, 2, 3]])
     near[0, 6] = 4
-    failure_model.observe(np.concatenate([one, far]), np.array([True, False]))
+    failure_model = taught(Tiles(), np.concatenate([one, far]), np.array([True, False]))
     risk = failure_model.probability(np.concatenate([one, near, far]))
     assert risk[0] > risk[1] > 0.3 > 0.1 > risk[2]
 
@@ -160,14 +166,3 @@ def test_the_weights_are_the_most_probable_ones():
 
     wanted = optimize.minimize(loss, np.zeros(12), tol=1e-10).x
     np.testing.assert_allclose(_newton(columns, failed), wanted, atol=1e-4)
-
-
-def test_a_copy_from_disk_knows_the_same():
-    space, rng = Tiles(), np.random.default_rng(1)
-    failure_model = FailureModel(space)
-    rows = space.sample(100, rng)
-    failure_model.observe(rows, RULES["product"](rows))
-    again = pickle.loads(pickle.dumps(AvoidFailures(large, failure_model)))
-    new = space.sample(100, rng)
-    np.testing.assert_array_equal(again(new), AvoidFailures(large, failure_model)(new))
-    assert not np.isfinite(again(new)).all()

@@ -35,16 +35,12 @@ class LargestFirst:
 class LargestFirstPolicy:
     def __init__(self, space, draft, settings, rng):
         self._space, self._draft, self._settings, self._rng = space, draft, settings, rng
-        self._seen = NO_KEYS
 
-    def propose(self, num, pending=NO_KEYS):
+    def propose(self, num, history, pending=NO_KEYS):
         drawn = self._space.sample(self._settings.draws, self._rng)
         drawn = drawn[np.isfinite(self._draft(drawn))]
         drawn = drawn[np.argsort(-drawn[:, 1:].sum(axis=1), kind="stable")]
-        return fresh(self._space, drawn, np.concatenate([self._seen, pending]), num)
-
-    def observe(self, measured):
-        self._seen = np.concatenate([self._seen, self._space.keys(measured.decisions)])
+        return fresh(self._space, drawn, np.concatenate([history.keys, pending]), num)
 
     def state(self):
         return {"rng": self._rng.bit_generator.state}

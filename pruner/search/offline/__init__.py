@@ -2,7 +2,7 @@
 
 * `pool`: a pool as a space, its measurer, the clock
 * `recorded`: from records to a pool
-* `session`: one search until the budget is spent
+* `session`: the tuning loop on recorded pools
 * `learners`: learned scores for pools
 * `tuning`: adaptation methods under test
 * `comparison`: what a set of tunings says

@@ -5,20 +5,20 @@ What the ranker sees of a pool is prepared once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from pruner.arrays import Decisions
 from pruner.models.adaptation.base import Adaptation
 from pruner.models.programs.scaler import Center
 from pruner.models.programs.table import ProgramTable
 from pruner.search.explorer import ScoreFunction
+from pruner.search.history import History
 from pruner.search.offline.recorded import RecordedPool, table
-from pruner.search.offline.session import OfflineMeasurer
-from pruner.search.policy import Learner, Measurements
+from pruner.search.policy import State
 
 
 class PoolModel:
@@ -43,27 +43,22 @@ class PoolModel:
                 center = Center.of(self._store.programs(programs))
                 adaptation.ranker.centers[pool.key] = center
 
-    def learner(self, number: int) -> Learner:
+    def learner(self, number: int) -> PoolLearner:
         """The learner of pool `number`: takes its measurements, updates the model, scores it."""
-        space, programs = self._spaces[number], self._programs[number]
+        return PoolLearner(self, number)
 
-        def learn(decisions: Decisions, _latency_s: NDArray[np.float64]) -> ScoreFunction | None:
-            self._note(number, decisions)
-            self._update()
-            if not self._informed:
-                return None
-            score = self.adaptation.ranker.score_store(self._store, programs)
-            return table(space, score.astype(np.float64))
-
-        return learn
-
-    def noting(self, number: int, measurer: OfflineMeasurer) -> OfflineMeasurer:
-        """The measurer of pool `number`, with what it measures noted for all learners at once."""
-        return _Noting(measurer, lambda decisions: self._note(number, decisions))
-
-    def _note(self, number: int, decisions: Decisions) -> None:
+    def note(self, number: int, decisions: Decisions) -> None:
+        """Take in what was measured of pool `number`."""
         found = self._programs[number][torch.from_numpy(self._spaces[number].rows(decisions))]
         self._measured[number] = torch.cat([self._measured[number], found]).unique()
+
+    def score(self, number: int) -> ScoreFunction | None:
+        """Update the model and score pool `number`; None while nothing was learned."""
+        self._update()
+        if not self._informed:
+            return None
+        score = self.adaptation.ranker.score_store(self._store, self._programs[number])
+        return table(self._spaces[number], score.astype(np.float64))
 
     def _update(self) -> None:
         index = torch.cat(self._measured)
@@ -73,15 +68,25 @@ class PoolModel:
             self._informed = self._informed or max(map(len, self._measured)) > 1
 
 
-class _Noting:
-    """A measurer that tells somebody what was measured."""
+@dataclass(frozen=True, slots=True)
+class PoolLearner:
+    """The learner of one pool; see :class:`pruner.search.decision_search.TaskLearner`."""
 
-    def __init__(self, measurer: OfflineMeasurer, note: Callable[[Decisions], None]) -> None:
-        self._measurer, self._note = measurer, note
-        self.clock = measurer.clock
+    model: PoolModel
+    number: int
 
-    def measure(self, decisions: Decisions) -> Measurements:
-        """See :class:`OfflineMeasurer`."""
-        measured = self._measurer.measure(decisions)
-        self._note(decisions)
-        return measured
+    def __call__(self, history: History) -> ScoreFunction | None:
+        """Update the model with all that was measured, and score the pool."""
+        self.note(history)
+        return self.model.score(self.number)
+
+    def note(self, history: History) -> None:
+        """Let the learners of all pools know what was measured."""
+        self.model.note(self.number, history.decisions)
+
+    def state(self) -> State:
+        """Nothing: a recorded run is not resumed."""
+        return {}
+
+    def load_state(self, state: State) -> None:
+        """See `state`."""

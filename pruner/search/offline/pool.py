@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pruner.arrays import Decisions
 from pruner.errors import PrunerError
-from pruner.search.policy import Measurements
 from pruner.search.space import RowKeys
 
 _NEIGHBOURS = 16
@@ -22,12 +23,16 @@ class PoolSpace:
     Sampling draws rows, mutation steps to one of a row's nearest others (fewest decisions changed).
     """
 
+    can_draft = True
+    affordable: int | None = None
+
     def __init__(self, decisions: Decisions) -> None:
         """Raises `PrunerError` for an empty pool."""
         if not len(decisions):
             raise PrunerError("empty pool: no measured program; give a record file with results")
         self.decisions = decisions
         self.num_slots = decisions.shape[1]
+        self.widths = [self.num_slots - 1] * (1 + int(decisions[:, 0].max()))
         self.keys = RowKeys(self.num_slots)
         keys = self.keys(decisions)
         self._order = np.argsort(keys)
@@ -66,6 +71,14 @@ class PoolSpace:
         return self.decisions[near[np.arange(len(parents)), pick]]
 
 
+    def instantiate(self, decisions: Decisions) -> Sequence[Any]:
+        """Nothing is refused: a row stands for its schedule."""
+        return list(decisions)
+
+    def forget(self) -> None:
+        """Nothing is kept for a proposal."""
+
+
 @dataclass(slots=True)
 class Clock:
     """Simulated seconds: recorded cost of building and measuring, and our own thinking.
@@ -101,11 +114,11 @@ class PoolMeasurer:
         cost_s: NDArray[np.float64],
         clock: Clock,
     ) -> None:
-        self._space, self._latency_s, self._cost_s = space, latency_s, cost_s
+        self.space, self._latency_s, self._cost_s = space, latency_s, cost_s
         self.clock = clock
 
-    def measure(self, decisions: Decisions) -> Measurements:
-        """Latencies of pool rows."""
-        rows = self._space.rows(decisions)
+    def measure(self, decisions: Decisions) -> NDArray[np.float64]:
+        """Seconds [N] of pool rows."""
+        rows = self.space.rows(decisions)
         self.clock.measuring_s += float(self._cost_s[rows].sum())
-        return Measurements(decisions=decisions, latency_s=self._latency_s[rows])
+        return self._latency_s[rows]

@@ -1,27 +1,19 @@
-"""Tuning sessions: policies, measurers and a budget of trials; one task, or many in turn."""
+"""The tuning loop on recorded pools: the measurer answers from records, by a simulated clock."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.arrays import Decisions
-from pruner.errors import PrunerError
-from pruner.search.offline.pool import Clock
-from pruner.search.policy import Measurements, Policy
-
-
-class OfflineMeasurer(Protocol):
-    """Answers from what was recorded, by a simulated clock."""
-
-    clock: Clock
-
-    def measure(self, decisions: Decisions) -> Measurements:
-        """Latencies of decision vectors."""
+from pruner.search.decision_search import DecisionSearch, Search
+from pruner.search.history import Candidate, History
+from pruner.search.loop import Loop, Round, Task, TuneBudget
+from pruner.search.offline.pool import PoolMeasurer
+from pruner.search.policy import Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,19 +28,20 @@ class Curve:
 
 
 def run_session(
-    policy: Policy, measurer: OfflineMeasurer, *, trials: int, batch: int = 10
+    policy: Policy, measurer: PoolMeasurer, *, trials: int, batch: int = 10
 ) -> Curve:
     """Propose, measure, observe until `trials` programs are measured or nothing new is proposed.
 
     Raises:
         PrunerError: not one program was proposed.
     """
-    curve = run_tasks([(policy, measurer)], trials=trials, batch=batch)
+    search = DecisionSearch(measurer.space, policy, History(measurer.space))
+    curve = run_tasks([(search, measurer)], trials=trials, batch=batch)
     return Curve(best_s=curve.best_s[:, 0], elapsed_s=curve.elapsed_s)
 
 
 def run_tasks(
-    tasks: Sequence[tuple[Policy, OfflineMeasurer]], *, trials: int, batch: int = 10
+    tasks: Sequence[tuple[Search, PoolMeasurer]], *, trials: int, batch: int = 10
 ) -> Curve:
     """The same for several tasks, one batch each in turn; a task that has nothing new drops out.
 
@@ -57,27 +50,71 @@ def run_tasks(
     Raises:
         PrunerError: not one program was proposed.
     """
-    best = np.full(len(tasks), np.inf)
-    rows: list[NDArray[np.float64]] = []
-    elapsed: list[float] = []
-    waiting = list(range(len(tasks)))
-    while waiting and len(rows) < trials:
-        number = waiting.pop(0)
-        policy, measurer = tasks[number]
-        measurer.clock.think()
-        proposed = policy.propose(min(batch, trials - len(rows)))
-        measurer.clock.thought()
-        if not len(proposed):
-            continue
-        measured = measurer.measure(proposed)
-        measurer.clock.think()
-        policy.observe(measured)
-        measurer.clock.thought()
-        for latency_s in measured.latency_s:
-            best[number] = min(best[number], latency_s)
-            rows.append(best.copy())
-        elapsed.extend([measurer.clock.total_s] * len(proposed))
-        waiting.append(number)
-    if not rows:
-        raise PrunerError("no program was proposed; the space is empty or its limits forbid all")
-    return Curve(best_s=np.array(rows), elapsed_s=np.array(elapsed))
+    loop = _RecordedLoop(tasks, TuneBudget(trials=trials, batch=batch))
+    loop.run()
+    return Curve(best_s=np.array(loop.best_s), elapsed_s=np.array(loop.elapsed_s))
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """What the records say of a candidate."""
+
+    latency_s: float
+    error: str | None = None
+    tells_of_program: bool = True
+
+
+class _Records:
+    """The measurer of the loop: a task's own measurer is its `arguments`."""
+
+    def begin(self, candidates: Sequence[Candidate], arguments: Any) -> NDArray[np.float64]:
+        rows = np.array([[one.space, *one.decisions] for one in candidates], np.int64)
+        found: NDArray[np.float64] = arguments.measure(rows)
+        return found
+
+    def results(
+        self,
+        batch: Any,
+        accept: Callable[[int, Any], bool],
+        check: Any,
+        stopped: Callable[[], bool],
+    ) -> Iterator[tuple[int, _Recorded]]:
+        return ((place, _Recorded(float(seconds))) for place, seconds in enumerate(batch))
+
+
+class _RecordedLoop(Loop):
+    """Tasks take turns, and all rounds are of one size; proposing and learning is thinking."""
+
+    def __init__(
+        self, tasks: Sequence[tuple[Search, PoolMeasurer]], budget: TuneBudget
+    ) -> None:
+        made = [
+            Task(name=str(number), make_search=lambda s=search: s, arguments=measurer)  # type: ignore[misc]
+            for number, (search, measurer) in enumerate(tasks)
+        ]
+        super().__init__(made, _Records(), budget=budget, order="round_robin")
+        self._clock = tasks[0][1].clock
+        self.best_s: list[NDArray[np.float64]] = []
+        self.elapsed_s: list[float] = []
+
+    def run(self) -> None:
+        self._clock.think()
+        super().run()
+
+    def _size(self, task: Task, left: int, *, first: bool) -> int:
+        return min(left, self._budget.batch)
+
+    def _begin(self, candidates: list[Candidate], task: Task) -> Any:
+        self._clock.thought()
+        found = super()._begin(candidates, task)
+        self._clock.think()
+        return found
+
+    def _record(self, current: Round, position: int, outcome: Any) -> None:
+        super()._record(current, position, outcome)
+        self.best_s.append(np.array([task.current_best_s for task in self.tasks]))
+
+    def _report(self, current: Round, outcomes: Sequence[Any]) -> None:
+        self._clock.thought()
+        self.elapsed_s.extend([self._clock.total_s] * len(outcomes))
+        self._clock.think()

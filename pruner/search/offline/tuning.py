@@ -19,11 +19,14 @@ from pruner.models.judging import metrics
 from pruner.models.programs.scaler import Center
 from pruner.models.programs.table import ProgramTable
 from pruner.models.ranker import Ranker
+from pruner.search.decision_search import decision_search
 from pruner.search.offline.learners import PoolModel
 from pruner.search.offline.pool import Clock, PoolMeasurer
 from pruner.search.offline.recorded import RecordedPool, table
-from pruner.search.offline.session import Curve, OfflineMeasurer, run_tasks
-from pruner.search.policy import DraftThenVerify, Policy, RandomPolicy, RoundSettings
+from pruner.search.offline.session import Curve, run_tasks
+from pruner.search.policy import PolicySettings, RandomDraws, RoundSettings
+
+_DRAWS = 512  # of random search, at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,17 +70,16 @@ def tune(
     tasks = []
     for number, pool in enumerate(pools):
         rng = np.random.default_rng([seed, number])
-        measurer: OfflineMeasurer = PoolMeasurer(pool.space, pool.latency_s, pool.cost_s, clock)
-        policy: Policy
-        if model is None:
-            policy = RandomPolicy(pool.space, rng)
-        else:
-            draft = table(pool.space, pool.draft) if pool.draft is not None else None
-            chosen = settings if draft is not None else without_draft(settings)
-            draft = draft if chosen.draft is not None else None
-            policy = DraftThenVerify(pool.space, draft, model.learner(number), chosen, rng)
-            measurer = model.noting(number, measurer)
-        tasks.append((policy, measurer))
+        measurer = PoolMeasurer(pool.space, pool.latency_s, pool.cost_s, clock)
+        chosen: PolicySettings = RandomDraws(draws=_DRAWS)
+        draft = learner = None
+        if model is not None:
+            learner = model.learner(number)
+            rounds = settings if pool.draft is not None else without_draft(settings)
+            if pool.draft is not None and rounds.draft is not None:
+                draft = table(pool.space, pool.draft)
+            chosen = rounds
+        tasks.append((decision_search(pool.space, chosen, draft, learner, rng), measurer))
     return relative_curve(run_tasks(tasks, trials=trials, batch=batch), pools)
 
 

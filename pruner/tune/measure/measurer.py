@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
 from pruner.processes import NO_REFERENCE, NOT_TRIED, TIMEOUT, Pool, Reply, preload
+from pruner.search.history import Candidate
 from pruner.tune.kinds import OPENCL
 from pruner.tune.measure.jobs import JOBS, PRELOADED, RpcAddress, Timing
 from pruner.tune.measure.numerics import FLOOR, Arguments, are_timings
@@ -73,15 +73,6 @@ class MeasureSettings:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Candidate:
-    """A program chosen for measurement: where it lies in its task's spaces, and its schedule."""
-
-    space: int
-    decisions: NDArray[np.int64]
-    schedule: Any
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """Seconds of each repeat, or the kind of failure.
@@ -108,9 +99,6 @@ class Outcome:
         """Whether the program itself did well or failed: all kinds but ``_no_worker`` and
         ``_no_device``, where it never had its turn."""
         return self.error is None or not self.error.endswith(NOT_TRIED)
-
-
-REFUSED = Outcome(error="refused")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pruner.errors import PrunerError
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.search.explorer import ScoreFunction
+from pruner.search.history import History
 from pruner.search.policy import guard, standard, weighed
 from pruner.tune.metaschedule.results import outcomes
 from pruner.tune.metaschedule.session import Session
@@ -56,8 +57,7 @@ class TaskScores:
         self._space = session.open(task, task.designs(task.context.generate_design_space()))
         self._traces = Traces(self._space)
         self._learner = session.learner(task, self._space)
-        self._rows = np.zeros((0, self._space.num_slots), np.int64)
-        self._latency_s = np.zeros(0)
+        self._history = History(self._space)
         self._learned: ScoreFunction | None = None
         self._judge: ScoreFunction | None = None
 
@@ -67,10 +67,9 @@ class TaskScores:
         found = outcomes(results, self._task.tell)
         known &= np.array([one.tells_of_program for one in found], bool)
         latency_s = np.array([one.latency_s for one in found])
-        self._rows = np.concatenate([self._rows, rows[known]])
-        self._latency_s = np.concatenate([self._latency_s, latency_s[known]])
+        self._history.add(rows[known], latency_s[known])
         if self._learner is not None:
-            self._learned = self._learner(self._rows, self._latency_s)
+            self._learned = self._learner(self._history)
         self._judge = None
 
     def scores(self, candidates: Sequence[Any]) -> NDArray[np.float64]:
@@ -93,7 +92,7 @@ class TaskScores:
             return standard(draft, seen)
         if not self._prior:
             return standard(guard(learned, draft), seen)
-        return weighed(learned, draft, seen, prior=self._prior, latency_s=self._latency_s)
+        return weighed(learned, draft, seen, prior=self._prior, latency_s=self._history.latency_s)
 
 
 @_derived_object

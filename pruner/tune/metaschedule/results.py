@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from pruner.progress import Tell
-from pruner.tune.measure.measurer import Candidate, Outcome
+from pruner.search.history import Candidate
+from pruner.tune.measure.measurer import Outcome
 from pruner.tune.metaschedule.task import Task
 from pruner.tune.run.database import measured_s, records_of
 from pruner.tune.spaces.traces import Traces

@@ -12,15 +12,14 @@ from typing import Any
 
 from pruner.errors import PrunerError
 from pruner.models.analyzer.analyzer import Analyzer
+from pruner.search.decision_search import DecisionSearch, decision_search
+from pruner.search.history import Candidate
 from pruner.search.policy import PolicySettings
-from pruner.tune.measure.measurer import Candidate
 from pruner.tune.metaschedule.results import earlier, outcomes
 from pruner.tune.metaschedule.session import Session
 from pruner.tune.metaschedule.task import Task
 from pruner.tune.run.learning import OnlineModel
-from pruner.tune.run.live_search import DecisionSearch
 from pruner.tune.run.options import LIVE
-from pruner.tune.run.setup import decision_search
 from pruner.tune.spaces.traces import Traces
 from pruner.tune.tvm_import import load_tvm
 
@@ -117,7 +116,9 @@ class TaskSearch:
         session, task = self._session, self._task
         space = session.open(task, task.designs(self._schedules))
         learner = session.learner(task, space) if self._policy.takes_model else None
-        search = decision_search(space, self._policy, learner, session.rng(task))
+        search = decision_search(
+            space, self._policy, space.draft_score, learner, session.rng(task)
+        )
         search.observe(*earlier(self._database, task, Traces(space)))
         return search
 

@@ -364,10 +364,9 @@ class Pool:
         space = self.open(bench)
         if not self.valid():
             raise PrunerError(f"{self.name}: no program ran; {self.paths.ledger} has the reasons")
-        widths = [one.num_slots for one in space.spaces]
         header = header_of(self.workload, bench.platform, bench.device)
         write_database(self.paths.database, self.workload, bench.platform, space, self.ledger)
-        write_records(self.paths.records, self.ledger, widths, header)
+        write_records(self.paths.records, self.ledger, space.widths, header)
         self.clear()
         self.close()
 

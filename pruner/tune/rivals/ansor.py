@@ -64,74 +64,49 @@ class Ansor(RivalProcess):
         report: Callable[[Trial], None],
         interrupted: Callable[[], bool],
     ) -> Mapping[str, float]:
-        """See :class:`pruner.tune.rivals.rival.RivalProcess`; it takes one named operator."""
+        """See :class:`pruner.tune.rivals.rival.RivalProcess`; it takes one named operator.
+
+        Raises:
+            PrunerError: the program is no named operator, the platform no local CPU, the Ansor
+                environment is missing, or the child failed.
+        """
         if len(workloads) != 1:
             raise PrunerError("policy=ansor_tvm tunes one operator a run; choose one workload")
-        return tune_with_ansor(
-            workloads[0],
-            platform,
-            self,
-            measure,
-            budget=budget,
-            seed=seed,
-            folder=folder,
-            report=report,
-            interrupted=interrupted,
-        )
-
-
-def tune_with_ansor(
-    workload: Workload,
-    platform: Platform,
-    policy: Ansor,
-    settings: MeasureSettings,
-    *,
-    budget: tuple[int, int],
-    seed: int,
-    folder: Path,
-    report: Callable[[Trial], None],
-    interrupted: Callable[[], bool],
-) -> dict[str, float]:
-    """Run the search to the end of the budget (trials in all, of a batch); seconds of every phase.
-
-    Raises:
-        PrunerError: the program is no named operator, the platform no local CPU, the Ansor
-            environment is missing, or the child failed.
-    """
-    if workload.spec is None or platform.device != "cpu" or platform.address is not None:
-        raise PrunerError("policy=ansor_tvm tunes named operators on this machine's CPU only")
-    python = interpreter(sources_folder() / policy.environment)
-    for name in (_LOG, JOURNAL_FILE):
-        cut_incomplete_line(folder / name)
-    start, earlier = time.time(), _elapsed_s(folder)
-    path, mcpu = folder / "reference.npz", platform.target.attrs.get("mcpu")
-    if settings.check and not path.is_file():
-        with Measurer(platform, settings, Phases(), folder / BUILDS) as measurer:
-            measurer.reference(workload.module, arguments(workload.module), path)
-    spec = {
-        "task": workload.name,
-        "key": _key(folder / _LOG, workload.key),
-        "operator": dict(workload.spec),
-        "arguments": arguments(workload.module),
-        "target": f"llvm -mcpu={mcpu}" if mcpu else "llvm",
-        "hardware_params": [platform.cores, _VECTOR_BYTES, _CACHE_LINE_BYTES, 0, 0, 0, 0, 0],
-        "journal": str((folder / JOURNAL_FILE).resolve()),
-        "log": str((folder / _LOG).resolve()),
-        "reference": str(path.resolve()) if path.is_file() else "",
-        "started": start - earlier,
-        "seed": seed,
-        "trials": budget[0],
-        "batch": budget[1],
-        "builders": settings.builders or platform.cores,
-        "build_timeout_s": settings.build_timeout_s,
-        "run_timeout_s": settings.run_timeout_s,
-        "population": policy.population,
-        "generations": policy.generations,
-        "num_warmup_samples": policy.num_warmup_samples,
-        **{k: v for k, v in asdict(settings.timing).items() if k != "priority"},
-    }
-    _follow(python, spec, platform, folder, report, interrupted)
-    return _seconds(folder, time.time() - start + earlier)
+        (workload,) = workloads
+        if workload.spec is None or platform.device != "cpu" or platform.address is not None:
+            raise PrunerError("policy=ansor_tvm tunes named operators on this machine's CPU only")
+        python = interpreter(sources_folder() / self.environment)
+        for name in (_LOG, JOURNAL_FILE):
+            cut_incomplete_line(folder / name)
+        start, earlier = time.time(), _elapsed_s(folder)
+        path, mcpu = folder / "reference.npz", platform.target.attrs.get("mcpu")
+        if measure.check and not path.is_file():
+            with Measurer(platform, measure, Phases(), folder / BUILDS) as measurer:
+                measurer.reference(workload.module, arguments(workload.module), path)
+        spec = {
+            "task": workload.name,
+            "key": _key(folder / _LOG, workload.key),
+            "operator": dict(workload.spec),
+            "arguments": arguments(workload.module),
+            "target": f"llvm -mcpu={mcpu}" if mcpu else "llvm",
+            "hardware_params": [platform.cores, _VECTOR_BYTES, _CACHE_LINE_BYTES, 0, 0, 0, 0, 0],
+            "journal": str((folder / JOURNAL_FILE).resolve()),
+            "log": str((folder / _LOG).resolve()),
+            "reference": str(path.resolve()) if path.is_file() else "",
+            "started": start - earlier,
+            "seed": seed,
+            "trials": budget[0],
+            "batch": budget[1],
+            "builders": measure.builders or platform.cores,
+            "build_timeout_s": measure.build_timeout_s,
+            "run_timeout_s": measure.run_timeout_s,
+            "population": self.population,
+            "generations": self.generations,
+            "num_warmup_samples": self.num_warmup_samples,
+            **{k: v for k, v in asdict(measure.timing).items() if k != "priority"},
+        }
+        _follow(python, spec, platform, folder, report, interrupted)
+        return _seconds(folder, time.time() - start + earlier)
 
 
 def _follow(

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.search.history import Candidate
 from pruner.search.policy import State
-from pruner.tune.measure.measurer import Candidate, Outcome, Platform
+from pruner.tune.measure.measurer import Outcome, Platform
 from pruner.tune.phases import Phases
 from pruner.tune.rivals.rival import RivalSearch
 from pruner.tune.run.database import records_of
@@ -73,7 +74,7 @@ class MetaSchedule(RivalSearch):
 
 
 class MetaScheduleSearch:
-    """See :class:`pruner.tune.run.live_search.LiveSearch`.
+    """See :class:`pruner.search.decision_search.Search`.
 
     What its model predicts counts as sampling: both happen in one call of TVM. Its random state
     and model live in TVM and cannot be saved: a resumed run starts as TVM's own does, from the
@@ -119,7 +120,7 @@ class MetaScheduleSearch:
         self._learn_from(records_of(database, module, platform.target))
 
     def propose(self, num: int) -> list[Candidate]:
-        """See :class:`pruner.tune.run.live_search.LiveSearch`.
+        """See :class:`pruner.search.decision_search.Search`.
 
         TVM makes a whole batch, the best first and random ones last; of a smaller round, as every
         task's first of several, the rest is lost to the search.
@@ -138,7 +139,7 @@ class MetaScheduleSearch:
         return out
 
     def observe(self, candidates: Sequence[Candidate], outcomes: Sequence[Outcome]) -> None:
-        """See :class:`pruner.tune.run.live_search.LiveSearch`."""
+        """See :class:`pruner.search.decision_search.Search`."""
         if not candidates:
             return
         theirs = [self._candidates.pop(id(candidate)) for candidate in candidates]
@@ -157,11 +158,11 @@ class MetaScheduleSearch:
         raise NotImplementedError("MetaSchedule's search keeps its state inside TVM")
 
     def state(self) -> State:
-        """See :class:`pruner.tune.run.live_search.LiveSearch`; the records tell the rest."""
+        """See :class:`pruner.search.decision_search.Search`; the records tell the rest."""
         return {"refused": self.refused}
 
     def load_state(self, state: State) -> None:
-        """See :class:`pruner.tune.run.live_search.LiveSearch`."""
+        """See :class:`pruner.search.decision_search.Search`."""
         self.refused = state["refused"]
 
     def _learn_from(self, records: Sequence[Any]) -> None:

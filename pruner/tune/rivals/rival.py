@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from pruner.search.decision_search import Search
 from pruner.tune.measure.measurer import MeasureSettings, Platform
 from pruner.tune.phases import Phases
 from pruner.tune.run.journal import Trial
-from pruner.tune.run.live_search import LiveSearch
 from pruner.tune.workloads import Workload
 
 
@@ -35,7 +35,7 @@ class RivalSearch(ABC):
         budget: tuple[int, int],
         seed: int,
         phases: Phases,
-    ) -> LiveSearch:
+    ) -> Search:
         """The search of one task; `database` is TVM's, `budget`: trials in all and of a batch."""
 
 

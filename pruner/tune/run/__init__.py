@@ -4,10 +4,7 @@
 * `options`: the options of a run
 * `budget`: trials, seconds, patience
 * `setup`: spaces, searches and references of every task
-* `loop`: propose, build, measure, learn, choose the next task
-* `live_search`: the search of one task
-* `task_order`: choose the next task
-* `estimate`: the time of all tasks together
+* `loop`: the loop of `pruner.search.loop` with a journal and a state on disk
 * `learning`: the learned model
 * `verifier`: choose the learned model of a run
 * `journal`: one row per trial

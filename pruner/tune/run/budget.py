@@ -7,27 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pruner.errors import PrunerError
+from pruner.search.loop import TuneBudget
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuneBudget:
-    """Stop after `trials` measured candidates of all tasks or, if given, after `seconds`, or once
-    `patience` rounds changed the time of all tasks together by less than the share `tolerance`."""
-
-    trials: int = 64
-    seconds: float | None = None
-    batch: int = 16  # candidates a round
-    patience: int | None = None
-    tolerance: float = 0.01
-
-    def __post_init__(self) -> None:
-        """Raises `PrunerError` on numbers that cannot work."""
-        if min(self.trials, self.batch) < 1 or (self.seconds is not None and self.seconds <= 0):
-            raise PrunerError(
-                "budget: trials and batch must be at least 1, seconds above 0 or null"
-            )
-        if (self.patience is not None and self.patience < 1) or not 0 <= self.tolerance < 1:
-            raise PrunerError("budget: patience must be at least 1 or null, tolerance in [0, 1)")
+__all__ = ["Effort", "TuneBudget"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

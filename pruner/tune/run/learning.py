@@ -36,6 +36,7 @@ from pruner.models.registry import ModelSpec
 from pruner.models.training.start import Start
 from pruner.models.trees.xgboost import XGBoostRanker
 from pruner.search.explorer import ScoreFunction
+from pruner.search.history import History
 from pruner.search.policy import State
 from pruner.tune.phases import Phases
 from pruner.tune.spaces.union import UnionSpace
@@ -223,7 +224,7 @@ class SharedModel:
         0: any news is learned."""
         self.model, self._refit = model, refit
         self._fitted = self._waiting = 0  # programs that the last fit knew, and that came since
-        self._parts: dict[TaskKey, TaskPrograms] = {}
+        self._learned: dict[TaskKey, LiveLearner] = {}  # whose programs fits have seen
         self._news: list[LiveLearner] = []  # with programs that no fit has seen
 
     def has_news(self, learner: LiveLearner, number: int) -> None:
@@ -237,11 +238,10 @@ class SharedModel:
         if not self._news or (self._waiting < self._refit * self._fitted and not whatever):
             return
         self._fitted, self._waiting = self._fitted + self._waiting, 0
-        for learner in self._news:
-            part = learner.programs()
-            self._parts[part.key] = part
+        self._learned |= {learner.key: learner for learner in self._news}
         self._news.clear()
-        parts = [p for p in self._parts.values() if np.isfinite(p.latency_s).sum() > 0]
+        programs = [learner.programs() for learner in self._learned.values()]
+        parts = [p for p in programs if np.isfinite(p.latency_s).sum() > 0]
         if sum(len(p.latency_s) for p in parts) > 1:
             self.model.learn(ProgramTable.build(parts))
 
@@ -249,13 +249,13 @@ class SharedModel:
         """Write what is known as checkpoints; with `learn` what came last is learned before."""
         if learn:
             self.fit(whatever=True)
-        return self.model.keep(folder, list(self._parts))
+        return self.model.keep(folder, list(self._learned))
 
     def state(self) -> State:
-        """What a resumed run needs besides the observations of its learners."""
+        """What a resumed run needs besides the histories of its learners."""
         return {
-            "parts": [key.task for key in self._parts],
-            "news": [learner.task for learner in self._news],
+            "parts": [key.task for key in self._learned],
+            "news": [learner.key.task for learner in self._news],
             "fitted": self._fitted,
             "waiting": self._waiting,
             "model": self.model.state(),
@@ -263,9 +263,8 @@ class SharedModel:
 
     def load_state(self, state: State) -> None:
         """Take back what `state` returned; the learners have taken back theirs."""
-        known = {learner.task: learner for learner in self._news}
-        parts = [known[task].programs() for task in state["parts"]]
-        self._parts = {part.key: part for part in parts}
+        known = {learner.key.task: learner for learner in self._news}
+        self._learned = {known[task].key: known[task] for task in state["parts"]}
         self._news = [known[task] for task in state["news"]]
         self._fitted, self._waiting = int(state["fitted"]), int(state["waiting"])
         self.model.load_state(state["model"])
@@ -282,7 +281,7 @@ def live_features(
 class LiveLearner:
     """The learner of one task's policy (:data:`pruner.search.policy.Learner`).
 
-    What is observed of a task reaches the shared model before any task asks for scores: the first
+    What is measured of a task reaches the shared model before any task asks for scores: the first
     programs of a task are judged by what the others taught.
     """
 
@@ -297,58 +296,52 @@ class LiveLearner:
         meet: int = 64,
     ) -> None:
         """`rng` draws the `meet` programs whose mean becomes the task's centre."""
-        self._key, self._space, self._shared, self._phases = key, space, shared, phases
+        self.key, self._space, self._shared, self._phases = key, space, shared, phases
         self._rng, self._meet, self._met = rng, meet, False
-        self._features: ProgramFeatures | None = None
-        self._decisions: list[Decisions] = []  # not yet featurised
-        self._latency_s = np.zeros(0)
-
-    @property
-    def task(self) -> str:
-        """The name of its task."""
-        return self._key.task
+        self._history = History(space)
+        self._noted = 0  # programs of the history that the shared model counts
+        self._features: ProgramFeatures | None = None  # of the first programs of the history
 
     def state(self) -> State:
-        """What it needs besides its observations to go on exactly."""
+        """What it needs besides the history to go on exactly."""
         return {"rng": self._rng.bit_generator.state, "met": self._met}
 
     def load_state(self, state: State) -> None:
         """Take back what `state` returned."""
         self._rng.bit_generator.state, self._met = state["rng"], state["met"]
 
-    def observe(self, decisions: Decisions, latency_s: NDArray[np.float64]) -> None:
-        """Keep measured programs for the next fit; NaN: one that had no turn, and teaches nothing.
+    def note(self, history: History) -> None:
+        """Have the next fit take in what is new of the task's history.
 
-        Infinity is a failure, which the model takes for the slowest program of all.
+        A program that was not tried teaches nothing; a failure counts as the slowest of all.
         """
-        if len(latency_s):
-            self._decisions.append(decisions)
-            self._latency_s = np.concatenate([self._latency_s, latency_s])
-            self._shared.has_news(self, len(latency_s))
+        self._history = history
+        if len(history) > self._noted:
+            self._shared.has_news(self, len(history) - self._noted)
+            self._noted = len(history)
 
     def programs(self) -> TaskPrograms:
-        """All measured programs; only those that are new are featurised."""
-        fresh = self._featurised(np.concatenate(self._decisions))
-        self._decisions.clear()
-        parts = [] if self._features is None else [self._features]
-        self._features = ProgramFeatures.concatenate([*parts, fresh])
-        line = np.flatnonzero(~np.isnan(self._latency_s))
-        return TaskPrograms.of(self._key, self._features.take(line), self._latency_s[line], line)
+        """All programs that were tried; only those that are new are featurised."""
+        history, parts = self._history, [] if self._features is None else [self._features]
+        known = sum(len(part) for part in parts)
+        if len(history) > known:
+            fresh = self._featurised(history.decisions[known:])
+            self._features = ProgramFeatures.concatenate([*parts, fresh])
+        assert self._features is not None, self.key
+        line = np.flatnonzero(history.tried)
+        return TaskPrograms.of(self.key, self._features.take(line), history.latency_s[line], line)
 
     def _featurised(self, decisions: Decisions) -> ProgramFeatures:
-        return live_features(self._space, decisions, self._shared.model, self._key)
+        return live_features(self._space, decisions, self._shared.model, self.key)
 
-    def __call__(
-        self, decisions: Decisions, latency_s: NDArray[np.float64]
-    ) -> ScoreFunction | None:
-        """Fit on all measurements of all tasks; what was not observed before is now."""
+    def __call__(self, history: History) -> ScoreFunction | None:
+        """Fit on all measurements of all tasks."""
         with self._phases.time("train"):
             if not self._met:
                 population = self._space.sample(self._meet, self._rng)
-                self._shared.model.meet(self._key, self._featurised(population))
+                self._shared.model.meet(self.key, self._featurised(population))
                 self._met = True
-            known = len(self._latency_s)
-            self.observe(decisions[known:], latency_s[known:])
+            self.note(history)
             self._shared.fit()
         return self.score
 
@@ -357,7 +350,7 @@ class LiveLearner:
         """The present model's scores; None while it knows nothing."""
         if self._shared.model.ranker is None:
             return None
-        return LearnedScore(self._key, self._space, self._shared.model, self._phases)
+        return LearnedScore(self.key, self._space, self._shared.model, self._phases)
 
 
 class LearnedScore:

@@ -1,85 +1,46 @@
-"""The tuning loop: propose, instantiate, build, measure, learn, next task."""
+"""A live run: the tuning loop with a journal and a state on disk, from which it goes on exactly."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from pruner.errors import DataError, PrunerError
 from pruner.files import JsonLines
-from pruner.tune.measure.measurer import Candidate, Check, Outcome
-from pruner.tune.measure.numerics import Arguments
+from pruner.search.decision_search import Search
+from pruner.search.history import Candidate
+from pruner.search.loop import Loop, Round, Stopped, Task
+from pruner.search.task_order import Order
+from pruner.tune.measure.measurer import Outcome
 from pruner.tune.phases import IDLE, PHASES
 from pruner.tune.run.budget import TuneBudget
 from pruner.tune.run.database import record_json
-from pruner.tune.run.estimate import Estimate, has_settled
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 from pruner.tune.run.learning import SharedModel
-from pruner.tune.run.live_search import LiveSearch
 from pruner.tune.run.options import RunContext
 from pruner.tune.run.snapshot import OLD_FILE, SNAPSHOT_FILE, load_state, save_state
-from pruner.tune.run.task_order import Order, TaskProgress, next_task, round_size, stays_behind
 from pruner.tune.workloads import Workload
 
 OnBatch = Callable[[Mapping[str, Any]], None]  # gets a row of numbers after every batch
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class LiveTask:
-    """One task of a run with its search and what came of it.
+class LiveTask(Task):
+    """A task whose programs are measured now.
 
-    ``make_search`` makes its search when the task is begun, ``open_search`` one that takes back the
-    state of an earlier start, ``find_check`` what its results are compared with (None: nothing is
-    checked). ``best_s`` is the best latency after every batch;
-    ``exhausted`` once its search has no programs left, ``alone`` once it is known to be like no
-    other task.
+    ``open_search`` makes a search that takes back the state of an earlier start; ``untuned_s``:
+    seconds without schedule, None where that was not timed.
     """
 
     workload: Workload
-    flops: float
-    arguments: Arguments
-    make_search: Callable[[], LiveSearch]
-    open_search: Callable[[], LiveSearch]
-    find_check: Callable[[], Check | None]
-    made: LiveSearch | None = None  # its search, once it is begun
-    untuned_s: float | None = None  # without schedule; None where that was not timed
-    best_s: list[float] = field(default_factory=list)
-    current_best_s: float = float("inf")
-    trials: int = 0
-    failures: Counter[str] = field(default_factory=Counter)
-    exhausted: bool = False
-    alone: bool = False
-
-    @property
-    def search(self) -> LiveSearch:
-        """Its search; the first question begins the task, which takes a second or more."""
-        if self.made is None:
-            self.made = self.make_search()
-        return self.made
-
-    @property
-    def _known_s(self) -> list[float]:
-        """What earlier runs know of a task that this one has not tried."""
-        return [self.current_best_s] if self.current_best_s != float("inf") else []
-
-    @property
-    def progress(self) -> TaskProgress:
-        """For the task order."""
-        return TaskProgress(
-            weight=self.workload.weight,
-            flops=self.flops,
-            best_s=self.best_s or self._known_s,
-            operator=self.workload.operator,
-            alone=self.alone,
-            exhausted=self.exhausted,
-        )
+    open_search: Callable[[], Search]
+    untuned_s: float | None = None
 
 
 class Prepared(Protocol):
@@ -96,19 +57,10 @@ class Prepared(Protocol):
         """Find what tasks that are not begun measure first, where that is wanted."""
 
 
-class _Stopped(Exception):
-    """The run was asked to end, or its time is over."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Round:
-    number: int
-    task: int
-    candidates: list[Candidate]
-
-
-class TuningRun:
+class TuningRun(Loop):
     """All tasks of one run, in one folder; a new object on the same folder goes on with it."""
+
+    tasks: list[LiveTask]  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -119,188 +71,65 @@ class TuningRun:
         order: Order = "gradient",
         report: OnBatch,
     ) -> None:
+        lag = context.measurer.lag if prepared.savable else 0
+        super().__init__(
+            prepared.tasks,
+            context.measurer,
+            budget=budget,
+            order=order,
+            tell=context.tell,
+            lag=lag,
+        )
         folder = context.folder
-        self._prepared, self.tasks, self._context = prepared, list(prepared.tasks), context
-        self._measurer, self._phases = context.measurer, context.phases
-        self._budget, self._order, self._report = budget, order, report
+        self._prepared, self._context, self._phases = prepared, context, context.phases
+        self._on_batch = report
         self._journal = JsonLines(folder / JOURNAL_FILE)
         self._rows = read_trials(folder / JOURNAL_FILE, context.tell)  # of earlier starts
         self._snapshot = folder / SNAPSHOT_FILE
         self._last_trial = max((row.trial for row in self._rows), default=0)
-        self._programs = {task.workload.name: task.workload.fingerprint for task in self.tasks}
-        self._done = {(row.batch, row.position): row for row in self._rows}
-        self._number = 0
-        self._waiting: list[_Round] = []
-        self._estimates_s: list[float] = []  # of all tasks, since each was tried
-        self._pace_s: float | None = None  # seconds a trial of the latest rounds
-        self._since_s = 0.0  # when the latest round was over
+        self._programs = {task.name: task.workload.fingerprint for task in self.tasks}
+        self._done = {(row.batch, row.position): _outcome(row) for row in self._rows}
         self._take_up()
 
-    @property
-    def trials(self) -> int:
-        """Candidates measured so far, failures included."""
-        return sum(task.trials for task in self.tasks)
-
     def run(self) -> None:
-        """Draft where that is wanted, then spend the budget, or what of it there is before the run
-        is asked to end.
-
-        Raises:
-            PrunerError: no program of a batch had its turn, since there is no device or worker; or
-                no task has a program to try.
-        """
-        lag = self._measurer.lag if self._prepared.savable else 0
+        """Draft where that is wanted, then spend the budget. Raises like :meth:`Loop.run`."""
         try:
             self._prepared.draft_all()
-            self._since_s, self._phases.check = self._phases.elapsed_s, self._raise_if_stopped
-            while self._waiting or self._propose():
-                self._measure(self._waiting.pop(0), lag)
+            self._since_s, self._phases.check = self._elapsed_s(), self._raise_if_stopped
+            super().run()
             self._tell_standstill()
-        except _Stopped:
-            pass  # what was begun is lost as by a kill: the last snapshot does not know of it
         finally:
             self._phases.check = lambda: None
-        if not self.trials and not self._stopped():
-            raise PrunerError("no task has a program that could be tried; see the lines above")
 
     def _tell_standstill(self) -> None:
         """Why it ends before its trials are spent."""
         patience, tolerance = self._budget.patience, self._budget.tolerance
         if self._settled and self.trials < self._budget.trials and not self._stopped():
-            self._context.tell(
+            self._tell(
                 f"{patience} rounds changed the total time by less than {tolerance:.1%}: the "
                 f"run ends after {self.trials} of {self._budget.trials} trials; a larger "
                 "budget.patience= continues it"
             )
 
-    @property
-    def _settled(self) -> bool:
-        return has_settled(self._estimates_s, self._budget.patience, self._budget.tolerance)
-
-    @property
-    def estimate(self) -> Estimate:
-        """Of all tasks together."""
-        return Estimate.of(task.progress for task in self.tasks)
-
     def _stopped(self) -> bool:
-        """Whether it was asked to end, or its time is over."""
         return self._context.is_over(self._budget.seconds)
+
+    def _elapsed_s(self) -> float:
+        return self._phases.elapsed_s
 
     def _raise_if_stopped(self) -> None:
         if self._stopped():
-            raise _Stopped
+            raise Stopped
 
-    def _measure(self, current: _Round, lag: int) -> None:
-        """One batch, with the next one proposed while it is built where `lag` says so."""
-        missing = [
-            candidate
-            for position, candidate in enumerate(current.candidates)
-            if (current.number, position) not in self._done
-        ]
+    def _begin(self, candidates: list[Candidate], task: Task) -> Any:
         with self._phases.time("instantiate"):
-            batch = self._measurer.begin(missing, self.tasks[current.task].arguments)
-        if lag and not self._waiting:
-            self._propose(current)
-        self._finish(current, batch)
-        spent_s, self._since_s = self._phases.elapsed_s - self._since_s, self._phases.elapsed_s
-        if missing:
-            pace_s = spent_s / len(missing)
-            self._pace_s = pace_s if self._pace_s is None else (self._pace_s + pace_s) / 2
+            return super()._begin(candidates, task)
 
-    def _propose(self, current: _Round | None = None) -> bool:
-        """Choose the next batch and write down that it was chosen; False where nothing is left.
-
-        ``current`` is the batch that is being measured meanwhile.
-        """
-        building = len(current.candidates) if current else 0
-        left = min(self._budget.trials - self.trials, self._affordable()) - building
-        budget = self._budget
-        if self._settled:
-            return False
-        while left > 0 and not self._stopped():
-            progress = self._progress(current)
-            index = next_task(self._order, progress)
-            if index is None:
-                return False
-            first = not progress[index].best_s
-            size = round_size(budget.batch, budget.trials, len(self.tasks), first=first)
-            if first:
-                name = self.tasks[index].workload.name
-                self._context.tell(f"{name}: choosing its first {min(left, size)} programs")
-            candidates = self._chosen(self.tasks[index], min(left, size))
-            if candidates:
-                self._number += 1
-                new = _Round(number=self._number, task=index, candidates=candidates[:left])
-                self._waiting.append(new)
-                self._save([current, new] if current else [new])
-                return True
-            self.tasks[index].exhausted = True
-        return False
-
-    def _affordable(self) -> int:
-        """Trials that the time left is enough for, at the pace of the latest rounds."""
-        if self._budget.seconds is None or self._pace_s is None:
-            return self._budget.trials
-        return int((self._budget.seconds - self._phases.elapsed_s) / self._pace_s)
-
-    def _chosen(self, task: LiveTask, num: int) -> list[Candidate]:
-        """What its search proposes; of several tasks one without programs costs only itself."""
-        try:
-            return task.search.propose(num)
-        except PrunerError as error:
-            if len(self.tasks) == 1 or task.trials:
-                raise
-            self._context.tell(f"{task.workload.name}: left out, {error}")
-            return []
-
-    def _progress(self, current: _Round | None) -> list[TaskProgress]:
-        """Of all tasks; the batch that is being measured counts, as if it found nothing better."""
-        found = [task.progress for task in self.tasks]
-        if current is not None:
-            task = self.tasks[current.task]
-            best_s = [*task.best_s, task.current_best_s]
-            found[current.task] = replace(found[current.task], best_s=best_s, awaited=True)
-        return found
-
-    def _finish(self, current: _Round, batch: Any) -> None:
-        """Measure a batch; every result is on disk before the next is asked for."""
-        task = self.tasks[current.task]
-        places = [
-            position
-            for position in range(len(current.candidates))
-            if (current.number, position) not in self._done
-        ]
-        outcomes = {
-            position: _outcome(self._done[current.number, position])
-            for position in range(len(current.candidates))
-            if position not in places
-        }
-        found = self._measurer.results(
-            batch,
-            lambda _, outcome: outcome.latency_s < task.current_best_s,
-            task.find_check(),
-            self._stopped,
-        )
-        held: list[int] = []  # without a turn so far; no trials where that is all of the batch
-        for number, outcome in found:
-            position = places[number]
-            outcomes[position] = outcome
-            held.append(position)
-            if outcome.tells_of_program:
-                self._record_all(current, held, outcomes)
-                held = []
-        if len(outcomes) < len(current.candidates):  # a resumed run measures the others
-            raise _Stopped
-        if held and len(held) == len(places):
-            raise self._no_turn(outcomes[held[-1]])
-        self._record_all(current, held, outcomes)
-        ordered = [outcomes[position] for position in range(len(current.candidates))]
-        task.best_s.append(task.current_best_s)
-        task.alone = task.alone or stays_behind(self._progress(None), current.task)
-        task.search.observe(current.candidates, ordered)
-        if all(other.best_s or other.exhausted for other in self._progress(None)):
-            self._estimates_s.append(self.estimate.latency_s)
-        self._report(self._line(current, ordered))
+    def _size(self, task: Task, left: int, *, first: bool) -> int:
+        size = super()._size(task, left, first=first)
+        if first:
+            self._tell(f"{task.name}: choosing its first {size} programs")
+        return size
 
     def _no_turn(self, outcome: Outcome) -> PrunerError:
         why = f"{outcome.error}: {outcome.message}".rstrip(": ")
@@ -309,13 +138,7 @@ class TuningRun:
             f"resume={self._context.folder} continues"
         )
 
-    def _record_all(
-        self, current: _Round, positions: Sequence[int], outcomes: Mapping[int, Outcome]
-    ) -> None:
-        for position in positions:
-            self._record(current, position, outcomes[position])
-
-    def _record(self, current: _Round, position: int, outcome: Outcome) -> None:
+    def _record(self, current: Round, position: int, outcome: Outcome) -> None:
         task, candidate = self.tasks[current.task], current.candidates[position]
         module, database, record = task.workload.module, self._context.database, None
         if outcome.error is None:
@@ -323,7 +146,7 @@ class TuningRun:
             record = record_json(module, candidate.schedule, outcome.costs_s, target)
         self._last_trial += 1
         trial = Trial(
-            task=task.workload.name,
+            task=task.name,
             trial=self._last_trial,
             batch=current.number,
             position=position,
@@ -334,7 +157,7 @@ class TuningRun:
             message=outcome.message,
             build_s=outcome.build_s,
             run_s=outcome.run_s,
-            elapsed_s=self._phases.elapsed_s,
+            elapsed_s=self._elapsed_s(),
             timestamp=time.time(),
             checked=outcome.checked,
             record=None if record is None else json.dumps(record),
@@ -342,29 +165,31 @@ class TuningRun:
         self._journal.append(asdict(trial))
         if record is not None:
             database.commit_json(module, record)
-        _count(task, trial)
+        super()._record(current, position, outcome)
 
-    def _line(self, current: _Round, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    def _report(self, current: Round, outcomes: Sequence[Outcome]) -> None:
         task = self.tasks[current.task]
-        return {
-            "task": task.workload.name,
-            "trials": self.trials,
-            "task_trials": task.trials,
-            "best_latency_s": task.current_best_s,
-            "estimate_s": self.estimate.latency_s,
-            "measured_share": self.estimate.measured_share,
-            "failures": sum(other.failures.total() for other in self.tasks),
-            "failed": sum(outcome.error is not None for outcome in outcomes),
-            "seconds": self._phases.elapsed_s,
-            **{f"seconds/{name}": s for name, s in self._phases.seconds().items()},
-        }
+        self._on_batch(
+            {
+                "task": task.name,
+                "trials": self.trials,
+                "task_trials": task.trials,
+                "best_latency_s": task.current_best_s,
+                "estimate_s": self.estimate.latency_s,
+                "measured_share": self.estimate.measured_share,
+                "failures": sum(other.failures.total() for other in self.tasks),
+                "failed": sum(outcome.error is not None for outcome in outcomes),
+                "seconds": self._elapsed_s(),
+                **{f"seconds/{name}": s for name, s in self._phases.seconds().items()},
+            }
+        )
 
-    def _save(self, rounds: Sequence[_Round]) -> None:
+    def _chose(self, rounds: Sequence[Round]) -> None:
         """Write down what is known and which batches were chosen."""
         waiting = [
             {
                 "number": r.number,
-                "task": self.tasks[r.task].workload.name,
+                "task": self.tasks[r.task].name,
                 "space": [c.space for c in r.candidates],
                 "decisions": [c.decisions for c in r.candidates],
             }
@@ -376,7 +201,7 @@ class TuningRun:
             "number": self._number,
             "waiting": waiting,
             "programs": self._programs,
-            "tasks": {task.workload.name: _state_of(task) for task in self.tasks},
+            "tasks": {task.name: _state_of(task) for task in self.tasks},
             "model": None if shared is None else shared.state(),
             "estimates_s": np.array(self._estimates_s),
             "pace_s": self._pace_s,
@@ -396,28 +221,26 @@ class TuningRun:
                 f"resume={folder}: a run of an older version, whose {OLD_FILE} is no longer "
                 f"read; a new run with warm_start=[{folder}] uses its measurements"
             )
-        modules = {task.workload.name: task.workload.module for task in self.tasks}
+        modules = {task.name: task.workload.module for task in self.tasks}
         strange = sorted({row.task for row in rows} - modules.keys())
         if strange:
             raise DataError(f"resume={folder}: its journal has {strange[0]}, not a task of the run")
         added = self._context.database.catch_up(modules, rows, self._context.tell)
         if added:
-            self._context.tell(f"{added} records of the journal were not in the database yet")
+            self._tell(f"{added} records of the journal were not in the database yet")
         known_s = [task.current_best_s for task in self.tasks]
         for row in rows:
-            _count(self._task(row.task), row)
+            self._task(row.task).count(row.latency_s, row.error)
         if not self._snapshot.is_file() and not rows:
             return
         try:
             self._restore(load_state(self._snapshot))
         except DataError as error:
-            self._context.tell(
-                f"{error}; the search starts again with the results of {JOURNAL_FILE}"
-            )
+            self._tell(f"{error}; the search starts again with the results of {JOURNAL_FILE}")
             self._rebuild(known_s)
 
     def _task(self, name: str) -> LiveTask:
-        return next(task for task in self.tasks if task.workload.name == name)
+        return next(task for task in self.tasks if task.name == name)
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         """Go on exactly. Raises `DataError` for a state that is not of this run."""
@@ -454,7 +277,7 @@ class TuningRun:
 
     def _restore_tasks(self, state: Mapping[str, Any]) -> None:
         for task in self.tasks:
-            mine = state[task.workload.name]
+            mine = state[task.name]
             if mine["search"] is not None:
                 task.made = task.open_search()
                 task.made.load_state(mine["search"])
@@ -462,13 +285,13 @@ class TuningRun:
             task.exhausted, task.alone = mine["exhausted"], mine["alone"]
 
     def _restore_waiting(self, waiting: Sequence[Mapping[str, Any]]) -> None:
-        indices = {task.workload.name: index for index, task in enumerate(self.tasks)}
+        indices = {task.name: index for index, task in enumerate(self.tasks)}
         for batch in waiting:
             index = indices[batch["task"]]
             restore = self.tasks[index].search.restore
             places = zip(batch["space"], batch["decisions"], strict=True)
             candidates = [restore(space, decisions) for space, decisions in places]
-            self._waiting.append(_Round(number=batch["number"], task=index, candidates=candidates))
+            self._waiting.append(Round(number=batch["number"], task=index, candidates=candidates))
 
     def _rebuild(self, known_s: Sequence[float]) -> None:
         """Go on from the journal alone: the search draws other programs than it would have, but
@@ -485,7 +308,7 @@ class TuningRun:
         self._prepared.begin_anew()
         for task in self.tasks:
             task.made, task.best_s, task.exhausted, task.alone = None, [], False, False
-        best_s = dict(zip((task.workload.name for task in self.tasks), known_s, strict=True))
+        best_s = dict(zip((task.name for task in self.tasks), known_s, strict=True))
         rows = sorted(self._rows, key=lambda row: (row.batch, row.position))
         for _, batch in itertools.groupby(rows, key=lambda row: row.batch):
             done = list(batch)
@@ -512,13 +335,6 @@ def _state_of(task: LiveTask) -> dict[str, Any]:
         "exhausted": task.exhausted,
         "alone": task.alone,
     }
-
-
-def _count(task: LiveTask, trial: Trial) -> None:
-    task.trials += 1
-    if trial.error is not None:
-        task.failures[trial.error] += 1
-    task.current_best_s = min(task.current_best_s, trial.latency_s)
 
 
 def _outcome(row: Trial) -> Outcome:

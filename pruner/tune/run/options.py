@@ -17,6 +17,7 @@ from pruner.program.device import load_device
 from pruner.progress import Tell
 from pruner.search.explorer import ExplorerSettings
 from pruner.search.policy import PolicySettings, RoundSettings
+from pruner.search.task_order import USUAL, Order, check_order
 from pruner.tune.analyzer import platform_analyzer
 from pruner.tune.measure.machine import local_platform, make_platform
 from pruner.tune.measure.measurer import Measurer, MeasureSettings, Platform, never
@@ -25,7 +26,6 @@ from pruner.tune.rivals.rival import RivalProcess, RivalSearch
 from pruner.tune.run.budget import TuneBudget
 from pruner.tune.run.database import Database
 from pruner.tune.run.learning import AdaptedModel, OnlineModel
-from pruner.tune.run.task_order import USUAL, Order, check_order
 
 # conf/policy/pruner_live.yaml says why
 LIVE = RoundSettings(

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pruner.search.estimate import Estimate
 from pruner.tune.networks.coverage import Replayed
-from pruner.tune.run.estimate import Estimate
 from pruner.tune.run.journal import Trial
 from pruner.tune.workloads import Workload, flops
 

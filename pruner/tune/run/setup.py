@@ -17,15 +17,13 @@ import numpy as np
 from pruner.data.tasks import TaskKey
 from pruner.files import as_written, read_json, write_json
 from pruner.processes import NoReference
-from pruner.search.failures import AvoidFailures, FailureModel
-from pruner.search.policy import PolicySettings
+from pruner.search.decision_search import DecisionSearch, Search, decision_search
 from pruner.tune.measure.measurer import Check, wait_for
 from pruner.tune.measure.numerics import load_reference, tolerance
 from pruner.tune.networks.drafted import FOLDER as DRAFTS
 from pruner.tune.networks.drafted import draft_tasks, drafted_traces
 from pruner.tune.rivals.rival import RivalProcess, RivalSearch
 from pruner.tune.run.learning import LiveLearner, SharedModel
-from pruner.tune.run.live_search import DecisionSearch, LiveSearch
 from pruner.tune.run.loop import LiveTask
 from pruner.tune.run.options import RunContext, TuneOptions
 from pruner.tune.run.warm import keep, read_known
@@ -60,6 +58,9 @@ class Prepared:
         untuned_s = _untuned(context.folder)
         self.tasks = [
             LiveTask(
+                name=workload.name,
+                weight=workload.weight,
+                operator=workload.operator,
                 workload=workload,
                 flops=flops(workload.module),
                 arguments=arguments(workload.module),
@@ -117,7 +118,7 @@ class Prepared:
             left = f"{len(new) - len(found.drafts)} tasks begin without a draft"
             context.tell(f"{left}: half of budget.seconds={limit_s:g} is over")
 
-    def _begin(self, number: int) -> LiveSearch:
+    def _begin(self, number: int) -> Search:
         """The search of a task; what is not as asked for is told.
 
         Raises:
@@ -132,7 +133,7 @@ class Prepared:
             task.untuned_s = _untuned_s(task, context)
         return search
 
-    def _rival_search(self, number: int) -> LiveSearch | None:
+    def _rival_search(self, number: int) -> Search | None:
         policy, context = self._options.policy, self._context
         if not isinstance(policy, RivalSearch):
             return None
@@ -146,11 +147,11 @@ class Prepared:
             phases=context.phases,
         )
 
-    def _open(self, number: int) -> LiveSearch:
+    def _open(self, number: int) -> Search:
         """The search of a task that knows nothing yet."""
-        return self._rival_search(number) or self._decision_search(number)
+        return self._rival_search(number) or self._decision_search(number)[0]
 
-    def _decision_search(self, number: int) -> DecisionSearch:
+    def _decision_search(self, number: int) -> tuple[DecisionSearch, UnionSpace]:
         workload, policy = self.tasks[number].workload, self._options.policy
         assert not isinstance(policy, RivalProcess | RivalSearch), policy
         space = _spaces(workload, self._options, self._context)
@@ -162,20 +163,20 @@ class Prepared:
         learner = None
         if self.shared is not None and space.has_features:
             learner = self._learner(workload, space, self.shared)
-        return decision_search(space, policy, learner, rng)
+        return decision_search(space, policy, space.draft_score, learner, rng), space
 
     def _taught(self, number: int) -> DecisionSearch:
         """The search of a task that knows what earlier runs measured, and its drafted program."""
-        search, name = self._decision_search(number), self.tasks[number].workload.name
+        (search, space), name = self._decision_search(number), self.tasks[number].workload.name
         known = self._known[name]
         if known.records:
-            taught = known.teach(search, search.space)
+            taught = known.teach(search, space)
             self._context.tell(
                 f"{name}: {taught} programs of earlier runs are known, the best takes "
                 f"{1e3 * known.best_s:.4g} ms"
             )
         if name in self._drafted:
-            rows, ours = Traces(search.space).rows([self._drafted[name]])
+            rows, ours = Traces(space).rows([self._drafted[name]])
             search.begin_with(rows[ours])
         return search
 
@@ -240,20 +241,6 @@ def prepare(workloads: Sequence[Workload], options: TuneOptions, context: RunCon
         PrunerError: a workload has symbolic shapes.
     """
     return Prepared(workloads, options, context)
-
-
-def decision_search(
-    space: UnionSpace,
-    policy: PolicySettings,
-    learner: LiveLearner | None,
-    rng: np.random.Generator,
-) -> DecisionSearch:
-    """A policy in a task's space that learns from failures, too."""
-    failures = FailureModel(space)
-    if space.affordable is not None:
-        policy = policy.limited(space.affordable, can_draft=space.can_draft)
-    made = policy.make(space, AvoidFailures(space.draft_score, failures), learner, rng)
-    return DecisionSearch(space, made, failures, learner)
 
 
 def _spaces(workload: Workload, options: TuneOptions, context: RunContext) -> UnionSpace:

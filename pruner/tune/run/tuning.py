@@ -12,7 +12,8 @@ from typing import Any
 from pruner.errors import PrunerError
 from pruner.files import JsonLines, held
 from pruner.progress import Tell, silent
-from pruner.tune.measure.measurer import BUILDS, Candidate, Measurer, Outcome, never
+from pruner.search.history import Candidate
+from pruner.tune.measure.measurer import BUILDS, Measurer, Outcome, never
 from pruner.tune.phases import Phases
 from pruner.tune.rivals.rival import RivalProcess
 from pruner.tune.run.budget import TuneBudget

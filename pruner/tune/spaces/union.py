@@ -40,7 +40,8 @@ class UnionSpace:
             raise PrunerError("MetaSchedule has no design space for this program and target")
         self.spaces, self._phases, self._analyzer = list(spaces), phases, analyzer
         self.replayed = replayed
-        self.num_slots = 1 + max(space.num_slots for space in spaces)
+        self.widths = [space.num_slots for space in spaces]
+        self.num_slots = 1 + max(self.widths)
         self.keys = RowKeys(self.num_slots)
         self._drafted: NDArray[np.float64] | None = None
         self.can_draft = any(space.can_draft for space in spaces)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
+from pruner.search.history import Candidate
 from pruner.search.offline.pool import Clock
-from pruner.search.offline.session import run_session, run_tasks
-from pruner.search.policy import Measurements
+from pruner.search.offline.session import run_tasks
 
 
 class Listed:
@@ -18,14 +18,14 @@ class Listed:
     def propose(self, num):
         self.asked.append(num)
         found, self.left = self.left[:num], self.left[num:]
-        return np.array(found, np.int64)[:, None]
+        return [Candidate(space=n, decisions=np.zeros(0, int), schedule=None) for n in found]
 
     def measure(self, decisions):
         self.clock.measuring_s += 10.0 * len(decisions)
-        return Measurements(decisions=decisions, latency_s=decisions[:, 0].astype(float))
+        return decisions[:, 0].astype(float)
 
-    def observe(self, measured):
-        self.seen.extend(measured.decisions[:, 0].tolist())
+    def observe(self, candidates, outcomes):
+        self.seen.extend(outcome.latency_s for outcome in outcomes)
 
 
 def test_tasks_take_turns_until_the_budget_is_spent_or_nothing_is_new():
@@ -41,11 +41,11 @@ def test_tasks_take_turns_until_the_budget_is_spent_or_nothing_is_new():
 
 def test_the_last_batch_is_what_the_budget_leaves():
     task = Listed(range(1, 9), Clock())
-    assert len(run_session(task, task, trials=7, batch=3).best_s) == 7
+    assert len(run_tasks([(task, task)], trials=7, batch=3).best_s) == 7
     assert task.asked == [3, 3, 1]
 
 
 def test_a_session_that_measures_nothing_is_an_error():
     empty = Listed([], Clock())
-    with pytest.raises(PrunerError, match="no program was proposed"):
-        run_session(empty, empty, trials=5)
+    with pytest.raises(PrunerError, match="no task has a program"):
+        run_tasks([(empty, empty)], trials=5)

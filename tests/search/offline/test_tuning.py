@@ -12,9 +12,9 @@ from pruner.models.adaptation.warm import Scratch, Unchanged
 from pruner.models.networks.pacm import PaCM
 from pruner.models.programs.table import ProgramTable
 from pruner.search.explorer import ExplorerSettings
-from pruner.search.offline.pool import Clock, PoolSpace
+from pruner.search.offline.pool import PoolSpace
 from pruner.search.offline.recorded import RecordedPool
-from pruner.search.offline.session import Curve, run_tasks
+from pruner.search.offline.session import Curve
 from pruner.search.offline.statistics import sign_flip_p
 from pruner.search.offline.tuning import (
     affordable,
@@ -24,7 +24,7 @@ from pruner.search.offline.tuning import (
     tune,
     without_draft,
 )
-from pruner.search.policy import Measurements, RoundSettings
+from pruner.search.policy import RoundSettings
 from tests.models import synthetic
 
 SETTINGS = RoundSettings(
@@ -48,43 +48,6 @@ def pool(seed, name="t0", size=150):
         draft=None,
         programs=programs,
     )
-
-
-class Scripted:
-    """Proposes given numbers, in batches."""
-
-    def __init__(self, name, batches, log):
-        self.name, self.batches, self.log = name, list(batches), log
-
-    def propose(self, num):
-        self.log.append(self.name)
-        batch = self.batches.pop(0) if self.batches else []
-        return np.array(batch[:num], np.int64).reshape(-1, 1)
-
-    def observe(self, measured):
-        assert len(measured.latency_s)
-
-
-class Echo:
-    """Latency = the decision; every program costs a second."""
-
-    def __init__(self, clock):
-        self.clock = clock
-
-    def measure(self, decisions):
-        self.clock.measuring_s += len(decisions)
-        return Measurements(decisions=decisions, latency_s=decisions[:, 0].astype(float))
-
-
-def test_tasks_take_turns_and_drop_out_when_nothing_is_left():
-    log, clock = [], Clock()
-    a, b = Scripted("a", [[9, 8], [7, 6], [5, 4]], log), Scripted("b", [[3, 2]], log)
-    curve = run_tasks([(a, Echo(clock)), (b, Echo(clock))], trials=7, batch=2)
-    assert log == ["a", "b", "a", "b", "a"]
-    assert curve.best_s.tolist() == [
-        [9, np.inf], [8, np.inf], [8, 3], [8, 2], [7, 2], [6, 2], [5, 2],
-    ]  # fmt: skip
-    assert curve.elapsed_s == pytest.approx([2, 2, 4, 4, 6, 6, 7], abs=0.1)
 
 
 def test_relative_latency_is_the_geometric_mean_over_tasks():

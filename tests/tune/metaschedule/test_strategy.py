@@ -47,11 +47,11 @@ def test_a_budget_is_spent_on_distinct_programs(module, tmp_path):
 
 
 def test_the_first_round_is_that_of_our_own_loop(module, tmp_path):
+    from pruner.search.decision_search import decision_search
     from pruner.tune.analyzer import platform_analyzer
     from pruner.tune.metaschedule.session import Session
     from pruner.tune.metaschedule.target import platform_of
     from pruner.tune.phases import Phases
-    from pruner.tune.run.setup import decision_search
     from pruner.tune.spaces.design import design_spaces
     from pruner.tune.spaces.opening import open_spaces
 
@@ -61,7 +61,7 @@ def test_the_first_round_is_that_of_our_own_loop(module, tmp_path):
         phases=Phases(), tell=print,
     )  # fmt: skip
     rng = np.random.default_rng([3, *b"main"])
-    ours = decision_search(space, small(), None, rng).propose(8)
+    ours = decision_search(space, small(), space.draft_score, None, rng).propose(8)
     assert [one.schedule.mod.script() for one in ours] == tune(
         module, tmp_path, 8, batch=8, seed=3
     )[0]

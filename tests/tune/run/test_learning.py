@@ -21,6 +21,7 @@ from pruner.models.registry import ModelSpec
 from pruner.models.training.fit import checkpoint_file, start_of
 from pruner.models.trees.xgboost import XGBoostRanker
 from pruner.places import conf_folder
+from pruner.search.history import History
 from tests.models import synthetic
 from tests.tune.run.test_loop import OTHER, SIZES, FakeMeasurer, platform, run
 
@@ -257,9 +258,10 @@ def test_programs_without_a_turn_are_no_part_of_what_is_learned(space, draws):
 
     shared, rng = SharedModel(TreeModel(seed=0)), np.random.default_rng(0)
     learner = LiveLearner(synthetic.key("t", "cpu-avx2"), space, shared, Phases(), rng)
-    latency_s = np.arange(1.0, PROGRAMS + 1)
-    latency_s[3], latency_s[5] = np.nan, np.inf
-    learner.observe(draws, latency_s)
+    history, latency_s = History(space), np.arange(1.0, PROGRAMS + 1)
+    latency_s[5] = np.inf
+    history.add(draws, latency_s, np.arange(PROGRAMS) != 3)
+    learner.note(history)
     found, kept = learner.programs(), [n for n in range(PROGRAMS) if n != 3]
     assert found.line.tolist() == kept
     label = ProgramTable.build([found]).label.numpy()
@@ -283,8 +285,11 @@ def test_a_batch_that_hardly_adds_waits_for_the_next_fit(space, draws):
         synthetic.key("t", "cpu-avx2"), space, shared, Phases(), np.random.default_rng(0)
     )
 
+    history = History(space)
+
     def measured(start, end):
-        learner.observe(draws[start:end], np.arange(1.0, end - start + 1))
+        history.add(draws[start:end], np.arange(1.0, end - start + 1))
+        learner.note(history)
         shared.fit()
 
     measured(0, 4)

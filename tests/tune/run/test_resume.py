@@ -12,7 +12,7 @@ import pytest
 from pruner.errors import PrunerError
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from pruner.tune.run.snapshot import OLD_FILE, SNAPSHOT_FILE, load_state, save_state
-from tests.tune.run.test_loop import OTHER, SIZES, FakeMeasurer, Killed, measured, run
+from tests.tune.run.test_loop import OTHER, SIZES, FakeMeasurer, Killed, run
 
 pytestmark = pytest.mark.tvm
 
@@ -37,27 +37,6 @@ def recorded(folder):
 def ran(folder):
     rows = read_trials(folder / JOURNAL_FILE)
     return Counter(tuple(row.costs_s) for row in rows if row.error is None)
-
-
-def test_a_kill_between_journal_and_database_costs_neither(tmp_path, platform, monkeypatch):
-    from pruner.tune.run.database import Database
-
-    run(tmp_path / "whole", platform, FakeMeasurer())
-    commit, calls = Database.commit_json, []
-
-    def dying(self, module, record):
-        calls.append(record)
-        if len(calls) in (3, 9):
-            raise Killed
-        commit(self, module, record)
-
-    monkeypatch.setattr(Database, "commit_json", dying)
-    for _ in range(2):
-        with pytest.raises(Killed):
-            run(tmp_path / "killed", platform, FakeMeasurer())
-    run(tmp_path / "killed", platform, FakeMeasurer())
-    assert measured(tmp_path / "killed") == measured(tmp_path / "whole")
-    assert recorded(tmp_path / "killed") == ran(tmp_path / "whole") == ran(tmp_path / "killed")
 
 
 def test_a_database_that_is_gone_or_damaged_is_made_anew(tmp_path, platform):

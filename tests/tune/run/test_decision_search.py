@@ -1,15 +1,16 @@
-"""Failures in the tuning loop: which kinds teach, and that what was learned survives a kill."""
+"""The search of one task: which failures teach, and what is proposed first."""
 
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from pruner.search.decision_search import DecisionSearch
 from pruner.search.explorer import NoneFound
 from pruner.search.failures import FailureModel
-from pruner.tune.measure.measurer import Candidate, Outcome
-from pruner.tune.run.live_search import DecisionSearch
-from tests.tune.run.test_loop import SIZES, FakeMeasurer, Killed, measured, run
+from pruner.search.history import Candidate, History
+from pruner.tune.measure.measurer import Outcome
+from tests.tune.run.test_loop import SIZES
 
 pytestmark = pytest.mark.tvm
 
@@ -23,23 +24,16 @@ def platform():
     return Platform(target=target, device="cpu", cores=2)
 
 
-class Fragile(FakeMeasurer):
-    """Programs with the two largest unroll depths run out of memory, all others work."""
-
-    def results(self, batch, accept, check, stopped):
-        for position, _ in super().results(batch, accept, check, stopped):
-            yield position, outcome(batch[position])
-
-
 def outcome(candidate):
+    """Programs with the two largest unroll depths run out of memory, all others work."""
     if candidate.decisions[-1] >= 2:
         return Outcome(error="run_out_of_memory")
     return Outcome(costs_s=(1e-3 / int(candidate.decisions[7]),))
 
 
 def test_failing_programs_of_a_union_are_proposed_less_and_less(platform):
-    from pruner.search.failures import AvoidFailures
-    from pruner.search.policy import RandomPolicy
+    from pruner.search.decision_search import decision_search
+    from pruner.search.policy import RandomDraws
     from pruner.tune.phases import Phases
     from pruner.tune.spaces.batched.space import BatchedSpace
     from pruner.tune.spaces.design import design_spaces
@@ -48,10 +42,8 @@ def test_failing_programs_of_a_union_are_proposed_less_and_less(platform):
 
     found = design_spaces(from_operator(SIZES).module, platform.target)
     space = UnionSpace([BatchedSpace(design) for design in found], Phases())
-    failure_model = FailureModel(space)
-    score = AvoidFailures(space.draft_score, failure_model)
-    policy = RandomPolicy(space, np.random.default_rng(0), accept=score, draws=128)
-    search = DecisionSearch(space, policy, failure_model)
+    rng = np.random.default_rng(0)
+    search = decision_search(space, RandomDraws(draws=128), space.draft_score, None, rng)
     shares = []
     for _ in range(8):
         chosen = search.propose(16)
@@ -63,22 +55,11 @@ def test_failing_programs_of_a_union_are_proposed_less_and_less(platform):
     assert {candidate.space for candidate in chosen} == set(range(len(found)))
 
 
-@pytest.mark.parametrize(("model", "lag"), [("trees", 0), ("pacm", 1)])
-def test_what_failures_taught_survives_a_kill(tmp_path, platform, model, lag):
-    options = {"trials": 36, "model": model, "specs": (SIZES,)}
-    run(tmp_path / "whole", platform, Fragile(lag), **options)
-    for dies_at in (10, 13):
-        with pytest.raises(Killed):
-            run(tmp_path / "killed", platform, Fragile(lag, dies_at), **options)
-    run(tmp_path / "killed", platform, Fragile(lag), **options)
-    assert measured(tmp_path / "killed") == measured(tmp_path / "whole")
-
-
 class Space:
     """As much of a union as a search needs: one design space of two decisions."""
 
     num_slots = 3
-    spaces = (SimpleNamespace(num_slots=2),)
+    widths = (2,)
 
     def keys(self, decisions):
         return decisions @ np.array([1, 10, 100])
@@ -87,11 +68,8 @@ class Space:
         self.forgotten = True
 
 
-class Silent:
-    """A policy that only listens."""
-
-    def observe(self, measured):
-        self.measured = measured
+def search_of(space, policy=None, learner=None):
+    return DecisionSearch(space, policy, History(space), learner)
 
 
 TEACH = [
@@ -108,8 +86,8 @@ TEACH = [
     + [(None, False)],
 )
 def test_kinds_that_teach(error, teaches):
-    failure_model = FailureModel(Space())
-    search = DecisionSearch(Space(), Silent(), failure_model)
+    search = search_of(Space())
+    failure_model = FailureModel(search.history)
     candidate = Candidate(space=0, decisions=np.array([4, 2]), schedule=None)
     search.observe([candidate], [Outcome(error=error, costs_s=() if error else (1.0,))])
     assert failure_model.failures == int(teaches)
@@ -118,15 +96,14 @@ def test_kinds_that_teach(error, teaches):
 
 def test_a_program_without_a_turn_teaches_the_learned_model_nothing():
     """It is not the worst of its task because a device was lost."""
-    taught = []
-    learner = SimpleNamespace(observe=lambda _, latency_s: taught.append(latency_s))
-    policy = Silent()
-    search = DecisionSearch(Space(), policy, FailureModel(Space()), learner)
+    noted = []
+    learner = SimpleNamespace(note=lambda history: noted.append(history.tried.tolist()))
+    search = search_of(Space(), learner=learner)
     candidates = [Candidate(space=0, decisions=np.array([4, n]), schedule=None) for n in range(4)]
     errors = (None, "run_no_device", "run_crash", "build_no_worker")
     search.observe(candidates, [Outcome(error=e, costs_s=() if e else (1.0,)) for e in errors])
-    np.testing.assert_array_equal(taught[-1], [1.0, np.nan, np.inf, np.nan])
-    np.testing.assert_array_equal(policy.measured.latency_s, [1.0, np.inf, np.inf, np.inf])
+    assert noted == [[True, False, True, False]]
+    np.testing.assert_array_equal(search.history.latency_s, [1.0, np.inf, np.inf, np.inf])
 
 
 def test_what_tvm_refuses_teaches_too():
@@ -134,40 +111,34 @@ def test_what_tvm_refuses_teaches_too():
         def instantiate(self, decisions):
             return [None] * len(decisions)
 
-    class Proposing(Silent):
-        def propose(self, num, pending):
+    class Proposing:
+        def propose(self, num, history, pending):
             return np.array([[0, 4, 2]])
 
-    failure_model = FailureModel(Refusing())
     space = Refusing()
-    search = DecisionSearch(space, Proposing(), failure_model)
+    search = search_of(space, Proposing())
     assert search.propose(1) == []
     assert space.forgotten  # nothing of a proposal is kept for the next
-    assert search.refused == failure_model.failures > 0
+    assert search.refused == FailureModel(search.history).failures > 0
 
 
 class Willing(Space):
     """Makes a schedule of everything."""
 
-    spaces = (SimpleNamespace(num_slots=2),)
-
     def instantiate(self, decisions):
         return ["schedule"] * len(decisions)
 
 
-class Counting(Silent):
+class Counting:
     """Proposes programs [0, 4, n] that do not wait and are not known, the least n first."""
 
     def __init__(self, space):
-        self.space, self.asked, self.known = space, [], []
+        self.space, self.asked = space, []
 
-    def observe(self, measured):
-        self.known += self.space.keys(measured.decisions).tolist()
-
-    def propose(self, num, pending):
+    def propose(self, num, history, pending):
         self.asked.append(num)
         rows = np.array([[0, 4, n] for n in range(5)])
-        free = rows[~np.isin(self.space.keys(rows), [*pending, *self.known])][:num]
+        free = rows[~np.isin(self.space.keys(rows), [*pending, *history.keys])][:num]
         if not len(free):
             raise NoneFound("all of them")
         return free
@@ -176,7 +147,7 @@ class Counting(Silent):
 def counting(space=None):
     space = space or Willing()
     policy = Counting(space)
-    return DecisionSearch(space, policy, FailureModel(space)), policy
+    return search_of(space, policy), policy
 
 
 def seconds(chosen):
@@ -220,11 +191,11 @@ def test_a_drafted_program_that_tvm_refuses_is_not_asked_for_again():
 
 
 def test_a_drafted_program_is_enough_where_the_policy_finds_none():
-    class Lost(Silent):
-        def propose(self, num, pending):
+    class Lost:
+        def propose(self, num, history, pending):
             raise NoneFound("no legal program was drawn")
 
-    search = DecisionSearch(Willing(), Lost(), FailureModel(Willing()))
+    search = search_of(Willing(), Lost())
     with pytest.raises(NoneFound):
         search.propose(3)
     search.begin_with(np.array([[0, 4, 1]]))

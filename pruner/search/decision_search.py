@@ -1,26 +1,37 @@
-"""Searches of one live task: propose candidates with schedules, take in what came of them."""
+"""The search of one task, live, recorded or in TVM: a policy, its history, what it learns."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pruner.arrays import Decisions
 from pruner.errors import DataError
-from pruner.search.explorer import NoneFound
-from pruner.search.failures import FailureModel
-from pruner.search.policy import Measurements, Policy, State
-from pruner.tune.measure.measurer import REFUSED, Candidate, Outcome
-from pruner.tune.run.learning import LiveLearner
-from pruner.tune.spaces.union import UnionSpace
+from pruner.search.explorer import NoneFound, ScoreFunction
+from pruner.search.failures import AvoidFailures, FailureModel
+from pruner.search.history import Candidate, History
+from pruner.search.policy import Policy, PolicySettings, State
+from pruner.search.space import SearchSpace
 
 _ATTEMPTS = 8  # proposals of which TVM refuses every program before a task is given up
 
 
-class LiveSearch(Protocol):
+class Outcome(Protocol):
+    """What came of a candidate."""
+
+    @property
+    def latency_s(self) -> float:
+        """Seconds of a run; infinite for a failure."""
+
+    @property
+    def tells_of_program(self) -> bool:
+        """False where no device or worker ran it."""
+
+
+class Search(Protocol):
     """What the tuning loop drives.
 
     ``refused`` counts proposals that TVM would not instantiate; ``savable``: its state is all that
@@ -33,7 +44,7 @@ class LiveSearch(Protocol):
     def propose(self, num: int) -> list[Candidate]:
         """At most `num` programs that were not proposed before; none when nothing is left."""
 
-    def observe(self, candidates: Sequence[Candidate], outcomes: Sequence[Outcome]) -> None:
+    def observe(self, candidates: Sequence[Candidate], outcomes: Sequence[Any]) -> None:
         """Take in a batch."""
 
     def restore(self, space: int, decisions: NDArray[np.int64]) -> Candidate:
@@ -46,44 +57,55 @@ class LiveSearch(Protocol):
         """Take back, at its beginning, what `state` returned."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Results:
-    """What came of programs int64 [N, d]: seconds [N], and whether that tells of the program."""
+class TaskSpace(SearchSpace, Protocol):
+    """A space whose column 0 says which design space a program is of.
 
-    rows: NDArray[np.int64]
-    latency_s: NDArray[np.float64]
-    tells: NDArray[np.bool_]
+    ``widths``: the number of decisions of a program of each design space. ``can_draft``: a draft
+    tells programs apart. ``affordable``: programs a generation where each takes milliseconds; None:
+    any number.
+    """
 
-    @staticmethod
-    def none(num_slots: int) -> _Results:
-        rows = np.zeros((0, num_slots), np.int64)
-        return _Results(rows=rows, latency_s=np.zeros(0), tells=np.zeros(0, bool))
+    widths: Sequence[int]
+    can_draft: bool
+    affordable: int | None
 
-    @staticmethod
-    def joined(parts: Sequence[_Results]) -> _Results:
-        return _Results(
-            rows=np.concatenate([part.rows for part in parts]),
-            latency_s=np.concatenate([part.latency_s for part in parts]),
-            tells=np.concatenate([part.tells for part in parts]),
-        )
+    def instantiate(self, decisions: Decisions) -> Sequence[Any | None]:
+        """The schedules of all rows; None where TVM refuses."""
+
+    def forget(self) -> None:
+        """Let go of what was kept for one proposal."""
+
+
+class TaskLearner(Protocol):
+    """A learner (:data:`pruner.search.policy.Learner`) that is told of every result."""
+
+    def __call__(self, history: History) -> ScoreFunction | None:
+        """A score function from what was measured; None: nothing to learn from yet."""
+
+    def note(self, history: History) -> None:
+        """Have the next fit take in what is new of the history."""
+
+    def state(self) -> State:
+        """What it needs besides the history to go on exactly."""
+
+    def load_state(self, state: State) -> None:
+        """Take back what `state` returned."""
 
 
 class DecisionSearch:
-    """A policy of :mod:`pruner.search` over the union of a task's design spaces."""
+    """A policy of :mod:`pruner.search` over the design spaces of a task."""
 
     def __init__(
         self,
-        space: UnionSpace,
+        space: TaskSpace,
         policy: Policy,
-        failure_model: FailureModel,
-        learner: LiveLearner | None = None,
+        history: History,
+        learner: TaskLearner | None = None,
     ) -> None:
-        """`failure_model` is told of every failure; the policy should ask it. `learner` is told of
-        every result."""
-        self.space, self._policy, self._failure_model = space, policy, failure_model
+        """`history` is empty, and what a failure model of the policy reads."""
+        self.space, self._policy, self.history = space, policy, history
         self._learner = learner
         self._waiting: list[int] = []  # keys of proposals without result
-        self._told = [_Results.none(space.num_slots)]
         self._first = np.zeros((0, space.num_slots), np.int64)
         self.refused = 0
         self.savable = True
@@ -94,7 +116,7 @@ class DecisionSearch:
         self._first = rows
 
     def propose(self, num: int) -> list[Candidate]:
-        """See :class:`LiveSearch`; what TVM refuses counts as a failure for the policy."""
+        """See :class:`Search`; what TVM refuses counts as a failure for the policy."""
         found = self._proposed(num)
         self.space.forget()  # other tasks may come first, and there may be hundreds
         return found
@@ -106,12 +128,12 @@ class DecisionSearch:
             if not len(rows):
                 return []
             schedules = self.space.instantiate(rows)
-            accepted = np.array([schedule is not None for schedule in schedules])
-            if not accepted.all():
-                self.refused += int((~accepted).sum())
-                self._tell(rows[~accepted], [REFUSED] * int((~accepted).sum()))
-            if accepted.any():
-                self._waiting += self.space.keys(rows[accepted]).tolist()
+            refused = np.array([schedule is None for schedule in schedules])
+            if refused.any():
+                self.refused += int(refused.sum())
+                self.know(rows[refused], np.full(int(refused.sum()), np.inf))
+            if not refused.all():
+                self._waiting += self.space.keys(rows[~refused]).tolist()
                 pairs = zip(rows, schedules, strict=True)
                 return [self._candidate(row, made) for row, made in pairs if made is not None]
         return []
@@ -119,7 +141,7 @@ class DecisionSearch:
     @property
     def _begun(self) -> bool:
         """Whether any program was proposed, or is known."""
-        return bool(self._waiting) or any(len(told.rows) for told in self._told)
+        return bool(self._waiting) or len(self.history) > 0
 
     def _of_policy(self, num: int, first: NDArray[np.int64]) -> NDArray[np.int64]:
         """At most `num` programs of the policy beside `first`; none in a small space, all of it
@@ -128,32 +150,38 @@ class DecisionSearch:
             return first[:0]
         pending = np.array([*self._waiting, *self.space.keys(first).tolist()], np.int64)
         try:
-            return self._policy.propose(num, pending)
+            return self._policy.propose(num, self.history, pending)
         except NoneFound:
             if self._begun or len(first):
                 return first[:0]
             raise
 
     def observe(self, candidates: Sequence[Candidate], outcomes: Sequence[Outcome]) -> None:
-        """See :class:`LiveSearch`."""
+        """See :class:`Search`."""
         if candidates:
             rows = np.array([self._row(candidate) for candidate in candidates])
             done = set(self.space.keys(rows).tolist())
             self._waiting = [key for key in self._waiting if key not in done]
-            self._tell(rows, outcomes)
+            latency_s = np.array([outcome.latency_s for outcome in outcomes])
+            self.know(rows, latency_s, np.array([one.tells_of_program for one in outcomes]))
 
-    def know(self, rows: NDArray[np.int64], latency_s: NDArray[np.float64]) -> None:
-        """Take in programs that another run measured; they are not proposed again."""
-        self._tell(rows, [Outcome(costs_s=(float(value),)) for value in latency_s])
+    def know(
+        self,
+        rows: NDArray[np.int64],
+        latency_s: NDArray[np.float64],
+        tried: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """Take in results, of this run or of an earlier one; nothing of them is proposed again."""
+        self.history.add(rows, latency_s, tried)
+        if self._learner is not None:
+            self._learner.note(self.history)
 
     def state(self) -> State:
-        """See :class:`LiveSearch`."""
-        self._told = [_Results.joined(self._told)]
-        (told,) = self._told
+        """See :class:`Search`."""
         return {
-            "rows": told.rows,
-            "latency_s": told.latency_s,
-            "tells": told.tells,
+            "rows": self.history.decisions,
+            "latency_s": self.history.latency_s,
+            "tells": self.history.tried,
             "waiting": list(self._waiting),
             "refused": self.refused,
             "policy": self._policy.state(),
@@ -161,43 +189,28 @@ class DecisionSearch:
         }
 
     def load_state(self, state: State) -> None:
-        """See :class:`LiveSearch`."""
-        self._take_in(
-            _Results(rows=state["rows"], latency_s=state["latency_s"], tells=state["tells"])
-        )
+        """See :class:`Search`."""
+        self.know(state["rows"], state["latency_s"], state["tells"])
         self._waiting, self.refused = list(state["waiting"]), state["refused"]
         self._policy.load_state(state["policy"])
         if self._learner is not None:
             self._learner.load_state(state["learner"])
 
     def restore(self, space: int, decisions: NDArray[np.int64]) -> Candidate:
-        """See :class:`LiveSearch`."""
+        """See :class:`Search`."""
         row = np.zeros(self.space.num_slots, np.int64)
         row[0], row[1 : 1 + len(decisions)] = space, decisions
         (schedule,) = self.space.instantiate(row[None])
         return self._candidate(row, schedule)
 
-    def _tell(self, rows: NDArray[np.int64], outcomes: Sequence[Outcome]) -> None:
-        latency_s = np.array([outcome.latency_s for outcome in outcomes])
-        tells = np.array([outcome.tells_of_program for outcome in outcomes])
-        self._take_in(_Results(rows=rows, latency_s=latency_s, tells=tells))
-
-    def _take_in(self, told: _Results) -> None:
-        self._told.append(told)
-        self._policy.observe(Measurements(decisions=told.rows, latency_s=told.latency_s))
-        if self._learner is not None:
-            self._learner.observe(told.rows, np.where(told.tells, told.latency_s, np.nan))
-        failed = ~np.isfinite(told.latency_s[told.tells])
-        self._failure_model.observe(told.rows[told.tells], failed)
-
     def _candidate(self, row: NDArray[np.int64], schedule: Any) -> Candidate:
-        size = self.space.spaces[int(row[0])].num_slots
+        size = self.space.widths[int(row[0])]
         return Candidate(space=int(row[0]), decisions=row[1 : 1 + size], schedule=schedule)
 
     def _row(self, candidate: Candidate) -> NDArray[np.int64]:
         """Raises `DataError` for a program that is of none of the spaces."""
-        spaces, size = self.space.spaces, len(candidate.decisions)
-        if candidate.space not in range(len(spaces)) or size != spaces[candidate.space].num_slots:
+        widths, size = self.space.widths, len(candidate.decisions)
+        if candidate.space not in range(len(widths)) or size != widths[candidate.space]:
             raise DataError(
                 f"space {candidate.space} with {size} decisions does not belong to this task: "
                 "another version measured it, or it is damaged; a new run with warm_start=[RUN] "
@@ -206,3 +219,22 @@ class DecisionSearch:
         row = np.zeros(self.space.num_slots, np.int64)
         row[0], row[1 : 1 + len(candidate.decisions)] = candidate.space, candidate.decisions
         return row
+
+
+def decision_search(
+    space: TaskSpace,
+    policy: PolicySettings,
+    draft: ScoreFunction | None,
+    learner: TaskLearner | None,
+    rng: np.random.Generator,
+) -> DecisionSearch:
+    """Make the search of a task, which learns from failures, too.
+
+    `draft` is minus infinity for what must not be proposed; None: everything may be.
+    """
+    history = History(space)
+    if space.affordable is not None:
+        policy = policy.limited(space.affordable, can_draft=space.can_draft)
+    if draft is not None:
+        draft = AvoidFailures(draft, FailureModel(history))
+    return DecisionSearch(space, policy.make(space, draft, learner, rng), history, learner)

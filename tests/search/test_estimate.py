@@ -2,8 +2,8 @@
 
 import pytest
 
-from pruner.tune.run.estimate import Estimate, has_settled
-from pruner.tune.run.task_order import TaskProgress
+from pruner.search.estimate import Estimate, has_settled
+from pruner.search.task_order import TaskProgress
 
 
 def task(weight, flops, *best_s):

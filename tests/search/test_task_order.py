@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.tune.phases import Phases
-from pruner.tune.run.task_order import (
+from pruner.search.task_order import (
     GradientSettings,
     TaskProgress,
     gain,
@@ -15,6 +14,7 @@ from pruner.tune.run.task_order import (
     round_size,
     stays_behind,
 )
+from pruner.tune.phases import Phases
 
 ALPHA_HALF = GradientSettings(alpha=0.5, beta=2.0, window=2)
 

@@ -1,0 +1,324 @@
+"""The tuning loop: propose, measure, observe, next task; for live runs and recorded pools alike.
+
+A live run (:mod:`pruner.tune.run.loop`) adds a journal and a state on disk, a recorded one
+(:mod:`pruner.search.offline.session`) a simulated clock; both override the methods that say so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from pruner.errors import PrunerError
+from pruner.progress import Tell, silent
+from pruner.search.decision_search import Outcome, Search
+from pruner.search.estimate import Estimate, has_settled
+from pruner.search.history import Candidate
+from pruner.search.task_order import Order, TaskProgress, next_task, round_size, stays_behind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneBudget:
+    """Stop after `trials` measured candidates of all tasks or, if given, after `seconds`, or once
+    `patience` rounds changed the time of all tasks together by less than the share `tolerance`."""
+
+    trials: int = 64
+    seconds: float | None = None
+    batch: int = 16  # candidates a round
+    patience: int | None = None
+    tolerance: float = 0.01
+
+    def __post_init__(self) -> None:
+        """Raises `PrunerError` on numbers that cannot work."""
+        if min(self.trials, self.batch) < 1 or (self.seconds is not None and self.seconds <= 0):
+            raise PrunerError(
+                "budget: trials and batch must be at least 1, seconds above 0 or null"
+            )
+        if (self.patience is not None and self.patience < 1) or not 0 <= self.tolerance < 1:
+            raise PrunerError("budget: patience must be at least 1 or null, tolerance in [0, 1)")
+
+
+class Measurer(Protocol):
+    """What measures batches; `arguments` are the task's."""
+
+    def begin(self, candidates: Sequence[Candidate], arguments: Any) -> Any:
+        """Begin a batch."""
+
+    def results(
+        self,
+        batch: Any,
+        accept: Callable[[int, Any], bool],
+        check: Any,
+        stopped: Callable[[], bool],
+    ) -> Iterator[tuple[int, Any]]:
+        """(position, outcome) in the order of the batch, the last ones missing once `stopped`.
+
+        ``accept(position, outcome)``: it would be the best so far, so its results are compared
+        with `check`.
+        """
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Task:
+    """One task of a loop with its search and what came of it.
+
+    ``make_search`` makes its search when the task is begun, ``find_check`` what its results are
+    compared with (None: nothing is checked). ``best_s`` is the best latency after every batch;
+    ``exhausted`` once its search has no programs left, ``alone`` once it is known to be like no
+    other task.
+    """
+
+    name: str
+    make_search: Callable[[], Search]
+    arguments: Any = ()
+    find_check: Callable[[], Any] = lambda: None
+    weight: float = 1.0
+    flops: float = 1.0
+    operator: str | None = None
+    made: Search | None = None  # its search, once it is begun
+    best_s: list[float] = field(default_factory=list)
+    current_best_s: float = float("inf")
+    trials: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    exhausted: bool = False
+    alone: bool = False
+
+    @property
+    def search(self) -> Search:
+        """Its search; the first question begins the task, which takes a second or more."""
+        if self.made is None:
+            self.made = self.make_search()
+        return self.made
+
+    @property
+    def progress(self) -> TaskProgress:
+        """For the task order; until it is tried, what earlier runs know of it counts."""
+        known_s = [self.current_best_s] if self.current_best_s != float("inf") else []
+        return TaskProgress(
+            weight=self.weight,
+            flops=self.flops,
+            best_s=self.best_s or known_s,
+            operator=self.operator,
+            alone=self.alone,
+            exhausted=self.exhausted,
+        )
+
+    def count(self, latency_s: float, error: str | None) -> None:
+        """Count a trial."""
+        self.trials += 1
+        if error is not None:
+            self.failures[error] += 1
+        self.current_best_s = min(self.current_best_s, latency_s)
+
+
+class Stopped(Exception):
+    """The run was asked to end, or its time is over."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Round:
+    """A batch of one task."""
+
+    number: int
+    task: int
+    candidates: list[Candidate]
+
+
+class Loop:
+    """All tasks of one run under one budget."""
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        measurer: Measurer,
+        *,
+        budget: TuneBudget,
+        order: Order,
+        tell: Tell = silent,
+        lag: int = 0,
+    ) -> None:
+        """``lag`` (0 or 1): batches that are proposed before the last results arrive."""
+        self.tasks, self._measurer, self._lag = list(tasks), measurer, lag
+        self._budget, self._order, self._tell = budget, order, tell
+        self._done: dict[tuple[int, int], Any] = {}  # outcomes of earlier starts, by round, place
+        self._number = 0
+        self._waiting: list[Round] = []
+        self._estimates_s: list[float] = []  # of all tasks, since each was tried
+        self._pace_s: float | None = None  # seconds a trial of the latest rounds
+        self._since_s = 0.0  # when the latest round was over
+
+    def run(self) -> None:
+        """Spend the budget, or what of it there is before the run is asked to end.
+
+        Raises:
+            PrunerError: no program of a batch had its turn, since there is no device or worker; or
+                no task has a program to try.
+        """
+        try:
+            while self._waiting or self._propose():
+                self._measure(self._waiting.pop(0))
+        except Stopped:
+            pass  # what was begun is lost as by a kill: the last snapshot does not know of it
+        if not self.trials and not self._stopped():
+            raise PrunerError("no task has a program to try: spaces are empty or refuse all")
+
+    def _stopped(self) -> bool:
+        """Whether it was asked to end, or its time is over."""
+        return False
+
+    def _elapsed_s(self) -> float:
+        """Seconds so far, of earlier starts too."""
+        return 0.0
+
+    def _begin(self, candidates: list[Candidate], task: Task) -> Any:
+        """Have a batch measured."""
+        return self._measurer.begin(candidates, task.arguments)
+
+    def _size(self, task: Task, left: int, *, first: bool) -> int:
+        """Candidates of a round; the first one of each of several tasks is small."""
+        size = round_size(self._budget.batch, self._budget.trials, len(self.tasks), first=first)
+        return min(left, size)
+
+    def _chose(self, rounds: Sequence[Round]) -> None:
+        """Rounds were chosen, of which nothing is known yet."""
+
+    def _record(self, current: Round, position: int, outcome: Any) -> None:
+        """A result is there."""
+        self.tasks[current.task].count(outcome.latency_s, outcome.error)
+
+    def _report(self, current: Round, outcomes: Sequence[Any]) -> None:
+        """A round is over."""
+
+    def _no_turn(self, outcome: Any) -> PrunerError:
+        """The error of a round of which no program was tried."""
+        return PrunerError(f"no program of the batch could be tried ({outcome.error})")
+
+    @property
+    def trials(self) -> int:
+        """Candidates measured so far, failures included."""
+        return sum(task.trials for task in self.tasks)
+
+    @property
+    def estimate(self) -> Estimate:
+        """Of all tasks together."""
+        return Estimate.of(task.progress for task in self.tasks)
+
+    @property
+    def _settled(self) -> bool:
+        return has_settled(self._estimates_s, self._budget.patience, self._budget.tolerance)
+
+    def _measure(self, current: Round) -> None:
+        """One batch, with the next one proposed while it is built where the lag says so."""
+        missing = [
+            candidate
+            for position, candidate in enumerate(current.candidates)
+            if (current.number, position) not in self._done
+        ]
+        batch = self._begin(missing, self.tasks[current.task])
+        if self._lag and not self._waiting:
+            self._propose(current)
+        self._finish(current, batch)
+        now_s = self._elapsed_s()
+        spent_s, self._since_s = now_s - self._since_s, now_s
+        if missing:
+            pace_s = spent_s / len(missing)
+            self._pace_s = pace_s if self._pace_s is None else (self._pace_s + pace_s) / 2
+
+    def _propose(self, current: Round | None = None) -> bool:
+        """Choose the next batch and write down that it was chosen; False where nothing is left.
+
+        ``current`` is the batch that is being measured meanwhile.
+        """
+        building = len(current.candidates) if current else 0
+        left = min(self._budget.trials - self.trials, self._affordable()) - building
+        if self._settled:
+            return False
+        while left > 0 and not self._stopped():
+            progress = self._progress(current)
+            index = next_task(self._order, progress)
+            if index is None:
+                return False
+            task = self.tasks[index]
+            size = self._size(task, left, first=not progress[index].best_s)
+            candidates = self._chosen(task, size)
+            if candidates:
+                self._number += 1
+                new = Round(number=self._number, task=index, candidates=candidates[:left])
+                self._waiting.append(new)
+                self._chose([current, new] if current else [new])
+                return True
+            task.exhausted = True
+        return False
+
+    def _affordable(self) -> int:
+        """Trials that the time left is enough for, at the pace of the latest rounds."""
+        if self._budget.seconds is None or self._pace_s is None:
+            return self._budget.trials
+        return int((self._budget.seconds - self._elapsed_s()) / self._pace_s)
+
+    def _chosen(self, task: Task, num: int) -> list[Candidate]:
+        """What its search proposes; of several tasks one without programs costs only itself."""
+        try:
+            return task.search.propose(num)
+        except PrunerError as error:
+            if len(self.tasks) == 1 or task.trials:
+                raise
+            self._tell(f"{task.name}: left out, {error}")
+            return []
+
+    def _progress(self, current: Round | None) -> list[TaskProgress]:
+        """Of all tasks; the batch that is being measured counts, as if it found nothing better."""
+        found = [task.progress for task in self.tasks]
+        if current is not None:
+            task = self.tasks[current.task]
+            best_s = [*task.best_s, task.current_best_s]
+            found[current.task] = replace(found[current.task], best_s=best_s, awaited=True)
+        return found
+
+    def _finish(self, current: Round, batch: Any) -> None:
+        """Measure a batch; every result is on disk before the next is asked for."""
+        task = self.tasks[current.task]
+        places = [
+            position
+            for position in range(len(current.candidates))
+            if (current.number, position) not in self._done
+        ]
+        outcomes = {
+            position: self._done[current.number, position]
+            for position in range(len(current.candidates))
+            if position not in places
+        }
+        found = self._measurer.results(
+            batch,
+            lambda _, outcome: outcome.latency_s < task.current_best_s,
+            task.find_check(),
+            self._stopped,
+        )
+        held: list[int] = []  # without a turn so far; no trials where that is all of the batch
+        for number, outcome in found:
+            position = places[number]
+            outcomes[position] = outcome
+            held.append(position)
+            if outcome.tells_of_program:
+                self._record_all(current, held, outcomes)
+                held = []
+        if len(outcomes) < len(current.candidates):  # a resumed run measures the others
+            raise Stopped
+        if held and len(held) == len(places):
+            raise self._no_turn(outcomes[held[-1]])
+        self._record_all(current, held, outcomes)
+        ordered: list[Outcome] = [outcomes[position] for position in range(len(current.candidates))]
+        task.best_s.append(task.current_best_s)
+        task.alone = task.alone or stays_behind(self._progress(None), current.task)
+        task.search.observe(current.candidates, ordered)
+        if all(other.best_s or other.exhausted for other in self._progress(None)):
+            self._estimates_s.append(self.estimate.latency_s)
+        self._report(current, ordered)
+
+    def _record_all(
+        self, current: Round, positions: Sequence[int], outcomes: Mapping[int, Any]
+    ) -> None:
+        for position in positions:
+            self._record(current, position, outcomes[position])

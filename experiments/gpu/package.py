@@ -9,7 +9,7 @@
 There, with the Python that it was made for and no index:
 
     python DIR/unpack.py PLACE experiments.gpu.run device=cuda minutes=25 out=RESULTS
-    python DIR/unpack.py PLACE experiments.gpu.run ... checkpoint=PLACE/data/k80.safetensors    adapts it
+    python DIR/unpack.py PLACE experiments.gpu.run ... checkpoint=PLACE/data/k80.safetensors  adapts it
 
 Wheels come from the index that pip is set up for; DIR/package.json lists them, with the SHA-256 of
 every part.
@@ -102,7 +102,8 @@ def run(options: Options) -> dict[str, Any]:
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
         if options.model.records is not None:
-            contents[f"data/{options.model.platform}.safetensors"] = train(options.model, Path(place))
+            name = f"data/{options.model.platform}.safetensors"
+            contents[name] = train(options.model, Path(place))
         wheels = Path(place) / "wheels"
         left_out = gather(options, wheels)
         say("writing parts")

@@ -65,7 +65,7 @@ class TaskSpace(SearchSpace, Protocol):
     any number.
     """
 
-    widths: Sequence[int]
+    widths: list[int]
     can_draft: bool
     affordable: int | None
 

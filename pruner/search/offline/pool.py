@@ -32,7 +32,7 @@ class PoolSpace:
             raise PrunerError("empty pool: no measured program; give a record file with results")
         self.decisions = decisions
         self.num_slots = decisions.shape[1]
-        self.widths = [self.num_slots - 1] * (1 + int(decisions[:, 0].max()))
+        self.widths: list[int] = [self.num_slots - 1] * (1 + int(decisions[:, 0].max()))
         self.keys = RowKeys(self.num_slots)
         keys = self.keys(decisions)
         self._order = np.argsort(keys)

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from pruner.progress import Tell
-from pruner.search.history import Candidate
+from pruner.search.decision_search import DecisionSearch
 from pruner.tune.measure.measurer import Outcome
 from pruner.tune.metaschedule.task import Task
 from pruner.tune.run.database import measured_s, records_of
@@ -40,31 +42,22 @@ def _outcome(result: Any) -> Outcome:
     return Outcome(error=f"{stage}_{kind}", message=message)
 
 
-def earlier(database: Any, task: Task, traces: Traces) -> tuple[list[Candidate], list[Outcome]]:
-    """Programs of a task that a database has a measurement of, on the same target.
+def know_earlier(database: Any, task: Task, search: DecisionSearch, traces: Traces) -> None:
+    """Have a search know the programs that a database has a measurement of, on the same target.
 
     Failures count where something ran; a database of failures alone (workers that never started)
     tells nothing. Records of other spaces are counted in one line.
     """
     if database is None:
-        return [], []
+        return
     records = [r for r in records_of(database, task.module, task.target) if r.run_secs]
-    if not records:
-        return [], []
     rows, known = traces.rows([record.trace for record in records])
-    found = [_recorded(record) for record, mine in zip(records, known, strict=True) if mine]
+    latency_s = np.array([measured_s(record) for record in records])[known]
     if not known.all():
         task.tell(
             f"{task.name}: {int((~known).sum())} of {len(records)} records of the database are of "
             "programs outside these design spaces"
         )
-    if not any(one.error is None for one in found):
-        return [], []
-    task.tell(f"{task.name}: {len(found)} programs of the database count as measured")
-    return [Candidate(space=int(r[0]), decisions=r[1:], schedule=None) for r in rows[known]], found
-
-
-def _recorded(record: Any) -> Outcome:
-    if measured_s(record) == float("inf"):
-        return Outcome(error="run_error", message="failed in an earlier run")
-    return Outcome(costs_s=tuple(float(seconds) for seconds in record.run_secs))
+    if np.isfinite(latency_s).any():
+        task.tell(f"{task.name}: {len(latency_s)} programs of the database count as measured")
+        search.know(rows[known], latency_s)

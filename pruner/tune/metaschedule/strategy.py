@@ -15,7 +15,7 @@ from pruner.models.analyzer.analyzer import Analyzer
 from pruner.search.decision_search import DecisionSearch, decision_search
 from pruner.search.history import Candidate
 from pruner.search.policy import PolicySettings
-from pruner.tune.metaschedule.results import earlier, outcomes
+from pruner.tune.metaschedule.results import know_earlier, outcomes
 from pruner.tune.metaschedule.session import Session
 from pruner.tune.metaschedule.task import Task
 from pruner.tune.run.learning import OnlineModel
@@ -119,7 +119,7 @@ class TaskSearch:
         search = decision_search(
             space, self._policy, space.draft_score, learner, session.rng(task)
         )
-        search.observe(*earlier(self._database, task, Traces(space)))
+        know_earlier(self._database, task, search, Traces(space))
         return search
 
 

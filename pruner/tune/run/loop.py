@@ -6,14 +6,13 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 
 from pruner.errors import DataError, PrunerError
 from pruner.files import JsonLines
-from pruner.search.decision_search import Search
 from pruner.search.history import Candidate
 from pruner.search.loop import Loop, Round, Stopped, Task
 from pruner.search.task_order import Order
@@ -22,39 +21,11 @@ from pruner.tune.phases import IDLE, PHASES
 from pruner.tune.run.budget import TuneBudget
 from pruner.tune.run.database import record_json
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
-from pruner.tune.run.learning import SharedModel
 from pruner.tune.run.options import RunContext
+from pruner.tune.run.setup import LiveTask, Prepared
 from pruner.tune.run.snapshot import OLD_FILE, SNAPSHOT_FILE, load_state, save_state
-from pruner.tune.workloads import Workload
 
 OnBatch = Callable[[Mapping[str, Any]], None]  # gets a row of numbers after every batch
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class LiveTask(Task):
-    """A task whose programs are measured now.
-
-    ``open_search`` makes a search that takes back the state of an earlier start; ``untuned_s``:
-    seconds without schedule, None where that was not timed.
-    """
-
-    workload: Workload
-    open_search: Callable[[], Search]
-    untuned_s: float | None = None
-
-
-class Prepared(Protocol):
-    """The tasks of a run and what they share: see :mod:`pruner.tune.run.setup`."""
-
-    tasks: list[LiveTask]
-    shared: SharedModel | None
-    savable: bool
-
-    def begin_anew(self) -> None:
-        """Let the shared model forget everything."""
-
-    def draft_all(self) -> None:
-        """Find what tasks that are not begun measure first, where that is wanted."""
 
 
 class TuningRun(Loop):

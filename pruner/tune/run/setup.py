@@ -6,8 +6,9 @@ begun, when the run first asks for its search.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,13 @@ from pruner.data.tasks import TaskKey
 from pruner.files import as_written, read_json, write_json
 from pruner.processes import NoReference
 from pruner.search.decision_search import DecisionSearch, Search, decision_search
+from pruner.search.loop import Task
 from pruner.tune.measure.measurer import Check, wait_for
 from pruner.tune.measure.numerics import load_reference, tolerance
 from pruner.tune.networks.drafted import FOLDER as DRAFTS
 from pruner.tune.networks.drafted import draft_tasks, drafted_traces
 from pruner.tune.rivals.rival import RivalProcess, RivalSearch
 from pruner.tune.run.learning import LiveLearner, SharedModel
-from pruner.tune.run.loop import LiveTask
 from pruner.tune.run.options import RunContext, TuneOptions
 from pruner.tune.run.warm import keep, read_known
 from pruner.tune.spaces.design import design_spaces
@@ -34,6 +35,19 @@ from pruner.tune.spaces.union import UnionSpace
 from pruner.tune.workloads import Workload, arguments, described, flops
 
 UNTUNED_FILE = "untuned.json"  # seconds of every task without schedule
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class LiveTask(Task):
+    """A task whose programs are measured now.
+
+    ``open_search`` makes a search that takes back the state of an earlier start; ``untuned_s``:
+    seconds without schedule, None where that was not timed.
+    """
+
+    workload: Workload
+    open_search: Callable[[], Search]
+    untuned_s: float | None = None
 
 
 class Prepared:

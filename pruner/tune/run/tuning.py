@@ -20,10 +20,10 @@ from pruner.tune.run.budget import TuneBudget
 from pruner.tune.run.database import Database, open_database
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 from pruner.tune.run.learning import SharedModel
-from pruner.tune.run.loop import LiveTask, OnBatch, TuningRun
+from pruner.tune.run.loop import OnBatch, TuningRun
 from pruner.tune.run.options import RunContext, TuneOptions
 from pruner.tune.run.result import TaskOutcome, Tuned
-from pruner.tune.run.setup import Prepared, prepare
+from pruner.tune.run.setup import LiveTask, Prepared, prepare
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import Workload
 

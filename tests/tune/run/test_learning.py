@@ -231,7 +231,7 @@ def test_a_model_from_scratch_and_trees_are_left_too(tmp_path, platform):
         assert info.model.name == name
         assert info.seen_tasks == {"cpu-avx2": ["matmul_64_64_64"]}
         index = torch.arange(4)
-        store = ProgramTable.build(shared._parts.values())
+        store = ProgramTable.build(one.programs() for one in shared._learned.values())
         expected = shared.model.ranker.score_store(store, index)
         if name == "PaCM":  # a checkpoint does not hold the centres of tasks
             ranker.centers = shared.model.ranker.centers

@@ -9,7 +9,7 @@
 There, with the Python that it was made for and no index:
 
     python DIR/unpack.py PLACE experiments.gpu.run device=cuda minutes=25 out=RESULTS
-    python DIR/unpack.py PLACE experiments.gpu.run ... checkpoint=PLACE/data/k80.safetensors  adapts it
+    python DIR/unpack.py PLACE experiments.gpu.run ... checkpoint=PLACE/data/k80.safetensors
 
 Wheels come from the index that pip is set up for; DIR/package.json lists them, with the SHA-256 of
 every part.

@@ -81,4 +81,5 @@ def test_records_of_ansor_have_all_repeats_after_their_import(tmp_path):
     trials = [json.loads(line) for line in (log.parent / "trials.jsonl").read_text().splitlines()]
     assert all(len(trial["costs_s"]) == 5 for trial in trials)
     means_s = [sum(trial["costs_s"]) / 5 for trial in trials]
-    assert task.latency_s.tolist() == pytest.approx(means_s)
+    # Ansor writes six digits
+    assert task.latency_s.tolist() == pytest.approx(means_s, rel=1e-5)

@@ -7,7 +7,7 @@ EXTRAS := tvm,network,opencl,wandb,tensorboard,gbdt,sweep,docs,dev
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint docs book ansor-env pools shapes slow gpu gpu-sim attack clean
+.PHONY: help setup demo test fast lint docs book ansor-env pools shapes slow gpu gpu-sim attack clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -29,8 +29,14 @@ demo: setup ## train two models on the bundled CPU measurements, judge them on u
 	$(BIN)/python train.py $(BUNDLED) seeds=[0,1,2] model=pacm_residual run_id=$(DEMO)-pacm
 	$(BIN)/python train.py $(BUNDLED) seeds=[0,1,2] model=xgboost run_id=$(DEMO)-xgboost
 
-test: setup lint ## everything a change must pass: ruff, mypy, the fast tests
-	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile
+# Tests run beside each other, single ones to whoever is idle; seconds of each land in .cache/.
+PYTEST = $(BIN)/python -m pytest -n 2 --dist worksteal --durations=50 --junitxml=.cache/junit-$@.xml
+
+test: setup ## everything a change must pass: ruff, mypy, the fast tests
+	$(MAKE) --no-print-directory -j2 lint fast
+
+fast: setup ## the fast tests alone
+	$(PYTEST) -m "not slow"
 
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check .
@@ -53,10 +59,10 @@ pools: setup ## measure the pool set of this CPU's targets (hours, nothing else 
 	$(BIN)/python collect.py workloads=small programs=192 measure.repeats=3 measure.min_repeat_ms=20 out=$(POOLS)
 
 shapes: setup ## the tests of the densest arrays with every shape in an annotation checked
-	$(BIN)/python -m pytest -m "not slow" --check-shapes tests/test_shapes.py tests/program tests/features tests/models tests/search
+	$(PYTEST) -m "not slow" --check-shapes tests/test_shapes.py tests/program tests/features tests/models tests/search
 
 slow: setup ## the slow tests
-	$(BIN)/python -m pytest -m slow
+	$(PYTEST) -m slow
 
 GPU := 0
 

@@ -20,15 +20,12 @@ from jaxtyping import install_import_hook
 from tests import shapes
 from tests.places import REPOSITORY
 
-# Array shapes in the annotations of the models and of the features' container hold in every test.
-# Where the densest arrays are, they are checked only when asked for: the wrappers around every call
-# take time. Not in program/dag: TVM looks at the signatures of its operators' functions.
-# The hook imports the checker by the first part of its name, and pytest makes its own `tests`.
-sys.modules["shapes"] = shapes
-install_import_hook(["pruner.models", "pruner.features.batch"], "shapes.arrays_checked")
-CHECKED_ON_DEMAND = [
+# Where arrays are annotated with their shapes. Not program/dag: TVM looks at the signatures of its
+# operators' functions.
+SHAPES_CHECKED = [
     *(f"pruner.program.{name}" for name in ("index", "nests", "te", "tir")),
     "pruner.features",
+    "pruner.models",
     "pruner.search",
 ]
 
@@ -39,18 +36,21 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--check-shapes``: also where the densest arrays are."""
+    """``--check-shapes``: arrays are checked against their annotations, as `make shapes` does."""
     parser.addoption(
         "--check-shapes",
         action="store_true",
-        help="check the shapes of arrays in program, features and search too",
+        help="check arrays against the shapes in annotations: slow, wrappers around every call",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Before any test file imports the package."""
+    """Install the check before any test file imports the package."""
     if config.getoption("--check-shapes"):
-        install_import_hook(CHECKED_ON_DEMAND, "shapes.arrays_checked")
+        # The hook imports the checker by the first part of its name, and pytest makes its own
+        # `tests`.
+        sys.modules["shapes"] = shapes
+        install_import_hook(SHAPES_CHECKED, "shapes.arrays_checked")
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The check of annotated shapes is on while tests run, and says which axis differs."""
+"""With ``--check-shapes`` a wrong axis is refused, and the message names it."""
 
 import numpy as np
 import pytest
@@ -7,6 +7,12 @@ from jaxtyping import TypeCheckError
 
 from pruner.models.networks.layers import segment_sum
 from pruner.models.programs.batch import ProgramBatch
+
+
+@pytest.fixture(autouse=True)
+def _checked(request):
+    if not request.config.getoption("--check-shapes"):
+        pytest.skip("shapes are checked with --check-shapes")
 
 
 def test_a_wrong_axis_is_refused():
@@ -22,10 +28,8 @@ def test_a_wrong_number_of_rows_in_a_batch_is_refused():
         ProgramBatch(**right, program=torch.tensor([0, 1, 1]))
 
 
-def test_decisions_of_one_program_are_no_batch(request):
-    """With ``--check-shapes`` the engines refuse what has not one row a program."""
-    if not request.config.getoption("--check-shapes"):
-        pytest.skip("shapes of the program room are checked with --check-shapes")
+def test_decisions_of_one_program_are_no_batch():
+    """The engines refuse what has not one row a program."""
     from pruner.program.dag.operators import dag_for_workload
     from pruner.program.te.apply import apply
 

@@ -42,7 +42,7 @@ def updates_to_learn(method):
     return 4 if method == "moa_official" else 1
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("network", ["pacm", pytest.param("tensetmlp", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", [m for m in METHODS if m != "none"])
 def test_every_method_gets_better_on_a_shifted_task(method, network):
     here = world(network)

@@ -53,8 +53,10 @@ class Losses(pl.Callback):
         self.seen.append(float(outputs["loss"]))
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("processes", [2, 3])
+# the number of processes divides a batch, whatever the network and the loss
+@pytest.mark.parametrize(
+    ("case", "processes"), [("pacm", 2), ("pacm", 3), ("mixed", 3), ("mlp", 2)]
+)
 def test_the_losses_and_weights_are_those_of_one_process(tmp_path, case, processes):
     alone, wanted = fitted(tmp_path / "one", 1, **CASES[case])
     shared, found = fitted(tmp_path / "more", processes, **CASES[case])

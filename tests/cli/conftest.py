@@ -47,6 +47,30 @@ def command(door, toy_features):
     return door
 
 
+@pytest.fixture(scope="session")
+def _trained():
+    return {}
+
+
+@pytest.fixture
+def trained(command, toy_root, tmp_path_factory, _trained):
+    """Train a model of toy records of v100, once for the same words; no test may change its run.
+
+    Returns the result, whose paths are absolute, and stderr.
+    """
+
+    def trained(*words):
+        if words not in _trained:
+            folder = tmp_path_factory.mktemp("trained")
+            given = (f"data.root={toy_root}", f"outputs={folder}", *toy_records.QUICK, *words)
+            code, result, err = command("train", "platform=v100", *given)
+            assert code == 0, err
+            _trained[words] = result, err
+        return _trained[words]
+
+    return trained
+
+
 @pytest.fixture
 def run(door):
     """Run a door that must succeed; returns its last stdout line as JSON."""

@@ -15,16 +15,14 @@ def test_a_random_ranker_needs_no_checkpoint(command, toy_root):
         assert name in result
 
 
-def test_all_tasks_include_those_of_the_training(command, toy_root):
-    trained = command(
-        "train", f"data.root={toy_root}", "platform=v100", "trainer.max_epochs=1", "model=tensetmlp"
-    )[1]
-    options = [f"checkpoint={trained['run_dir']}", f"data.root={toy_root}", "platform=v100"]
+def test_all_tasks_include_those_of_the_training(command, trained, toy_root):
+    given, _ = trained("model=tensetmlp")
+    options = [f"checkpoint={given['run_dir']}", f"data.root={toy_root}", "platform=v100"]
     unseen, everything = (
         command("evaluate", *options)[1],
         command("evaluate", *options, "tasks=all")[1],
     )
-    assert unseen["num_tasks"] == trained["num_tasks"] < everything["num_tasks"] == 6
+    assert unseen["num_tasks"] == given["num_tasks"] < everything["num_tasks"] == 6
 
 
 @pytest.mark.parametrize(

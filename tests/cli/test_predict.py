@@ -1,19 +1,16 @@
 import pandas as pd
 
-SMALL = ("trainer.max_epochs=1", "batches.programs=8", "trainer.accelerator=cpu")
 
-
-def test_every_record_line_has_a_row(command, toy_root, tmp_path):
+def test_every_record_line_has_a_row(command, trained, toy_root, tmp_path):
     data = (f"data.root={toy_root}", "platform=v100")
-    _, trained, err = command("train", *data, *SMALL, "model=tensetmlp")
-    assert trained, err
-    code, result, err = command("predict", f"checkpoint={trained['run_dir']}", *data, "out=s.csv")
+    checkpoint = f"checkpoint={trained('model=tensetmlp')[0]['run_dir']}"
+    code, result, err = command("predict", checkpoint, *data, "out=s.csv")
     assert code == 0, err
     table = pd.read_csv(tmp_path / "s.csv")
     assert list(table) == ["platform", "task", "line", "score", "rank", "latency_s"]
     assert len(table) == result["num_programs"] == 6 * 16  # the failed ones, too
     assert table.groupby("task")["rank"].min().eq(1).all()
     assert command("predict", *data)[0] == 2  # no checkpoint
-    code, _, err = command("predict", f"checkpoint={trained['run_dir']}", *data, "models.own=[a.B]")
+    code, _, err = command("predict", checkpoint, *data, "models.own=[a.B]")
     assert code == 2
     assert "models.own=a.B: " in err

@@ -162,7 +162,15 @@ def test_the_environment_s_threads_do_not_decide_the_result(tmp_path):
         assert found[0][name] == found[1][name]
 
 
-@pytest.mark.parametrize("model", zoo.choices())
+# of each network once; pacm is what most tests here train, and of two that read the draft one does
+OTHER_SIZES = ("pacm", "pacm_narrow", "pacm_draft")
+MODELS = [
+    pytest.param(name, marks=pytest.mark.slow if name in OTHER_SIZES else ())
+    for name in zoo.choices()
+]
+
+
+@pytest.mark.parametrize("model", MODELS)
 def test_every_model_trains_and_is_evaluated(train, command, toy_root, model):
     code, result, err = train(f"model={model}")
     assert code == 0, err
@@ -174,10 +182,9 @@ def test_every_model_trains_and_is_evaluated(train, command, toy_root, model):
     assert evaluated[1]["num_tasks"] == result["num_tasks"]
 
 
-def test_every_run_says_which_task_is_bad(train, tmp_path):
-    _, result, err = train("model=tensetmlp")
-    with (tmp_path / result["run_dir"] / "tasks.csv").open() as handle:
-        rows = list(csv.DictReader(handle))
+def test_every_run_says_which_task_is_bad(trained):
+    result, err = trained("model=tensetmlp")
+    rows = tasks_of(Path(result["run_dir"]))
     assert len(rows) == result["num_tasks"] < 5
     best, chosen, random = (
         [float(row[f"{name}_latency_s"]) for row in rows] for name in ("best", "chosen", "random")
@@ -367,8 +374,8 @@ def test_a_folder_without_usable_records_is_one_line(command, tmp_path):
     assert "Traceback" not in err
 
 
-def test_a_checkpoint_of_other_features_is_refused(train, command, toy_root, monkeypatch):
-    _, result, _ = train()
+def test_a_checkpoint_of_other_features_is_refused(trained, command, toy_root, monkeypatch):
+    result, _ = trained("model=tensetmlp")
     monkeypatch.setattr("pruner.features.FEATURE_SET_VERSION", "toy-2")
     code, _, err = command(
         "evaluate", f"checkpoint={result['checkpoint']}", f"data.root={toy_root}"

@@ -12,28 +12,23 @@ from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import ModelSpec
 from tests.cli import toy_records
 
-SMALL = (
-    "trainer.max_epochs=1",
-    "batches.programs=8",
-    "trainer.accelerator=cpu",
-    "model=pacm_narrow",
-    "split=by_task",
-)
-
 
 @pytest.fixture
 def train(command, toy_root):
     def run(platform, *arguments):
-        small = [word for word in SMALL if not any("checkpoint=" in a for a in arguments)]
-        small = small or ["trainer.max_epochs=1", "batches.programs=8", "trainer.accelerator=cpu"]
-        given = (f"data.root={toy_root}", f"platform={platform}", *small, *arguments)
+        given = (f"data.root={toy_root}", f"platform={platform}", *toy_records.QUICK, *arguments)
         return command("train", *given)
 
     return run
 
 
-def test_a_chain_of_runs_adds_up_what_was_seen(train, command, toy_root):
-    _, first, _ = train("v100")
+@pytest.fixture
+def first(trained):
+    """The result of the run that the others go on from."""
+    return trained("model=pacm_narrow", "split=by_task")[0]
+
+
+def test_a_chain_of_runs_adds_up_what_was_seen(first, train, command, toy_root):
     code, second, err = train("k80", f"checkpoint={first['run_dir']}")
     assert code == 0, err
     seen = {name: len(tasks) for name, tasks in _info(first).seen_tasks.items()}
@@ -51,8 +46,7 @@ def test_a_chain_of_runs_adds_up_what_was_seen(train, command, toy_root):
     assert again[1]["num_tasks"] == first["num_tasks"]
 
 
-def test_an_evaluation_tells_of_work_seen_elsewhere(train, command, toy_root):
-    _, first, _ = train("v100")
+def test_an_evaluation_tells_of_work_seen_elsewhere(first, command, toy_root):
     given = (f"checkpoint={first['checkpoint']}", f"data.root={toy_root}")
     code, result, err = command("evaluate", *given, "platform=k80")
     assert code == 0, err
@@ -62,8 +56,7 @@ def test_an_evaluation_tells_of_work_seen_elsewhere(train, command, toy_root):
     assert "on another platform" not in command("evaluate", *given, "platform=v100")[2]
 
 
-def test_without_an_epoch_a_model_judges_as_before(train):
-    _, first, _ = train("v100")
+def test_without_an_epoch_a_model_judges_as_before(first, train):
     code, same, err = train("v100", f"checkpoint={first['run_dir']}", "trainer.max_epochs=0")
     assert code == 0, err
     assert "the training improved nothing" in err
@@ -73,9 +66,8 @@ def test_without_an_epoch_a_model_judges_as_before(train):
     assert all(torch.equal(old[name], new[name]) for name in old)
 
 
-def test_a_training_whose_best_epoch_is_the_start_is_told_as_such(train):
+def test_a_training_whose_best_epoch_is_the_start_is_told_as_such(first, train):
     """With steps of nothing no epoch is better than the start; with good steps one is."""
-    _, first, _ = train("v100")
     going_on = ("v100", f"checkpoint={first['run_dir']}", "trainer.max_epochs=4")
     for rate in ("1e-30", "1e-2"):
         code, result, err = train(*going_on, f"optimizer.lr={rate}")
@@ -85,8 +77,7 @@ def test_a_training_whose_best_epoch_is_the_start_is_told_as_such(train):
         assert ("best.safetensors holds that model unchanged" in err) == unchanged
 
 
-def test_a_run_that_went_on_is_resumed(train, command):
-    _, first, _ = train("v100")
+def test_a_run_that_went_on_is_resumed(first, train, command):
     options = (f"checkpoint={first['run_dir']}", "trainer.max_epochs=2")
     _, whole, _ = train("k80", *options)
     _, stopped, _ = train("k80", *options, "stop_after=1")
@@ -136,16 +127,15 @@ def test_what_is_said_of_a_checkpoint_is_refused_without_one(train):
         (["scaler=new"], "scaler=new: it must be keep, renew or null"),
     ],
 )
-def test_what_the_weights_decide_cannot_be_chosen(train, arguments, told):
-    _, first, _ = train("v100")
+def test_what_the_weights_decide_cannot_be_chosen(first, train, arguments, told):
     code, _, err = train("k80", f"checkpoint={first['run_dir']}", *arguments)
     assert code == 2, err
     assert told in err.splitlines()[-1]
 
 
-def test_records_whose_work_was_seen_do_not_judge(train, command, tmp_path):
+def test_records_whose_work_was_seen_do_not_judge(trained, train, tmp_path):
     """The same workloads as a training of all but one, under another split."""
-    _, first, _ = train("v100", "split=within_task")
+    first, _ = trained("model=pacm_narrow", "split=within_task")
     code, _, err = train("k80", f"checkpoint={first['run_dir']}")
     assert code == 2
     assert "the checkpoint has seen the work of all" in err.splitlines()[-1]

@@ -1,12 +1,10 @@
-"""Which notebooks take more than a few seconds."""
+"""Notebooks are slow tests: each starts a kernel of its own, and one tunes."""
 
 import pytest
-
-SLOW = {"network.ipynb"}  # it tunes
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark them."""
     for item in items:
-        if item.path.name in SLOW:
+        if item.path.suffix == ".ipynb":
             item.add_marker(pytest.mark.slow)

@@ -4,6 +4,8 @@ The right-hand sides are docs/paper.md's (sections 2 to 6), written out here.
 """
 
 import math
+from copy import deepcopy
+from functools import cache
 
 import numpy as np
 import pytest
@@ -51,9 +53,14 @@ def test_every_twin_is_compared_here():
 
 
 def composed(command, experiment, *options):
+    return deepcopy(_composed(command, f"experiment={experiment}", *options))
+
+
+@cache
+def _composed(command, *words):
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = compose(command, overrides=[f"experiment={experiment}", *options])
+        config = compose(command, overrides=list(words))
     check_options(config)
     return config
 

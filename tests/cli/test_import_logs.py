@@ -1,8 +1,4 @@
 import gzip
-import json
-import os
-import subprocess
-import sys
 
 import pytest
 
@@ -17,18 +13,8 @@ RECORD = (
 
 
 @pytest.fixture
-def call(repository, tmp_path):
-    def run(*arguments):
-        return subprocess.run(
-            [sys.executable, str(repository / "import_logs.py"), *arguments],
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(repository)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    return run
+def call(door):
+    return lambda *arguments: door("import_logs", *arguments)
 
 
 @pytest.fixture
@@ -41,9 +27,8 @@ def logs(tmp_path):
 
 
 def test_the_last_line_is_one_json_object(call, logs, tmp_path):
-    result = call(f"logs={logs}", "out=data", "platform=v100")
-    assert result.returncode == 0, result.stderr
-    found = json.loads(result.stdout.splitlines()[-1])
+    code, found, err = call(f"logs={logs}", "out=data", "platform=v100")
+    assert code == 0, err
     assert found.pop("seconds") >= 0
     assert found == {
         "records": 2,
@@ -59,9 +44,9 @@ def test_the_last_line_is_one_json_object(call, logs, tmp_path):
     assert len((tmp_path / "data/quarantine-v100.jsonl").read_text().splitlines()) == 3
     # nothing but the two is left behind
     assert {path.name for path in tmp_path.iterdir()} == {"logs", "data"}
-    again = call(f"logs={logs}", "out=data", "platform=v100")
-    assert again.returncode == 2
-    assert "exists and is left alone" in again.stderr
+    code, _, err = call(f"logs={logs}", "out=data", "platform=v100")
+    assert code == 2
+    assert "exists and is left alone" in err
 
 
 def test_fused_convolutions_of_one_file_are_told_apart_and_can_all_be_replayed(
@@ -72,9 +57,9 @@ def test_fused_convolutions_of_one_file_are_told_apart_and_can_all_be_replayed(
     names = [path.name.removesuffix(".json.gz") for path in sorted(folder.glob("*conv2d*"))]
     lines = [gzip.decompress((folder / f"{name}.json.gz").read_bytes()) for name in names]
     (tmp_path / "network.log").write_bytes(b"".join(lines))
-    result = call("logs=network.log", "out=data", "platform=cpu-avx2")
-    assert result.returncode == 0, result.stderr
-    assert "description" not in result.stderr
+    code, _, err = call("logs=network.log", "out=data", "platform=cpu-avx2")
+    assert code == 0, err
+    assert "description" not in err
     tasks = list(RecordRoot(tmp_path / "data").read(Quarantine()))
     assert sorted(task.key.task for task in tasks) == names
     assert sum("_add" in name for name in names) == 3
@@ -85,9 +70,9 @@ def test_fused_convolutions_of_one_file_are_told_apart_and_can_all_be_replayed(
 
 
 def test_a_platform_that_nobody_described_is_told(call, logs):
-    result = call(f"logs={logs}", "out=data", "platform=rtx4080")
-    assert result.returncode == 0
-    assert "copy the nearest of conf/platform/*.yaml to conf/platform/rtx4080.yaml" in result.stderr
+    code, _, err = call(f"logs={logs}", "out=data", "platform=rtx4080")
+    assert code == 0
+    assert "copy the nearest of conf/platform/*.yaml to conf/platform/rtx4080.yaml" in err
 
 
 @pytest.mark.parametrize(
@@ -100,15 +85,7 @@ def test_a_platform_that_nobody_described_is_told(call, logs):
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(call, logs, arguments, message):
-    result = call(*arguments)
-    assert result.returncode == 2
-    assert result.stdout == ""
-    (told,) = result.stderr.splitlines()
+    code, _, err = call(*arguments)
+    assert code == 2
+    (told,) = err.splitlines()  # and nothing on stdout
     assert message in told
-
-
-def test_help_shows_the_command_and_every_option(call):
-    text = call("--help").stdout
-    assert "python import_logs.py logs=DIR out=DIR platform=NAME" in text
-    for option in ("logs=", "out=", "platform=", "compress=", "report="):
-        assert option in text

@@ -77,16 +77,6 @@ def test_a_training_whose_best_epoch_is_the_start_is_told_as_such(first, train):
         assert ("best.safetensors holds that model unchanged" in err) == unchanged
 
 
-def test_a_run_that_went_on_is_resumed(first, train, command):
-    options = (f"checkpoint={first['run_dir']}", "trainer.max_epochs=2")
-    _, whole, _ = train("k80", *options)
-    _, stopped, _ = train("k80", *options, "stop_after=1")
-    code, resumed, err = command("train", f"resume={stopped['run_dir']}")
-    assert code == 0, err
-    one, two = (load_checkpoint(_path(run))[0].state_dict() for run in (whole, resumed))
-    assert all(torch.equal(one[name], two[name]) for name in one)
-
-
 def test_an_imported_model_keeps_its_rows_and_maxima(train, tmp_path):
     torch.manual_seed(0)
     arguments = {"num_dataflow_rows": 8, "width": 16}

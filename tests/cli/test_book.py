@@ -311,6 +311,7 @@ def test_the_full_preset_publishes(write, command, toy_root, tmp_path):
     assert command("report", "check=true")[0] == 0
 
 
+@pytest.mark.slow
 def test_an_interrupted_book_leaves_nothing_running(write, toy_root, tmp_path, repository):
     write({"run": {"full": [f"echo $$ > {tmp_path}/pid; sleep 60; touch {tmp_path}/after"]}})
     book = subprocess.Popen(
@@ -329,6 +330,7 @@ def test_an_interrupted_book_leaves_nothing_running(write, toy_root, tmp_path, r
         os.kill(child, 0)
 
 
+@pytest.mark.slow
 def test_the_committed_page_agrees_with_the_committed_results(command, repository):
     code, _, err = command("report", f"experiments={repository}/experiments", "check=true")
     assert code == 0, err

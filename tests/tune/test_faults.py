@@ -5,6 +5,8 @@ import logging
 import numpy as np
 import pytest
 
+from tests.tune.designs import designs_of
+
 pytestmark = pytest.mark.tvm
 pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
 
@@ -13,12 +15,7 @@ SPEC = {"operator": "matmul", "m": 32, "n": 64, "k": 16}
 
 @pytest.fixture(scope="module")
 def design():
-    from pruner.tune.spaces.design import design_spaces
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import from_operator
-
-    target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 2})
-    return design_spaces(from_operator(SPEC).module, target)[0]
+    return designs_of(SPEC, {"kind": "llvm", "num-cores": 2})[0]
 
 
 @pytest.fixture

@@ -15,13 +15,6 @@ from tests.tune.run.test_loop import SIZES
 pytestmark = pytest.mark.tvm
 
 
-@pytest.fixture(scope="module")
-def platform():
-    from pruner.tune.measure.measurer import Platform
-    from pruner.tune.tvm_import import load_tvm
-
-    target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 2})
-    return Platform(target=target, device="cpu", cores=2)
 
 
 def outcome(candidate):

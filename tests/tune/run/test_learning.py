@@ -23,9 +23,9 @@ from pruner.models.trees.xgboost import XGBoostRanker
 from pruner.places import conf_folder
 from pruner.search.history import History
 from tests.models import synthetic
-from tests.tune.run.test_loop import OTHER, SIZES, FakeMeasurer, platform, run
+from tests.tune.designs import designs_of
+from tests.tune.run.test_loop import OTHER, SIZES, FakeMeasurer, run
 
-__all__ = ["platform"]  # the fixture
 pytestmark = pytest.mark.tvm
 NARROW = {"width": 16, "dataflow_hidden": 8, "dataflow_width": 16}
 PROGRAMS = 24
@@ -34,14 +34,10 @@ PROGRAMS = 24
 def gpu_space(phases):
     """A matmul on a GPU, whose programs have the dataflow pattern."""
     from pruner.tune.spaces.batched.space import BatchedSpace
-    from pruner.tune.spaces.design import design_spaces
     from pruner.tune.spaces.union import UnionSpace
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import from_operator
 
-    target = load_tvm().tvm.target.Target("nvidia/nvidia-a100")
-    module = from_operator({**SIZES, "epilogue": ["relu"]}).module
-    return UnionSpace([BatchedSpace(d) for d in design_spaces(module, target)[:4]], phases)
+    designs = designs_of({**SIZES, "epilogue": ["relu"]}, "nvidia/nvidia-a100")
+    return UnionSpace([BatchedSpace(design) for design in designs[:4]], phases)
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import pytest
 from pruner.places import conf_folder
 from pruner.program.device import load_device
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
+from tests.tune.designs import kind_of
 from tests.tune.run.test_loop import FakeMeasurer, run
 
 pytestmark = pytest.mark.tvm
@@ -21,11 +22,6 @@ def platform():
     from pruner.tune.measure.machine import make_platform
 
     return make_platform(load_device(conf_folder() / "platform" / "h200.yaml"))
-
-
-def kind_of(design):
-    kinds = {inst.kind.name for inst in design.trace.insts}
-    return "mma" if "ReadAt" in kinds else "wmma" if "Blockize" in kinds else "lanes"
 
 
 def test_a_record_of_every_kind_of_space_is_the_program_again(tmp_path, platform):

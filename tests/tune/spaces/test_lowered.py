@@ -5,6 +5,7 @@ import pytest
 
 from pruner.models.analyzer.analyzer import load_analyzer
 from tests.places import CONF
+from tests.tune import designs
 
 pytestmark = pytest.mark.tvm
 tvm_missing = pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
@@ -25,15 +26,7 @@ OPERATORS = {
     "half": {**MATMUL, "m": 256, "n": 384, "k": 512, "dtype": "float16"},
     "padded half": {**MATMUL, "m": 197, "n": 100, "k": 100, "dtype": "float16"},
 }
-PROGRAMS = 12
 SPACES = 6
-
-
-@pytest.fixture(scope="module")
-def tvm():
-    from pruner.tune.tvm_import import load_tvm
-
-    return load_tvm()
 
 
 def designs_of(tvm, module, target):
@@ -65,23 +58,23 @@ def module_of(tensors, **attrs):
     ],
     ids=lambda x: x if isinstance(x, str) and x != CUDA else ("cuda" if x == CUDA else "llvm"),
 )
-def test_features_and_drafts_are_those_of_the_batched_space(tvm, operator, target):
+@pytest.mark.parametrize("programs", [4, pytest.param(12, marks=pytest.mark.slow)])
+def test_features_and_drafts_are_those_of_the_batched_space(operator, target, programs):
     """Every column of every row, every dataflow row and every score, to the last digit."""
     from pruner.tune.spaces.batched.space import BatchedSpace
     from pruner.tune.spaces.tvm import ReplaySpace
-    from pruner.tune.workloads import from_operator
 
     analyzer = analyzer_of(target)
-    for design in designs_of(tvm, from_operator(OPERATORS[operator]).module, target)[:SPACES]:
+    for design in designs.designs_of(OPERATORS[operator], target)[:SPACES]:
         batched, replayed = BatchedSpace(design), ReplaySpace(design)
         assert replayed.can_draft
         assert replayed.has_features
-        rows = batched.sample(PROGRAMS, np.random.default_rng(7))
+        rows = batched.sample(programs, np.random.default_rng(7))
         ours, theirs = batched.features(rows), replayed.features(rows)
         np.testing.assert_array_equal(theirs.valid, replayed.legal(rows))
         ours = ours.take(np.flatnonzero(theirs.valid))
         theirs = theirs.take(np.flatnonzero(theirs.valid))
-        assert len(theirs) >= PROGRAMS - 1
+        assert len(theirs) >= programs - 1
         np.testing.assert_array_equal(theirs.row_start, ours.row_start)
         np.testing.assert_array_equal(theirs.statement, ours.statement)
         np.testing.assert_array_equal(theirs.dataflow, ours.dataflow)

@@ -24,18 +24,12 @@ TASKS = [
 pytestmark = pytest.mark.tvm
 
 
-@pytest.fixture(scope="module")
-def tvm():
-    from pruner.tune.tvm_import import load_tvm
-
-    return load_tvm().tvm
-
-
 def module_of(tvm, key, fused):
     from pruner.tune.workloads import normalised
 
     te, topi = importlib.import_module("tvm.te"), importlib.import_module("tvm.topi")
-    return normalised(tvm.IRModule({"main": te.create_prim_func(te_tensors(te, topi, key, fused))}))
+    function = te.create_prim_func(te_tensors(te, topi, key, fused))
+    return normalised(tvm.tvm.IRModule({"main": function}))
 
 
 @pytest.mark.parametrize(("key", "fused"), TASKS)
@@ -61,7 +55,7 @@ def test_both_kinds_of_space_hand_the_flags_out(tvm):
     from pruner.tune.spaces.tvm import ReplaySpace
 
     key, fused = TASKS[5]
-    target = tvm.target.Target({"kind": "llvm", "num-cores": 2})
+    target = tvm.tvm.target.Target({"kind": "llvm", "num-cores": 2})
     expected = workload_flags(dag_for_workload(key, fused))
     assert expected.any()
     design = design_spaces(module_of(tvm, key, fused), target)[0]

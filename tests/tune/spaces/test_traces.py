@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from tests.tune.designs import designs_of
+
 pytestmark = pytest.mark.tvm
 
 SIZES = {"operator": "matmul", "m": 64, "n": 48, "k": 32, "epilogue": ["relu"]}
@@ -12,13 +14,9 @@ SIZES = {"operator": "matmul", "m": 64, "n": 48, "k": 32, "epilogue": ["relu"]}
 def space():
     from pruner.tune.phases import Phases
     from pruner.tune.spaces.batched.space import BatchedSpace
-    from pruner.tune.spaces.design import design_spaces
     from pruner.tune.spaces.union import UnionSpace
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import from_operator
 
-    target = load_tvm().tvm.target.Target({"kind": "llvm", "mcpu": "haswell", "num-cores": 2})
-    designs = design_spaces(from_operator(SIZES).module, target)
+    designs = designs_of(SIZES, {"kind": "llvm", "mcpu": "haswell", "num-cores": 2})
     # the first space is left out, as one without legal programs is
     return UnionSpace([BatchedSpace(design) for design in designs[1:]], Phases())
 

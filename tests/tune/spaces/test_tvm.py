@@ -4,19 +4,15 @@ import numpy as np
 import pytest
 
 from tests.places import CONF
+from tests.tune.designs import designs_of
 
 pytestmark = pytest.mark.tvm
 
 
 @pytest.fixture(scope="module")
 def designs():
-    from pruner.tune.spaces.design import design_spaces
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import from_operator
-
-    target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 4})
-    workload = from_operator({"operator": "matmul", "m": 32, "n": 64, "k": 16})
-    return design_spaces(workload.module, target)
+    sizes = {"operator": "matmul", "m": 32, "n": 64, "k": 16}
+    return designs_of(sizes, {"kind": "llvm", "num-cores": 4})
 
 
 @pytest.fixture(scope="module")

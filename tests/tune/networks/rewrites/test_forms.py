@@ -14,15 +14,8 @@ CHANNELS = NetworkSource(name=f"{HERE}:channels")
 
 
 @pytest.fixture(scope="module")
-def tvm():
-    from pruner.tune.tvm_import import load_tvm
-
-    return load_tvm().tvm
-
-
-@pytest.fixture(scope="module")
 def target(tvm):
-    return tvm.target.Target({"kind": "llvm", "num-cores": 2})
+    return tvm.tvm.target.Target({"kind": "llvm", "num-cores": 2})
 
 
 @pytest.fixture(scope="module")

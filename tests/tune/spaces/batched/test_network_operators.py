@@ -84,13 +84,6 @@ OPERATORS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def tvm():
-    from pruner.tune.tvm_import import load_tvm
-
-    return load_tvm()
-
-
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_loops_buffers_and_verdicts_are_those_of_tvm(tvm, operator, target):

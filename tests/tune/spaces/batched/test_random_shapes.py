@@ -6,6 +6,7 @@ import pytest
 from pruner.program.tir.lower import lower
 from pruner.program.tir.replay import apply_groups
 from tests.tune import tir_truth as truth
+from tests.tune.designs import designs_of, kind_of
 
 pytestmark = pytest.mark.tvm
 tvm_missing = pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
@@ -13,13 +14,6 @@ tvm_missing = pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
 CUDA = "nvidia/nvidia-a100"
 LLVM = {"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2}
 TENSORIZED = {"mma": 4, "wmma": 5, "lanes": 0}
-
-
-@pytest.fixture(scope="module")
-def tvm():
-    from pruner.tune.tvm_import import load_tvm
-
-    return load_tvm()
 
 
 def product(rng):
@@ -43,18 +37,9 @@ def window(rng):
     }  # fmt: skip
 
 
-def kind_of(design):
-    kinds = {inst.kind.name for inst in design.trace.insts}
-    return "mma" if "ReadAt" in kinds else "wmma" if "Blockize" in kinds else "lanes"
-
-
-def designs(tvm, rng, target, dtype, operator):
+def designs(rng, target, dtype, operator):
     """One space of each kind of a drawn operator."""
-    from pruner.tune.spaces.design import design_spaces
-    from pruner.tune.workloads import from_operator
-
-    module = from_operator({**operator(rng), "dtype": dtype}).module
-    found = design_spaces(module, tvm.tvm.target.Target(target))
+    found = designs_of({**operator(rng), "dtype": dtype}, target)
     kinds = [kind_of(one) for one in found]
     return [
         found[rng.choice([place for place, other in enumerate(kinds) if other == kind])]
@@ -103,5 +88,5 @@ SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 16
 @pytest.mark.parametrize("operator", [product, window])
 def test_programs_of_random_shapes_are_those_of_tvm(tvm, operator, target, dtype, seed):
     rng = np.random.default_rng(seed)
-    for design in designs(tvm, rng, target, dtype, operator):
+    for design in designs(rng, target, dtype, operator):
         compare(tvm, design, rng)

@@ -13,6 +13,7 @@ from pruner.program.tir.replay import apply, apply_groups
 from pruner.program.tir.shared import shared_bytes
 from pruner.program.tir.stages import stages_cover
 from tests.tune import tir_truth as truth
+from tests.tune.designs import designs_of, kind_of
 
 pytestmark = pytest.mark.tvm
 tvm_missing = pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
@@ -28,35 +29,22 @@ PROGRAMS = 3
 CONF = Path(__file__).parents[4] / "conf"
 
 
-@pytest.fixture(scope="module")
-def tvm():
-    from pruner.tune.tvm_import import load_tvm
-
-    return load_tvm()
-
-
-def spaces(tvm, spec):
+def spaces(spec):
     from pruner.tune.spaces.batched.space import BatchedSpace
-    from pruner.tune.spaces.design import design_spaces
-    from pruner.tune.workloads import from_operator
-
-    module = from_operator({**spec, "dtype": "float16"}).module
-    target = tvm.tvm.target.Target("nvidia/nvidia-a100")
-    found = [one for one in design_spaces(module, target) if of_wmma(one)]
-    return [(design, BatchedSpace(design)) for design in found]
+    found = designs_of({**spec, "dtype": "float16"}, "nvidia/nvidia-a100")
+    return [(design, BatchedSpace(design)) for design in found if of_wmma(design)]
 
 
 def of_wmma(design):
-    """Whether a space is of ``wmma`` instructions: it tiles by them, and reads through caches."""
-    kinds = {inst.kind.name for inst in design.trace.insts}
-    return "Blockize" in kinds and "ReadAt" not in kinds
+    """Whether a space is of ``wmma`` instructions."""
+    return kind_of(design) == "wmma"
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_loops_buffers_and_verdicts_are_those_of_tvm(tvm, operator):
     rng = np.random.default_rng(3)
     compared = 0
-    for design, space in spaces(tvm, OPERATORS[operator]):
+    for design, space in spaces(OPERATORS[operator]):
         draws = np.concatenate([space.sample_any(PROGRAMS, rng), space.sample(PROGRAMS, rng)])
         legal = space.legal(draws)
         for rows, tree in apply_groups(space.program, draws)[0]:
@@ -110,7 +98,7 @@ def test_stores_of_eight_channels_step_where_tvm_divides_their_index(
     conv = {"n": 1, "ci": 64, "h": 56, "w": 56, "co": 128, "stride": 2, "kh": 3, "kw": 3}
     spec = {"operator": "conv2d", **conv, "padding": 1, "epilogue": ["bias", "relu"]}
     row = np.array([[7, 7, 1, 1, 1, 1, 1, warps, 1, fragments, 12, 1, 3, 3, 0, 2, 5]])
-    design, space = spaces(tvm, spec)[0]
+    design, space = spaces(spec)[0]
     assert truth.replayed(tvm, design, row[0])[1] == accepted
     assert space.legal(row).tolist() == [accepted]
 
@@ -153,7 +141,7 @@ def test_padded_rows_that_one_loop_runs_over_stop_tvm(tvm, epilogue):
     tiles = [(one, [1, 3, 1, 1, 1]), (one, [3, 1, 1, 1, 1]), (one, [1, 1, 1, 1, 3])]
     tiles += [([13, 1, 1, 1, 1], [1, 3, 1, 1, 1]), ([1, 1, 1, 13, 1], [1, 3, 1, 1, 1])]
     rows = np.array([[*m, *n, 4, 1, 1, 1, 2, 3, 2] for m, n in tiles])
-    for design, space in spaces(tvm, spec):
+    for design, space in spaces(spec):
         made = [truth.replayed(tvm, design, row)[0] is not None for row in rows]
         assert made == ([False, False, True, True, True] if epilogue else [True] * 5)
         tree = apply(space.program, rows)
@@ -168,7 +156,7 @@ def test_the_program_of_tvms_own_test(tvm):
     1 x 2 warps hold 2 x 1 fragments of results each.
     """
     spec = {"operator": "matmul", "m": 128, "n": 128, "k": 128, "epilogue": ["relu"]}
-    design, space = spaces(tvm, spec)[0]
+    design, space = spaces(spec)[0]
     decision = np.array([[4, 1, 1, 1, 2, 2, 2, 2, 1, 1, 1, 4, 2, 0, 3, 1, 0]])
     tree = apply(space.program, decision)
     ours = truth.our_loops(tree, 0)
@@ -192,7 +180,7 @@ def test_the_program_of_tvms_own_test(tvm):
 def test_a_padded_program_by_hand(tvm):
     """197 x 100 x 100 are 13 x 7 x 7 fragments: 208 x 112 x 112. 13 blocks of 7 warps, each warp a
     fragment of results; all of K at once, so that rows of 112 elements are 136 apart."""
-    design, space = spaces(tvm, OPERATORS["padded"])[0]
+    design, space = spaces(OPERATORS["padded"])[0]
     decision = np.array([[13, 1, 1, 1, 1, 1, 1, 7, 1, 1, 1, 7, 1, 1, 1, 1, 0]])
     tree = apply(space.program, decision)
     ours = truth.our_loops(tree, 0)
@@ -209,7 +197,7 @@ def test_a_padded_program_by_hand(tvm):
 
 
 def test_mutations_stay_in_the_space(tvm):
-    for _, space in spaces(tvm, OPERATORS["matmul"]):
+    for _, space in spaces(OPERATORS["matmul"]):
         rng = np.random.default_rng(1)
         parents = space.sample(64, rng)
         children = space.mutate(parents, rng)
@@ -235,7 +223,7 @@ def is_transposed(space):
 @pytest.mark.parametrize("operator", ["matmul", "batch"])
 def test_symbols_are_those_of_the_tile_sizes(tvm, operator):
     """S1 to S8 in field terms; m = m0 .. m4 fragments of 16, n alike, k = k0 k1 k2."""
-    for _, space in spaces(tvm, OPERATORS[operator]):
+    for _, space in spaces(OPERATORS[operator]):
         draws = space.sample(40, np.random.default_rng(4))
         batch = 4 if operator == "batch" else 1
         m, n, k = draws[:, 0:5].T, draws[:, 5:10].T, draws[:, 10:13].T
@@ -282,7 +270,7 @@ def test_the_paper_form_has_the_peak_of_tensor_cores(tvm):
     device = load_device(CONF / "platform" / "a100.yaml")
     nothing = dict.fromkeys(PaperSwitches.names(), False)
     spec = {"operator": "matmul", "m": 256, "n": 384, "k": 512}
-    for _, space in spaces(tvm, spec):
+    for _, space in spaces(spec):
         draws = space.sample(20, np.random.default_rng(5))
         m, n = draws[:, 0:5].T, draws[:, 5:10].T
         symbols = gpu_symbols(lower(apply(space.program, draws)))
@@ -301,7 +289,7 @@ def test_the_draft_tells_programs_apart_and_prefers_warps_with_more_fragments(tv
 
     analyzer = load_analyzer(CONF, "a100")
     spec = {"operator": "matmul", "m": 1024, "n": 1024, "k": 1024}
-    for _, space in spaces(tvm, spec):
+    for _, space in spaces(spec):
         one = [16, 1, 4, 1, 1, 16, 1, 4, 1, 1, 32, 2, 1, 2, 3, 1, 3]
         four = [16, 1, 2, 2, 1, 16, 1, 2, 2, 1, 32, 2, 1, 2, 3, 1, 3]
         scores = space.draft_score(np.array([one, four]), analyzer)
@@ -313,7 +301,7 @@ def test_the_draft_tells_programs_apart_and_prefers_warps_with_more_fragments(tv
 
 
 def test_dataflow_rows_are_those_of_fragments(tvm):
-    ((_, space), *_) = spaces(tvm, OPERATORS["matmul"])
+    ((_, space), *_) = spaces(OPERATORS["matmul"])
     found = space.features(space.sample(5, np.random.default_rng(0)))
     assert found.valid.all()
     places = [c.name for c in DATAFLOW_COLUMNS]
@@ -327,7 +315,7 @@ def test_dataflow_rows_are_those_of_fragments(tvm):
 def test_loads_of_fragments_have_four_rows_of_a_kind_of_their_own(tvm):
     """Shared memory and fragment of A, then of B; a fragment holds 16 Fm x 16 k2 of A, B alike."""
     columns = [c.name for c in DATAFLOW_COLUMNS]
-    for _, space in spaces(tvm, OPERATORS["matmul"]):
+    for _, space in spaces(OPERATORS["matmul"]):
         draws = space.sample(20, np.random.default_rng(0))
         ten, rows = space.features(draws).dataflow, space.features(draws, "fragments").dataflow
         assert rows.shape[1] == 14

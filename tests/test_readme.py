@@ -63,6 +63,7 @@ def test_a_network_of_ones_own_is_a_function_as_the_page_has_it():
     assert network(example).shape == (3, 8)
 
 
+@pytest.mark.slow
 def test_records_are_read_and_a_model_is_fitted_and_judged(tmp_path, monkeypatch, capsys):
     names = run(blocks("docs/library.md")[1], tmp_path, monkeypatch)
     shown = float(capsys.readouterr().out.split()[-1])

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import product
 
 import pandas as pd
 import pytest
@@ -235,9 +236,15 @@ def test_two_minutes_are_two_minutes(tmp_path):
     assert "not done" in err or not found["undone"]
 
 
-@pytest.mark.parametrize("size", ["FULL", "SMALL"])
-@pytest.mark.parametrize(("device", "platform"), [("cuda", "h200"), ("cpu", "cpu-avx512")])
-@pytest.mark.parametrize("compile_only", [False, True])
+FAST = [("FULL", "cuda", "h200", True), ("SMALL", "cpu", "cpu-avx512", False)]
+ALL = product(("FULL", "SMALL"), (("cuda", "h200"), ("cpu", "cpu-avx512")), (False, True))
+SLOW = [(size, *device, only) for size, device, only in ALL if (size, *device, only) not in FAST]
+
+
+@pytest.mark.parametrize(
+    ("size", "device", "platform", "compile_only"),
+    [*FAST, *(pytest.param(*one, marks=pytest.mark.slow) for one in SLOW)],
+)
 def test_every_command_of_a_campaign_is_one_that_its_door_takes(
     tmp_path, size, device, platform, compile_only
 ):

@@ -15,8 +15,6 @@ from tests.tune.run.test_loop import SIZES
 pytestmark = pytest.mark.tvm
 
 
-
-
 def outcome(candidate):
     """Programs with the two largest unroll depths run out of memory, all others work."""
     if candidate.decisions[-1] >= 2:

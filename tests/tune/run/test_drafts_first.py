@@ -9,20 +9,11 @@ from pruner.files import read_json
 from pruner.tune.networks.drafted import FOLDER, SUMMARY
 from pruner.tune.run.database import RECORDS
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
-from tests.tune.run.test_loop import OTHER, SIZES, FakeMeasurer, Killed, measured, run
+from tests.tune.run.test_loop import OTHER, SIZES, FakeMeasurer, Killed, finished, measured, run
 
 pytestmark = pytest.mark.tvm
 
 TASKS = {"matmul_64_64_64", "matmul_32_64_64"}
-
-
-@pytest.fixture(scope="module")
-def platform():
-    from pruner.tune.measure.measurer import Platform
-    from pruner.tune.tvm_import import load_tvm
-
-    target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 2})
-    return Platform(target=target, device="cpu", cores=2, name="cpu-avx2")
 
 
 @pytest.fixture(autouse=True)
@@ -134,7 +125,7 @@ def test_a_run_that_cannot_be_gone_on_with_is_refused_before_anything_is_drafted
 
 
 def test_what_earlier_runs_know_is_not_drafted(tmp_path, platform):
-    run(tmp_path / "first", platform, FakeMeasurer(), trials=6)
+    finished(tmp_path / "first", platform, trials=6)
     draft_first(tmp_path / "second", platform, warm_start=[tmp_path / "first"])
     assert drafted(tmp_path / "second")[0] == ["matmul_32_64_64"]
 

@@ -12,18 +12,9 @@ import pytest
 from pruner.errors import PrunerError
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from pruner.tune.run.snapshot import OLD_FILE, SNAPSHOT_FILE, load_state, save_state
-from tests.tune.run.test_loop import OTHER, SIZES, FakeMeasurer, Killed, run
+from tests.tune.run.test_loop import OTHER, SIZES, FakeMeasurer, Killed, finished, measured, run
 
 pytestmark = pytest.mark.tvm
-
-
-@pytest.fixture(scope="module")
-def platform():
-    from pruner.tune.measure.measurer import Platform
-    from pruner.tune.tvm_import import load_tvm
-
-    target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 2})
-    return Platform(target=target, device="cpu", cores=2, name="cpu-avx2")
 
 
 def recorded(folder):
@@ -39,10 +30,31 @@ def ran(folder):
     return Counter(tuple(row.costs_s) for row in rows if row.error is None)
 
 
+def test_a_kill_between_journal_and_database_costs_neither(tmp_path, platform, monkeypatch):
+    from pruner.tune.run.database import Database
+
+    finished(tmp_path / "whole", platform)
+    commit, calls = Database.commit_json, []
+
+    def dying(self, module, record):
+        calls.append(record)
+        if len(calls) in (3, 9):
+            raise Killed
+        commit(self, module, record)
+
+    monkeypatch.setattr(Database, "commit_json", dying)
+    for _ in range(2):
+        with pytest.raises(Killed):
+            run(tmp_path / "killed", platform, FakeMeasurer())
+    run(tmp_path / "killed", platform, FakeMeasurer())
+    assert measured(tmp_path / "killed") == measured(tmp_path / "whole")
+    assert recorded(tmp_path / "killed") == ran(tmp_path / "whole") == ran(tmp_path / "killed")
+
+
 def test_a_database_that_is_gone_or_damaged_is_made_anew(tmp_path, platform):
     from pruner.tune.run.database import RECORDS, WORKLOADS, Database, open_database
 
-    run(tmp_path, platform, FakeMeasurer(), specs=(SIZES, OTHER), trials=12)
+    finished(tmp_path, platform, specs=(SIZES, OTHER), trials=12)
     before, best = recorded(tmp_path), {}
     original = Database.read(tmp_path).best(workload(SIZES), platform.target)
     for name in (RECORDS, WORKLOADS):
@@ -68,9 +80,10 @@ def workload(spec):
     return from_operator(spec).module
 
 
-@pytest.mark.parametrize("model", ["trees", "pacm"])
-@pytest.mark.parametrize("damage", ["cut", "gone", "nonsense"])
-def test_a_state_that_is_gone_costs_nothing_that_was_measured(tmp_path, platform, model, damage):
+@pytest.mark.parametrize(
+    ("damage", "model"), [("cut", "trees"), ("gone", "trees"), ("nonsense", "pacm")]
+)
+def test_a_state_that_is_gone_costs_nothing_that_was_measured(tmp_path, platform, damage, model):
     told = []
     options = {"specs": (SIZES, OTHER), "trials": 30, "model": model}
     with pytest.raises(Killed):
@@ -92,7 +105,7 @@ def test_a_state_that_is_gone_costs_nothing_that_was_measured(tmp_path, platform
 
 
 def test_a_state_that_is_older_than_the_journal_is_not_believed(tmp_path, platform):
-    run(tmp_path, platform, FakeMeasurer(), trials=6)
+    finished(tmp_path, platform, trials=6)
     old = (tmp_path / SNAPSHOT_FILE).read_bytes()
     run(tmp_path, platform, FakeMeasurer(), trials=18)
     (tmp_path / SNAPSHOT_FILE).write_bytes(old)
@@ -104,7 +117,7 @@ def test_a_state_that_is_older_than_the_journal_is_not_believed(tmp_path, platfo
 
 
 def test_a_damaged_row_costs_itself(tmp_path, platform):
-    run(tmp_path, platform, FakeMeasurer(), trials=12)
+    finished(tmp_path, platform, trials=12)
     path = tmp_path / JOURNAL_FILE
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(
@@ -120,7 +133,7 @@ def test_a_damaged_row_costs_itself(tmp_path, platform):
 def test_a_run_of_other_programs_or_another_version_is_refused(tmp_path, platform, monkeypatch):
     from pruner.tune import workloads
 
-    run(tmp_path / "a", platform, FakeMeasurer(), trials=6)
+    finished(tmp_path / "a", platform, trials=6)
     real = workloads.from_operator
     larger = real(SIZES | {"m": 128}).module
     changed = type(real(SIZES))(name=real(SIZES).name, module=larger, spec=SIZES)
@@ -166,7 +179,7 @@ def test_programs_are_the_same_in_every_process():
 
 def test_a_row_of_no_program_of_the_task_is_told_in_one_line(tmp_path, platform):
     """Of another version's design spaces, or damaged where a line has no checksum."""
-    run(tmp_path, platform, FakeMeasurer(), trials=6)
+    finished(tmp_path, platform, trials=6)
     (tmp_path / SNAPSHOT_FILE).unlink()
     path = tmp_path / JOURNAL_FILE
     first, *rest = path.read_bytes().splitlines(keepends=True)
@@ -181,7 +194,7 @@ def test_a_row_of_no_program_of_the_task_is_told_in_one_line(tmp_path, platform)
 def test_a_record_that_tvm_does_not_take_costs_itself(tmp_path, platform):
     from pruner.tune.run.database import RECORDS
 
-    run(tmp_path, platform, FakeMeasurer(), trials=6)
+    finished(tmp_path, platform, trials=6)
     path = tmp_path / JOURNAL_FILE
     lines = path.read_bytes().splitlines()
     row = json.loads(lines[2])

@@ -5,22 +5,13 @@ import pytest
 from pruner.errors import PrunerError
 from pruner.tune.run.database import RECORDS
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
-from tests.tune.run.test_loop import OTHER, SIZES, FakeMeasurer, measured, run
+from tests.tune.run.test_loop import OTHER, SIZES, FakeMeasurer, finished, measured, run
 
 pytestmark = pytest.mark.tvm
 
 
-@pytest.fixture(scope="module")
-def platform():
-    from pruner.tune.measure.measurer import Platform
-    from pruner.tune.tvm_import import load_tvm
-
-    target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 2})
-    return Platform(target=target, device="cpu", cores=2, name="cpu-avx2")
-
-
 def test_a_run_begins_with_what_another_measured(tmp_path, platform):
-    run(tmp_path / "first", platform, FakeMeasurer(), trials=12)
+    finished(tmp_path / "first", platform, trials=12)
     rows = read_trials(tmp_path / "first" / JOURNAL_FILE)
     best_s = min(row.latency_s for row in rows)
 
@@ -41,7 +32,7 @@ def test_what_is_known_is_in_the_new_database_and_is_not_a_trial(tmp_path, platf
     from pruner.tune.run.database import Database
     from pruner.tune.workloads import from_operator
 
-    run(tmp_path / "first", platform, FakeMeasurer(), trials=6)
+    finished(tmp_path / "first", platform, trials=6)
     options = {"specs": (SIZES, OTHER), "trials": 4, "warm_start": [tmp_path / "first"]}
     second = run(tmp_path / "second", platform, FakeMeasurer(), **options)
     assert [task.trials for task in second.tasks] == [0, 4]  # what is known is begun already
@@ -69,7 +60,7 @@ def test_drafted_programs_and_failures_are_not_known(tmp_path, platform):
     from pruner.tune.run.warm import read_known
     from pruner.tune.workloads import from_operator
 
-    run(tmp_path, platform, FakeMeasurer(), trials=12)
+    finished(tmp_path, platform, trials=12)
     rows = [row.latency_s for row in read_trials(tmp_path / JOURNAL_FILE) if row.error is None]
     database, workload = Database(tmp_path), from_operator(SIZES)
     record = database.tvm_database.get_all_tuning_records()[0]
@@ -87,7 +78,7 @@ def test_a_better_program_is_taken_into_a_database_that_knows_the_task(tmp_path,
     from pruner.tune.run.warm import keep, read_known
     from pruner.tune.workloads import from_operator
 
-    run(tmp_path, platform, FakeMeasurer(), trials=6)
+    finished(tmp_path, platform, trials=6)
     workload = from_operator(SIZES)
     known = read_known([tmp_path], [workload], platform.target)
     best_s, records = known[workload.name].best_s, known[workload.name].records
@@ -103,7 +94,7 @@ def test_a_better_program_is_taken_into_a_database_that_knows_the_task(tmp_path,
 
 
 def test_another_target_is_refused_with_the_reason(tmp_path, platform):
-    run(tmp_path / "first", platform, FakeMeasurer(), trials=6)
+    finished(tmp_path / "first", platform, trials=6)
     path = tmp_path / "first" / RECORDS
     text = path.read_text()
     assert text.count('"num-cores":2') or text.count('"num-cores": 2')

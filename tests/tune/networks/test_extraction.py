@@ -9,20 +9,14 @@ from pruner.tune.networks.catalog import NETWORKS, SIZES
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource, import_network, network_of
 from pruner.tune.networks.tasks import short_name
+from tests.tune.networks.lowered import HERE, imported, lowered, source, tasks_of
 
 pytestmark = pytest.mark.tvm
-HERE = "tests.tune.networks.small_networks"
-
-
-def source(name):
-    return NetworkSource(name=f"{HERE}:{name}")
 
 
 @pytest.fixture(scope="module")
-def target():
-    from pruner.tune.tvm_import import load_tvm
-
-    return load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 1})
+def target(tvm):
+    return tvm.tvm.target.Target({"kind": "llvm", "num-cores": 1})
 
 
 def run(module, inputs):
@@ -38,14 +32,13 @@ def run(module, inputs):
 
 @pytest.mark.parametrize("name", ["residual", "biased", "encoder", "attention", "causal_attention"])
 def test_a_lowered_network_computes_what_torch_computes(name, target):
-    from pruner.tune.networks.lowering import lower
 
     network, inputs = network_of(source(name))
     with torch.no_grad():
         wanted = network(*inputs)
     wanted = wanted if isinstance(wanted, tuple) else (wanted,)
     for mine, theirs in zip(
-        run(lower(import_network(source(name)), target), inputs), wanted, strict=True
+        run(lowered(name), inputs), wanted, strict=True
     ):
         error = np.abs(mine - theirs.numpy()).max() / np.abs(theirs.numpy()).max()
         assert error < 1e-5
@@ -55,7 +48,7 @@ def test_nothing_of_a_norm_is_left(target):
     """Convolutions hold their norms, one that stands alone is a product and a sum."""
     from pruner.tune.networks.rewrites.constants import fold_constants
 
-    text = fold_constants(import_network(source("residual"))).script()
+    text = fold_constants(imported("residual")).script()
     assert "batch_norm" not in text
     assert text.count("R.nn.conv2d(") == 2
     assert text.count("R.multiply(") == 1
@@ -64,17 +57,15 @@ def test_nothing_of_a_norm_is_left(target):
 
 def test_a_norm_behind_a_bias_is_folded_unless_something_else_reads_the_sum(target):
     """Two of five norms go into convolutions; three stay products, no convolution is doubled."""
-    from pruner.tune.networks.lowering import lower
     from pruner.tune.networks.rewrites.constants import fold_constants
-    from pruner.tune.networks.tasks import network_tasks
 
-    text = fold_constants(import_network(source("biased"))).script()
+    text = fold_constants(imported("biased")).script()
     assert "batch_norm" not in text
     assert text.count("R.nn.conv2d(") == 4
     assert text.count("R.nn.conv2d_transpose(") == 1
     assert text.count("R.multiply(") == 3
     names = {
-        t.name[:-9] for t in network_tasks(lower(import_network(source("biased")), target), target)
+        t.name[:-9] for t in tasks_of("biased")
     }
     assert {"conv2d_add_relu", "conv2d_add_multiply_add_relu_add"} <= names
     assert "conv2d_add_multiply_add_relu" not in names
@@ -83,17 +74,14 @@ def test_a_norm_behind_a_bias_is_folded_unless_something_else_reads_the_sum(targ
 def test_a_network_is_lowered_once(target):
     from pruner.tune.networks.lowering import lower
 
-    lowered = lower(import_network(source("residual")), target)
     with pytest.raises(ValueError, match="once"):
-        lower(lowered, target)
+        lower(lowered("residual"), target)
 
 
 def test_tasks_of_the_same_operators_may_be_similar(target):
     """Whatever their sizes: the order of tasks divides them by their arithmetic."""
-    from pruner.tune.networks.lowering import lower
-    from pruner.tune.networks.tasks import network_tasks
 
-    tasks = network_tasks(lower(import_network(source("encoder")), target), target)
+    tasks = tasks_of("encoder")
     kinds = {task.name: task.workload.operator for task in tasks}
     assert all(name == f"{kind}_{name[-8:]}" for name, kind in kinds.items())
     assert len(set(kinds.values())) < len(kinds)
@@ -101,13 +89,11 @@ def test_tasks_of_the_same_operators_may_be_similar(target):
 
 def test_a_batch_of_one_can_be_tiled(target):
     """Convolutions, transposed ones and products have tile sizes to choose."""
-    from pruner.tune.networks.lowering import lower
-    from pruner.tune.networks.tasks import network_tasks
     from pruner.tune.spaces.design import design_spaces
 
     tasks = []
     for name in ("one_image", "encoder"):
-        tasks += network_tasks(lower(import_network(source(name)), target), target)
+        tasks += tasks_of(name)
     tiled = [t for t in tasks if "conv2d" in t.name or "matmul" in t.name]
     assert len(tiled) >= 6
     for task in tiled:
@@ -119,10 +105,8 @@ def test_a_batch_of_one_can_be_tiled(target):
 def test_own_attention_is_tasks_that_the_engine_knows(name, target):
     """Two products of the attention, two linear layers, and the softmax by itself."""
     from pruner.tune.networks.coverage import coverage
-    from pruner.tune.networks.lowering import lower
-    from pruner.tune.networks.tasks import network_tasks
 
-    tasks = network_tasks(lower(import_network(source(name)), target), target)
+    tasks = tasks_of(name)
     products = [task for task in tasks if "matmul" in task.name]
     assert sum(task.weight for task in products) == 4
     # 2 images x 2 heads x 6 x 6 x 8 products and sums, both ways
@@ -138,10 +122,8 @@ def test_own_attention_is_tasks_that_the_engine_knows(name, target):
 @pytest.mark.slow
 def test_tasks_come_out_of_a_child_process_as_they_are(target, tmp_path):
     from pruner.tune.networks.extraction import LOG, extract_tasks
-    from pruner.tune.networks.lowering import lower
-    from pruner.tune.networks.tasks import network_tasks
 
-    here = network_tasks(lower(import_network(source("encoder")), target), target)
+    here = tasks_of("encoder")
     found = extract_tasks(source("encoder"), str(target), tmp_path)
     assert [(t.name, t.key, t.weight, t.flops) for t in found] == [
         (t.name, t.key, t.weight, t.flops) for t in here

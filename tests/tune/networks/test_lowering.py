@@ -6,35 +6,28 @@ import numpy as np
 import pytest
 import torch
 
-from pruner.tune.networks.source import import_network, network_of
-from tests.tune.networks.test_extraction import run, source
+from pruner.tune.networks.source import network_of
+from tests.tune.networks.lowered import lowered, source
+from tests.tune.networks.test_extraction import run
 
 pytestmark = pytest.mark.tvm
 
 
-@pytest.fixture(scope="module")
-def tvm():
-    from pruner.tune.tvm_import import load_tvm
-
-    return load_tvm().tvm
-
-
 @pytest.mark.parametrize("name", ["residual", "encoder"])
 def test_a_network_for_cuda_computes_what_torch_computes(name, tvm):
-    from pruner.tune.networks.lowering import lower
     from pruner.tune.networks.rewrites.packing import tensors_of
 
     network, inputs = network_of(source(name))
     with torch.no_grad():
         wanted = network(*inputs)
     wanted = wanted if isinstance(wanted, tuple) else (wanted,)
-    lowered = lower(import_network(source(name)), tvm.target.Target("nvidia/nvidia-a100"))
-    functions = [f for _, f in lowered.functions_items() if isinstance(f, tvm.tirx.PrimFunc)]
+    module = lowered(name, "nvidia/nvidia-a100")
+    functions = [f for _, f in module.functions_items() if isinstance(f, tvm.tvm.tirx.PrimFunc)]
     data = [{str(tensor.dtype) for tensor in tensors_of(function)} for function in functions]
     wide = ["int64" in function.script() for function in functions]
     assert wide == ["int64" in types for types in data]
     assert not all(wide)
-    for mine, theirs in zip(run(lowered, inputs), wanted, strict=True):
+    for mine, theirs in zip(run(module, inputs), wanted, strict=True):
         assert np.abs(mine - theirs.numpy()).max() < 1e-5 * np.abs(theirs.numpy()).max()
 
 
@@ -67,7 +60,7 @@ def test_what_32_bits_do_not_reach_keeps_its_indices(operator, rows, columns, na
     from pruner.tune.networks.lowering import narrowed
 
     made = te.create_prim_func(operator(te, rows, columns), index_dtype_override="int64")
-    module = tvm.IRModule({"main": made})
+    module = tvm.tvm.IRModule({"main": made})
     found = narrowed(module)["main"]
     assert ("int64" not in found.script()) == narrow
     if not narrow:

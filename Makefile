@@ -61,8 +61,8 @@ pools: setup ## measure the pool set of this CPU's targets (hours, nothing else 
 shapes: setup ## the tests of the densest arrays with every shape in an annotation checked
 	$(PYTEST) -m "not slow" --check-shapes tests/test_shapes.py tests/program tests/features tests/models tests/search
 
-slow: setup ## the slow tests
-	$(PYTEST) -m slow
+slow: setup ## the slow tests, without those of a GPU and of make attack
+	$(PYTEST) -m "slow and not gpu" --ignore=tests/attack
 
 GPU := 0
 

@@ -9,6 +9,7 @@ from pruner.cli.shared.help import commands
 from pruner.cli.shared.known import command_file, read_words
 from tests.places import PAGES
 
+COMMANDS = sorted(commands())
 _COMMAND = re.compile(r"(?:python -m pruner\.cli\.|python |pruner )(\w+)(?:\.py)? (.*)")
 _START = r"(?:python|pruner) "
 
@@ -23,7 +24,7 @@ def shown(text):
     lines += re.findall(rf"`({_START}[^`\n]*)`", text)
     for found in filter(None, map(_COMMAND.fullmatch, lines)):
         words = [word for word in shlex.split(found[2]) if "=" in word or word == "-m"]
-        if found[1] in commands() and words:
+        if found[1] in COMMANDS and words:
             known = [word.replace("platform=NAME", "platform=v100") for word in words]
             yield found[1], tuple(word for word in known if "<" not in word)
 
@@ -31,7 +32,7 @@ def shown(text):
 def documented():
     """All of them, each once."""
     texts = [page.read_text(encoding="utf-8") for page in PAGES]
-    texts += [command_file(command)["hydra"]["help"]["template"] for command in commands()]
+    texts += [command_file(command)["hydra"]["help"]["template"] for command in COMMANDS]
     return sorted({one for text in texts for one in shown(text)})
 
 
@@ -43,7 +44,7 @@ def test_commands_are_found_in_pages_and_help():
 
 
 @pytest.mark.slow  # every command line is composed
-@pytest.mark.parametrize("command", sorted(commands()))
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_that_is_shown_is_known(command):
     for shown_command, words in documented():
         if shown_command == command:

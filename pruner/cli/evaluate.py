@@ -108,7 +108,7 @@ def _learned(
         root,
         platforms,
         ReadSpec(
-            dataflow=dataflow,
+            dataflow=dataflow,  # type: ignore[arg-type]
             duplicates=config.data.duplicates,
             draft=ranker.reads_draft,
             cache=config.data.cache,

@@ -143,7 +143,7 @@ def _table(config: DictConfig, root: RecordRoot, folder: Path) -> ResultsTable:
             root,
             source.platforms,
             ReadSpec(
-                dataflow=source.dataflow,
+                dataflow=source.dataflow,  # type: ignore[arg-type]
                 duplicates=config.data.duplicates,
                 draft=source.draft,
                 failures=source.failures,

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from pruner.models.programs.table import ProgramTable
 
 _AHEAD = 4  # tasks that are loaded before a reader asks for them
-_Item, _Found = TypeVar("_Item"), TypeVar("_Found")
+_Item = TypeVar("_Item")
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,9 +105,9 @@ def main(words: Sequence[str]) -> int:
     if len(words) == 1:
         sys.stderr.write(f"{python} -m experiments.gpu.run --help\n")
         return 0
-    module = words[1] if "." in words[1] else f"pruner.cli.{words[1]}"
+    called = [words[1]] if "." in words[1] else ["pruner.cli", words[1]]
     # -P: what lies in the folder of the call is not meant
-    return subprocess.call([python, "-P", "-m", module, *words[2:]])
+    return subprocess.call([python, "-P", "-m", *called, *words[2:]])
 
 
 if __name__ == "__main__":

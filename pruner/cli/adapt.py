@@ -10,7 +10,6 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from pruner.cli.shared import loggers
-from pruner.cli.shared.door import run_door
 from pruner.cli.shared.options import build, own_models, plain
 from pruner.cli.shared.output import as_table, say
 from pruner.cli.shared.progress import track
@@ -228,12 +227,3 @@ def _check(config: DictConfig, known: Methods) -> None:
 def _new_folder(config: DictConfig) -> Path:
     label = f"{config.source}-{config.target}"
     return new_run_folder(Path(config.outputs), "adapt", config.run_id, label)
-
-
-def main() -> None:
-    """Open the door."""
-    run_door("adapt", adapt)
-
-
-if __name__ == "__main__":
-    main()

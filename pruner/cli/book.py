@@ -8,7 +8,6 @@ from omegaconf import DictConfig
 
 from pruner.cli.report import experiments_folder
 from pruner.cli.shared import loggers
-from pruner.cli.shared.door import run_door
 from pruner.cli.shared.options import build, plain
 from pruner.cli.shared.output import say
 from pruner.cli.shared.records import record_root
@@ -75,12 +74,3 @@ def _log(config: DictConfig, folder: Path, page: Page) -> None:
     numbers = {f"{row['item']}/{row['number']}": row["ours"] for row in rows}
     about = loggers.About(config=plain(config), tags=[config.preset])
     loggers.tell_result(build(config.logger), folder, about, numbers, rows, under="book")
-
-
-def main() -> None:
-    """Open the door."""
-    run_door("book", book)
-
-
-if __name__ == "__main__":
-    main()

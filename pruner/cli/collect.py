@@ -10,7 +10,6 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig
 
-from pruner.cli.shared.door import run_door
 from pruner.cli.shared.options import plain, several
 from pruner.cli.shared.output import print_result, say
 from pruner.cli.tuning.interrupts import Interrupts
@@ -40,7 +39,7 @@ from pruner.tune.workloads import Workload, load_workloads
 ALL = "all"  # platform=all: the described CPUs that this machine can run
 
 
-def run(config: DictConfig) -> dict[str, Any]:
+def collect(config: DictConfig) -> dict[str, Any]:
     """Collect, with ``plan=true`` estimate, bundle, or install Ansor; the object of the last line.
 
     Raises:
@@ -221,12 +220,3 @@ def _network(config: DictConfig, platform: Platform, out: Path) -> list[Workload
         say(f"importing {source.label}, {form} ...")
         extract_tasks(source, platform.target_json, folder, form)
     return [task.workload for task in read_tasks(folder / TASKS) if task.tuned]
-
-
-def main() -> None:
-    """Open the door."""
-    run_door("collect", run)
-
-
-if __name__ == "__main__":
-    main()

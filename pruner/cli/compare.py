@@ -1,13 +1,11 @@
 """``pruner compare RUN RUN ...``: the results of runs beside each other."""
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from pruner.cli.shared.door import run_door
 from pruner.cli.shared.options import plain
 from pruner.cli.shared.output import as_table, say
 from pruner.cli.shared.runs import CONFIG_FILE
@@ -64,17 +62,3 @@ def flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
         else:
             result[f"{above}{key}"] = value
     return result
-
-
-def main() -> None:
-    """Open the door; folders may stand without ``runs=``."""
-    folders = [word for word in sys.argv[1:] if "=" not in word and not word.startswith("-")]
-    if folders:
-        rest = [word for word in sys.argv[1:] if word not in folders]
-        quoted = ",".join("'" + word.replace("'", "\\'") + "'" for word in folders)
-        sys.argv[1:] = [*rest, f"runs=[{quoted}]"]
-    run_door("compare", compare)
-
-
-if __name__ == "__main__":
-    main()

@@ -7,7 +7,6 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from pruner.cli.shared.door import run_door
 from pruner.cli.shared.options import plain, several
 from pruner.cli.shared.output import say
 from pruner.cli.shared.runs import CONFIG_FILE, read_config
@@ -189,12 +188,3 @@ def _asked(folder: Path) -> DictConfig:
     if lacking:
         raise DataError(f"run={folder}: a run of another command, it has no {lacking[0]}=")
     return found
-
-
-def main() -> None:
-    """Open the door."""
-    run_door("deploy", deploy)
-
-
-if __name__ == "__main__":
-    main()

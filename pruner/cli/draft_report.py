@@ -6,7 +6,6 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from pruner.cli.shared.door import run_door
 from pruner.cli.shared.output import as_table, say
 from pruner.cli.shared.progress import track
 from pruner.cli.shared.records import chosen_platforms, record_root
@@ -39,12 +38,3 @@ def draft_report(config: DictConfig) -> dict[str, Any]:
     say(as_table([{name: row[name] for name in SHOWN} for row in rows]))
     plot_draft(out.with_name(config.plot), rows, config.min_programs)
     return {"rows": len(rows), "out": str(out), "seconds": time.perf_counter() - start}
-
-
-def main() -> None:
-    """Open the door."""
-    run_door("draft_report", draft_report)
-
-
-if __name__ == "__main__":
-    main()

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from pruner.cli.shared import loggers
 from pruner.cli.shared.dataset import load_dataset
-from pruner.cli.shared.door import run_door
 from pruner.cli.shared.options import build, own_models, plain, several
 from pruner.cli.shared.output import as_table, say, show_tasks
 from pruner.cli.shared.progress import track
@@ -221,12 +220,3 @@ def _show(result: dict[str, Any]) -> None:
         say(f"{name:32s} {result[name]:7.4f}  {chance[name]:7.4f}{best}")
     for name, value in result["best_k"].items():
         say(f"{name:32s} {value:7.4f}  {chance['best_k'][name]:7.4f}")
-
-
-def main() -> None:
-    """Open the door."""
-    run_door("evaluate", evaluate)
-
-
-if __name__ == "__main__":
-    main()

@@ -23,7 +23,6 @@ from omegaconf import DictConfig
 
 from pruner import features
 from pruner.archives import read_arrays
-from pruner.cli.shared.door import run_door
 from pruner.cli.shared.options import plain
 from pruner.cli.shared.output import say
 from pruner.cli.shared.progress import track
@@ -263,12 +262,3 @@ def _total(
     found: Sequence[FileReport], counts: Callable[[FileReport], Counter[str]]
 ) -> Counter[str]:
     return sum((counts(report) for report in found), Counter())
-
-
-def main() -> None:
-    """Open the door."""
-    run_door("featurize", featurize)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,5 @@
 """``python import_checkpoint.py FILE``: an official Pruner checkpoint becomes one of ours."""
 
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 from omegaconf import DictConfig
 
 from pruner import features
-from pruner.cli.shared.door import run_door
 from pruner.cli.shared.options import plain
 from pruner.cli.shared.output import say
 from pruner.cli.shared.runs import new_run_folder, save_config
@@ -28,7 +26,7 @@ def import_checkpoint(config: DictConfig) -> dict[str, Any]:
     """Run the command; returns the object of the last line."""
     start = time.perf_counter()
     if config.file is None:
-        raise PrunerError("no file given; use: python import_checkpoint.py FILE (.pkl or .npz)")
+        raise PrunerError("no file given; use: pruner import_checkpoint FILE (.pkl or .npz)")
     source = Path(str(config.file))
     if config.norm_statistics not in ("batch", "running"):
         raise PrunerError(
@@ -65,23 +63,3 @@ def import_checkpoint(config: DictConfig) -> dict[str, Any]:
     }
     save_metrics(folder, result)
     return result
-
-
-def with_named_file(arguments: list[str]) -> list[str]:
-    """Let the file stand without ``file=``: the first argument that is a path, not an option."""
-    for position, argument in enumerate(arguments):
-        is_option = argument.startswith("-") or ("=" in argument and not Path(argument).exists())
-        if not is_option:
-            quoted = argument.replace("\\", "\\\\").replace("'", "\\'")
-            return [*arguments[:position], f"file='{quoted}'", *arguments[position + 1 :]]
-    return arguments
-
-
-def main() -> None:
-    """Open the door."""
-    sys.argv[1:] = with_named_file(sys.argv[1:])
-    run_door("import_checkpoint", import_checkpoint)
-
-
-if __name__ == "__main__":
-    main()

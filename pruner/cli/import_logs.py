@@ -7,10 +7,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from pruner.cli.shared.door import run_door
 from pruner.cli.shared.output import say
 from pruner.cli.shared.progress import counting
-from pruner.data.importing import import_logs
 from pruner.data.metaschedule import find_databases
 from pruner.data.quarantine import Quarantine
 from pruner.errors import PrunerError
@@ -20,7 +18,7 @@ from pruner.program.te.fusion import fused_in_steps
 REQUIRED = ("logs", "out", "platform")
 
 
-def run(config: DictConfig) -> dict[str, Any]:
+def import_logs(config: DictConfig) -> dict[str, Any]:
     """Import and return the object of the last line.
 
     Raises:
@@ -40,14 +38,12 @@ def run(config: DictConfig) -> dict[str, Any]:
     databases = find_databases(Path(str(config.logs)))
     with Quarantine(report) as quarantine, counting("importing") as count:
         if databases:
-            say(
-                f"{len(databases)} databases of MetaSchedule; other logs in the folder are ignored"
-            )
+            say(f"{len(databases)} databases of MetaSchedule; other logs in the folder are ignored")
             # here, since it needs TVM, which takes seconds and other logs do not need
             importing = import_module("pruner.tune.pools.importing")
             result = importing.import_databases(databases, out, platform, quarantine, say)
         else:
-            result = import_logs(
+            result = importing.import_logs(
                 Path(str(config.logs)),
                 out,
                 platform,
@@ -72,12 +68,3 @@ def run(config: DictConfig) -> dict[str, Any]:
         "seconds": round(time.monotonic() - start, 3),
         "out": str(result.out),
     }
-
-
-def main() -> None:
-    """Open the door."""
-    run_door("import_logs", run)
-
-
-if __name__ == "__main__":
-    main()

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig
 
-from pruner.cli.shared.door import run_door
 from pruner.cli.shared.options import build, own_models
 from pruner.cli.shared.output import say
 from pruner.cli.shared.progress import track as shown
@@ -230,12 +229,3 @@ def _unlearned(config: DictConfig, index: Definitions | None) -> tuple[ScoreTask
         "notes": IN_VIEW,
         "fit_seconds": 0.0,
     }
-
-
-def main() -> None:
-    """Open the door."""
-    run_door("leaderboard", leaderboard)
-
-
-if __name__ == "__main__":
-    main()

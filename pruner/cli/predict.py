@@ -7,7 +7,6 @@ from typing import Any
 import pandas as pd
 from omegaconf import DictConfig
 
-from pruner.cli.shared.door import run_door
 from pruner.cli.shared.options import own_models
 from pruner.cli.shared.output import say
 from pruner.cli.shared.progress import track
@@ -56,12 +55,3 @@ def predict(config: DictConfig) -> dict[str, Any]:
     }
     save_metrics(folder, result)
     return result
-
-
-def main() -> None:
-    """Open the door."""
-    run_door("predict", predict)
-
-
-if __name__ == "__main__":
-    main()

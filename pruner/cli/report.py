@@ -6,7 +6,6 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from pruner.cli.shared.door import run_door
 from pruner.cli.shared.output import say
 from pruner.cli.shared.progress import track
 from pruner.errors import PrunerError
@@ -45,12 +44,3 @@ def experiments_folder(name: str) -> Path:
     """The folder itself, or the one of that name beside the sources."""
     path, beside = Path(name), sources_folder() / name
     return path if path.is_dir() or not beside.is_dir() else beside
-
-
-def main() -> None:
-    """Open the door."""
-    run_door("report", report)
-
-
-if __name__ == "__main__":
-    main()

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hydra import compose
 from omegaconf import DictConfig, OmegaConf
 
 from pruner.cli.shared import loggers
 from pruner.cli.shared.dataset import load_dataset
-from pruner.cli.shared.door import run_door
-from pruner.cli.shared.options import build, check_options, plain
+from pruner.cli.shared.known import read_words
+from pruner.cli.shared.options import build, plain
 from pruner.cli.shared.output import say
 from pruner.cli.shared.records import chosen_platforms, record_root, split_of
 from pruner.cli.shared.runs import new_run_folder, resumed_config, save_config
@@ -171,8 +170,7 @@ def _options_of(config: DictConfig, cell: TableCell) -> DictConfig:
     """Options of train.py for a cell; those given to every training come last."""
     variant = config.variants.get(cell.model, (f"model={cell.model}",))
     choices = [f"platform={cell.platform}", f"train_share={cell.share}", *variant]
-    options = compose("train", overrides=[*choices, *config.overrides])
-    check_options(options)
+    options = read_words("train", [*choices, *config.overrides]).config
     options.logger = config.logger
     return options
 
@@ -211,12 +209,3 @@ def _refuse_foreign_platforms(
                 f"{cell.platform}: leave {cell.model} out of models=, or {cell.platform} out of "
                 "platforms="
             )
-
-
-def main() -> None:
-    """Open the door."""
-    run_door("results_table", results_table)
-
-
-if __name__ == "__main__":
-    main()

@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from pruner.cli.shared.dataset import load_dataset
-from pruner.cli.shared.door import OUTPUTS, run_door
+from pruner.cli.shared.door import OUTPUTS
 from pruner.cli.shared.options import choice, plain
 from pruner.cli.shared.output import as_table, say, show_tasks
 from pruner.cli.shared.records import chosen_platforms, record_root, split_of
@@ -259,12 +259,3 @@ def _tell_about(config: DictConfig, model: Model, dataset: Dataset) -> None:
             "no program of these records has a dataflow pattern (the release's rows have none for "
             f"CPUs): {type(model).__name__} learns from its statement features alone"
         )
-
-
-def main() -> None:
-    """Open the door."""
-    run_door("train", train)
-
-
-if __name__ == "__main__":
-    main()

@@ -5,22 +5,17 @@ the rest is :mod:`pruner.cli.tuning.session`.
 """
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
-from pruner.cli.shared.door import run_door
 from pruner.cli.shared.options import build, plain
-from pruner.cli.shared.output import print_result, say
+from pruner.cli.shared.output import print_result
 from pruner.cli.tuning.folder import resumed
 from pruner.cli.tuning.interrupts import Interrupted
 from pruner.cli.tuning.network import draft_run, list_run
 from pruner.errors import PrunerError
-from pruner.tune.measure.machine import local_platform
-
-LOCAL = "cpu"  # platform=cpu: the described CPU that fits this machine
 
 
 def tune(config: DictConfig) -> dict[str, Any]:
@@ -68,34 +63,3 @@ def _check_drafted(config: DictConfig) -> None:
             raise PrunerError(
                 f"{name}={config[name]}: effort=draft measures and learns nothing; leave it out"
             )
-
-
-def with_local_platform(words: Sequence[str]) -> list[str]:
-    """The words of a command line, with this machine's CPU where no other platform is named.
-
-    Raises:
-        PrunerError: this CPU has the instructions of no described platform.
-    """
-    given = [word for word in words if word.startswith("platform=")]
-    if given not in ([], [f"platform={LOCAL}"]):
-        return list(words)
-    rest = [word for word in words if word not in given]
-    host = [] if any(word.startswith("target=") for word in rest) else ["target=host"]
-    return [*rest, f"platform={local_platform()}", *host]
-
-
-def main() -> None:
-    """Open the door; without platform= (or with platform=cpu) this machine's CPU is meant."""
-    words = [word for word in sys.argv[1:] if word not in ("-m", "--multirun")]
-    asked = not any(word.startswith(("resume=", "plot=", "-")) for word in words)
-    if asked or f"platform={LOCAL}" in words:
-        try:
-            sys.argv[1:] = with_local_platform(sys.argv[1:])
-        except PrunerError as error:
-            say(f"error: {error}")
-            sys.exit(2)
-    run_door("tune", tune)
-
-
-if __name__ == "__main__":
-    main()

@@ -183,7 +183,7 @@ def started(words: Sequence[str], place: Path) -> list[str]:
     first, *options = words
     if first.endswith(".py"):
         return [sys.executable, str(place / first), *options]
-    return [sys.executable, "-m", f"pruner.cli.{first}", *options]
+    return [sys.executable, "-m", "pruner.cli", first, *options]
 
 
 def run_command(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pruner.cli.shared.door import run_door
 from pruner.data.quarantine import read_report
 from tests.attack.lines import good_lines
 from tests.places import REPOSITORY
@@ -55,10 +56,8 @@ def root(tmp_path):
 @pytest.fixture
 def door(monkeypatch, capsys, tmp_path):
     def run(name, *arguments):
-        module = __import__(f"pruner.cli.{name}", fromlist=["main"])
-        monkeypatch.setattr("sys.argv", [f"{name}.py", *map(str, arguments)])
         monkeypatch.chdir(tmp_path)
-        module.main()
+        run_door(name, [*map(str, arguments)])
         return json.loads(capsys.readouterr().out.strip().splitlines()[-1])
 
     return run

@@ -124,16 +124,15 @@ NONSENSE = ("nosuchoption=1", "+nosuch.option=1", "--nosuch", "nothing", "output
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_wrong_words_end_every_door_in_one_line(command, monkeypatch, capsys, record_property):
+def test_wrong_words_end_every_door_in_one_line(command, capsys, record_property):
     """Nonsense, and the first number of the command as a word."""
     numbers = [name for name, value in leaves(composed(command, [])) if type(value) is int]
     words = [*NONSENSE, *(f"{name}=maybe" for name in numbers[:2])]
     record_property("tried", len(words))
     taken: list[Any] = []
     for word in words:
-        monkeypatch.setattr("sys.argv", [f"{command}.py", word])
         with pytest.raises(SystemExit) as stop:
-            run_door(command, lambda config: taken.append(config) or {})
+            run_door(command, [word], lambda config: taken.append(config) or {})
         told = capsys.readouterr()
         assert (stop.value.code, told.out) == (2, ""), word
         assert len(told.err.strip().splitlines()) == 1, told.err

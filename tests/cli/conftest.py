@@ -1,8 +1,8 @@
 import json
-import sys
 
 import pytest
 
+from pruner.cli.shared.door import run_door
 from tests.cli import toy_records
 
 
@@ -25,12 +25,10 @@ def door(monkeypatch, capsys, tmp_path):
     """Run a door in this process; returns (exit code, last stdout line as JSON, stderr)."""
 
     def run(name, *arguments):
-        module = __import__(f"pruner.cli.{name}", fromlist=["main"])
-        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, arguments)])
         monkeypatch.chdir(tmp_path)
         code = 0
         try:
-            module.main()
+            run_door(name, [*map(str, arguments)])
         except SystemExit as stop:
             code = stop.code
         out, err = capsys.readouterr()

@@ -2,13 +2,13 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
 
+from pruner.cli.shared.door import run_door
 from pruner.features import FEATURE_SET_VERSION
 from pruner.models.checkpoint.checkpoint import CheckpointInfo, load_checkpoint, save_checkpoint
 from pruner.models.networks.mlp import TenSetMLP
@@ -56,12 +56,9 @@ def root(tmp_path_factory):
 
 
 def door(monkeypatch, capsys, folder, *arguments):
-    from pruner.cli import adapt
-
-    monkeypatch.setattr(sys, "argv", ["adapt.py", f"outputs={folder}", *arguments])
     code = 0
     try:
-        adapt.main()
+        run_door("adapt", [f"outputs={folder}", *arguments])
     except SystemExit as stop:
         code = stop.code
     out, err = capsys.readouterr()

@@ -1,7 +1,7 @@
 import pytest
 from omegaconf import OmegaConf
 
-from pruner.cli.collect import run
+from pruner.cli.collect import collect
 from pruner.errors import PrunerError
 from pruner.places import conf_folder
 from pruner.tune.rivals.ansor_environment import MissingAnsor, interpreter
@@ -16,7 +16,7 @@ def config(**changes):
 
 def test_the_driver_of_before_is_refused_with_the_new_commands():
     with pytest.raises(PrunerError, match=r"tune\.py policy=ansor_tvm .* import_logs\.py") as told:
-        run(config(backend="ansor"))
+        collect(config(backend="ansor"))
     assert "\n" not in str(told.value)
 
 
@@ -48,4 +48,4 @@ def test_an_environment_without_ansor_is_refused(tmp_path):
 def test_wrong_options_of_pools_say_what_to_use(changes, message):
     pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
     with pytest.raises(PrunerError, match=message):
-        run(config(runner={"kind": "local"}, **changes))
+        collect(config(runner={"kind": "local"}, **changes))

@@ -1,9 +1,10 @@
 """Configuration files: each composes, chooses only our own or torch's classes, and can be built."""
 
 import inspect
+import re
 from dataclasses import fields
 from functools import cache, partial
-from itertools import chain
+from itertools import chain, pairwise
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -11,6 +12,9 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.utils import get_class, get_method
 from omegaconf import OmegaConf
 
+from pruner.cli.shared.door import run_door
+from pruner.cli.shared.help import commands, help_text
+from pruner.cli.shared.known import read_words
 from pruner.cli.shared.training import recipe_of
 from pruner.models.training.fit import TRAINER
 from pruner.models.training.recipe import Recipe
@@ -37,6 +41,8 @@ def rounds(command):
 
 
 ROUNDS = {command: list(rounds(command)) for command in GROUPS}
+GIVEN_BY_CODE = {"about"}  # of a logger: what it writes about
+WITHOUT_MEANING = set()
 
 
 @cache
@@ -65,8 +71,9 @@ def test_every_choice_composes_and_names_allowed_classes(words):
     assert [target for target in found if not target.startswith(ALLOWED)] == []
 
 
-@pytest.mark.parametrize("words", ROUNDS["train"], ids=" ".join)
-def test_no_key_exists_that_no_constructor_takes(words):
+@pytest.mark.parametrize("words", [*chain(*ROUNDS.values())], ids=" ".join)
+def test_files_name_every_argument_of_what_they_build_and_no_other(words):
+    """So a name, a default and a meaning stand there, and `--help` needs no constructor."""
     for node in targets(container(*words)):
         target = node["_target_"]
         is_class = target.rpartition(".")[2][:1].isupper()
@@ -74,15 +81,28 @@ def test_no_key_exists_that_no_constructor_takes(words):
         given = {key for key in node if key not in ("_target_", "_partial_")}
         takes_any = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
         assert takes_any or given <= set(accepted), (target, given - set(accepted))
+        if target.startswith("pruner."):
+            written = {n for n, p in accepted.items() if p.default is not p.empty} - GIVEN_BY_CODE
+            assert written <= given, (target, written - given)
+
+
+@pytest.mark.parametrize("command", sorted(commands()))
+def test_every_option_of_a_command_has_a_meaning(command):
+    shown = help_text(command, read_words(command, ["--help"])).partition("Options and their")[2]
+    lines = shown.splitlines()
+    bare = [
+        line.partition("=")[0].strip()
+        for line, after in pairwise([*lines, ""])
+        if re.fullmatch(r"  [\w.]+=.*", line)
+        and not re.fullmatch(r"  \S+=.*\S {2,}\S.*", line)
+        and not after.startswith(" " * 10)
+    ]
+    assert set(bare) <= WITHOUT_MEANING
 
 
 @pytest.mark.parametrize("command", GROUPS)
-def test_help_shows_usage_and_choices(command, monkeypatch, capsys):
-    import sys
-
-    module = __import__(f"pruner.cli.{command}", fromlist=["main"])
-    monkeypatch.setattr(sys, "argv", [f"{command}.py", "--help"])
-    module.main()
+def test_help_shows_usage_and_choices(command, capsys):
+    run_door(command, ["--help"])
     text = capsys.readouterr().out
     assert f"python {command}.py" in text
     for group in GROUPS[command]:

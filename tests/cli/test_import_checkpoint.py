@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from pruner.cli.import_checkpoint import with_named_file
 from pruner.models.checkpoint.checkpoint import load_checkpoint
 from pruner.models.checkpoint.official import LAYERS
 from pruner.models.networks.pacm import PaCM
@@ -44,10 +43,3 @@ def test_mistakes_end_in_one_line(command, tmp_path):
         assert (code, result) == (2, None)
         assert len(err.strip().splitlines()) == 1
         assert "error: " in err
-
-
-def test_the_file_needs_no_name():
-    assert with_named_file(["a.pkl", "run_id=x"]) == ["file='a.pkl'", "run_id=x"]
-    assert with_named_file(["run_id=x", "it's.pkl"]) == ["run_id=x", "file='it\\'s.pkl'"]
-    assert with_named_file(["--help"]) == ["--help"]
-    assert with_named_file(["file=a.pkl"]) == ["file=a.pkl"]

@@ -262,16 +262,14 @@ def test_a_draft_enters_by_one_command_and_is_judged_like_evaluate(
     board, records, monkeypatch, capsys, tmp_path
 ):
     import json
-    import sys
 
-    from pruner.cli import leaderboard
+    from pruner.cli.shared.door import run_door
 
     entry = board / "entries" / "draft"
     words = [f"folder={board}", f"data.root={records}", f"entry={entry}", "model=symbolic",
              "authors=Jane Doe", "source=this repository"]  # fmt: skip
-    monkeypatch.setattr(sys, "argv", ["leaderboard.py", *words])
     monkeypatch.chdir(tmp_path)
-    leaderboard.main()
+    run_door("leaderboard", words)
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (result["rank"], result["of"]) == (1, 2)  # ahead of chance
     form = yaml.safe_load((entry / "entry.yaml").read_text())

@@ -1,6 +1,5 @@
 """Options of ``tune.py`` that contradict each other are refused before a folder or a worker is."""
 
-import sys
 from functools import partial
 from types import SimpleNamespace
 
@@ -186,12 +185,11 @@ def test_the_draft_counts_the_cores_of_the_target():
     ],
 )
 def test_mistakes_end_in_one_line(monkeypatch, capsys, tmp_path, options, told):
-    from pruner.cli import tune
+    from pruner.cli.shared.door import run_door
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["tune.py", *options])
     with pytest.raises(SystemExit, match="2"):
-        tune.main()
+        run_door("tune", options)
     lines = capsys.readouterr().err.splitlines()
     assert told in lines[-1]
     assert not list(tmp_path.iterdir())

@@ -15,7 +15,8 @@ from hydra.core.global_hydra import GlobalHydra
 
 from pruner.cli import adapt
 from pruner.cli.adapt import known_methods
-from pruner.cli.shared.options import build, check_options, plain
+from pruner.cli.shared.known import read_words
+from pruner.cli.shared.options import build, plain
 from pruner.cli.shared.training import recipe_of
 from pruner.cli.tuning.asked import adaptation_of
 from pruner.features.columns import DATAFLOW_COLUMNS
@@ -58,11 +59,8 @@ def composed(command, experiment, *options):
 
 @cache
 def _composed(command, *words):
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = compose(command, overrides=list(words))
-    check_options(config)
-    return config
+    here = ["platform=cpu-avx512"] if command == "tune" else []  # the default of conf/tune.yaml
+    return read_words(command, [*here, *words]).config
 
 
 def network_items(config):

@@ -8,7 +8,7 @@ import pytest
 from hydra.utils import get_class
 from omegaconf import OmegaConf
 
-from pruner.cli.shared.script import options_of
+from pruner.cli.shared.known import read_fields
 from pruner.errors import PrunerError
 
 
@@ -62,7 +62,7 @@ def test_a_pair_is_told_what_decides_its_results_again_when_it_goes_on(script, t
     item = script("adaptation")
     pair = item["Pair"](source="k80", target="v100")
     words = ["data.root=/records", "seeds=[0]", "method=[moa,moa_m50]", f"out={tmp_path}"]
-    commands, given = Recorded(), options_of(item["Options"], words)
+    commands, given = Recorded(), read_fields(item["Options"], words)
     folder = item["run_pair"](pair, given, commands)
     assert folder == tmp_path / "adapt" / "book-k80-v100"
     folder.mkdir()
@@ -82,7 +82,7 @@ def test_a_failed_pair_is_told_in_one_line(script, repository, tmp_path, capsys)
     item = script("adaptation")
     pair = item["Pair"](source="cpu-sse4", target="cpu-avx2")
     commands = Recorded(code=2)
-    given = options_of(item["Options"], ["data.root=records", f"out={tmp_path}"])
+    given = read_fields(item["Options"], ["data.root=records", f"out={tmp_path}"])
     assert item["run_pair"](pair, given, commands) is None
     assert "cpu-sse4 to cpu-avx2: error: no such thing; log: " in capsys.readouterr().err
     assert f"data.root={repository / 'datasets/bundled'}" in commands.lines[0]
@@ -110,12 +110,12 @@ def test_variants_are_arguments_that_the_methods_take(script):
 )
 def test_a_wrong_option_is_named(script, wrong, says):
     with pytest.raises(PrunerError, match=f"^{re.escape(says)}"):
-        options_of(script("adaptation")["Options"], ["data.root=a", wrong])
+        read_fields(script("adaptation")["Options"], ["data.root=a", wrong])
 
 
 def test_what_has_no_default_must_be_given(script):
     with pytest.raises(PrunerError, match=r"give data\.root="):
-        options_of(script("adaptation")["Options"], [])
+        read_fields(script("adaptation")["Options"], [])
 
 
 def test_pairs_are_taken_once_and_by_known_names(script):

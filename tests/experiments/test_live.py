@@ -8,19 +8,16 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import pytest
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 
-from pruner.cli.shared.implied import with_implied
-from pruner.cli.shared.options import build, check_options
-from pruner.cli.shared.script import options_of
+from pruner.cli.shared.known import read_fields, read_words
+from pruner.cli.shared.options import build
 from pruner.data.workload import parse_workload
 from pruner.errors import DataError, PrunerError
 from pruner.files import write_json
 from pruner.study.book.items import load_item
 from pruner.study.book.page import build_page
 from pruner.study.grid import Ended
-from tests.places import CONF, REPOSITORY
+from tests.places import REPOSITORY
 from tests.study.network.fabricated import fabricate, trial
 
 SMALL = ("operators=[matmul,layer_norm]", "seeds=2", "targets=[cpu-avx512]", "trials=3")
@@ -33,7 +30,7 @@ def item():
 
 @pytest.fixture
 def options(item, tmp_path):
-    return lambda *words: options_of(
+    return lambda *words: read_fields(
         item["Options"], [f"out={tmp_path / 'runs'}", f"results={tmp_path / 'live'}", *words]
     )
 
@@ -59,12 +56,7 @@ def finished(item, given, cell, latencies_s, every_s=1.0, **more):
 
 def composed(step):
     """The configuration that a step's command would have."""
-    words = with_implied(step.words[0].removesuffix(".py"), step.words[1:])
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = compose(step.words[0].removesuffix(".py"), overrides=list(words))
-    check_options(config)
-    return config
+    return read_words(step.words[0].removesuffix(".py"), step.words[1:]).config
 
 
 def steps_of(item, given):

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pruner.cli.shared.script import options_of
+from pruner.cli.shared.known import read_fields
 from pruner.data.tasks import TaskKey
 from pruner.errors import PrunerError
 from tests.places import REPOSITORY
@@ -156,6 +156,6 @@ def test_differences_of_two_methods_by_hand(item):
     [(("ways=[moo]",), "ways="), ((), "no run there; experiments/live/run.py makes it")],
 )
 def test_what_is_not_there_is_refused_in_a_line(item, tmp_path, words, says):
-    given = options_of(item["Options"], [f"out={tmp_path}", f"runs={tmp_path}", *words])
+    given = read_fields(item["Options"], [f"out={tmp_path}", f"runs={tmp_path}", *words])
     with pytest.raises(PrunerError, match=says):
         item["run"](given)

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from pruner.cli.shared.script import options_of
+from pruner.cli.shared.known import read_fields
 from pruner.errors import DataError
 from pruner.files import load_metrics, write_json
 from pruner.study.book.items import load_item
@@ -23,7 +23,7 @@ def item(script):
 
 @pytest.fixture
 def options(item, tmp_path):
-    return lambda *words: options_of(
+    return lambda *words: read_fields(
         item["Options"],
         [*ONE, f"out={tmp_path / 'networks'}", f"results={tmp_path / 'networks'}", *words],
     )

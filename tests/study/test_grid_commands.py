@@ -18,7 +18,7 @@ def test_code_and_last_line_of_the_log(tmp_path):
 
 def test_a_step_starts_a_command_of_this_project_or_a_script(tmp_path):
     python = sys.executable
-    assert started(["tune", "a=1"], tmp_path) == [python, "-m", "pruner.cli.tune", "a=1"]
+    assert started(["tune", "a=1"], tmp_path) == [python, "-m", "pruner.cli", "tune", "a=1"]
     assert started(["x/run.py", "a=1"], tmp_path) == [python, str(tmp_path / "x/run.py"), "a=1"]
 
 

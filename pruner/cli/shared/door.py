@@ -10,19 +10,20 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-import hydra
-from hydra import compose, initialize_config_dir
+from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from pruner.cli.shared.help import commands, help_text, list_of_commands
+from pruner.cli.shared.implied import HELP
 from pruner.cli.shared.known import Asked, nearest, read_words
 from pruner.cli.shared.options import check_options
 from pruner.cli.shared.output import (
@@ -33,7 +34,7 @@ from pruner.cli.shared.output import (
     say,
 )
 from pruner.cli.shared.runs import last_checkpoint
-from pruner.cli.shared.sweep import run_cell, sweep_name
+from pruner.cli.shared.sweep import run_cell
 from pruner.errors import PrunerError
 from pruner.places import conf_folder
 
@@ -42,7 +43,6 @@ _UNKNOWN_CHOICE = re.compile(
 )
 _FOREIGN_PRESET = re.compile(r"In 'experiment/(\w+)': Could not override '(\w+)")
 
-HELP = {"-h", "--help"}
 LAST = "last"  # checkpoint=last: that of the newest run
 OUTPUTS = "outputs"  # where it is looked for by commands that make no runs of their own there
 Task = Callable[[DictConfig], Mapping[str, Any]]
@@ -62,53 +62,34 @@ def main() -> None:
         near = nearest(command, set(known))
         fail(f"{command} is no command; " + (f"did you mean {near}?" if near else "see --help"))
     else:
-        sys.argv[:2] = [f"pruner {command}"]
-        open_door(command)
+        run_door(command, sys.argv[2:])
 
 
 def open_door(command: str) -> None:
-    """Run a command on ``sys.argv``; its module, and what it imports, is loaded only for work."""
-    if not show_help(command):
-        import_module(f"pruner.cli.{command}").main()
+    """Run a command on the words of the command line that started this process."""
+    run_door(command, sys.argv[1:])
 
 
-def show_help(command: str) -> bool:
-    """Print the command's help where it is asked for."""
-    words = sys.argv[1:]
-    if not HELP & set(words):
-        return False
-    try:
-        asked = read_words(command, [word for word in words if not word.startswith("-")])
-        print_text(help_text(command, asked.words))
-    except PrunerError as error:
-        fail(str(error))
-    except (HydraException, OmegaConfBaseException) as error:
-        fail(_one_line(error))
-    return True
+def run_door(command: str, words: Sequence[str], task: Task | None = None) -> None:
+    """Read the words, run the command, print its result as the last stdout line.
 
-
-def run_door(command: str, task: Task) -> None:
-    """Compose the configuration, run `task`, print its result as the last stdout line.
-
-    A user's mistake ends as one line on stderr and exit code 2; a bug keeps its traceback; a result
-    that names parts as ``unsuccessful`` has exit code 3. With
-    ``-m`` the task runs once for every cell of the sweep (:mod:`pruner.cli.shared.sweep`).
+    Its module, with all that it imports, is loaded once every option is right. A user's mistake
+    ends as one line on stderr and exit code 2; a bug keeps its traceback; a result that names parts
+    as ``unsuccessful`` has exit code 3. With ``-m`` the command runs once for every cell of the
+    sweep (:mod:`pruner.cli.shared.sweep`). ``task`` runs instead of the command.
     """
-    if show_help(command):
-        return
-    try:
-        asked = read_words(command, sys.argv[1:])
-        sys.argv[1:] = asked.words
-        with sigterm_as_ctrl_c():
-            _entry(command, task, asked)()
-    except PrunerError as error:
-        fail(str(error))
-    except (HydraException, OmegaConfBaseException) as error:
-        fail(_one_line(error))
-    except KeyboardInterrupt as asked_to_end:
-        say("interrupted")
-        number = signal.SIGTERM if isinstance(asked_to_end, Terminated) else signal.SIGINT
-        sys.exit(128 + number)
+    with mistakes_in_one_line(), sigterm_as_ctrl_c():
+        asked = read_words(command, words)
+        if HELP & set(words):
+            print_text(help_text(command, asked))
+        elif asked.sweep:
+            _sweep(command, asked, partial(_run, command, task))
+        else:
+            with _as_hydra_has_it(asked):
+                result = _run(command, task, asked.config)
+            print_result(result)
+            if result.get(UNSUCCESSFUL):
+                sys.exit(UNSUCCESSFUL_CODE)
 
 
 @contextmanager
@@ -121,22 +102,72 @@ def command_config(command: str, words: Sequence[str]) -> Iterator[DictConfig]:
     Raises:
         PrunerError: words that the command would refuse.
     """
-    before, own = GlobalHydra.instance().hydra, HydraConfig.instance().cfg
     try:
         asked = read_words(command, words)
-        GlobalHydra.instance().clear()
-        with initialize_config_dir(str(conf_folder()), version_base="1.3"):
-            whole = compose(command, overrides=list(asked.words), return_hydra_config=True)
-        HydraConfig.instance().set_config(whole)
-        config = whole.copy()
-        with open_dict(config):
-            del config["hydra"]
-        check_options(config, asked.defaults)
-        yield config
+        with _as_hydra_has_it(asked):
+            yield asked.config
     except (HydraException, OmegaConfBaseException) as error:
         raise PrunerError(_one_line(error)) from error
+
+
+@contextmanager
+def _as_hydra_has_it(asked: Asked) -> Iterator[None]:
+    before = HydraConfig.instance().cfg
+    HydraConfig.instance().set_config(asked.hydra)
+    try:
+        yield
     finally:
-        GlobalHydra.instance().hydra, HydraConfig.instance().cfg = before, own
+        HydraConfig.instance().cfg = before
+
+
+def _run(command: str, task: Task | None, config: DictConfig) -> Mapping[str, Any]:
+    """The command on options that are all right."""
+    logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
+    if config.get("checkpoint") == LAST:
+        config.checkpoint = str(last_checkpoint(Path(config.get("outputs", OUTPUTS))))
+        say(f"checkpoint={config.checkpoint}")
+    try:
+        return (task or getattr(import_module(f"pruner.cli.{command}"), command))(config)
+    except MissingMandatoryValue as error:
+        raise PrunerError(f"give {error.full_key}=, it has no default; see --help") from error
+    except OmegaConfBaseException as error:  # composed well, read wrongly: ours
+        raise RuntimeError(str(error)) from error
+
+
+def _sweep(command: str, asked: Asked, run: Task) -> None:
+    """Hydra's sweep, whose cells it composes; each is checked like a run of its own."""
+    if "gather" not in (asked.hydra.hydra.callbacks or {}):
+        raise PrunerError(f"{command} has no sweeps; run it once for each choice")
+
+    def checked(config: DictConfig) -> Mapping[str, Any]:
+        check_options(config, asked.defaults)
+        return run(config)
+
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_folder()), version_base="1.3"):
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None
+        hydra.multirun(command, partial(run_cell, checked), list(asked.words))
+
+
+@contextmanager
+def mistakes_in_one_line() -> Iterator[None]:
+    """End the process for what its user or its machine did; anything else is a bug."""
+    try:
+        yield
+    except PrunerError as error:
+        fail(str(error))
+    except (
+        HydraException,
+        OmegaConfBaseException,
+    ) as error:  # an unknown choice is an OSError, too
+        fail(_one_line(error))
+    except OSError as error:  # a folder that cannot be written, a disk that is full
+        fail(f"{error.filename or 'files'}: {error.strerror or error}")
+    except KeyboardInterrupt as asked_to_end:
+        say("interrupted")
+        number = signal.SIGTERM if isinstance(asked_to_end, Terminated) else signal.SIGINT
+        sys.exit(128 + number)
 
 
 @contextmanager
@@ -160,47 +191,6 @@ def _end_at_once() -> None:
 
 
 os.register_at_fork(after_in_child=_end_at_once)
-
-
-def _entry(command: str, task: Task, asked: Asked) -> Callable[[], None]:
-    """What Hydra calls, once or for every cell, of options that are all known."""
-
-    def checked(config: DictConfig) -> Mapping[str, Any]:
-        check_options(config, asked.defaults)
-        if config.get("checkpoint") == LAST:
-            config.checkpoint = str(last_checkpoint(Path(config.get("outputs", OUTPUTS))))
-            say(f"checkpoint={config.checkpoint}")
-        try:
-            return task(config)
-        except MissingMandatoryValue as error:
-            raise PrunerError(f"give {error.full_key}=, it has no default; see --help") from error
-
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
-
-    @hydra.main(version_base="1.3", config_path=str(conf_folder()), config_name=command)
-    def entry(config: DictConfig) -> None:
-        logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
-        for name, value in asked.own.items():
-            config[name] = value
-        try:
-            if sweep_name() is not None:
-                run_cell(checked, config)
-            else:
-                result = checked(config)
-                print_result(result)
-                if result.get(UNSUCCESSFUL):
-                    sys.exit(UNSUCCESSFUL_CODE)
-        except PrunerError as error:
-            fail(str(error))
-        except HydraException as error:  # an unknown choice is an OSError, too
-            fail(_one_line(error))
-        except OSError as error:  # a folder that cannot be written, a disk that is full
-            fail(f"{error.filename or 'files'}: {error.strerror or error}")
-        except OmegaConfBaseException as error:  # composed well, read wrongly: ours
-            raise RuntimeError(str(error)) from error
-
-    found: Callable[[], None] = entry
-    return found
 
 
 def fail(message: str) -> NoReturn:

@@ -1,7 +1,7 @@
 """``--help``: what a command is for, its choices, and every option with its value and meaning.
 
 The text comes from ``hydra.help.template`` of the command's file, meanings from the comments beside
-the options in ``conf/``, and options that no file names from the constructors behind `_target_`.
+the options in ``conf/``.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from pruner.cli.shared.known import arguments, command_file, composed, groups_of
+from pruner.cli.shared.known import Asked, command_file, groups_of, plain_values
 from pruner.places import conf_folder
 
 WIDTH = 100
@@ -42,10 +42,10 @@ def list_of_commands() -> str:
     )
 
 
-def help_text(command: str, words: Sequence[str]) -> str:
-    """Everything about a command, with the values that `words` would give its options."""
-    values, groups = composed(command, words), groups_of(command)
-    chosen = groups | _choices(words, groups)
+def help_text(command: str, asked: Asked) -> str:
+    """Everything about a command, with the values that the words give its options."""
+    values, groups = plain_values(asked.config), groups_of(command)
+    chosen = groups | _choices(asked.words, groups)
     lines = [str(command_file(command)["hydra"]["help"]["template"]).rstrip(), ""]
     shown = {name: now for name, now in chosen.items() if not _of_hydra(name)}
     if shown:
@@ -59,10 +59,17 @@ def help_text(command: str, words: Sequence[str]) -> str:
         if name not in values or not now:
             continue
         path = conf_folder() / name / f"{now}.yaml"
-        notes = {f"{name}.{key}": text for key, text in comments(path).items()} | own
+        notes = {f"{name}.{key}": text for key, text in _inherited(path).items()} | own
         lines += ["", *_wrapped(f"  {name}={now}", header(path))]
         lines += _options(name, values[name], notes)
     return "\n".join(lines)
+
+
+def _inherited(path: Path) -> dict[str, str]:
+    """The comments of a file of choices, with those of the choice that it changes."""
+    base = (yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get("defaults", ())
+    above = [_inherited(path.with_name(f"{name}.yaml")) for name in base if isinstance(name, str)]
+    return {key: text for found in [*above, comments(path)] for key, text in found.items()}
 
 
 def _choices(words: Sequence[str], groups: Mapping[str, Any]) -> dict[str, str]:
@@ -93,9 +100,6 @@ def _options(name: str, value: Any, notes: Mapping[str, str]) -> Iterator[str]:
             if key not in ("_target_", "_partial_"):
                 yield from _options(f"{name}.{key}", item, notes)
         target = str(value.get("_target_", ""))
-        for key, default in arguments(target).items():
-            if key not in value:
-                yield f"  {name}.{key}={_written(default)}"
         if target and not target.startswith("pruner."):
             yield from _wrapped(f"  {name}.NAME=", f"any other argument of {target}")
         return

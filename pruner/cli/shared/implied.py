@@ -1,44 +1,52 @@
-"""Choices that follow from another option where nobody makes them, for a run as for ``--help``."""
+"""What a command line leaves unsaid: names of options and choices, for a run as for ``--help``."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from pathlib import Path
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Implied:
-    """Of `command` with ``option=``, `group` is `choice` instead of what its file says.
-
-    An option of `unless` brings its own choice: that of an earlier run, or of an experiment.
-    """
-
-    command: str
-    option: str
-    group: str
-    choice: str
-    unless: Sequence[str] = ()
-
-
-IMPLIED = (
-    Implied(
-        command="tune",
-        option="network",
-        group="policy",
-        choice="pruner_network",
-        unless=("resume", "plot", "experiment"),
-    ),
-)
+HELP = {"-h", "--help"}
+POSITIONAL = {"compare": "runs", "import_checkpoint": "file"}  # option that a bare path gives
+NETWORK_POLICY = "policy=pruner_network"  # of tune.py network=, unless a policy is chosen ...
+CHOOSERS = {"policy", "resume", "plot", "experiment"}  # ... by an option that brings its own
+LOCAL = "cpu"  # platform=cpu: the described CPU that fits this machine
 _ABSENT = ("null", "")  # values of an option that is not given after all
 
 
-def with_implied(command: str, words: Sequence[str]) -> list[str]:
-    """The words of a command line, with the choices that follow from them in front."""
+def full_words(command: str, words: Sequence[str]) -> list[str]:
+    """The words of a command line with everything that follows from them spelled out.
+
+    Raises:
+        PrunerError: tune.py is to tune for this machine, whose CPU no platform describes.
+    """
+    if option := POSITIONAL.get(command):
+        return _named(option, words)
+    if command != "tune":
+        return list(words)
     pairs = (word.lstrip("+").partition("=") for word in words)
-    given = {name: value for name, _, value in pairs if value not in _ABSENT}
-    found = [
-        f"{one.group}={one.choice}"
-        for one in IMPLIED
-        if one.command == command
-        and one.option in given
-        and not given.keys() & {one.group, *one.unless}
-    ]
-    return [*found, *words]
+    given = {name for name, _, value in pairs if value not in _ABSENT}
+    network = [NETWORK_POLICY] if "network" in given and not given & CHOOSERS else []
+    return [*network, *with_local_platform(words)]
+
+
+def with_local_platform(words: Sequence[str]) -> list[str]:
+    """The words of a command line, with this machine's CPU where no other platform is named.
+
+    Raises:
+        PrunerError: this CPU has the instructions of no described platform.
+    """
+    from pruner.tune.measure.targets import local_platform
+
+    given = [word for word in words if word.startswith("platform=")]
+    unasked = any(word in HELP or word.startswith(("resume=", "plot=")) for word in words)
+    if given != [f"platform={LOCAL}"] and (given or unasked):
+        return list(words)
+    rest = [word for word in words if word not in given]
+    host = [] if any(word.startswith("target=") for word in rest) else ["target=host"]
+    return [*rest, f"platform={local_platform()}", *host]
+
+
+def _named(option: str, words: Sequence[str]) -> list[str]:
+    """Bare paths as the option's value; a path that exists may have an = of its own."""
+    bare = [w for w in words if w[:1] != "-" and ("=" not in w or Path(w).exists())]
+    quoted = ["'" + word.replace("\\", "\\\\").replace("'", "\\'") + "'" for word in bare]
+    value = quoted[0] if option == "file" and len(bare) == 1 else f"[{','.join(quoted)}]"
+    return [*(w for w in words if w not in bare), *([f"{option}={value}"] if bare else [])]

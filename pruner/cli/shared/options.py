@@ -10,7 +10,6 @@ from hydra.errors import InstantiationException
 from hydra.utils import get_class, instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from pruner.cli.shared.known import kinds
 from pruner.errors import PrunerError
 
 
@@ -109,14 +108,8 @@ CHOSEN = Rule(  # the choice of a group, which some commands take as a plain nam
 MADE = Rule(
     _optional(lambda v: isinstance(v, dict) and "_target_" in v), "null, or {...} with a _target_"
 )
+NEVER_NULL = {"adaptation", "loss", "model", "policy"}  # arguments of ours; a number stays one
 SEVERAL_BY_DEFAULT_ONE = {"method", "workload", "platform"}  # text that may be a list
-
-# What an argument of one of our classes must be, by the types in its signature.
-KINDS: dict[frozenset[str], Rule] = {
-    frozenset({"int"}): COUNT,
-    frozenset({"float"}): Rule(_number, "a number"),
-    frozenset({"bool"}): TRUE_OR_FALSE,
-}
 
 RULES: dict[str, Rule] = {
     "data.root": Rule(
@@ -186,6 +179,11 @@ RULES: dict[str, Rule] = {
     "budget.max_steps": POSITIVE_OR_NULL,
     "budget.source_programs": POSITIVE,
     "effort.seconds": POSITIVE_NUMBER_OR_NULL,
+    "effort.patience": Rule(_optional(_whole(0)), "a whole number, 0 or more, or null"),
+    "adaptation.fit.max_steps": POSITIVE_OR_NULL,
+    "adaptation.fit": MADE,
+    "logger.group": WORDS,
+    "logger.offline": TRUE_FALSE_OR_NULL,
     "platform.half_flops_per_s": POSITIVE_NUMBER_OR_NULL,
     "platform.tensor_half_flops_per_s": POSITIVE_NUMBER_OR_NULL,
     "platform.tensor_half_into_half_flops_per_s": POSITIVE_NUMBER_OR_NULL,
@@ -285,16 +283,12 @@ def check_options(config: DictConfig, defaults: Sequence[Mapping[str, Any]] = ()
         if found:
             judged.add(name)
             _check(name, value, rule)
-    for name, value, kind in kinds(values):
-        rest = kind - {"None"}
-        judged |= {name} if rest in KINDS else set()
-        if rest in KINDS and not (value is None and "None" in kind):
-            _check(name, value, KINDS[rest])
     for given in defaults:
         for name, default in _leaves(given):
             found, value = _at(values, name)
             like = _like(name, default)
-            if found and value is not None and name not in judged and like is not None:
+            absent = value is None and name.partition(".")[0] not in NEVER_NULL
+            if found and not absent and name not in judged and like is not None:
                 _check(name, value, like)
 
 
@@ -323,9 +317,9 @@ def _like(name: str, default: Any) -> Rule | None:
         return TRUE_OR_FALSE
     if name.startswith("workload.") and isinstance(default, int):
         return EXTENT
-    if isinstance(default, int) and default >= 0 and not name.startswith("platform."):
+    if isinstance(default, int) and default >= 0:
         return COUNT
-    if isinstance(default, int | float):  # rates and sizes of devices are numbers of any kind
+    if isinstance(default, int | float):
         return NOT_NEGATIVE if default >= 0 else Rule(_number, "a number")
     if isinstance(default, str) and "${" not in default:
         return ONE_OR_SEVERAL if name in SEVERAL_BY_DEFAULT_ONE else WORDS

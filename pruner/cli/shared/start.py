@@ -1,7 +1,9 @@
 """``checkpoint=``: a trained model whose options take the place of those given."""
 
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -57,10 +59,22 @@ def _decided(start: Start, features: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "model": {
             "_target_": f"{model.__module__}.{model.__qualname__}",
+            **_written_out(model),
             **start.info.model.arguments,
         },
         "inputs": {"relative": start.ranker.relative, "scale": start.scale},
         "features": {**features, "dataflow": start.info.dataflow},
+    }
+
+
+def _written_out(model: type[Any]) -> dict[str, Any]:
+    """Defaults of a network's arguments, as the files of ``conf/model`` have them."""
+    found = {name: one.default for name, one in signature(model).parameters.items()}
+    plainly = (bool, int, float, str, tuple, NoneType)  # Parameter.empty is none of these
+    return {
+        name: [*value] if isinstance(value, tuple) else value
+        for name, value in found.items()
+        if isinstance(value, plainly)
     }
 
 

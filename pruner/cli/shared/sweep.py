@@ -39,12 +39,9 @@ def sweep_name() -> str | None:
 def run_cell(task: Any, config: DictConfig) -> None:
     """Run one cell; its result, or why there is none, goes to ``<sweep>/<number>/metrics.json``.
 
-    A `run_id` gets the number of the cell behind it. Raises PrunerError, before any work, where
-    the command has no sweeps.
+    A `run_id` gets the number of the cell behind it.
     """
     hydra = HydraConfig.get()
-    if "gather" not in (hydra.callbacks or {}):
-        raise PrunerError(f"{hydra.job.name} has no sweeps; run it once for each choice")
     if config.get("run_id"):
         config.run_id = f"{config.run_id}-{hydra.job.num}"
     choices = [word.lstrip("+") for word in hydra.overrides.task]

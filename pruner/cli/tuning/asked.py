@@ -94,7 +94,7 @@ def adaptation_of(config: DictConfig) -> Callable[..., Adaptation]:
     make, way = partial(build, config.adaptation), get_class(config.adaptation._target_)
     if (
         config.online_fit is None
-        or "fit" in config.adaptation
+        or config.adaptation.get("fit") is not None
         or not issubclass(way, FittedAdaptation)
     ):
         return make

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pruner.cli.shared.door import command_config
 from pruner.cli.shared.output import quiet
 from pruner.cli.shared.runs import make_run_folder, save_config
-from pruner.cli.tune import run, with_local_platform
+from pruner.cli.tune import run
 from pruner.cli.tuning.folder import run_label
 from pruner.errors import PrunerError
 from pruner.files import held
@@ -72,7 +72,7 @@ def optimize(
     if threads is not None:
         asked.append(f"target={{kind:llvm,mcpu:{host_cpu()},num-cores:{threads}}}")
     with quiet(not progress):
-        place = _run(model, inputs, with_local_platform([*asked, *options]), folder)
+        place = _run(model, inputs, [*asked, *options], folder)
     return _built(place)
 
 

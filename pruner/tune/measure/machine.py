@@ -15,24 +15,11 @@ from pruner.tune.cuda import runtime_error
 from pruner.tune.kinds import CUDA, GPU_KINDS, OPENCL, POCL_MODEL, is_gpu
 from pruner.tune.measure.jobs import RpcAddress
 from pruner.tune.measure.measurer import Platform
-from pruner.tune.measure.targets import CPU_TARGETS, missing_flags
+from pruner.tune.measure.targets import CPU_TARGETS
 from pruner.tune.opencl.runtime import CHOSEN, POCL, OpenCLDevice, find_device
 from pruner.tune.tvm_import import load_tvm
 
 TARGET_FORM = "'target={kind:llvm,mcpu:haswell,num-cores:2}'"  # as a shell's command line takes it
-
-
-def local_platform() -> str:
-    """The described CPU platform whose instructions this machine has, the widest first.
-
-    Raises:
-        PrunerError: none of them.
-    """
-    for target in reversed(CPU_TARGETS):
-        if not missing_flags(target):
-            return target.platform
-    known = ", ".join(target.platform for target in CPU_TARGETS)
-    raise PrunerError(f"this CPU has the instructions of none of {known}; name a platform=")
 
 
 def make_platform(

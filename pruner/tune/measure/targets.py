@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pruner.errors import PrunerError
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuTarget:
@@ -49,6 +51,19 @@ def missing_flags(target: CpuTarget, cpuinfo: Path = Path("/proc/cpuinfo")) -> l
     """Return the instruction sets that the target needs and this machine lacks."""
     present = _flags(cpuinfo)
     return [flag for flag in target.cpu_flags if flag not in present]
+
+
+def local_platform() -> str:
+    """The described CPU platform whose instructions this machine has, the widest first.
+
+    Raises:
+        PrunerError: none of them.
+    """
+    for target in reversed(CPU_TARGETS):
+        if not missing_flags(target):
+            return target.platform
+    known = ", ".join(target.platform for target in CPU_TARGETS)
+    raise PrunerError(f"this CPU has the instructions of none of {known}; name a platform=")
 
 
 def reference_target(

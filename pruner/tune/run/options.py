@@ -19,8 +19,9 @@ from pruner.search.explorer import ExplorerSettings
 from pruner.search.policy import PolicySettings, RoundSettings
 from pruner.search.task_order import USUAL, Order, check_order
 from pruner.tune.analyzer import platform_analyzer
-from pruner.tune.measure.machine import local_platform, make_platform
+from pruner.tune.measure.machine import make_platform
 from pruner.tune.measure.measurer import Measurer, MeasureSettings, Platform, never
+from pruner.tune.measure.targets import local_platform
 from pruner.tune.phases import Phases
 from pruner.tune.rivals.rival import RivalProcess, RivalSearch
 from pruner.tune.run.budget import TuneBudget

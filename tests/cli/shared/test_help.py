@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from pruner.cli.shared.help import commands, comments, help_text, list_of_commands, purpose
-from pruner.cli.shared.known import groups_of
+from pruner.cli.shared.known import groups_of, read_words
 from pruner.places import conf_folder
 
 FILE = """# what the choice is
@@ -30,21 +30,25 @@ def test_comments_go_to_their_options(tmp_path):
     }
 
 
+def shown(command, words):
+    return help_text(command, read_words(command, [*words, "--help"]))
+
+
 @pytest.mark.parametrize("command", sorted(commands()))
 def test_help_lists_the_groups_of_the_command_and_no_other(command):
-    text = help_text(command, [])
+    text = shown(command, [])
     assert text.startswith(purpose(command))
-    shown = {line.split(":")[0].strip() for line in text.splitlines()}
+    names = {line.split(":")[0].strip() for line in text.splitlines()}
     used = set(groups_of(command)) - {"sweep"}
     folders = {path.name for path in conf_folder().iterdir() if path.is_dir()} - {"hydra"}
-    assert used <= shown
+    assert used <= names
     choices = text.partition("Choices (group=name)")[2].partition("Options and their")[0]
     assert {w for w in folders - used if f"\n  {w}: " in choices} == set()
     assert "$" not in text.replace("${", "")
 
 
 def test_every_option_of_training_stands_there_with_its_value_and_meaning():
-    lines = help_text("train", ["model=tensetmlp", "seed=7"]).splitlines()
+    lines = shown("train", ["model=tensetmlp", "seed=7"]).splitlines()
     (seed,) = [line for line in lines if line.startswith("  seed=7 ")]
     assert "of weights, batches" in seed
     assert lines[lines.index(seed) + 1].strip() == "chooses the held-out tasks"
@@ -52,7 +56,7 @@ def test_every_option_of_training_stands_there_with_its_value_and_meaning():
     (epochs,) = [line for line in lines if line.startswith("  stop_after=")]
     assert epochs.endswith("stop after this many epochs; resume= continues")
     assert "model=tensetmlp" in "\n".join(lines)
-    assert any(line.startswith("  model.width=") for line in lines)  # named in no file
+    assert any(line.startswith("  model.width=") for line in lines)
     assert line.split(None, 1) == ["batches.tasks=8", "tasks per batch"]
 
 
@@ -64,9 +68,8 @@ def test_the_list_of_commands_has_one_line_each():
 
 PROBE = """
 import sys
-sys.argv[1:] = ["--help"]
-from pruner.cli.shared.door import open_door
-open_door(sys.argv[0])
+from pruner.cli.shared.door import run_door
+run_door(COMMAND, ["--help"])
 heavy = sorted({"torch", "tvm", "pytorch_lightning", "pandas", "xgboost"} & set(sys.modules))
 print(heavy, file=sys.stderr)
 """
@@ -74,7 +77,7 @@ print(heavy, file=sys.stderr)
 
 @pytest.mark.parametrize("command", sorted(commands()))
 def test_help_needs_no_heavy_library(command, repository):
-    code = f"import sys; sys.argv[0] = {command!r}\n{PROBE}"
+    code = PROBE.replace("COMMAND", repr(command))
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"PYTHONPATH": str(repository)},

@@ -1,40 +1,75 @@
-"""Choices that follow from another option: in a run, in ``--help``, and in conf/."""
+"""Words that follow from others: in a run, in ``--help``, and in conf/."""
 
 import pytest
 
 from pruner.cli.shared.help import help_text
-from pruner.cli.shared.implied import IMPLIED, with_implied
+from pruner.cli.shared.implied import CHOOSERS, NETWORK_POLICY, POSITIONAL, full_words
 from pruner.cli.shared.known import command_file, groups_of, read_words
+from pruner.errors import PrunerError
 from pruner.places import conf_folder
-
-NETWORK = "policy=pruner_network"
+from pruner.tune.measure import targets
 
 
 @pytest.mark.parametrize(
-    ("words", "first"),
+    ("words", "implied"),
     [
-        (["network=resnet18"], NETWORK),
-        (["seed=1", "network=a,b", "-m"], NETWORK),
-        (["network=resnet18", "policy=random"], "network=resnet18"),
-        (["network=resnet18", "experiment=paper_tuning"], "network=resnet18"),
-        (["network=null"], "network=null"),
-        (["workload=matmul"], "workload=matmul"),
-        (["resume=outputs/tune/x", "network=resnet18"], "resume=outputs/tune/x"),
+        (["network=resnet18"], True),
+        (["seed=1", "network=a,b", "-m"], True),
+        (["network=resnet18", "policy=random"], False),
+        (["network=resnet18", "experiment=paper_tuning"], False),
+        (["network=null"], False),
+        (["workload=matmul"], False),
+        (["resume=outputs/tune/x", "network=resnet18"], False),
     ],
 )
-def test_a_network_has_its_policy_unless_another_is_chosen(words, first):
-    found = with_implied("tune", words)
-    assert found[0] == first
-    assert found[-len(words) :] == words
+def test_a_network_has_its_policy_unless_another_is_chosen(words, implied):
+    found = full_words("tune", ["platform=a100", *words])
+    assert found == [NETWORK_POLICY] * implied + ["platform=a100", *words]
 
 
-def test_another_command_is_left_alone():
-    assert with_implied("train", ["network=resnet18"]) == ["network=resnet18"]
+@pytest.mark.parametrize(
+    ("words", "more"),
+    [
+        (["seed=1"], ["platform=cpu-sse4", "target=host"]),
+        (["platform=cpu"], ["platform=cpu-sse4", "target=host"]),
+        (["target={kind:llvm}"], ["platform=cpu-sse4"]),
+        (["plot=RUN"], []),
+        (["resume=RUN"], []),
+        (["resume=RUN", "platform=cpu"], ["platform=cpu-sse4", "target=host"]),
+        (["--help"], []),
+        (["platform=a100"], []),
+    ],
+)
+def test_this_machine_is_tuned_for_unless_another_platform_is_named(monkeypatch, words, more):
+    monkeypatch.setattr(targets, "local_platform", lambda: "cpu-sse4")
+    rest = [word for word in words if word != "platform=cpu"]
+    assert full_words("tune", words) == [*rest, *more]
+
+
+def test_a_machine_that_no_platform_describes_is_told(monkeypatch):
+    monkeypatch.setattr(targets, "missing_flags", lambda target: ["avx"])
+    with pytest.raises(PrunerError, match=r"none of .*; name a platform="):
+        read_words("tune", ["workload=matmul"])
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "full"),
+    [
+        ("compare", ["a", "b", "options=false"], ["options=false", "runs=['a','b']"]),
+        ("compare", ["it's"], ["runs=['it\\'s']"]),
+        ("import_checkpoint", ["a.pkl", "run_id=x"], ["run_id=x", "file='a.pkl'"]),
+        ("import_checkpoint", ["file=a.pkl"], ["file=a.pkl"]),
+        ("import_checkpoint", ["--help"], ["--help"]),
+        ("train", ["network=resnet18"], ["network=resnet18"]),
+    ],
+)
+def test_a_path_needs_no_name(command, given, full):
+    assert full_words(command, given) == full
 
 
 def test_help_shows_what_a_run_would_take():
     shown = {
-        given: help_text("tune", read_words("tune", [given]).words)
+        given: help_text("tune", read_words("tune", [given, "--help"]))
         for given in ("network=resnet18", "seed=0")
     }
     assert "now pruner_network)" in shown["network=resnet18"]
@@ -42,10 +77,9 @@ def test_help_shows_what_a_run_would_take():
     assert "\n  policy.draft.population=128" in shown["network=resnet18"]
 
 
-@pytest.mark.parametrize("one", IMPLIED, ids=lambda one: one.group)
-def test_what_is_implied_is_in_conf_and_said_there(one):
-    assert one.group in groups_of(one.command)
-    known = {*command_file(one.command), *groups_of(one.command)}
-    assert {one.option, *one.unless} <= known
-    assert (conf_folder() / one.group / f"{one.choice}.yaml").is_file()
-    assert one.choice in (conf_folder() / f"{one.command}.yaml").read_text(encoding="utf-8")
+def test_what_is_implied_is_in_conf_and_said_there():
+    group, choice = NETWORK_POLICY.split("=")
+    assert {"network", *CHOOSERS} <= {*command_file("tune"), *groups_of("tune")}
+    assert (conf_folder() / group / f"{choice}.yaml").is_file()
+    assert choice in (conf_folder() / "tune.yaml").read_text(encoding="utf-8")
+    assert all(option in command_file(command) for command, option in POSITIONAL.items())

@@ -1,13 +1,12 @@
 """An option is known by the files and constructors of its command, or refused with a near name."""
 
-import inspect
-
 import pytest
-from hydra.utils import get_object
 from omegaconf import OmegaConf
 
+from pruner.cli.shared import known
+from pruner.cli.shared.door import run_door
 from pruner.cli.shared.help import commands
-from pruner.cli.shared.known import arguments, composed, groups_of, nearest, read_words
+from pruner.cli.shared.known import composed, groups_of, nearest, read_words
 from pruner.errors import PrunerError
 
 
@@ -56,9 +55,9 @@ def test_a_group_of_another_command_is_unknown():
         ("evaluate", ["platform=v100", "platform.num_sms=1"], "platform.num_sms", 1),
     ],
 )
-def test_an_argument_of_what_is_built_needs_no_plus(command, words, path, value):
-    values = OmegaConf.create(composed(command, read_words(command, words).words))
-    assert OmegaConf.select(values, path) == value
+def test_an_option_needs_no_plus(command, words, path, value):
+    config = read_words(command, words).config
+    assert OmegaConf.select(config, path) == value
 
 
 def test_a_sweep_over_choices_knows_the_options_of_each():
@@ -66,20 +65,23 @@ def test_a_sweep_over_choices_knows_the_options_of_each():
     assert read_words("train", words).words[-1] == "++model.dataflow_width=8,16"
     with pytest.raises(PrunerError):
         read_words("train", ["-m", "model=tlp,tensetmlp", "model.dataflow_width=8"])
+    with pytest.raises(PrunerError, match=r"seed=0,1: several values are a sweep, add -m"):
+        read_words("train", ["seed=0,1"])
 
 
 def test_a_command_without_devices_takes_any_platform_by_name():
-    asked = read_words("import_logs", ["platform=my-gpu", "out=data"])
-    assert (list(asked.words), dict(asked.own)) == (["out=data"], {"platform": "my-gpu"})
+    assert read_words("import_logs", ["platform=my-gpu", "out=data"]).config.platform == "my-gpu"
 
 
-def test_arguments_read_from_the_source_are_those_of_the_object():
-    targets = ["pruner.models.networks.pacm.PaCM", "pruner.search.policy.RoundSettings"]
-    for target in targets:
-        parameters = inspect.signature(get_object(target)).parameters
-        for name, default in arguments(target).items():
-            assert parameters[name].default == default, (target, name)
-        assert len(arguments(target)) > 4
+def test_a_command_line_is_composed_once(monkeypatch):
+    done = []
+    compose = known.compose
+    monkeypatch.setattr(known, "compose", lambda *a, **k: done.append(a) or compose(*a, **k))
+    taken = []
+    run_door("train", ["model=tensetmlp", "seed=3", "-h"])
+    run_door("train", ["model=tensetmlp", "seed=3"], lambda config: taken.append(config) or {})
+    assert len(done) == 2
+    assert taken[0].seed == 3
 
 
 def test_the_nearest_name_counts_the_last_part():

@@ -103,16 +103,15 @@ def test_the_command_that_began_a_run_stays_in_its_configuration(tmp_path, monke
     assert written("resume=RUN") == ("# tune.py network=dcgan", ["resume=RUN"])
 
 
-def test_a_result_with_unsuccessful_parts_has_an_exit_code_of_its_own(monkeypatch, capsys):
+def test_a_result_with_unsuccessful_parts_has_an_exit_code_of_its_own(capsys):
     from pruner.cli.shared.door import run_door
 
-    monkeypatch.setattr("sys.argv", ["report.py"])
     with pytest.raises(SystemExit) as stop:
-        run_door("report", lambda _: {"unsuccessful": ["a task"], "best_latency_s": None})
+        run_door("report", [], lambda _: {"unsuccessful": ["a task"], "best_latency_s": None})
     assert stop.value.code == 3
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert last["unsuccessful"] == ["a task"]
-    run_door("report", lambda _: {"unsuccessful": []})
+    run_door("report", [], lambda _: {"unsuccessful": []})
 
 
 BOMB = "".join(["a0: &a0 [1]\n", *(f"a{i}: &a{i} [{f'*a{i - 1}, ' * 9}]\n" for i in range(1, 12))])

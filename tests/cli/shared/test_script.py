@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 from omegaconf import MISSING
 
-from pruner.cli.shared.script import options_of
+from pruner.cli.shared.known import read_fields
 from pruner.errors import PrunerError
 
 
@@ -19,10 +19,10 @@ class Options:
 
 
 def test_an_option_without_default_can_be_given_and_must_be():
-    assert options_of(Options, ["run=here", "count=2"]) == Options(run="here", count=2)
+    assert read_fields(Options, ["run=here", "count=2"]) == Options(run="here", count=2)
     with pytest.raises(PrunerError, match="give run=, it has no default"):
-        options_of(Options, [])
-    with pytest.raises(PrunerError, match="known: run, count, parts"):
-        options_of(Options, ["rum=here"])
+        read_fields(Options, [])
+    with pytest.raises(PrunerError, match=r"rum is unknown; did you mean run\?"):
+        read_fields(Options, ["rum=here"])
     with pytest.raises(PrunerError, match=r"parts: a list; write parts=\[a,b\]"):
-        options_of(Options, ["run=here", "parts=a"])
+        read_fields(Options, ["run=here", "parts=a"])

@@ -24,8 +24,7 @@ def task(config):
         print("put away", flush=True)
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # where the tests run in the background
-sys.argv = ["report.py"]
-run_door("report", task)
+run_door("report", [], task)
 """
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from experiments.gpu import package
 from experiments.gpu.package import Model, Options, platforms, target_words
-from pruner.cli.shared.known import composed, read_words
+from pruner.cli.shared.known import read_words
 from pruner.errors import PrunerError
 from pruner.models.checkpoint.checkpoint import BEST
 from pruner.study.grid import Ended
@@ -122,9 +122,9 @@ def test_a_model_that_is_trained_for_it_travels_along(packed, tmp_path, monkeypa
     monkeypatch.setattr(package, "run_command", trained)
     manifest = packed(model=Model(records=str(tmp_path), platform="v100"))
     assert manifest["data"] == ["notes.txt", "v100.safetensors"]
-    ((_, dash, module, *words),) = begun
-    assert (dash, module) == ("-m", "pruner.cli.train")
-    config = composed("train", read_words("train", words).words)  # a command that the door takes
+    ((_, dash, module, command, *words),) = begun
+    assert (dash, module) == ("-m", "pruner.cli")
+    config = read_words(command, words).config  # a command that the door takes
     assert (config["platform"]["name"], config["data"]["root"]) == ("v100", str(tmp_path))
     place = tmp_path / "place"
     assert run(tmp_path / "out", place).returncode == 0

@@ -75,12 +75,10 @@ def test_an_unfinished_collection_and_a_folder_that_is_there_are_refused(collect
         bundle(tmp_path, tmp_path / "set")
 
 
-def test_the_command_bundles_without_workloads(collection, tmp_path, monkeypatch, capsys):
-    from pruner.cli import collect
+def test_the_command_bundles_without_workloads(collection, tmp_path, capsys):
+    from pruner.cli.shared.door import run_door
 
-    words = ["collect.py", f"out={collection}", f"bundle={tmp_path / 'set'}"]
-    monkeypatch.setattr("sys.argv", words)
-    collect.main()
+    run_door("collect", ["backend=tvm", f"out={collection}", f"bundle={tmp_path / 'set'}"])
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert result["pools"] == 2
     assert result["out"] == str(tmp_path / "set")

@@ -48,15 +48,15 @@ docs: setup ## build the documentation site into site/; every warning is an erro
 
 book: setup ## remake tables and figures of experiments/ (DATA=folder of GPU records; an hour on two cores; PRESET=small, or alone: hours, on an idle machine)
 	@test -n "$(DATA)" || { echo "say where the GPU records are: make book DATA=DIR" >&2; exit 1; }
-	$(BIN)/python -m pruner.cli.book data.root=$(DATA) preset=$(PRESET) num_workers=$(if $(filter alone gpu,$(PRESET)),1,2)
+	$(BIN)/pruner book data.root=$(DATA) preset=$(PRESET) num_workers=$(if $(filter alone gpu,$(PRESET)),1,2)
 
 ansor-env: setup ## install Ansor beside the project, to measure schedules of your own CPU
-	$(BIN)/python collect.py setup=true
+	$(BIN)/pruner collect setup=true
 
 POOLS := outputs/pools
 
 pools: setup ## measure the pool set of this CPU's targets (hours, nothing else may run; goes on where it was; POOLS=folder)
-	$(BIN)/python collect.py workloads=small programs=192 measure.repeats=3 measure.min_repeat_ms=20 out=$(POOLS)
+	$(BIN)/pruner collect workloads=small programs=192 measure.repeats=3 measure.min_repeat_ms=20 out=$(POOLS)
 
 shapes: setup ## the tests of the densest arrays with every shape in an annotation checked
 	$(PYTEST) -m "not slow" --check-shapes tests/test_shapes.py tests/program tests/features tests/models tests/search

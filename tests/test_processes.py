@@ -424,7 +424,7 @@ if __name__ == "__main__":
 
 
 def test_a_worker_whose_parent_is_gone_before_it_asks_ends_at_once(tmp_path):
-    """No signal comes then: workers of a featurize.py that was killed while they started stayed."""
+    """No signal comes then: workers of a featurize killed while they started stayed."""
     script, ready, outlived = tmp_path / "main.py", tmp_path / "ready", tmp_path / "outlived"
     script.write_text(_WORKER)
     words = [sys.executable, str(script), str(ready), str(outlived)]

@@ -34,10 +34,10 @@ def readme():
 
 def test_the_first_screen_has_install_and_the_commands():
     commands = [line.split() for line in readme().splitlines()[:40] if line.startswith("    ")]
-    starts = [words[:3] for words in commands if words[0] in ("make", "python")]
+    starts = [words[:3] for words in commands if words[0] in ("make", "python", "pruner")]
     assert starts[0][:2] == ["make", "setup"]
     assert ["python", "tune.py", "network=resnet18"] in starts
-    assert ["python", "deploy.py", "run=outputs/tune/RUN"] in starts
+    assert ["pruner", "deploy", "run=outputs/tune/RUN"] in starts
 
 
 def test_the_readme_is_short_and_its_headers_are_too():

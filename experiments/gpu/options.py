@@ -81,7 +81,7 @@ class Size:
     * ``network_trials``: per network.
     * ``pool``: programs per task of the pools; ``few`` first and then four times as many, so that
       every task has some.
-    * ``pools``: the tasks, as in ``workloads=`` of ``collect.py``.
+    * ``pools``: the tasks, as in ``workloads=`` of ``pruner collect``.
     * ``beside``: baselines of the first timing; ``finals``: baselines of the last one, with
       ``energy_s`` seconds of energy measurement per turn.
     * ``adapted``: the operators for the adaptation of another device's model.

@@ -93,7 +93,7 @@ class Prefixes:
         """Raises `DataError` for a run that is not deployed."""
         for folder in (ours, rival):
             if not (folder / LIBRARY).is_file():
-                raise DataError(f"{folder}: no {LIBRARY}; run: python deploy.py run={folder}")
+                raise DataError(f"{folder}: no {LIBRARY}; run: pruner deploy run={folder}")
         self._folders = {OURS: ours, RIVAL: rival}
         self._drafts = {OURS: drafts, RIVAL: rival / DRAFTS}
         self._tasks = {name: read_tasks(f / TASKS) for name, f in self._folders.items()}

@@ -1,6 +1,6 @@
 """Whole networks on this machine's CPU: ours, MetaSchedule, and what a user would run instead.
 
-A cell is one network, policy and seed: one call of ``tune.py`` and one of ``deploy.py``. Both
+A cell is one network, policy and seed: one call of ``tune.py`` and one of ``pruner deploy``. Both
 policies get the same number of trials (20 a task of ours) in batches of 16, from the same measurer.
 Then networks from the records of each run's first seconds are built and timed beside the final one
 of MetaSchedule, and the built networks of both with torch, onnxruntime and TVM's other offers. Last
@@ -184,7 +184,7 @@ class Campaign(Comparison):
     def build(self, run: Step) -> Step:
         """The network of a run as a library, run and compared with torch."""
         folder = run.leaves.parent
-        words = ["deploy.py", f"run={folder}", "beside=[]"]
+        words = ["deploy", f"run={folder}", "beside=[]"]
         name, leaves = f"{folder.name}, built", folder / DEPLOY_FILE
         return Step(name=name, words=words, leaves=leaves, kind="deploy", needs=(run,))
 
@@ -199,7 +199,7 @@ class Campaign(Comparison):
     def _beside(self, folder: Path, words: list[str], needs: tuple[Step, ...]) -> Step:
         leaves = folder / BESIDE_FILE
         name = f"{folder.name}, beside others"
-        words = ["deploy.py", f"run={folder}", *words]
+        words = ["deploy", f"run={folder}", *words]
         return Step(name=name, words=words, leaves=leaves, kind="beside", needs=needs)
 
     def starts(self, network: str, seed: int) -> tuple[float | None, float | None]:

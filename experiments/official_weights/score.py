@@ -1,6 +1,6 @@
 """Score measured records with the released weights, family by family; writes results.csv.
 
-    python import_checkpoint.py pam_k80_1500.npz run_id=k80_1500
+    pruner import_checkpoint pam_k80_1500.npz run_id=k80_1500
     python -m experiments.official_weights.score data.root=DIR \
         checkpoint=outputs/import_checkpoint/k80_1500/best.safetensors
 """

@@ -1,4 +1,4 @@
-"""``python -m pruner.cli.book``: remake the results of every item, then the page."""
+"""``pruner book``: remake the results of every item, then the page."""
 
 import time
 from pathlib import Path

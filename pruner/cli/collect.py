@@ -1,4 +1,4 @@
-"""``python collect.py``: pools of evenly drawn programs, measured on any device."""
+"""``pruner collect``: pools of evenly drawn programs, measured on any device."""
 
 import sys
 import time
@@ -47,9 +47,9 @@ def collect(config: DictConfig) -> dict[str, Any]:
     """
     if config.backend != "tvm":
         raise PrunerError(
-            f"backend={config.backend}: collect.py measures by TVM; for records of Ansor use "
+            f"backend={config.backend}: pruner collect measures by TVM; for records of Ansor use "
             "tune.py policy=ansor_tvm workload=matmul platform=cpu-avx2 measure.repeats=5, then "
-            "import_logs.py logs=RUN/ansor.json out=DIR platform=cpu-avx2"
+            "pruner import_logs logs=RUN/ansor.json out=DIR platform=cpu-avx2"
         )
     if config.setup:
         start = time.monotonic()
@@ -109,7 +109,7 @@ def plan_of(config: DictConfig) -> PoolPlan:
     if config.plan and config.prepare:
         raise PrunerError("plan=true measures a few programs, prepare=true none: give one")
     if (config.workloads is None) == (config.network is None):
-        raise PrunerError("collect.py measures workloads=FILE.yaml or network=NAME: give one")
+        raise PrunerError("pruner collect measures workloads=FILE.yaml or network=NAME: give one")
     timing = Timing(
         repeats=config.measure.repeats,
         min_repeat_ms=config.measure.min_repeat_ms,

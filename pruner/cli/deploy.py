@@ -1,4 +1,4 @@
-"""``python deploy.py run=RUN``: the tuned network or operators of a run as libraries."""
+"""``pruner deploy run=RUN``: the tuned network or operators of a run as libraries."""
 
 from collections.abc import Sequence
 from dataclasses import replace

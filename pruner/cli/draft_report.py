@@ -1,4 +1,4 @@
-"""``python -m pruner.cli.draft_report``: quality of the draft on record folders, as a table."""
+"""``pruner draft_report``: quality of the draft on record folders, as a table."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``python featurize.py``: write the features of record files as NumPy archives.
+"""``pruner featurize``: write the features of record files as NumPy archives.
 
 One ``<out>/<platform>/<task>.npz`` for each record file, with a row for every readable record:
 `index` int64 [N] line numbers (from 0), `statement` float32 [N, S, columns] zero padded,

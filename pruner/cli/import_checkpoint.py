@@ -1,4 +1,4 @@
-"""``python import_checkpoint.py FILE``: an official Pruner checkpoint becomes one of ours."""
+"""``pruner import_checkpoint FILE``: an official Pruner checkpoint becomes one of ours."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``python import_logs.py``: raw Ansor logs, or MetaSchedule's databases, as measure_records."""
+"""``pruner import_logs``: raw Ansor logs, or MetaSchedule's databases, as measure_records."""
 
 import time
 from importlib import import_module
@@ -28,7 +28,7 @@ def import_logs(config: DictConfig) -> dict[str, Any]:
     if missing:
         raise PrunerError(
             f"missing {' '.join(missing)}; "
-            "use: python import_logs.py logs=DIR out=DIR platform=NAME"
+            "use: pruner import_logs logs=DIR out=DIR platform=NAME"
         )
     if config.compress not in ("none", "gz"):
         raise PrunerError(f"compress={config.compress} is unknown; use none or gz")

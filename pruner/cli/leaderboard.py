@@ -1,4 +1,4 @@
-"""``python -m pruner.cli.leaderboard``: check a submission, rank all of them."""
+"""``pruner leaderboard``: check a submission, rank all of them."""
 
 import resource
 import time
@@ -105,7 +105,7 @@ def _ranked(
     head, rest = text.split(begin, 1)
     fresh = f"{head}{begin}\n{table}{end}{rest.split(end, 1)[1]}"
     if config.check and fresh != text:
-        raise PrunerError(f"{page} differs from the entries; run pruner.cli.leaderboard")
+        raise PrunerError(f"{page} differs from the entries; run pruner leaderboard")
     if not config.check:
         with write_whole(page) as partial:
             partial.write_text(fresh, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""``python predict.py``: scores of recorded programs, measured or not, as a CSV file."""
+"""``pruner predict``: scores of recorded programs, measured or not, as a CSV file."""
 
 import time
 from pathlib import Path

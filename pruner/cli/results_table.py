@@ -1,4 +1,4 @@
-"""``python -m pruner.cli.results_table``: models x platforms x seeds, one table.
+"""``pruner results_table``: models x platforms x seeds, one table.
 
 Every fit keeps its folder under the run folder, so an interrupted run goes on with `resume=`. With
 ``keep_rows=true`` the table itself is what goes on: rows that it has are not made again. Options

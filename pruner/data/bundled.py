@@ -1,6 +1,6 @@
 """The record sets that come with the project: one for each kind of device.
 
-A set is a folder of ``datasets/`` as ``collect.py bundle=`` writes it, with a card and a frozen
+A set is a folder of ``datasets/`` as ``pruner collect bundle=`` writes it, with a card and a frozen
 split of the same name.
 """
 

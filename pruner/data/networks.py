@@ -3,7 +3,7 @@
 Two kinds lie beside the records of a data root:
 
 * ``network_info/*.task.pkl``, TenSet's, one file for each network, input size and compiler target;
-* ``networks/<platform>/<name>/tasks.json``, ours: `collect.py network=` writes them, and
+* ``networks/<platform>/<name>/tasks.json``, ours: `pruner collect network=` writes them, and
   `tune.py network= list=true` the same file into its run folder.
 
 `HELD_OUT` names what published protocols judge by. A name stands for a network at one input size

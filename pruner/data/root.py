@@ -139,5 +139,5 @@ def _record_files(folder: Path) -> list[Path]:
 def _fix(root: Path) -> str:
     return (
         f"records belong in {root}/{FOLDER}/<platform>/<task>.json; "
-        f"raw logs get there by: python import_logs.py logs=DIR out={root} platform=NAME"
+        f"raw logs get there by: pruner import_logs logs=DIR out={root} platform=NAME"
     )

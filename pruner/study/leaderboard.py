@@ -256,7 +256,7 @@ def scored_tasks(path: Path, tasks: Sequence[TaskRecords]) -> Iterator[ScoredTas
         if rows is None or not np.array_equal(np.sort(rows.line.to_numpy()), lines):
             raise PrunerError(
                 f"{path}: {'/'.join(name)}: its rows are not the {len(lines)} test programs of the "
-                "track (python -m pruner.cli.leaderboard entry=FOLDER checkpoint=RUN writes them)"
+                "track (pruner leaderboard entry=FOLDER checkpoint=RUN writes them)"
             )
         score = rows.set_index("line").score.loc[records.line].to_numpy(np.float64)
         score = np.where(np.isnan(score), -np.inf, score)

@@ -218,7 +218,7 @@ def _ceiling_metrics(programs: ProgramTable, test: Tensor, split: Split) -> Row:
     if found is None:
         raise PrunerError(
             f"models: {CEILING} needs records with two timings a program; leave it out, or measure "
-            "them with collect.py"
+            "them with pruner collect"
         )
     return {**found, "split": split.name}
 

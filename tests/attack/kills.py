@@ -11,12 +11,12 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pruner.study.grid import started
 from tests.places import REPOSITORY
 
 TOKEN = "PRUNER_ATTACK"
@@ -62,7 +62,7 @@ class Attack:
         }  # fmt: skip
         with (self.folder / f"{self.starts}.out").open("wb") as out:
             return subprocess.Popen(
-                [sys.executable, *words], cwd=REPOSITORY, env=environment, stdout=out,
+                started(words, REPOSITORY), cwd=REPOSITORY, env=environment, stdout=out,
                 stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
 

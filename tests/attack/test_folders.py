@@ -2,13 +2,13 @@
 
 import os
 import subprocess
-import sys
 
 import pytest
 from omegaconf import OmegaConf
 
 from pruner.cli.shared.known import composed
 from pruner.cli.shared.runs import save_config
+from pruner.study.grid import started
 from tests.places import REPOSITORY
 
 pytestmark = pytest.mark.slow
@@ -50,12 +50,12 @@ def opened(tmp_path, *words):
         "XDG_CONFIG_HOME": str(tmp_path / "mine"), "PYTHONPATH": f"{REPOSITORY}:{tmp_path}",
     }  # fmt: skip
     return subprocess.run(
-        [sys.executable, *words], cwd=REPOSITORY, env=environment,
+        started(words, REPOSITORY), cwd=REPOSITORY, env=environment,
         capture_output=True, text=True, check=False,
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("door", ["tune.py resume", "deploy.py run"])
+@pytest.mark.parametrize("door", ["tune.py resume", "deploy run"])
 @pytest.mark.parametrize("words", NAMED.values(), ids=NAMED)
 def test_nothing_that_they_name_is_executed(begun, tmp_path, door, words):
     folder, mark = begun(words, "theirs")

@@ -116,7 +116,7 @@ def test_deploy(attack):
         left = [path for path in (folder / "deploy").iterdir() if path.name != ".lock"]
         attack.wrong += [*others, *empty, *partial_files(folder), *map(str, left)]
 
-    words = ["deploy.py", f"run={folder}"]
+    words = ["deploy", f"run={folder}"]
     judge(attack.finish(words))
     attacked(attack, lambda: words, judge)
     from pruner.tune import tuned_module
@@ -181,7 +181,7 @@ def arrays(folder: Path) -> dict[str, bytes]:
 
 
 def test_featurize(attack):
-    words = ["featurize.py", "platform=cpu-avx2", "num_workers=2"]
+    words = ["featurize", "platform=cpu-avx2", "num_workers=2"]
     whole = attack.folder / "whole"
     attack.finish([*words, f"out={whole}"])
 
@@ -194,7 +194,7 @@ def test_featurize(attack):
 
 
 POOLS = [
-    "collect.py", "platform=cpu-sse4", "programs=12", "pool.apart_s=0",
+    "collect", "platform=cpu-sse4", "programs=12", "pool.apart_s=0",
     "pool.most=2", "measure.repeats=2", "measure.min_repeat_ms=1",
     "workloads=[{operator:matmul,m:32,n:32,k:32,epilogue:[relu]},"
     "{operator:softmax,rows:16,columns:64}]",

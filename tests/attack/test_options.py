@@ -34,7 +34,7 @@ WRONG: Mapping[type, tuple[Any, ...]] = {
 JUDGED_ELSEWHERE = {"trainer.devices"}  # by Lightning, which also takes words and lists
 # What takes values that the tables above call wrong, by name: nothing else may.
 ALSO_TAKES: Mapping[str, type] = {
-    "platform": dict,  # a group in most commands, and of collect.py a name
+    "platform": dict,  # a group in most commands, and of pruner collect a name
     "pool": dict,
     "target": dict,  # TVM's own form
     "policy.draft": dict,  # settings, which are judged by the types of their class

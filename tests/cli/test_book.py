@@ -315,7 +315,7 @@ def test_the_full_preset_publishes(write, command, toy_root, tmp_path):
 def test_an_interrupted_book_leaves_nothing_running(write, toy_root, tmp_path, repository):
     write({"run": {"full": [f"echo $$ > {tmp_path}/pid; sleep 60; touch {tmp_path}/after"]}})
     book = subprocess.Popen(
-        [sys.executable, "-m", "pruner.cli.book", f"data.root={toy_root}"],
+        [sys.executable, "-m", "pruner.cli", "book", f"data.root={toy_root}"],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(repository)},
         stderr=subprocess.DEVNULL,

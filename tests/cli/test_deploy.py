@@ -1,18 +1,19 @@
-"""``deploy.py``: kernels of operators with their sources, and what it refuses in one line."""
+"""``pruner deploy``: kernels of operators with their sources, and what it refuses in one line."""
 
 import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from pruner.study.grid import started
+
 
 def run(repository, script, *words):
     env = os.environ | {"PYTHONPATH": str(repository)}
-    command = [sys.executable, script, *words]
+    command = started([script, *words], repository)
     return subprocess.run(
         command, cwd=repository, env=env, capture_output=True, text=True, check=False
     )
@@ -27,7 +28,7 @@ def test_operators_become_libraries_and_sources(repository, tmp_path, compile_on
     done = run(repository, "tune.py", *words, f"compile_only={str(compile_only).lower()}")
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "tune" / "one"
-    done = run(repository, "deploy.py", f"run={folder}")
+    done = run(repository, "deploy", f"run={folder}")
     assert done.returncode == 0, done.stderr
     ((name, kernel),) = json.loads(done.stdout.splitlines()[-1])["kernels"].items()
     ir, assembly = [Path(path).read_text(encoding="utf-8") for path in kernel["sources"]]
@@ -56,7 +57,7 @@ def test_the_kernel_of_a_gpu_comes_with_its_cuda_source(repository, tmp_path):
     words += [f"outputs={tmp_path}", "run_id=gpu", "platform=a100", "compile_only=true"]
     done = run(repository, "tune.py", *words)
     assert done.returncode == 0, done.stderr
-    done = run(repository, "deploy.py", f"run={tmp_path / 'tune' / 'gpu'}")
+    done = run(repository, "deploy", f"run={tmp_path / 'tune' / 'gpu'}")
     assert done.returncode == 0, done.stderr
     ((name, kernel),) = json.loads(done.stdout.splitlines()[-1])["kernels"].items()
     (source,) = map(Path, kernel["sources"])

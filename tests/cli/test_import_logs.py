@@ -78,7 +78,7 @@ def test_a_platform_that_nobody_described_is_told(call, logs):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "missing logs= out= platform=; use: python import_logs.py"),
+        ([], "missing logs= out= platform=; use: pruner import_logs"),
         (["logs=nowhere", "out=data", "platform=a"], "logs=nowhere: no such file or folder"),
         (["logs=logs", "out=data", "platform=a", "compress=rar"], "use none or gz"),
         (["logs=logs", "output=data", "platform=a"], "output is unknown; did you mean out?"),

@@ -215,7 +215,7 @@ def test_a_finished_run_says_how_to_get_its_missing_library(tmp_path):
     config = SimpleNamespace(network="resnet18")
     options = SimpleNamespace(budget=TuneBudget(trials=4), compile_only=False)
     save_metrics(tmp_path, {"trials": 4, "seconds": {"run": 9.0}, "total_seconds": 9.0})
-    build = f"budget.trials=, or build its network with python deploy.py run={tmp_path}"
+    build = f"budget.trials=, or build its network with pruner deploy run={tmp_path}"
     with pytest.raises(PrunerError, match=f"{build}$"):
         _check_unfinished(tmp_path, config, options)
     (tmp_path / "deploy.json").touch()

@@ -63,7 +63,7 @@ def test_no_folder(tmp_path):
     with pytest.raises(DataError) as error:
         RecordRoot(tmp_path / "nowhere")
     assert "no such folder" in one_line(error)
-    assert "python import_logs.py logs=DIR" in one_line(error)
+    assert "pruner import_logs logs=DIR" in one_line(error)
 
 
 @pytest.mark.parametrize("inside", ["measure_records", "measure_records/a"])
@@ -94,7 +94,7 @@ def test_no_usable_record_is_one_clear_line(write, line, tmp_path, kind):
         list(RecordRoot(root).read(quarantine))
     message = one_line(error)
     assert "no usable record in 1 files" in message
-    assert "python import_logs.py" in message
+    assert "pruner import_logs" in message
     expected = {"rubbish": "3 malformed_json", "empty": "1 empty_file", "failed": "every meas"}
     assert expected[kind] in message
     if kind != "failed":

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from pruner.study.grid import started
 from pruner.tune.measure.places import visible_gpus
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from tests.places import REPOSITORY
@@ -31,7 +32,7 @@ WORKLOADS = {
 
 def run(script, *words, code=0):
     done = subprocess.run(
-        [sys.executable, script, *words],
+        started([script, *words], REPOSITORY),
         cwd=REPOSITORY, capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
     )  # fmt: skip
@@ -76,7 +77,7 @@ def test_a_kernel_beside_torch_and_its_energy(platform, tmp_path):
     words = [f"platform={platform}", f"outputs={tmp_path}", "run_id=one", *SHORT]
     run("tune.py", *words, *WORKLOADS["float32"])
     folder = tmp_path / "tune" / "one"
-    run("deploy.py", f"run={folder}", "beside=[eager,compile]", "energy=1")
+    run("deploy", f"run={folder}", "beside=[eager,compile]", "energy=1")
     (rows,) = json.loads((folder / "kernels_beside.json").read_text())["tasks"].values()
     found = {row["name"]: row for row in rows}
     assert all(row["error"] is None for row in rows)
@@ -93,7 +94,7 @@ def test_a_network_is_built_and_runs_beside_torch(platform, tmp_path, precision)
     run("tune.py", *words)
     folder = tmp_path / "tune" / "one"
     beside = [] if "SIM_NAME" in os.environ else ["eager"]
-    run("deploy.py", f"run={folder}", f"beside=[{','.join(beside)}]")
+    run("deploy", f"run={folder}", f"beside=[{','.join(beside)}]")
     if beside:
         rows = json.loads((folder / "beside.json").read_text())["contenders"]
         assert {row["name"]: row["error"] for row in rows} == {"ours": None, "eager": None}

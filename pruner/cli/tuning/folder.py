@@ -38,7 +38,7 @@ def resumed(folder: Path, asked: DictConfig) -> DictConfig:
         return config
     if (folder / JOURNAL_FILE).is_file():
         raise PrunerError(
-            f"resume={folder}: this run has measured programs; leave effort= out (python deploy.py "
+            f"resume={folder}: this run has measured programs; leave effort= out (pruner deploy "
             f"run={folder} builds its network)"
         )
     if any(config.budget[end] is not None for end in ENDS):

@@ -186,17 +186,17 @@ def estimated(config: DictConfig, tuned: Tuned) -> dict[str, Any]:
 def deployed(
     config: DictConfig, folder: Path, result: dict[str, Any], child: Worker | None = None
 ) -> dict[str, Any]:
-    """Build the network of a run that is over, as ``deploy.py`` does; its result with that."""
+    """Build the network of a run that is over, as ``pruner deploy`` does; its result with that."""
     try:
         row = deploy_run(folder, config, draft=True, child=child)
     except KeyboardInterrupt:
-        say(f"the run is over; python deploy.py run={folder} builds its network")
+        say(f"the run is over; pruner deploy run={folder} builds its network")
         raise
     result = {**result, "deployed": {name: value for name, value in row.items() if value != []}}
     save_metrics(folder, result)
     from pruner.study.network.page import write_report  # which draws: not while somebody waits
 
-    say(f"report: {write_report(folder)}; deploy.py adds the baselines")
+    say(f"report: {write_report(folder)}; pruner deploy adds the baselines")
     return result
 
 

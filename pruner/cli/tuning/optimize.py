@@ -55,7 +55,7 @@ def optimize(
         seconds: time for measuring instead of the effort's.
         trials: measured programs instead of the effort's.
         folder: a new folder for the run; by default one below ``outputs/tune``. The command line
-            takes it: ``deploy.py run=``, ``tune.py resume=``.
+            takes it: ``pruner deploy run=``, ``tune.py resume=``.
         threads: cores that the network uses; by default all.
         layout: NCHW, NHWC or auto.
         seed: of the search.
@@ -116,7 +116,7 @@ def _new_folder(folder: str | Path | None, config: DictConfig, name: str) -> Pat
 def _built(folder: Path) -> Network:
     library = folder / LIBRARY
     if not library.is_file():
-        raise PrunerError(f"{folder}: its options built no network; python deploy.py run={folder}")
+        raise PrunerError(f"{folder}: its options built no network; pruner deploy run={folder}")
     found = json.loads((folder / DEPLOY_FILE).read_text(encoding="utf-8"))
     return Network(library, latency_s=found["median_s"], folder=folder)
 

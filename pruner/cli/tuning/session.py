@@ -83,7 +83,7 @@ def _run(config: DictConfig, effort: Effort, earlier: Path | None) -> dict[str, 
         ended = "nothing measured yet" if nothing else "ended early"
         say(f"{ended}; python tune.py resume={folder} continues")
         if config.network is not None and result["trials"]:
-            say(f"python deploy.py run={folder} builds the network with the results so far")
+            say(f"pruner deploy run={folder} builds the network with the results so far")
         raise Interrupted(result, interrupts.exit_code)
     if config.network is not None and config.deploy and not config.compile_only:
         result = deployed(config, folder, result)
@@ -137,7 +137,7 @@ def _check_more(folder: Path, config: DictConfig, options: TuneOptions) -> None:
     if more is not None:
         library = ""
         if config.network is not None and not (folder / DEPLOY_FILE).is_file():
-            library = f", or build its network with python deploy.py run={folder}"
+            library = f", or build its network with pruner deploy run={folder}"
         raise PrunerError(
             f"resume={folder}: this run is finished ({done['trials']} trials, "
             f"{done['total_seconds']:.0f} s); give more with budget.{more}={library}"

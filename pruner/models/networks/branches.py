@@ -15,7 +15,7 @@ def draft_of(batch: ProgramBatch) -> Float[Tensor, "program draft"]:
     if batch.draft is None:
         raise PrunerError(
             "this model reads the analyzer's terms, and these programs have none; train.py, "
-            "evaluate.py, predict.py and tune.py compute them"
+            "evaluate.py, pruner predict and tune.py compute them"
         )
     return batch.draft
 

@@ -66,7 +66,7 @@ def _headline(run: NetworkRun) -> Iterator[str]:
         yield from _compared(run.ours, run.beside.ran)
     elif run.ours:
         yield (
-            f"Nothing was timed with it yet: python deploy.py run={run.folder} adds torch eager and"
+            f"Nothing was timed with it yet: pruner deploy run={run.folder} adds torch eager and"
             " compiled, onnxruntime, and TVM untuned and with drafted schedules only."
         )
 

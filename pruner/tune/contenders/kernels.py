@@ -71,7 +71,7 @@ def set_kernels_beside(
 
 def _kernel(name: str, folder: Path, workload: Workload) -> Library:
     path = kernel_path(folder, workload.name)
-    missing = None if path.is_file() else f"no {path}; run: python deploy.py run={folder}"
+    missing = None if path.is_file() else f"no {path}; run: pruner deploy run={folder}"
     return Library(label=name, path=path, missing=missing)
 
 

@@ -100,7 +100,7 @@ def run_libraries(
 def _deployed(folder: Path, label: str) -> Library:
     path = folder / LIBRARY
     if not path.is_file():
-        return Library(label=label, missing=f"no {LIBRARY}; run: python deploy.py run={folder}")
+        return Library(label=label, missing=f"no {LIBRARY}; run: pruner deploy run={folder}")
     return Library(label=label, path=path)
 
 

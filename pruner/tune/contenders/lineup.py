@@ -64,7 +64,7 @@ _KINDS = {
         from_onnx=True,
     ),
 }
-BESIDE = (*_KINDS, UNTUNED, DRAFT)  # whom `deploy.py` sets beside the tuned network
+BESIDE = (*_KINDS, UNTUNED, DRAFT)  # whom `pruner deploy` sets beside the tuned network
 FOR_KERNELS = (EAGER, COMPILE, AUTOTUNE)  # and beside the kernel of an operator
 
 

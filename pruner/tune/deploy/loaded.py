@@ -52,7 +52,7 @@ class Network:
         except Exception as error:  # TVM's own kinds
             raise DataError(
                 f"{path}: no library of a network, or of an older version ({_first(error)}); "
-                "python deploy.py run=RUN builds that of a run again"
+                "pruner deploy run=RUN builds that of a run again"
             ) from error
         self.interface = Interface.read(str(text))
         self._device = self._tvm.runtime.device(self.interface.device, 0)

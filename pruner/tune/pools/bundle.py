@@ -43,7 +43,7 @@ def bundle(collection: Path, out: Path) -> Bundled:
     if out.exists():
         raise PrunerError(f"{out}: exists and is left alone; remove it, or name another folder")
     if not (collection / ABOUT).is_file():
-        raise PrunerError(f"{collection}: no {ABOUT} in it; collect.py makes one")
+        raise PrunerError(f"{collection}: no {ABOUT} in it; pruner collect makes one")
     about = read_json(collection / ABOUT, dict)
     files, spaces, count = [], set(), 0
     for told in about["pools"]:

@@ -2,7 +2,7 @@
 
 The same definition of the operator, the same target features, the same timing, the same check
 against the reference, the same journal. Ansor's log of a run is ``ansor.json`` in its folder, which
-``import_logs.py`` makes a data root: every record has all repeats of its program.
+``pruner import_logs`` makes a data root: every record has all repeats of its program.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class MissingAnsor(PrunerError):
     def __init__(self, folder: str, detail: str) -> None:
         super().__init__(
             f"no working Ansor environment in {folder} ({detail}); "
-            f"run: python collect.py setup=true (or: make ansor-env)"
+            "run: pruner collect setup=true (or: make ansor-env)"
         )
         self.folder = folder
         self.detail = detail

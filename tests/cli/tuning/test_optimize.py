@@ -14,6 +14,7 @@ from pruner.cli.shared.door import command_config
 from pruner.cli.shared.options import build
 from pruner.cli.tuning.optimize import _exported, plain_outputs
 from pruner.errors import PrunerError
+from pruner.study.grid import started
 from tests.cli.tuning.modules import assert_alike, made
 from tests.places import REPOSITORY
 
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.tvm
 def command(script, *words):
     env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(
-        [sys.executable, script, *words],
+        started([script, *words], REPOSITORY),
         cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -64,7 +65,7 @@ def test_commands_take_its_folder(tmp_path):
     assert before.interface.threads == 1
     with pytest.raises(PrunerError, match="exists and is never overwritten"):
         pruner.optimize(module, inputs, effort="draft", folder=folder)
-    found = command("deploy.py", f"run={folder}", "beside=[eager]")
+    found = command("deploy", f"run={folder}", "beside=[eager]")
     assert {"ours", "eager"} == set(found["beside"])
     found = command("tune.py", f"resume={folder}", "budget.trials=4")
     assert found["trials"] == 4

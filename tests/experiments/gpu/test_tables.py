@@ -250,7 +250,7 @@ def test_finished_pools_become_a_data_root_with_a_card(both, tmp_path):
     (records / "matmul_8_8_8.json.gz").touch()
     none = about_pool(Ledger(tmp_path / "ledger.jsonl"), {"platform": "h200"})
     found = {"valid": 3, "failed": 1, "unchecked": 2, "timings": 7, "spread_median": 0.01}
-    assert found.keys() <= none.keys()  # as collect.py writes them
+    assert found.keys() <= none.keys()  # as pruner collect writes them
     pools = [{**none, **found, "task": name} for name in ("matmul_8_8_8", "unfinished")]
     about = {"machine": {"processor": "p"}, "targets": {"h200": "t"}, "timing": {}, "pools": pools}
     write_json(both.pools / "about.json", about)

@@ -78,7 +78,7 @@ def test_a_deployed_network_that_was_timed_alone_has_its_latency(tmp_path):
     text = write_report(bare).read_text(encoding="utf-8")
     assert "The network takes 6 ms, measured" in text
     assert "The difference to the network is 1 ms (17%): 1 tasks without a measurement" in text
-    assert f"python deploy.py run={bare} adds torch eager" in text  # what it is to be compared with
+    assert f"pruner deploy run={bare} adds torch eager" in text  # what it is to be compared with
 
 
 def test_before_is_the_first_program_that_ran_or_what_earlier_runs_knew(folder):

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pruner.study.grid import started
 from tests.places import REPOSITORY
 from tests.tune.measure.test_measurer import measured
 
@@ -146,7 +147,7 @@ def test_a_program_of_every_space_is_right_and_its_launches_run_without_tvm(pocl
 
 def command(script, *words, code=0, **environment):
     done = subprocess.run(
-        [sys.executable, script, *words],
+        started([script, *words], REPOSITORY),
         cwd=REPOSITORY, capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
     )  # fmt: skip
@@ -166,7 +167,7 @@ def test_the_commands_tune_go_on_and_deploy(pocl, tmp_path, policy):
     assert (found["failed"], found["checked"], found["trials"]) == (0, True, 8)
     again = command("tune.py", f"resume={found['run_dir']}", "budget.trials=12")
     assert again["trials"] == 12
-    made = command("deploy.py", f"run={found['run_dir']}")
+    made = command("deploy", f"run={found['run_dir']}")
     (kernel,) = made["kernels"].values()
     assert [os.path.splitext(one)[1] for one in kernel["sources"]] == [".cl", ".json", ".py"]  # noqa: PTH122
 

@@ -57,9 +57,9 @@ def test_children_import_nothing_the_ansor_environment_lacks(repository):
 
 @pytest.mark.slow
 def test_records_of_ansor_have_all_repeats_after_their_import(tmp_path):
-    """What `tune.py policy=ansor_tvm` logs is a data root after `import_logs.py`."""
+    """What `tune.py policy=ansor_tvm` logs is a data root after `pruner import_logs`."""
     if not (REPOSITORY / ".venv-ansor").is_dir():
-        pytest.skip("Ansor is not installed; run: python collect.py setup=true")
+        pytest.skip("Ansor is not installed; run: pruner collect setup=true")
     words = [
         "policy=ansor_tvm", "workload=matmul", "workload.m=16", "workload.n=16", "workload.k=16",
         "platform=cpu-sse4", "budget.trials=6", "budget.batch=3", "measure.repeats=5",

@@ -1,6 +1,0 @@
-"""Measure CPU schedules; see ``python collect.py --help``."""
-
-from pruner.cli.shared.door import open_door
-
-if __name__ == "__main__":
-    open_door("collect")

@@ -9,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from pruner.cli.shared.output import say
 from pruner.cli.shared.progress import counting
+from pruner.data.importing import import_logs as import_folder
 from pruner.data.metaschedule import find_databases
 from pruner.data.quarantine import Quarantine
 from pruner.errors import PrunerError
@@ -43,7 +44,7 @@ def import_logs(config: DictConfig) -> dict[str, Any]:
             importing = import_module("pruner.tune.pools.importing")
             result = importing.import_databases(databases, out, platform, quarantine, say)
         else:
-            result = importing.import_logs(
+            result = import_folder(
                 Path(str(config.logs)),
                 out,
                 platform,

@@ -27,7 +27,7 @@ GROUPS = {
     "evaluate": ["platform", "data", "features", "model"],
     "featurize": ["platform", "features"],
     "adapt": ["policy", "budget", "model"],
-    "tune": ["platform", "workload", "policy", "model", "adaptation", "runner", "logger"],
+    "tune": ["platform", "workload", "policy", "effort", "model", "adaptation", "runner", "logger"],
 }
 ELSEWHERE = {("train", "platform"), ("evaluate", "platform"), ("featurize", "platform")}  # in tune
 
@@ -42,7 +42,7 @@ def rounds(command):
 
 ROUNDS = {command: list(rounds(command)) for command in GROUPS}
 GIVEN_BY_CODE = {"about"}  # of a logger: what it writes about
-WITHOUT_MEANING = set()
+WITHOUT_MEANING = {f"platform.{name}" for name in ("name", "kind", "title")} | {"workload.operator"}
 
 
 @cache
@@ -94,7 +94,7 @@ def test_every_option_of_a_command_has_a_meaning(command):
         line.partition("=")[0].strip()
         for line, after in pairwise([*lines, ""])
         if re.fullmatch(r"  [\w.]+=.*", line)
-        and not re.fullmatch(r"  \S+=.*\S {2,}\S.*", line)
+        and not re.fullmatch(r"  \S+=.* {2,}\S.*", line)
         and not after.startswith(" " * 10)
     ]
     assert set(bare) <= WITHOUT_MEANING
@@ -104,7 +104,7 @@ def test_every_option_of_a_command_has_a_meaning(command):
 def test_help_shows_usage_and_choices(command, capsys):
     run_door(command, ["--help"])
     text = capsys.readouterr().out
-    assert f"python {command}.py" in text
+    assert f"{command}.py" in text or f"pruner {command}" in text
     for group in GROUPS[command]:
         assert f"  {group}: {min(path.stem for path in (CONF / group).glob('*.yaml'))}" in text
     assert "$" not in text.replace("${", "")  # nothing that Hydra would fill in
@@ -113,9 +113,10 @@ def test_help_shows_usage_and_choices(command, capsys):
 def parts_of(value):
     """What a factory or an object is made of."""
     if isinstance(value, partial):
-        return value.func, value.keywords
+        return value.func, parts_of(value.func)[1] | value.keywords
     if isinstance(value, type) or (callable(value) and not hasattr(value, "of_lists")):
-        return value, {}
+        parameters = inspect.signature(value).parameters
+        return value, {n: p.default for n, p in parameters.items() if p.default is not p.empty}
     return (type(value), vars(value)) if hasattr(value, "__dict__") else value
 
 

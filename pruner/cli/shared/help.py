@@ -59,17 +59,20 @@ def help_text(command: str, asked: Asked) -> str:
         if name not in values or not now:
             continue
         path = conf_folder() / name / f"{now}.yaml"
-        notes = {f"{name}.{key}": text for key, text in _inherited(path).items()} | own
         lines += ["", *_wrapped(f"  {name}={now}", header(path))]
-        lines += _options(name, values[name], notes)
+        lines += _options(name, values[name], _notes(path) | own)
     return "\n".join(lines)
 
 
-def _inherited(path: Path) -> dict[str, str]:
-    """The comments of a file of choices, with those of the choice that it changes."""
-    base = (yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get("defaults", ())
-    above = [_inherited(path.with_name(f"{name}.yaml")) for name in base if isinstance(name, str)]
-    return {key: text for found in [*above, comments(path)] for key, text in found.items()}
+def _notes(path: Path) -> dict[str, str]:
+    """Dotted option -> comment, of a file of choices and of the choice whose options it changes."""
+    text = path.read_text(encoding="utf-8")
+    group = "" if text.startswith("# @package _global_") else f"{path.parent.name}."
+    changed = (yaml.safe_load(text) or {}).get("defaults", ())
+    found: dict[str, str] = {}
+    for name in changed:
+        found |= _notes(path.with_name(f"{str(name).partition('@')[0]}.yaml"))
+    return found | {f"{group}{key}": note for key, note in comments(path).items()}
 
 
 def _choices(words: Sequence[str], groups: Mapping[str, Any]) -> dict[str, str]:

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 from omegaconf import MISSING, OmegaConf
 
-from pruner.cli.shared.door import HELP, mistakes_in_one_line, sigterm_as_ctrl_c
+from pruner.cli.shared.door import mistakes_in_one_line, sigterm_as_ctrl_c
+from pruner.cli.shared.implied import HELP
 from pruner.cli.shared.known import read_fields
 from pruner.cli.shared.output import print_result, say
 

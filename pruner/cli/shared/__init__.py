@@ -1,12 +1,12 @@
 """Common parts of the commands.
 
-* `door`: run a command: options, configuration, last line, errors as one line
+* `door`: run a command: its words, its last line, errors as one line
 * `script`: the same for the scripts of ``experiments/``, whose options are a dataclass
 * `comparison`: scripts that take hours: steps that run once, then the tables
-* `known`: the options of a command; an unknown option is refused with the nearest name
-* `implied`: choices that follow from another option
+* `known`: read a command line; an unknown option is refused with the nearest name
+* `implied`: words that follow from other words
 * `help`: the text of ``--help``
-* `options`: option values: plain, built from `_target_`, checked
+* `options`: what an option may be; values as plain ones, or built from `_target_`
 * `records`: the record folders of a command
 * `dataset`: those folders as programs in memory
 * `training`: training options as a typed recipe; loggers and progress

@@ -147,7 +147,8 @@ def _sweep(command: str, asked: Asked, run: Task) -> None:
     with initialize_config_dir(str(conf_folder()), version_base="1.3"):
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
-        hydra.multirun(command, partial(run_cell, checked), list(asked.words))
+        words = [*asked.words, "hydra.mode=MULTIRUN"]  # cells find out so that they are cells
+        hydra.multirun(command, partial(run_cell, checked), words)
 
 
 @contextmanager

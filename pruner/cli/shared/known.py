@@ -77,6 +77,7 @@ def read_words(command: str, given: Sequence[str]) -> Asked:
     groups = groups_of(command)
     chosen: list[str] = []  # what Hydra composes
     values: list[Override] = []  # what is set afterwards
+    in_order: list[str] = []  # all of them, as a sweep gives them to Hydra
     for word in words:
         override = _override(word)
         if override is None:
@@ -86,6 +87,8 @@ def read_words(command: str, given: Sequence[str]) -> Asked:
             chosen.append(word)
         else:
             values.append(override)
+            word = f"++{word.lstrip('+')}"
+        in_order.append(word)
     sweep = any(word in _SWEEP for word in given)
     found = [_compose(command, cell) for cell in (_cells(chosen) if sweep else [chosen])]
     whole, defaults = found[0], [plain_values(config) for config in found]
@@ -100,7 +103,7 @@ def read_words(command: str, given: Sequence[str]) -> Asked:
     if not sweep:
         check_options(config, defaults)
     return Asked(
-        words=[*chosen, *(f"++{str(one.input_line).lstrip('+')}" for one in values)],
+        words=in_order,
         config=config,
         hydra=whole,
         sweep=sweep,

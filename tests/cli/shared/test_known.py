@@ -5,8 +5,7 @@ from omegaconf import OmegaConf
 
 from pruner.cli.shared import known
 from pruner.cli.shared.door import run_door
-from pruner.cli.shared.help import commands
-from pruner.cli.shared.known import composed, groups_of, nearest, read_words
+from pruner.cli.shared.known import nearest, read_words
 from pruner.errors import PrunerError
 
 
@@ -87,9 +86,3 @@ def test_a_command_line_is_composed_once(monkeypatch):
 def test_the_nearest_name_counts_the_last_part():
     assert nearest("epochs", {"trainer.max_epochs", "seeds"}) == "trainer.max_epochs"
     assert nearest("qqq", {"trainer.max_epochs", "seeds"}) is None
-
-
-def test_every_command_has_groups_that_exist():
-    for command in commands():
-        assert isinstance(composed(command, []), dict)
-        assert all(chosen is None or "/" not in chosen for chosen in groups_of(command).values())

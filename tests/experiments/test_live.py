@@ -124,8 +124,8 @@ def test_nothing_of_the_draft_is_left_where_it_is_left_out(item, options):
 def test_the_ablation_takes_one_branch_of_the_network(item, options):
     for part in ("dataflow", "statement"):
         config, _ = settings_of(item, options, f"pruner_paper_without_{part}")
-        (pacm,) = {name for name in config.model if name != "_target_"}
-        assert (pacm, config.model[pacm]) == (f"use_{part}", False)
+        used = {name: config.model[name] for name in ("use_dataflow", "use_statement")}
+        assert used == {name: name != f"use_{part}" for name in used}
 
 
 def test_models_of_avx2_go_elsewhere_and_wait_for_their_training(item, options):
@@ -139,7 +139,7 @@ def test_models_of_avx2_go_elsewhere_and_wait_for_their_training(item, options):
     assert config.platform.name == "cpu-sse4"
     assert config.checkpoint == str(source.leaves.parent)
     assert config.adaptation._target_.endswith("MomentumAdaptation")
-    assert "fit" not in config.adaptation  # so it is that of the rounds
+    assert config.adaptation.fit is None  # so it is that of the rounds
     rounds = composed(steps["cpu-sse4-layer_norm-pruner_paper-200-0"])
     assert config.online_fit == rounds.online_fit
     offline = steps["cpu-avx512-matmul-tensetmlp-200-0"]

@@ -68,7 +68,9 @@ def test_config_curves_summary_table_and_checkpoint_are_in_the_run(logged):
     assert run["run"].display_name == "mine"
     assert list(run["run"].tags) == ["v100", "TenSetMLP", "LambdaRank", "by_task", "tried"]
     assert run["config"]["trainer"]["max_epochs"] == 2
-    assert run["config"]["model"] == {"_target_": "pruner.models.networks.mlp.TenSetMLP"}
+    model = run["config"]["model"]
+    assert model.pop("_target_") == "pruner.models.networks.mlp.TenSetMLP"
+    assert model == {"width": 256, "num_residual": 2}
     epochs = [row for row in run["history"] if "valid/top1" in row]
     assert [row["epoch"] for row in epochs] == [0, 1]
     assert sum("train/loss" in row for row in run["history"]) == 2

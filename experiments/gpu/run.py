@@ -53,7 +53,7 @@ from pruner.cli.shared.script import run_script
 from pruner.errors import DataError, PrunerError
 from pruner.places import checkpoint_named, conf_folder
 from pruner.program.device import GpuDevice, load_device
-from pruner.tune.measure.machine import local_platform
+from pruner.tune.measure.targets import local_platform
 from pruner.tune.pools.conditions import about_gpus
 
 HERE = Path(__file__).resolve().parent

@@ -22,7 +22,7 @@ from experiments.gpu.stages import (
 from pruner.files import as_written, load_metrics, read_json
 from pruner.study.network.run import NetworkRun, contender_rows, read_network_run
 from pruner.study.tuning import best_curve, exploration_share
-from pruner.tune.contenders.beside import read_comparison
+from pruner.tune.compare.benchmark import SideBySide
 from pruner.tune.deploy.files import KERNELS_FILE
 from pruner.tune.networks.extraction import TASKS
 from pruner.tune.phases import IDLE, PHASES
@@ -317,7 +317,7 @@ def _contenders(
     earlier one: if it is ended before it is through, the kept ones are all there is.
     """
     kept = (
-        read_comparison(options.kept(f"{network.label}-{precision}-{stage}"))
+        SideBySide.read(options.kept(f"{network.label}-{precision}-{stage}"))
         for stage in ("beside", "rivals", "finals")
     )
     found: dict[str, Row] = {}

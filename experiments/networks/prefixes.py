@@ -24,12 +24,10 @@ from pruner.cli.tuning.network import network_platform
 from pruner.errors import DataError, PrunerError
 from pruner.files import write_json
 from pruner.progress import Tell, silent
-from pruner.tune.contenders.inputs import write_inputs
-from pruner.tune.contenders.lane import Lane
-from pruner.tune.contenders.lineup import Library, line_up
-from pruner.tune.contenders.race import SHORT_RACE, RaceSettings, race
-from pruner.tune.deploy.build import BuildRequest, Built, build_network
-from pruner.tune.deploy.files import LIBRARY
+from pruner.tune.compare.baselines import Lane, Library, line_up
+from pruner.tune.compare.benchmark import SHORT_RACE, RaceSettings, race
+from pruner.tune.deploy.build import INPUTS, Built, build_network
+from pruner.tune.deploy.files import LIBRARY, WORK
 from pruner.tune.deploy.network import DRAFTED, MEASURED
 from pruner.tune.networks.drafted import FOLDER as DRAFTS
 from pruner.tune.networks.extraction import TASKS, read_tasks
@@ -100,7 +98,7 @@ class Prefixes:
         self._trials = {n: read_trials(f / JOURNAL_FILE) for n, f in self._folders.items()}
         self._work, self._lane, self._settings, self._tell = work, lane, settings, tell
         self._source = NetworkRequest.read(ours / REQUEST).source
-        self._inputs = write_inputs(self._source, work / "inputs.npz")
+        self._inputs = ours / WORK / INPUTS
 
     def points(self) -> list[Point]:
         """The grids of both in one race, then ours where it first reached the rival, halved."""
@@ -146,9 +144,7 @@ class Prefixes:
         place, drafts = self._work / name, self._drafts[whose]
         shutil.rmtree(place, ignore_errors=True)
         try:
-            built = build_prefix(
-                folder, self._tasks[whose], t_s, place, drafts=drafts, threads=self._lane.threads
-            )
+            built = build_prefix(folder, t_s, place, drafts=drafts, threads=self._lane.threads)
         except PrunerError as error:
             return Library(label=label, missing=str(error))
         return Library(label=label, path=built.library)
@@ -243,13 +239,7 @@ def copy_records(folder: Path, until_s: float, place: Path) -> int:
 
 
 def build_prefix(
-    folder: Path,
-    tasks: Sequence[NetworkTask],
-    until_s: float,
-    place: Path,
-    *,
-    drafts: Path | None,
-    threads: int,
+    folder: Path, until_s: float, place: Path, *, drafts: Path | None, threads: int
 ) -> Built:
     """Build a run's network into `place` from its records until then, drafted ones for the rest.
 
@@ -257,12 +247,11 @@ def build_prefix(
         PrunerError: see :func:`pruner.tune.deploy.build.build_network`.
     """
     records = place / "records"
-    sources = {MEASURED: str(records)} if copy_records(folder, until_s, records) else {}
+    sources = {MEASURED: records} if copy_records(folder, until_s, records) else {}
     if drafts is not None and (drafts / RECORDS).is_file():
-        sources[DRAFTED] = str(drafts)
-    library = place / LIBRARY
-    request = BuildRequest.of_run(folder, tasks, sources, library, reference=False, threads=threads)
-    return build_network(request, place / "build.log")
+        sources[DRAFTED] = drafts
+    library, log = place / LIBRARY, place / "build.log"
+    return build_network(folder, sources, library, log, reference=False, threads=threads)
 
 
 @dataclass(kw_only=True)

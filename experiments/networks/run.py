@@ -46,7 +46,7 @@ from pruner.study.book.results import plot_series
 from pruner.study.grid import Step
 from pruner.study.markdown import markdown_table
 from pruner.study.network.run import NetworkRun, contender_rows, read_network_run
-from pruner.tune.contenders.lineup import OURS
+from pruner.tune.compare.baselines import OURS
 from pruner.tune.deploy.files import BESIDE_FILE, DEPLOY_FILE
 from pruner.tune.networks.catalog import NETWORKS as CATALOG
 

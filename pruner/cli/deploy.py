@@ -15,12 +15,16 @@ from pruner.cli.tuning.platform import load_draft, placed_platform
 from pruner.errors import DataError, PrunerError
 from pruner.files import load_metrics
 from pruner.study.network.page import write_report
-from pruner.tune.contenders.beside import set_run_beside
-from pruner.tune.contenders.kernels import KERNEL_RACE, check_equal, set_kernels_beside
-from pruner.tune.contenders.lane import Lane
-from pruner.tune.contenders.libraries import check_others, check_run_names
-from pruner.tune.contenders.lineup import FOR_KERNELS, check_names, installed
-from pruner.tune.contenders.race import RaceSettings, Timed
+from pruner.tune.compare.baselines import FOR_KERNELS, Lane, check_names, installed
+from pruner.tune.compare.benchmark import RaceSettings
+from pruner.tune.compare.runs import (
+    KERNEL_RACE,
+    check_equal,
+    check_others,
+    check_run_names,
+    compare_kernels,
+    compare_network,
+)
 from pruner.tune.deploy.files import deploying
 from pruner.tune.deploy.kernels import deploy_kernels
 from pruner.tune.deploy.network import cannot_run
@@ -109,7 +113,7 @@ def _kernels_beside(
     if not (names or others):
         return {}
     settings, meter = _energy(config, platform, KERNEL_RACE)
-    found = set_kernels_beside(
+    found = compare_kernels(
         folder,
         workloads,
         names,
@@ -119,10 +123,9 @@ def _kernels_beside(
         meter=meter,
         tell=say,
     )
-    for task, rows in found.items():
-        say(task)
-        _tell_medians(rows)
-    return {task: {row.name: row.row() for row in rows} for task, rows in found.items()}
+    for task, compared in found.items():
+        say("\n".join([task, *compared.lines()]))
+    return {task: compared.by_name for task, compared in found.items()}
 
 
 def _beside(
@@ -136,7 +139,7 @@ def _beside(
         say(f"no comparison: {reason}")
     if reason is None and (names or others):
         settings, meter = _energy(config, platform, RaceSettings())
-        rows = set_run_beside(
+        compared = compare_network(
             folder,
             names,
             others,
@@ -146,8 +149,8 @@ def _beside(
             meter=meter,
             tell=say,
         )
-        found = {row.name: row.row() for row in rows}
-        _tell_medians(rows)
+        found = compared.by_name
+        say("\n".join(compared.lines()))
     report = write_report(folder, others)
     say(f"report: {report}")
     return {"beside": found, "report": str(report)}
@@ -168,15 +171,6 @@ def _energy(
     if seconds and meter is None:
         say("no energy is measured: neither NVML nor powercap is available")
     return replace(settings, energy_s=float(seconds)), meter
-
-
-def _tell_medians(rows: Sequence[Timed]) -> None:
-    """The fastest first."""
-    for row in sorted(rows, key=lambda row: row.median_s or float("inf")):
-        if row.median_s is not None:
-            used = row.energy
-            joules = f" {used['watts']:8.4g} W {used['joules']:10.4g} J a run" if used else ""
-            say(f"{row.label:40s} {1e3 * row.median_s:10.4g} ms{joules}")
 
 
 def _asked(folder: Path) -> DictConfig:

@@ -6,7 +6,7 @@
 * `measure`: build and run candidates
 * `run`: the tuning loop and its files
 * `rivals`: other tuners: MetaSchedule and Ansor
-* `contenders`: baselines of a network: torch, onnxruntime, TVM
+* `compare`: what is timed beside ours: torch, onnxruntime, TVM
 * `metaschedule`: our search and cost model inside TVM's own tuning
 * `pools`: measured sets: evenly sampled programs to learn from
 * `deploy`: a tuned network as one library, checked against torch

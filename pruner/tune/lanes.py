@@ -16,7 +16,6 @@ begins between two vectors. Such lanes are copied one by one.
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 from pruner.program.tir.pipeline import ASYNC_STAGES
@@ -59,7 +58,7 @@ def copies_ahead(function: Any) -> bool:
 
 def _inside(part: Any, kind: Any) -> list[Any]:
     found: list[Any] = []
-    importlib.import_module("tvm_ffi").structural_walk(part, (kind, found.append))
+    load_tvm().ffi.structural_walk(part, (kind, found.append))
     return found
 
 
@@ -167,7 +166,7 @@ def _unrolled(function: Any, loops: list[Any]) -> Any:
     """The function with these loops unrolled."""
     if not loops:
         return function
-    tvm, ffi = load_tvm().tvm, importlib.import_module("tvm_ffi")
+    tvm, ffi = load_tvm().tvm, load_tvm().ffi
 
     def rule(loop: Any) -> Any:
         if not any(loop.same_as(other) for other in loops):

@@ -13,6 +13,7 @@ import inspect
 import os
 import shutil
 import sys
+from functools import cache
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -20,14 +21,25 @@ from pruner.errors import MissingExtra
 
 
 class Tvm(NamedTuple):
-    """The modules of TVM 0.27 that tuning uses."""
+    """The modules of TVM 0.27 that tuning uses; properties are imported once they are used."""
 
     tvm: Any
     s_tir: Any
     tirx: Any
     meta_schedule: Any
 
+    @property
+    def relax(self) -> Any:
+        """``tvm.relax``: whole networks."""
+        return importlib.import_module("tvm.relax")
 
+    @property
+    def ffi(self) -> Any:
+        """``tvm_ffi``: walks, maps and hashes of TVM's objects."""
+        return importlib.import_module("tvm_ffi")
+
+
+@cache
 def load_tvm() -> Tvm:
     """Return TVM's modules, imported on the first call. Raises `MissingExtra` without TVM."""
     first = "tvm" not in sys.modules

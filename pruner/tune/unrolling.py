@@ -8,7 +8,6 @@ programs say ``#pragma unroll`` instead, and nvcc unrolls them.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -31,7 +30,7 @@ class _Placed:
 
 def unrolled_by_nvcc(module: Any) -> Any:
     """The scheduled functions, with ``#pragma unroll`` where a shared buffer may be multiplied."""
-    tvm, ffi = load_tvm().tvm, importlib.import_module("tvm_ffi")
+    tvm, ffi = load_tvm().tvm, load_tvm().ffi
     changed = {
         name: ffi.structural_map(function, (tvm.tirx.For, _said_to_nvcc))
         for name, function in module.functions_items()
@@ -81,7 +80,7 @@ def _allowed(loop: Any) -> int:
 
 def _loops(stmt: Any) -> list[Any]:
     found: list[Any] = []
-    walk = importlib.import_module("tvm_ffi").structural_walk
+    walk = load_tvm().ffi.structural_walk
     walk(stmt, (load_tvm().tvm.tirx.For, found.append))
     return found
 

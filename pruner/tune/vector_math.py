@@ -14,7 +14,6 @@ the rational functions of Eigen (``generic_fast_erf_float``, ``generic_fast_tanh
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
@@ -57,7 +56,7 @@ def with_vector_math(module: Any, target: Any) -> Any:
     """
     if target.kind.name != "llvm":
         return module
-    tvm, ffi = load_tvm().tvm, importlib.import_module("tvm_ffi")
+    tvm, ffi = load_tvm().tvm, load_tvm().ffi
     known = {f"tirx.{name}": make for name, make in _WRITTEN_OUT.items()}
 
     def written_out(call: Any) -> Any:

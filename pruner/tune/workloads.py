@@ -47,7 +47,7 @@ class Workload:
     @property
     def fingerprint(self) -> str:
         """TVM's structural hash of the program, 16 hexadecimal digits."""
-        number = importlib.import_module("tvm_ffi").structural_hash(self.module)
+        number = load_tvm().ffi.structural_hash(self.module)
         return f"{number & (1 << 64) - 1:016x}"
 
 
@@ -142,7 +142,7 @@ def _alone(func: Any) -> Any:
 
 def normalised(module: Any) -> Any:
     """The form in which MetaSchedule keys its database: one function ``main`` without aliasing."""
-    tune_context = importlib.import_module("tvm.s_tir.meta_schedule.tune_context")
+    tune_context = load_tvm().meta_schedule.tune_context
     return tune_context._normalize_mod(module)
 
 
@@ -169,7 +169,7 @@ def described(workload: Workload) -> str:
 
 def flops(module: Any) -> float:
     """Floating-point operations of the module as TVM estimates them."""
-    estimate = importlib.import_module("tvm.s_tir.analysis").estimate_tir_flops
+    estimate = load_tvm().s_tir.analysis.estimate_tir_flops
     return float(estimate(module))
 
 

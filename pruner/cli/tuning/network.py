@@ -16,8 +16,8 @@ from pruner.cli.tuning.platform import asked_platform, load_draft, platform_of
 from pruner.errors import DataError, PrunerError
 from pruner.files import save_metrics
 from pruner.processes import Worker
+from pruner.tune.deploy.build import network_worker
 from pruner.tune.deploy.files import LOADER, deploying
-from pruner.tune.deploy.holder import network_child
 from pruner.tune.deploy.network import deploy_network
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.networks.coverage import coverage
@@ -39,21 +39,22 @@ def list_run(config: DictConfig, earlier: Path | None) -> dict[str, Any]:
     """Show the tasks of a network; the object of the last line."""
     platform = asked_platform(config, measures=False)
     folder = earlier or open_run(config, network_label(config))
-    return listed(config, platform, network_tasks(config, platform, folder), folder)
+    tasks = network_tasks(config, platform, folder, keep=False)
+    return listed(config, platform, tasks, folder)
 
 
 def draft_run(config: DictConfig, earlier: Path | None) -> dict[str, Any]:
     """Draft and build a network, measuring nothing before; the object of the last line.
 
-    What takes seconds to start is started before it is needed, and the network is lowered once.
+    What takes seconds to start is started before it is needed.
     """
-    with network_child() as child, DraftWorkers() as workers:
+    with network_worker() as worker, DraftWorkers() as workers:
         platform = asked_platform(config, measures=False)
         folder = earlier or open_run(config, network_label(config))
-        tasks = network_tasks(config, platform, folder, child)
+        tasks = network_tasks(config, platform, folder, worker=worker)
         result = drafted(config, tasks, platform, folder, workers)
         workers.close()
-        return deployed(config, folder, result, child) if config.deploy else result
+        return deployed(config, folder, result, worker) if config.deploy else result
 
 
 def network_label(config: DictConfig) -> str:
@@ -62,16 +63,24 @@ def network_label(config: DictConfig) -> str:
 
 
 def network_tasks(
-    config: DictConfig, platform: Platform, folder: Path, child: Worker | None = None
+    config: DictConfig,
+    platform: Platform,
+    folder: Path,
+    *,
+    keep: bool = True,
+    worker: Worker | None = None,
 ) -> list[NetworkTask]:
-    """The tasks of ``network=``, taken up from the folder where an earlier start found them."""
+    """The tasks of ``network=``, taken up from the folder where an earlier start found them.
+
+    ``keep``: the folder keeps the lowered network, too, from which its library is built.
+    """
     if (folder / TASKS).is_file():
         return read_tasks(folder / TASKS)
     sizes = NetworkOptions(**plain(config.sizes))
     source = NetworkSource(name=str(config.network), options=sizes, seed=config.seed)
     form = network_form(config, platform.device)
     say(f"importing {source.label}, {form} ...")
-    return extract_tasks(source, platform.target_json, folder, form, child)
+    return extract_tasks(source, platform.target_json, folder, form, keep=keep, worker=worker)
 
 
 def tuned_workloads(config: DictConfig, tasks: Sequence[NetworkTask]) -> list[Workload]:
@@ -184,11 +193,11 @@ def estimated(config: DictConfig, tuned: Tuned) -> dict[str, Any]:
 
 
 def deployed(
-    config: DictConfig, folder: Path, result: dict[str, Any], child: Worker | None = None
+    config: DictConfig, folder: Path, result: dict[str, Any], worker: Worker | None = None
 ) -> dict[str, Any]:
     """Build the network of a run that is over, as ``pruner deploy`` does; its result with that."""
     try:
-        row = deploy_run(folder, config, draft=True, child=child)
+        row = deploy_run(folder, config, draft=True, worker=worker)
     except KeyboardInterrupt:
         say(f"the run is over; pruner deploy run={folder} builds its network")
         raise
@@ -201,7 +210,7 @@ def deployed(
 
 
 def deploy_run(
-    folder: Path, config: DictConfig, *, draft: bool, child: Worker | None = None
+    folder: Path, config: DictConfig, *, draft: bool, worker: Worker | None = None
 ) -> dict[str, Any]:
     """The network of a run folder with its configuration; the content of ``deploy.json``.
 
@@ -221,7 +230,7 @@ def deploy_run(
             database=database_of(config),
             draft=draft,
             seed=config.seed,
-            child=child,
+            worker=worker,
             tell=say,
         )
     for line in built.lines():

@@ -12,9 +12,9 @@ from pruner.arrays import dtype_bytes
 from pruner.errors import DataError
 from pruner.files import as_written, load_metrics, read_json
 from pruner.study.tuning import RunCurve, best_curve
-from pruner.tune.contenders.beside import SideBySide, read_beside
-from pruner.tune.contenders.lineup import OURS
-from pruner.tune.deploy.files import DEPLOY_FILE
+from pruner.tune.compare.baselines import OURS
+from pruner.tune.compare.benchmark import SideBySide
+from pruner.tune.deploy.files import BESIDE_FILE, DEPLOY_FILE
 from pruner.tune.networks.extraction import TASKS
 from pruner.tune.networks.request import REQUEST
 from pruner.tune.networks.tasks import MIN_SHARE
@@ -125,7 +125,7 @@ def read_network_run(folder: Path) -> NetworkRun:
         tasks=tasks,
         curve=network_curve(folder, tasks, metrics.get("seconds", {})),
         deployed=_json(folder / DEPLOY_FILE),
-        beside=read_beside(folder),
+        beside=SideBySide.read(folder / BESIDE_FILE),
     )
 
 

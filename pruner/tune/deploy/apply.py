@@ -6,7 +6,6 @@ word; and it takes records of any target. So what must have been found is counte
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,7 +111,7 @@ def apply_records(
 
 def _applied(module: Any, target: Any, folder: Path) -> Any:
     tvm = load_tvm().tvm
-    passes = importlib.import_module("tvm.relax").transform
+    passes = load_tvm().relax.transform
     database = Database.read(folder).tvm_database
     with target, database, tvm.transform.PassContext(opt_level=3):
         return passes.MetaScheduleApplyDatabase()(module)
@@ -120,8 +119,8 @@ def _applied(module: Any, target: Any, folder: Path) -> Any:
 
 def _by_rules(module: Any, target: Any) -> Any:
     """DLight's schedules for functions without one, threads alone where none of its rules fits."""
-    tvm, dlight = load_tvm().tvm, importlib.import_module("tvm.s_tir.dlight")
-    passes, rules = importlib.import_module("tvm.relax").transform, dlight.gpu
+    tvm, dlight = load_tvm().tvm, load_tvm().s_tir.dlight
+    passes, rules = load_tvm().relax.transform, dlight.gpu
     kinds = (rules.Matmul, rules.GEMV, rules.Reduction, rules.GeneralReduction, rules.Fallback)
     steps = [
         passes.RewriteDataflowReshape(),  # views need no schedule
@@ -141,7 +140,7 @@ def _threaded(function: Any) -> Any:
     TVM's pass for it, ``DefaultGPUSchedule``, fails on any function with a root block in 0.27, and
     DLight leaves out blocks that simplification bound to constants.
     """
-    tvm, s_tir, _, _ = load_tvm()
+    tvm, s_tir = load_tvm().tvm, load_tvm().s_tir
     schedule = s_tir.Schedule(tvm.IRModule({"main": function}))
     for block in schedule.get_child_blocks(schedule.get_sblock("root")):
         kinds = [int(axis.iter_type) for axis in schedule.get(block).iter_vars]

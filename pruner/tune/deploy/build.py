@@ -1,7 +1,4 @@
-"""One library out of a network and the records of its tasks, in a child process.
-
-Beside the library it can leave inputs and what torch computes from them.
-"""
+"""One library out of a lowered network and the records of its tasks, in a worker process."""
 
 from __future__ import annotations
 
@@ -12,58 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from pruner.errors import PrunerError
-from pruner.files import temporaries_in
+from pruner.files import read_json, temporaries_in
 from pruner.processes import Worker, ask
+from pruner.tune.compare.benchmark import save_arrays
+from pruner.tune.compare.runners import Eager, OnnxRuntime
 from pruner.tune.compiling import pass_context, written_out
-from pruner.tune.contenders.inputs import inputs_of, save_arrays
-from pruner.tune.contenders.runners import Eager, OnnxRuntime
 from pruner.tune.cuda import provide_compiler
 from pruner.tune.deploy.apply import Applied, apply_records, check_tasks, keys_of
 from pruner.tune.deploy.files import TEMPORARY
 from pruner.tune.deploy.interface import with_interface
 from pruner.tune.kinds import CUDA, is_cuda
-from pruner.tune.networks.request import REQUEST, NetworkRequest, lowered_network
-from pruner.tune.networks.source import NetworkSource
-from pruner.tune.networks.tasks import NetworkTask
+from pruner.tune.networks.extraction import TASKS
+from pruner.tune.networks.extraction import write_tasks as write_tasks  # of `network_worker`
+from pruner.tune.networks.request import REQUEST, NetworkRequest, read_lowered
+from pruner.tune.networks.source import NetworkSource, inputs_of
 from pruner.tune.phases import Stopwatch
 from pruner.tune.tvm_import import load_tvm
 
 INPUTS, EXPECTED = "inputs.npz", "expected.npz"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuildRequest:
-    """What is built of which network, from which records.
-
-    ``network`` is the file of a :class:`NetworkRequest`, ``tasks`` names the keys that its
-    functions must have, ``sources`` are databases by name, the first one first. ``reference``:
-    also write inputs and the outputs that torch (onnxruntime for an ONNX file) has for them, into
-    the folder of the library.
-    """
-
-    network: str
-    tasks: Mapping[str, str]
-    sources: Mapping[str, str]
-    library: str
-    reference: bool = True
-    threads: int = 1
-
-    @staticmethod
-    def of_run(
-        folder: Path,
-        tasks: Sequence[NetworkTask],
-        sources: Mapping[str, str],
-        library: Path,
-        **rest: Any,
-    ) -> BuildRequest:
-        """To build the network of a run folder, whose tasks are known."""
-        return BuildRequest(
-            network=str(folder / REQUEST),
-            tasks={task.name: task.key for task in tasks},
-            sources=sources,
-            library=str(library),
-            **rest,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,45 +40,76 @@ class Built:
     notes: Sequence[str] = field(default_factory=list)
 
 
-def build_network(request: BuildRequest, log: Path, child: Worker | None = None) -> Built:
-    """Build in a child process whose output goes to `log`.
+def network_worker() -> Worker:
+    """Start a worker that finds a network's tasks and builds its library.
 
-    ``child``: a process that runs already and has a job :func:`build_library`.
+    At once it imports what every network needs.
+    """
+    worker = Worker(__name__, method="spawn")
+    worker.start()
+    return worker
+
+
+def ready() -> None:
+    """In the worker: import TVM and torch."""
+    load_tvm()
+    importlib.import_module("torch")
+
+
+def build_network(
+    folder: Path,
+    sources: Mapping[str, Path],
+    library: Path,
+    log: Path,
+    *,
+    reference: bool = True,
+    threads: int = 1,
+    worker: Worker | None = None,
+) -> Built:
+    """Build the network of a run folder in a worker process; see :func:`build_here`.
+
+    ``worker``: that of :func:`network_worker`, by default a fresh one; its output goes to `log`.
 
     Raises:
         PrunerError: the network is not the one that was tuned, records were not applied, or are of
-            another target; in one line.
+            another target; in one line that names the `log`.
     """
-    built: Built = ask(__name__, build_library.__name__, request, log=log, worker=child)
+    job = (folder, sources, library, reference, threads)
+    built: Built = ask(__name__, build_here.__name__, *job, log=log, worker=worker)
     return built
 
 
-def build_here(request: BuildRequest, lowered: Any | None = None) -> Built:
-    """Build in this process. Raises like :func:`build_network`.
+def build_here(
+    folder: Path, sources: Mapping[str, Path], library: Path, reference: bool, threads: int
+) -> Built:
+    """Build the library of a run's network from the records of its tasks.
 
-    ``lowered``: the network as it was lowered for its tasks; None: it is imported and lowered.
+    ``sources`` are databases by name, the first one first. ``reference``: also write inputs and the
+    outputs that torch (onnxruntime for an ONNX file) has for them, into the folder of the library.
+
+    Raises:
+        PrunerError: see :func:`build_network`.
     """
-    library, watch, notes = Path(request.library), Stopwatch(), list[str]()
-    network = NetworkRequest.read(Path(request.network))
+    watch, notes = Stopwatch(), list[str]()
+    request = NetworkRequest.read(folder / REQUEST)
     library.parent.mkdir(parents=True, exist_ok=True)
-    with watch.time("import"):
-        module, target = lowered, network.tvm_target()
-        if module is None:
-            module = lowered_network(network)
-        check_tasks(keys_of(module), request.tasks)
-    with watch.time("apply"):
-        sources = {name: Path(folder) for name, folder in request.sources.items()}
-        by_rules = target.kind.name != "llvm"
-        module, applied = apply_records(module, target, sources, by_rules=by_rules)
-    with watch.time("build"):
-        executable = compiled(with_interface(module, target, request.threads), target)
-    with watch.time("export"):
-        partial = library.with_name(f".{library.name}")  # whose suffix says the format
-        executable.export_library(str(partial))
-        partial.replace(library)
-    if request.reference:
-        with watch.time("reference"):
-            notes += write_reference(network.source, library.parent, request.threads)
+    with temporaries_in(library.parent / TEMPORARY):
+        with watch.time("import"):
+            module, target = read_lowered(folder), request.tvm_target()
+            wanted = {row["name"]: row["key"] for row in read_json(folder / TASKS, list)}
+            check_tasks(keys_of(module), wanted)
+        with watch.time("apply"):
+            by_rules = target.kind.name != "llvm"
+            module, applied = apply_records(module, target, sources, by_rules=by_rules)
+        with watch.time("build"):
+            executable = compiled(with_interface(module, target, threads), target)
+        with watch.time("export"):
+            partial = library.with_name(f".{library.name}")  # whose suffix says the format
+            executable.export_library(str(partial))
+            partial.replace(library)
+        if reference:
+            with watch.time("reference"):
+                notes += write_reference(request.source, library.parent, threads)
     return Built(
         library=library,
         applied=applied,
@@ -125,19 +119,13 @@ def build_here(request: BuildRequest, lowered: Any | None = None) -> Built:
     )
 
 
-def build_library(request: BuildRequest, lowered: Any | None = None) -> Built:
-    """In the child: :func:`build_here`, with the temporary files beside the library."""
-    with temporaries_in(Path(request.library).parent / TEMPORARY):
-        return build_here(request, lowered)
-
-
 def compiled(module: Any, target: Any) -> Any:
     """TVM's executable of a lowered module whose functions are scheduled; lowered no second time.
 
     Raises:
         PrunerError: TVM cannot build it, in one line.
     """
-    tvm, relax = load_tvm().tvm, importlib.import_module("tvm.relax")
+    tvm, relax = load_tvm().tvm, load_tvm().relax
     backend = CUDA if is_cuda(target) else "cpu_generic"
     if is_cuda(target):
         provide_compiler()

@@ -6,13 +6,13 @@ them as JSON.
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from pruner.tune.networks.source import OUTPUTS
+from pruner.tune.tvm_import import load_tvm
 
 INTERFACE = "pruner_interface"  # a function of the library
 
@@ -67,7 +67,7 @@ class Interface:
 
 def with_interface(module: Any, target: Any, threads: int) -> Any:
     """A lowered network with the function that says how it is called."""
-    ir, relax = importlib.import_module("tvm.ir"), importlib.import_module("tvm.relax")
+    ir, relax = load_tvm().tvm.ir, load_tvm().relax
     text = json.dumps(asdict(Interface.of(module, target, threads)))
     function = relax.Function([], ir.StringImm(text), relax.ObjectType())
     module = module.clone()

@@ -15,11 +15,10 @@ from pruner.files import write_json
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.processes import Worker
 from pruner.progress import Tell, silent
-from pruner.tune.contenders.lane import Lane
-from pruner.tune.contenders.lineup import OURS, Library, line_up
-from pruner.tune.contenders.race import SHORT_RACE, outputs_error, race, timings
+from pruner.tune.compare.baselines import OURS, Lane, Library, line_up
+from pruner.tune.compare.benchmark import SHORT_RACE, outputs_error, race, timings
 from pruner.tune.deploy.apply import recorded_keys
-from pruner.tune.deploy.build import EXPECTED, INPUTS, BuildRequest, Built, build_network
+from pruner.tune.deploy.build import EXPECTED, INPUTS, Built, build_network
 from pruner.tune.deploy.files import DEPLOY_FILE, LIBRARY, LOADER, LOG, WORK, forget
 from pruner.tune.measure.machine import missing_device
 from pruner.tune.measure.measurer import Platform
@@ -27,7 +26,7 @@ from pruner.tune.measure.numerics import TOLERANCE
 from pruner.tune.networks import drafted
 from pruner.tune.networks.drafting import is_view
 from pruner.tune.networks.extraction import TASKS, read_tasks
-from pruner.tune.networks.request import REQUEST, NetworkRequest
+from pruner.tune.networks.request import LOWERED, REQUEST, NetworkRequest
 from pruner.tune.networks.tasks import NetworkTask
 from pruner.tune.phases import Stopwatch
 from pruner.tune.pools.conditions import about_machine
@@ -86,7 +85,7 @@ class Deployed:
         yield from self.notes
 
     def row(self) -> dict[str, Any]:
-        """For a last line; see :func:`~pruner.tune.contenders.race.timings` for the seconds."""
+        """For a last line; see :func:`~pruner.tune.compare.benchmark.timings` for the seconds."""
         return {
             "library": str(self.library),
             "target": self.target,
@@ -114,7 +113,7 @@ def deploy_network(
     database: Path | None = None,
     draft: bool = True,
     seed: int = 0,
-    child: Worker | None = None,
+    worker: Worker | None = None,
     tell: Tell = silent,
 ) -> Deployed:
     """Build the network of a run folder; all that came of it lies there, ``deploy.json`` too.
@@ -124,8 +123,8 @@ def deploy_network(
     numbers would be taken for this one's.
 
     `database`: TVM's records, by default in the folder itself. ``draft=False``: tasks without
-    records get no schedule (TVM's rules on GPUs). `child`: :func:`~.holder.network_child`, where it
-    found the tasks; else the network is imported anew.
+    records get no schedule (TVM's rules on GPUs). `worker`: see
+    :func:`pruner.tune.deploy.build.network_worker`.
 
     Raises:
         PrunerError: not the folder of a network, nothing to apply, records of another target, a
@@ -142,17 +141,15 @@ def deploy_network(
             "drafted ones with draft=true"
         )
     tell(f"{len(measured)} of {len(tasks)} tasks have measured programs")
-    sources = {MEASURED: str(database)} if measured else {}
+    sources = {MEASURED: database.resolve()} if measured else {}
     if draft:
         with watch.time("draft"):
-            sources[DRAFTED] = str(
-                _draft_rest(folder, tasks, measured, platform, analyzer, seed, tell)
-            )
-    work = folder / WORK
-    library = work / LIBRARY
-    asked = BuildRequest.of_run(folder, tasks, sources, library, threads=platform.cores)
-    tell("building the network" if child else "importing and building the network")
-    built = build_network(asked, folder / LOG, child)
+            sources[DRAFTED] = _draft_rest(folder, tasks, measured, platform, analyzer, seed, tell)
+    tell("building the network")
+    library = folder / WORK / LIBRARY
+    built = build_network(
+        folder, sources, library, folder / LOG, threads=platform.cores, worker=worker
+    )
     deployed = _summary(folder, request, tasks, measured, built, platform, watch)
     most = TOLERANCE[request.form.precision]
     try:
@@ -263,7 +260,7 @@ def _checked(
     if error is not None and not error <= most:
         raise PrunerError(
             f"{deployed.library}: its outputs differ from torch's by {error:.3g} of the largest; "
-            "do not use it"
+            f"do not use it; if its weights changed, remove {folder / LOWERED} and deploy again"
         )
     return deployed
 

@@ -69,11 +69,9 @@ def _opt(sizes: StackSizes, length: int) -> nn.Module:
 _BASE = StackSizes(layers=12, heads=12, width=768, inner=3072)
 
 _OF_IMAGES: dict[str, Factory] = {
-    "resnet18": partial(_images, partial(conv.resnet, conv.BasicBlock, (2, 2, 2, 2))),
-    "resnet50": partial(_images, partial(conv.resnet, conv.Bottleneck, (3, 4, 6, 3))),
-    "wide_resnet50_2": partial(
-        _images, partial(conv.resnet, conv.Bottleneck, (3, 4, 6, 3), factor=2)
-    ),
+    "resnet18": partial(_images, partial(conv.resnet, (2, 2, 2, 2), expansion=1)),
+    "resnet50": partial(_images, partial(conv.resnet, (3, 4, 6, 3))),
+    "wide_resnet50_2": partial(_images, partial(conv.resnet, (3, 4, 6, 3), factor=2)),
     "mobilenet_v2": partial(_images, conv.mobilenet_v2),
     "densenet121": partial(_images, conv.densenet121),
     "inception_v3": partial(_images, conv.inception_v3, size=299),

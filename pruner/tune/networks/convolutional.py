@@ -8,6 +8,7 @@ deep networks vanish, and no result could be checked. All take and return NCHW i
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,22 +34,10 @@ def conv_norm(
     height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
     if padding is None:
         padding = (dilation * (height // 2), dilation * (width // 2))
-    layers: list[nn.Module] = [
-        nn.Conv2d(
-            inputs,
-            outputs,
-            (height, width),
-            stride,
-            padding,
-            groups=groups,
-            dilation=dilation,
-            bias=False,
-        ),
-        nn.BatchNorm2d(outputs, eps=epsilon),
-    ]
-    if activation is not None:
-        layers.append(activation)
-    return nn.Sequential(*layers)
+    more: dict[str, Any] = {"groups": groups, "dilation": dilation, "bias": False}
+    convolution = nn.Conv2d(inputs, outputs, (height, width), stride, padding, **more)
+    norm = nn.BatchNorm2d(outputs, eps=epsilon)
+    return nn.Sequential(convolution, norm, *([] if activation is None else [activation]))
 
 
 def initialised(network: nn.Module) -> nn.Module:
@@ -61,93 +50,56 @@ def initialised(network: nn.Module) -> nn.Module:
     return network.eval()
 
 
-class BasicBlock(nn.Module):
-    """Two 3x3 convolutions around a shortcut (He et al., 2016)."""
+class Residual(nn.Module):
+    """A body around a shortcut (He et al., 2016), which is a convolution where sizes change."""
 
-    expansion = 1
-
-    def __init__(
-        self, inputs: int, width: int, stride: int, dilation: int = 1, factor: int = 1
-    ) -> None:
+    def __init__(self, body: nn.Module, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
-        self.body = nn.Sequential(
-            conv_norm(inputs, width, 3, stride, activation=nn.ReLU()),
-            conv_norm(width, width, 3),
-        )
-        self.shortcut = _shortcut(inputs, width, stride)
+        self.body = body
+        same = stride == 1 and inputs == outputs
+        self.shortcut = nn.Identity() if same else conv_norm(inputs, outputs, 1, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[n, c, h, w] to [n, width, h / stride, w / stride]."""
+        """[n, inputs, h, w] to [n, outputs, h / stride, w / stride]."""
         return torch.relu(self.body(x) + self.shortcut(x))
 
 
-class Bottleneck(nn.Module):
-    """1x1, 3x3, 1x1 convolutions around a shortcut; the stride is on the 3x3 (ResNet v1.5)."""
-
-    expansion = 4
-
-    def __init__(
-        self, inputs: int, width: int, stride: int, dilation: int = 1, factor: int = 1
-    ) -> None:
-        super().__init__()
-        inner, outputs = width * factor, width * self.expansion
-        self.body = nn.Sequential(
-            conv_norm(inputs, inner, activation=nn.ReLU()),
-            conv_norm(inner, inner, 3, stride, dilation=dilation, activation=nn.ReLU()),
+def _residual(
+    inputs: int, width: int, expansion: int, stride: int, dilation: int, factor: int
+) -> Residual:
+    """Two 3x3 convolutions; expanded: 1x1, 3x3, 1x1 with the stride on the 3x3 (ResNet v1.5)."""
+    inner, outputs, relu = width * factor, width * expansion, nn.ReLU()
+    if expansion == 1:
+        body = [conv_norm(inputs, width, 3, stride, activation=relu), conv_norm(width, width, 3)]
+    else:
+        body = [
+            conv_norm(inputs, inner, activation=relu),
+            conv_norm(inner, inner, 3, stride, dilation=dilation, activation=relu),
             conv_norm(inner, outputs),
-        )
-        self.shortcut = _shortcut(inputs, outputs, stride)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[n, c, h, w] to [n, 4 width, h / stride, w / stride]."""
-        return torch.relu(self.body(x) + self.shortcut(x))
+        ]
+    return Residual(nn.Sequential(*body), inputs, outputs, stride)
 
 
-def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
-    if stride == 1 and inputs == outputs:
-        return nn.Identity()
-    return conv_norm(inputs, outputs, 1, stride)
-
-
-class ResNetFeatures(nn.Sequential):
-    """The convolutions of a residual network.
+def resnet_features(
+    depths: Sequence[int], *, expansion: int = 4, factor: int = 1, dilated: int = 0
+) -> tuple[nn.Module, int]:
+    """The convolutions of a residual network and their channels; ``factor`` widens the 3x3 ones.
 
     ``dilated`` stages (from the last backwards) keep their resolution and widen their kernels
     instead, as segmentation wants it.
     """
-
-    def __init__(
-        self,
-        block: type[BasicBlock] | type[Bottleneck],
-        depths: Sequence[int],
-        *,
-        factor: int = 1,
-        dilated: int = 0,
-    ) -> None:
-        layers: list[nn.Module] = [
-            conv_norm(3, 64, 7, 2, activation=nn.ReLU()),
-            nn.MaxPool2d(3, 2, 1),
-        ]
-        channels, dilation = 64, 1
-        for stage, depth in enumerate(depths):
-            width, stride = 64 << stage, 1 if stage == 0 else 2
-            before = dilation
-            if stage >= len(depths) - dilated:
-                dilation, stride = dilation * stride, 1
-            for number in range(depth):
-                first = number == 0
-                layers.append(
-                    block(
-                        channels,
-                        width,
-                        stride if first else 1,
-                        before if first else dilation,
-                        factor,
-                    )
-                )
-                channels = width * block.expansion
-        super().__init__(*layers)
-        self.channels = channels
+    layers: list[nn.Module] = [conv_norm(3, 64, 7, 2, activation=nn.ReLU())]
+    layers.append(nn.MaxPool2d(3, 2, 1))
+    channels, dilation = 64, 1
+    for stage, depth in enumerate(depths):
+        width, stride, before = 64 << stage, 1 if stage == 0 else 2, dilation
+        if stage >= len(depths) - dilated:
+            dilation, stride = dilation * stride, 1
+        for number in range(depth):
+            step, spread = (stride, before) if number == 0 else (1, dilation)
+            layers.append(_residual(channels, width, expansion, step, spread, factor))
+            channels = width * expansion
+    return nn.Sequential(*layers), channels
 
 
 class Classifier(nn.Module):
@@ -163,12 +115,9 @@ class Classifier(nn.Module):
         return self.head(self.features(x).mean((2, 3)))
 
 
-def resnet(
-    block: type[BasicBlock] | type[Bottleneck], depths: Sequence[int], *, factor: int = 1
-) -> nn.Module:
-    """A residual network for 1,000 classes; ``factor`` widens the 3x3 convolutions (WideResNet)."""
-    features = ResNetFeatures(block, depths, factor=factor)
-    return initialised(Classifier(features, features.channels))
+def resnet(depths: Sequence[int], *, expansion: int = 4, factor: int = 1) -> nn.Module:
+    """A residual network for 1,000 classes; see :func:`resnet_features`."""
+    return initialised(Classifier(*resnet_features(depths, expansion=expansion, factor=factor)))
 
 
 class InvertedResidual(nn.Module):
@@ -197,10 +146,8 @@ def mobilenet_v2() -> nn.Module:
     channels = 32
     table = [(1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1)]
     for expansion, outputs, depth, stride in [*table, (6, 160, 3, 2), (6, 320, 1, 1)]:
-        for number in range(depth):
-            layers.append(
-                InvertedResidual(channels, outputs, stride if number == 0 else 1, expansion)
-            )
+        for step in (stride, *[1] * (depth - 1)):
+            layers.append(InvertedResidual(channels, outputs, step, expansion))
             channels = outputs
     layers.append(conv_norm(channels, 1280, activation=nn.ReLU6()))
     return initialised(Classifier(nn.Sequential(*layers), 1280))
@@ -258,14 +205,12 @@ def squeezenet1_1() -> nn.Module:
     """SqueezeNet 1.1 (Iandola et al., 2016)."""
 
     def fire(inputs: int, squeezed: int, outputs: int) -> nn.Sequential:
-        return nn.Sequential(
-            nn.Conv2d(inputs, squeezed, 1),
-            nn.ReLU(),
-            Branches(
-                nn.Sequential(nn.Conv2d(squeezed, outputs, 1), nn.ReLU()),
-                nn.Sequential(nn.Conv2d(squeezed, outputs, 3, padding=1), nn.ReLU()),
-            ),
+        squeeze = nn.Conv2d(inputs, squeezed, 1)
+        ways = Branches(
+            nn.Sequential(nn.Conv2d(squeezed, outputs, 1), nn.ReLU()),
+            nn.Sequential(nn.Conv2d(squeezed, outputs, 3, padding=1), nn.ReLU()),
         )
+        return nn.Sequential(squeeze, nn.ReLU(), ways)
 
     def pool() -> nn.Module:
         return nn.MaxPool2d(3, 2, ceil_mode=True)
@@ -278,87 +223,62 @@ def squeezenet1_1() -> nn.Module:
     return initialised(nn.Sequential(*layers))
 
 
-def _inception_conv(
-    inputs: int,
-    outputs: int,
-    kernel: int | tuple[int, int] = 1,
-    stride: int = 1,
-    padding: int | tuple[int, int] | None = None,
-) -> nn.Sequential:
-    return conv_norm(
-        inputs,
-        outputs,
-        kernel,
-        stride,
-        padding=padding,
-        activation=nn.ReLU(),
-        epsilon=1e-3,
-    )
+_Step = tuple[int, int | tuple[int, int]] | tuple[int, int, int, int]
 
 
-def _pooled(inputs: int, outputs: int) -> nn.Sequential:
-    return nn.Sequential(nn.AvgPool2d(3, 1, 1), _inception_conv(inputs, outputs))
-
-
-def _split() -> Branches:
-    return Branches(_inception_conv(384, 384, (1, 3)), _inception_conv(384, 384, (3, 1)))
+def _chain(inputs: int, *steps: _Step) -> nn.Module:
+    """Convolutions with norm and ReLU: each (outputs, kernel), or with stride and padding, too."""
+    layers: list[nn.Module] = []
+    for outputs, kernel, *rest in steps:
+        stride, padding = rest or (1, None)
+        more: dict[str, Any] = {"padding": padding, "activation": nn.ReLU(), "epsilon": 1e-3}
+        layers.append(conv_norm(inputs, outputs, kernel, stride, **more))
+        inputs = outputs
+    return nn.Sequential(*layers) if len(layers) > 1 else layers[0]
 
 
 def inception_v3() -> nn.Module:
     """Inception-V3 (Szegedy et al., 2016) without the auxiliary classifier, which only trains."""
-    conv, row, column = _inception_conv, (1, 7), (7, 1)
+    row, column, halved = (1, 7), (7, 1), nn.MaxPool2d(3, 2)
 
-    def a(inputs: int, pooled: int) -> Branches:
-        return Branches(
-            conv(inputs, 64),
-            nn.Sequential(conv(inputs, 48), conv(48, 64, 5)),
-            nn.Sequential(conv(inputs, 64), conv(64, 96, 3), conv(96, 96, 3)),
-            _pooled(inputs, pooled),
-        )
+    def pooled(inputs: int, outputs: int) -> nn.Sequential:
+        return nn.Sequential(nn.AvgPool2d(3, 1, 1), _chain(inputs, (outputs, 1)))
+
+    def split() -> Branches:
+        return Branches(_chain(384, (384, (1, 3))), _chain(384, (384, (3, 1))))
+
+    def a(inputs: int, last: int) -> Branches:
+        five = _chain(inputs, (64, 1)), _chain(inputs, (48, 1), (64, 5))
+        return Branches(*five, _chain(inputs, (64, 1), (96, 3), (96, 3)), pooled(inputs, last))
 
     def b(inputs: int) -> Branches:
-        return Branches(
-            conv(inputs, 384, 3, 2, 0),
-            nn.Sequential(conv(inputs, 64), conv(64, 96, 3), conv(96, 96, 3, 2, 0)),
-            nn.MaxPool2d(3, 2),
-        )
+        narrow = _chain(inputs, (384, 3, 2, 0))
+        return Branches(narrow, _chain(inputs, (64, 1), (96, 3), (96, 3, 2, 0)), halved)
 
     def c(inputs: int, width: int) -> Branches:
         return Branches(
-            conv(inputs, 192),
-            nn.Sequential(conv(inputs, width), conv(width, width, row), conv(width, 192, column)),
-            nn.Sequential(
-                conv(inputs, width),
-                conv(width, width, column),
-                conv(width, width, row),
-                conv(width, width, column),
-                conv(width, 192, row),
-            ),
-            _pooled(inputs, 192),
+            _chain(inputs, (192, 1)),
+            _chain(inputs, (width, 1), (width, row), (192, column)),
+            _chain(inputs, (width, 1), (width, column), (width, row), (width, column), (192, row)),
+            pooled(inputs, 192),
         )
 
     def d(inputs: int) -> Branches:
+        narrow = _chain(inputs, (192, 1), (320, 3, 2, 0))
         return Branches(
-            nn.Sequential(conv(inputs, 192), conv(192, 320, 3, 2, 0)),
-            nn.Sequential(
-                conv(inputs, 192),
-                conv(192, 192, row),
-                conv(192, 192, column),
-                conv(192, 192, 3, 2, 0),
-            ),
-            nn.MaxPool2d(3, 2),
+            narrow, _chain(inputs, (192, 1), (192, row), (192, column), (192, 3, 2, 0)), halved
         )
 
     def e(inputs: int) -> Branches:
         return Branches(
-            conv(inputs, 320),
-            nn.Sequential(conv(inputs, 384), _split()),
-            nn.Sequential(conv(inputs, 448), conv(448, 384, 3), _split()),
-            _pooled(inputs, 192),
+            _chain(inputs, (320, 1)),
+            nn.Sequential(_chain(inputs, (384, 1)), split()),
+            nn.Sequential(_chain(inputs, (448, 1)), _chain(448, (384, 3)), split()),
+            pooled(inputs, 192),
         )
 
-    layers = [conv(3, 32, 3, 2, 0), conv(32, 32, 3, 1, 0), conv(32, 64, 3), nn.MaxPool2d(3, 2)]
-    layers += [conv(64, 80), conv(80, 192, 3, 1, 0), nn.MaxPool2d(3, 2)]
+    layers = [_chain(3, (32, 3, 2, 0), (32, 3, 1, 0), (64, 3)), halved]
+    layers += [_chain(64, (80, 1), (192, 3, 1, 0)), halved]
     layers += [a(192, 32), a(256, 64), a(288, 64), b(288)]
     layers += [c(768, 128), c(768, 160), c(768, 160), c(768, 192), d(768), e(1280), e(2048)]
     return initialised(Classifier(nn.Sequential(*layers), 2048))
@@ -369,15 +289,11 @@ class DeepLabV3(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.features = ResNetFeatures(Bottleneck, (3, 4, 6, 3), dilated=2)
-        channels = self.features.channels
+        self.features, channels = resnet_features((3, 4, 6, 3), dilated=2)
         relu = nn.ReLU()
-        self.ways = nn.ModuleList(
-            [
-                conv_norm(channels, 256, activation=relu),
-                *(conv_norm(channels, 256, 3, dilation=r, activation=relu) for r in (12, 24, 36)),
-            ]
-        )
+        ways = [conv_norm(channels, 256, activation=relu)]
+        ways += [conv_norm(channels, 256, 3, dilation=r, activation=relu) for r in (12, 24, 36)]
+        self.ways = nn.ModuleList(ways)
         self.whole = conv_norm(channels, 256, activation=nn.ReLU())
         self.head = nn.Sequential(
             conv_norm(5 * 256, 256, activation=nn.ReLU()),

@@ -6,7 +6,7 @@ The position embedding of an image of fixed size is a constant.
 import torch
 from torch import Tensor, nn
 
-from pruner.tune.networks.convolutional import Bottleneck, ResNetFeatures, initialised
+from pruner.tune.networks.convolutional import initialised, resnet_features
 from pruner.tune.networks.transformer import Attention, FeedForward, StackSizes
 
 SIZES = StackSizes(layers=6, heads=8, width=256, inner=2048)
@@ -63,8 +63,9 @@ class Detr(nn.Module):
 
     def __init__(self, size: int, classes: int = 91, queries: int = 100) -> None:
         super().__init__()
-        self.features = initialised(ResNetFeatures(Bottleneck, (3, 4, 6, 3)))
-        self.narrow = nn.Conv2d(2048, SIZES.width, 1)
+        features, channels = resnet_features((3, 4, 6, 3))
+        self.features = initialised(features)
+        self.narrow = nn.Conv2d(channels, SIZES.width, 1)
         self.encoder = nn.ModuleList(EncoderLayer(SIZES) for _ in range(SIZES.layers))
         self.decoder = nn.ModuleList(DecoderLayer(SIZES) for _ in range(SIZES.layers))
         self.norm = nn.LayerNorm(SIZES.width)

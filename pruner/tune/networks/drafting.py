@@ -6,7 +6,6 @@ Nothing is built or run, except that a GPU's program must compile. Worker proces
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 from collections.abc import Sequence
@@ -107,7 +106,7 @@ def draft(job: DraftJob) -> Drafted:
 
 def is_view(module: Any) -> bool:
     """Whether TVM may replace the function by another view of the same memory (a reshape)."""
-    analysis = importlib.import_module("tvm.relax.analysis")
+    analysis = load_tvm().relax.analysis
     return bool(analysis.has_reshape_pattern(module["main"]))
 
 

@@ -7,7 +7,6 @@ hashes, and every record is silently lost. :class:`NetworkForm` says what may di
 
 from __future__ import annotations
 
-import importlib
 from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
@@ -20,6 +19,7 @@ from pruner.tune.networks.rewrites.packing import pack_weights, tensors_of
 from pruner.tune.networks.rewrites.padding import pad_classifier
 from pruner.tune.networks.rewrites.precision import Precision, mixed
 from pruner.tune.networks.rewrites.transposed import subpixel_convolutions
+from pruner.tune.tvm_import import load_tvm
 
 REDUCTION = 2  # IterVar.CommReduce
 _LARGEST = 2**31 - 1  # elements that 32-bit indices reach
@@ -58,11 +58,11 @@ def lower(module: Any, target: Any, form: NetworkForm | None = None) -> Any:
     Raises:
         ValueError: the module is lowered already.
     """
-    tvm = importlib.import_module("tvm")
-    relax = importlib.import_module("tvm.relax")
+    tvm = load_tvm().tvm
+    relax = load_tvm().relax
     if any(isinstance(function, tvm.tirx.PrimFunc) for _, function in module.functions_items()):
         raise ValueError("this module holds TIR functions already: it may be lowered once only")
-    passes, backend = relax.transform, importlib.import_module("tvm.relax.backend")
+    passes, backend = relax.transform, load_tvm().relax.backend
     steps = [
         backend.DispatchSampling(),
         backend.DispatchSortScan(),
@@ -100,7 +100,7 @@ def _simplified(module: Any) -> Any:
     Not where a sum would lose a loop of one iteration (a batch of one): MetaSchedule tiles only
     blocks that are bound to loops alone, so a convolution would be left without any tile sizes.
     """
-    s_tir, tirx = importlib.import_module("tvm.s_tir"), importlib.import_module("tvm.tirx")
+    s_tir, tirx = load_tvm().s_tir, load_tvm().tirx
     simple = s_tir.transform.StmtSimplify()(module)
     for name, function in module.functions_items():
         if isinstance(function, tirx.PrimFunc) and _lost_loops(simple[name]):
@@ -111,7 +111,7 @@ def _simplified(module: Any) -> Any:
 def narrowed(module: Any) -> Any:
     """Functions with 32-bit indices, but those of larger tensors, also between their parts, and of
     64-bit integers as data."""
-    tvm, tirx = importlib.import_module("tvm"), importlib.import_module("tvm.tirx")
+    tvm, tirx = load_tvm().tvm, load_tvm().tirx
     narrow, change = module.clone(), tirx.transform.ForceNarrowIndexToInt32()
     for name, function in module.functions_items():
         if isinstance(function, tirx.PrimFunc) and not _is_large(function):
@@ -121,21 +121,21 @@ def narrowed(module: Any) -> Any:
 
 
 def _is_large(function: Any) -> bool:
-    tensors, s_tir = tensors_of(function), importlib.import_module("tvm.s_tir")
-    walk = importlib.import_module("tvm_ffi").structural_walk
+    tensors, s_tir = tensors_of(function), load_tvm().s_tir
+    walk = load_tvm().ffi.structural_walk
     walk(function.body, (s_tir.SBlock, lambda block: tensors.extend(block.alloc_buffers)))
     return any(prod(int(extent) for extent in tensor.shape) > _LARGEST for tensor in tensors)
 
 
 def _lost_loops(function: Any) -> bool:
     """Whether a block that reduces is bound to something else than loop variables."""
-    s_tir, tirx = importlib.import_module("tvm.s_tir"), importlib.import_module("tvm.tirx")
+    s_tir, tirx = load_tvm().s_tir, load_tvm().tirx
     found: list[bool] = []
 
     def look(realize: Any) -> None:
         if any(int(axis.iter_type) == REDUCTION for axis in realize.block.iter_vars):
             found.extend(not isinstance(value, tirx.Var) for value in realize.iter_values)
 
-    walk = importlib.import_module("tvm_ffi").structural_walk
+    walk = load_tvm().ffi.structural_walk
     walk(function.body, (s_tir.SBlockRealize, look))
     return any(found)

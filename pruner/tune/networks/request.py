@@ -1,7 +1,7 @@
-"""What a network's tasks are made from, kept beside them: equal requests give equal functions.
+"""What a network's tasks are made from, and the lowered network, kept beside them.
 
-Extraction and build read the same request and call the same function, :func:`lowered_network`: only
-then do records of the one apply in the other.
+Records apply to functions that are equal to those of the tasks. So a network is lowered once, for
+its tasks, and its library is built from the same functions, read from :data:`LOWERED`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pruner.files import as_written, read_json, write_json
+import numpy as np
+
+from pruner.files import as_written, read_json, write_json, write_whole
 from pruner.tune.networks.lowering import NetworkForm, lower
 from pruner.tune.networks.source import NetworkSource, import_network
 from pruner.tune.tvm_import import load_tvm
 
 REQUEST = "network.json"
+LOWERED, WEIGHTS = "lowered.json", "lowered.npz"  # functions, and the constants that `main` takes
+_LARGEST = 4e9  # bytes of constants that are kept; a larger network is imported again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,3 +58,54 @@ def lowered_network(request: NetworkRequest) -> Any:
         PrunerError: it cannot be imported, in one line.
     """
     return lower(import_network(request.source), request.tvm_target(), request.form)
+
+
+def save_lowered(module: Any, folder: Path) -> None:
+    """Write a lowered network into the folder of its request; too large ones are not kept.
+
+    TVM's JSON would hold constants as text, slowly: they become parameters of ``main`` there.
+    """
+    tvm, relax, main = load_tvm().tvm, load_tvm().relax, module["main"]
+    found: dict[int, tuple[Any, Any]] = {}  # by hash, which is that of the object
+
+    def parameter(constant: Any) -> Any:
+        name = f"constant_{len(found)}"
+        new = (relax.Var(name, constant.ty), constant.value.numpy())
+        return found.setdefault(hash(constant), new)[0]
+
+    body = load_tvm().ffi.structural_map(main.body, (tvm.ir.GenericConst, parameter))
+    arrays = {str(var.name): array for var, array in found.values()}
+    if sum(array.nbytes for array in arrays.values()) > _LARGEST:
+        return
+    if not all(array.dtype.isbuiltin for array in arrays.values()):  # npz has no bfloat16
+        return
+    module, parameters = module.clone(), [*main.params, *(var for var, _ in found.values())]
+    module["main"] = relax.Function(parameters, body, main.ret_ty, main.is_pure, main.attrs)
+    with write_whole(folder / WEIGHTS) as partial, partial.open("wb") as file:
+        np.savez(file, **arrays)
+    with write_whole(folder / LOWERED) as partial:
+        partial.write_text(str(tvm.ir.save_json(module)), encoding="utf-8")
+
+
+def read_lowered(folder: Path) -> Any:
+    """The lowered network of a request's folder, as it was saved or imported and lowered anew.
+
+    It is imported where it was not saved, and where its file has changed since.
+
+    Raises:
+        PrunerError: it cannot be imported, in one line.
+    """
+    request, kept = NetworkRequest.read(folder / REQUEST), folder / LOWERED
+    source = request.source.path
+    if not kept.is_file() or (source is not None and _newer(source, kept)):
+        return lowered_network(request)
+    tvm, relax = load_tvm().tvm, load_tvm().relax
+    with as_written(kept):
+        module = tvm.ir.load_json(kept.read_text(encoding="utf-8"))
+        with np.load(folder / WEIGHTS) as arrays:
+            constants = {name: tvm.runtime.tensor(arrays[name]) for name in arrays.files}
+    return relax.transform.BindParams("main", constants)(module)
+
+
+def _newer(source: Path, kept: Path) -> bool:
+    return source.is_file() and source.stat().st_mtime > kept.stat().st_mtime

@@ -12,9 +12,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pruner.errors import MissingExtra, PrunerError
+from pruner.tune.measure.numerics import inputs as seeded
 from pruner.tune.networks import memory
 from pruner.tune.networks.sizes import NetworkOptions
+from pruner.tune.tvm_import import load_tvm
 
 if TYPE_CHECKING:  # who asks for the tasks of a network need not wait for torch
     from torch import Tensor, nn
@@ -111,6 +116,33 @@ def network_of(source: NetworkSource) -> tuple[nn.Module, tuple[Tensor, ...]]:
     return found[0].eval(), tuple(found[1])
 
 
+def inputs_of(source: NetworkSource) -> Sequence[NDArray[Any]]:
+    """The example inputs of a module or exported program; of an ONNX file seeded ones that fit.
+
+    Raises:
+        PrunerError: sizes that are left open, or no such network.
+    """
+    if source.path is None:
+        return [np.asarray(tensor) for tensor in network_of(source)[1]]
+    if not source.is_onnx:
+        torch = importlib.import_module("torch")
+        given = torch.export.load(source.path).example_inputs
+        return [np.asarray(tensor) for tensor in given[0]]
+    onnx = importlib.import_module("onnx")
+    graph = onnx.load(str(source.path)).graph
+    weights = {one.name for one in graph.initializer}
+    arguments = []
+    for one in graph.input:
+        kind = one.type.tensor_type
+        shape = tuple(size.dim_value for size in kind.shape.dim)
+        if one.name not in weights:
+            if 0 in shape:
+                raise PrunerError(f"network={source.name}: input {one.name} has open sizes")
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+            arguments.append((shape, str(np.dtype(dtype))))
+    return seeded(arguments, source.seed)
+
+
 def _called(make: Callable[..., Any], source: NetworkSource) -> Any:
     if "options" in inspect.signature(make).parameters:
         return make(options=source.options)
@@ -174,13 +206,13 @@ def _imported(source: NetworkSource) -> Any:
 
 def _trains(module: Any) -> bool:
     """Whether a norm takes the statistics of its batch, which TVM's passes take for its own."""
-    tvm, relax = importlib.import_module("tvm"), importlib.import_module("tvm.relax")
+    tvm, relax = load_tvm().tvm, load_tvm().relax
     norm, found = tvm.ir.Op.get("relax.nn.batch_norm"), []
 
     def look(call: Any) -> None:
         found.append(norm.same_as(call.op) and bool(call.attrs.training))
 
-    importlib.import_module("tvm_ffi").structural_walk(module["main"].body, (relax.Call, look))
+    load_tvm().ffi.structural_walk(module["main"].body, (relax.Call, look))
     return any(found)
 
 

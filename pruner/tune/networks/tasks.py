@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import Workload, arguments, flops, normalised
 
 MIN_SHARE = 0.001  # of the network's arithmetic; below it a task is not worth trials
@@ -41,7 +41,7 @@ class NetworkTask:
 
 def network_tasks(module: Any, target: Any) -> list[NetworkTask]:
     """Distinct tasks of a lowered module, the largest share of the work first."""
-    relax = importlib.import_module("tvm.s_tir.meta_schedule.relax_integration")
+    relax = load_tvm().meta_schedule.relax_integration
     found: dict[str, NetworkTask] = {}
     for extracted in relax.extract_tasks(module, target):
         function = normalised(extracted.dispatched[0])
@@ -64,7 +64,7 @@ def network_tasks(module: Any, target: Any) -> list[NetworkTask]:
 
 def task_key(module: Any) -> str:
     """The structural hash by which TVM's database knows a normalised module."""
-    found = importlib.import_module("tvm_ffi").structural_hash(module)
+    found = load_tvm().ffi.structural_hash(module)
     return f"{found & (1 << 64) - 1:016x}"
 
 

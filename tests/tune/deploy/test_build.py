@@ -15,7 +15,7 @@ import pytest
 from pruner.errors import PrunerError
 from pruner.places import conf_folder
 from pruner.program.device import load_device
-from pruner.tune.contenders.lane import Lane
+from pruner.tune.compare.baselines import Lane
 from tests.places import REPOSITORY
 
 pytestmark = pytest.mark.tvm
@@ -31,26 +31,23 @@ def platform():
 
 def prepared(name, platform, folder):
     """A run folder as extraction leaves it, made in this process; `name` of a factory or a file."""
-    from pruner.tune.networks.extraction import TASKS, _row
-    from pruner.tune.networks.request import REQUEST, NetworkRequest, lowered_network
+    from pruner.tune.networks.extraction import TASKS, read_tasks, write_tasks
+    from pruner.tune.networks.request import REQUEST, NetworkRequest
     from pruner.tune.networks.source import NetworkSource
-    from pruner.tune.networks.tasks import network_tasks
 
     source = NetworkSource(name=name if "." in name else f"{HERE}:{name}")
     request = NetworkRequest(source=source, target=json.loads(platform.target_json))
     request.save(folder / REQUEST)
-    tasks = network_tasks(lowered_network(request), request.tvm_target())
-    rows = json.dumps([_row(task) for task in tasks])
-    (folder / TASKS).write_text(rows, encoding="utf-8")
-    return tasks
+    write_tasks(folder, keep=True)
+    return read_tasks(folder / TASKS)
 
 
 @pytest.fixture
 def in_process(monkeypatch):
-    """No child process for the build: what is tested is what happens in it."""
-    from pruner.tune.deploy import build, network
+    """No worker process for the build: what is tested is what happens in it."""
+    from pruner.tune.deploy import build
 
-    monkeypatch.setattr(network, "build_network", lambda request, *_: build.build_here(request))
+    monkeypatch.setattr(build, "ask", lambda _, job, *given, **__: getattr(build, job)(*given))
 
 
 BLOCKED = """
@@ -85,7 +82,7 @@ def of_the_page(folder):
 def test_a_deployed_network_runs_without_torch(name, platform, tmp_path, in_process):
     """Folded norms, several outputs, reshapes alone, outputs of a billionth; measured and drafted
     records, and the loader of the run folder with torch and this package out of reach."""
-    from pruner.tune.contenders.race import outputs_error
+    from pruner.tune.compare.benchmark import outputs_error
     from pruner.tune.deploy import files, network
     from pruner.tune.run.database import Database
     from pruner.tune.tvm_import import load_tvm
@@ -177,9 +174,45 @@ def test_a_file_becomes_a_library_that_computes_the_same(
     assert (tmp_path / files.LIBRARY).is_file()
 
 
+def test_a_network_is_lowered_once_for_its_tasks_and_its_library(platform, tmp_path, monkeypatch):
+    """The saved functions and constants are those that were lowered; without them, or where the
+    network's file is newer, it is lowered again, to the same functions."""
+    import os
+
+    from pruner.tune.deploy.apply import keys_of
+    from pruner.tune.networks import request
+    from pruner.tune.tvm_import import load_tvm
+
+    lowered, lower = [], request.lowered_network
+
+    def counted(asked):
+        lowered.append(lower(asked))
+        return lowered[-1]
+
+    path = exported(tmp_path)
+    first = request.NetworkRequest(
+        source=request.NetworkSource(name=str(path)), target=json.loads(platform.target_json)
+    )
+    first.save(tmp_path / request.REQUEST)
+    monkeypatch.setattr(request, "lowered_network", counted)
+    wanted = counted(first)
+    request.save_lowered(wanted, tmp_path)
+    found = request.read_lowered(tmp_path)
+    assert len(lowered) == 1
+    assert load_tvm().ffi.structural_equal(found, wanted)
+    assert keys_of(found) == keys_of(wanted)
+    later = (tmp_path / request.LOWERED).stat().st_mtime + 1
+    os.utime(path, (later, later))
+    assert keys_of(request.read_lowered(tmp_path)) == keys_of(wanted)
+    assert len(lowered) == 2
+    (tmp_path / request.LOWERED).unlink()
+    os.utime(path, (0, 0))
+    request.read_lowered(tmp_path)
+    assert len(lowered) == 3
+
+
 def test_a_failed_build_leaves_the_earlier_result(tmp_path, monkeypatch):
     from pruner.tune.deploy import build
-    from pruner.tune.deploy.build import BuildRequest, build_network
 
     def fail(*_, **__):
         raise PrunerError("no")
@@ -187,10 +220,9 @@ def test_a_failed_build_leaves_the_earlier_result(tmp_path, monkeypatch):
     monkeypatch.setattr(build, "ask", fail)
     earlier = tmp_path / "deploy.json"
     earlier.write_text("earlier", encoding="utf-8")
-    library = str(tmp_path / "deploy" / "network.so")
-    request = BuildRequest(network="network.json", tasks={}, sources={}, library=library)
+    library = tmp_path / "deploy" / "network.so"
     with pytest.raises(PrunerError, match="no"):
-        build_network(request, tmp_path / "deploy.log")
+        build.build_network(tmp_path, {}, library, tmp_path / "deploy.log")
     assert earlier.read_text(encoding="utf-8") == "earlier"
     assert list(tmp_path.iterdir()) == [earlier]
 
@@ -206,7 +238,7 @@ def test_wrong_outputs_are_an_error_and_no_result(platform, tmp_path, in_process
     monkeypatch.setattr(
         network, "_run", lambda *_: {"relative_error": 0.5, "latencies_s": [1.0], "load_s": 1.0}
     )
-    with pytest.raises(PrunerError, match=r"differ from torch's by 0.5"):
+    with pytest.raises(PrunerError, match=r"differ from torch's by 0.5.*remove .*lowered.json"):
         network.deploy_network(tmp_path, platform, None)
     assert not [name for name in found if (tmp_path / name).exists()]
     assert (tmp_path / "deploy" / files.LIBRARY).is_file()
@@ -265,22 +297,24 @@ def test_what_is_not_as_it_was_is_told_in_one_line(platform, tmp_path, in_proces
 
 
 @pytest.mark.slow
-def test_the_build_is_a_child_whose_mistakes_are_one_line(platform, tmp_path):
-    from pruner.tune.deploy.build import BuildRequest, build_network
+def test_a_worker_finds_tasks_and_builds_and_its_mistakes_are_one_line(platform, tmp_path):
+    from pruner.tune.deploy.build import build_network, network_worker
+    from pruner.tune.networks.extraction import TASKS, extract_tasks
+    from pruner.tune.networks.source import NetworkSource
 
-    tasks = prepared("faint", platform, tmp_path)
-    request = BuildRequest(
-        network=str(tmp_path / "network.json"),
-        tasks={task.name: task.key for task in tasks},
-        sources={},
-        library=str(tmp_path / "work" / "network.so"),
-    )
-    built = build_network(request, tmp_path / "deploy.log")
-    assert built.library.is_file()
-    assert built.size_bytes == built.library.stat().st_size
-    assert set(built.seconds) == {"import", "apply", "build", "export", "reference"}
-    with pytest.raises(PrunerError, match=r"1 tuned tasks are gone.*deploy.log has the whole"):
-        build_network(replace(request, tasks={**request.tasks, "x": "0"}), tmp_path / "deploy.log")
+    library, log = tmp_path / "work" / "network.so", tmp_path / "deploy.log"
+    with network_worker() as worker:
+        source = NetworkSource(name=f"{HERE}:faint")
+        extract_tasks(source, platform.target_json, tmp_path, keep=True, worker=worker)
+        built = build_network(tmp_path, {}, library, log, worker=worker)
+        assert built.library.is_file()
+        assert built.size_bytes == built.library.stat().st_size
+        assert set(built.seconds) == {"import", "apply", "build", "export", "reference"}
+        rows = json.loads((tmp_path / TASKS).read_text(encoding="utf-8"))
+        rows.append({**rows[0], "name": "x", "key": "0"})
+        (tmp_path / TASKS).write_text(json.dumps(rows), encoding="utf-8")
+        with pytest.raises(PrunerError, match=r"1 tuned tasks are gone.*deploy.log has the whole"):
+            build_network(tmp_path, {}, library, log, worker=worker)
 
 
 @pytest.mark.slow

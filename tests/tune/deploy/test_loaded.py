@@ -21,21 +21,17 @@ TARGET = {"kind": "llvm", "mcpu": "x86-64-v2", "num-cores": 2}
 def library(folder, module, inputs):
     """A library without schedules, built in this process."""
     from pruner.cli.tuning.optimize import _exported
-    from pruner.tune.deploy.build import BuildRequest, build_here
-    from pruner.tune.networks.request import REQUEST, NetworkRequest, lowered_network
+    from pruner.tune.deploy.build import build_here
+    from pruner.tune.networks.extraction import write_tasks
+    from pruner.tune.networks.request import REQUEST, NetworkRequest
     from pruner.tune.networks.source import NetworkSource
-    from pruner.tune.networks.tasks import network_tasks
 
     folder.mkdir(parents=True, exist_ok=True)
     torch.export.save(_exported(module, inputs), folder / "module.pt2")
     request = NetworkRequest(source=NetworkSource(name=str(folder / "module.pt2")), target=TARGET)
     request.save(folder / REQUEST)
-    lowered = lowered_network(request)
-    tasks = network_tasks(lowered, request.tvm_target())
-    asked = BuildRequest.of_run(
-        folder, tasks, {}, folder / "network.so", reference=False, threads=2
-    )
-    return build_here(asked, lowered).library
+    write_tasks(folder, keep=True)
+    return build_here(folder, {}, folder / "network.so", reference=False, threads=2).library
 
 
 @pytest.fixture(scope="module")

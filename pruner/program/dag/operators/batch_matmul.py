@@ -37,4 +37,10 @@ def _te(te: Any, _topi: Any, dtype: str, batch: int, heads: int, m: int, k: int,
     return [left, right, out]
 
 
-OPERATOR = Operator(dag=_dag, te=_te, options=("batch", "m", "n", "k"), fixed={"heads": 1})
+OPERATOR = Operator(
+    dag=_dag,
+    te=_te,
+    torch=lambda torch, _: torch.bmm,
+    options=("batch", "m", "n", "k"),
+    fixed={"heads": 1},
+)

@@ -104,6 +104,9 @@ class Operator:
     ``te`` gives the same as TE tensors. It takes the modules ``tvm.te`` and ``tvm.topi`` and the
     dtype before the arguments, so that this room needs no TVM and both versions of TVM tune the
     same thing (0.19 with Ansor, 0.27 with MetaSchedule).
+    ``torch`` gives the same in torch, which deployed kernels are compared with: it takes the module
+    ``torch`` and the options, and returns a function of the inputs, in the order of ``te``. Where
+    ``torch_takes_bias``, that function takes a bias after them or None. None: no comparison.
     ``options`` are the arguments a user sets in ``tune.py workload=<operator>``, in the order of
     task names; none: it is not tuned by name. ``fixed`` has the other arguments' values and
     ``choices`` the values of options that are no size.
@@ -111,6 +114,8 @@ class Operator:
 
     dag: Callable[..., DagBuilder] | None
     te: Callable[..., Tensors]
+    torch: Callable[[Any, Mapping[str, Any]], Callable[..., Any]] | None = None
+    torch_takes_bias: bool = False
     options: tuple[str, ...] = ()
     fixed: Mapping[str, Any] = field(default_factory=dict)
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -11,7 +11,14 @@ from typing import Any
 from pruner.data.workload import ARGUMENTS, Padding, pad_amounts
 from pruner.program.dag.build import axes, load, mul
 from pruner.program.dag.operators.builder import DagBuilder, Operator, Tensors, positive
-from pruner.program.dag.operators.windows import output_sizes, pad_nchw, te_pad, te_windows, window
+from pruner.program.dag.operators.windows import (
+    output_sizes,
+    pad_nchw,
+    te_pad,
+    te_windows,
+    torch_convolution,
+    window,
+)
 
 
 def _dag(
@@ -61,4 +68,10 @@ def _te(
     return [data, kernel, te_windows(te, padded, kernel, shape, stride, [rc])]
 
 
-OPERATOR = Operator(dag=_dag, te=_te, options=ARGUMENTS["conv2d"])
+OPERATOR = Operator(
+    dag=_dag,
+    te=_te,
+    torch=torch_convolution,
+    torch_takes_bias=True,
+    options=ARGUMENTS["conv2d"],
+)

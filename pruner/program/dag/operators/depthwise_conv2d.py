@@ -11,7 +11,14 @@ from typing import Any
 from pruner.data.workload import ARGUMENTS, Padding, pad_amounts
 from pruner.program.dag.build import axes, int_, load, mul
 from pruner.program.dag.operators.builder import DagBuilder, Operator, Tensors, positive
-from pruner.program.dag.operators.windows import output_sizes, pad_nchw, te_pad, te_windows, window
+from pruner.program.dag.operators.windows import (
+    output_sizes,
+    pad_nchw,
+    te_pad,
+    te_windows,
+    torch_convolution,
+    window,
+)
 
 
 def _dag(
@@ -59,4 +66,10 @@ def _te(
     return [data, kernel, te_windows(te, padded, kernel, shape, stride, [], "DepthwiseConv2d")]
 
 
-OPERATOR = Operator(dag=_dag, te=_te, options=ARGUMENTS["depthwise_conv2d"])
+OPERATOR = Operator(
+    dag=_dag,
+    te=_te,
+    torch=torch_convolution,
+    torch_takes_bias=True,
+    options=ARGUMENTS["depthwise_conv2d"],
+)

@@ -14,10 +14,16 @@ from pruner.program.dag.operators.relu import append_relu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epilogue:
-    """One operation behind another: appended to a DAG, or to (te, topi, tensors)."""
+    """One operation behind another: appended to a DAG, or to (te, topi, tensors).
+
+    ``torch`` gives its result from the module ``torch``, the tensor before, and the inputs that are
+    left, of which it takes its own, ``inputs`` many, from the front.
+    """
 
     dag: Callable[[DagBuilder], None]
     te: Callable[[Any, Any, Tensors], Tensors]
+    torch: Callable[[Any, Any, list[Any]], Any]
+    inputs: int = 0
 
 
 def channel_of(rank: int) -> int:
@@ -43,6 +49,12 @@ def _te_bias(te: Any, _topi: Any, tensors: Tensors) -> Tensors:
     return [*inputs, bias, total]
 
 
+def _torch_bias(_torch: Any, out: Any, rest: list[Any]) -> Any:
+    sizes = [1] * out.dim()
+    sizes[channel_of(out.dim())] = -1
+    return out + rest.pop(0).view(sizes)
+
+
 def _append_add(dag: DagBuilder) -> None:
     shape, source = dag.stages[-1].shape, dag.last
     other = dag.placeholder("input2", shape)
@@ -63,9 +75,13 @@ def _te_relu(_te: Any, topi: Any, tensors: Tensors) -> Tensors:
 
 
 EPILOGUES: dict[str, Epilogue] = {
-    "bias": Epilogue(dag=_append_bias, te=_te_bias),  # one number a channel
-    "add": Epilogue(dag=_append_add, te=_te_add),  # one more input of the output's shape
-    "relu": Epilogue(dag=append_relu, te=_te_relu),
+    # one number a channel
+    "bias": Epilogue(dag=_append_bias, te=_te_bias, torch=_torch_bias, inputs=1),
+    # one more input of the output's shape
+    "add": Epilogue(
+        dag=_append_add, te=_te_add, torch=lambda _, out, rest: out + rest.pop(0), inputs=1
+    ),
+    "relu": Epilogue(dag=append_relu, te=_te_relu, torch=lambda torch, out, _: torch.relu(out)),
 }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pruner.data.workload import ARGUMENTS, Padding, pad_amounts
 from pruner.program.dag.operators.builder import Operator, Tensors
-from pruner.program.dag.operators.windows import output_sizes, te_pad
+from pruner.program.dag.operators.windows import output_sizes, te_pad, torch_convolution
 
 
 def _te(
@@ -49,4 +49,10 @@ def _te(
     return [data, kernel, te.compute((n, co, out_h, out_w), value, name="compute")]
 
 
-OPERATOR = Operator(dag=None, te=_te, options=ARGUMENTS["grouped_conv2d"])
+OPERATOR = Operator(
+    dag=None,
+    te=_te,
+    torch=torch_convolution,
+    torch_takes_bias=True,
+    options=ARGUMENTS["grouped_conv2d"],
+)

@@ -5,6 +5,7 @@ TOPI reduces two values at once in one stage; a compute DAG has one value a stag
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pruner.data.workload import ARGUMENTS
@@ -18,4 +19,9 @@ def _te(te: Any, topi: Any, dtype: str, rows: int, columns: int) -> Tensors:
     return [data, gamma, beta, topi.nn.layer_norm(data, gamma, beta, [1])]
 
 
-OPERATOR = Operator(dag=None, te=_te, options=ARGUMENTS["layer_norm"])
+def _torch(torch: Any, spec: Mapping[str, Any]) -> Callable[..., Any]:
+    norm, shape = torch.nn.functional.layer_norm, (spec["columns"],)
+    return lambda x, gamma, beta: norm(x, shape, gamma, beta)
+
+
+OPERATOR = Operator(dag=None, te=_te, torch=_torch, options=ARGUMENTS["layer_norm"])

@@ -6,12 +6,13 @@ the mean the division by kh * kw: padding counts, as the published logs have it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pruner.data.workload import ARGUMENTS, Padding, pad_amounts
 from pruner.program.dag.build import FLOAT32_MIN, axes, div, float_, load
 from pruner.program.dag.operators.builder import DagBuilder, Operator, Tensors, positive
-from pruner.program.dag.operators.windows import output_sizes, pad_nchw, window
+from pruner.program.dag.operators.windows import output_sizes, pad_nchw, torch_pad, window
 
 
 def _dag(
@@ -75,4 +76,18 @@ def _te(
     return [data, mean]
 
 
-OPERATOR = Operator(dag=_dag, te=_te, options=ARGUMENTS["pool"], choices={"kind": ("max", "avg")})
+def _torch(torch: Any, spec: Mapping[str, Any]) -> Callable[..., Any]:
+    functional, kernel, stride = torch.nn.functional, (spec["kh"], spec["kw"]), spec["stride"]
+    is_max = spec["kind"] == "max"
+    pool = functional.max_pool2d if is_max else functional.avg_pool2d  # padded elements count
+    pad, padding = torch_pad(torch, spec, float("-inf") if is_max else 0.0)
+    return lambda x: pool(pad(x), kernel, stride, padding)
+
+
+OPERATOR = Operator(
+    dag=_dag,
+    te=_te,
+    torch=_torch,
+    options=ARGUMENTS["pool"],
+    choices={"kind": ("max", "avg")},
+)

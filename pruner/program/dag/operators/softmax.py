@@ -39,4 +39,9 @@ def _te(te: Any, topi: Any, dtype: str, rows: int, columns: int) -> Tensors:
     return [data, topi.nn.softmax(data, axis=-1)]
 
 
-OPERATOR = Operator(dag=_dag, te=_te, options=ARGUMENTS["softmax"])
+OPERATOR = Operator(
+    dag=_dag,
+    te=_te,
+    torch=lambda torch, _: lambda x: torch.softmax(x, -1),
+    options=ARGUMENTS["softmax"],
+)

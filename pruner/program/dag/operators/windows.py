@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from pruner.data.workload import Amounts
+from pruner.data.workload import Amounts, pad_amounts
 from pruner.program.dag.build import (
     add,
     all_of,
@@ -104,3 +104,28 @@ def te_windows(
         return te.sum(product, axis=[*channels, ry, rx])
 
     return te.compute(shape, element, name=name)
+
+
+def torch_pad(
+    torch: Any, spec: Mapping[str, Any], value: float = 0.0
+) -> tuple[Callable[[Any], Any], tuple[int, int]]:
+    """What pads the image before torch's operator, and the padding left to that operator.
+
+    Torch pads both sides equally and by at most half a window; anything else is padded before.
+    """
+    top, left, bottom, right = pad_amounts(spec["padding"], spec["kh"], spec["kw"])
+    fits = top <= spec["kh"] // 2 and left <= spec["kw"] // 2
+    if (top, left) == (bottom, right) and fits:
+        return lambda x: x, (top, left)
+    pad = torch.nn.functional.pad
+    return lambda x: pad(x, (left, right, top, bottom), value=value), (0, 0)
+
+
+def torch_convolution(torch: Any, spec: Mapping[str, Any]) -> Callable[[Any, Any, Any], Any]:
+    """Torch's convolution of image, kernel and bias; without ``groups`` of the channels ``c``."""
+    conv2d, stride = torch.nn.functional.conv2d, spec["stride"]
+    pad, padding = torch_pad(torch, spec)
+    groups = spec.get("groups", spec.get("c", 1))  # depthwise: one a channel
+    return lambda data, kernel, bias: conv2d(
+        pad(data), kernel, bias, stride, padding, groups=groups
+    )

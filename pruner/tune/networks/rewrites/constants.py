@@ -16,7 +16,6 @@ What something else reads, too, stays in front of its norm: it would be computed
 
 from __future__ import annotations
 
-import importlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,18 +24,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.arrays import Floats
+from pruner.tune.tvm_import import load_tvm
 
 
 def fold_constants(module: Any) -> Any:
     """The Relax module with constants folded into ``main``; its parameters must be bound."""
-    relax = importlib.import_module("tvm.relax")
+    relax = load_tvm().relax
     folds = (_move_biases, _fold_into_convolutions, _fold_norms, _fold_transposes)
     return _rewritten(relax, module, folds)
 
 
 def fold_transposes(module: Any) -> Any:
     """The Relax module with transposes of constants done."""
-    return _rewritten(importlib.import_module("tvm.relax"), module, (_fold_transposes,))
+    return _rewritten(load_tvm().relax, module, (_fold_transposes,))
 
 
 def _rewritten(relax: Any, module: Any, folds: Sequence[Callable[[Any, Any], Any]]) -> Any:

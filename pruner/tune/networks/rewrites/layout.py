@@ -6,12 +6,12 @@ register. With channels last a vector is neighbouring output channels of one pix
 
 from __future__ import annotations
 
-import importlib
 from typing import Any, Literal, get_args
 
 from pruner.errors import PrunerError
 from pruner.tune.networks.rewrites.constants import fold_transposes
 from pruner.tune.networks.rewrites.precision import Precision
+from pruner.tune.tvm_import import load_tvm
 
 Layout = Literal["NCHW", "NHWC"]
 AUTO = "auto"
@@ -45,15 +45,15 @@ def channels_last(module: Any) -> Any:
     Constants must be folded: scales behind a convolution are looked for in the order of a front
     end. Images are transposed where they come in and go out; constants are, once, here.
     """
-    passes = importlib.import_module("tvm.relax").transform
-    sequential = importlib.import_module("tvm").transform.Sequential
+    passes = load_tvm().relax.transform
+    sequential = load_tvm().tvm.transform.Sequential
     steps = [passes.CanonicalizeBindings(), passes.ConvertLayout(_CHANNELS_LAST)]
     return fold_transposes(sequential(steps)(_without_clips(module)))
 
 
 def _without_clips(module: Any) -> Any:
     """``clip`` as a minimum and a maximum, which layout conversion knows how to pass."""
-    relax = importlib.import_module("tvm.relax")
+    relax = load_tvm().relax
     dpl = relax.dpl
     data, low, high = dpl.wildcard(), dpl.wildcard(), dpl.wildcard()
     clip = dpl.is_op("relax.clip")(data, low, high)

@@ -11,13 +11,14 @@ the tensors as before, a call of a packed function is between views.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pruner.tune.tvm_import import load_tvm
 
 # Outputs of a row; the first that divides them. All are whole vectors of 8: the 1,000 classes of
 # ImageNet are 25 rows of 40, unpacked their only divisors in a vector's range are 25 and 8.
@@ -57,7 +58,7 @@ class Packing:
 
 def pack_weights(module: Any) -> Any:
     """A lowered module with its constant weights packed, in every function whose form allows it."""
-    tvm, relax = importlib.import_module("tvm"), importlib.import_module("tvm.relax")
+    tvm, relax = load_tvm().tvm, load_tvm().relax
     constant = _constant_arguments(relax, module["main"])
     found = {
         name: find_packing(function, constant[name])
@@ -104,7 +105,7 @@ def find_packing(function: Any, constant: frozenset[int]) -> Packing | None:
 
 def packed_function(function: Any, packing: Packing) -> Any:
     """The function that takes packed weights."""
-    s_tir = importlib.import_module("tvm.s_tir")
+    s_tir = load_tvm().s_tir
     weights = tensors_of(function)[packing.place]
     schedule = s_tir.Schedule(function)
     block = schedule.get(schedule.get_sblock(packing.block))
@@ -139,7 +140,7 @@ def _split_argument(schedule: Any, packing: Packing, place: int, axis: int) -> N
 
 def _split_iterator(schedule: Any, name: str, slot: int, width: int) -> None:
     axes = schedule.get(schedule.get_sblock(name)).iter_vars
-    index_map = importlib.import_module("tvm.tirx").IndexMap.from_func(
+    index_map = load_tvm().tirx.IndexMap.from_func(
         _split_in_place(slot, width), ndim=len(axes), index_dtype=str(axes[slot].var.ty)
     )
     schedule.transform_block_layout(name, index_map)
@@ -161,8 +162,8 @@ def tensors_of(function: Any) -> list[Any]:
 def _blocks(function: Any) -> list[Any]:
     """Blocks whose body is one store, in program order."""
     found: list[Any] = []
-    kind = importlib.import_module("tvm.s_tir").SBlock
-    walk = importlib.import_module("tvm_ffi").structural_walk
+    kind = load_tvm().s_tir.SBlock
+    walk = load_tvm().ffi.structural_walk
     walk(function.body, (kind, found.append))
     return [block for block in found if type(block.body).__name__ == "BufferStore"]
 
@@ -175,8 +176,8 @@ def _place(block: Any, index: Any) -> int:
 
 def _loads(block: Any, buffer: Any) -> list[Any]:
     found: list[Any] = []
-    kind = importlib.import_module("tvm.ir").TensorLoad
-    walk = importlib.import_module("tvm_ffi").structural_walk
+    kind = load_tvm().tvm.ir.TensorLoad
+    walk = load_tvm().ffi.structural_walk
     walk(block.body.value, (kind, found.append))
     return [load for load in found if load.source.same_as(buffer)]
 
@@ -248,7 +249,7 @@ def _split_shape(shape: list[int], axis: int, width: int) -> list[int]:
 def _uses(expr: Any, variable: Any) -> bool:
     found: list[bool] = []
     kind = type(variable)
-    walk = importlib.import_module("tvm_ffi").structural_walk
+    walk = load_tvm().ffi.structural_walk
     walk(expr, (kind, lambda var: found.append(bool(var.same_as(variable)))))
     return any(found)
 
@@ -324,7 +325,7 @@ def _packed_call(
 
 
 def _is_constant(value: Any) -> bool:
-    return isinstance(value, importlib.import_module("tvm.ir").GenericConst)
+    return isinstance(value, load_tvm().tvm.ir.GenericConst)
 
 
 def _is_call_tir(relax: Any, value: Any) -> bool:

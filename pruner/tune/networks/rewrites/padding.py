@@ -9,10 +9,11 @@ asked for is left out behind the average, where it is a few numbers.
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import numpy as np
+
+from pruner.tune.tvm_import import load_tvm
 
 _WIDTHS = (32, 16)  # of packed weights (`packing`): whole vectors
 _MOST = 0.05  # of the arithmetic
@@ -20,7 +21,7 @@ _MOST = 0.05  # of the arithmetic
 
 def pad_classifier(module: Any) -> Any:
     """The Relax module, channels last, with its averaged convolutions filled up."""
-    relax = importlib.import_module("tvm.relax")
+    relax = load_tvm().relax
     dpl = relax.dpl
     data, weight, bias = dpl.wildcard(), dpl.is_const(), dpl.is_const()
     product = dpl.is_op("relax.nn.conv2d")(data, weight)

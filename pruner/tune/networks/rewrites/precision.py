@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any, Literal, get_args
 
 from pruner.errors import PrunerError
+from pruner.tune.tvm_import import load_tvm
 
 Precision = Literal["float32", "float16"]
 
@@ -23,6 +23,6 @@ def mixed(module: Any) -> Any:
 
     Their sums are of float32; inputs and outputs of the network stay float32.
     """
-    passes = importlib.import_module("tvm.relax").transform
+    passes = load_tvm().relax.transform
     steps = [passes.CanonicalizeBindings(), passes.ToMixedPrecision(out_dtype="float32")]
-    return importlib.import_module("tvm").transform.Sequential(steps)(module)
+    return load_tvm().tvm.transform.Sequential(steps)(module)

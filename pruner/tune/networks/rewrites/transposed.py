@@ -8,18 +8,19 @@ computes all of them, and a shuffle puts them into place (Shi et al., 2016, sect
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pruner.tune.tvm_import import load_tvm
 
 _LAYOUTS = {"NCHW": "OIHW", "NHWC": "HWIO"}
 
 
 def subpixel_convolutions(module: Any) -> Any:
     """The Relax module with ``conv2d_transpose(x, w)`` of constant weights rewritten."""
-    relax = importlib.import_module("tvm.relax")
+    relax = load_tvm().relax
     dpl = relax.dpl
     data, weight = dpl.wildcard(), dpl.is_const()
     pattern = dpl.is_op("relax.nn.conv2d_transpose")(data, weight)

@@ -1,4 +1,4 @@
-"""Networks as others run them; each class follows :class:`pruner.tune.contenders.jobs.Runner`.
+"""Networks as others run them; each class follows :class:`pruner.tune.compare.jobs.Runner`.
 
 They are made inside a process of their own (`jobs`), with as many cores as they may use.
 """
@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
+from pruner.program.dag.operators import find_operator
+from pruner.program.dag.operators.epilogue import EPILOGUES
 from pruner.tune.kinds import OPENCL
 
 # Of onnxruntime, with their options. TF32 is its default on GPUs, and nobody else here rounds so.
@@ -245,12 +247,38 @@ def _source(source: Mapping[str, Any]) -> Any:
 def _module(source: Mapping[str, Any]) -> Any:
     """The network of a source, or, of an operator's options, what torch calls for it."""
     if "operator" in source:
-        return importlib.import_module("pruner.tune.contenders.operators").torch_operator(source)
+        return torch_operator(source)
     found = _source(source)
     torch = importlib.import_module("torch")
     if found.path is not None:
         return torch.export.load(found.path).module()
     return importlib.import_module("pruner.tune.networks.source").network_of(found)[0]
+
+
+def torch_operator(spec: Mapping[str, Any]) -> Any:
+    """A module without weights whose inputs are those of the operator, in their order.
+
+    A bias goes into the convolution or product itself, where torch takes one. `spec`: as
+    :func:`pruner.program.dag.operators.options.checked` returns it.
+    """
+    torch = importlib.import_module("torch")
+    operator, behind = find_operator(spec["operator"]), [EPILOGUES[n] for n in spec["epilogue"]]
+    assert operator.torch is not None, "line_up_kernels leaves it out"
+    call, takes_bias = operator.torch(torch, spec), operator.torch_takes_bias
+    is_biased = takes_bias and "bias" in spec["epilogue"]  # the first one behind it
+    extra = sum(epilogue.inputs for epilogue in behind)
+
+    class Operator(torch.nn.Module):  # type: ignore[name-defined]
+        def forward(self, *inputs: Any) -> Any:
+            given, rest = list(inputs[: len(inputs) - extra]), list(inputs[len(inputs) - extra :])
+            if takes_bias:
+                given.append(rest.pop(0) if is_biased else None)
+            out = call(*given)
+            for epilogue in behind[is_biased:]:
+                out = epilogue.torch(torch, out, rest)
+            return out
+
+    return Operator().eval()
 
 
 def _export(

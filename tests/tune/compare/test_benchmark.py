@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pruner.tune.contenders.jobs import timed_turn
-from pruner.tune.contenders.race import Contender, RaceSettings, _groups, outputs_error, race
-from tests.tune.contenders.fakes import fake
+from pruner.tune.compare.baselines import Contender
+from pruner.tune.compare.benchmark import RaceSettings, _groups, outputs_error, race
+from pruner.tune.compare.jobs import timed_turn
+from tests.tune.compare.fakes import fake
 
 SETTINGS = RaceSettings(rounds=4, turn_s=0.1, most_s=100.0, prepare_s=60.0)
 

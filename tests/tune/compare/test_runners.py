@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.tune.contenders.runners import OnnxRuntime
+from pruner.tune.compare.runners import OnnxRuntime
 
 SOURCE = {"name": "made-up.onnx", "options": {}, "seed": 0}
 

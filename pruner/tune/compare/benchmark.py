@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
+from pruner.files import as_written, read_json, write_whole
 from pruner.processes import Worker
 from pruner.progress import Tell, silent
-from pruner.tune.contenders.jobs import JOBS, load, run_for, save, thread_limits
+from pruner.tune.compare.baselines import CPU, Contender, Lane
+from pruner.tune.compare.jobs import load, run_for, save, thread_limits
 from pruner.tune.measure.energy import EnergyMeter
 from pruner.tune.measure.numerics import relative_error
 
@@ -43,27 +46,6 @@ class RaceSettings:
     def has_turn(self, used_s: float, turns: int) -> bool:
         """Whether a contender that used so much in so many turns gets one more."""
         return turns < min(3, self.rounds) or (turns < self.rounds and used_s < self.most_s)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contender:
-    """What a worker with the functions of :mod:`pruner.tune.contenders.jobs` loads and runs.
-
-    ``name`` is for options and files, ``label`` for people. ``missing``: why it cannot run here,
-    known before it is started. ``facts`` stand beside those of its runner. ``tunes``: it times
-    programs of its own while it gets ready, so nothing else may then be at work.
-    """
-
-    name: str
-    label: str
-    runner: str = ""
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    threads: int = 1
-    environment: Mapping[str, str] = field(default_factory=dict)
-    jobs: str = JOBS
-    missing: str | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    tunes: bool = False
 
 
 class Fallen(PrunerError):
@@ -143,6 +125,51 @@ class Timed:
             "facts": dict(self.facts),
             **self.energy,
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideBySide:
+    """Contenders timed in turns in equal lanes, as files keep them.
+
+    ``rows`` have the keys of :meth:`Timed.row`; relative errors are against the outputs of
+    ``reference``.
+    """
+
+    rows: Sequence[Mapping[str, Any]]
+    lane: Lane
+    reference: str
+
+    @property
+    def ran(self) -> list[Mapping[str, Any]]:
+        """Those that did not fail, in order."""
+        return [row for row in self.rows if row["error"] is None]
+
+    @property
+    def by_name(self) -> dict[str, Mapping[str, Any]]:
+        """Every row by its contender's name."""
+        return {row["name"]: row for row in self.rows}
+
+    def lines(self) -> list[str]:
+        """For people: medians, the fastest first, with energy where it was counted."""
+        return [
+            f"{row['label']:40s} {1e3 * row['median_s']:10.4g} ms"
+            + (f" {row['watts']:8.4g} W {row['joules']:10.4g} J a run" if "watts" in row else "")
+            for row in sorted(self.ran, key=lambda row: float(row["median_s"]))
+        ]
+
+    def content(self) -> dict[str, Any]:
+        """What ``beside.json`` keeps."""
+        return {**asdict(self.lane), "reference": self.reference, "contenders": list(self.rows)}
+
+    @classmethod
+    def read(cls, path: Path) -> Self | None:
+        """The file of a network's comparison; None where there is none."""
+        if not path.is_file():
+            return None
+        with as_written(path):
+            found = read_json(path, dict)
+            lane = Lane(threads=found["threads"], device=found.get("device", CPU))
+            return cls(rows=found["contenders"], lane=lane, reference=found["reference"])
 
 
 def timings(latencies_s: Sequence[float]) -> dict[str, Any]:
@@ -306,3 +333,9 @@ def outputs_error(found: Path, wanted: Path) -> float:
             return float("inf")
         pairs = zip(ours.files, theirs.files, strict=True)
         return max((relative_error(ours[a], theirs[b]) for a, b in pairs), default=0.0)
+
+
+def save_arrays(path: Path, arrays: Sequence[NDArray[Any]]) -> None:
+    """Write ``arr_0``, ``arr_1`` ... as an ``.npz`` file, whole or not at all."""
+    with write_whole(path) as partial, partial.open("wb") as file:
+        np.savez(file, *arrays)

@@ -39,12 +39,12 @@ def thread_limits(threads: int) -> dict[str, str]:
 
 
 def load(runner: str, arguments: Mapping[str, Any], threads: int) -> dict[str, Any]:
-    """Load a network by a class of :mod:`~pruner.tune.contenders.runners`; its facts.
+    """Load a network by a class of :mod:`~pruner.tune.compare.runners`; its facts.
 
     The process keeps so many of its cores, the same ones for every contender.
     """
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
-    kinds = importlib.import_module("pruner.tune.contenders.runners")
+    kinds = importlib.import_module("pruner.tune.compare.runners")
     _loaded.append(getattr(kinds, runner)(**arguments, threads=threads))
     return dict(_loaded[0].facts)
 

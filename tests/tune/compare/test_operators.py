@@ -47,7 +47,7 @@ SPECS = {
 @pytest.mark.tvm
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_torch_computes_what_tvm_does(spec):
-    from pruner.tune.contenders.operators import torch_operator
+    from pruner.tune.compare.runners import torch_operator
     from pruner.tune.tvm_import import load_tvm
     from pruner.tune.workloads import arguments, from_operator
 
@@ -62,17 +62,17 @@ def test_torch_computes_what_tvm_does(spec):
     assert worst_error(found, tensors[-1].numpy()) < 1e-5
 
 
-def test_every_operator_with_options_is_known():
+def test_every_operator_with_options_has_an_equivalent_that_is_compared_above():
+    from pruner.program.dag.operators import find_operator
     from pruner.program.dag.operators.options import tuned_operators
-    from pruner.tune.contenders.operators import _OPERATORS
 
-    assert set(_OPERATORS) == set(tuned_operators())
+    assert all(find_operator(name).torch is not None for name in tuned_operators())
+    assert {spec["operator"] for spec in SPECS.values()} == set(tuned_operators())
 
 
 def test_names_of_kernels_contenders(tmp_path):
-    from pruner.tune.contenders.lane import Lane
-    from pruner.tune.contenders.libraries import check_run_names
-    from pruner.tune.contenders.lineup import line_up_kernels
+    from pruner.tune.compare.baselines import Lane, line_up_kernels
+    from pruner.tune.compare.runs import check_run_names
 
     places = {"inputs": tmp_path / "x.npz", "output": ((2,), "float32"), "lane": Lane(threads=1)}
     (eager,) = line_up_kernels(None, ["eager"], {}, **places)
@@ -86,9 +86,9 @@ def test_names_of_kernels_contenders(tmp_path):
 @pytest.mark.slow
 @pytest.mark.tvm
 def test_kernels_of_two_runs_beside_torch(tmp_path):
-    from pruner.tune.contenders.kernels import set_kernels_beside
-    from pruner.tune.contenders.lane import Lane
-    from pruner.tune.contenders.race import RaceSettings
+    from pruner.tune.compare.baselines import Lane
+    from pruner.tune.compare.benchmark import RaceSettings
+    from pruner.tune.compare.runs import compare_kernels
     from pruner.tune.run.tuning import kernel_path
     from pruner.tune.tvm_import import load_tvm
     from pruner.tune.workloads import from_operator
@@ -99,7 +99,7 @@ def test_kernels_of_two_runs_beside_torch(tmp_path):
         path = kernel_path(run, workload.name)
         path.parent.mkdir(parents=True)
         load_tvm().tvm.compile(workload.module, target="llvm").export_library(str(path))
-    found = set_kernels_beside(
+    found = compare_kernels(
         runs[0],
         [workload],
         ["eager", "compile"],
@@ -107,8 +107,9 @@ def test_kernels_of_two_runs_beside_torch(tmp_path):
         lane=Lane(threads=1),
         settings=RaceSettings(warm_up_s=0.01, rounds=2, turn_s=0.01),
     )
-    rows = {row.name: row for row in found[workload.name]}
+    rows = found[workload.name].by_name
     assert set(rows) == {"eager", "compile", "ours", "two"}
-    assert [row.error for row in rows.values()] == [None] * 4
-    assert all(rows[name].relative_error < 1e-5 for name in ("compile", "ours", "two"))
+    assert [row["error"] for row in rows.values()] == [None] * 4
+    assert all(rows[name]["relative_error"] < 1e-5 for name in ("compile", "ours", "two"))
+    assert len(found[workload.name].lines()) == 4
     assert (runs[0] / "kernels_beside.json").is_file()

@@ -1,11 +1,13 @@
-"""Runs that are compared are other runs of the same network."""
+"""Runs that are compared are other runs of the same network, or of the same programs."""
 
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from pruner.errors import DataError, PrunerError
-from pruner.tune.contenders.libraries import check_others
+from pruner.tune.compare.runs import check_equal, check_others, check_run_names
 from pruner.tune.networks.lowering import NetworkForm
 from pruner.tune.networks.request import REQUEST, NetworkRequest
 from pruner.tune.networks.source import NetworkSource
@@ -45,3 +47,27 @@ def test_other_networks_and_targets_are_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=r"no network\.json there"):
         check_others(one, [tmp_path / "empty"])
+
+
+def task(name, fingerprint="1"):
+    return SimpleNamespace(name=name, fingerprint=fingerprint)
+
+
+def test_runs_of_the_same_programs_are_taken():
+    check_equal(Path("b"), [task("x"), task("y")], [task("y"), task("z")])
+
+
+@pytest.mark.parametrize(
+    ("theirs", "told"),
+    [([task("x", "2")], "its x is another program"), ([task("z")], "it has none of x, y")],
+)
+def test_other_programs_are_refused(theirs, told):
+    with pytest.raises(DataError, match=f"compare=b: {told}"):
+        check_equal(Path("b"), [task("x"), task("y")], theirs)
+
+
+def test_every_run_needs_a_name_of_its_own(tmp_path):
+    check_run_names(tmp_path / "a", [tmp_path / "b", tmp_path / "c"])
+    for others in (["a"], ["b", "b"], ["eager"], ["ours"]):
+        with pytest.raises(DataError, match="is taken"):
+            check_run_names(tmp_path / "a", [tmp_path / name for name in others])

@@ -7,14 +7,12 @@ import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.tune.contenders import lineup
-from pruner.tune.contenders.inputs import write_inputs
-from pruner.tune.contenders.jobs import thread_limits
-from pruner.tune.contenders.lane import Lane
-from pruner.tune.contenders.lineup import BESIDE, Library, line_up
-from pruner.tune.contenders.race import RaceSettings, race
+from pruner.tune.compare import baselines
+from pruner.tune.compare.baselines import BESIDE, Lane, Library, line_up
+from pruner.tune.compare.benchmark import RaceSettings, race, save_arrays
+from pruner.tune.compare.jobs import thread_limits
 from pruner.tune.measure.measurer import Platform
-from pruner.tune.networks.source import NetworkSource
+from pruner.tune.networks.source import NetworkSource, inputs_of
 from tests.tune.networks.small_networks import residual
 
 SOURCE = NetworkSource(name="tests.tune.networks.small_networks:residual")
@@ -69,13 +67,15 @@ def test_the_lane_of_a_platform():
 
 
 def test_what_cannot_run_says_why(monkeypatch):
-    monkeypatch.setattr(lineup, "find_spec", lambda name: None if name == "onnxruntime" else name)
+    monkeypatch.setattr(
+        baselines, "find_spec", lambda name: None if name == "onnxruntime" else name
+    )
     found = lined_up(["onnxruntime"], {"draft": Library(label="d", missing="no draft here")})
     assert found["onnxruntime"].missing == (
         "onnxruntime not installed; run: pip install 'pruner[network]'"
     )
     assert found["draft"].missing == "no draft here"
-    assert lineup.installed() == [name for name in BESIDE if name != "onnxruntime"]
+    assert baselines.installed() == [name for name in BESIDE if name != "onnxruntime"]
     onnx = lined_up(["eager"], source=NetworkSource(name="x.onnx"))
     assert onnx["eager"].missing == "an ONNX file holds no torch module"
 
@@ -88,7 +88,8 @@ def test_an_unknown_name_is_refused():
 @pytest.mark.slow
 def test_torch_and_onnxruntime_agree(tmp_path):
     pytest.importorskip("onnxruntime")
-    inputs = write_inputs(SOURCE, tmp_path / "inputs.npz")
+    inputs = tmp_path / "inputs.npz"
+    save_arrays(inputs, inputs_of(SOURCE))
     with np.load(inputs) as arrays:
         np.testing.assert_array_equal(arrays["arr_0"], residual()[1][0].numpy())
     names = ("eager", "compile", "autotune", "onnxruntime")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pruner.tune.contenders.race import Contender
+from pruner.tune.compare.baselines import Contender
 
 FAKE = {}
 

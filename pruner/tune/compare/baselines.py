@@ -1,20 +1,66 @@
-"""Which contenders a network has: what others offer for it, and libraries of TVM."""
+"""The baselines of a network or an operator, and the device and cores that all of them get."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from pruner.errors import PrunerError
-from pruner.tune.contenders.lane import CPU, Lane
-from pruner.tune.contenders.race import Contender
+from pruner.program.dag.operators import find_operator
+from pruner.tune.compare.jobs import JOBS
+from pruner.tune.measure.measurer import Platform
 from pruner.tune.networks.source import NetworkSource
 
+CPU = "cpu"
 OURS, EAGER, COMPILE, AUTOTUNE = "ours", "eager", "compile", "autotune"
 ONNXRUNTIME, UNTUNED, DRAFT = "onnxruntime", "untuned", "draft"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """A device, ``cpu`` or ``cuda``, and how many cores of the CPU may work."""
+
+    threads: int
+    device: str = CPU
+
+    @staticmethod
+    def of(platform: Platform) -> Lane:
+        """That of a platform's networks: its cores, or beside a GPU all cores of this process.
+
+        On a GPU they only launch kernels, and compilers use them before anything is timed.
+        """
+        on_cpu = platform.device == CPU
+        threads = platform.cores if on_cpu else len(os.sched_getaffinity(0))
+        return Lane(threads=threads, device=platform.device)
+
+    def __str__(self) -> str:
+        """For people."""
+        return f"{self.threads} threads" if self.device == CPU else self.device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """What a worker with the functions of :mod:`pruner.tune.compare.jobs` loads and runs.
+
+    ``name`` is for options and files, ``label`` for people. ``missing``: why it cannot run here,
+    known before it is started. ``facts`` stand beside those of its runner. ``tunes``: it times
+    programs of its own while it gets ready, so nothing else may then be at work.
+    """
+
+    name: str
+    label: str
+    runner: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    threads: int = 1
+    environment: Mapping[str, str] = field(default_factory=dict)
+    jobs: str = JOBS
+    missing: str | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    tunes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +68,7 @@ class _Kind:
     """A runner of the network's source; ``packages`` must be there, ``extra`` installs them.
 
     ``from_onnx``: it can run a network that is an ONNX file. ``on_gpu``: arguments there instead.
-    ``tunes``: see :class:`~pruner.tune.contenders.race.Contender`.
+    ``tunes``: see :class:`Contender`.
     """
 
     label: str
@@ -64,7 +110,7 @@ _KINDS = {
         from_onnx=True,
     ),
 }
-BESIDE = (*_KINDS, UNTUNED, DRAFT)  # whom `pruner deploy` sets beside the tuned network
+BESIDE = (*_KINDS, UNTUNED, DRAFT)  # that `pruner deploy` times beside the tuned network
 FOR_KERNELS = (EAGER, COMPILE, AUTOTUNE)  # and beside the kernel of an operator
 
 
@@ -111,21 +157,17 @@ def line_up(
         PrunerError: a name that is unknown.
     """
     check_names(name for name in names if name not in libraries)
-    given: dict[str, Any] = {"source": asdict(source), "inputs": str(inputs)}
-    given |= {"device": lane.device, "half": half and lane.device != CPU}
-    no_module = "an ONNX file holds no torch module" if source.is_onnx else None
-    out = [
-        _of_kind(name, given, lane, None if kind.from_onnx else no_module)
-        for name, kind in _KINDS.items()
-        if name in names
+    given = {"source": asdict(source), "half": half and lane.device != CPU}
+    missing = "an ONNX file holds no torch module" if source.is_onnx else None
+    # as it is deployed, without the compiler; with it alone TVM 0.27 loads its CUDA runtime
+    alone = {"TVM_USE_RUNTIME_LIB": "1"} if lane.device == CPU else {}
+    return [
+        *(_of_kind(name, given, inputs, lane, missing) for name in _KINDS if name in names),
+        *(
+            _of_library(name, library, "TvmLibrary", {}, inputs, lane, alone)
+            for name, library in libraries.items()
+        ),
     ]
-    for name, library in libraries.items():
-        arguments = {"library": str(library.path), "inputs": str(inputs), "device": lane.device}
-        # as it is deployed, without the compiler; with it alone TVM 0.27 loads its CUDA runtime
-        alone = {"TVM_USE_RUNTIME_LIB": "1"} if lane.device == CPU else {}
-        contender = _of_library(name, library, "TvmLibrary", arguments, lane)
-        out.append(replace(contender, environment=alone, facts=library.facts))
-    return out
 
 
 def line_up_kernels(
@@ -146,40 +188,52 @@ def line_up_kernels(
         PrunerError: a name that is unknown.
     """
     check_names(names, FOR_KERNELS)
-    given = {"source": dict(spec or {}), "inputs": str(inputs), "device": lane.device}
-    unknown = "torch has no equivalent of this program" if spec is None else None
-    out = [_of_kind(name, given, lane, unknown) for name in FOR_KERNELS if name in names]
-    places = {"inputs": str(inputs), "output": output, "device": lane.device}
-    for name, library in libraries.items():
-        arguments = {"library": str(library.path), **places}
-        out.append(_of_library(name, library, "KernelLibrary", arguments, lane))
-    return out
+    known = spec is not None and find_operator(spec["operator"]).torch is not None
+    missing = None if known else "torch has no equivalent of this program"
+    given = {"source": dict(spec or {})}
+    return [
+        *(_of_kind(name, given, inputs, lane, missing) for name in FOR_KERNELS if name in names),
+        *(
+            _of_library(name, library, "KernelLibrary", {"output": output}, inputs, lane)
+            for name, library in libraries.items()
+        ),
+    ]
 
 
 def _of_kind(
-    name: str, given: Mapping[str, Any], lane: Lane, missing: str | None = None
+    name: str, given: Mapping[str, Any], inputs: Path, lane: Lane, missing: str | None
 ) -> Contender:
     kind = _KINDS[name]
-    arguments = {**given, **kind.arguments, **({} if lane.device == CPU else kind.on_gpu)}
+    own = kind.arguments if lane.device == CPU else {**kind.arguments, **kind.on_gpu}
+    arguments = {**given, "inputs": str(inputs), "device": lane.device, **own}
     return Contender(
         name=name,
         label=kind.label,
         runner=kind.runner,
         arguments=arguments,
         threads=lane.threads,
-        missing=kind.missing or missing,
+        missing=kind.missing or (None if kind.from_onnx else missing),
         tunes=kind.tunes,
     )
 
 
 def _of_library(
-    name: str, library: Library, runner: str, arguments: Mapping[str, Any], lane: Lane
+    name: str,
+    library: Library,
+    runner: str,
+    given: Mapping[str, Any],
+    inputs: Path,
+    lane: Lane,
+    environment: Mapping[str, str] | None = None,
 ) -> Contender:
+    arguments = {"library": str(library.path), "inputs": str(inputs), "device": lane.device}
     return Contender(
         name=name,
         label=library.label,
         runner=runner,
-        arguments=arguments,
+        arguments={**arguments, **given},
         threads=lane.threads,
+        environment=environment or {},
         missing=library.missing,
+        facts=library.facts,
     )

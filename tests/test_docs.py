@@ -81,8 +81,10 @@ def test_every_link_leads_somewhere(name):
 def test_every_command_that_a_page_names_is_there(name):
     text = text_of(name)
     scripts = re.findall(r"\bpython ((?!PACKAGE)[\w/]+\.py)\b", text)
-    modules = re.findall(r"\bpython -m (pruner[\w.]+)", text)
-    paths = [*scripts, *(f"{module.replace('.', '/')}.py" for module in modules)]
+    begun = re.findall(r"(?:-m pruner\.cli|`pruner|^ +pruner) ([a-z_]+)", text, re.MULTILINE)
+    modules = re.findall(r"\bpython -m (pruner(?!\.cli )[\w.]+)", text)
+    paths = [*scripts, *(f"{name.replace('.', '/')}.py" for name in modules)]
+    paths += [f"pruner/cli/{name}.py" for name in begun]
     assert [path for path in paths if not (REPOSITORY / path).is_file()] == []
 
 

@@ -26,12 +26,12 @@ print(json.dumps([sys.argv[1:], data.read_text(), toy.more.WORD]))
 
 
 def toy_wheel(folder):
-    """A command `pruner.cli.toy`, a package with a part in .data, a program that may be run."""
+    """A `pruner.cli`, a package with a part in .data, a program that may be run."""
     folder.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(folder / "pruner-1-py3-none-any.whl", "w") as archive:
         archive.writestr("pruner/__init__.py", "")
         archive.writestr("pruner/cli/__init__.py", "")
-        archive.writestr("pruner/cli/toy.py", PROGRAM)
+        archive.writestr("pruner/cli/__main__.py", PROGRAM)
     with zipfile.ZipFile(folder / "toy-1-py3-none-any.whl", "w") as archive:
         archive.writestr("toy/__init__.py", "")
         archive.writestr("toy-1.data/purelib/toy/more.py", "WORD = 'found'")
@@ -74,7 +74,7 @@ def test_parts_are_taken_apart_where_there_is_nothing_else(packed, tmp_path):
     done = run(out, place, "toy", "device=cuda", "a b")
     assert done.returncode == 0, done.stderr
     words, notes, word = json.loads(done.stdout)
-    assert words == ["device=cuda", "a b"]
+    assert words == ["toy", "device=cuda", "a b"]
     assert notes == "hello " * 1000
     assert word == "found"
     (site,) = (place / "env" / "lib").glob("python*/site-packages")

@@ -53,7 +53,7 @@ class Recorded:
         self.code, self.lines = code, []
 
     def run(self, command, log):
-        log.write("reading\nerror: no such thing\n" if self.code else "fine\n")
+        log.write_text("reading\nerror: no such thing\n" if self.code else "fine\n")
         self.lines.append(command)
         return self.code
 
@@ -103,8 +103,8 @@ def test_variants_are_arguments_that_the_methods_take(script):
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ("-m", "-m: options are name=value; known: data.root, pairs"),
-        ("num_worker=2", "num_worker=2: options are"),
+        ("-m", "-m is unknown; see --help"),
+        ("num_worker=2", "num_worker is unknown; did you mean num_workers?"),
         ("num_workers=two", "num_workers: Value 'two'"),
     ],
 )

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-import torch
 
 from pruner.data import bundled
 from pruner.data.bundled import BUNDLED, fitting_split
 from pruner.models.adaptation.moa import MomentumAdaptation
+from pruner.models.checkpoint.checkpoint import load_checkpoint
 from pruner.models.networks.pacm import PaCM
 from pruner.tune.run.verifier import verifier
 from tests.cli import gpu_records, toy_records
@@ -45,8 +45,8 @@ def test_a_device_without_records_learns_from_the_bundled_ones_of_its_kind(
     assert result["data"]["platforms"] == teachers
     assert result["num_tasks"] >= len(teachers)
     assert 0 < result["random"]["top1"] < 1  # chance stands beside
-    seen = torch.load(result["checkpoint"], weights_only=True)["seen_tasks"]
-    assert sorted(seen) == teachers
+    _, info = load_checkpoint(Path(result["checkpoint"]))
+    assert sorted(info.seen_tasks) == teachers
     assert lines[-2] == f"checkpoint: {result['checkpoint']}"
     assert lines[-1] == (
         f"next: python tune.py platform={platform} workload=matmul checkpoint=last adaptation=moa"

@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -136,7 +137,7 @@ def test_a_run_of_other_programs_or_another_version_is_refused(tmp_path, platfor
     finished(tmp_path / "a", platform, trials=6)
     real = workloads.from_operator
     larger = real(SIZES | {"m": 128}).module
-    changed = type(real(SIZES))(name=real(SIZES).name, module=larger, spec=SIZES)
+    changed = replace(real(SIZES), module=larger)
     monkeypatch.setattr(workloads, "from_operator", lambda _: changed)
     for state in (True, False):  # then its database tells
         if not state:

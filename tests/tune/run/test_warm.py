@@ -24,7 +24,7 @@ def test_a_run_begins_with_what_another_measured(tmp_path, platform):
     again = {(r[3], *r[4]) for r in measured(tmp_path / "second") if r[0] == "matmul_64_64_64"}
     assert again  # both have the same decisions to choose from ...
     assert not ran & again  # ... and what ran is not measured twice
-    assert warm.search._policy._history.latency_s[0].min() == pytest.approx(best_s)
+    assert warm.search.history.latency_s[0].min() == pytest.approx(best_s)
     assert second.estimate.measured_share == 1.0
 
 

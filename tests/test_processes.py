@@ -174,6 +174,9 @@ def ready(tmp_path, monkeypatch):
             return super().wait(timeout)
 
     monkeypatch.setattr(subprocess, "Popen", Popen)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored behind a shell's &
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def test_a_command_whose_time_is_over_may_keep_its_best(tmp_path, ready):

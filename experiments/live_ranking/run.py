@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf
 
 from pruner.arrays import Decisions
+from pruner.cli.shared.known import chosen
 from pruner.cli.shared.options import plain
 from pruner.cli.shared.output import say
 from pruner.cli.shared.script import run_script
@@ -38,7 +39,6 @@ from pruner.files import write_table
 from pruner.models.judging.chance import expected_ratio
 from pruner.models.judging.metrics import ScoredTask, pair_agreement, top_k_task_mean
 from pruner.models.programs.table import ProgramTable, TaskPrograms
-from pruner.places import conf_folder
 from pruner.search.offline.statistics import sign_flip_p
 from pruner.search.space import unique_rows
 from pruner.study.grid import Job, results
@@ -214,7 +214,7 @@ def configured(options: Options, workload: str, way: str, seed: int) -> DictConf
     config = OmegaConf.load(path)
     assert isinstance(config, DictConfig)
     if other is not None:
-        entry = OmegaConf.load(conf_folder() / "adaptation" / f"{other}.yaml")
+        entry = chosen("adaptation", other)
         config.adaptation = OmegaConf.merge(entry, OmegaConf.create(more))
     return config
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 
 from experiments.common.contest import Contestant, Ground, contest_rows, curve_rows, run_contest
+from pruner.cli.shared.known import chosen
 from pruner.cli.shared.options import build, plain
 from pruner.cli.shared.output import say
 from pruner.cli.shared.progress import track
@@ -116,7 +116,7 @@ class Way:
 
 def policy(name: str) -> RoundSettings:
     """A preset of conf/policy."""
-    settings: RoundSettings = build(OmegaConf.load(conf_folder() / "policy" / f"{name}.yaml"))
+    settings: RoundSettings = build(chosen("policy", name))
     return settings
 
 
@@ -250,7 +250,7 @@ def run(options: Options) -> dict:
     names = [name for name in names if name != RANDOM]  # chance is always there
     if unknown := sorted(set(names) - set(known)):
         raise PrunerError(f"method={unknown}: unknown; known: {', '.join(known)}")
-    budget = Budget(**plain(OmegaConf.load(conf_folder() / "budget" / f"{options.budget}.yaml")))
+    budget = Budget(**plain(chosen("budget", options.budget)))
     ground = Ground(
         root=RecordRoot(options.data.root),
         platform=options.target,

@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from omegaconf import OmegaConf
 
 from experiments.common.contest import Contestant, Ground, contest_rows, curve_rows, run_contest
+from pruner.cli.shared.known import chosen
 from pruner.cli.shared.options import build, plain
 from pruner.cli.shared.output import say
 from pruner.cli.shared.progress import track
@@ -63,7 +63,7 @@ class Options:
 
 def policy(name: str) -> RoundSettings:
     """A preset of conf/policy."""
-    settings: RoundSettings = build(OmegaConf.load(conf_folder() / "policy" / f"{name}.yaml"))
+    settings: RoundSettings = build(chosen("policy", name))
     return settings
 
 
@@ -122,7 +122,7 @@ def run(options: Options) -> dict:
     names = list(dict.fromkeys([BASELINE, *(options.method or known)]))
     if unknown := sorted(set(names) - set(known)):
         raise PrunerError(f"method={unknown}: unknown; known: {', '.join(known)}")
-    budget = Budget(**plain(OmegaConf.load(conf_folder() / "budget" / f"{options.budget}.yaml")))
+    budget = Budget(**plain(chosen("budget", options.budget)))
     out, num = Path(options.out), 0
     for platform in options.platforms:
         ground = Ground(

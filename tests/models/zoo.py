@@ -5,8 +5,8 @@ import inspect
 import pkgutil
 from functools import partial
 
-import yaml
-
+from pruner.cli.shared.known import chosen
+from pruner.cli.shared.options import plain
 from pruner.models.model import Network
 from pruner.models.registry import MODELS, ModelSpec
 from pruner.models.trees.xgboost import TreeRanker
@@ -20,9 +20,7 @@ def choices():
     """Name of every file of conf/model that learns -> its class and arguments."""
     found = {}
     for path in sorted((CONF / "model").glob("*.yaml")):
-        options = yaml.safe_load(path.read_text())
-        options = options.get("model", options)
-        spec = ModelSpec.from_content(options)
+        spec = ModelSpec.from_content(plain(chosen("model", path.stem)))
         if spec.name in MODELS:
             found[path.stem] = spec
     return found

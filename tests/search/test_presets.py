@@ -1,9 +1,10 @@
-"""The presets of conf/policy: each builds, says what the notes say, and repeats no default."""
+"""The presets of conf/policy: each builds, says what the notes say, and repeats no value."""
 
 import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+from pruner.cli.shared.known import chosen
 from pruner.search.explorer import ExplorerSettings
 from pruner.search.policy import RoundSettings
 from tests.places import CONF
@@ -28,7 +29,7 @@ def test_every_preset_is_described():
 
 @pytest.mark.parametrize("name", NOTES)
 def test_presets_say_what_the_notes_say(name):
-    built = instantiate(OmegaConf.load(FILES[0].parent / f"{name}.yaml"))
+    built = instantiate(chosen("policy", name))
     assert isinstance(built, RoundSettings)
     found = (
         sizes(built.draft), sizes(built.verify), built.random_sample, built.redraft_period,
@@ -39,7 +40,7 @@ def test_presets_say_what_the_notes_say(name):
 
 
 def test_the_draft_decides_beside_or_before_a_model_in_live_spaces_alone():
-    built = {path.stem: instantiate(OmegaConf.load(path)) for path in FILES}
+    built = {path.stem: instantiate(chosen("policy", path.stem)) for path in FILES}
     found = {
         name: (settings.prior, settings.draft_leads)
         for name, settings in built.items()
@@ -49,7 +50,8 @@ def test_the_draft_decides_beside_or_before_a_model_in_live_spaces_alone():
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
-def test_a_value_is_stated_where_it_differs_from_the_default(path):
-    built, default = instantiate(OmegaConf.load(path)), RoundSettings()
-    given = OmegaConf.to_container(OmegaConf.load(path)).keys() - {"_target_"}
-    assert [name for name in given if getattr(built, name) == getattr(default, name)] == []
+def test_a_file_repeats_no_value_of_the_file_that_it_changes(path):
+    own = OmegaConf.to_container(OmegaConf.load(path))
+    for first in own.pop("defaults", []):
+        base = OmegaConf.to_container(chosen("policy", first))
+        assert [name for name, value in own.items() if base.get(name, ...) == value] == []

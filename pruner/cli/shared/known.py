@@ -6,6 +6,7 @@ kinds. A node of another package, such as Lightning's Trainer, takes each argume
 """
 
 import inspect
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -139,6 +140,14 @@ def read_fields(kind: type[Options], words: Sequence[str]) -> Options:
 def composed(command: str, words: Sequence[str]) -> dict[str, Any]:
     """The options of a command as plain values, interpolations unresolved."""
     return plain_values(_compose(command, words))
+
+
+def chosen(group: str, name: str) -> DictConfig:
+    """A file of a group of options, with the files that its `defaults` name."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*Defaults list is missing")  # of any group's
+        found: DictConfig = _compose(f"{group}/{name}", ())[group]
+    return found
 
 
 def plain_values(config: DictConfig) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from pruner.cli.shared.known import chosen
 from pruner.errors import PrunerError
 from pruner.places import conf_folder
 from pruner.search.policy import RoundSettings
@@ -86,9 +87,8 @@ def test_the_sizes_of_the_presets_are_those_of_their_sources():
 )
 def test_an_effort_says_what_a_budget_leaves_open(name, network, alone):
     from hydra.utils import instantiate
-    from omegaconf import OmegaConf
 
-    effort = instantiate(OmegaConf.load(conf_folder() / "effort" / f"{name}.yaml"))
+    effort = instantiate(chosen("effort", name))
     open_ = {"trials": None, "seconds": None, "patience": None, "batch": 16, "tolerance": 0.01}
     whole = effort.budget(open_, 15)
     assert (whole.trials, whole.seconds, whole.patience) == network
@@ -100,10 +100,9 @@ def test_an_effort_says_what_a_budget_leaves_open(name, network, alone):
 
 def test_only_the_draft_measures_nothing():
     from hydra.utils import instantiate
-    from omegaconf import OmegaConf
 
     files = sorted((conf_folder() / "effort").glob("*.yaml"))
-    silent = [f.stem for f in files if not instantiate(OmegaConf.load(f)).measures]
+    silent = [f.stem for f in files if not instantiate(chosen("effort", f.stem)).measures]
     assert silent == ["draft"]
 
 

@@ -305,8 +305,8 @@ class Worker:
 
     def stop(self) -> None:
         """Kill the process; the next job starts another."""
-        if self._process is not None:
-            with suppress(AttributeError, ProcessLookupError):
+        if self._process is not None and self._process.pid is not None:  # its start succeeded
+            with suppress(ProcessLookupError):
                 self._process.kill()
             self._process.join()
         for opened in (self._pipe, self._log):
@@ -323,7 +323,7 @@ class Worker:
         self._process = context.Process(target=_serve, args=(theirs, self._jobs, *self._given, log))
         # A contender's library may start processes of its own, which a daemon may not.
         self._process.daemon = self._method != "spawn"
-        with _without_main():
+        with _without_main(), _interrupts_later():
             self._process.start()
         theirs.close()
 
@@ -486,6 +486,21 @@ def _without_main() -> Iterator[None]:
             sys.modules["__main__"] = main
 
 
+@contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Let this thread, and a server that it starts, take SIGINT after the body.
+
+    The server ignores SIGINT only once it has imported its modules, which takes seconds; it keeps
+    the mask of the thread that starts it.
+    """
+    resource_tracker.ensure_running()  # its start, else a part of the server's, unblocks SIGINT
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _serve(
     pipe: Any, jobs: Any, memory_bytes: int | None, environment: Mapping[str, str], own_log: str
 ) -> None:
@@ -493,6 +508,7 @@ def _serve(
     _let_helpers_end()
     end_with_parent()  # the server, even in a loop
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends its workers
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.environ.update(environment)
     tempfile.tempdir = None  # the server's; ours is asked for anew
     own = os.open(own_log, os.O_WRONLY | os.O_APPEND)

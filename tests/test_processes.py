@@ -1,5 +1,6 @@
 """Work in other processes: what it returns, what a crash costs, and that nothing outlives us."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -463,3 +464,41 @@ def test_a_worker_at_work_ends_with_its_killed_parent(method):
     while worker.exists() and time.monotonic() < end:
         time.sleep(0.05)
     assert not worker.exists()
+
+
+INTERRUPTED = """
+import multiprocessing.forkserver, os, signal, threading, time
+from pathlib import Path
+from pruner.processes import Worker, preload
+
+def interrupt():
+    while not Path("begun").exists():
+        time.sleep(0.01)
+    os.kill(multiprocessing.forkserver._forkserver._forkserver_pid, signal.SIGINT)
+
+preload("slow")
+threading.Thread(target=interrupt).start()
+worker = Worker("tests.worker_jobs", timeout_s=60)
+print(worker.call("ready").value)
+worker.stop()
+"""
+
+
+def test_ctrl_c_while_the_server_imports_its_modules_costs_no_worker(tmp_path):
+    slow = "import time\nfrom pathlib import Path\nPath('begun').touch()\ntime.sleep(1)\n"
+    (tmp_path / "slow.py").write_text(slow)
+    path = os.pathsep.join([str(tmp_path), str(REPOSITORY)])
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": path},
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+
+
+def test_a_worker_whose_start_failed_can_be_stopped(monkeypatch):
+    worker = Worker(JOBS, timeout_s=60)
+    context = multiprocessing.get_context("forkserver")
+    monkeypatch.setattr(context.Process, "start", lambda _: (_ for _ in ()).throw(EOFError))
+    assert worker.call("ready").error == NO_WORKER
+    worker.stop()

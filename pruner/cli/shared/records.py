@@ -74,7 +74,7 @@ def required_platforms(config: DictConfig, root: RecordRoot) -> tuple[str, ...]:
     if not chosen:
         raise DataError(
             f"{root.path}: no records for platform={name}; there are records for: "
-            f"{', '.join(root.platforms)} (data.platform= names a folder that differs)"
+            f"{', '.join(root.platforms)}; choose one of them: data.platform={root.platforms[0]}"
         )
     return chosen
 

@@ -201,6 +201,9 @@ def _log_to(folder: Path) -> Iterator[None]:
     logging.getLogger("pruner").addHandler(handler)
     try:
         yield
+    except KeyboardInterrupt:
+        say(f"python train.py resume={folder} continues")
+        raise
     finally:
         logging.getLogger("pruner").removeHandler(handler)
         handler.close()

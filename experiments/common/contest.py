@@ -11,6 +11,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from pruner.cli.shared.known import chosen
+from pruner.cli.shared.options import build, plain
 from pruner.data.root import RecordRoot
 from pruner.data.tasks import TaskKey
 from pruner.features.dataflow import DataflowKind
@@ -35,6 +37,17 @@ from pruner.study.adaptation.bench import (
 )
 from pruner.study.adaptation.cells import Cells
 from pruner.study.grid import Job, results
+
+
+def policy(name: str) -> RoundSettings:
+    """A preset of conf/policy."""
+    settings: RoundSettings = build(chosen("policy", name))
+    return settings
+
+
+def budget_of(name: str) -> Budget:
+    """A preset of conf/budget."""
+    return Budget(**plain(chosen("budget", name)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,15 @@ from typing import Any
 
 import torch
 
-from experiments.common.contest import Contestant, Ground, contest_rows, curve_rows, run_contest
-from pruner.cli.shared.known import chosen
-from pruner.cli.shared.options import build, plain
+from experiments.common.contest import (
+    Contestant,
+    Ground,
+    budget_of,
+    contest_rows,
+    curve_rows,
+    policy,
+    run_contest,
+)
 from pruner.cli.shared.output import say
 from pruner.cli.shared.progress import track
 from pruner.cli.shared.script import Data, run_script
@@ -49,7 +55,7 @@ from pruner.places import conf_folder
 from pruner.progress import Progress
 from pruner.search.offline.tuning import Quality
 from pruner.search.policy import RoundSettings
-from pruner.study.adaptation.bench import Budget, read_programs, source_split
+from pruner.study.adaptation.bench import read_programs, source_split
 from pruner.study.training import Part, run_part
 
 HERE = Path(__file__).resolve().parent
@@ -112,12 +118,6 @@ class Way:
     settings: RoundSettings
     form: AnyForm = "hardware"
     shares: str | None = None
-
-
-def policy(name: str) -> RoundSettings:
-    """A preset of conf/policy."""
-    settings: RoundSettings = build(chosen("policy", name))
-    return settings
 
 
 def ways(recipe: str) -> Mapping[str, Way]:
@@ -250,7 +250,7 @@ def run(options: Options) -> dict:
     names = [name for name in names if name != RANDOM]  # chance is always there
     if unknown := sorted(set(names) - set(known)):
         raise PrunerError(f"method={unknown}: unknown; known: {', '.join(known)}")
-    budget = Budget(**plain(chosen("budget", options.budget)))
+    budget = budget_of(options.budget)
     ground = Ground(
         root=RecordRoot(options.data.root),
         platform=options.target,

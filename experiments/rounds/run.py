@@ -16,9 +16,15 @@ from pathlib import Path
 
 import torch
 
-from experiments.common.contest import Contestant, Ground, contest_rows, curve_rows, run_contest
-from pruner.cli.shared.known import chosen
-from pruner.cli.shared.options import build, plain
+from experiments.common.contest import (
+    Contestant,
+    Ground,
+    budget_of,
+    contest_rows,
+    curve_rows,
+    policy,
+    run_contest,
+)
 from pruner.cli.shared.output import say
 from pruner.cli.shared.progress import track
 from pruner.cli.shared.script import Data, run_script
@@ -35,8 +41,6 @@ from pruner.places import conf_folder
 from pruner.progress import Progress
 from pruner.search.offline.comparison import Cell
 from pruner.search.offline.tuning import without_draft
-from pruner.search.policy import RoundSettings
-from pruner.study.adaptation.bench import Budget
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -59,12 +63,6 @@ class Options:
     budget: str = "default"
     runs: str = str(ROOT / "outputs" / "rounds")
     out: str = str(HERE)
-
-
-def policy(name: str) -> RoundSettings:
-    """A preset of conf/policy."""
-    settings: RoundSettings = build(chosen("policy", name))
-    return settings
 
 
 def published(network: Callable[[], Network], seed: int) -> Adaptation:
@@ -122,7 +120,7 @@ def run(options: Options) -> dict:
     names = list(dict.fromkeys([BASELINE, *(options.method or known)]))
     if unknown := sorted(set(names) - set(known)):
         raise PrunerError(f"method={unknown}: unknown; known: {', '.join(known)}")
-    budget = Budget(**plain(chosen("budget", options.budget)))
+    budget = budget_of(options.budget)
     out, num = Path(options.out), 0
     for platform in options.platforms:
         ground = Ground(

@@ -46,6 +46,9 @@ def load_tvm() -> Tvm:
     if shutil.which("nvcc") is not None:
         # TVM's default, NVRTC, needs a package (cuda-bindings) that it does not ask for
         os.environ.setdefault("TVM_CUDA_COMPILE_MODE", "nvcc")
+    # Without this, tvm_ffi imports torch and asks it for a CUDA device. No worker forked from the
+    # process can use the device then: every program ends with cudaErrorInitializationError.
+    os.environ.setdefault("TVM_FFI_DISABLE_TORCH_C_DLPACK", "1")
     original = inspect.stack
     inspect.stack = _quick_stack  # type: ignore[assignment]
     try:

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <unistd.h>
 
 #define API extern "C" __attribute__((visibility("default")))
 #define NOTHING(name) API int name() { return 0; }  // C functions: other arguments do no harm
@@ -15,9 +16,14 @@ extern "C" int cuDeviceGetName(char* name, int size, int device);
 using Clock = std::chrono::steady_clock;
 constexpr size_t MEMORY = size_t(8) << 30;
 
-API int cudaGetDeviceCount(int* count) { return *count = 1, 0; }
-API int cudaGetDevice(int* device) { return *device = 0, 0; }
-API int cudaSetDevice(int device) { return device == 0 ? 0 : 101; }
+// CUDA's own: a process that was forked from one with a device has none (initialization error).
+static int forked() {
+  static const pid_t first = getpid();
+  return getpid() == first ? 0 : 3;
+}
+API int cudaGetDeviceCount(int* count) { return *count = 1, forked(); }
+API int cudaGetDevice(int* device) { return *device = 0, forked(); }
+API int cudaSetDevice(int device) { return device == 0 ? forked() : 101; }
 API int cudaDeviceGetAttribute(int* value, int attribute, int) {
   const char* given = getenv("SIM_ARCH");
   int architecture = given ? atoi(given) : 80;

@@ -107,3 +107,17 @@ def test_a_gpu_that_tvm_cannot_use_is_told_before_anything_runs(monkeypatch):
     monkeypatch.setattr(machine, "runtime_error", lambda: "why")
     assert machine.missing_device(Platform(target=None, device="cuda")) == "why"
     assert machine.missing_device(Platform(target=None, device="cpu")) is None
+
+
+def test_the_import_of_tvm_leaves_the_device_alone():
+    """No process forked from one that asked CUDA for a device can use it (tvm_ffi asks torch)."""
+    asked = """
+import torch
+calls = []
+torch.cuda.is_available = lambda: calls.append(1) or False
+from pruner.tune.tvm_import import load_tvm
+load_tvm()
+assert not calls, "TVM's import asks for a CUDA device"
+"""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TVM_FFI")}
+    subprocess.run([sys.executable, "-c", asked], check=True, env=environment)

@@ -60,6 +60,8 @@ def worst_error(found: NDArray[Any], wanted: NDArray[Any]) -> float:
     """
     if found.shape != wanted.shape:
         return float("inf")
+    if found.dtype == wanted.dtype and np.array_equal(found, wanted):
+        return 0.0  # inputs, which most programs leave as they are: no copies in float64
     found, wanted = found.astype(np.float64), wanted.astype(np.float64)
     differs = ~((found == wanted) | (np.isnan(found) & np.isnan(wanted)))
     if not differs.any():

@@ -116,9 +116,7 @@ class TaskSearch:
         session, task = self._session, self._task
         space = session.open(task, task.designs(self._schedules))
         learner = session.learner(task, space) if self._policy.takes_model else None
-        search = decision_search(
-            space, self._policy, space.draft_score, learner, session.rng(task)
-        )
+        search = decision_search(space, self._policy, space.draft_score, learner, session.rng(task))
         know_earlier(self._database, task, search, Traces(space))
         return search
 

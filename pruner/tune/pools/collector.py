@@ -172,6 +172,10 @@ class Collector:
     def _fill(self, bench: Bench, pools: list[Pool]) -> None:
         """First timings of one pool after another; those whose time has come again in between."""
         waiting: list[Pool] = []
+        if not bench.platform.shares_cpu:  # it computes references while the device times programs
+            for pool in pools:
+                if pool.missing:
+                    pool.begin_check(bench)
         for pool in pools:
             if self._first(bench, pool, None):
                 waiting.append(pool)

@@ -41,6 +41,7 @@ from pruner.tune.spaces.text import module_text
 from pruner.tune.spaces.union import UnionSpace
 from pruner.tune.workloads import Workload, arguments
 
+REFERENCE = "reference.npz"  # what results are compared with, beside the libraries
 _POLL_S = 0.2
 _PATIENCE = 32  # failures beside the programs wanted before a task is given up
 _PARENTS = 4  # of evolved programs: this part of what ran, the fastest
@@ -89,6 +90,7 @@ class Pool:
         self._arguments = arguments(workload.module)
         self._space: UnionSpace | None = None
         self._checked: tuple[Check | None] | None = None
+        self._reference: Future[str | None] | None = None  # at work
 
     @property
     def name(self) -> str:
@@ -234,7 +236,8 @@ class Pool:
         lacking = self._missing(RANDOM) - len(self._pending(RANDOM))
         if lacking > 0:
             self._draw(bench, RANDOM, lacking)
-        pending, size = self._pending(RANDOM), self.settings.chunk
+        pending = self._pending(RANDOM)
+        size = 4 * self.settings.chunk  # the slowest program of a chunk holds up the next chunk
         for start in range(0, len(pending), size):
             if bench.stopped():
                 raise Stopped
@@ -345,18 +348,25 @@ class Pool:
     def _library(self, program: Program) -> Path:
         return self.paths.work / f"{program.number}.so"
 
+    def begin_check(self, bench: Bench) -> None:
+        """Have what results are compared with computed while something else goes on."""
+        if self._reference is None and bench.check:
+            self.paths.work.mkdir(parents=True, exist_ok=True)
+            path = self.paths.work / REFERENCE
+            if not path.is_file():
+                module = self.workload.module
+                self._reference = bench.measurer.begin_reference(module, self._arguments, path)
+
     def _check(self, bench: Bench) -> Check | None:
         """What results are compared with; None, told, where there is no reference."""
         if self._checked is None:
-            self.paths.work.mkdir(parents=True, exist_ok=True)
-            path, reason = self.paths.work / "reference.npz", None
-            if not path.is_file():
-                module = self.workload.module
-                reason = bench.measurer.reference(module, self._arguments, path)
+            self.begin_check(bench)
+            reason = None if self._reference is None else self._reference.result()
             if reason is not None:
                 bench.tell(f"{self.name}: RESULTS ARE NOT CHECKED, no reference ({reason})")
-            check = Check(expected=str(path), tolerance=tolerance(self._arguments))
-            self._checked = (None if reason is not None else check,)
+            path, bound = self.paths.work / REFERENCE, tolerance(self._arguments)
+            check = None if reason is not None else Check(expected=str(path), tolerance=bound)
+            self._checked = (check,)
         return self._checked[0]
 
     def finish(self, bench: Bench) -> None:
@@ -381,4 +391,4 @@ class Pool:
 
     def close(self) -> None:
         """Let go of its spaces, which are large."""
-        self._space = self._checked = None
+        self._space = self._checked = self._reference = None

@@ -6,14 +6,12 @@ from typing import Any
 
 from experiments.common.comparison import SECONDS_FILE, Comparison
 from experiments.gpu.options import CampaignOptions
-from experiments.gpu.stages import GUESSES, boxes, left_out
+from experiments.gpu.stages import GUESSES, LEAST_BUDGET_S, boxes, left_out
 from experiments.gpu.state import State
 from pruner.files import held
 from pruner.places import sources_folder
 from pruner.study.grid import Box, Ended, Step
 
-# Seconds of a command outside of its own budget: imports, processes, kernels as libraries.
-AROUND_S = 20.0
 Write = Callable[[CampaignOptions], Any]
 
 
@@ -99,4 +97,4 @@ class Campaign(Comparison):
 
     def command(self, step: Step, share_s: float, limit_s: float) -> Ended:
         """Run one command, its budget shortened by the seconds around it."""
-        return super().run(step, max(1.0, share_s - AROUND_S), limit_s)
+        return super().run(step, max(LEAST_BUDGET_S, share_s - step.start_s), limit_s)

@@ -31,6 +31,9 @@ GUESSES = {
     "network": 0.6, "network beside": 90.0, "network finals": 180.0, "pool": 0.6, "adapt": 0.6,
     "built": 60.0, "network rival": 3.0, "network rivals": 120.0, ADATUNE: 0.6,
 }  # fmt: skip
+# Seconds of a tuning command outside of its own budget: imports, kernels as libraries. A smaller
+# budget than this is used up by the start of the processes that build and run (9 s on an H200).
+START_S, LEAST_BUDGET_S = 20.0, 30.0
 ADAPTATION = "adaptation"
 NO_MODEL = (
     f"{ADAPTATION}: left out, its minutes go to the stages after it: no checkpoint= of another "
@@ -245,6 +248,7 @@ def _run(options: CampaignOptions, name: str, words: Sequence[str], kind: str, s
             kind=kind,
             size=size,
             budget="budget.seconds",
+            start_s=START_S,
         )
     )
 

@@ -103,6 +103,7 @@ class Step:
     ``words``: see `started`. ``kind`` and ``size`` say what it may
     take (`Times`). ``budget``: the option that takes the seconds it may use, for commands that can
     end in time and keep what they have; "": none. ``spent_s`` of them an earlier start has used.
+    ``start_s`` are the seconds of the command before and after the work that its size describes.
     ``made``: the file that the command writes, where another step's does the same; it is copied to
     ``leaves``.
     """
@@ -115,6 +116,7 @@ class Step:
     needs: Sequence["Step"] = ()
     budget: str = ""
     spent_s: float = 0.0
+    start_s: float = 0.0
     made: Path | None = None
 
     @property
@@ -135,7 +137,8 @@ class Step:
         """
         if not (self.budget and self.leaves.is_file()):
             return self.size
-        trials = read_json(self.leaves, dict).get("trials") or self.size
+        found = read_json(self.leaves, dict)
+        trials = found.get("trials", self.size) or found.get("compiled", 0)
         return float(min(self.size, trials))
 
     def within(self, seconds: float) -> list[str]:
@@ -231,11 +234,17 @@ class Times:
         return took[-1] if took else None
 
     def expected_s(self, step: Step) -> float:
-        """What a step may take: as the steps of its kind did for their size, else the guess."""
-        known = [(row["seconds"], row["size"]) for row in self.rows if row["kind"] == step.kind]
+        """Seconds of its start, and of its size: as the steps of its kind took, else the guess."""
+        known = [
+            (max(0.0, row["seconds"] - step.start_s), row["size"])
+            for row in self.rows
+            if row["kind"] == step.kind and row["size"] > 0
+        ]
         if known:
-            return step.size * sum(s for s, _ in known) / sum(size for _, size in known)
-        return step.size * self._guesses[step.kind]
+            each_s = sum(s for s, _ in known) / sum(size for _, size in known)
+        else:
+            each_s = self._guesses[step.kind]
+        return step.start_s + step.size * each_s
 
 
 Run = Callable[[Step, float, float], Ended]  # a step, the seconds it may use, when it is ended

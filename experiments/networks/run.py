@@ -339,7 +339,7 @@ def picture(contenders: list[dict[str, Any]]) -> str:
     rows = pd.DataFrame([row for row in ran if row["contender"] != UNSCHEDULED] or ran)
     rows["median_ms"] = 1e3 * rows["median_s"]
     plot = Plot(
-        title="Built networks on a CPU, batch 1: median latency (less is better)",
+        title="Built networks on a CPU, batch 1: median latency",
         kind="bar",
         x="network",
         y="median_ms",

@@ -305,7 +305,7 @@ def plot_draft(path: Path, rows: Sequence[dict[str, Any]], min_programs: int) ->
     """Regret of the 1/50 draft by form: a panel a platform, of all pools and of large ones."""
     forms = [form for form in FORMS_DRAWN if any(row["form"] == form for row in rows)]
     panels: dict[str, list[float]] = {}
-    for least, what in ((ALL, "all pools"), (min_programs, f"{min_programs} or more")):
+    for least, what in ((ALL, "all pools"), (min_programs, f"pools of {min_programs}+")):
         for platform in dict.fromkeys(row["platform"] for row in rows):
             mine = [row for row in rows if row["platform"] == platform]
             of = {row["form"]: row for row in mine if row["min_programs"] == least}
@@ -316,9 +316,9 @@ def plot_draft(path: Path, rows: Sequence[dict[str, Any]], min_programs: int) ->
     colour = colours(["random", *forms])
     with style():
         figure = bar_panels(
-            "What is lost when the draft keeps 1/50 of the programs (less is better)",
+            "What is lost when the draft keeps 1/50 of each pool of programs",
             {label(name): colour[name] for name in ("random", *forms)},
             panels,
-            xlabel="regret: 1 - Best-1",
+            xlabel="regret: 1 - best latency of the pool / best latency kept (less is better)",
         )
         figure.savefig(path, dpi=120)

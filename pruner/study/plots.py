@@ -1,9 +1,9 @@
 """One style for every plot: fixed names and colours of systems, axes, labels, SVG text.
 
-Colours come from Okabe and Ito's palette, widened; `tests/study/test_plots.py` checks each pair
-under the usual forms of colour blindness, and each colour on light and on dark paper. A system has
-its colour in every plot. Tuners, libraries, models and ways to adapt are never in one plot, so the
-four groups share the palette.
+Colours are near Okabe and Ito's, with a contrast of at least 3 to 1 on light and on dark paper;
+`tests/study/test_plots.py` checks this, and each pair under the usual forms of colour blindness. A
+system has its colour in every plot. Tuners, libraries, models and ways to adapt are never in one
+plot, so the four groups share the palette.
 """
 
 import io
@@ -20,8 +20,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from matplotlib.transforms import blended_transform_factory
 
-BLUE, SKY, ORANGE, VERMILION, GREEN = "#0072B2", "#56B4E9", "#E69F00", "#D55E00", "#00A878"
-PINK, VIOLET, BROWN, OLIVE, GREY = "#DD77B0", "#7E4FE0", "#8F4B2B", "#B5A642", "#7A7A7A"
+BLUE, SKY, ORANGE, VERMILION, GREEN = "#016CAA", "#1E97F2", "#CA8400", "#C45000", "#05A777"
+PINK, VIOLET, BROWN, OLIVE, GREY = "#D671AA", "#7E4FE0", "#995333", "#A3933E", "#7A7A7A"
 PALETTE = (BLUE, VERMILION, GREEN, ORANGE, VIOLET, SKY, BROWN, PINK, OLIVE, GREY)
 # Of text, paper and lines behind: on light paper, on dark paper.
 INK, PAPER, GRID = ("#24292f", "#d6dde5"), ("#ffffff", "#14181d"), ("#d8dee4", "#3a424c")
@@ -59,7 +59,7 @@ LIBRARIES = {
 MODELS = {
     "pacm": ("PaCM", BLUE),
     "draft": ("PaCM with draft scores", SKY),
-    "residual": ("PaCM with residuals", SKY),
+    "residual": ("PaCM with a correction", SKY),
     "pacm_joint": ("PaCM, all platforms", VIOLET),
     "without_dataflow": ("PaCM without data flow", ORANGE),
     "without_statement": ("PaCM without statements", VERMILION),
@@ -165,7 +165,7 @@ def svg_element(figure: Figure, mark: str) -> str:
     text = stream.getvalue()
     element = text[text.index("<svg") :].replace("<svg", f"<svg role='img' data-of='{mark}'", 1)
     dark = "".join(
-        f'svg [style*="{name}: {light}"]{{{name}:{dark}!important}}'
+        f'[style*="{name}: {light}"]{{{name}:{dark}!important}}'  # also in what <use> repeats
         for light, dark in (INK, PAPER, GRID)
         for name in ("fill", "stroke")
     )
@@ -183,7 +183,7 @@ def picture(mark: str, draw: Callable[[], Figure]) -> str:
 
 def number(value: float) -> str:
     """Three digits, or a whole number with commas."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}".rstrip(".")
 
 
 def plain_log(axis: Axes, name: str) -> None:
@@ -192,6 +192,8 @@ def plain_log(axis: Axes, name: str) -> None:
     one = axis.xaxis if name == "x" else axis.yaxis
     low, high = one.get_view_interval()
     subs = (1, 1.5, 2, 3, 5, 7) if high < 10 * low else (1, 2, 5) if high < 100 * low else (1,)
+    if high < 2 * low:
+        subs = (1, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8, *range(2, 10))
     one.set_major_locator(LogLocator(subs=subs, numticks=12))
     one.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     one.set_minor_formatter(NullFormatter())
@@ -241,26 +243,30 @@ def bars(
     limit: float | None = None,
     text: Sequence[str] | None = None,
 ) -> None:
-    """Horizontal bars from zero, the first on top, with their numbers; nan: no bar, "not run".
+    """Horizontal bars from zero, the first on top; nan: no bar, "not run".
 
-    `spread` [2, values]: how far the whiskers go below and above; `limit`: where longer bars are
-    cut, with an arrow behind their number; `text`: what stands behind bars instead of numbers.
+    Numbers stand in a column at the right of the axis: behind a whisker, a number would read as the
+    whisker's end. `spread` [2, values]: how far the whiskers go below and above; bars longer than
+    `limit` run through the axis, with a break mark; `text`: what stands in place of numbers.
     """
     known = np.nan_to_num(np.asarray(values, float))
     top = max(known.max(initial=0.0), 1e-12) if limit is None else limit
     places, inside = np.arange(len(known)), known <= top
     spans = np.nan_to_num(np.broadcast_to(spread, (2, len(known)))) * inside
-    axis.barh(places, np.minimum(known, top), color=list(colour), height=0.72, ecolor=INK[0],
-              xerr=spans if spans.any() else None, capsize=2, error_kw={"lw": 0.8})  # fmt: skip
-    ends = np.minimum(known, 1.06 * top) + spans[1]
-    for place, (value, end) in enumerate(zip(values, ends, strict=True)):
-        told = number(value) if text is None else text[place]
-        told = "not run" if np.isnan(value) else told + (" →" if value > top else "")
-        axis.text(end + 0.02 * top, place, told, va="center", fontsize=8)
-    axis.set_ylim(len(known) - 0.4, -0.6)
     wide = max(top, float((known + spans[1])[inside].max(initial=0.0)))
-    axis.set_xlim(0, 1.3 * wide)
-    ticks = np.asarray(MaxNLocator(4).tick_values(0, wide))
+    axis.barh(places, np.where(inside, known, 2 * wide), color=list(colour), height=0.72,
+              xerr=spans if spans.any() else None, ecolor=INK[0], capsize=2,
+              error_kw={"lw": 0.8})  # fmt: skip
+    beside = axis.get_yaxis_transform()  # x in shares of the axis
+    for place, value in enumerate(values):
+        told = "not run" if np.isnan(value) else number(value) if text is None else text[place]
+        axis.text(1.03, place, told, va="center", fontsize=8, transform=beside)
+        for x in (0.88, 0.93) if value > top else ():
+            axis.plot([x, x + 0.03], [place + 0.45, place - 0.45], color=PAPER[0], lw=1.8,
+                      transform=beside)  # fmt: skip
+    axis.set_ylim(len(known) - 0.4, -0.6)
+    axis.set_xlim(0, 1.15 * wide if not inside.all() else 1.02 * wide)
+    ticks = np.asarray(MaxNLocator(3).tick_values(0, wide))
     axis.set_xticks(ticks[(ticks >= 0) & (ticks <= 1.01 * wide)])
     axis.tick_params(axis="y", length=0)
     axis.grid(axis="x")
@@ -286,7 +292,7 @@ def bar_panels(
     size = (2.2 + (1.9 if across > 1 else 3.0) * across, 1.0 + down * (0.5 + 0.18 * len(rows)))
     figure = Figure(figsize=size, layout="constrained")
     headline(figure, title)
-    axes = figure.subplots(down, across, squeeze=False, sharey=True)
+    axes = figure.subplots(down, across, squeeze=False, sharey=True, gridspec_kw={"wspace": 0.12})
     limits = {name: cut(values) if limit is None else limit for name, values in panels.items()}
     most = max(limits.values())
     if most < _ALIKE * min(limits.values()):

@@ -141,7 +141,7 @@ def curve_figure(runs: Sequence[RunCurve]) -> Figure:
             _fit_latencies(axis, members)
             axis.set_xlim(0)
             axis.set_xlabel("measured programs" if over == "trial" else "seconds of tuning")
-            axis.set_ylabel("latency (ms)")
+            axis.set_ylabel("latency (ms)\n(less is better)")
             axis.grid(axis="y")
         what = short(tasks[0]) if len(tasks) == 1 else f"{len(tasks)} tasks, all calls together"
         axes[2 * number].set_title(what)

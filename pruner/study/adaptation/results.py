@@ -96,23 +96,33 @@ def plot_curves(
     """
     references = [m for m in comparison.methods if m in (*REFERENCES, comparison.baseline)]
     methods = [m for m in comparison.methods if m not in references]
-    shown = [methods[n : n + _A_PANEL] for n in range(0, len(methods), _A_PANEL)] or [[]]
+    moa = [m for m in methods if m.startswith("moa")]
+    others = [m for m in methods if m not in moa]
+    shown = {}
+    for family, names in (("variants of MoA", moa), ("other methods", others)):
+        for n in range(0, len(names), _A_PANEL):
+            part = f", part {n // _A_PANEL + 1}" if len(names) > _A_PANEL else ""
+            shown[family + part] = names[n : n + _A_PANEL]
+    shown = shown or {"": []}
     with style():
         size = (1.7 + 4.0 * len(units), 0.6 + 2.8 * len(shown))
         figure = Figure(figsize=size, layout="constrained")
-        headline(figure, f"{label(title)}: latency found (mean and range of seeds)")
+        headline(
+            figure, f"Model carried from {label(title)}: best latency so far (mean, range of seeds)"
+        )
         axes = figure.subplots(len(shown), len(units), sharex="col", sharey=True, squeeze=False)
-        for row, names in zip(axes, shown, strict=True):
+        for row, (family, names) in zip(axes, shown.items(), strict=True):
+            row[0].set_title(family)
             colour = colours([*names, *references])
-            for name, marker in zip((*names, *references), MARKERS, strict=False):
+            for name, marker in zip((*references, *names), MARKERS, strict=False):
                 _draw(row, comparison, name, colour[name], marker, units)
-            row[0].set_ylabel("latency / best known")
+            row[0].set_ylabel("latency / best known\n(less is better)")
             for axis in row:
                 plain_log(axis, "y")
                 axis.grid(axis="y")
         for axis, unit in zip(axes[-1], units, strict=True):
             axis.set_xlabel(AXES[unit])
-        for row, names in zip(axes, shown, strict=True):
+        for row, names in zip(axes, shown.values(), strict=True):
             name_lines(row[-1], {name: label(name) for name in (*names, *references)})
         figure.savefig(path, dpi=110, bbox_inches="tight")
 

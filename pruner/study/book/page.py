@@ -49,14 +49,20 @@ VERDICT = (
 VALUES = ("ours", "values averaged", "the rival's own", "chance", "paper", "expected")
 SHOWN = {"python": "python", "root": "DATA_ROOT", "data": "DATA", "out": "OUT"}
 STYLE = (
-    ":root{color-scheme:light dark;--ink:#24292f;--paper:#fff;--line:#d8dee4;--soft:#f3f5f7}"
+    ":root{color-scheme:light dark;--ink:#24292f;--paper:#fff;--line:#d8dee4;--soft:#f3f5f7;"
+    "--shade:#8c959f}"
     "@media(prefers-color-scheme:dark){:root{--ink:#d6dde5;--paper:#14181d;--line:#3a424c;"
-    "--soft:#1e242b}}"
+    "--soft:#1e242b;--shade:#77818c}}"
     "body{font:15px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;"
     "color:var(--ink);background:var(--paper)}"
-    ".wide{overflow-x:auto;margin:1rem 0}table{border-collapse:collapse;font-size:.9em}"
+    ".wide{overflow-x:auto;margin:1rem 0;background:"  # a shadow at an edge that hides columns
+    "linear-gradient(90deg,var(--paper) 50%,transparent) left/4rem 100% local,"
+    "linear-gradient(270deg,var(--paper) 50%,transparent) right/4rem 100% local,"
+    "linear-gradient(90deg,var(--shade),transparent) left/1.2rem 100%,"
+    "linear-gradient(270deg,var(--shade),transparent) right/1.2rem 100%;"
+    "background-repeat:no-repeat}table{border-collapse:collapse;font-size:.9em}"
     "td,th{border:1px solid var(--line);padding:.2rem .6rem;text-align:left}"
-    "code,pre{background:var(--soft)}pre{padding:.6rem;overflow-x:auto}p,summary"
+    "code,pre{background:var(--soft)}pre{padding:.6rem;white-space:pre-wrap}p,pre,summary"
     "{overflow-wrap:anywhere}summary{cursor:pointer}svg{max-width:100%;height:auto}"
 )
 

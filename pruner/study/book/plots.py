@@ -35,8 +35,13 @@ def described(plot: Plot, series: Sequence[Series]) -> str:
     """What the plot shows, in words: for readers who do not see it."""
     shape = "Lines" if plot.kind == "line" else "Bars"
     names = "; ".join(label(one.name) for one in series)
-    x, y = plot.xlabel or plot.x, plot.ylabel or plot.y
-    return f"{shape} of {label(y)} over {label(x)}: {names}. {plot.title}"
+    x = label(plot.xlabel or plot.x)
+    return f"{shape} of {quantity(plot)} over {x}: {names}. {plot.title}"
+
+
+def quantity(plot: Plot, gap: str = " ") -> str:
+    """What its numbers are, and which of them are better."""
+    return f"{label(plot.ylabel or plot.y)}{gap}({'more' if is_share(plot) else 'less'} is better)"
 
 
 def svg(plot: Plot, series: Sequence[Series]) -> str:
@@ -62,7 +67,7 @@ def panels(series: Sequence[Series], *, parts: bool) -> dict[str, list[tuple[str
         count = -(-len(mine) // MANY)
         size = -(-len(own) // count)
         for n in range(count):
-            name = title if count == 1 else f"{title} {n + 1} of {count}".strip()
+            name = title if count == 1 else f"{title}, part {n + 1} of {count}".removeprefix(", ")
             out[name] = [*own[n * size : (n + 1) * size], *shared]
     return out
 
@@ -81,7 +86,7 @@ def _lines(plot: Plot, series: Sequence[Series]) -> Figure:
                 high = np.minimum(y + spread, 1.0 if is_share(plot) else np.inf)
                 axis.fill_between(one.x, y - spread, high, color=colour[name], alpha=0.1, lw=0)
         axis.set_title(title)
-        axis.set_ylabel(label(plot.ylabel or plot.y))
+        axis.set_ylabel(quantity(plot, "\n"))
         axis.grid(axis="y")
         for direction in plot.log:
             plain_log(axis, direction)
@@ -119,5 +124,5 @@ def _bars(plot: Plot, series: Sequence[Series]) -> Figure:
         dict(zip(names, y[:, order], strict=True)),
         spread=dict(zip(names, spread[:, :, order], strict=True)),
         limit=1.0 if share else None,
-        xlabel=label(plot.ylabel or plot.y),
+        xlabel=quantity(plot),
     )

@@ -36,7 +36,7 @@ def latency_bars(network: str, rows: Sequence[Mapping[str, Any]]) -> str:
             {short(label(row["label"])): colour[row["label"]] for row in rows},
             {"": median.tolist()},
             spread={"": spread},
-            xlabel="median latency (ms), whiskers from the first to the ninth decile",
+            xlabel="median latency (ms, less is better); whiskers: first to ninth decile",
         ),
     )
 

@@ -141,11 +141,16 @@ def _next_command(config: DictConfig, model: Model, result: dict[str, Any]) -> s
     used = "last" if str(config.outputs) == OUTPUTS else Path(result["checkpoint"]).parent
     if model.reads_primitives:
         return f"python evaluate.py checkpoint={used}"
-    way = "moa" if model.is_network else "none"
-    return (
-        f"python tune.py platform={config.platform.name} workload=matmul checkpoint={used} "
-        f"adaptation={way}  # needs the device; without it add compile_only=true"
-    )
+    tune = f"python tune.py platform={config.platform.name} workload=matmul"
+    needs = "needs the device; without it add compile_only=true"
+    gpu = config.platform.kind == "gpu"
+    own = config.platform.name in result["data"]["platforms"]
+    if gpu and not own and config.data.root is None:
+        # Its card advises against a model of the bundled GPU programs, which ran on a CPU.
+        return f"{tune}  # without this model, a demonstration; {needs}"
+    # experiments/adaptation: distillation suits sources of many GPU records, fine-tuning of few.
+    way = ("distill" if gpu else "finetune") if model.is_network else "none"
+    return f"{tune} checkpoint={used} adaptation={way}  # {needs}"
 
 
 def _tell_judged(result: dict[str, Any]) -> None:

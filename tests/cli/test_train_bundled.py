@@ -28,14 +28,19 @@ def sets(monkeypatch, tmp_path):
 
 @pytest.mark.usefixtures("sets")
 @pytest.mark.parametrize(
-    ("platform", "teachers", "better"),
+    ("platform", "teachers", "better", "following"),
     [
-        ("orin", ["t4"], "GPU programs, timed on a CPU"),
-        ("cpu-epyc", ["cpu-avx2", "cpu-sse4"], "docs/pools.md"),
+        ("orin", ["t4"], "timed on a CPU", "  # without this model, a demonstration;"),
+        (
+            "cpu-epyc",
+            ["cpu-avx2", "cpu-sse4"],
+            "docs/pools.md",
+            " checkpoint=last adaptation=finetune  #",
+        ),
     ],
 )
 def test_a_device_without_records_learns_from_the_bundled_ones_of_its_kind(
-    command, platform, teachers, better
+    command, platform, teachers, better, following
 ):
     code, result, err = command("train", f"platform={platform}", *ONE_EPOCH)
     assert code == 0, err
@@ -49,8 +54,8 @@ def test_a_device_without_records_learns_from_the_bundled_ones_of_its_kind(
     assert sorted(info.seen_tasks) == teachers
     assert lines[-2] == f"checkpoint: {result['checkpoint']}"
     assert lines[-1] == (
-        f"next: python tune.py platform={platform} workload=matmul checkpoint=last adaptation=moa"
-        "  # needs the device; without it add compile_only=true"
+        f"next: python tune.py platform={platform} workload=matmul{following}"
+        " needs the device; without it add compile_only=true"
     )
     told = []
     model = verifier(  # what tune.py makes of such a command

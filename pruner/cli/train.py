@@ -147,7 +147,7 @@ def _next_command(config: DictConfig, model: Model, result: dict[str, Any]) -> s
     own = config.platform.name in result["data"]["platforms"]
     if gpu and not own and config.data.root is None:
         # Its card advises against a model of the bundled GPU programs, which ran on a CPU.
-        return f"{tune}  # without this model, a demonstration; {needs}"
+        return f"{tune}  # no checkpoint: this model is a demonstration; {needs}"
     # experiments/adaptation: distillation suits sources of many GPU records, fine-tuning of few.
     way = ("distill" if gpu else "finetune") if model.is_network else "none"
     return f"{tune} checkpoint={used} adaptation={way}  # {needs}"

@@ -30,7 +30,7 @@ def sets(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("platform", "teachers", "better", "following"),
     [
-        ("orin", ["t4"], "timed on a CPU", "  # without this model, a demonstration;"),
+        ("orin", ["t4"], "timed on a CPU", "  # no checkpoint: this model is a demonstration;"),
         (
             "cpu-epyc",
             ["cpu-avx2", "cpu-sse4"],

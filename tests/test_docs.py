@@ -109,8 +109,7 @@ def test_the_pages_are_in_plain_words_and_short_lines(name):
         if not line.startswith(("|", "    ", "#", "![", ":::"))
     ]
     assert [line for line in prose if len(line) > 122] == []
-    if name != "docs/paper.md":  # it quotes
-        assert [line for line in prose if UNPLAIN.search(line)] == []
+    assert [line for line in prose if UNPLAIN.search(line)] == []
 
 
 def test_the_page_of_public_calls_names_calls_with_docstrings():

@@ -11,7 +11,7 @@ from pruner.models.checkpoint.checkpoint import load_checkpoint
 from pruner.models.networks.pacm import PaCM
 from pruner.tune.run.verifier import verifier
 from tests.cli import gpu_records, toy_records
-from tests.places import CONF
+from tests.places import CONF, REPOSITORY
 
 PLATFORMS = sorted(path.stem for path in (CONF / "platform").glob("*.yaml"))
 ONE_EPOCH = ("trainer.max_epochs=1", "trainer.accelerator=cpu", "num_threads=1")
@@ -57,6 +57,8 @@ def test_a_device_without_records_learns_from_the_bundled_ones_of_its_kind(
         f"next: python tune.py platform={platform} workload=matmul{following}"
         " needs the device; without it add compile_only=true"
     )
+    shown = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    assert platform != "orin" or lines[-1] in shown
     told = []
     model = verifier(  # what tune.py makes of such a command
         PaCM,

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
 from pruner.files import write_whole
+from pruner.processes import NoReference
 from pruner.tune.compiling import compiled
 from pruner.tune.cuda import provide_compiler
 from pruner.tune.kinds import OPENCL, is_cuda, is_opencl
@@ -215,8 +216,18 @@ def _worst(
 
 
 # A worker runs many programs of one task: drawing the inputs and reading the reference again for
-# each took longer than a fast program's timing.
-_loaded_reference = lru_cache(maxsize=1)(load_reference)
+# each program took longer than the timing of a fast program.
+def _loaded_reference(path: str) -> dict[Kind, list[NDArray[Any]]]:
+    try:
+        found = Path(path).stat()
+    except OSError as error:
+        raise NoReference(f"{path}: {error}") from error
+    return _read_reference(path, found.st_mtime_ns, found.st_size)
+
+
+@lru_cache(maxsize=1)
+def _read_reference(path: str, _written: int, _size: int) -> dict[Kind, list[NDArray[Any]]]:
+    return load_reference(path)
 
 
 def _same_inputs(arguments: Arguments, kind: Kind = "signed") -> list[NDArray[Any]]:

@@ -302,7 +302,7 @@ def test_measuring_waits_for_no_builds_on_a_device_of_its_own(tmp_path):
 
 
 def test_each_task_is_checked_against_its_own_reference(measurer, tmp_path):
-    """Tasks of equal shapes: a worker that has opened one reference does not answer with it."""
+    """Tasks of equal shapes, and files whose content changes: a worker keeps what it has read."""
     from pruner.tune.measure.measurer import Check
     from pruner.tune.workloads import arguments
 
@@ -316,6 +316,10 @@ def test_each_task_is_checked_against_its_own_reference(measurer, tmp_path):
         for j, check in enumerate(checks):
             (outcome,) = measured(measurer, [module], check)
             assert (outcome.error is None) == (i == j), (i, j, outcome)
+    last = tmp_path / "reference-2.npz"  # what was read last, with the results of another task now
+    last.write_bytes((tmp_path / "reference-0.npz").read_bytes())
+    found = measured(measurer, [modules[2], modules[0]], checks[2])
+    assert [outcome.error for outcome in found] == ["wrong_result", None]
 
 
 def test_no_program_is_timed_while_a_reference_is_computed(measurer, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Devices: constants for the analyzer and the check of GPU code, one YAML file a platform.
+"""Devices: constants for the analyzer and the GPU checks, from YAML files.
 
 A file under ``conf/platform`` holds exactly the constructor arguments of `GpuDevice` or
 `CpuDevice` (its ``kind`` says which), each number in the unit its name states and with its source
@@ -20,7 +20,7 @@ from pruner.errors import DataError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """What every device states; use one of the two concrete kinds.
+    """Constants common to all devices; use a concrete kind.
 
     Numbers are per device as one kernel sees it. A peak rate counts a multiply-add as two
     operations; `peak_flops_per_s` is that of float32. Raises `DataError` where a number is not
@@ -38,7 +38,7 @@ class Device:
     vector_bytes: int  # widest load or store one thread can do
 
     def __post_init__(self) -> None:
-        """Check every number once, whether it came from YAML or from Python."""
+        """Check every number, whether it came from YAML or from Python."""
         for field, hint in get_type_hints(type(self)).items():
             if field != "kind":
                 _check(self.name, field, hint, getattr(self, field))
@@ -46,7 +46,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuDevice(Device):
-    """A GPU: `num_sms` multiprocessors (compute units) with warps (wavefronts) of `warp_size`.
+    """A GPU: `num_sms` multiprocessors that run warps of `warp_size` threads.
 
     The ``official_*`` constants are those of the public Pruner release (its device table in
     ``task_scheduler``) where they differ from the data sheet; `official` puts them in force.
@@ -87,7 +87,7 @@ class GpuDevice(Device):
     official_num_sms: int | None = None
 
     def tensor_ops_per_s(self, dtype: str, accumulator: str) -> float | None:
-        """Peak of the matrix units for operands of a type; None where they do not take it."""
+        """Return the matrix units' peak for an operand type; None where unsupported."""
         return {
             ("float16", "float32"): self.tensor_half_flops_per_s,
             ("float16", "float16"): self.tensor_half_into_half_flops_per_s,
@@ -145,7 +145,11 @@ def load_device(path: Path) -> Device:
 
 
 def device_from_mapping(values: object, *, origin: str = "platform") -> Device:
-    """Build the device that `values` describes; `origin` names the source in error messages."""
+    """Build the device that `values` describes; errors name its `origin`.
+
+    `values` maps constructor arguments and ``kind`` to values. Raises `DataError` where a key is
+    unknown or missing, or a value cannot be.
+    """
     if not isinstance(values, Mapping):
         raise DataError(f"{origin}: expected 'key: value' lines, got {type(values).__name__}")
     arguments: dict[str, Any] = {str(key): value for key, value in values.items()}
@@ -169,8 +173,9 @@ def device_from_mapping(values: object, *, origin: str = "platform") -> Device:
 
 
 def _check(device: str, field: str, hint: Any, value: object) -> None:
-    """Raise `DataError` unless `value` is what the annotation `hint` of `field` promises."""
+    """Raise `DataError` unless `value` fits the annotation `hint` of `field`."""
     allowed = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    # ``type(value)``, not isinstance: a bool is an int in Python, and YAML reads ``yes`` as true.
     if value is None and type(None) in allowed:
         return
     if str in allowed:

@@ -1,11 +1,10 @@
-"""Loop nests: scheduled programs as stores under loops, for N programs at once.
+"""Loop nests: scheduled programs as stores under loops, N at once.
 
 Both engines lower to this form (:mod:`pruner.program.te.lower`, :mod:`pruner.program.tir.lower`),
-and everything that looks at programs reads it: features, symbols, the check of GPU limits. It
-knows neither engine. The structure (which store stands under which loops, in which order) is common
-to all N programs; extents are plain integers or int64 [N]. A loop whose extent is 1 in some
-programs is *absent* there, because lowering removes it; loops bound to GPU indices stay as
-attributes whatever their extent.
+and features, symbols and the check of GPU limits read it; it imports neither engine. The structure
+(the order of the stores, the loops around each) is common to all N programs; extents are plain
+integers or int64 [N]. A loop whose extent is 1 in some programs is *absent* there, because lowering
+removes it; loops bound to GPU indices stay as attributes whatever their extent.
 """
 
 from __future__ import annotations
@@ -25,10 +24,11 @@ StoreKind = Literal["init", "update", "plain", "allreduce"]
 
 
 class Scope(IntEnum):
-    """Where a buffer is stored: TVM's storage ranks (src/runtime/thread_storage_scope.h).
+    """Storage scope of a buffer, numbered by TVM's storage ranks.
 
-    Fragments are registers of a warp that only a tensor core's instructions read and write: those
-    of ``wmma`` (A, B and their accumulator), or of ``mma`` (``MMA_*``, C accumulates).
+    Ranks: TVM's src/runtime/thread_storage_scope.h. Fragments are registers of a warp that only a
+    tensor core's instructions read and write: of ``wmma`` (A, B and their accumulator) or of
+    ``mma`` (``MMA_*``; C accumulates).
     """
 
     GLOBAL = 0
@@ -43,7 +43,7 @@ class Scope(IntEnum):
 
     @staticmethod
     def of(name: str) -> Scope:
-        """The scope TVM calls ``name``.
+        """Return the scope that TVM calls ``name``.
 
         Raises:
             UnsupportedProgram: a scope without a rank here.
@@ -54,6 +54,8 @@ class Scope(IntEnum):
         return scope
 
 
+# A buffer in dynamic shared memory has the rank of shared memory; only its allocation differs (see
+# `Buffer.is_dynamic`).
 GLOBAL, SHARED, LOCAL = Scope.GLOBAL, Scope.SHARED, Scope.LOCAL
 DYNAMIC_SHARED = "shared.dyn"
 _SCOPES = {
@@ -73,7 +75,7 @@ ACCUMULATORS = (Scope.ACCUMULATOR, Scope.MMA_C)
 
 
 class Mark(StrEnum):
-    """What a loop is annotated with; TVM's names, all virtual thread axes being one mark.
+    """Annotation of a loop, by TVM's name; ``VTHREAD`` covers all virtual axes.
 
     ``TENSORIZE``: a loop inside one instruction of a tensor core, which a whole warp runs.
     """
@@ -92,10 +94,11 @@ class Mark(StrEnum):
 
     @staticmethod
     def of_axis(axis: str) -> Mark:
-        """The mark of a loop bound to TVM's thread axis ``axis`` (``vthread.x`` and the like).
+        """Return the mark of a loop bound to the thread axis ``axis``.
 
-        Raises:
-            UnsupportedProgram: an axis that is not known.
+        ``axis`` is TVM's name: ``blockIdx.x``, ``threadIdx.y``, ``vthread.x``.
+
+        Raises `UnsupportedProgram` (``thread-axis``) for an axis without a mark.
         """
         name = "vthread" if axis.startswith("vthread") else axis
         if name not in _BOUND:
@@ -114,12 +117,12 @@ _RANKS: dict[Mark | None, int] = {
 
 
 def is_bound(mark: Mark | None) -> bool:
-    """Whether a loop with this mark is bound to a GPU index: block, thread or virtual thread."""
+    """Return whether the mark is a GPU index: block, (virtual) thread."""
     return mark in _BOUND
 
 
 def thread_rank(mark: Mark | None) -> int | None:
-    """0 for block indices, 1 for threads and virtual threads, None for ordinary loops.
+    """Return 0 for block indices, 1 for (virtual) threads, otherwise None.
 
     Threads at and above the rank of a buffer's scope share the buffer (``ThreadScope`` of
     src/runtime/thread_storage_scope.h).
@@ -129,7 +132,7 @@ def thread_rank(mark: Mark | None) -> int | None:
 
 @dataclass(eq=False, slots=True)
 class Buffer:
-    """An array; ``key`` is the number by which loads name it, ``is_param``: of the kernel's caller.
+    """An array: ``key`` is its number in loads, ``is_param`` marks kernel arguments.
 
     ``shape``: elements per dimension, each an int or int64 [N]; ``is_dynamic``: a part of the one
     dynamic allocation of shared memory that a kernel has.
@@ -149,7 +152,7 @@ class Loop:
     """One loop around stores.
 
     ``kind``: whether a reduction inside accumulates over the loop; None where no reduction is
-    inside it, so that only the indices of a store can tell.
+    inside it, so that the kind depends on the indices of each store.
     """
 
     var: LoopVar
@@ -159,12 +162,13 @@ class Loop:
 
     @property
     def is_bound(self) -> bool:
-        """Bound to a GPU index: block, thread or virtual thread."""
+        """True for a loop bound to a block or (virtual) thread."""
         return self.mark in _BOUND
 
     @property
     def present(self) -> Truth:
-        """Where the loop survives lowering."""
+        """Programs in which the loop survives lowering: a bool, or bool [N]."""
+        # TVM removes a loop of one iteration (Simplify), but a thread_extent attribute stays.
         return True if self.is_bound else self.extent != 1
 
 
@@ -188,20 +192,21 @@ class BufferStore:
     _sums: dict[int, Affine] = field(default_factory=dict, init=False, repr=False)
 
     def sum_of(self, index: Expr) -> Affine:
-        """An index expression in ``value``, simplified: once, whoever asks."""
+        """Return an index expression of ``value``, simplified; computed once."""
+        # By identity: expressions are shared between stores of a stage, and hashing one walks it.
         if id(index) not in self._sums:
             self._sums[id(index)] = evaluate_index(index, dict(enumerate(self.slots)))
         return self._sums[id(index)]
 
     @property
     def indices(self) -> tuple[Affine, ...]:
-        """Where the store writes, per dimension of its buffer."""
+        """Simplified indices of the element written, one per dimension of the buffer."""
         return self.slots[: len(self.buffer.shape)]
 
 
 @dataclass(eq=False, slots=True)
 class Allocation:
-    """What is stored of a computed buffer: under which loops, and elements per dimension."""
+    """Memory of a computed buffer: the loops around it, elements per dimension."""
 
     buffer: Buffer
     loops: tuple[Loop, ...]
@@ -210,7 +215,7 @@ class Allocation:
 
 @dataclass(eq=False, slots=True)
 class LoopNests:
-    """N programs of one structure.
+    """Loop nests of N programs of one structure.
 
     ``buffers`` by key; ``stores`` in program order; ``allocations`` of the computed buffers by key;
     ``resolved``: where every buffer has a size that is a number (TVM fails on other programs).

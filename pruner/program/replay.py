@@ -1,4 +1,4 @@
-"""Recorded programs of one task down to loop nests, whichever engine they are of.
+"""Replay recorded programs of one task to loop nests, with either engine.
 
 Records of Ansor's steps are replayed with the task's compute DAG; records of MetaSchedule's traces
 with the design spaces that lie beside them (:mod:`pruner.program.tir.saved`).
@@ -39,7 +39,7 @@ Definition = ComputeDAG | SpaceFolder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definitions:
-    """What lies beside records and says what they are of.
+    """Task files and design spaces that lie beside a data root's records.
 
     ``tasks``: TenSet's subgraphs; ``spaces``: design spaces of MetaSchedule's programs.
     """
@@ -49,7 +49,7 @@ class Definitions:
 
 
 def definitions_of(data_root: Path | str) -> Definitions:
-    """What lies beside the records of a data root.
+    """Read the definitions that lie beside the records of a data root.
 
     Raises `DataError` where TenSet's folder is there without a task file.
     """
@@ -65,14 +65,15 @@ def find_definition(
     steps_list: Sequence[list[list[Any]]],
     known: Definitions | None = None,
 ) -> Definition:
-    """The definition for the records of a task: the variant that matches most of them.
+    """Return the definition that matches most records of a task.
 
-    Records of the other kind among them fail by themselves in :func:`replay`.
+    Records of the other kind fail one by one in :func:`replay`.
 
     Raises:
         UnsupportedProgram: as :func:`find_dag`; ``no-design-spaces`` where traces have none.
     """
     known = known or Definitions()
+    # A file with both kinds is decided by majority: steps of Ansor or traces of MetaSchedule.
     if 2 * sum(map(is_trace, steps_list)) <= len(steps_list):
         return find_dag(workload_key, fused, known.tasks)
     if known.spaces is None:
@@ -82,9 +83,10 @@ def find_definition(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed(Generic[Found]):
-    """(rows, what was made of them) in parts, and why others could not be replayed, by row.
+    """Results of replayed programs in parts, and the reason of each failure.
 
-    ``groups``: the programs by skeleton.
+    ``parts``: (rows, result of `compute`) of programs lowered together; ``failures``: row to
+    reason; ``groups``: the programs by skeleton. Rows count the records of the task.
     """
 
     parts: list[tuple[Ints, Found]] = field(default_factory=list)
@@ -98,7 +100,7 @@ def replay(
     compute: Callable[[LoopNests], Found],
     chunk: int | None = None,
 ) -> Replayed[Found]:
-    """What `compute` makes of the programs' loop nests, at most `chunk` of them at once."""
+    """Apply `compute` to the programs' loop nests, `chunk` at a time."""
     groups, unreadable = group_programs(steps_list)
     found = replay_groups(definition, groups, compute, chunk)
     found.failures.update({row: error.reason for row, error in unreadable.items()})
@@ -111,7 +113,7 @@ def replay_groups(
     compute: Callable[[LoopNests], Found],
     chunk: int | None = None,
 ) -> Replayed[Found]:
-    """The same for programs that are decision vectors already."""
+    """Apply `compute` like :func:`replay`, to programs that are decision vectors already."""
     out: Replayed[Found] = Replayed(groups=list(groups))
     for group in groups:
         size = chunk or len(group.rows)
@@ -128,7 +130,7 @@ def replay_groups(
 def nests_of(
     definition: Definition, steps_list: Sequence[list[list[Any]]]
 ) -> Iterator[tuple[Ints, LoopNests]]:
-    """(rows, loop nests) by skeleton, all its programs at once; refused skeletons are left out."""
+    """Yield (rows, loop nests) of each skeleton; leave out refused skeletons."""
     if not isinstance(definition, ComputeDAG):
         yield from replay(definition, steps_list, lambda nests: nests).parts
         return
@@ -140,16 +142,17 @@ def nests_of(
 
 
 def space_of(spaces: SpaceFolder, group: SkeletonGroup) -> SavedSpace:
-    """The design space of programs of one skeleton.
+    """Return the design space that recorded traces of one skeleton belong to.
 
     Raises:
-        UnsupportedProgram: it is not there, or the programs are no traces of it.
+        UnsupportedProgram: the space is missing, or the programs are no traces of it.
     """
     match group.skeleton:
         case (Trace(space=name),):
             space = spaces.space(name)
         case _:
             raise UnsupportedProgram("no-trace", "steps of Ansor's among traces")
+    # A vector of another length indexes other decisions of the space: a record of another version.
     if group.decisions.shape[1] != space.program.num_slots:
         raise UnsupportedProgram("malformed-step", f"{name} takes {space.program.num_slots}")
     return space
@@ -176,13 +179,15 @@ def _trees(
     compute: Callable[[LoopNests], Found],
     failures: dict[int, str],
 ) -> Iterator[tuple[Ints, Found]]:
+    # ``strict``: a decision outside the space is an error of the record, never clamped to the
+    # space.
     found, refused = apply_groups(space.program, decisions, strict=True)
     failures.update({int(rows[n]): reason for n, reason in refused.items()})
     for places, tree in found:
         made: list[Found] = []
         try:
             with unforeseen_refused():
-                buffer_places(tree)  # and with them all is known that is uncertain
+                buffer_places(tree)  # sets tree.uncertain: regions are exact only after this
                 unsure = np.broadcast_to(tree.uncertain, len(places))
                 if not unsure.any():
                     made.append(compute(lower_tree(tree)))
@@ -190,6 +195,8 @@ def _trees(
             failures.update(dict.fromkeys(rows[places].tolist(), error.reason))
             logger.debug("%d programs not replayed: %s", len(places), error)
             continue
+        # One program with an uncertain region spoils the whole batch: repeat with the certain rest,
+        # whose number shrinks at every level, so the recursion ends.
         if made:
             yield rows[places], made[0]
             continue

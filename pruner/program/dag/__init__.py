@@ -1,4 +1,4 @@
-"""What a program computes, before any schedule.
+"""Expressions and compute DAGs: a program before any schedule.
 
 * `dag`: compute DAGs
 * `expr`: the expressions of their stages

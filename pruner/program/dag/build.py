@@ -10,26 +10,27 @@ from functools import reduce
 
 from pruner.program.dag.expr import Axis, Binary, BinaryOp, Call, Const, Expr, Load
 
+# The identity of TE's max reductions, te.min_value("float32").
 FLOAT32_MIN = -3.4028234663852886e38
 
 
 def int_(value: int) -> Const:
-    """An int32 literal."""
+    """Return an int32 literal."""
     return Const(value, "int32")
 
 
 def float_(value: float) -> Const:
-    """A float32 literal."""
+    """Return a float32 literal."""
     return Const(float(value), "float32")
 
 
 def is_const(expr: Expr, value: float) -> bool:
-    """Whether ``expr`` is the literal ``value``."""
+    """Return whether ``expr`` is the literal ``value``."""
     return isinstance(expr, Const) and expr.value == value
 
 
 def add(a: Expr, b: Expr) -> Expr:
-    """``a + b``; a literal 0 vanishes."""
+    """Return ``a + b``; a literal 0 vanishes."""
     if is_const(a, 0):
         return b
     if is_const(b, 0):
@@ -38,12 +39,12 @@ def add(a: Expr, b: Expr) -> Expr:
 
 
 def sub(a: Expr, b: Expr) -> Expr:
-    """``a - b``; a literal 0 on the right vanishes."""
+    """Return ``a - b``; a literal 0 on the right vanishes."""
     return a if is_const(b, 0) else Binary("sub", a, b, a.dtype)
 
 
 def mul(a: Expr, b: Expr) -> Expr:
-    """``a * b``; a literal 1 vanishes."""
+    """Return ``a * b``; a literal 1 vanishes."""
     if is_const(a, 1):
         return b
     if is_const(b, 1):
@@ -52,35 +53,36 @@ def mul(a: Expr, b: Expr) -> Expr:
 
 
 def div(a: Expr, b: Expr) -> Expr:
-    """``a / b``; division by a literal 1 vanishes."""
+    """Return ``a / b``; division by a literal 1 vanishes."""
     return a if is_const(b, 1) else Binary("div", a, b, a.dtype)
 
 
 def maximum(a: Expr, b: Expr) -> Expr:
-    """``max(a, b)``."""
+    """Return ``max(a, b)``."""
     return Binary("max", a, b, a.dtype)
 
 
 def compare(op: BinaryOp, a: Expr, b: Expr) -> Expr:
-    """``a op b`` as a boolean."""
+    """Return ``a op b`` as a boolean."""
     return Binary(op, a, b, "bool")
 
 
 def all_of(conditions: list[Expr]) -> Expr:
-    """Conjunction of one or more conditions, nested to the left."""
+    """Return the conjunction of one or more conditions, nested to the left."""
+    # Left-nested as TVM's && chains: text and operation counts follow the nesting.
     return reduce(lambda a, b: Binary("and", a, b, "bool"), conditions)
 
 
 def if_then_else(cond: Expr, then: Expr, other: Expr) -> Expr:
-    """``cond ? then : other``; only the chosen side is evaluated."""
+    """Return ``cond ? then : other``; only the chosen side is evaluated."""
     return Call("if_then_else", (cond, then, other), then.dtype)
 
 
 def load(stage: int, *indices: Expr) -> Load:
-    """One float32 element of stage ``stage``."""
+    """Return one float32 element of stage ``stage``."""
     return Load(stage, indices, "float32")
 
 
 def axes(count: int, start: int = 0) -> tuple[Axis, ...]:
-    """Loop variables ``start`` to ``start + count - 1`` of the stage that owns the body."""
+    """Return `count` loop variables of the body's stage, from slot `start`."""
     return tuple(Axis(start + i) for i in range(count))

@@ -1,4 +1,4 @@
-"""ComputeDAG: what an operator computes, before any schedule."""
+"""Compute DAGs: the computation of an operator before any schedule."""
 
 from __future__ import annotations
 
@@ -40,9 +40,10 @@ class Stage:
 
     @property
     def reads(self) -> tuple[int, ...]:
-        """Stages this one loads from, each once, in the order the body meets them."""
+        """Stages that the body loads, each once, in order of first load."""
         if self.body is None:
             return ()
+        # The order matters: Ansor numbers stages by a walk in it (`stage_order`).
         return tuple(dict.fromkeys(load.stage for load in loads(self.body)))
 
 
@@ -57,5 +58,5 @@ class ComputeDAG:
     outputs: tuple[int, ...]
 
     def readers(self, stage: int) -> tuple[int, ...]:
-        """Positions of the stages that load from ``stage``."""
+        """Return the positions of the stages that load from ``stage``."""
         return tuple(i for i, s in enumerate(self.stages) if stage in s.reads)

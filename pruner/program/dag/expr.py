@@ -1,4 +1,4 @@
-"""Scalar expressions: what one iteration of a stage computes.
+"""Scalar expressions: the value of one iteration of a stage.
 
 A tiny, closed vocabulary that mirrors the part of TE expressions which operators use. Expressions
 are immutable values; a loop variable is an :class:`Axis` slot of the stage that owns the body
@@ -22,14 +22,14 @@ BinaryOp = Literal[
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PerProgram:
-    """A literal that differs between the N programs of a batch, int64 [N]; equal to itself only."""
+    """A literal that differs between N programs: int64 [N], equal by identity."""
 
     values: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Const:
-    """A literal; ``dtype`` tells integers, floats and booleans apart."""
+    """A literal; ``dtype`` separates integers, floats and booleans."""
 
     value: int | float
     dtype: str = "int32"
@@ -95,7 +95,7 @@ class Cast:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Element ``indices`` of the output of stage ``stage`` (position in ``ComputeDAG.stages``)."""
+    """Element ``indices`` of the output of stage number ``stage`` in ``ComputeDAG.stages``."""
 
     stage: int
     indices: tuple[Expr, ...]
@@ -106,7 +106,7 @@ Expr = Const | Axis | Binary | Not | Select | Call | Cast | Load
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
-    """Direct operands, in evaluation order."""
+    """Return the direct operands, in evaluation order."""
     match expr:
         case Binary(a=a, b=b):
             return (a, b)
@@ -123,7 +123,7 @@ def children(expr: Expr) -> tuple[Expr, ...]:
 
 
 def rebuild(expr: Expr, new: tuple[Expr, ...]) -> Expr:
-    """The same node with other operands (inverse of :func:`children`)."""
+    """Return the same node with other operands (inverse of :func:`children`)."""
     match expr:
         case Binary(op=op, dtype=dtype):
             return Binary(op, new[0], new[1], dtype)
@@ -142,7 +142,7 @@ def rebuild(expr: Expr, new: tuple[Expr, ...]) -> Expr:
 
 
 def walk(expr: Expr) -> Iterator[Expr]:
-    """Every node, operands before their user."""
+    """Yield every node, operands before their user."""
     for child in children(expr):
         yield from walk(child)
     yield expr
@@ -150,18 +150,19 @@ def walk(expr: Expr) -> Iterator[Expr]:
 
 def rewrite(expr: Expr, rule: Callable[[Expr], Expr]) -> Expr:
     """Apply ``rule`` bottom-up to every node."""
+    # An unchanged node is returned itself, so caches keyed by identity survive a rewrite.
     old = children(expr)
     new = tuple(rewrite(child, rule) for child in old)
     return rule(expr if new == old else rebuild(expr, new))
 
 
 def loads(expr: Expr) -> list[Load]:
-    """All loads, in post-order (a load inside another's index comes first)."""
+    """Return all loads in post-order: a load inside another's index comes first."""
     return [node for node in walk(expr) if isinstance(node, Load)]
 
 
 def redirect_loads(body: Expr, source: int, target: int) -> Expr:
-    """``body`` with loads of stage ``source`` turned to stage ``target``."""
+    """Return ``body`` with loads of stage ``source`` turned to stage ``target``."""
 
     def rule(node: Expr) -> Expr:
         if isinstance(node, Load) and node.stage == source:
@@ -172,7 +173,7 @@ def redirect_loads(body: Expr, source: int, target: int) -> Expr:
 
 
 def substitute_axes(body: Expr, values: Iterable[Expr]) -> Expr:
-    """``body`` with axis slot ``s`` replaced by the s-th of ``values``."""
+    """Return ``body`` with axis slot ``s`` replaced by the s-th of ``values``."""
     table = tuple(values)
 
     def rule(node: Expr) -> Expr:

@@ -1,4 +1,4 @@
-"""Constant folding of bodies: the part of Simplify that needs no loop extents.
+"""Constant folding of bodies: the part of Simplify that needs no extents.
 
 Rules of TVM's ``TryConstFold`` (src/arith/const_fold.h) and of selects whose condition is a
 literal: ``x * 1``, ``x + 0``, arithmetic of literals, casts of literals, and integer sums whose
@@ -24,7 +24,7 @@ _ARITHMETIC: dict[str, Callable[[float, float], float]] = {
 
 
 def fold(expr: Expr) -> Expr:
-    """``expr`` with literals folded."""
+    """Return ``expr`` with literals folded."""
     return rewrite(expr, _rule)
 
 
@@ -45,6 +45,8 @@ def _rule(node: Expr) -> Expr:
 
 
 def _binary(node: Binary) -> Expr:
+    # Integers (indices) are canonicalised as sums, as TVM does; floats only by the identities
+    # below, since reordering floats would change results.
     if node.dtype.startswith("int"):
         form = _linear(node)
         if form is not None and not any(v for k, v in form.items() if k != _CONSTANT):
@@ -53,6 +55,7 @@ def _binary(node: Binary) -> Expr:
     match node:
         case Binary(op=op, a=Const(value=x), b=Const(value=y)) if op in _ARITHMETIC:
             return Const(_ARITHMETIC[op](x, y), node.dtype)
+        # 0 * x is 0 also for floats: TryConstFold ignores NaN and infinity.
         case (
             Binary(op="mul", a=Const(value=0) as zero) | Binary(op="mul", b=Const(value=0) as zero)
         ):
@@ -72,7 +75,7 @@ def _binary(node: Binary) -> Expr:
 
 
 def _linear(expr: Expr) -> Linear | None:
-    """Coefficients by axis slot, None for what is not a sum of scaled axes."""
+    """Return coefficients by axis slot; None unless a sum of scaled axes."""
     match expr:
         case Const(value=int(value)):
             return {_CONSTANT: value}

@@ -1,4 +1,4 @@
-"""The value of an integer expression: for one iteration, or for all when it is the same."""
+"""Evaluate integer expressions: for one iteration, or for all when constant."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ MAX_POINTS = 65536
 """Iterations that :func:`constant_value` is willing to try."""
 
 
+# C's division rounds towards zero, Python's // towards minus infinity.
 def _truncated_div(a: int, b: int) -> int:
     return a // b if (a < 0) == (b < 0) else -(-a // b)
 
@@ -50,7 +51,7 @@ OPERATIONS: dict[BinaryOp, Callable[[int, int], int]] = {
 
 
 def integer_value(expr: Expr, iteration: Sequence[int]) -> int:
-    """Value of ``expr`` where axis slot ``i`` is ``iteration[i]``.
+    """Return the value of ``expr`` where axis slot ``i`` is ``iteration[i]``.
 
     Division and remainder truncate (``div``, ``mod``) or floor (``floordiv``, ``floormod``).
     Raises :class:`UnsupportedProgram` (``not-an-integer``) for loads, floats and other calls.
@@ -76,11 +77,12 @@ def integer_value(expr: Expr, iteration: Sequence[int]) -> int:
 
 
 def constant_value(expr: Expr, extents: Sequence[int]) -> int | None:
-    """The value that ``expr`` has in every iteration of loops with ``extents``, else None.
+    """Return the value common to every iteration of ``extents``, else None.
 
-    Tries every iteration of the loops that occur; None also when those are too many.
+    Tries every iteration of the loops that occur; None also when these are more than `MAX_POINTS`.
     """
     used = {node.slot for node in walk(expr) if isinstance(node, Axis)}
+    # A loop that the expression does not use contributes one point, so unused extents cost nothing.
     ranges = [range(extent if slot in used else 1) for slot, extent in enumerate(extents)]
     points = 1
     for values in ranges:

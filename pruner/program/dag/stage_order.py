@@ -1,9 +1,9 @@
-"""The order in which Ansor numbers the stages of a compute DAG.
+"""Number the stages of a compute DAG in Ansor's order.
 
 Two orders are involved. A topological order with priorities finds the outputs (its only effect is
 the order among several outputs); the stages are then numbered by a depth-first walk from the
-outputs, inputs before their user in the order in which its expression meets them.
-Facts: ``TopoSortOps`` of Ansor and ``Schedule`` of TE.
+outputs, inputs before their user, in the order of the loads in its expression. Source:
+``TopoSortOps`` of Ansor and ``Schedule`` of TE.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 def schedule_order(
     reads: Sequence[Sequence[int]], tensors: Sequence[int]
 ) -> tuple[list[int], list[int]]:
-    """Operations in stage order, and the outputs among them.
+    """Return the operations in stage order, and the outputs among them.
 
     ``reads[i]`` are the operations that operation ``i`` reads, each once, in the order of its
     expression; ``tensors`` are the operations named when the DAG was made (inputs and outputs).
@@ -40,10 +40,11 @@ def _visit(op: int, reads: Sequence[Sequence[int]], visited: set[int], order: li
 
 
 def _priority_order(reads: Sequence[Sequence[int]], tensors: Sequence[int]) -> list[int]:
-    """Topological order; of several ready operations the one found last goes first."""
+    """Return a topological order; the ready operation found last goes first."""
     priority: dict[int, int] = {}
     users: defaultdict[int, list[int]] = defaultdict(list)
     stack = list(tensors)
+    # A stack, not a queue: discovery order is Ansor's, and it sets the priorities.
     while stack:
         op = stack.pop()
         if op in priority:
@@ -53,6 +54,8 @@ def _priority_order(reads: Sequence[Sequence[int]], tensors: Sequence[int]) -> l
             users[source].append(op)
             stack.append(source)
     missing = {op: len(reads[op]) for op in priority}
+    # A negated priority makes Python's smallest-first heap a largest-first heap, as C++'s
+    # priority_queue in TopoSortOps.
     ready = [(-priority[op], op) for op, count in missing.items() if count == 0]
     heapq.heapify(ready)
     order: list[int] = []

@@ -1,4 +1,4 @@
-"""Finds the compute DAG of a record's workload key.
+"""Find the compute DAG of a record's workload key.
 
 Standard operators are defined here (:mod:`pruner.program.dag.operators`); the keys of TenSet's own
 tasks are hashes, whose DAGs lie in the ``network_info`` folder of the data set.
@@ -18,14 +18,15 @@ from pruner.program.dag.tenset import dag_from_json
 class TaskIndex:
     """The tasks of a folder of TenSet's ``*.task.pkl`` files, by workload key.
 
-    Files are read one after the other, only as far as the keys asked for need it, and their graphs
-    are converted when asked for: of a file read earlier only the keys are kept. The same key has
-    the same DAG in every file (it is a hash of it), whatever the target.
+    Files are read one after the other, only until the requested key is found, and graphs are
+    converted on request: of a file read earlier only the keys stay in memory. The same key has the
+    same DAG in every file (it is a hash of it), whatever the target.
     """
 
     def __init__(self, network_info: Path | str) -> None:
         """Raises :class:`DataError` when the folder is missing or has no task file."""
         self.folder = Path(network_info)
+        # Reversed because `pop` takes from the end: files are read in the order of their names.
         self._unread = sorted(self.folder.glob(PATTERN), reverse=True)
         self._file_of: dict[str, Path] = {}
         self._dags: dict[str, ComputeDAG] = {}
@@ -33,7 +34,7 @@ class TaskIndex:
             raise DataError(f"{self.folder}: no {PATTERN} files; expected TenSet's network_info")
 
     def dag(self, workload_key: str) -> ComputeDAG:
-        """The DAG of a key.
+        """Return the DAG of a key.
 
         Raises :class:`UnsupportedProgram` (``unknown-task``, or a reason of
         :func:`~pruner.program.dag.tenset.dag_from_json`) and :class:`DataError` when a task file
@@ -44,13 +45,13 @@ class TaskIndex:
         return self._dags[workload_key]
 
     def __contains__(self, workload_key: str) -> bool:
-        """Whether some file of the folder has the key."""
+        """Return whether some file of the folder has the key."""
         while workload_key not in self._file_of and self._unread:
             self._read(self._unread.pop())
         return workload_key in self._file_of
 
     def keys(self) -> tuple[str, ...]:
-        """All keys of the folder, in the order of files and tasks (reads every file)."""
+        """Return all keys in the order of files and tasks; reads every file."""
         while self._unread:
             self._read(self._unread.pop())
         return tuple(self._file_of)
@@ -68,13 +69,15 @@ class TaskIndex:
                 return graphs[workload_key]
         if workload_key not in self._file_of:
             raise UnsupportedProgram("unknown-task", f"{workload_key} is not in {self.folder}")
+        # The file's graphs were dropped after the first read (they are large): read it again.
         return self._read(self._file_of[workload_key])[workload_key]
 
 
 def task_index_of(data_root: Path | str) -> TaskIndex | None:
-    """The task files of a TenSet data set as downloaded (``<data_root>/network_info``), if any.
+    """Index the task files of a TenSet data set, None where missing.
 
-    Raises :class:`DataError` when the folder is there without a task file.
+    The files lie in ``<data_root>/network_info``, as downloaded. Raises :class:`DataError` when the
+    folder is there without a task file.
     """
     folder = Path(data_root) / NETWORK_INFO
     return TaskIndex(folder) if folder.is_dir() else None
@@ -83,7 +86,10 @@ def task_index_of(data_root: Path | str) -> TaskIndex | None:
 def find_dag(
     workload_key: str, fused: tuple[str, ...] = (), tasks: TaskIndex | None = None
 ) -> ComputeDAG:
-    """The DAG of a record: a standard operator with ``fused`` behind it, or a task of ``tasks``.
+    """Return a record's DAG: a standard operator or a TenSet task.
+
+    ``fused`` names the operations behind a standard operator; ``tasks`` has the DAGs of hashed
+    keys.
 
     Raises :class:`UnsupportedProgram` as :func:`~pruner.program.dag.operators.dag_for_workload` and
     :meth:`TaskIndex.dag` do; ``unknown-task`` also when the key is a hash and ``tasks`` is None.
@@ -92,7 +98,7 @@ def find_dag(
         return _dag(workload_key, fused, tasks)
     except (PrunerError, MemoryError):
         raise
-    except Exception as error:  # arguments that nobody foresaw cost their task, not the run
+    except Exception as error:  # unforeseen arguments cost their task, not the run
         detail = f"{workload_key:.80}: {type(error).__name__} {error}"
         raise UnsupportedProgram("bad-arguments", detail) from error
 

@@ -1,7 +1,7 @@
-"""TVM's saved tensors (a JSON object graph) become a :class:`ComputeDAG`.
+"""Convert TVM's saved tensors (a JSON object graph) to a :class:`ComputeDAG`.
 
-TenSet's task files hold one such graph a task. Whatever the vocabulary cannot express is refused
-with a reason, never approximated.
+TenSet's task files hold one such graph a task. A graph that the vocabulary cannot express is
+refused with a reason, never approximated.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ SPATIAL, REDUCE = 0, 2
 
 
 def dag_from_json(text: str) -> ComputeDAG:
-    """The compute DAG of a saved array of tensors.
+    """Build the compute DAG of a saved array of tensors.
 
     Raises :class:`UnsupportedProgram`: ``damaged-graph`` when the text is no such graph, else the
-    thing that the vocabulary lacks (``unsupported-operation``, ``multi-output``,
+    part that the vocabulary lacks (``unsupported-operation``, ``multi-output``,
     ``unsupported-reduction``, ``unsupported-expression``, ``unknown-call``, ``dynamic-shape``,
     ``axis-start``).
     """
@@ -87,12 +87,13 @@ class _Reader:
         )
 
     def operation(self, tensor: Node) -> int:
-        """Position of the operation that makes ``tensor``."""
+        """Return the position of the operation that makes ``tensor``."""
         if tensor.type_key != "Tensor":
             raise UnsupportedProgram("damaged-graph", f"{tensor.type_key} in place of a tensor")
         if tensor.integer("value_index") != 0:
             raise UnsupportedProgram("multi-output", "a tensor is a second output")
         op = tensor.ref("op")
+        # Numbered at first sight; `dag` renumbers in Ansor's order once all are found.
         if op.number not in self.op_number:
             self.op_number[op.number] = len(self.ops)
             self.ops.append(op)
@@ -144,7 +145,7 @@ class _Reader:
 
 
 def _check_loads(stages: list[Stage], position: dict[int, int]) -> None:
-    """Every load reads an earlier stage and has one index a dimension."""
+    """Check that loads read earlier stages, with one index per dimension."""
     for op, stage in enumerate(stages):
         for load in loads(stage.body) if stage.body is not None else ():
             if op not in position or position[load.stage] >= position[op]:
@@ -154,7 +155,7 @@ def _check_loads(stages: list[Stage], position: dict[int, int]) -> None:
 
 
 def _renumbered(stage: Stage, position: dict[int, int]) -> Stage:
-    """The stage with its loads pointing to final stage numbers."""
+    """Return the stage with its loads pointing to final stage numbers."""
     if stage.body is None:
         return stage
 
@@ -179,7 +180,7 @@ def _renumbered(stage: Stage, position: dict[int, int]) -> Stage:
 
 
 def _reduction(node: Node) -> _Reduction:
-    """Check that a reduction is a plain one: one value, one known combiner, no condition."""
+    """Check that a reduction is plain: one value, one combiner, no condition."""
     reducer = node.ref("combiner")
     sources, results = node.ref("source").items, reducer.ref("result").items
     if len(sources) != 1 or len(results) != 1:
@@ -188,6 +189,7 @@ def _reduction(node: Node) -> _Reduction:
     combiner = COMBINERS.get(result.type_key)
     if combiner is None:
         raise UnsupportedProgram("unsupported-reduction", f"combines by {result.type_key}")
+    # The combiner must be its two variables combined; TVM could save any expression of them.
     variables = {v.number for name in ("lhs", "rhs") for v in reducer.ref(name).items}
     if {result.integer("a"), result.integer("b")} != variables:
         raise UnsupportedProgram("unsupported-reduction", "combines something else than its values")
@@ -213,7 +215,7 @@ def _axis(axis: Node, kind: int, reader: ExprReader, spatial: tuple[AxisDef, ...
 
 
 def _extent(node: Node, reader: ExprReader, spatial: tuple[AxisDef, ...] = ()) -> int:
-    """A size: a number, or arithmetic left unfolded that gives the same number everywhere."""
+    """Return a size: a number, or unfolded arithmetic that is constant everywhere."""
     if node.type_key == "IntImm":
         return node.integer("value")
     value = constant_value(reader.read(node), [axis.extent for axis in spatial])
@@ -268,7 +270,9 @@ class ExprReader:
         self.known: dict[int, Expr] = {}
 
     def read(self, node: Node) -> Expr:
-        """The expression at ``node``; raises :class:`UnsupportedProgram`."""
+        """Return the expression at ``node``; raise :class:`UnsupportedProgram` if unsupported."""
+        # The graph shares nodes: without this table, shared subtrees would be read exponentially
+        # often.
         if node.number not in self.known:
             self.known[node.number] = self._read(node)
         return self.known[node.number]

@@ -1,7 +1,7 @@
-"""Compute DAGs as text, letter by letter as TVM prints them.
+"""Print compute DAGs letter by letter as TVM does.
 
-The text serves people beside a schedule, and it defines the workload flags of TenSet's features,
-which look for words in it.
+The text is shown to people beside a schedule, and it defines the workload flags of TenSet's
+features, which search it for words.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ FLOAT_SUFFIX = {"float32": "f", "float16": "h", "float64": ""}
 
 
 def dag_text(dag: ComputeDAG) -> str:
-    """One line a stage in stage order, each ended by a newline."""
+    """Print a line a stage, in stage order, newlines included."""
     return "".join(shortened(stage_text(dag, stage)) + "\n" for stage in dag.stages)
 
 
 def shortened(line: str) -> str:
-    """The line, or its first and last half width where it is too long."""
+    """Shorten a line above `MAX_LINE_WIDTH` to its two ends."""
     if len(line) <= MAX_LINE_WIDTH:
         return line
     half = MAX_LINE_WIDTH // 2
@@ -61,7 +61,7 @@ def shortened(line: str) -> str:
 
 
 def stage_text(dag: ComputeDAG, stage: Stage) -> str:
-    """``name(axes) = value`` or ``name = PLACEHOLDER [shape]``."""
+    """Print ``name(axes) = value`` or ``name = PLACEHOLDER [shape]``."""
     if stage.body is None:
         return f"{stage.name} = PLACEHOLDER [{', '.join(map(str, stage.shape))}]"
     head = f"{stage.name}({', '.join(axis.name for axis in stage.axes)})"
@@ -71,7 +71,7 @@ def stage_text(dag: ComputeDAG, stage: Stage) -> str:
 
 
 def expr_text(dag: ComputeDAG, stage: Stage, expr: Expr) -> str:
-    """An expression of ``stage``, fully parenthesised."""
+    """Print an expression of ``stage``, fully parenthesised."""
 
     def text(part: Expr) -> str:
         return expr_text(dag, stage, part)
@@ -101,7 +101,8 @@ def expr_text(dag: ComputeDAG, stage: Stage, expr: Expr) -> str:
 
 
 def const_text(const: Const) -> str:
-    """``7``, ``(bool)1``, ``0.5f``; floats with six significant digits."""
+    """Print ``7``, ``(bool)1``, ``0.5f``; floats with six significant digits."""
+    # C++ streams print floats with six significant digits, as Python's ``:g`` does.
     if const.dtype in FLOAT_SUFFIX:
         return f"{const.value:g}{FLOAT_SUFFIX[const.dtype]}"
     return f"{const.value}" if const.dtype == "int32" else f"({const.dtype}){const.value}"

@@ -1,7 +1,7 @@
-"""Index arithmetic on arrays.
+"""Index arithmetic on arrays, for N programs at once.
 
 * `affine`: sums of loop variables with coefficients
-* `divide`: their quotients and remainders
-* `regions`: the values they take
+* `divide`: quotients and remainders of such sums
+* `regions`: the values that indices take
 * `lookup`: indices that are no sums of loop variables
 """

@@ -1,4 +1,4 @@
-"""Index expressions for N candidates at once.
+"""Index expressions for N programs at once.
 
 An index expression of a scheduled program is a sum of scaled loop variables, where a variable may
 first have been divided and taken modulo: ``sum_t coef_t * ((index_t mod upper_t) div lower_t) +
@@ -7,9 +7,10 @@ src/arith/canonical_simplify.cc); here every coefficient, factor and base may be
 length N, so one value stands for the simplified index of N programs. A term that is absent from a
 program has coefficient 0 there: structure is common, values are masked.
 
-Numbers that are common to all programs are plain integers, and what holds of them is a plain truth
-value: Python computes with these many times faster than NumPy, so that a single program, or what a
-batch has in common, costs little. Operators serve both, and so do the functions that come first.
+Numbers that are common to all programs are plain integers, and conditions common to all are plain
+booleans: Python computes with these many times faster than NumPy, so a single program, or the
+common part of a batch, costs little. Operators serve both, and so do the first functions of this
+file.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ INF = 1 << 61  # "no modulo"; larger than any index and safe to multiply by smal
 
 @dataclass(eq=False, slots=True)
 class LoopVar:
-    """One loop variable: ``0 <= value < extent``, per candidate."""
+    """A loop variable: ``0 <= value < extent``, per program."""
 
     name: str
     extent: IntLike = 1
@@ -34,7 +35,7 @@ class LoopVar:
 
 @dataclass(eq=False, slots=True)
 class Term:
-    """``coef * ((index mod upper) div lower)``.
+    """``coef * ((index mod upper) div lower)``, a term of a sum.
 
     ``limit``: upper bound of the quotient that the guard of the store implies (:data:`INF`: none).
     """
@@ -48,7 +49,7 @@ class Term:
 
 @dataclass(eq=False, slots=True)
 class Affine:
-    """``sum(terms) + base`` for N candidates.
+    """``sum(terms) + base`` for N programs.
 
     ``limit``: upper bound of the value that the guard of the store implies (:data:`INF`: none), as
     where tiles do not divide a loop. It holds for this expression only; results of arithmetic on it
@@ -61,7 +62,7 @@ class Affine:
 
 
 def plain(value: IntLike) -> IntLike:
-    """An int where all candidates agree."""
+    """Return an int where all programs agree, else the array."""
     if isinstance(value, np.ndarray) and value.ndim and value.size:
         first = value.flat[0]
         return int(first) if (value == first).all() else value
@@ -69,60 +70,66 @@ def plain(value: IntLike) -> IntLike:
 
 
 def any_nonzero(x: IntLike | Truth) -> bool:
-    """Whether any candidate has a non-zero value."""
+    """Return whether any program has a non-zero value."""
     return bool(np.count_nonzero(x)) if isinstance(x, np.ndarray) else bool(x)
 
 
 def everywhere(x: Truth) -> bool:
-    """Whether a condition holds for all candidates."""
+    """Return whether a condition holds for all programs."""
     return bool(x.all()) if isinstance(x, np.ndarray) else bool(x)
 
 
 def fails(x: Truth) -> Truth:
-    """Where a condition does not hold."""
+    """Return where a condition does not hold."""
     return ~x if isinstance(x, np.ndarray) else not x
 
 
 def where(cond: Truth, a: IntLike, b: IntLike) -> IntLike:
-    """``np.where`` that keeps plain integers plain."""
+    """Return ``np.where(cond, a, b)``; plain integers stay plain."""
     if not isinstance(cond, np.ndarray):
         return a if cond else b
+    # The most frequent case by far, a mask as a number: a cast is several times faster than
+    # np.where.
     if isinstance(a, int) and isinstance(b, int) and a == 1 and b == 0:
         return cond.astype(np.int64)
     return np.where(cond, a, b)
 
 
 def least(a: IntLike, b: IntLike) -> IntLike:
-    """The smaller one of two numbers."""
+    """Return the smaller of two numbers, element by element."""
     plain = isinstance(a, int) and isinstance(b, int)
     return min(a, b) if plain else np.minimum(a, b)
 
 
 def most(a: IntLike, b: IntLike) -> IntLike:
-    """The larger one of two numbers."""
+    """Return the larger of two numbers, element by element."""
     plain = isinstance(a, int) and isinstance(b, int)
     return max(a, b) if plain else np.maximum(a, b)
 
 
 def const(value: IntLike) -> Affine:
-    """A constant index."""
+    """Return a constant index."""
     return Affine([], value)
 
 
 def variable(var: LoopVar) -> Affine:
-    """The loop variable itself; absent where its extent is 1 (lowering removes such loops)."""
+    """Return the loop variable as an index; absent where the extent is 1.
+
+    Lowering removes loops of extent 1.
+    """
     present = where(var.extent > 1, 1, 0)
     return Affine([Term(var, 1, INF, present)]) if any_nonzero(present) else Affine()
 
 
 def add(a: Affine, b: Affine, scale: IntLike = 1) -> Affine:
-    """``a + scale * b``; equal terms are merged, candidate by candidate (``AddToSelf``)."""
+    """Return ``a + scale * b``; equal terms merge per program (``AddToSelf``)."""
     if not b.terms and isinstance(b.base, int) and b.base == 0:
         return a
     terms = list(a.terms)
     for t in b.terms:
         _insert(terms, t, t.coef * scale)
     limit = a.limit
+    # The guard bounds `a` alone: adding anything else makes its bound say nothing of the sum.
     if not is_endless(limit):
         limit = where(is_zero(b), limit, INF)
     terms = [t for t in terms if any_nonzero(t.coef)]
@@ -132,8 +139,11 @@ def add(a: Affine, b: Affine, scale: IntLike = 1) -> Affine:
 
 def _join(terms: list[Term]) -> None:
     """``(x div (c s)) * s + (x mod (c s)) div c -> x div c`` (``SimplifySplitExprs``), in place."""
+    # A sum without any modulo has nothing to join: skip the quadratic search.
     joined = not all(is_endless(t.upper) for t in terms)
     while joined:
+        # A join can make the next one possible (x div 8, mod 8 div 4, mod 4), so repeat until none
+        # is.
         joined = False
         for i, high in enumerate(terms):
             for j, low in enumerate(terms):
@@ -148,6 +158,8 @@ def _join(terms: list[Term]) -> None:
                     fits = fits & same_index(high, low)
                 if not any_nonzero(fits):
                     continue
+                # Where it does not fit, both terms stay: the masks split the batch without
+                # splitting the arrays.
                 upper = plain(where(fits, high.upper, low.upper))
                 limit = plain(where(fits, INF, low.limit))
                 terms[j] = Term(low.index, low.lower, upper, low.coef, limit)
@@ -159,7 +171,7 @@ def _join(terms: list[Term]) -> None:
 
 
 def _other_variable(t: Term, u: Term) -> bool:
-    """Whether the terms can be told apart without a look at the candidates."""
+    """Return whether no program can have equal indices in both terms."""
     simple = isinstance(t.index, LoopVar) or isinstance(u.index, LoopVar)
     return simple and t.index is not u.index
 
@@ -172,6 +184,7 @@ def _insert(terms: list[Term], t: Term, coef: IntLike) -> None:
     """Add ``coef * t`` to the equal term, or to the list where there is none."""
     for i, u in enumerate(terms):
         equal = equal_terms(t, u)
+        # Only identity says "no program": an array of False must go through the masks.
         if equal is False:
             continue
         merged = u.coef + where(equal, coef, 0)
@@ -189,7 +202,10 @@ def _insert(terms: list[Term], t: Term, coef: IntLike) -> None:
 
 
 def _overlay(u: Term, t: Term) -> Term | None:
-    """One term for two of which no candidate has both; keeps sums short, changes no value."""
+    """Merge two terms that no program has both of; None where impossible.
+
+    Keeps sums short and changes no value.
+    """
     composite = isinstance(u.index, Affine) and isinstance(t.index, Affine)
     if u.index is not t.index and not composite:
         return None
@@ -198,6 +214,7 @@ def _overlay(u: Term, t: Term) -> Term | None:
         return None
     index: LoopVar | Affine = u.index
     if isinstance(u.index, Affine) and isinstance(t.index, Affine):
+        # Two composite indices become one that is each in its programs; masks keep the sum exact.
         index = add(mul(u.index, where(mine, 1, 0)), mul(t.index, where(mine, 0, 1)))
     return Term(
         index,
@@ -209,7 +226,7 @@ def _overlay(u: Term, t: Term) -> Term | None:
 
 
 def equal_terms(t: Term, u: Term) -> Truth:
-    """Where two terms are the same but for their coefficients; False: nowhere."""
+    """Return where two terms differ at most in their coefficients; False: nowhere."""
     same = same_index(t, u)
     if same is False:
         return False
@@ -220,11 +237,12 @@ def equal_terms(t: Term, u: Term) -> Truth:
 
 
 def same_index(t: Term, u: Term) -> Truth:
-    """Where two terms divide the same index; False: nowhere."""
+    """Return where two terms divide the same index; False: nowhere."""
     if t.index is u.index:
         return True
     if isinstance(t.index, LoopVar) or isinstance(u.index, LoopVar):
         return False
+    # Composite indices are compared by value, as the simplifier's deep equality does.
     same = is_zero(add(t.index, u.index, -1))
     return same if any_nonzero(same) else False
 
@@ -234,12 +252,12 @@ def _eq(a: IntLike, b: IntLike) -> Truth:
 
 
 def is_zero(a: Affine) -> Truth:
-    """Where the value is the constant 0."""
+    """Return where the value is the constant 0."""
     return is_constant(a) & (a.base == 0)
 
 
 def is_constant(a: Affine) -> Truth:
-    """Where no term is present."""
+    """Return where no term is present."""
     out: Truth = True
     for t in a.terms:
         out = out & (t.coef == 0)
@@ -247,13 +265,14 @@ def is_constant(a: Affine) -> Truth:
 
 
 def mul(a: Affine, scale: IntLike) -> Affine:
-    """``a * scale``."""
+    """Return ``a * scale``."""
     terms = [Term(t.index, t.lower, t.upper, t.coef * scale, t.limit) for t in a.terms]
+    # No limit: the guard bounds the unscaled value.
     return Affine([t for t in terms if any_nonzero(t.coef)], a.base * scale)
 
 
 def select(cond: Truth, a: Affine, b: Affine) -> Affine:
-    """``a`` where ``cond`` holds, else ``b``."""
+    """Return ``a`` where ``cond`` holds, else ``b``."""
     if everywhere(cond):
         return a
     if not any_nonzero(cond):
@@ -263,19 +282,23 @@ def select(cond: Truth, a: Affine, b: Affine) -> Affine:
 
 
 def index_bounds(index: LoopVar | Affine) -> tuple[IntLike, IntLike]:
-    """Smallest and largest value of a term's index."""
+    """Return the smallest and largest value of a term's index."""
     if isinstance(index, LoopVar):
         return 0, index.extent - 1
     return bounds(index)
 
 
 def wrap_bounds(t: Term, lo: IntLike, hi: IntLike) -> tuple[IntLike, IntLike]:
-    """Interval of ``(index mod upper) div lower`` for ``index`` in [lo, hi] (``ConstIntBound``)."""
+    """Bound ``(index mod upper) div lower`` for ``index`` in [lo, hi].
+
+    Follows ``ConstIntBound`` of TVM.
+    """
     if isinstance(lo, int) and lo == 0:  # loop variables: the common case
         hi = hi if is_endless(t.upper) else least(hi, t.upper - 1)
         return 0, hi if _is_one(t.lower) else hi // t.lower
     if not is_endless(t.upper):
         inside = (lo >= 0) & (hi < t.upper)
+        # The modulo wraps somewhere in the interval, or might: TVM then assumes its whole range.
         capped = where(lo >= 0, least(hi, t.upper - 1), t.upper - 1)
         lo, hi = where(inside, lo, 0), where(inside, hi, capped)
     if not _is_one(t.lower):
@@ -284,7 +307,7 @@ def wrap_bounds(t: Term, lo: IntLike, hi: IntLike) -> tuple[IntLike, IntLike]:
 
 
 def with_limit(a: Affine, limit: IntLike) -> Affine:
-    """``a``, known to stay below ``limit``: noted on the term where there is but one."""
+    """Return ``a`` with an upper bound, noted on the term where single."""
     if is_endless(limit) or not a.terms:
         return a
     count: IntLike = 0
@@ -300,7 +323,10 @@ def with_limit(a: Affine, limit: IntLike) -> Affine:
 
 
 def bounds(a: Affine) -> tuple[IntLike, IntLike]:
-    """Smallest and largest value over all loops (interval arithmetic, each term on its own)."""
+    """Return the smallest and largest value over all loops.
+
+    Interval arithmetic, each term on its own.
+    """
     lo: IntLike = a.base
     hi: IntLike = a.base
     for t in a.terms:
@@ -308,11 +334,12 @@ def bounds(a: Affine) -> tuple[IntLike, IntLike]:
         if not is_endless(t.limit):
             thi = least(thi, t.limit - 1)
         y = t.coef * thi
+        # Indices start at 0 nearly always: skip an array product that would be 0.
         x = 0 if isinstance(tlo, int) and tlo == 0 else t.coef * tlo
         lo, hi = lo + least(x, y), hi + most(x, y)
     return lo, hi if is_endless(a.limit) else least(hi, a.limit - 1)
 
 
 def is_endless(limit: IntLike) -> bool:
-    """A plain "no limit" for all candidates."""
+    """Return whether the limit is "none" for all programs."""
     return isinstance(limit, int) and limit >= INF

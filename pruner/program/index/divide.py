@@ -42,7 +42,10 @@ from pruner.program.index.affine import (
 
 
 def _split(a: Affine, divisor: IntLike) -> tuple[Affine, Affine]:
-    """Terms that ``divisor`` divides, and the rest (``SeparateDivisibleParts``)."""
+    """Split ``a`` into the terms that ``divisor`` divides and the rest.
+
+    ``SeparateDivisibleParts``.
+    """
     whole, rest = [], []
     for t in a.terms:
         divisible = t.coef % divisor == 0
@@ -71,13 +74,13 @@ def _masked(a: Affine, keep: IntLike) -> Affine:
 
 
 def _quotient_limit(limit: IntLike, divisor: IntLike) -> IntLike:
-    """Bound of ``x div divisor`` when ``x < limit``."""
+    """Return the bound of ``x div divisor`` when ``x < limit``."""
     return limit if is_endless(limit) else -(-limit // divisor)
 
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """How many terms remain per candidate, as 0/1 masks."""
+    """Number of terms that remain per program, as 0/1 masks."""
 
     single: IntLike  # exactly one term and no base
     multi: IntLike  # anything else that is not a plain constant
@@ -93,16 +96,17 @@ def _shape(rest: Affine, live: IntLike) -> _Shape:
 
 
 def _fits_below(rest: Affine, divisor: IntLike) -> Truth:
-    """Where ``0 <= rest < divisor`` is known."""
+    """Return where ``0 <= rest < divisor`` is proven by bounds."""
     lo, hi = bounds(rest)
     return (lo >= 0) & (hi < divisor)
 
 
 def floordiv(a: Affine, divisor: IntLike) -> Affine:
-    """``floor(a / divisor)`` (``divisor`` > 0)."""
+    """Return ``floor(a / divisor)`` (``divisor`` > 0), simplified as TVM does."""
     one = divisor == 1
     if everywhere(one):
         return a
+    # Division by 1 keeps the guard's limit, which the rules below drop: such programs apart.
     if not is_endless(a.limit) and any_nonzero(one):
         return select(one, a, floordiv(a, where(one, INF, divisor)))
     whole, rest = _split(a, divisor)
@@ -112,6 +116,7 @@ def floordiv(a: Affine, divisor: IntLike) -> Affine:
         return Affine(out.terms, out.base + _divided(rest.base, divisor))
     gone = where(_fits_below(rest, divisor), 1, 0)
     shape = _shape(rest, 1 - gone)
+    # A rest without terms is a number, which is divided as a number.
     has_terms = shape.single + shape.multi + gone > 0
     out = Affine(out.terms, out.base + where(has_terms, 0, _divided(rest.base, divisor)))
     composite = shape.multi
@@ -121,17 +126,19 @@ def floordiv(a: Affine, divisor: IntLike) -> Affine:
             quotient, left = _divided_term(t, divisor, here)
             out = add(out, quotient)
             composite = composite + left
+    # Rule 4, and single terms that no rule of 3 fits: the rest as a whole becomes an index.
     if any_nonzero(composite):
         out = add(out, Affine([Term(_masked(rest, composite), divisor, INF, composite)]))
     return out
 
 
 def _divided_term(t: Term, divisor: IntLike, here: IntLike) -> tuple[Affine, IntLike]:
-    """A single term divided where ``here``; also where no rule applied (``SplitDivConst``).
+    """Divide a single term where ``here``; also return where no rule applied.
 
-    Of ``coef * ((x mod upper) div lower)`` with ``coef`` dividing the divisor and ``reach = lower *
-    divisor / coef``: where ``reach`` divides ``upper`` the term's lower factor becomes ``reach``;
-    where ``upper <= reach`` the quotient is 0; else ``x mod upper`` becomes an index of its own.
+    ``SplitDivConst``. Of ``coef * ((x mod upper) div lower)`` with ``coef`` dividing the divisor
+    and ``reach = lower * divisor / coef``: where ``reach`` divides ``upper`` the term's lower
+    factor becomes ``reach``; where ``upper <= reach`` the quotient is 0; else ``x mod upper``
+    becomes an index of its own.
     """
     scaled, fits = _scaled(divisor, t.coef)
     reach = t.lower * scaled
@@ -149,7 +156,7 @@ def _divided_term(t: Term, divisor: IntLike, here: IntLike) -> tuple[Affine, Int
 
 
 def floormod(a: Affine, divisor: IntLike) -> Affine:
-    """``a mod divisor`` (floor)."""
+    """Return ``a mod divisor`` (floor), simplified as TVM does."""
     if everywhere(divisor == 1):
         return Affine()
     _, rest = _split(a, divisor)
@@ -168,6 +175,7 @@ def floormod(a: Affine, divisor: IntLike) -> Affine:
             out = add(out, remainder)
             composite = composite + left
     if any_nonzero(composite):
+        # The base is reduced first: TVM's floormod of a sum takes constants modulo the divisor.
         inner = _masked(rest, composite)
         base = _modulo(inner.base, divisor)
         limit = inner.limit
@@ -178,7 +186,7 @@ def floormod(a: Affine, divisor: IntLike) -> Affine:
 
 
 def _closed_quotient(a: Affine) -> Affine:
-    """A single quotient ``s div c`` of a sum ``s``, made one indivisible term where it is one.
+    """Turn a single quotient ``s div c`` into one indivisible term.
 
     ``(s div c) mod m`` with ``s div c < m`` is ``s div c``, but the simplifier returns it as a
     plain expression, no longer as a ``SplitExpr``. A later division of it is therefore not merged
@@ -201,7 +209,10 @@ def _closed_quotient(a: Affine) -> Affine:
 
 
 def opened(a: Affine) -> Affine:
-    """The same value, indivisible quotients (see :func:`floormod`) being ordinary terms again."""
+    """Return the same value with indivisible quotients as ordinary terms again.
+
+    See :func:`_closed_quotient`.
+    """
     out = Affine([], a.base, a.limit)
     for t in a.terms:
         if isinstance(t.index, LoopVar):
@@ -222,11 +233,11 @@ def _count(a: Affine) -> IntLike:
 
 
 def _reduced_term(t: Term, divisor: IntLike, here: IntLike) -> tuple[Affine, IntLike]:
-    """A single term modulo ``divisor`` where ``here``; also where no rule applied.
+    """Reduce a single term modulo ``divisor`` where ``here``.
 
-    ``SplitModConst``, with ``reach`` as in :func:`_divided_term`: where it divides ``upper`` (or
-    there is none), the upper factor becomes ``reach``; where ``upper`` divides ``reach`` the term
-    stays as it is.
+    Also returns where no rule applied. ``SplitModConst``, with ``reach`` as in
+    :func:`_divided_term`: where ``reach`` divides ``upper`` (or there is no modulo), the upper
+    factor becomes ``reach``; where ``upper`` divides ``reach`` the term stays as it is.
     """
     scaled, fits = _scaled(divisor, t.coef)
     reach = t.lower * scaled
@@ -239,25 +250,29 @@ def _reduced_term(t: Term, divisor: IntLike, here: IntLike) -> tuple[Affine, Int
 
 
 def _divides(reach: IntLike, upper: IntLike) -> Truth:
-    """Where ``reach`` divides the upper factor of a term, or there is none."""
+    """Return where ``reach`` divides a term's upper factor, or none exists."""
     if is_endless(upper):
         return True
     return (upper >= INF) | (upper % most(reach, 1) == 0)
 
 
 def _scaled(divisor: IntLike, coef: IntLike) -> tuple[IntLike, Truth]:
-    """``divisor / coef`` where a positive ``coef`` divides it."""
+    """Return ``divisor / coef`` and where a positive ``coef`` divides it."""
     positive = coef > 0
+    # A divisor of 1 where the rule does not apply: the masked result must not divide by zero.
     safe = where(positive, coef, 1)
     scaled = divisor // safe
     return scaled, positive & (scaled * safe == divisor)
 
 
 def _divided(base: IntLike, divisor: IntLike) -> IntLike:
-    """``base div divisor``; most sums have no base, and divisions of arrays are slow."""
+    """Return ``base div divisor``, skipping the usual base 0.
+
+    Most sums have no base, and divisions of arrays are slow.
+    """
     return 0 if isinstance(base, int) and base == 0 else base // divisor
 
 
 def _modulo(base: IntLike, divisor: IntLike) -> IntLike:
-    """``base mod divisor``, in the same way."""
+    """Return ``base mod divisor``, skipping the usual base 0."""
     return 0 if isinstance(base, int) and base == 0 else base % divisor

@@ -1,10 +1,12 @@
-"""Indices that are no sums of loop variables: looked up in a table, rounded, clamped, chosen.
+"""Replace indices that are no sums of loop variables by such sums.
 
-What such an index may be, nobody can tell before the program runs, and TVM's regions then hold the
-whole dimension. Features ask how it *moves*, and take a sum that moves like it:
+The value of such an index is unknown before the program runs, and TVM's regions then hold the whole
+dimension. Features need how it *moves*, and take a sum that moves like it:
 
 * ``A[t[i]]`` moves as ``A[i]``: the table is taken for a permutation;
+
 * ``min(max(i, 0), n)`` moves as ``i``, and so does ``i < 0 ? i + n : i``;
+
 * ``floor(i * 0.125 - 0.4375)``, as resizing has it, is the division ``(2 i - 7) div 16``.
 """
 
@@ -20,16 +22,19 @@ _MOST = 1 << 12  # of a denominator: float32 holds no more of a scale that is a 
 
 
 def as_sum(index: Expr) -> Expr:
-    """A sum of loop variables and their quotients that moves like ``index``."""
+    """Return a sum of loop variables and quotients that moves like ``index``."""
     match index:
         case Load(indices=indices):
             return _added([as_sum(i) for i in indices])
         case Select(then=then, other=other) | Call(name="if_then_else", args=(_, then, other)):
+            # The shorter branch is the index itself, the longer its correction at the border (i +
+            # n).
             return as_sum(min(then, other, key=_size))
         case Binary(op=("min" | "max"), a=a, b=b):
             return as_sum(b if isinstance(a, Const) else a)
         case Binary(op=op, a=a, b=b, dtype=dtype):
             return Binary(op, as_sum(a), as_sum(b), dtype)
+        # ceil(a) = -floor(-a): one rule serves both.
         case Cast(a=Call(name="ceil", args=(a,))):
             down = _divided(Binary("mul", a, Const(-1.0, "float32"), "float32"), Fraction(0))
             return Binary("mul", down, Const(-1), "int64")
@@ -55,10 +60,15 @@ def _added(parts: list[Expr]) -> Expr:
 
 
 def _divided(value: Expr, shift: Fraction) -> Expr:
-    """``floor(value + shift)`` of a float expression that is linear in one integer."""
+    """Return ``floor(value + shift)`` of a float expression linear in one integer.
+
+    0 where the expression is not linear.
+    """
     found = _linear(value)
     if found is None:
         return Const(0)
+    # Float scales are ratios of sizes, rounded: the nearest fraction of small denominator is exact
+    # again.
     scale, core, offset = found[0].limit_denominator(_MOST), found[1], found[2] + shift
     offset = offset.limit_denominator(_MOST)
     bottom = scale.denominator * offset.denominator
@@ -68,7 +78,10 @@ def _divided(value: Expr, shift: Fraction) -> Expr:
 
 
 def _linear(value: Expr) -> tuple[Fraction, Expr, Fraction] | None:
-    """``scale * core + offset`` with an integer ``core``; None where it is no such expression."""
+    """Return (scale, core, offset) of ``scale * core + offset``, or None.
+
+    ``core`` is an integer expression.
+    """
     match value:
         case Const(value=number):
             return Fraction(0), Const(0), Fraction(number)
@@ -77,6 +90,7 @@ def _linear(value: Expr) -> tuple[Fraction, Expr, Fraction] | None:
         case Binary(op=("add" | "sub") as op, a=a, b=b):
             x, y = _linear(a), _linear(b)
             sign = 1 if op == "add" else -1
+            # Only one side may hold the integer: scale and core describe a single one.
             if x is None or y is None or (x[0] and y[0]):
                 return None
             return x[0] + sign * y[0], x[1] if x[0] else y[1], x[2] + sign * y[2]
@@ -95,5 +109,8 @@ def _linear(value: Expr) -> tuple[Fraction, Expr, Fraction] | None:
 
 
 def is_sum(expr: Expr) -> bool:
-    """Made of loop variables and numbers alone: an index that arithmetic can follow."""
+    """Return whether an index has loop variables and numbers only.
+
+    Such an index can be followed by arithmetic.
+    """
     return all(isinstance(node, (Axis, Const, Cast, Binary)) for node in walk(expr))

@@ -1,4 +1,4 @@
-"""Regions: what values an index expression takes, for N candidates at once.
+"""Regions: the values that an index expression takes, for N programs.
 
 A region is a symbolic start plus an interval of numbers. Follows TVM's interval arithmetic
 (src/arith/int_set.cc) with every end simplified to a sum.
@@ -44,9 +44,10 @@ class Region:
 
 
 def clip_to_shape(region: Region, size: IntLike) -> Region:
-    """The whole axis where the region is known to cover it."""
+    """Return the whole axis where the region provably covers it."""
     lo, hi = region.lo + region.start.base, region.hi + region.start.base
     covers: Truth = (lo <= 0) & (hi >= size - 1)
+    # A symbolic start could move the interval off the axis: only constant regions are clipped.
     if af.any_nonzero(covers):
         covers = covers & af.is_constant(region.start)
     if not af.any_nonzero(covers):
@@ -56,19 +57,23 @@ def clip_to_shape(region: Region, size: IntLike) -> Region:
 
 
 def union(regions: list[Region]) -> Region:
-    """Smallest region that holds all ``regions``."""
+    """Return the smallest region that holds all ``regions``."""
     first = regions[0]
     lo, hi = first.lo, first.hi
     for other in regions[1:]:
         shift = af.add(other.start, first.start, -1)
         lo = af.least(lo, other.lo + shift.base)
         hi = af.most(hi, other.hi + shift.base)
+        # Starts that differ by a loop variable have no common interval (TVM: an unbounded set).
         hi = af.where(af.is_constant(shift), hi, lo + UNKNOWN_WIDTH)
     return Region(first.start, lo, hi)
 
 
 def relax(region: Region, variables: set[int]) -> Region:
-    """Let the loop variables with these ids run over their whole range."""
+    """Let the loop variables with these ids run over their whole range.
+
+    Raises `UnsupportedProgram` (``mixed-relax``) where only part of a fused index is relaxed.
+    """
     if not variables:
         return region
     fixed: list[Term] = []
@@ -87,22 +92,23 @@ def relax(region: Region, variables: set[int]) -> Region:
 
 
 def variables_of(index: LoopVar | Affine) -> set[int]:
-    """Ids of the loop variables inside an index."""
+    """Return the ids of the loop variables inside an index."""
     if isinstance(index, LoopVar):
         return {id(index)}
     return set().union(*(variables_of(t.index) for t in index.terms))
 
 
 def span(last: Affine, first: Affine) -> IntLike:
-    """``last - first`` where that is a number."""
+    """Return ``last - first`` where that is a number, else `UNKNOWN_WIDTH`."""
     width = af.add(last, first, -1)
     return af.where(af.is_constant(width), width.base, UNKNOWN_WIDTH)
 
 
 def evaluate_region(index: Expr, domains: list[Region]) -> Region:
-    """Interval of an index expression when axis slot ``s`` lies in ``domains[s]``.
+    """Return an index's interval when axis slot ``s`` lies in ``domains[s]``.
 
-    What is no sum of loop variables may be anything.
+    An index that is no sum of loop variables may take any value. Raises `UnsupportedProgram` for
+    expressions that no index of TVM has.
     """
     match index:
         case Axis(slot=slot):
@@ -130,6 +136,7 @@ def _binary_region(op: str, a: Region, b: Region) -> Region:
         return Region(af.add(a.start, b.start), a.lo + b.lo, a.hi + b.hi)
     if op == "sub":
         return Region(af.add(a.start, b.start, -1), a.lo - b.hi, a.hi - b.lo)
+    # The constant may stand on either side; a product of two variables is no sum.
     if op == "mul":
         if a.start.terms or not _is_point(a):
             a, b = b, a
@@ -160,6 +167,7 @@ def _divide(a: Region, divisor: IntLike) -> Region:
         return Region(Affine(), (a.lo + base) // divisor, (a.hi + base) // divisor)
     first = floordiv(af.add(a.start, af.const(a.lo)), divisor)
     if _is_point(a):
+        # A single value has one quotient: its width is 0 without the second division.
         return Region(first, 0, 0)
     last = floordiv(af.add(a.start, af.const(a.hi)), divisor)
     width = af.where(a.lo == a.hi, 0, span(last, first))
@@ -167,7 +175,10 @@ def _divide(a: Region, divisor: IntLike) -> Region:
 
 
 def _modulo(a: Region, divisor: IntLike) -> Region:
-    """``a mod divisor``; exact where the whole interval has one quotient (int_set.cc)."""
+    """Return ``a mod divisor``; exact where the interval has one quotient.
+
+    As src/arith/int_set.cc.
+    """
     if not a.start.terms:
         lo, hi = a.lo + a.start.base, a.hi + a.start.base
         low_q, high_q = lo // divisor, hi // divisor
@@ -190,9 +201,9 @@ def _modulo(a: Region, divisor: IntLike) -> Region:
 
 
 def evaluate_index(index: Expr, roots: Mapping[int, Affine]) -> Affine:
-    """An index expression with axis slots replaced by their simplified values.
+    """Return an index expression with axis slots replaced by simplified values.
 
-    What is no sum of loop variables is replaced by one that moves like it.
+    An index that is no sum of loop variables is replaced by a sum that moves like it.
     """
     if isinstance(index, Axis):
         return roots[index.slot]

@@ -1,18 +1,18 @@
-"""Ansor's schedules: the steps of a record, applied to a compute DAG for N programs at once.
+"""Ansor's schedules: a record's steps applied to a compute DAG.
 
 The mirror image of :mod:`pruner.program.tir`; files of the same name do the same job.
 
 * ``steps``: the vocabulary, schedule steps as values, and their reader (``tir/trace``)
-* ``skeleton``: records grouped by steps, the numbers in them being decisions
+* ``skeleton``: records grouped by steps; the numbers in the steps are decisions
 * ``schedule``: the state that steps change, stages and their loops (``tir/tree``)
 * ``apply``: :func:`~apply.apply`, one function a step (``tir/replay``, ``tir/trace``,
   ``tir/primitives``, ``tir/rfactor``)
 * ``bounds``: how large loops and buffers are (``tir/regions``, ``tir/places``)
 * ``lower``: :func:`~lower.lower`, from the schedule to :class:`~pruner.program.nests.LoopNests`
   (``tir/lower``)
-* ``replay``: :class:`~replay.Replay`, both for many programs of which some may be at fault
+* ``replay``: :class:`~replay.Replay`, apply and lower in batches, tolerating faulty programs
   (``tir/replay``)
-* ``fusion``: which operators a record has fused, told by its steps
+* ``fusion``: the operators that a record has fused, inferred from its steps
 
 There is no ``verify``: records are of programs that were measured.
 """

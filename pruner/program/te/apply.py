@@ -49,7 +49,7 @@ class _State:
     extents: Iterator[Ints]  # as logged, of each split in turn
 
     def value(self, slot: int) -> IntLike:
-        """Decision ``slot`` as an array [N], or a plain int where all candidates agree."""
+        """Return decision ``slot`` as array [N], or int where all agree."""
         column = self.decisions[:, slot]
         first = int(column[0])
         return first if bool((column == first).all()) else column
@@ -61,14 +61,16 @@ class _State:
         return [self.value(slot) for slot in step.slots]
 
     def compare(self, position: int, loop: int) -> None:
-        """Note the programs whose log gives the split loop another extent than it has.
+        """Mark the programs whose log gives the split loop another extent.
 
-        Of a stage that is computed inside another one, what the loop has depends on steps to come,
-        and Ansor logs the extent that it had in the program from which this one was mutated.
+        Of a stage that is computed inside another stage, the loop's extent depends on later steps,
+        and Ansor logs the extent that it had in the program before mutation: such stages are not
+        compared.
         """
         logged = next(self.extents, None)
         stage = self.schedule.at(position)
         if logged is not None and stage.attach == "root":
+            # Ansor logs 0 (or null) where it did not infer bounds before the split.
             differs = np.not_equal(logged, stage.leaves[loop].extent) & (logged != 0)
             self.schedule.contradicted = self.schedule.contradicted | differs
 
@@ -96,16 +98,20 @@ def apply(
             _APPLY[type(step)](state, step)
         except (UnsupportedProgram, MemoryError):
             raise
-        except Exception as error:  # what is wrong with the steps shows in many ways
+        except Exception as error:  # wrong steps show as any error: bad index, missing loop, ...
             detail = f"step {number} {step}: {type(error).__name__} {error}"
             raise UnsupportedProgram("step-mismatch", detail[:300]) from error
     return state.schedule
 
 
 def _split_by_factors(stage: StageState, loop: IterVar, factors: list[IntLike]) -> list[IterVar]:
-    """``for i`` -> ``for i.0: ... for i.k`` with inner lengths ``factors``; returns outer first."""
+    """Split a loop into inner lengths ``factors``; return outer first.
+
+    ``for i`` -> ``for i.0: ... for i.k``.
+    """
     made: list[IterVar] = []
     outer = loop
+    # From the innermost outwards, as TE's split by factor: each outer loop is what is left.
     for factor in reversed(factors):
         parent, inner = outer, IterVar(loop.name + ".i", loop.kind, factor)
         outer = IterVar(loop.name + ".o", loop.kind, -(-parent.extent // factor))
@@ -115,7 +121,10 @@ def _split_by_factors(stage: StageState, loop: IterVar, factors: list[IntLike]) 
 
 
 def _split_by_parts(stage: StageState, loop: IterVar, parts: list[IntLike]) -> list[IterVar]:
-    """``for i`` -> ``for i.0: ... for i.k`` with outer counts ``parts``; returns outer first."""
+    """Split a loop into outer counts ``parts``; return outer first.
+
+    ``for i`` -> ``for i.0: ... for i.k``.
+    """
     made: list[IterVar] = []
     inner = loop
     for nparts in parts:
@@ -146,6 +155,7 @@ def _follow_split(s: _State, step: p.FollowSplit) -> None:
     source = s.lengths(step.source)
     if not 1 <= step.num <= len(source) + 1:
         raise ValueError(f"{len(source)} lengths cannot be followed by {step.num}")
+    # FollowSplitStep::ExtractSplitLengths: lengths from `num` on are multiplied into the last one.
     rest: IntLike = 1
     for length in source[step.num - 1 :]:
         rest = rest * length
@@ -154,6 +164,7 @@ def _follow_split(s: _State, step: p.FollowSplit) -> None:
 
 
 def _follow_fused_split(s: _State, step: p.FollowFusedSplit) -> None:
+    # FollowFusedSplitStep: the fused loop of the followed splits has the product of their lengths.
     length: IntLike = 1
     for source in step.sources:
         length = length * s.lengths(source)[step.level]
@@ -169,7 +180,7 @@ def _reorder(s: _State, step: p.Reorder) -> None:
 
 def _fuse(s: _State, step: p.Fuse) -> None:
     stage = s.schedule.at(step.stage)
-    if not step.iters:  # fusing nothing makes one loop of extent 1 in front
+    if not step.iters:  # TE's fuse of nothing: a loop of extent 1 in front
         loop = IterVar("singleton", "spatial", 1)
         stage.leaves.insert(0, loop)
         return
@@ -178,6 +189,7 @@ def _fuse(s: _State, step: p.Fuse) -> None:
         raise ValueError(f"of {len(stage.leaves)} loops only neighbours can be fused")
     fused = stage.leaves[first]
     for inner in stage.leaves[first + 1 : last + 1]:
+        # A fused loop reduces if either part does (IterVarType in FuseNode).
         kind: LoopKind = "reduce" if "reduce" in (fused.kind, inner.kind) else "spatial"
         both = IterVar(f"{fused.name}.{inner.name}.f", kind, fused.extent * inner.extent)
         stage.relations.append(FuseRelation(fused, inner, both))
@@ -197,6 +209,8 @@ def _unroll(s: _State, step: p.UnrollPragma) -> None:
     stage = s.schedule.at(step.stage)
     if step.iter > 0 and step.iter >= len(stage.leaves):
         raise IndexError(f"there are {len(stage.leaves)} loops")
+    # The unroll pragma of a stage without loops (a scalar) has nothing to act on; Ansor logs it
+    # with iterator 0.
     if stage.leaves:
         stage.unroll[stage.leaves[step.iter]] = s.value(step.slot)
 
@@ -205,6 +219,7 @@ def _compute_at(s: _State, step: p.ComputeAt) -> None:
     target = s.schedule.at(step.target)
     loop = target.leaves[step.target_iter]
     around = target
+    # A cycle of attachments would make every later walk endless; TVM fails on it, too.
     while around.key != s.schedule.at(step.stage).key:
         if not isinstance(around.attach, Attach):
             break
@@ -246,6 +261,7 @@ def _cache_read(s: _State, step: p.CacheRead) -> None:
         leaves=list(axes),
     )
     readers = [s.schedule.at(r) for r in step.readers]
+    # Only the named readers use the copy: other stages go on reading the source.
     for reader in readers:
         assert reader.body is not None
         reader.body = redirect_loads(reader.body, source.key, cache.key)
@@ -255,6 +271,8 @@ def _cache_read(s: _State, step: p.CacheRead) -> None:
 def _cache_write(s: _State, step: p.CacheWrite) -> None:
     stage = s.schedule.at(step.stage)
     if stage.relations:
+        # TE would carry the splits over to the cache; Ansor caches before it splits, so nothing is
+        # lost.
         raise UnsupportedProgram("late-cache-write", "cache_write after a split")
     axes = _copy_axes(stage)
     cache = StageState(
@@ -271,23 +289,29 @@ def _cache_write(s: _State, step: p.CacheWrite) -> None:
         scope=step.scope,
         leaves=[*axes, *stage.reduce],
     )
+    # The stage keeps its name and readers, and becomes a copy of the cache.
     stage.body, stage.combiner, stage.reduce = _load_of(cache), None, []
     stage.leaves = list(stage.axes)
     s.schedule.new_stage(cache, stage, after=False)
 
 
 def _rfactor(s: _State, step: p.RFactor) -> None:
-    """``C[i] += A[i, k]`` with loop ``f`` of ``k`` -> ``C.rf[f, i] += A``, ``C[i] += C.rf``."""
+    """Make a reduction loop an axis of a partial result, reduced afterwards.
+
+    ``C[i] += A[i, k]`` with loop ``f`` of ``k`` -> ``C.rf[f, i] += A``, ``C[i] += C.rf``.
+    """
     stage = s.schedule.at(step.stage)
     factor = stage.leaves[step.iter]
     if factor.kind != "reduce" or stage.body is None:
         raise ValueError("rfactor of a loop that is not a reduction")
+    # Only reduction axes that the loop is made of move into the partial result (Schedule::rfactor).
     roots = [r for r in stage.reduce if factor in touched_by(stage, {r: 1})]
     touched = touched_by(stage, dict.fromkeys(roots, 1))
     _set_extents(stage, roots)
     values = {loop: Axis(-1) for loop in stage.leaves if loop in touched}
     keep = [r for r in stage.reduce if r not in touched]
     moved = [loop for loop in stage.leaves if loop in touched and loop is not factor]
+    # A negative axis counts from the end, of axes with the new one.
     position = step.factor_axis if step.factor_axis >= 0 else len(stage.axes) + 1 + step.factor_axis
     if not 0 <= position <= len(stage.axes):
         raise ValueError(f"{len(stage.axes)} axes have no place {step.factor_axis}")
@@ -297,6 +321,8 @@ def _rfactor(s: _State, step: p.RFactor) -> None:
     reduce = [*keep, *(IterVar(m.name, "reduce", m.extent) for m in moved)]
     slot_of: dict[IterVar, int] = {factor: position}
     slot_of |= {m: len(axes) + len(keep) + i for i, m in enumerate(moved)}
+    # The old reduction axes, expressed by the loops that remain: the partial body reads through
+    # them.
     root_values = _up_index(stage, {loop: Axis(slot_of[loop]) for loop in values})
     spatial = [Axis(i if i < position else i + 1) for i in range(len(stage.axes))]
     table: list[Expr] = [
@@ -315,6 +341,8 @@ def _rfactor(s: _State, step: p.RFactor) -> None:
         identity=stage.identity,
         leaves=[*axes, *reduce],
     )
+    # The old stage reduces over the new axis alone; its earlier splits went with the partial
+    # result.
     total = IterVar(f"{factor.name}.v", "reduce", factor.extent)
     indices: list[Expr] = [Axis(i) for i in range(len(stage.axes))]
     indices.insert(position, Axis(len(stage.axes)))
@@ -325,13 +353,14 @@ def _rfactor(s: _State, step: p.RFactor) -> None:
 
 
 def _set_extents(stage: StageState, roots: list[IterVar]) -> None:
-    """Extents of what splits and fusions made of ``roots``, before bound inference."""
+    """Set the extents of loops made from ``roots``, before bound inference."""
     known = dict.fromkeys(roots)
     for rel in stage.relations:
         if isinstance(rel, SplitRelation) and rel.parent in known:
             extent = rel.parent.extent
             given = rel.factor if rel.factor is not None else rel.nparts
             assert given is not None
+            # Rounded up: the last tile of a loop that the factor does not divide is partial.
             other = -(-extent // given)
             rel.inner.extent, rel.outer.extent = (
                 (given, other) if rel.factor is not None else (other, given)
@@ -343,7 +372,7 @@ def _set_extents(stage: StageState, roots: list[IterVar]) -> None:
 
 
 def _up_index(stage: StageState, values: dict[IterVar, Expr]) -> dict[IterVar, Expr]:
-    """Root loops expressed in the loops made from them (``PassUpIndex``)."""
+    """Express root loops in the loops made from them (``PassUpIndex``)."""
     out = dict(values)
     for rel in reversed(stage.relations):
         if isinstance(rel, SplitRelation):
@@ -358,12 +387,12 @@ def _up_index(stage: StageState, values: dict[IterVar, Expr]) -> dict[IterVar, E
 
 
 def _const(value: IntLike) -> Const:
-    """A constant that may differ per candidate."""
+    """Return a constant that may differ per program."""
     return Const(value if isinstance(value, int) else np.asarray(value))  # type: ignore[arg-type]
 
 
 def _storage_align(_s: _State, _step: p.StorageAlign) -> None:
-    """Row padding changes addresses only; no feature looks at it."""
+    """Ignore row padding: it changes addresses only, which no feature reads."""
 
 
 _APPLY: dict[type, Callable[[_State, Any], None]] = {

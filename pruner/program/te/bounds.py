@@ -1,4 +1,4 @@
-"""Bound inference for N candidates: how large every loop and every buffer is.
+"""Infer bounds for N programs: the extent of every loop and buffer.
 
 Follows TE's ``InferBound`` (src/te/schedule/bound.cc and message_passing.cc): walking from the
 outputs to the inputs, a stage's axes cover what its consumers touch inside the attach point; loops
@@ -40,9 +40,9 @@ from pruner.program.te.schedule import (
 class Bounds:
     """Result of inference.
 
-    ``bodies``: body by stage key after inlining; ``mins``: start of every root axis;
-    ``scopes``: where every computed stage is stored; ``resolved``: where every buffer has a
-    size that is a number (the original fails on the other programs).
+    ``bodies``: body by stage key after inlining; ``mins``: start of every root axis; ``scopes``:
+    storage scope of every computed stage by key; ``resolved``: where every buffer has a size that
+    is a number (TVM fails on the other programs).
     """
 
     bodies: dict[int, Expr]
@@ -60,17 +60,20 @@ def infer_bounds(schedule: Schedule) -> Bounds:
     _legalize_attach(schedule)
     bodies = inline_bodies(schedule)
     out = Bounds(bodies, {}, {})
+    # From the outputs to the inputs: a producer's size depends on its consumers' loops.
     for key in reversed(schedule.nest_order):
         stage = schedule.pool[key]
         if stage.attach == "inline":
             continue
         out.scopes[key] = scope_of(schedule, stage)
+        # Outputs and inputs have the size of their tensors, whatever their consumers touch.
         if stage.is_output or stage.is_placeholder:
             for axis, extent in zip(stage.axes, stage.shape, strict=True):
                 axis.extent = extent
                 out.mins[axis] = Affine()
         else:
             _root_region(schedule, stage, out)
+        # A reduction always runs over all its iterations.
         for axis in stage.reduce:
             out.mins[axis] = Affine()
         _extents_down(stage)
@@ -80,7 +83,10 @@ def infer_bounds(schedule: Schedule) -> Bounds:
 
 
 def _legalize_attach(schedule: Schedule) -> None:
-    """Attach points that were split or fused later move to the inner or the fused loop."""
+    """Move attach points to loops that later splits or fusions left.
+
+    The inner loop of a split, the fused loop of a fusion (TE's ``Schedule::normalize``).
+    """
     for stage in schedule.pool:
         if not isinstance(stage.attach, Attach):
             continue
@@ -100,7 +106,10 @@ def _legalize_attach(schedule: Schedule) -> None:
 
 
 def attach_path(schedule: Schedule, stage: StageState) -> list[tuple[StageState, IterVar]]:
-    """Loops around ``stage``, innermost first, each with its owner (``CreateAttachPath``)."""
+    """Return the loops around ``stage``, innermost first, with owners.
+
+    ``CreateAttachPath`` of TE.
+    """
     path: list[tuple[StageState, IterVar]] = []
     spec = stage.attach
     while isinstance(spec, Attach):
@@ -112,7 +121,7 @@ def attach_path(schedule: Schedule, stage: StageState) -> list[tuple[StageState,
 
 
 def scope_of(schedule: Schedule, stage: StageState) -> Scope:
-    """The stage's scope or, without one, that of the threads around it."""
+    """Return the stage's scope, by default that of the threads around it."""
     if stage.scope:
         return Scope.of(stage.scope)
     ranks = [
@@ -120,10 +129,13 @@ def scope_of(schedule: Schedule, stage: StageState) -> Scope:
         for owner, loop in attach_path(schedule, stage)
         if (rank := thread_rank(owner.marks.get(loop))) is not None
     ]
+    # InferStorageScope: inside blocks shared, inside threads local, otherwise global.
     return {-1: Scope.GLOBAL, 0: Scope.SHARED, 1: Scope.LOCAL}[max(ranks, default=-1)]
 
 
 def _needs_relax(owner: StageState, loop: IterVar, found: bool, rank: int) -> bool:
+    # NeedRelax of bound.cc: ordinary loops inside the attach point, and threads that share the
+    # buffer.
     thread = thread_rank(owner.marks.get(loop))
     return not found if thread is None else rank <= thread
 
@@ -141,6 +153,8 @@ def _root_region(schedule: Schedule, stage: StageState, out: Bounds) -> None:
             continue
         domains = _consumer_domains(schedule, consumer, attach_loop, out, stage)
         for read in reads:
+            # Every read counts by itself: two reads of one stage (a stencil) cover a union of
+            # intervals.
             for d, index in enumerate(read.indices):
                 region = evaluate_region(index, domains)
                 regions[d].append(clip_to_shape(region, stage.shape[d]))
@@ -151,6 +165,7 @@ def _root_region(schedule: Schedule, stage: StageState, out: Bounds) -> None:
         extent = region.hi - region.lo + 1
         fixed = extent < UNKNOWN_WIDTH
         out.resolved = out.resolved & fixed
+        # An unresolved size becomes 1, so that the other programs of the batch go on.
         axis.extent = af.where(fixed, extent, 1)
         out.mins[axis] = af.add(region.start, af.const(region.lo))
 
@@ -162,10 +177,11 @@ def _consumer_domains(
     out: Bounds,
     stage: StageState,
 ) -> list[Region]:
-    """Region of every root loop of ``consumer`` that one run of ``stage`` must serve."""
+    """Return the region of each root loop served by a ``stage`` run."""
     rank = out.scopes[stage.key]
     found = False
     state: dict[IterVar, Region | None] = {}  # None: the whole range
+    # From the innermost loop outwards: `found` turns true at the attach point.
     for loop in reversed(consumer.leaves):
         found = found or loop is attach_loop
         if _needs_relax(consumer, loop, found, rank):
@@ -174,6 +190,7 @@ def _consumer_domains(
             assert loop.var is not None
             state[loop] = Region(af.variable(loop.var), 0, 0)
     relaxed: set[int] = set()
+    # Loops around the consumer may share the buffer, too (threads of an outer stage).
     for owner, loop in attach_path(schedule, consumer):
         found = found or loop is attach_loop
         if _needs_relax(owner, loop, found, rank):
@@ -191,7 +208,10 @@ def _consumer_domains(
 
 
 def _domains_up(stage: StageState, state: dict[IterVar, Region | None]) -> None:
-    """From leaf loops to root loops (``PassUpDomain``); None means the whole range."""
+    """Propagate regions from leaf to root loops; None: whole range.
+
+    ``PassUpDomain`` of message_passing.cc.
+    """
     for rel in reversed(stage.relations):
         if isinstance(rel, SplitRelation):
             outer, inner = state[rel.outer], state[rel.inner]
@@ -216,7 +236,10 @@ def _domains_up(stage: StageState, state: dict[IterVar, Region | None]) -> None:
 def _whole_where_covered(
     parent: Region, rel: SplitRelation, outer: Region | None, inner: Region | None
 ) -> Region:
-    """A loop of extent 1 counts as its whole range: then the parent keeps its exact extent."""
+    """Return the parent's region, whole where both loops have extent 1.
+
+    A loop of extent 1 counts as its whole range: then the parent keeps its exact extent.
+    """
     whole_outer = rel.outer.extent == 1 if outer is not None else True
     whole_inner = rel.inner.extent == 1 if inner is not None else True
     hi = af.where(whole_outer & whole_inner, rel.parent.extent - 1, parent.hi)
@@ -224,7 +247,10 @@ def _whole_where_covered(
 
 
 def _unfuse(fused: Region, inner_extent: IntLike) -> tuple[Region, Region]:
-    """Components of a fused loop (``PassUpDomain`` of a fuse relation)."""
+    """Return the outer and inner part of a fused loop's region.
+
+    ``PassUpDomain`` of a fuse relation.
+    """
     width = fused.hi - fused.lo + 1
     start = af.add(fused.start, af.const(fused.lo))
     point = width == 1
@@ -236,6 +262,8 @@ def _unfuse(fused: Region, inner_extent: IntLike) -> tuple[Region, Region]:
     first, last = floordiv(start, inner_extent), start
     last = floordiv(af.add(last, af.const(width - 1)), inner_extent)
     width_outer = span(last, first)
+    # Exact where the interval stays inside one row: its width divides the row and it starts at a
+    # multiple of the width. Otherwise TVM assumes the whole inner range.
     tight = point | ((inner_extent % width == 0) & _multiple_of(start, width))
     if af.everywhere(tight):
         inner_start, inner_hi = floormod(start, inner_extent), width - 1
@@ -255,7 +283,7 @@ def _multiple_of(a: Affine, divisor: IntLike) -> Truth:
 
 
 def _extents_down(stage: StageState) -> None:
-    """From root extents to leaf extents (``PassDownDomain``)."""
+    """Propagate extents from root to leaf loops (``PassDownDomain``)."""
     bound = feeds_thread(stage)
     for rel in stage.relations:
         if not isinstance(rel, SplitRelation):
@@ -265,12 +293,16 @@ def _extents_down(stage: StageState) -> None:
         kept, other = (rel.inner, rel.outer) if rel.factor is not None else (rel.outer, rel.inner)
         given = rel.factor if rel.factor is not None else rel.nparts
         assert given is not None
+        # A tile larger than its loop shrinks to the loop, but a thread index keeps the launch size.
         kept.extent = given if kept in bound else af.least(extent, given)
         other.extent = -(-extent // given)
 
 
 def feeds_thread(stage: StageState) -> set[IterVar]:
-    """Loops from which a thread-bound leaf is made (``PassUpThreadBinding``)."""
+    """Return the loops from which a thread-bound leaf is made.
+
+    ``PassUpThreadBinding``.
+    """
     bound = {leaf for leaf in stage.leaves if is_bound(stage.marks.get(leaf))}
     for rel in reversed(stage.relations):
         if isinstance(rel, SplitRelation):
@@ -282,9 +314,10 @@ def feeds_thread(stage: StageState) -> set[IterVar]:
 
 
 def inline_bodies(schedule: Schedule) -> dict[int, Expr]:
-    """Body of every computed stage that remains, by key, with inlined stages substituted.
+    """Return each remaining stage's body with inlined stages substituted.
 
-    Winograd's constant matrices become the constant 1, as the original does for features.
+    By stage key. Winograd's constant matrices become the constant 1, as Ansor's feature extraction
+    has it.
     """
     inlined = {s.key: s for s in schedule.pool if s.attach == "inline" and s.body is not None}
 
@@ -295,6 +328,7 @@ def inline_bodies(schedule: Schedule) -> dict[int, Expr]:
         if stage.const_matrix:
             return Const(1.0, stage.dtype)
         assert stage.body is not None
+        # Repeated inside: an inlined stage may read another inlined stage.
         return rewrite(substitute_axes(stage.body, node.indices), rule)
 
     return {

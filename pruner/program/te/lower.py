@@ -1,10 +1,9 @@
-"""Lowering: a schedule with its bounds becomes loop nests.
+"""Lower a schedule with its bounds to loop nests.
 
 Follows TE's ``ScheduleOps`` (src/te/schedule/schedule_ops.cc: ``MakePipeline``, ``InjectAttach``)
-for who stands inside whom, ``MakeLoopNest`` (src/te/operation/op_utils.cc) for the loops, and
+for the nesting of stages, ``MakeLoopNest`` (src/te/operation/op_utils.cc) for the loops, and
 ``MakeReduction`` and ``MakeCrossThreadReduction`` (src/te/operation/compute_op.cc,
-cross_thread_reduction.cc) for what a reduction becomes. Its mirror image is
-:mod:`pruner.program.tir.lower`.
+cross_thread_reduction.cc) for reductions. Its mirror image is :mod:`pruner.program.tir.lower`.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ Around = tuple[Loop, ...]
 
 
 def lower(schedule: Schedule) -> LoopNests:
-    """Loop nests of the N programs of a schedule, whose bounds are inferred here.
+    """Lower the N programs of a schedule; infer their bounds first.
 
     Args:
-        schedule: what :func:`pruner.program.te.apply.apply` made; its loops get extents.
+        schedule: the result of :func:`pruner.program.te.apply.apply`; its loops get extents.
 
     Raises:
         UnsupportedProgram: as :func:`infer_bounds`; `ReplayFailed` for anything else that the
@@ -91,7 +90,7 @@ class _Lowering:
     nests: LoopNests
 
     def emit_stage(self, stage: StageState, loops: Around, unroll: IntLike) -> None:
-        """``MakePipeline``: allocate the buffer, then compute it."""
+        """Allocate the buffer, then emit its computation (``MakePipeline``)."""
         extents = tuple(axis.extent for axis in stage.axes)
         buffer = self.nests.buffers[stage.key]
         self.nests.allocations[stage.key] = Allocation(buffer, loops, extents)
@@ -103,7 +102,7 @@ class _Lowering:
     def _emit_attached(
         self, stage: StageState, leaf: IterVar, loops: Around, unroll: IntLike
     ) -> None:
-        """Stages computed at loop ``leaf``, in TE's depth-first order (``InjectAttach``)."""
+        """Emit the stages computed at loop ``leaf``, depth first (``InjectAttach``)."""
         for key in self.schedule.nest_order:
             producer = self.schedule.pool[key]
             spec = producer.attach
@@ -111,9 +110,11 @@ class _Lowering:
                 self.emit_stage(producer, loops, unroll)
 
     def _emit_nest(self, stage: StageState, loops: Around, unroll: IntLike) -> None:
-        """The loops of a stage around its store; a reduction is initialised before them."""
+        """Emit a stage's loops around its store; initialise a reduction before."""
         axes = dict.fromkeys(stage.axes, _SPATIAL) | dict.fromkeys(stage.reduce, _REDUCES)
         flags = touched_by(stage, axes)
+        # The initial value is stored right outside the first loop that any reduction axis went
+        # into.
         first_reduce = next(
             (i for i, leaf in enumerate(stage.leaves) if flags.get(leaf, 0) & _REDUCES),
             len(stage.leaves),
@@ -126,6 +127,7 @@ class _Lowering:
             loops = (*loops, _open(stage, leaf))
             values[leaf] = af.variable(loops[-1].var)
             self._emit_attached(stage, leaf, loops, unroll)
+        # Inlining leaves constants to fold; TVM simplifies before features count operations.
         body = fold(self.bounds.bodies[stage.key])
         if stage.reduce:
             self._store(stage, "update", _update(stage, body), loops, values, unroll)
@@ -156,9 +158,11 @@ class _Lowering:
         flags: dict[IterVar, int],
         first: int,
     ) -> None:
-        """``C[...] = identity`` under loops of its own, before the first reduction loop."""
+        """Emit ``C[...] = identity`` under its own loops, before the first reduction."""
         own = dict(values)
         for leaf in stage.leaves[first:]:
+            # A loop made of reduction axes only has no part in the output's index: not repeated for
+            # the init.
             if flags.get(leaf, 0) == _REDUCES:
                 own[leaf] = Affine()
                 continue
@@ -171,7 +175,7 @@ class _Lowering:
         self._store(stage, "init", Const(stage.identity, stage.dtype), loops, own, unroll)
 
     def _emit_cross_thread(self, stage: StageState, loops: Around, unroll: IntLike) -> None:
-        """Threads reduce together: only the final write is a buffer store.
+        """Emit a cross-thread reduction: only its final write is a store.
 
         The partial sums live in registers that are not buffers and the reduction itself is a call;
         loops of the reduction that are not bound surround the partial sums alone.
@@ -193,6 +197,7 @@ class _Lowering:
         update = _update(stage, fold(self.bounds.bodies[stage.key]))
         slots = root_values(stage, whole, self.bounds)
         buffer = self.nests.buffers[stage.key]
+        # The update inside the call is kept beside the visible store: symbols count its work.
         hidden = BufferStore(buffer, "update", update, every, slots, unroll)
         value = Const(0.0, stage.dtype)
         self._store(stage, "allreduce", value, loops, values, unroll, hidden)
@@ -205,14 +210,20 @@ def _open(stage: StageState, leaf: IterVar, var: LoopVar | None = None) -> Loop:
 
 
 def _unroll_under(stage: StageState, leaf: IterVar, unroll: IntLike) -> IntLike:
-    """Depth in force under ``leaf``; lowering drops pragmas of loops bound to GPU indices."""
+    """Return the unroll depth in force under ``leaf``.
+
+    Lowering drops pragmas of loops bound to GPU indices.
+    """
     if is_bound(stage.marks.get(leaf)):
         return unroll
     return stage.unroll.get(leaf, unroll)
 
 
 def _update(stage: StageState, body: Expr) -> Binary:
-    """``self op body``; the empty load is the store's own element, told by the stage key."""
+    """Return ``self op body``; the empty load is the store's own element.
+
+    Its stage key marks it.
+    """
     if stage.combiner is None:
         raise UnsupportedProgram("unknown-reduction", stage.name)
     return Binary(stage.combiner, Load(stage.key, (), stage.dtype), body, stage.dtype)
@@ -220,7 +231,7 @@ def _update(stage: StageState, body: Expr) -> Binary:
 
 @dataclass(frozen=True, slots=True)
 class _Quotient:
-    """``total div divisor``; ``lead``: factor of the outer part of ``total``, 0 if none."""
+    """``total div divisor``; ``lead``: factor of ``total``'s outer part, 0 if none."""
 
     total: Affine
     divisor: IntLike
@@ -231,7 +242,7 @@ class _Quotient:
         return floordiv(self.total, self.divisor)
 
     def divided(self, by: IntLike) -> _Quotient:
-        """The quotient divided once more."""
+        """Divide the quotient once more."""
         pulls = (self.divisor == 1) & (self.lead > 0) & (self.lead % by == 0)
         pulls = pulls | (by == 1)
         lead = af.where(pulls, self.lead // by, 0)
@@ -259,10 +270,11 @@ class _PassUp:
         self.guarded: dict[IterVar, IntLike] = {}
 
     def split(self, rel: SplitRelation) -> None:
-        """``parent = inner + outer * factor``."""
+        """Compute ``parent = inner + outer * factor``."""
         inner, outer = self.values[rel.inner], self.values[rel.outer]
         factor = rel.inner.extent
         total = af.add(inner.value, outer.value, factor)
+        # A ragged split needs a guard, and so does every value made of a guarded part.
         ragged = af.where(factor * rel.outer.extent != rel.parent.extent, 1, 0)
         inside = af.most(self.guarded.get(rel.outer, 0), self.guarded.get(rel.inner, 0))
         self.guarded[rel.parent] = af.most(ragged, inside)
@@ -272,10 +284,12 @@ class _PassUp:
         self.values[rel.parent] = _Quotient(total, 1, lead)
 
     def fuse(self, rel: FuseRelation) -> None:
-        """``outer = fused div extent``, ``inner = fused mod extent``."""
+        """Compute ``outer = fused div extent`` and ``inner = fused mod extent``."""
         fused, extent = self.values[rel.fused], rel.inner.extent
         self.guarded[rel.outer] = self.guarded[rel.inner] = self.guarded.get(rel.fused, 0)
         outer = fused.divided(extent)
+        # A divided total is no longer the loop's own value: the guard's bound holds for it
+        # undivided only.
         whole = outer.divisor == 1
         total = self._guard(outer.total, rel.outer, whole)
         self.values[rel.outer] = _Quotient(total, outer.divisor, outer.lead)
@@ -283,7 +297,7 @@ class _PassUp:
         self.values[rel.inner] = _Quotient(remainder, 1, 0)
 
     def of(self, root: IterVar) -> Affine:
-        """Value of a root axis."""
+        """Return the value of a root axis."""
         return self._guard(self.values[root].value, root)
 
     def _guard(self, value: Affine, loop: IterVar, where: Truth = True) -> Affine:
@@ -296,8 +310,9 @@ class _PassUp:
 def root_values(
     stage: StageState, leaves: dict[IterVar, Affine], bounds: Bounds
 ) -> tuple[Affine, ...]:
-    """Values of the axis slots of ``stage``: spatial axes, then reduce axes."""
+    """Return the values of the axis slots: spatial axes, then reduce axes."""
     up = _PassUp(leaves)
+    # From the leaves to the roots, so against the order in which the relations were made.
     for rel in reversed(stage.relations):
         if isinstance(rel, SplitRelation):
             up.split(rel)

@@ -1,4 +1,4 @@
-"""Apply one skeleton to a batch of decision vectors; on failure, bisect to the faulty programs."""
+"""Apply a skeleton to decision vectors; on failure, bisect to faulty programs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Found = TypeVar("Found")
 
 
 class Replay(Generic[Found]):
-    """What `compute` makes of programs' loop nests; those that fail are `failures`, by row."""
+    """Results of `compute` on programs' loop nests; failures by row."""
 
     def __init__(
         self,
@@ -38,9 +38,10 @@ class Replay(Generic[Found]):
         self._patience = _PATIENCE
 
     def chunks(self, group: SkeletonGroup, size: int) -> list[tuple[Ints, Found]]:
-        """(rows, what was made) of the programs, at most ``size`` of them at once.
+        """Return (rows, result) of the programs, at most ``size`` at once.
 
-        A chunk in which all fail says nothing of the next.
+        Patience is counted per chunk: a chunk in which every program fails does not affect the
+        next.
         """
         out: list[tuple[Ints, Found]] = []
         for some in group.chunks(size):
@@ -49,11 +50,11 @@ class Replay(Generic[Found]):
         return out
 
     def _programs(self, group: SkeletonGroup) -> list[tuple[Ints, Found]]:
-        """The same in as few parts as possible."""
+        """Replay a chunk in as few parts as possible."""
         if not len(group.rows):
             return []
         try:
-            with unforeseen_refused():  # one program costs itself, whatever its steps say
+            with unforeseen_refused():  # an error of any kind costs its program only
                 schedule = apply(self._dag, self._skeleton, group.decisions, group.extents)
                 wrong = np.broadcast_to(schedule.contradicted, len(group.rows))
                 if not wrong.any():
@@ -64,17 +65,20 @@ class Replay(Generic[Found]):
             self._fail(group.rows, error)
             return []
         if wrong.any():
+            # Steps that contradict their own log are a damaged record: refused, and the rest
+            # repeated.
             self._fail(group.rows[wrong], UnsupportedProgram("contradicting-extent"))
             return self._programs(replace(group.select(~wrong), extents=None))
         self._patience = _PATIENCE
         return [(group.rows, found)]
 
     def _divided(self, group: SkeletonGroup, error: ReplayFailed) -> list[tuple[Ints, Found]]:
-        """Each half by itself, down to the programs at fault."""
+        """Replay each half by itself, down to the programs at fault."""
         num = len(group.rows)
         if num > 1 and self._patience:
             halves = group.select(slice(0, num // 2)), group.select(slice(num // 2, num))
             return [part for half in halves for part in self._programs(half)]
+        # Bisecting a chunk in which all fail costs N applications; patience ends it early.
         self._patience -= num == 1
         self._fail(group.rows, error)
         return []

@@ -1,4 +1,4 @@
-"""The scheduled state of an operator: stages, loops and how they came about.
+"""The scheduled state of an operator: stages, loops and their relations.
 
 One :class:`Schedule` stands for N programs with the same skeleton: lists and relations are common,
 split factors are int64 arrays of length N. Extents are filled in by bound inference.
@@ -20,7 +20,10 @@ from pruner.program.nests import LoopKind, Mark
 
 @dataclass(eq=False, slots=True)
 class IterVar:
-    """A loop of a stage (TE's ``IterVar``): a root axis, or what splits and fusions made of one."""
+    """A loop of a stage (TE's ``IterVar``): a root axis or derived.
+
+    Splits and fusions make new loops from root axes.
+    """
 
     name: str
     kind: LoopKind
@@ -30,7 +33,7 @@ class IterVar:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SplitRelation:
-    """``parent = outer * factor + inner``; exactly one of ``factor`` and ``nparts`` is given."""
+    """``parent = outer * factor + inner``, split by ``factor`` or by ``nparts``."""
 
     parent: IterVar
     outer: IterVar
@@ -53,7 +56,7 @@ Relation = SplitRelation | FuseRelation
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attach:
-    """Computed inside loop ``loop`` of stage ``stage`` (a key of :attr:`Schedule.pool`)."""
+    """Attachment inside loop ``loop`` of stage ``stage`` (key of :attr:`Schedule.pool`)."""
 
     stage: int
     loop: IterVar
@@ -87,22 +90,22 @@ class StageState:
 
     @property
     def is_placeholder(self) -> bool:
-        """Kernel inputs have no computation."""
+        """True for kernel inputs, which have no computation."""
         return self.body is None
 
     @property
     def roots(self) -> list[IterVar]:
-        """Loops that stand for the body's axis slots, in slot order."""
+        """Root loops in the order of the body's axis slots."""
         return [*self.axes, *self.reduce]
 
 
 @dataclass(eq=False, slots=True)
 class Schedule:
-    """All stages of one operator.
+    """All stages of one operator, for N programs.
 
     ``pool`` holds stages by key; ``order`` are keys in the numbering that steps use; ``nest_order``
-    are keys in TE's depth-first order, which decides who comes first at one attach point.
-    ``contradicted``: programs whose log gives a loop that it splits another extent than it has.
+    are keys in TE's depth-first order, which orders the stages of one attach point.
+    ``contradicted``: programs whose log gives a split loop another extent than it has.
     """
 
     pool: list[StageState]
@@ -112,7 +115,7 @@ class Schedule:
     contradicted: Mask | np.bool_ = field(default_factory=lambda: np.bool_(False))
 
     def at(self, position: int) -> StageState:
-        """Stage by step numbering."""
+        """Return the stage that steps number ``position``."""
         return self.pool[self.order[position]]
 
     def new_stage(self, stage: StageState, near: StageState, *, after: bool) -> None:
@@ -123,12 +126,13 @@ class Schedule:
 
 
 def initial_schedule(dag: ComputeDAG, num: int = 1) -> Schedule:
-    """Every stage at root, its own axes as loops, for ``num`` programs (``te.create_schedule``)."""
+    """Return ``num`` programs with every stage at root (``te.create_schedule``)."""
     pool: list[StageState] = []
     for key, stage in enumerate(dag.stages):
         axes = [IterVar(a.name, "spatial", a.extent) for a in stage.axes]
         reduce = [IterVar(a.name, "reduce", a.extent) for a in stage.reduce_axes]
         if stage.kind == "placeholder":
+            # A placeholder has no axes of its own; caches of it copy these.
             axes = [IterVar(f"i{d}", "spatial", extent) for d, extent in enumerate(stage.shape)]
         pool.append(
             StageState(
@@ -150,7 +154,7 @@ def initial_schedule(dag: ComputeDAG, num: int = 1) -> Schedule:
 
 
 def _depth_first(dag: ComputeDAG) -> list[int]:
-    """Post-order of the reads from the outputs (TE's ``PostDFSOrder``)."""
+    """Return stage keys in post-order of the reads (TE's ``PostDFSOrder``)."""
     seen: dict[int, None] = {}
 
     def visit(key: int) -> None:
@@ -165,7 +169,10 @@ def _depth_first(dag: ComputeDAG) -> list[int]:
 
 
 def touched_by(stage: StageState, loops: dict[IterVar, int]) -> dict[IterVar, int]:
-    """Flags of root loops passed down to every loop made from them (``PassDownBitMaskOr``)."""
+    """Pass flags of root loops down to every loop made from them.
+
+    ``PassDownBitMaskOr``.
+    """
     flags = dict(loops)
     for rel in stage.relations:
         if isinstance(rel, SplitRelation):

@@ -1,4 +1,4 @@
-"""Grouping of records by skeleton: same primitives, different decisions."""
+"""Group records by skeleton: same primitives, different decisions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SkeletonGroup:
     """Programs that share a skeleton.
 
     ``rows`` int64 [N]: positions in the input sequence; ``decisions`` int64 [N, d]. ``extents``
-    int64 [N, splits]: what the log says of each loop that is split, 0 where it does not.
+    int64 [N, splits]: the logged extent of each split loop, 0 where the log has none.
     """
 
     skeleton: tuple[Primitive, ...]
@@ -27,14 +27,14 @@ class SkeletonGroup:
     extents: NDArray[np.int64] | None = None
 
     def select(self, chosen: slice | NDArray[np.bool_]) -> SkeletonGroup:
-        """The chosen programs of the group."""
+        """Return the chosen programs of the group."""
         extents = None if self.extents is None else self.extents[chosen]
         return replace(
             self, rows=self.rows[chosen], decisions=self.decisions[chosen], extents=extents
         )
 
     def chunks(self, size: int) -> Iterator[SkeletonGroup]:
-        """The group in parts of at most `size` programs."""
+        """Yield the group in parts of at most `size` programs."""
         for start in range(0, len(self.rows), size):
             yield self.select(slice(start, start + size))
 
@@ -42,15 +42,15 @@ class SkeletonGroup:
 _Steps = list[list[Any]]
 _Column = Sequence[Any]  # one value a program
 _OPEN = {"SP": (3, 4), "MS": (2,), "PR": (3,)}  # fields that may differ; the last holds decisions
-# What zip makes of so many programs stays in caches, and starts no collection of cycles.
+# Tuples of 500 programs stay in the CPU's caches and below the threshold of Python's collector.
 _AT_ONCE = 500
-_COMPARED = 16  # skeletons of one length that are found by comparing programs
+_COMPARED = 16  # skeletons of one length, found by comparison before outlines are made
 
 
 class _Columns:
-    """Step lists of one length field by field: which are like ``first``.
+    """Compare step lists of one length field by field with ``first``.
 
-    ``decisions``, ``extents``: what may differ, a column of all programs each.
+    ``decisions``, ``extents``: the fields that may differ, a column of all programs each.
     """
 
     def __init__(self, first: _Steps, programs: Sequence[_Steps]) -> None:
@@ -59,14 +59,16 @@ class _Columns:
         self.extents: list[_Column] = []
 
     def fitting(self) -> list[bool] | None:
-        """Which programs may be like the first, where some are not; None: all are."""
+        """Return the programs that may equal the first; None: all."""
+        # Column by column, so C code (`count`) compares: a Python loop over programs is ten times
+        # slower.
         for column, wanted in self._fixed():
             if column.count(wanted) < len(column):
                 return [value == wanted for value in column]
         return None
 
     def _fixed(self) -> Iterator[tuple[_Column, Any]]:
-        """What must be equal in all programs, and to what; each once those before it were."""
+        """Yield (column, value it must have), each after the earlier ones held."""
         for step, column in zip(self._first, zip(*self._programs, strict=True), strict=True):
             if step[0] not in _OPEN:
                 yield column, step
@@ -82,7 +84,7 @@ class _Columns:
             yield from self._open(fields[free[-1]], step[free[-1]])
 
     def _open(self, field: _Column, first: Any) -> Iterator[tuple[_Column, Any]]:
-        """The same for a field that holds decisions: a list of them, or the text of a pragma."""
+        """Yield the conditions of a decision field (list or pragma text)."""
         yield _each(type, field), type(first)
         if isinstance(first, str):
             depths = {text: _depth(text) for text in set(field)}
@@ -100,7 +102,10 @@ def _each(function: Callable[[Any], Any], column: _Column) -> _Column:
 
 
 def _depth(text: str) -> int | None:
-    """Of an unroll pragma; None where there is none: the full reader says why."""
+    """Return the depth of an unroll pragma; None where damaged.
+
+    The full reader (`parse_steps`) gives the reason.
+    """
     try:
         return unroll_depth(text)
     except ValueError:
@@ -108,7 +113,7 @@ def _depth(text: str) -> int | None:
 
 
 class _Members:
-    """Programs of one skeleton as they are found, in parts."""
+    """Programs of one skeleton, collected in parts."""
 
     def __init__(self, first: _Steps) -> None:
         self.rows: list[int] = []
@@ -118,7 +123,7 @@ class _Members:
         self._extents: list[NDArray[np.int64]] = []
 
     def take(self, rows: list[int], steps_list: Sequence[_Steps]) -> list[int]:
-        """Those of the rows that have the skeleton are taken; the others."""
+        """Add the rows that have the skeleton; return the other rows."""
         others: list[int] = []
         while rows:
             columns = _Columns(self._first, [steps_list[row] for row in rows])
@@ -131,7 +136,7 @@ class _Members:
         return others
 
     def take_first(self, row: int) -> None:
-        """The program that all are compared with, which holds more than whole numbers."""
+        """Add the compared program itself, though its numbers are not all plain."""
         extents = [[step[3] or 0] for step in self._first if step[0] == "SP"]
         self._add([row], [[value] for value in self._vector], extents)
 
@@ -143,7 +148,7 @@ class _Members:
         self._extents.append(_table(extents, len(rows)))
 
     def group(self) -> SkeletonGroup:
-        """All of them."""
+        """Return the collected programs as one group."""
         return SkeletonGroup(
             skeleton=self._skeleton,
             rows=np.asarray(self.rows, np.int64),
@@ -160,7 +165,10 @@ def _table(columns: Sequence[_Column], num: int) -> NDArray[np.int64]:
 
 
 def _kind(steps: list[list[Any]]) -> tuple[str, int] | None:
-    """Space and number of decisions of a trace: a task may have thousands of spaces."""
+    """Return space and number of decisions of a trace; otherwise None.
+
+    A task may have thousands of spaces.
+    """
     if len(steps) != 1:
         return None
     match steps[0]:
@@ -171,7 +179,7 @@ def _kind(steps: list[list[Any]]) -> tuple[str, int] | None:
 
 
 def _taken(members: _Members, rows: list[int], steps_list: Sequence[_Steps]) -> list[int]:
-    """Give the members of the first row all programs of their skeleton; the rows of the others."""
+    """Give ``members`` all programs of its skeleton; return the other rows."""
     others: list[int] = []
     for start in range(0, len(rows), _AT_ONCE):
         others += members.take(rows[start : start + _AT_ONCE], steps_list)
@@ -184,7 +192,7 @@ def _taken(members: _Members, rows: list[int], steps_list: Sequence[_Steps]) -> 
 def _groups_of(
     rows: list[int], steps_list: Sequence[_Steps], failures: dict[int, UnsupportedProgram]
 ) -> Iterator[SkeletonGroup]:
-    """The groups of some rows; those that cannot be read become `failures`."""
+    """Group some rows by skeleton; unreadable rows go to `failures`."""
     start = found = 0
     while start < len(rows):
         try:
@@ -203,8 +211,11 @@ def _groups_of(
 
 
 def _by_outline(rows: list[int], steps_list: Sequence[_Steps]) -> list[list[int]]:
-    """Rows that may share a skeleton, together; where there are many skeletons this costs less than
-    comparing the first program of each with all others."""
+    """Group rows that may share a skeleton by their outline.
+
+    Where there are many skeletons this costs less than comparing the first program of each with all
+    others.
+    """
     parts: dict[Hashable, list[int]] = {}
     for row in rows:
         parts.setdefault(_outline(steps_list[row]), []).append(row)
@@ -212,7 +223,7 @@ def _by_outline(rows: list[int], steps_list: Sequence[_Steps]) -> list[list[int]
 
 
 def _outline(part: Any) -> Hashable:
-    """Steps without what may differ inside a skeleton, as something to look up."""
+    """Return the steps without their decisions, as a hashable value."""
     if not isinstance(part, list):
         return part if isinstance(part, Hashable) else None
     free = _OPEN.get(part[0], ()) if part and isinstance(part[0], str) else ()

@@ -1,9 +1,9 @@
-"""Schedule primitives as frozen values, and the reader of Ansor's JSON step lists.
+"""Schedule primitives as frozen values, and a reader of Ansor's steps.
 
-A program is *skeleton + decision vector*: the skeleton is a tuple of primitives in which every
-tile length and the unroll depth is a *slot*, the position of its value in the decision vector.
-``stage`` and ``iter`` numbers refer to the state after the steps before, as in Ansor's log
-(src/auto_scheduler/transform_step.cc; docs/ansor-steps.md lists the fields).
+A program is *skeleton + decision vector*: the skeleton is a tuple of primitives in which every tile
+length and the unroll depth is a *slot*, the position of its value in the decision vector. ``stage``
+and ``iter`` numbers refer to the state after the steps before, as in Ansor's log, a JSON list of
+steps (src/auto_scheduler/transform_step.cc; docs/ansor-steps.md lists the fields).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from pruner.errors import UnknownStep, UnsupportedProgram
 
+# The order is IteratorAnnotation's: logs hold the position.
 ANNOTATIONS = (
     "none", "unroll", "vectorize", "parallel", "vthread", "blockIdx.x", "threadIdx.x",
     "blockIdx.y", "threadIdx.y", "blockIdx.z", "threadIdx.z", "tensorize",
@@ -37,7 +38,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class FollowSplit:
-    """Split like the primitive ``source``: its first ``num - 1`` lengths, the rest multiplied."""
+    """Split like ``source``: its first ``num - 1`` lengths, the others multiplied."""
 
     stage: int
     iter: int
@@ -74,7 +75,7 @@ class Fuse:
 
 @dataclass(frozen=True, slots=True)
 class Annotate:
-    """Mark a loop: one of :data:`ANNOTATIONS`."""
+    """Mark a loop with an annotation of :data:`ANNOTATIONS`."""
 
     stage: int
     iter: int
@@ -83,7 +84,7 @@ class Annotate:
 
 @dataclass(frozen=True, slots=True)
 class UnrollPragma:
-    """``auto_unroll_max_step`` for everything under the loop; the depth is decision ``slot``."""
+    """Set ``auto_unroll_max_step`` under the loop to decision ``slot``."""
 
     stage: int
     iter: int
@@ -108,14 +109,14 @@ class ComputeInline:
 
 @dataclass(frozen=True, slots=True)
 class ComputeRoot:
-    """Compute ``stage`` in a loop nest of its own."""
+    """Compute ``stage`` in its own loop nest."""
 
     stage: int
 
 
 @dataclass(frozen=True, slots=True)
 class CacheRead:
-    """Insert a copy of ``stage`` in ``scope`` right after it, read by ``readers``."""
+    """Insert a copy of ``stage`` in ``scope`` after it, read by ``readers``."""
 
     stage: int
     scope: str
@@ -124,7 +125,7 @@ class CacheRead:
 
 @dataclass(frozen=True, slots=True)
 class CacheWrite:
-    """Insert a stage in ``scope`` right before ``stage`` that takes over its computation."""
+    """Move the computation of ``stage`` to a new stage in ``scope`` before it."""
 
     stage: int
     scope: str
@@ -132,7 +133,7 @@ class CacheWrite:
 
 @dataclass(frozen=True, slots=True)
 class RFactor:
-    """Turn reduction loop ``iter`` into spatial axis ``factor_axis`` of a new partial result."""
+    """Turn reduction loop ``iter`` into axis ``factor_axis`` of a partial result."""
 
     stage: int
     iter: int
@@ -149,7 +150,7 @@ class StorageAlign:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A whole program of MetaSchedule: no step of Ansor's, but records may hold it.
+    """A whole program of MetaSchedule, where a record has one in place of steps.
 
     ``space`` names its design space, ``slots`` are its decisions: :mod:`pruner.program.replay`.
     """
@@ -199,7 +200,7 @@ def parse_steps(steps: list[list[Any]]) -> tuple[tuple[Primitive, ...], list[int
 
 
 def unroll_depth(text: str) -> int:
-    """The number behind ``auto_unroll_max_step$``; raises ValueError where there is none."""
+    """Return the number behind ``auto_unroll_max_step$``; raise ValueError without it."""
     name, _, number = text.partition("$")
     if name != UNROLL_PRAGMA:
         raise ValueError(f"no pragma {UNROLL_PRAGMA}")
@@ -224,6 +225,8 @@ def _slots(values: list[int], decisions: list[int]) -> tuple[int, ...]:
 def _parse(step: list[Any], decisions: list[int]) -> Primitive:
     match step:
         case ["SP", stage, it, _extent, lengths, inner_to_outer]:
+            # The logged extent is left to `skeleton`, which compares it; the split needs only its
+            # lengths.
             return Split(stage, it, _slots(lengths, decisions), _flag(inner_to_outer))
         case ["FSP", stage, it, source, num]:
             return FollowSplit(stage, it, source, num)
@@ -252,6 +255,7 @@ def _parse(step: list[Any], decisions: list[int]) -> Primitive:
         case ["RF", stage, it, axis]:
             return RFactor(stage, it, axis)
         case ["SA", stage, it, _factor, _offset]:
+            # Row padding is dropped: factor and offset change addresses only.
             return StorageAlign(stage, it)
         case ["MS", str(space), values]:
             return Trace(space, _slots(values, decisions))

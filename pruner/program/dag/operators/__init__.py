@@ -1,4 +1,4 @@
-"""The standard operators, one file each: compute DAG, TE expression, options of ``tune.py``.
+"""The standard operators: compute DAG, TE expression and options of each.
 
 The table of operators is :data:`pruner.data.workload.ARGUMENTS`: an operator named there has its
 file here, ``<name>.py`` with one :class:`Operator` called ``OPERATOR``. A workload key is the JSON
@@ -23,15 +23,16 @@ from pruner.program.dag.operators.epilogue import epilogues
 
 
 def find_operator(name: str) -> Operator:
-    """The operator of that name in the table; raises KeyError where there is none."""
+    """Return the operator of the table called ``name``; raise KeyError otherwise."""
     if name not in ARGUMENTS:
         raise KeyError(name)
+    # Imported on use: the table must load where an operator's imports are missing.
     operator: Operator = importlib.import_module(f"{__name__}.{name}").OPERATOR
     return operator
 
 
 def read_key(workload_key: str) -> ParsedKey:
-    """The parsed key; raises :class:`UnsupportedProgram` (``bad-workload-key``) if it is none."""
+    """Parse a workload key; raise :class:`UnsupportedProgram` (``bad-workload-key``) if damaged."""
     try:
         return parse_workload(workload_key)
     except MalformedError as error:
@@ -39,10 +40,12 @@ def read_key(workload_key: str) -> ParsedKey:
 
 
 def dag_for_workload(workload_key: str, fused: Sequence[str] = ()) -> ComputeDAG:
-    """The compute DAG of a standard operator, ``fused`` naming what follows it, in order.
+    """Build the compute DAG of a standard operator with its epilogues.
+
+    ``fused`` names the epilogues in order.
 
     Raises :class:`UnsupportedProgram` with the reason ``bad-workload-key``, ``unknown-operator``
-    (also for one that has no compute DAG), ``bad-arguments`` or ``unknown-epilogue``.
+    (also for an operator without a compute DAG), ``bad-arguments`` or ``unknown-epilogue``.
     """
     workload = read_key(workload_key)
     operator = _operator_of(workload)
@@ -56,16 +59,17 @@ def dag_for_workload(workload_key: str, fused: Sequence[str] = ()) -> ComputeDAG
         return dag.finish()
     except MemoryError:
         raise
-    except Exception as error:  # what no operator foresaw of arguments costs their task alone
+    except Exception as error:  # unforeseen arguments cost their task only
         raise UnsupportedProgram("bad-arguments", f"{workload_key:.80}: {error}") from error
 
 
 def te_tensors(
     te: Any, topi: Any, workload_key: str, fused: Sequence[str] = (), dtype: str = "float32"
 ) -> Tensors:
-    """Inputs and output of the same work as TE tensors; ``te`` and ``topi`` are TVM's modules.
+    """Return inputs and output of the same work as TE tensors.
 
-    Raises :class:`UnsupportedProgram` as :func:`dag_for_workload`.
+    ``te`` and ``topi`` are TVM's modules. Raises :class:`UnsupportedProgram` as
+    :func:`dag_for_workload`.
     """
     workload = read_key(workload_key)
     try:

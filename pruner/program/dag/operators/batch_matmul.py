@@ -1,6 +1,7 @@
-"""Products of ``batch * heads`` matrices, no transposes: C[b, i, j] = sum of A[b, i, k] B[b, k, j].
+"""Batched matrix products, no transposes.
 
-Stages: A, B, C. The output is named ``compute(b, i, j)`` as TenSet's batched products are.
+C[b, i, j] = sum over k of A[b, i, k] B[b, k, j]; ``batch * heads`` products. Stages: A, B, C. The
+output is named ``compute(b, i, j)`` as TenSet's batched products are.
 """
 
 from __future__ import annotations

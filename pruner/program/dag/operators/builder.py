@@ -1,4 +1,4 @@
-"""What the file of an operator is made of: a compute DAG under construction, and its `Operator`."""
+"""`DagBuilder` (a compute DAG under construction) and `Operator`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def positive(**sizes: Any) -> None:
 
 
 def axis_defs(dims: Dims) -> tuple[AxisDef, ...]:
-    """Loops from (name, extent) pairs."""
+    """Return loops from (name, extent) pairs; refuse extents below 1."""
     for name, extent in dims:
         if extent < 1:
             raise UnsupportedProgram("bad-arguments", f"axis {name} has extent {extent}")
@@ -30,7 +30,7 @@ def axis_defs(dims: Dims) -> tuple[AxisDef, ...]:
 
 
 class DagBuilder:
-    """Collects stages; the last one added is the output."""
+    """Collects stages; the last stage added is the output."""
 
     def __init__(self) -> None:
         self.stages: list[Stage] = []
@@ -41,13 +41,13 @@ class DagBuilder:
         return len(self.stages) - 1
 
     def placeholder(self, name: str, shape: tuple[int, ...]) -> int:
-        """Add a float32 kernel input; returns its position."""
+        """Add a float32 kernel input; return its position."""
         axis_defs([(name, size) for size in shape])
         self.stages.append(Stage(name=name, kind="placeholder", shape=shape, dtype="float32"))
         return self.last
 
     def compute(self, name: str, dims: Dims, body: Expr, *, tag: str = "") -> int:
-        """Add an elementwise stage with the spatial axes ``dims``; returns its position."""
+        """Add an elementwise stage with the spatial axes ``dims``; return its position."""
         self.stages.append(
             Stage(
                 name=name,
@@ -72,7 +72,7 @@ class DagBuilder:
         identity: float = 0.0,
         tag: str = "",
     ) -> int:
-        """Add a reduction of ``source`` over the axes ``over``; returns its position."""
+        """Add a reduction of ``source`` over the axes ``over``; return its position."""
         self.stages.append(
             Stage(
                 name=name,
@@ -90,26 +90,31 @@ class DagBuilder:
         return self.last
 
     def finish(self) -> ComputeDAG:
-        """The finished DAG."""
+        """Return the finished DAG."""
         return ComputeDAG(stages=tuple(self.stages), outputs=(self.last,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """One operator; its file holds nothing else. The arguments are those of its workload key.
+    """One operator; its arguments follow the workload key.
+
+    The file of an operator holds nothing else.
 
     ``dag`` gives the compute DAG as built so far (epilogues follow); None where it cannot be
-    written as one. Stages, axes and expressions are TE's own, in TE's order, because schedule steps
-    refer to them by number.
+    written as a compute DAG. Stages, axes and expressions are TE's own, in TE's order, because
+    schedule steps refer to them by number.
+
     ``te`` gives the same as TE tensors. It takes the modules ``tvm.te`` and ``tvm.topi`` and the
-    dtype before the arguments, so that this room needs no TVM and both versions of TVM tune the
-    same thing (0.19 with Ansor, 0.27 with MetaSchedule).
-    ``torch`` gives the same in torch, which deployed kernels are compared with: it takes the module
+    dtype before the arguments: this package imports no TVM, and two versions of TVM tune the same
+    work (0.19 with Ansor, 0.27 with MetaSchedule).
+
+    ``torch`` gives the same in torch, the reference of deployed kernels: it takes the module
     ``torch`` and the options, and returns a function of the inputs, in the order of ``te``. Where
     ``torch_takes_bias``, that function takes a bias after them or None. None: no comparison.
+
     ``options`` are the arguments a user sets in ``tune.py workload=<operator>``, in the order of
-    task names; none: it is not tuned by name. ``fixed`` has the other arguments' values and
-    ``choices`` the values of options that are no size.
+    task names; empty where the operator is not tuned by name. ``fixed`` has the other arguments'
+    values, and ``choices`` the values of options that are no size.
     """
 
     dag: Callable[..., DagBuilder] | None

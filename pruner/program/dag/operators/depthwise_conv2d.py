@@ -1,7 +1,7 @@
-"""Depthwise convolution, NCHW, channel multiplier 1, kernel (C, 1, KH, KW), dilation 1.
+"""Depthwise convolution, NCHW, kernel (C, 1, KH, KW), dilation 1.
 
-out[b, c, i, j] = sum over (u, v) of in[b, c, i*stride + u, j*stride + v] k[c, 0, u, v]. Stages:
-data, padded data (a plain copy where nothing is padded), kernel, convolution.
+Channel multiplier 1: out[b, c, i, j] = sum over (u, v) of in[b, c, i*stride + u, j*stride + v] k[c,
+0, u, v]. Stages: data, padded data (a plain copy where nothing is padded), kernel, convolution.
 """
 
 from __future__ import annotations

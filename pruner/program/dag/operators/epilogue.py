@@ -1,4 +1,4 @@
-"""What is fused behind an operator: a bias, the sum with one more input, the rectifier."""
+"""Operations fused behind an operator: a bias, an added input, the rectifier."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pruner.program.dag.operators.relu import append_relu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epilogue:
-    """One operation behind another: appended to a DAG, or to (te, topi, tensors).
+    """An operation appended to another, as DAG, TE tensors or torch.
 
-    ``torch`` gives its result from the module ``torch``, the tensor before, and the inputs that are
-    left, of which it takes its own, ``inputs`` many, from the front.
+    ``torch`` gives its result from the module ``torch``, the tensor before, and the list of inputs
+    left; it removes its own inputs, ``inputs`` many, from the front of the list.
     """
 
     dag: Callable[[DagBuilder], None]
@@ -27,7 +27,7 @@ class Epilogue:
 
 
 def channel_of(rank: int) -> int:
-    """The axis a bias belongs to: channels of NCHW images, the last one otherwise."""
+    """Return a bias's axis: channels of NCHW images, otherwise the last."""
     return 1 if rank == 4 else rank - 1
 
 
@@ -86,7 +86,7 @@ EPILOGUES: dict[str, Epilogue] = {
 
 
 def epilogues(fused: Sequence[str]) -> list[Epilogue]:
-    """The named operations in order; ``"add_relu"`` is short for both.
+    """Return the named operations in order; ``"add_relu"`` is short for both.
 
     Raises :class:`UnsupportedProgram` (``unknown-epilogue``).
     """

@@ -1,9 +1,9 @@
-"""Convolution in groups, NCHW data and kernel (CO, CI / groups, KH, KW), dilation 1.
+"""Grouped convolution, NCHW, kernel (CO, CI / groups, KH, KW), dilation 1.
 
-Output channel f sees the input channels of its group only, those from
-f // (CO / groups) * (CI / groups) on.
+Output channel f reads only the input channels of its group, which start at f // (CO / groups) * (CI
+/ groups).
 
-Ansor's records of it are not known, so there is no compute DAG.
+There is no compute DAG, because no records of Ansor's show how it numbers these stages.
 """
 
 from __future__ import annotations

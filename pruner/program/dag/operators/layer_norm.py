@@ -1,6 +1,7 @@
-"""Zero mean and unit variance over the last of two axes, then scale and shift.
+"""Layer norm: zero mean, unit variance over the last of two axes.
 
-TOPI reduces two values at once in one stage; a compute DAG has one value a stage, so there is none.
+Scale and shift follow. TOPI reduces two values at once in one stage; a stage of a compute DAG has
+one value, so there is no compute DAG.
 """
 
 from __future__ import annotations

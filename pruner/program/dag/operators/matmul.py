@@ -1,4 +1,7 @@
-"""Matrix product, no transposes: C[x, y] = sum over k of A[x, k] B[k, y]. Stages: A, B, C."""
+"""Matrix product, no transposes.
+
+C[x, y] = sum over k of A[x, k] B[k, y]. Stages: A, B, C.
+"""
 
 from __future__ import annotations
 

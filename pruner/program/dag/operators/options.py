@@ -1,4 +1,7 @@
-"""A task by options, as ``tune.py workload=`` takes them: checked, named, and as a workload key."""
+"""Check a task's options, name it, make its workload key.
+
+The options are those of ``tune.py workload=<operator>``.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _OPTIONAL = {"dtype": "float32", "epilogue": ()}
 
 
 def tuned_operators() -> tuple[str, ...]:
-    """Names of the operators that have options."""
+    """Return the names of the operators that have options."""
     return tuple(name for name in ARGUMENTS if find_operator(name).options)
 
 
@@ -50,7 +53,7 @@ def checked(spec: Spec) -> dict[str, Any]:
 
 
 def _wanted(operator: Operator, name: str, value: Any) -> str:
-    """What the option should be; empty where it is that."""
+    """Return what the option should be; empty where the value is right."""
     if name in operator.choices:
         return "" if value in operator.choices[name] else " or ".join(operator.choices[name])
     if name == "padding":
@@ -60,8 +63,9 @@ def _wanted(operator: Operator, name: str, value: Any) -> str:
 
 
 def _epilogue(given: Any) -> list[str]:
-    """A list of names, one name, or nothing."""
+    """Return the epilogue as a list; None is an empty list."""
     names = [given] if isinstance(given, str) else list(given or ())
+    # One fixed order, so that equal work has one name and one key.
     if names != [name for name in EPILOGUES if name in names]:
         raise PrunerError(
             f"workload.epilogue={given}: it must be some of {', '.join(EPILOGUES)}, each at most "
@@ -71,7 +75,7 @@ def _epilogue(given: Any) -> list[str]:
 
 
 def _check_window(spec: Spec) -> None:
-    """Refuse a kernel that fits nowhere: the output would be empty."""
+    """Refuse a kernel larger than the padded image."""
     window = spec.get("kh", 1), spec.get("kw", 1)
     top, left, bottom, right = pad_amounts(spec["padding"], *window)
     for side, kernel, padded in (("h", "kh", top + bottom), ("w", "kw", left + right)):
@@ -83,14 +87,17 @@ def _check_window(spec: Spec) -> None:
 
 
 def key_of(spec: Spec) -> str:
-    """The workload key of the same work, as records carry it."""
+    """Return the workload key of the same work, as records carry it."""
     spec = checked(spec)
     values = {**find_operator(spec["operator"]).fixed, **spec}
     return workload_key(spec["operator"], *(values[name] for name in ARGUMENTS[spec["operator"]]))
 
 
 def name_of(spec: Spec) -> str:
-    """File stem of a task: ``matmul_512_512_512``, with epilogue and half precision told."""
+    """Return the file stem of a task: ``matmul_512_512_512``.
+
+    The epilogue follows the operator's name; half precision ends in ``_fp16``.
+    """
     spec = checked(spec)
     sizes = [spec[name] for name in find_operator(spec["operator"]).options]
     parts = [spec["operator"], *spec["epilogue"], *sizes]
@@ -98,6 +105,9 @@ def name_of(spec: Spec) -> str:
 
 
 def tensors(te: Any, topi: Any, spec: Spec) -> Tensors:
-    """Inputs and output of an operator with its epilogue; ``te`` and ``topi`` are TVM's modules."""
+    """Return inputs and output of operator and epilogue as TE tensors.
+
+    ``te`` and ``topi`` are TVM's modules. Raises `PrunerError` as :func:`checked`.
+    """
     spec = checked(spec)
     return te_tensors(te, topi, key_of(spec), spec["epilogue"], spec["dtype"])

@@ -27,6 +27,7 @@ def _dag(
     identity = FLOAT32_MIN if is_max else 0.0
     dag = DagBuilder()
     source = dag.placeholder("data", (n, c, h, w))
+    # Without padding TOPI adds no copy stage, unlike TOPI's convolutions.
     if any(amounts):
         source = pad_nchw(
             dag, source, amounts, name="pad_temp", axis_name="ax", value=identity, bounds="needed"

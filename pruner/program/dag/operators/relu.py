@@ -1,4 +1,7 @@
-"""max(x, 0) of every element, by itself or behind another operator. Stages: data, result."""
+"""max(x, 0) of every element, alone or behind another operator.
+
+Stages: data, result.
+"""
 
 from __future__ import annotations
 

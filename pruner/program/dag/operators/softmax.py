@@ -1,4 +1,7 @@
-"""exp(x - max) / sum over the last of two axes. Stages: data, maximum, exp, sum, quotient."""
+"""Softmax over the last of two axes: exp(x - max) / sum.
+
+Stages: data, maximum, exp, sum, quotient.
+"""
 
 from __future__ import annotations
 

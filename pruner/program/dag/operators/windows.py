@@ -1,4 +1,4 @@
-"""What convolutions and pooling share: the padded image and the windows over it (NCHW)."""
+"""The padded image and its windows, common to convolutions and pooling (NCHW)."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from pruner.program.dag.operators.builder import DagBuilder
 
 
 def window(position: Axis, stride: int, offset: Axis) -> Expr:
-    """Input coordinate ``position * stride + offset``."""
+    """Return the input coordinate ``position * stride + offset``."""
     return add(mul(position, int_(stride)), offset)
 
 
 def output_sizes(
     sizes: tuple[int, int], kernel: tuple[int, int], amounts: Amounts, stride: int
 ) -> tuple[int, int]:
-    """Windows along height and width: floor((size - kernel + padding) / stride) + 1.
+    """Return the windows along height and width.
 
-    Raises ValueError where none fits.
+    Each: floor((size - kernel + padding) / stride) + 1. Raises ValueError where no window fits.
     """
     top, left, bottom, right = amounts
     found = []
@@ -54,11 +54,11 @@ def pad_nchw(
     value: float = 0.0,
     bounds: Literal["both", "needed"] = "both",
 ) -> int:
-    """Add the padded copy of the NCHW stage ``data``; a plain copy when nothing is padded.
+    """Add the padded copy of the NCHW stage ``data``.
 
-    ``bounds="both"`` compares a padded dimension with its lower and its upper end even where one
-    side has no padding (TOPI's Python ``pad``); ``"needed"`` compares with padded ends only (its
-    C++ ``pad``, behind pooling).
+    A plain copy when nothing is padded. ``bounds="both"`` compares a padded dimension with its
+    lower and its upper end even where one side has no padding (TOPI's Python ``pad``); ``"needed"``
+    compares with padded ends only (its C++ ``pad``, behind pooling).
     """
     shape = dag.stages[data].shape
     before, after = (0, 0, *amounts[:2]), (0, 0, *amounts[2:])
@@ -80,7 +80,7 @@ def pad_nchw(
 
 
 def te_pad(topi: Any, data: Any, amounts: Amounts, name: str) -> Any:
-    """The padded copy as a TE tensor, named as the stage of the compute DAG."""
+    """Return the padded copy as TE tensor, named as in the DAG."""
     top, left, bottom, right = amounts
     return topi.nn.pad(data, (0, 0, top, left), (0, 0, bottom, right), name=name)
 
@@ -94,7 +94,10 @@ def te_windows(
     channels: Sequence[Any],
     name: str = "conv",
 ) -> Any:
-    """Sum of image times kernel over its window and over `channels` (none: each by itself)."""
+    """Sum image times kernel over its window and over `channels`.
+
+    Without `channels` each channel is convolved by itself (depthwise).
+    """
     ry = te.reduce_axis((0, kernel.shape[2]), name="ry")
     rx = te.reduce_axis((0, kernel.shape[3]), name="rx")
 
@@ -109,9 +112,10 @@ def te_windows(
 def torch_pad(
     torch: Any, spec: Mapping[str, Any], value: float = 0.0
 ) -> tuple[Callable[[Any], Any], tuple[int, int]]:
-    """What pads the image before torch's operator, and the padding left to that operator.
+    """Return a function that pads, and the padding left to torch.
 
-    Torch pads both sides equally and by at most half a window; anything else is padded before.
+    Torch's operators pad both sides equally and by at most half a window; other padding is applied
+    before.
     """
     top, left, bottom, right = pad_amounts(spec["padding"], spec["kh"], spec["kw"])
     fits = top <= spec["kh"] // 2 and left <= spec["kw"] // 2
@@ -122,7 +126,10 @@ def torch_pad(
 
 
 def torch_convolution(torch: Any, spec: Mapping[str, Any]) -> Callable[[Any, Any, Any], Any]:
-    """Torch's convolution of image, kernel and bias; without ``groups`` of the channels ``c``."""
+    """Return torch's convolution of image, kernel and bias.
+
+    The groups are the option ``groups``, or all channels ``c`` of a depthwise convolution.
+    """
     conv2d, stride = torch.nn.functional.conv2d, spec["stride"]
     pad, padding = torch_pad(torch, spec)
     groups = spec.get("groups", spec.get("c", 1))  # depthwise: one a channel

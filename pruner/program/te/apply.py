@@ -189,7 +189,7 @@ def _fuse(s: _State, step: p.Fuse) -> None:
         raise ValueError(f"of {len(stage.leaves)} loops only neighbours can be fused")
     fused = stage.leaves[first]
     for inner in stage.leaves[first + 1 : last + 1]:
-        # A fused loop reduces if either part does (IterVarType in FuseNode).
+        # A fused loop reduces if either part does: TE's fuse keeps the larger IterVarType.
         kind: LoopKind = "reduce" if "reduce" in (fused.kind, inner.kind) else "spatial"
         both = IterVar(f"{fused.name}.{inner.name}.f", kind, fused.extent * inner.extent)
         stage.relations.append(FuseRelation(fused, inner, both))

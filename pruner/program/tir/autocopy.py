@@ -1,11 +1,10 @@
-"""Copies whose loops TVM makes when it lowers the program: ``ReadAt``, ``WriteAt``, MemHammer.
+"""Give automatic copies (``ReadAt``, ``WriteAt``) their loops, as TVM's MemHammer does.
 
-A schedule only says between which memories and under which loop data moves; the block that does it
-is opaque to the instructions after it. ``LowerAutoCopy`` (src/s_tir/transform/memhammer_*.cc) then
-deals a copy into shared memory out to all threads, in vectors, and writes results of ``mma`` out
-through shared memory, eight rows of every warp at a time. It also pads shared memory against bank
-conflicts, but not here: lanes of whole vectors either share a row, or fill rows evenly, or do so in
-a way that its analysis gives up on.
+A schedule only names the memories and the loop of a copy; its block is opaque to the instructions
+after it. ``LowerAutoCopy`` (src/s_tir/transform/memhammer_*.cc) then deals a copy into shared
+memory out to all threads, in vectors, and writes results of ``mma`` out through shared memory,
+eight rows of every warp at a time. It also pads shared memory against bank conflicts, but not here:
+lanes of whole vectors either share a row, or fill rows evenly, or its analysis gives up on them.
 """
 
 from __future__ import annotations
@@ -50,22 +49,23 @@ _ROW, _ROW_OF_EVEN = 64, 32  # elements: rows that may be permuted, and those of
 
 
 def read_at(tree: Tree, loop: LoopNode, block: Block, read_index: int, scope: str) -> Block:
-    """A copy under ``loop``, before its first reader, of what ``block`` reads."""
+    """Copy an input of ``block`` to ``scope``, under ``loop``."""
     copy = cache_read(tree, block, read_index, scope, [])
     compute_at(tree, copy, loop)
     return _opaque(tree, copy)
 
 
 def write_at(tree: Tree, loop: LoopNode, block: Block, scope: str) -> Block:
-    """``block`` writes a buffer in ``scope``; a copy to where it wrote ends ``loop``."""
+    """Write ``block`` to ``scope``, copied out at the end of ``loop``."""
     copy = cache_write(tree, block, scope)
     reverse_compute_at(tree, copy, loop)
     return _opaque(tree, copy)
 
 
 def _opaque(tree: Tree, copy: Block) -> Block:
-    """The copy with its loops inside."""
+    """Move a copy's loops inside its block, opaque to later instructions."""
     count, name = len(copy.iters), copy.name
+    # Only the copy's own loops, one an iterator: blockize keeps the outer loops of `compute_at`.
     blockize(tree, tree.path(copy)[-count])
     copy.name = name
     copy.annotations[AUTO_COPY] = 1
@@ -73,7 +73,7 @@ def _opaque(tree: Tree, copy: Block) -> Block:
 
 
 def lower_auto_copies(tree: Tree) -> None:
-    """Give every such copy its loops, threads and stages (``LowerAutoCopy``).
+    """Give every automatic copy its loops, threads and stages (``LowerAutoCopy``).
 
     Raises:
         UnsupportedProgram: a copy between other memories than those of tensor-core programs.
@@ -92,7 +92,8 @@ def lower_auto_copies(tree: Tree) -> None:
 
 
 def _deal_out(tree: Tree, block: Block, loops: list[LoopNode], warps: IntLike) -> None:
-    """Consecutive vectors to consecutive threads; shared memory has rows without gaps."""
+    """Deal consecutive vectors out to consecutive threads."""
+    # Rows of the copy have no gaps here (see the module), whatever ``storage_align`` set.
     forget_alignment(block)
     wanted = int(str(block.annotations.get(_VECTOR_BYTES, 1)))
     lanes = max(1, wanted // dtype_bytes(tree.buffers[block.buffer].dtype))
@@ -101,13 +102,19 @@ def _deal_out(tree: Tree, block: Block, loops: list[LoopNode], warps: IntLike) -
 
 
 def _write_out(tree: Tree, block: Block, loops: list[LoopNode], warps: LoopNode) -> None:
-    """Eight rows of each warp to shared memory, then all threads copy them to global memory."""
+    """Write eight rows of each warp to shared, then to global memory.
+
+    All threads of the block copy the rows out.
+    """
     source = next((k for k in block.loads if tree.buffers[k].scope in ACCUMULATORS), None)
     if source is None or len(loops) != 2 or len(block.loads_of(source)) != 1:
         raise UnsupportedProgram("auto-copy", block.name)
+    # A warp writes 8 x 8 results with one instruction.
     row, rows = split(tree, loops[0], [None, _SUBTILE])
     column, columns = split(tree, loops[1], [None, _SUBTILE])
     reorder(tree, [row, column, rows, columns])
+    # The staging buffer holds one such step of all warps of the block, indexed by warp, column,
+    # row.
     tile = [warps.var, column.var, rows.var, columns.var]
     staging = _staging(tree, tree.buffers[source], [var.extent for var in tile])
     out = _copied_out(tree, block, source, staging, tile)
@@ -120,6 +127,7 @@ def _write_out(tree: Tree, block: Block, loops: list[LoopNode], warps: LoopNode)
     nest = [LoopNode(LoopVar(f"{var.name}_cache", var.extent)) for var in tile]
     _fill(tree, row, out, nest, dict(zip(tile, (node.var for node in nest), strict=True)))
     fused = fuse(tree, nest)
+    # The copy out uses all threads in order, whatever warp made the element.
     made = split(tree, fused, [None, warps.extent, WARP_LANES])
     made[1].mark, made[2].mark = Mark.THREAD_Y, Mark.THREAD_X
 
@@ -131,7 +139,7 @@ def _staging(tree: Tree, source: Buffer, extents: list[IntLike]) -> Buffer:
 
 
 def _follow(block: Block, tile: list[LoopVar]) -> tuple[Axis, ...]:
-    """Give the block one iterator more for each of these loops; returns them as indices."""
+    """Add an iterator per loop to the block; return them as indices."""
     first = len(block.iters)
     block.iters += tuple(BlockIter("spatial", var.extent) for var in tile)
     block.bindings = [*block.bindings, *(Binding(af.variable(var), {var: 1}) for var in tile)]
@@ -141,7 +149,7 @@ def _follow(block: Block, tile: list[LoopVar]) -> tuple[Axis, ...]:
 def _copied_out(
     tree: Tree, block: Block, source: int, staging: Buffer, tile: list[LoopVar]
 ) -> Block:
-    """The block that writes what ``block`` does, of the staging buffer's elements."""
+    """Return a block writing the same elements, read from the staging buffer."""
     out = Block(
         name=block.name,
         iters=block.iters,
@@ -170,7 +178,10 @@ def _fill(
     nest: list[LoopNode],
     names: dict[LoopVar, LoopVar],
 ) -> None:
-    """``block`` at the end of ``above``, under loops of its own in place of ``names``."""
+    """Put ``block`` at the end of ``above``, under its own loops.
+
+    ``names`` maps the loops that it was bound to onto its own.
+    """
     bindings = []
     for place, binding in enumerate(block.bindings):
         uses = {names.get(v, v): s for v, s in tree.uses(block, place).items()}
@@ -184,10 +195,10 @@ def _fill(
 
 
 def layouts_permute(tree: Tree) -> Mask:
-    """Where the rows of all permuted copies have a length that TVM can permute, bool [N].
+    """Return where TVM can permute rows of all permuted copies, [N].
 
     On other programs its pass ``InjectPermutedLayout`` stops the compiler, after every check of a
-    schedule has let them pass; and where the columns are no power of two, the exclusive or of
+    schedule has accepted them; and where the columns are no power of two, the exclusive or of
     column and row stays a vector of 8 integers, which nvcc does not take as TVM writes it.
     """
     out = np.ones(tree.num_programs, bool)

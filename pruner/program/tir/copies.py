@@ -1,7 +1,8 @@
-"""Copies of a tree: one to schedule, and one of some of its programs.
+"""Copy a tree: to schedule it, or for some of its programs.
 
-What no number of differs between programs is shared: loop variables, sums and expressions are
-values. Loops, blocks and buffers change while a tree is scheduled, so every copy has its own.
+Loop variables, sums and expressions are values, and are shared as long as none of their numbers
+differs between programs. Loops, blocks and buffers change while a tree is scheduled, so every copy
+has its own.
 """
 
 from __future__ import annotations
@@ -29,17 +30,19 @@ from pruner.program.tir.tree import (
 
 
 class Copy:
-    """Copies for the programs ``rows`` (None: numbers stay as they are), each object once."""
+    """Copies for the programs ``rows`` (None: all), each object once."""
 
     def __init__(self, rows: Ints | None = None) -> None:
         self._rows = rows
         self._variables: dict[LoopVar, LoopVar] = {}
-        self._literals = False  # numbers of programs in expressions, which layouts put there
-        self._lacking: list[LoopVar] = []  # of loops that none of the programs has
+        self._literals = (
+            False  # whether expressions hold numbers per program (layouts put them there)
+        )
+        self._lacking: list[LoopVar] = []  # variables of loops that no program of the copy has
         self.nodes: dict[TreeNode, TreeNode] = {}
 
     def tree(self, tree: Tree, num_programs: int) -> Tree:
-        """A tree that is not finished yet: where its buffers live is left out."""
+        """Copy an unfinished tree; places of its buffers are left out."""
         self._literals = bool(tree.layouts)
         root = self._loop(tree.root)
         return Tree(
@@ -60,9 +63,11 @@ class Copy:
         )
 
     def number(self, value: Any) -> Any:
-        """Of the programs; what is no array stays as it is."""
+        """Return an array's rows; other values stay as they are."""
         if self._rows is None or not isinstance(value, np.ndarray) or not value.ndim:
             return value
+        # A number that differed in the batch may be common in the part: `plain` makes it an int
+        # again.
         return plain(value[self._rows])
 
     def _mask(self, value: Mask | np.bool_) -> Mask | np.bool_:
@@ -77,6 +82,7 @@ class Copy:
         return tuple(self.number(value) for value in values)
 
     def _variable(self, var: LoopVar) -> LoopVar:
+        # A variable of a common extent is shared, so that sums over it are, too.
         if self._rows is None or not isinstance(var.extent, np.ndarray):
             return var
         if var not in self._variables:
@@ -88,6 +94,7 @@ class Copy:
             return value
         terms = [self._term(t) for t in value.terms]
         base, limit = self.number(value.base), self.number(value.limit)
+        # Unchanged sums stay the same object, for the shortcuts by identity in `index.affine`.
         same = base is value.base and limit is value.limit
         if same and all(new is t for new, t in zip(terms, value.terms, strict=True)):
             return value
@@ -136,7 +143,7 @@ class Copy:
         return out
 
     def _children(self, loop: LoopNode) -> Iterator[TreeNode]:
-        """What stands in a loop, and in the loops in it that none of the programs has."""
+        """Yield a loop's children, replacing loops that no program has."""
         for child in loop.body:
             if isinstance(child, LoopNode) and np.all(self._mask(child.absent)):
                 self._lacking.append(self._variable(child.var))
@@ -161,7 +168,7 @@ class Copy:
         return out
 
     def _layout(self, layout: Layout) -> Layout:
-        """Blocks that were inlined since read the buffer no more."""
+        """Copy a layout, leaving out readers that were inlined since."""
         return Layout(
             tuple((axis, self.number(divisor)) for axis, divisor in layout.pieces),
             self._numbers(layout.shape),

@@ -1,4 +1,4 @@
-"""The iterators of a block from the indices of an access: what inlining through a reshape needs.
+"""Invert the indices of an access to the block's iterators, for inlining.
 
 TVM inlines a block whose indices are a one-to-one map of its iterators, which may merge them
 (``v0 * 64 + v1``) or split them (``v0 // 64, v0 % 64``); it inverts the map
@@ -23,7 +23,10 @@ from pruner.program.tir.tree import Block
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """``(v mod upper) div lower`` of an iterator, ``size`` values; ``digit``: from an index."""
+    """``(v mod upper) div lower`` of an iterator, with ``size`` values.
+
+    ``digit``: the part as an expression of an index.
+    """
 
     slot: int
     lower: int
@@ -32,12 +35,13 @@ class _Part:
 
 
 def iterators_of(block: Block, indices: Sequence[Expr]) -> list[Expr]:
-    """Every iterator of ``block`` where ``Axis(d)`` is the value of ``indices[d]``.
+    """Return every iterator of ``block`` where ``Axis(d)`` is ``indices[d]``.
 
     Raises:
-        UnsupportedProgram: the indices do not tell the iterators.
+        UnsupportedProgram: the indices are no one-to-one map of the iterators.
     """
     taken = [index.slot for index in indices if isinstance(index, Axis)]
+    # The common case, each index an iterator by itself, needs no digits.
     if len(set(taken)) == len(taken) and all(isinstance(i, (Axis, Const)) for i in indices):
         parts = [
             _Part(index.slot, 1, 0, Axis(place))
@@ -58,7 +62,7 @@ def iterators_of(block: Block, indices: Sequence[Expr]) -> list[Expr]:
 
 
 def _alone(block: Block, slot: int, parts: list[_Part]) -> Expr:
-    """An iterator that one dimension is, or that has one value."""
+    """Return an iterator that is one dimension, or that has one value."""
     for part in parts:
         if part.slot == slot:
             return part.digit
@@ -68,7 +72,7 @@ def _alone(block: Block, slot: int, parts: list[_Part]) -> Expr:
 
 
 def _digits(index: Affine, number: Expr, slots: dict[int, int]) -> list[_Part] | None:
-    """The digits of one dimension; None where it is no mixed-radix number of parts."""
+    """Return the digits of a dimension; None unless a mixed-radix number."""
     if any(not isinstance(t.index, LoopVar) or _whole(t.coef) is None for t in index.terms):
         return None
     if not index.terms:
@@ -77,6 +81,8 @@ def _digits(index: Affine, number: Expr, slots: dict[int, int]) -> list[_Part] |
         return None
     out: list[_Part] = []
     weight = 1
+    # Digits from the least significant one: each coefficient must be the product of the sizes
+    # below.
     ordered = sorted(index.terms, key=lambda t: _whole(t.coef) or 0)
     for place, t in enumerate(ordered):
         assert isinstance(t.index, LoopVar)
@@ -88,6 +94,7 @@ def _digits(index: Affine, number: Expr, slots: dict[int, int]) -> list[_Part] |
         if upper % lower:
             return None
         digit = number if weight == 1 else Binary("floordiv", number, Const(weight), "int64")
+        # The most significant digit needs no remainder: nothing is above it.
         if place < len(ordered) - 1:
             digit = Binary("floormod", digit, Const(upper // lower), "int64")
         out.append(_Part(slots[id(t.index)], lower, upper // lower, digit))
@@ -96,7 +103,7 @@ def _digits(index: Affine, number: Expr, slots: dict[int, int]) -> list[_Part] |
 
 
 def _joined(block: Block, slot: int, parts: list[_Part]) -> Expr:
-    """An iterator from its parts, which must be all of its digits, each once."""
+    """Join an iterator from its parts, which must be all its digits."""
     out: Expr | None = None
     weight = 1
     for part in sorted((p for p in parts if p.slot == slot), key=lambda p: p.lower):
@@ -113,6 +120,6 @@ def _joined(block: Block, slot: int, parts: list[_Part]) -> Expr:
 
 
 def _whole(value: IntLike) -> int | None:
-    """A number that is the same for all candidates."""
+    """Return the number if all programs share it, else None."""
     value = af.plain(value)
     return value if isinstance(value, int) else None

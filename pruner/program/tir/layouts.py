@@ -1,7 +1,7 @@
-"""Layouts of buffers: ``transform_layout`` and ``storage_align`` of TVM's schedules.
+"""Change layouts of buffers: ``transform_layout`` and ``storage_align`` of TVM.
 
 The new dimensions of a buffer are quotients and remainders of its old ones, so that old indices can
-be told from new ones; divisors may differ between candidates
+be computed from new ones; divisors may differ between programs
 (src/s_tir/schedule/primitive/layout_transformation.cc, block_annotate.cc).
 """
 
@@ -41,7 +41,7 @@ class Piece:
 
 
 def transform_layout(tree: Tree, block: Block, pieces: Sequence[Piece]) -> None:
-    """Give what ``block`` writes new dimensions, in every block that touches it.
+    """Change the layout of the buffer that ``block`` writes, in all readers.
 
     Raises:
         UnsupportedProgram: the pieces do not divide the buffer, or a reader is no plain copy.
@@ -72,6 +72,7 @@ def transform_layout(tree: Tree, block: Block, pieces: Sequence[Piece]) -> None:
         other.value = rewrite(other.value, rule)
     block.indices = _at(form, block.indices)
     buffer.shape = tuple(shape)
+    # The old indices are kept: a later reverse_compute_inline needs them to invert the epilogue.
     tree.layouts[buffer.key] = Layout(tuple((p.axis, p.divisor) for p in pieces), old, reads)
 
 
@@ -89,7 +90,7 @@ def _at(form: Sequence[Expr], indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
 
 
 def old_indices(layout: Layout, indices: Sequence[Expr]) -> tuple[Expr, ...]:
-    """What new indices say in the old dimensions."""
+    """Return the old dimensions' indices from the new ones."""
     out: list[Expr] = [Const(0)] * len(layout.shape)
     for (axis, divisor), index in zip(layout.pieces, indices, strict=True):
         part = index
@@ -106,22 +107,26 @@ def _number(value: IntLike) -> Const:
 
 
 def storage_align(block: Block, axis: int, factor: int, offset: int) -> None:
-    """Strides of dimension ``axis`` of what the block writes are ``offset`` modulo ``factor``."""
+    """Align strides of dimension ``axis`` to ``offset`` modulo ``factor``.
+
+    In elements, of the buffer that the block writes.
+    """
     block.annotations[_ALIGN] = (axis, factor, offset)
 
 
 def forget_alignment(block: Block) -> None:
-    """What the block writes has rows without gaps, whatever was asked for."""
+    """Store rows of the block's buffer without gaps, undoing :func:`storage_align`."""
     block.annotations.pop(_ALIGN, None)
 
 
 def aligned_elements(block: Block, extents: Sequence[IntLike]) -> IntLike:
-    """Elements that a buffer of ``extents`` takes with the strides its writer asks for."""
+    """Return the elements a buffer of ``extents`` takes with aligned strides."""
     found: Any = block.annotations.get(_ALIGN)
     axis, factor, offset = (-1, 1, 0) if found is None else found
     stride: IntLike = 1
     for dimension in reversed(range(len(extents))):
         if dimension == axis:
+            # TVM pads the stride to the next number that is `offset` modulo `factor`.
             stride = stride + (offset - stride) % factor
         stride = stride * extents[dimension]
     return stride

@@ -1,4 +1,7 @@
-"""Where a block may be computed (``CollectComputeLocation`` and ``SampleComputeLocation``)."""
+"""Find the loops that a block may be computed in.
+
+``CollectComputeLocation`` and ``SampleComputeLocation`` of TVM.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,12 @@ from pruner.program.index.affine import plain
 from pruner.program.tir.primitives import can_inline, cut, is_data_parallel, reducing_variables
 from pruner.program.tir.tree import Block, LoopNode, Tree
 
+# TVM's numbers in the decisions of traces.
 INLINE, ROOT = -2, -1
 
 
 def candidate_loops(tree: Tree, block: Block) -> list[LoopNode]:
-    """Loops around the first consumer that hold all consumers."""
+    """Return the loops around the first consumer that hold all consumers."""
     consumers = tree.consumers(block)
     if not consumers:
         return []
@@ -31,16 +35,20 @@ def candidate_loops(tree: Tree, block: Block) -> list[LoopNode]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Offer:
-    """A candidate loop: which location it is in each program, and where that is on offer."""
+    """A candidate loop: its location in each program, and where offered."""
 
     location: IntLike
     offered: Mask | np.bool_
 
 
 def _offers(tree: Tree, loops: list[LoopNode]) -> list[_Offer]:
-    """Unit loops are left out, parallel loops inside reductions and trailing reductions too."""
+    """Return the offers of candidate loops.
+
+    Left out are unit loops, parallel loops inside reductions, and trailing reductions.
+    """
     reducing = reducing_variables(tree, loops[0]) if loops else set()
     kinds = [is_data_parallel(loop, reducing) for loop in loops]
+    # A reduction without a parallel loop inside is trailing: CollectComputeLocation drops it.
     leads = np.zeros((len(loops) + 1, tree.num_programs), bool)  # to a parallel loop
     for i in range(len(loops) - 1, -1, -1):
         leads[i] = leads[i + 1] | (~np.asarray(loops[i].absent) & kinds[i])
@@ -57,12 +65,16 @@ def _offers(tree: Tree, loops: list[LoopNode]) -> list[_Offer]:
         else:
             below = below | exists
         out.append(_Offer(location, exists & ~closed & leads[i]))
+        # Locations count the loops that a program has, so an absent loop takes no number there.
         location = plain(location + 1 - np.asarray(loop.absent))
     return out
 
 
 def allowed_locations(tree: Tree, block: Block) -> dict[int, Mask | np.bool_]:
-    """Where each location (-2: inline, -1: stay, i: the i-th loop of a program) is offered."""
+    """Return where each location is offered: bool [N] by location.
+
+    -2: inline, -1: stay, i: the i-th loop of a program.
+    """
     out: dict[int, Mask | np.bool_] = {}
     if can_inline(tree, block):
         out[INLINE] = np.bool_(True)
@@ -77,12 +89,13 @@ def allowed_locations(tree: Tree, block: Block) -> dict[int, Mask | np.bool_]:
 def settle(
     tree: Tree, block: Block, wanted: Int64[np.ndarray, " program"]
 ) -> Int64[np.ndarray, " program"]:
-    """The location taken: the wanted one, or the last one offered before it.
+    """Return the location taken: as decided, or the last before it.
 
     A loop is named by its place among the candidates, of which a program may lack some.
     """
     best = np.full(wanted.shape, ROOT)
     for place, offer in enumerate(_offers(tree, candidate_loops(tree, block))):
+        # SampleComputeLocation falls back to the last location that is not after the decision.
         best = np.where(offer.offered & (offer.location <= wanted), place, best)
     if can_inline(tree, block):
         return np.where(wanted <= INLINE, INLINE, best)
@@ -90,12 +103,13 @@ def settle(
 
 
 def alike(tree: Tree, block: Block, taken: Ints) -> Ints:
-    """Equal numbers where locations can share a tree: see :func:`shared`.
+    """Return equal numbers where locations can share a tree, see :func:`shared`.
 
-    Neighbouring loops of one chain can that stand all outside of the first reduction, all from it
-    to the last, or all inside of that: what reductions start from, what else stands in these loops
-    and the tile inside the last reduction then have one place in all programs. To stay where it is
-    goes with the outermost loops where that is directly before them.
+    Two neighbouring loops of one chain can share where both stand outside of the first reduction,
+    or both from the first reduction to the last, or both inside the last: the start of reductions,
+    the other statements of these loops and the tile inside the last reduction then have one place
+    in all programs. Staying in place goes with the outermost loops where it is directly before
+    them.
     """
     loops = candidate_loops(tree, block)
     reducing = reducing_variables(tree, loops[0]) if loops else set()
@@ -114,7 +128,7 @@ def _is_simple(loop: LoopNode) -> bool:
 
 
 def _is_neighbour(tree: Tree, block: Block, loop: LoopNode) -> bool:
-    """Whether the block has a nest of its own, of simple loops, directly before ``loop``."""
+    """Return whether the block's own simple nest is directly before ``loop``."""
     path, body = tree.path(block), tree.root.body
     if not path or loop.parent is not tree.root:
         return False
@@ -123,13 +137,14 @@ def _is_neighbour(tree: Tree, block: Block, loop: LoopNode) -> bool:
 
 
 def shared(tree: Tree, block: Block, taken: Ints) -> LoopNode | int:
-    """One loop for all these locations, which are :func:`alike`, or one that is no loop.
+    """Return a loop, or a location without a loop, for :func:`alike` locations.
 
-    A loop that is around the block in some programs and inside the loop it stands under in others
-    is cut in two halves, of which a program has one. Where a block stays in its place in some
-    programs, none of them has the loop.
+    A loop that is around the block in some programs and inside its loop in others is cut in two
+    halves, of which a program has one. Where a block stays in its place in some programs, none of
+    them has the loop.
     """
     first, last = int(taken.min()), int(taken.max())
+    # All inline or all stay: no loop at all.
     if last < 0:
         return last
     loops = candidate_loops(tree, block)

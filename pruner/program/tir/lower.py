@@ -1,8 +1,8 @@
-"""Block trees to loop nests: what features, symbols and draft look at.
+"""Lower block trees to loop nests, for features, symbols and the draft.
 
-Two lowerings. ``ansor`` is what the released data and models know: a fetch's own threads are loops
-inside the block's, and indices are those of the whole tensor. ``metaschedule`` is what TVM's
-``PerStoreFeature`` sees: threads of one axis are one loop and buffers are cut to what is used.
+Two forms. ``ansor`` is the form of the released data and models: a fetch's own threads are loops
+inside the block's, and indices count in the whole tensor. ``metaschedule`` is the form of TVM's
+``PerStoreFeature``: threads of one axis are one loop and buffers are cut to their used box.
 """
 
 from __future__ import annotations
@@ -51,14 +51,12 @@ class _Lowering:
 
 
 def lower(tree: Tree, form: Lowering = "ansor") -> LoopNests:
-    """Loop nests of the N programs of a finished tree.
+    """Lower the N programs of a finished tree to loop nests.
 
     A reduction over threads becomes a call that hides its work, as Ansor's features have it; the
-    store's ``reduction`` shows it as an ordinary update, which is what a draft wants.
+    store's ``reduction`` is the same as an ordinary update, which a draft counts.
 
-    Args:
-        tree: what :func:`pruner.program.tir.replay.apply` made.
-        form: see above.
+    Args: ``tree``, the result of :func:`pruner.program.tir.replay.apply`; ``form``, see the module.
     """
     places = buffer_places(tree)
     buffers = [_buffer(buffer, places.get(buffer.key), form) for buffer in tree.buffers]
@@ -74,7 +72,7 @@ def lower(tree: Tree, form: Lowering = "ansor") -> LoopNests:
 
 
 def _buffer(buffer: Buffer, place: Place | None, form: Lowering) -> Buffer:
-    """The buffer as it is stored: ``metaschedule`` cuts it to the box that is used."""
+    """Return the buffer; ``metaschedule`` cuts it to the used box."""
     if form == "ansor" or place is None:
         return buffer
     return replace(buffer, shape=_extents(place))
@@ -96,6 +94,7 @@ def _emit(e: _Lowering, node: TreeNode, loops: tuple[Loop, ...], unroll: IntLike
         return
     if node.unroll is not None:
         unroll = af.where(np.greater(node.unroll, 0), node.unroll, unroll)
+    # TVM unifies thread variables of one axis (UnifyThreadBinding) before it counts features.
     same = next((x for x in loops if x.is_bound and x.mark == node.mark), None)
     if same is not None and e.form == "metaschedule" and node.mark is not Mark.VTHREAD:
         e.unified[node.var] = e.unified.get(same.var, same.var)
@@ -111,6 +110,7 @@ def _emit_block(e: _Lowering, block: Block, loops: tuple[Loop, ...], unroll: Int
     loops = (*loops, *inner)
     if block.init is not None and reduces_over_threads(e.tree, block):
         reducing = _reduction_vars(e.tree, block)
+        # Loops of the reduction without threads surround the hidden partial sums only, as in TE.
         kept = tuple(x for x in loops if x.is_bound or x.var not in reducing)
         value = Const(0.0, e.tree.buffers[block.buffer].dtype)
         store = _store(e, block, value, "allreduce", kept, unroll)
@@ -121,6 +121,7 @@ def _emit_block(e: _Lowering, block: Block, loops: tuple[Loop, ...], unroll: Int
         e.nests.stores.append(_store(e, block, block.init, "init", loops, unroll))
     kind: StoreKind = "plain"
     if block.reduces:
+        # A block that writes a constant is the initialisation that decompose_reduction split off.
         kind = "update"
     elif isinstance(block.value, Const):
         kind = "init"
@@ -135,16 +136,21 @@ def _store(
     loops: tuple[Loop, ...],
     unroll: IntLike,
 ) -> BufferStore:
-    """One store; every index a load uses is an axis slot of its own, simplified beforehand."""
+    """Emit a store; each index of its loads becomes an axis slot.
+
+    The slots are simplified beforehand.
+    """
     values = [renamed(value, e.unified) for value in e.tree.values(block)]
     table = dict(enumerate(values))
     slots = [*_indices(e, block.buffer, block.indices, table), *values]
     shift = [Axis(slot + len(block.indices)) for slot in range(len(values))]
+    # Equal loads share their slots: features merge accesses by their indices.
     known: dict[Load, Load] = {}
 
     def rule(node: Expr) -> Expr:
         if isinstance(node, Load) and node not in known:
             own: list[Expr] = [Axis(len(slots) + d) for d in range(len(node.indices))]
+            # One slot an index: features read strides off simplified sums, never off expressions.
             slots.extend(_indices(e, node.stage, node.indices, table))
             for d, index in enumerate(node.indices):
                 if loads(index):  # looked up: the table is read too
@@ -160,7 +166,7 @@ def _store(
 
 
 def _rewrite_outside_loads(expr: Expr, rule: Callable[[Expr], Expr]) -> Expr:
-    """Rewrite from the leaves up, but leave the indices of loads to the rule."""
+    """Rewrite bottom-up, but leave the indices of loads to ``rule``."""
     old = () if isinstance(expr, Load) else children(expr)
     new = tuple(_rewrite_outside_loads(child, rule) for child in old)
     return rule(expr if new == old else rebuild(expr, new))
@@ -169,7 +175,7 @@ def _rewrite_outside_loads(expr: Expr, rule: Callable[[Expr], Expr]) -> Expr:
 def _indices(
     e: _Lowering, key: int, indices: Sequence[Expr], table: dict[int, Affine]
 ) -> list[Affine]:
-    """Simplified indices, counted from the start of the buffer where it is cut."""
+    """Return simplified indices, counted from the start of the cut buffer."""
     found = [evaluate_index(index, table) for index in indices]
     place = e.places.get(key)
     if e.form == "ansor" or place is None:
@@ -183,12 +189,13 @@ def _reduction_vars(tree: Tree, block: Block) -> set[LoopVar]:
 
 
 def _loop_kinds(tree: Tree) -> dict[LoopVar, LoopKind]:
-    """Which loops around reductions a block accumulates over; loops around none are left out.
+    """Return the kind of every loop around reductions.
 
-    A partial result and its total may stand under one loop, over which only one of them
-    accumulates: the block of the later buffer decides.
+    "reduce" where a block accumulates over it. A partial result and its total may stand under one
+    loop, over which only one of them accumulates: the block of the later buffer decides.
     """
     kinds: dict[LoopVar, LoopKind] = {}
+    # In order of buffers, so that the later one overwrites.
     for block in sorted(tree.blocks(), key=lambda block: block.buffer):
         if block.reduces:
             reducing = _reduction_vars(tree, block)

@@ -1,14 +1,14 @@
-"""Parallel, vector and unrolled loops of CPU programs.
+"""Make parallel, vector and unrolled loops of CPU programs.
 
 Follows the postprocessor ``RewriteParallelVectorizeUnroll``
 (src/s_tir/meta_schedule/postproc/rewrite_parallel_vectorize_unroll.cc): for every block,
 ``AdjustParallelVectorize`` counts how many outer loops may be fused into a parallel loop and how
-many inner ones into a vector; ``RewriteFuseSplitParallelVectorize``, ``RewriteParallel`` and
+many inner loops into a vector; ``RewriteFuseSplitParallelVectorize``, ``RewriteParallel`` and
 ``RewriteVectorize`` then fuse and mark them, and ``RewriteUnroll`` sets the pragma.
 
-How many loops are fused differs between candidates, so TVM's ``fuse`` would give different trees.
-Here one loop is added for what becomes parallel and one for the vector; a loop that went into one
-of them keeps its place with extent 1, and all candidates share a tree.
+The number of fused loops differs between programs, so TVM's ``fuse`` would give different trees.
+Here one parallel loop and one vector loop are added; a loop that went into one of them keeps its
+place with extent 1, and all programs share a tree.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _NO_LOOPS = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PragmaSettings:
-    """What MetaSchedule's rule ``ParallelizeVectorizeUnroll`` wrote at the root block.
+    """Settings that MetaSchedule's rule ``ParallelizeVectorizeUnroll`` wrote at the root block.
 
     ``parallel``: most iterations of the parallel loop, ``vectorize``: most lanes, ``unroll``: depth
-    of the unroll pragma; None where the rule does not ask for it. They are the annotations
+    of the unroll pragma; None where the rule does not set it. They are the annotations
     ``meta_schedule.parallel``, ``.vectorize`` and ``.unroll_explicit`` or ``_implicit``.
     """
 
@@ -46,7 +46,10 @@ class PragmaSettings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Path:
-    """The loops around a block, outermost first: ``extents`` and where each ``exists``, [L, N]."""
+    """The loops around a block, outermost first, with arrays [L, N].
+
+    ``extents`` of the loops, and the programs in which each ``exists``.
+    """
 
     loops: list[LoopNode]
     extents: Ints
@@ -54,7 +57,7 @@ class _Path:
 
     @staticmethod
     def of(tree: Tree, loops: list[LoopNode]) -> _Path:
-        """Of the loops of a path, at least one."""
+        """Build a path from at least one loop."""
         shape = (len(loops), tree.num_programs)
         extents, absent = np.empty(shape, np.int64), np.empty(shape, bool)
         for row, loop in enumerate(loops):
@@ -64,8 +67,11 @@ class _Path:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Plan:
-    """Which of a block's loops are fused, [L, N]; ``whole`` [N]: all of them are fused and then
-    split into a parallel loop and vectors of ``lanes``."""
+    """The loops of a block to fuse: masks [L, N].
+
+    ``whole`` [N]: programs in which all loops are fused and then split into a parallel loop and
+    vectors of ``lanes``.
+    """
 
     outer: Mask
     inner: Mask
@@ -76,6 +82,7 @@ class _Plan:
 def rewrite_parallel_vectorize_unroll(tree: Tree, settings: PragmaSettings) -> None:
     """Fuse and mark the loops of every block in program order."""
     for block in list(tree.blocks()):
+        # The path is taken anew for each block: earlier blocks may have put a parallel loop above.
         loops = tree.path(block)
         if not loops:
             continue
@@ -87,7 +94,7 @@ def rewrite_parallel_vectorize_unroll(tree: Tree, settings: PragmaSettings) -> N
 
 
 def _set_unroll(loops: list[LoopNode], depth: IntLike) -> None:
-    """The pragma of the outermost loop there is."""
+    """Set the pragma of the outermost loop that a program has."""
     pending: Mask | np.bool_ = np.bool_(True)
     for loop in loops:
         here = pending & ~np.asarray(loop.absent)
@@ -122,8 +129,10 @@ def _plan(tree: Tree, block: Block, path: _Path, settings: PragmaSettings) -> _P
 
 
 def _usable(path: _Path, reducing: set[LoopVar]) -> Mask:
-    """Where loops are data parallel and neither annotated nor bound: the first tests of a loop in
-    ``AdjustParallelVectorize``."""
+    """Return where loops are data parallel and neither annotated nor bound.
+
+    The first tests of a loop in ``AdjustParallelVectorize``.
+    """
     out = np.ones(path.exists.shape, bool)
     for row, loop in enumerate(path.loops):
         if not is_data_parallel(loop, reducing) or loop.annotations:
@@ -137,9 +146,9 @@ def _usable(path: _Path, reducing: set[LoopVar]) -> Mask:
 
 
 def _single(path: _Path) -> Mask:
-    """Where each loop of a path has but one child.
+    """Return where each loop of a path has one child only.
 
-    What stands in a loop that is absent stands in the one around it.
+    The children of an absent loop stand in the loop around it.
     """
     out = np.ones(path.exists.shape, bool)
     several = False  # children of a loop further in
@@ -152,10 +161,10 @@ def _single(path: _Path) -> Mask:
 
 
 def _outer_loops(path: _Path, usable: Mask, single: Mask, most: IntLike) -> Ints:
-    """Outer loops fused until their iterations exceed ``most``; -1 where they have but one.
+    """Count outer loops to fuse until their iterations exceed ``most``.
 
-    ``max_parallel_extent`` of AdjustParallelVectorize: the loop that exceeds it is still taken, and
-    a loop with several children ends the run.
+    -1 where they have one iteration in all. ``max_parallel_extent`` of AdjustParallelVectorize: the
+    loop that exceeds it is still taken, and a loop with several children ends the run.
     """
     exists, product = path.exists, np.where(path.exists, path.extents, 1)
     ends = exists & ~usable
@@ -165,9 +174,10 @@ def _outer_loops(path: _Path, usable: Mask, single: Mask, most: IntLike) -> Ints
 
 
 def _inner_loops(path: _Path, usable: Mask, single: Mask, most: IntLike, fusible: Ints) -> Ints:
-    """Inner loops fused while the accesses stay contiguous and within ``most`` lanes.
+    """Count inner loops to fuse while accesses stay contiguous within ``most`` lanes.
 
-    ``max_vectorize_extent`` of AdjustParallelVectorize: here the loop that exceeds it stays out.
+    -1 where they have one iteration in all. ``max_vectorize_extent`` of AdjustParallelVectorize:
+    here the loop that exceeds it stays out.
     """
     exists = path.exists[::-1]
     product = np.where(exists, path.extents[::-1], 1)
@@ -185,8 +195,11 @@ def _counted(taken: Mask, extents: Ints) -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Fusion:
-    """Loops that go into one: where (``masks``), ``steps`` of it for one of theirs, whether they
-    are the ``first`` that go into it, all [L, N]; ``total`` iterations [N]."""
+    """Loops that are fused into one, with arrays [L, N].
+
+    ``masks``: where a loop is fused; ``steps``: iterations of the fused loop for one of the loop's;
+    ``first``: whether it is the outermost fused loop; ``total``: iterations of the fused loop [N].
+    """
 
     masks: Mask
     steps: Ints
@@ -195,7 +208,9 @@ class _Fusion:
 
     @staticmethod
     def of(path: _Path, masks: Mask) -> _Fusion:
-        """Of the loops that ``masks`` tells."""
+        """Build the fusion of the loops in ``masks``."""
+        # Steps are the products of the extents inside: an exclusive product from the innermost loop
+        # out.
         inside = np.where(masks, path.extents, 1)[::-1].cumprod(0)[::-1]
         steps = np.ones_like(inside)
         steps[:-1] = inside[1:]
@@ -213,6 +228,8 @@ def _apply(tree: Tree, block: Block, path: _Path, plan: _Plan) -> None:
     parts.append((af.variable(vector.var), inner))
     parts += [(one.together, one.everything) for one in outer]
     fused = plan.outer | plan.inner | (plan.whole & path.exists)
+    # A fused loop keeps its place with extent 1, and its old variable becomes an expression of the
+    # new loops, so no binding has to be rewritten.
     for row in np.flatnonzero(fused.any(1)).tolist():
         loop = path.loops[row]
         old = loop.var
@@ -230,10 +247,10 @@ def _apply(tree: Tree, block: Block, path: _Path, plan: _Plan) -> None:
 
 
 def _tops(path: _Path) -> list[tuple[int, Mask]]:
-    """Above which loop what is fused stands, and in which programs that is so.
+    """Return (row, mask) of the loops that fused loops are put above.
 
-    Above all loops, but where a program lacks the outer ones and other blocks stand in them: there
-    above the first loop inside these.
+    Above all loops; but where a program lacks the outer loops and other blocks stand in them, above
+    the first loop inside these.
     """
     borders = [row + 1 for row, loop in enumerate(path.loops[:-1]) if len(loop.body) != 1]
     tops = np.array([0, *borders])
@@ -244,10 +261,10 @@ def _tops(path: _Path) -> list[tuple[int, Mask]]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Outer:
-    """A parallel loop to come above the loop at ``top``, ``used`` [N] where it is.
+    """A parallel loop to insert above loop ``top`` in programs ``used`` [N].
 
-    ``left``: the outer loops that go into it, or ``everything``, which its value ``together`` with
-    the vector's tells; ``alone`` [L, N]: loops that go into it by themselves.
+    ``left``: the outer loops fused into it; ``everything``: all loops, where parallel loop and
+    vector are ``together`` one fused loop; ``alone`` [L, N]: loops fused by themselves.
     """
 
     top: int
@@ -260,14 +277,15 @@ class _Outer:
 
     @property
     def var(self) -> Affine:
-        """The value of the loop."""
+        """Value of the loop as an index."""
         return af.variable(self.loop.var)
 
     @staticmethod
     def of(path: _Path, plan: _Plan, vector: LoopNode, top: int, here: Mask) -> _Outer:
-        """In the programs ``here``."""
+        """Build the loop for the programs ``here``."""
         some, whole = plan.outer & here, plan.whole & here
         left, everything = _Fusion.of(path, some), _Fusion.of(path, path.exists & whole)
+        # Rounded up: RewriteFuseSplit splits the fused loop by the lanes, the last vector partial.
         wide = np.where(whole, -(-everything.total // plan.lanes), left.total)
         loop = LoopNode(LoopVar("parallel", af.plain(wide)), mark=Mark.PARALLEL)
         together = af.add(af.variable(vector.var), af.variable(loop.var), plan.lanes)
@@ -276,12 +294,16 @@ class _Outer:
 
 
 def _part(source: Affine, fusion: _Fusion, extent: IntLike, row: int) -> Affine:
-    """What a fused loop says of one of the loops that it is made of, 0 where it is not."""
+    """Return the value of an old loop from its fused loop.
+
+    0 where the old loop was not fused.
+    """
     mask = fusion.masks[row]
     if not mask.any():
         return Affine()
     quotient = floordiv(source, af.plain(np.where(mask, fusion.steps[row], 1)))
     inside = floormod(quotient, af.plain(np.where(mask, extent, 1)))
+    # The outermost part needs no remainder: its quotient is in range by itself.
     return af.mul(af.select(fusion.first[row], quotient, inside), af.plain(mask * 1))
 
 
@@ -302,13 +324,14 @@ def _insert_below(block: Block, made: LoopNode, where: Mask) -> None:
 
 
 def contiguous_loops(tree: Tree, block: Block, path: _Path) -> Ints:
-    """Innermost loops over which every access of the block is contiguous."""
+    """Count the innermost loops over which every access is contiguous, [N]."""
     values = dict(enumerate(tree.values(block)))
     found = [(key, block.loads_of(key)) for key in block.reads]
     accesses = [(key, loads[0].indices) for key, loads in found if loads]
     accesses.append((block.buffer, block.indices))
     strides = np.zeros((len(accesses), *path.exists.shape), np.int64)
     rows = {loop.var: row for row, loop in enumerate(path.loops)}
+    # TVM's analysis does not look through differences (see :func:`_strides`).
     for access, (key, indices) in enumerate(accesses):
         sums = [~_has_difference(evaluate_index(index, values)) for index in indices]
         forms = [index_uses(tree, block, index) for index in indices]
@@ -319,7 +342,12 @@ def contiguous_loops(tree: Tree, block: Block, path: _Path) -> Ints:
 
 
 def _loops_of(path: _Path, strides: Ints) -> Ints:
-    """Innermost loops over which an access is contiguous, [A, N] of strides [A, L, N]."""
+    """Count the innermost loops over which each access is contiguous.
+
+    [A, N] of strides [A, L, N].
+    """
+    # A contiguous run starts at stride 1 (or a loop moves it first) and each further loop must step
+    # by exactly the elements covered so far.
     number, expected = np.zeros((2, *strides[:, 0].shape), np.int64)  # 0: no loop inside moves it
     open_ = np.ones(number.shape, bool)
     moving = np.any(strides != 0, axis=(0, 2))
@@ -340,11 +368,11 @@ def _loops_of(path: _Path, strides: Ints) -> Ints:
 def _strides(
     forms: list[Uses], sums: list[Mask | np.bool_], shape: tuple[IntLike, ...]
 ) -> dict[LoopVar, IntLike]:
-    """Elements between neighbouring iterations of every loop; of the last dimension it moves.
+    """Return the elements between neighbouring iterations, by loop variable.
 
-    ``forms``: variables in the index of each dimension; ``sums``: where it is a sum. TVM looks
-    through sums and products but not through a difference, which is what an index that starts below
-    zero becomes: no loop moves it.
+    Of the last dimension that a loop moves. ``forms``: variables in the index of each dimension;
+    ``sums``: where it is a sum. TVM follows sums and products but no difference, which is what an
+    index that starts below zero becomes: no loop moves it.
     """
     out: dict[LoopVar, IntLike] = {}
     row: IntLike = 1

@@ -1,8 +1,8 @@
-"""Software pipelines of loops: which copies of a buffer they keep (``InjectSoftwarePipeline``).
+"""Count the copies of buffers that software pipelines of loops keep.
 
-An annotated loop names the stage of every statement in it; a statement of stage ``s`` runs ``s``
-iterations after those of stage 0. A pipelined loop inside counts as three statements: its prologue
-(stage 0 of the first iteration), its body and its epilogue
+``InjectSoftwarePipeline``: an annotated loop names the stage of every statement in it; a statement
+of stage ``s`` runs ``s`` iterations after the statements of stage 0. A pipelined loop inside counts
+as three statements: its prologue (stage 0 of the first iteration), its body and its epilogue
 (src/s_tir/transform/inject_software_pipeline.cc).
 """
 
@@ -24,27 +24,29 @@ ASYNC_STAGES = "software_pipeline_async_stages"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Statement:
-    """A statement of a pipelined loop: its blocks, and in which programs there is any of it."""
+    """A statement of a pipelined loop: blocks, and programs having it."""
 
     blocks: tuple[Block, ...]
     present: Mask | np.bool_
 
 
 def stages_of(loop: LoopNode) -> list[int] | None:
-    """The stage of every statement in a loop, None where it has no pipeline."""
+    """Return the stage of every statement in a loop, None without pipeline."""
     stages = loop.annotations.get(STAGES)
     return None if stages is None else [int(stage) for stage in stages]  # type: ignore[attr-defined]
 
 
 def pipeline_fits(tree: Tree, loop: LoopNode) -> bool:
-    """A pipeline names the stage of every statement of its loop; true where there is none."""
+    """Return whether a pipeline names each statement's stage; true without pipeline."""
     stages = stages_of(loop)
     return stages is None or len(stages) == len(list(_statements(tree, loop)))
 
 
 def buffer_versions(tree: Tree, loop: LoopNode, key: int) -> IntLike:
-    """Copies of a buffer that the loop keeps: from the stage that fills it to the last that reads
-    it (``ComputeBufferVersions``)."""
+    """Return the copies of a buffer that the loop keeps.
+
+    From the stage that fills it to the last that reads it (``ComputeBufferVersions``).
+    """
     stages = stages_of(loop)
     if stages is None:
         return 1
@@ -54,14 +56,15 @@ def buffer_versions(tree: Tree, loop: LoopNode, key: int) -> IntLike:
             fills = np.minimum(fills, np.where(found.present, stage, fills))
         if any(block.loads_of(key) for block in found.blocks):
             reads = np.maximum(reads, np.where(found.present, stage, reads))
+    # A copy filled in stage f and read in stage r lives r - f further iterations: one version each.
     return plain(np.asarray(reads - fills + 1))
 
 
 def copies_ahead(tree: Tree) -> int:
-    """Iterations between an asynchronous copy and its last use; 0 where no loop has such copies.
+    """Return the iterations between an asynchronous copy and its last use.
 
-    0 also where rows of what is copied are no whole vectors: such copies go through registers, and
-    the others wait with them.
+    0 where no loop has asynchronous copies, and where rows of a copy are no whole vectors: such
+    copies go through registers, and the other copies wait with them.
     """
     found = [0]
     for loop in (node for node in tree.nodes() if isinstance(node, LoopNode)):
@@ -80,17 +83,17 @@ def _copies_whole_vectors(tree: Tree, block: Block) -> bool:
 
 
 def _asynchronous(loop: LoopNode) -> set[int]:
-    """The stages whose copies are asynchronous."""
+    """Return the stages whose copies are asynchronous."""
     return {int(stage) for stage in loop.annotations.get(ASYNC_STAGES, ())}  # type: ignore[attr-defined]
 
 
 def waits_are_numbers(tree: Tree) -> Mask:
-    """Where TVM knows how many copies every reader of a pipeline may leave in flight, bool [N].
+    """Return where the wait count of each pipeline reader is constant, [N].
 
     ``cp.async.wait_group`` takes a constant. The iterations before the pipeline is full, as many as
-    its last stage says, are a loop of their own. Where the pipelined loop has fewer, the copies in
-    that loop have a guard, and a reader in it, of a stage before the last, waits for a number that
-    depends on the iteration: the code generator stops (``PopulateWaitCounts``).
+    its last stage, are a loop of their own. Where the pipelined loop has fewer iterations, the
+    copies in that loop have a guard, and a reader in it, of a stage before the last, waits for a
+    number that depends on the iteration: the code generator stops (``PopulateWaitCounts``).
     """
     out = np.ones(tree.num_programs, bool)
     for loop in (node for node in tree.nodes() if isinstance(node, LoopNode)):
@@ -113,6 +116,8 @@ def _statements(tree: Tree, loop: LoopNode) -> Iterator[_Statement]:
             continue
         inside = list(zip(stages, child.body, strict=False))
         last = max(stages)
+        # The prologue runs the stages before the last, the epilogue those after the first; the body
+        # is there only where the loop is longer than the pipeline.
         yield _Statement(_blocks(tree, (x for s, x in inside if s < last)), always)
         yield _Statement(tuple(tree.blocks(child)), np.greater(child.extent, last))
         yield _Statement(_blocks(tree, (x for s, x in inside if s > 0)), always)

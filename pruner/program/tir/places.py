@@ -1,4 +1,4 @@
-"""Where buffers live in a finished tree, and how much of them is stored."""
+"""Find the loop that each buffer lives under, and its stored extents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from pruner.program.tir.tree import LoopNode, Place, Tree
 
 
 def buffer_places(tree: Tree) -> dict[int, Place]:
-    """Where every written buffer lives, by key, in order of first store; of a finished tree."""
+    """Return every written buffer's place, by key, in a finished tree.
+
+    In order of first store; computed once a tree.
+    """
     if not tree.places:
         written = dict.fromkeys(block.buffer for block in tree.blocks())
         tree.places.update((key, _place(tree, key)) for key in written)
@@ -26,7 +29,10 @@ def buffer_places(tree: Tree) -> dict[int, Place]:
 
 
 def _place(tree: Tree, key: int) -> Place:
-    """The innermost loop around all accesses, and the box they touch in one iteration of it."""
+    """Return the innermost loop around all accesses, and their box.
+
+    The box is what one iteration of that loop touches.
+    """
     buffer = tree.buffers[key]
     whole = [Region(Affine(), 0, extent - 1) for extent in buffer.shape]
     if buffer.is_param:
@@ -42,6 +48,7 @@ def _place(tree: Tree, key: int) -> Place:
     for block in users:
         moving = loops_between(tree, block, loop)
         if loop is not None:
+            # Threads that share the buffer fill it together, so their loops count as inside.
             moving |= shared_threads(tree, loop, buffer.scope)
         indices = [block.indices] if block.buffer == key else []
         indices += [load.indices for load in block.loads_of(key)]
@@ -51,7 +58,7 @@ def _place(tree: Tree, key: int) -> Place:
 
 
 def _known(tree: Tree, region: Region) -> Region:
-    """The region; one element, and uncertain, where its width is no number."""
+    """Return the region; one uncertain element where its width is no number."""
     unknown = np.greater_equal(region.hi - region.lo, UNKNOWN_WIDTH)
     if not np.any(unknown):
         return region

@@ -26,7 +26,7 @@ _MAX_VECTOR_ELEMENT_BYTES = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fetch:
-    """A cooperative fetch to rewrite: ``lanes`` a thread, and the thread loops it repeats."""
+    """A cooperative fetch to rewrite: ``lanes`` per thread, and repeated thread loops."""
 
     block: Block
     lanes: IntLike
@@ -35,9 +35,14 @@ class Fetch:
 
 
 def rewrite_cooperative_fetch(tree: Tree, fetch: Fetch) -> None:
-    """The fetch's last loop is dealt out to the block's threads, ``lanes`` elements each."""
+    """Deal the fetch's last loop out to the block's threads.
+
+    ``lanes`` elements each.
+    """
     fused = tree.path(fetch.block)[-1]
+    # Lanes that do not divide the loop would need a guard inside a vector: then none.
     lanes = af.where(np.equal(np.mod(fused.extent, fetch.lanes), 0), fetch.lanes, 1)
+    # RewriteCooperativeFetch gives up vectors of 64-bit types, which VerifyGPUCode rejects.
     if widest_bytes(tree, fetch.block) > _MAX_VECTOR_ELEMENT_BYTES:
         lanes = 1
     threads = [fetch.threads_x] if fetch.threads_y is None else [fetch.threads_y, fetch.threads_x]
@@ -49,7 +54,7 @@ def rewrite_cooperative_fetch(tree: Tree, fetch: Fetch) -> None:
 
 
 def require_bound(tree: Tree) -> None:
-    """Every block of a GPU program is under block and thread indices."""
+    """Raise unless every block is under block and thread indices."""
     for block in tree.blocks():
         marks = {loop.mark for loop in tree.path(block)}
         if marks.isdisjoint(BLOCKS) or marks.isdisjoint(THREADS):
@@ -57,8 +62,9 @@ def require_bound(tree: Tree) -> None:
 
 
 def rewrite_reduction_blocks(tree: Tree) -> None:
-    """Reductions start before their outermost reduction loop, unless threads reduce together."""
+    """Initialise reductions before their outermost loop, unless threads reduce together."""
     for block in list(tree.blocks()):
+        # A reduction across threads keeps its init: LowerCrossThreadReduction makes one of its own.
         if block.init is None or reduces_over_threads(tree, block):
             continue
         point = _decompose_point(tree, block)

@@ -1,10 +1,10 @@
-"""Schedule primitives of TIR, each a rewrite of the tree (src/s_tir/schedule/primitive).
+"""Schedule primitives of TIR, each a rewrite of the tree.
 
-In the order of the file: loops (loop_transformation.cc, for_kind.cc), staging buffers
-(cache_read_write.cc), the initialisation of reductions (reduction.cc), inlining
-(compute_inline.cc), and moving a block under a loop (compute_at.cc), where it gets new loops that
-cover what its consumers read there (compute_at) or what its producers write there
-(reverse_compute_at). ``rfactor`` has a file of its own.
+The rewrites of src/s_tir/schedule/primitive, in the order of the file: loops
+(loop_transformation.cc, for_kind.cc), staging buffers (cache_read_write.cc), the initialisation of
+reductions (reduction.cc), inlining (compute_inline.cc), and moving a block under a loop
+(compute_at.cc), where it gets new loops that cover the elements that its consumers read there
+(compute_at) or its producers write there (reverse_compute_at). ``rfactor`` has a file of its own.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ from pruner.program.tir.tree import (
 
 
 def split(tree: Tree, loop: LoopNode, factors: Sequence[IntLike | None]) -> list[LoopNode]:
-    """``for i`` -> ``for i_0: ... for i_k``, outermost first.
+    """Split ``for i`` into ``for i_0: ... for i_k``, returned outermost first.
 
     At most one factor is None: the least that covers the loop. Iterations beyond the loop are cut
-    off by a guard, which no feature looks at.
+    off by a guard, which no feature reads.
     """
     product: IntLike = 1
     for factor in factors:
@@ -72,6 +72,7 @@ def split(tree: Tree, loop: LoopNode, factors: Sequence[IntLike | None]) -> list
     made = [LoopNode(LoopVar(n, af.plain(e))) for n, e in zip(names, extents, strict=True)]
     value = Affine()
     uses: dict[LoopVar, IntLike] = {}
+    # i = i_k + i_{k-1} * n_k + ...: from the innermost loop, whose scale is 1.
     scale: IntLike = 1
     for node in reversed(made):
         value, uses[node.var] = af.add(value, af.variable(node.var), scale), scale
@@ -84,7 +85,7 @@ def split(tree: Tree, loop: LoopNode, factors: Sequence[IntLike | None]) -> list
 
 
 def fuse(tree: Tree, loops: Sequence[LoopNode]) -> LoopNode:
-    """``for i: for j`` -> ``for i_j``; a single loop gets a new name."""
+    """Fuse loops ``i`` and ``j`` into ``i_j``; rename a single loop."""
     _check_chain(loops)
     extent: IntLike = 1
     for loop in loops:
@@ -97,6 +98,8 @@ def fuse(tree: Tree, loops: Sequence[LoopNode]) -> LoopNode:
         part = floordiv(value, inner)
         if number < len(loops) - 1:
             part = floormod(part, loop.extent)
+        # A divided variable has no stride in the fused loop: scale 0, but of a single loop it is
+        # its own.
         tree.define(loop.var, part, {fused.var: 1 if len(loops) == 1 else 0})
         inner = inner * loop.extent
     _nest([fused], loops[-1].body)
@@ -105,11 +108,12 @@ def fuse(tree: Tree, loops: Sequence[LoopNode]) -> LoopNode:
 
 
 def cut(tree: Tree, loops: Sequence[LoopNode], outside: Sequence[Mask]) -> LoopNode:
-    """``for i: for j`` -> ``for i_out: for j_out: for i_in: for j_in``; a program has one of each.
+    """Cut loops into outer and inner halves; a program has one each.
 
-    No primitive of TVM's: what is put between the halves stands under those loops of a chain that
-    are ``outside`` (bool [N] of each, outer loops first) in a program. The other half is absent
-    there. Returns the innermost outer half.
+    ``for i: for j`` -> ``for i_out: for j_out: for i_in: for j_in``. No primitive of TVM's: a block
+    put between the halves stands under the loops of a chain that are ``outside`` (bool [N] of each,
+    outer loops first) in a program. The other half is absent there. Returns the innermost outer
+    half.
     """
     _check_chain(loops)
     halves: list[list[LoopNode]] = [[], []]
@@ -118,6 +122,7 @@ def cut(tree: Tree, loops: Sequence[LoopNode], outside: Sequence[Mask]) -> LoopN
             var = LoopVar(loop.var.name, af.plain(np.where(here, loop.extent, 1)))
             half.append(LoopNode(var, absent=np.asarray(loop.absent) | ~here))
         outer, inner = (half[-1].var for half in halves)
+        # One of the two is always 0 (extent 1), so the sum is the old variable in every program.
         value = af.add(af.variable(outer), af.variable(inner))
         tree.define(loop.var, value, {outer: 1, inner: 1})
     replace_child(loops[0], [halves[0][0]])
@@ -126,7 +131,7 @@ def cut(tree: Tree, loops: Sequence[LoopNode], outside: Sequence[Mask]) -> LoopN
 
 
 def reorder(tree: Tree, order: Sequence[LoopNode]) -> None:
-    """The loops of one chain in the order given; loops not named keep their places."""
+    """Reorder the loops of one chain; unnamed loops keep their places."""
     depth = {loop: len(tree.path(loop)) for loop in order}
     last = max(order, key=lambda loop: depth[loop])
     first = min(order, key=lambda loop: depth[loop])
@@ -143,7 +148,7 @@ def reorder(tree: Tree, order: Sequence[LoopNode]) -> None:
 
 
 def bind(loop: LoopNode, axis: str) -> None:
-    """Bind to a GPU index; every virtual thread axis counts as one kind."""
+    """Bind a loop to a GPU index; virtual axes share a mark."""
     loop.mark = Mark.of_axis(axis)
 
 
@@ -156,7 +161,7 @@ def _nest(chain: Sequence[LoopNode], body: list[TreeNode]) -> None:
 
 
 def blockize(tree: Tree, loop: LoopNode) -> Block:
-    """The nest at ``loop`` as one block, which has the loops inside it from now on."""
+    """Turn the nest at ``loop`` into one block, with its loops inside."""
     chain, body = [loop], loop.body
     while len(body) == 1 and isinstance(body[0], LoopNode):
         chain.append(body[0])
@@ -171,7 +176,10 @@ def blockize(tree: Tree, loop: LoopNode) -> Block:
 
 
 def unblockize(tree: Tree, block: Block) -> list[LoopNode]:
-    """The loops inside a block as loops around it, outermost first: :func:`blockize` undone."""
+    """Return the loops inside a block to around it, undoing :func:`blockize`.
+
+    Outermost first.
+    """
     parent = block.parent
     assert parent is not None
     made = [LoopNode(var) for var in block.inner]
@@ -191,7 +199,7 @@ def _check_chain(loops: Sequence[LoopNode]) -> None:
 def cache_read(
     tree: Tree, block: Block, read_index: int, scope: str, consumers: list[Block]
 ) -> Block:
-    """A copy of what ``block`` reads, in ``scope``; its consumers read the copy."""
+    """Copy an input of ``block`` to ``scope``; its consumers read the copy."""
     source = tree.buffers[block.reads[read_index]]
     cache = tree.new_buffer(f"{source.name}_{scope}", source, scope)
     copy = _copy_block(cache.name, source, cache)
@@ -199,13 +207,14 @@ def cache_read(
     for reader in readers:
         reader.value = redirect_loads(reader.value, source.key, cache.key)
         reader.reads = [cache.key if key == source.key else key for key in reader.reads]
+    # Before the first reader, as TVM inserts it; compute_at moves it on later.
     first = min(_root_index(tree, reader) for reader in readers)
     insert(tree.root, first, _nest_of(copy))
     return copy
 
 
 def cache_write(tree: Tree, block: Block, scope: str) -> Block:
-    """``block`` writes a buffer in ``scope``; the block returned copies it to where it wrote."""
+    """Let ``block`` write to ``scope``; return the block that copies it out."""
     target = tree.buffers[block.buffer]
     cache = tree.new_buffer(f"{target.name}_{scope}", target, scope)
     block.value = redirect_loads(block.value, target.key, cache.key)
@@ -246,7 +255,7 @@ def _root_index(tree: Tree, block: Block) -> int:
 
 
 def reducing_variables(tree: Tree, below: LoopNode) -> set[LoopVar]:
-    """Variables of the loops that move a reduction iterator of a block below a loop."""
+    """Return loop variables that move a reduction iterator below a loop."""
     return {
         var
         for block in tree.blocks(below)
@@ -257,11 +266,12 @@ def reducing_variables(tree: Tree, below: LoopNode) -> set[LoopVar]:
 
 
 def is_data_parallel(loop: LoopNode, reducing: set[LoopVar]) -> bool:
-    """No reduction iterator, of all blocks below, moves with the loop (``GetLoopIterType``).
+    """Return whether no reduction iterator below moves with the loop.
 
-    ``reducing``: :func:`reducing_variables` below this loop or one around it. TVM's bindings keep a
-    unit loop, but not one that `fuse` made, even of one loop. Raises :class:`Diverges` where such a
-    loop over a reduction is a unit loop for some candidates only.
+    ``GetLoopIterType`` of TVM. ``reducing``: :func:`reducing_variables` below this loop or a loop
+    around it. TVM's bindings keep a unit loop, but not a loop that `fuse` made, even of one loop.
+    Raises :class:`Diverges` where such a loop over a reduction is a unit loop for some programs
+    only.
     """
     if loop.var not in reducing:
         return True
@@ -269,7 +279,8 @@ def is_data_parallel(loop: LoopNode, reducing: set[LoopVar]) -> bool:
 
 
 def reduces_over_threads(tree: Tree, block: Block) -> bool:
-    """A reduction iterator is bound to threads."""
+    """Return whether a reduction iterator is bound to threads."""
+    # Virtual threads are unrolled into one thread, so nothing is reduced across them.
     threads = {x.var for x in tree.path(block) if x.is_bound and x.mark is not Mark.VTHREAD}
     return any(
         it.kind == "reduce" and tree.uses(block, slot).keys() & threads
@@ -278,9 +289,10 @@ def reduces_over_threads(tree: Tree, block: Block) -> bool:
 
 
 def decompose_reduction(tree: Tree, block: Block, loop: LoopNode) -> Block:
-    """The block's initialisation as a block of its own, before ``loop``."""
+    """Move the block's initialisation to a new block before ``loop``."""
     assert block.init is not None
     spatial = [i for i, it in enumerate(block.iters) if it.kind == "spatial"]
+    # Only loops that move the output's elements are repeated for the init.
     used = {var for i in spatial for var in tree.uses(block, i)}
     path = tree.path(block)
     inner = path[path.index(loop) :]
@@ -320,7 +332,8 @@ def _renumbered(block: Block, spatial: list[int]) -> tuple[Expr, ...]:
 
 
 def compute_inline(tree: Tree, block: Block) -> None:
-    """Consumers compute what they read of ``block`` themselves."""
+    """Inline the block into its consumers."""
+    # Inverted before the rewrite: a map that cannot be inverted must leave the tree untouched.
     iterators = iterators_of(block, block.indices)
 
     def rule(node: Expr) -> Expr:
@@ -339,7 +352,7 @@ def compute_inline(tree: Tree, block: Block) -> None:
 
 
 def can_inline(tree: Tree, block: Block) -> bool:
-    """Whether TVM would inline the block into its consumers."""
+    """Return whether TVM would inline the block into its consumers."""
     if block.init is not None or tree.buffers[block.buffer].is_param:
         return False
     try:
@@ -350,7 +363,7 @@ def can_inline(tree: Tree, block: Block) -> bool:
 
 
 def reverse_compute_inline(tree: Tree, block: Block) -> None:
-    """The one producer of ``block`` stores the block's value instead of its own."""
+    """Inline the block into its single producer, which stores its value."""
     producers = tree.producers(block)
     if len(producers) != 1 or block.init is not None:
         raise UnsupportedProgram("reverse-compute-inline", block.name)
@@ -361,6 +374,7 @@ def reverse_compute_inline(tree: Tree, block: Block) -> None:
         raise UnsupportedProgram("reverse-compute-inline", block.name)
     read, written = loads[0].indices, producer.indices
     shape = tree.buffers[producer.buffer].shape
+    # After transform_layout the producer's indices are those of the new layout: go back to the old.
     if layout is not None:
         read, written, shape = layout.reads[block], old_indices(layout, written), layout.shape
     values = [substitute_axes(iterator, written) for iterator in iterators_of(block, read)]
@@ -368,6 +382,8 @@ def reverse_compute_inline(tree: Tree, block: Block) -> None:
         if not isinstance(index, Axis):
             continue
         extent = block.iters[index.slot].extent
+        # The block reads only part of a padded dimension: the producer writes under a guard from
+        # now on.
         if not np.all(np.equal(extent, shape[dimension])):
             producer.guards += ((values[index.slot], extent),)
 
@@ -389,7 +405,10 @@ _Loops = list[tuple[LoopNode, bool]]  # and whether a loop is one of the block's
 
 
 def lacking(tree: Tree, loop: LoopNode) -> Mask | np.bool_:
-    """Where there is neither the loop nor one around it: what stands in it stands in none."""
+    """Return where neither the loop nor a loop around it exists.
+
+    A block in it stands in no loop of the program.
+    """
     out: Mask | np.bool_ = np.bool_(True)
     for one in (*tree.path(loop), loop):
         out = out & np.asarray(one.absent)
@@ -397,7 +416,7 @@ def lacking(tree: Tree, loop: LoopNode) -> Mask | np.bool_:
 
 
 def compute_at(tree: Tree, block: Block, loop: LoopNode) -> None:
-    """``block`` under ``loop``, before the first subtree that reads what it writes.
+    """Move ``block`` under ``loop``, before the first subtree that reads it.
 
     Programs that are :func:`lacking` the loop keep the loops that the block has: see
     :func:`pruner.program.tir.locations.shared`.
@@ -410,6 +429,7 @@ def compute_at(tree: Tree, block: Block, loop: LoopNode) -> None:
     boxes, uses = [], []
     for consumer in consumers:
         moving = loops_between(tree, consumer, loop) | shared_threads(tree, loop, scope)
+        # Threads around the loop share the buffer: one run must serve all of them.
         for load in consumer.loads_of(block.buffer):
             unsure = partly_moving(tree, consumer, load.indices, moving)
             tree.uncertain = tree.uncertain | (unsure & ~lacking(tree, loop))
@@ -421,7 +441,7 @@ def compute_at(tree: Tree, block: Block, loop: LoopNode) -> None:
 
 
 def reverse_compute_at(tree: Tree, block: Block, loop: LoopNode) -> None:
-    """``block`` under ``loop``, after the last subtree that writes what it reads."""
+    """Move ``block`` under ``loop``, after the last subtree that writes its input."""
     below = set(tree.blocks(loop))
     producers = [b for b in tree.producers(block) if b in below]
     if not producers:
@@ -440,6 +460,7 @@ def reverse_compute_at(tree: Tree, block: Block, loop: LoopNode) -> None:
         domains |= found
     last = max(_child_index(tree, loop, producer) for producer in producers)
     consumers = [_child_index(tree, loop, c) for c in tree.consumers(block) if c in below]
+    # Behind all producers and before every consumer, or there is no place.
     place = min(consumers, default=len(loop.body))
     if place <= last:
         raise UnsupportedProgram("reverse-compute-at-place", block.name)
@@ -447,10 +468,15 @@ def reverse_compute_at(tree: Tree, block: Block, loop: LoopNode) -> None:
 
 
 def _with_uses(tree: Tree, box: list[Region], uses: list[list[Uses]], loop: LoopNode) -> _Required:
-    """A box with the variables of the loops at and above ``loop`` that its start depends on."""
+    """Return a box with the outer variables that its start uses.
+
+    The loops at and above ``loop``.
+    """
     outside = {x.var for x in [*tree.path(loop), loop]}
     together: list[Uses] = []
     for found in zip(*uses, strict=True):
+        # The first access wins where several use a variable, as the region starts from the first
+        # one.
         merged = {v: s for use in reversed(found) for v, s in use.items() if v in outside}
         together.append(merged)
     return list(zip(box, together, strict=True))
@@ -459,7 +485,10 @@ def _with_uses(tree: Tree, box: list[Region], uses: list[list[Uses]], loop: Loop
 def _iter_domains(
     block: Block, indices: tuple[Expr, ...], required: _Required
 ) -> dict[int, tuple[Region, Uses]]:
-    """Domain of every iterator that indexes the buffer; each dimension must be one iterator."""
+    """Return the domain of every iterator that indexes the buffer.
+
+    Each dimension must be one iterator.
+    """
     out: dict[int, tuple[Region, Uses]] = {}
     for index, need in zip(indices, required, strict=True):
         if isinstance(index, Const):
@@ -482,6 +511,7 @@ def _move(
     place: int,
     domains: dict[int, tuple[Region, Uses]],
 ) -> None:
+    # The anchor is kept by identity: removing the block may shift places in the body.
     anchor = loop.body[place] if place < len(loop.body) else None
     if block in set(tree.blocks(loop)):
         raise UnsupportedProgram("compute-at-own-loop", block.name)
@@ -497,6 +527,7 @@ def _move(
         whole = Region(af.Affine(), 0, it.extent - 1)
         region, uses = domains.get(slot, (whole, {}))
         region = clipped(region, it.extent)
+        # Where the block stays, its new loops have one iteration and its old ones go on.
         extent = af.where(stays, 1, region.hi - region.lo + 1)
         unknown = np.greater_equal(extent, UNKNOWN_WIDTH)
         if np.any(unknown):
@@ -518,7 +549,10 @@ def _move(
 
 
 def _kept_loops(tree: Tree, block: Block, stays: Mask | np.bool_) -> _Loops:
-    """The loops of a block in programs where it ``stays``, which have one iteration elsewhere."""
+    """Return the block's loops for programs in which it ``stays``.
+
+    They have one iteration in the other programs.
+    """
     slots = [slot for slot, it in enumerate(block.iters) if it.kind == "reduce"]
     reducing = {var for slot in slots for var in tree.uses(block, slot)}
     out = []
@@ -531,10 +565,10 @@ def _kept_loops(tree: Tree, block: Block, stays: Mask | np.bool_) -> _Loops:
 
 
 def _by_phase(*nests: _Loops) -> list[LoopNode]:
-    """Loops of several nests, of which a program has one, as one nest.
+    """Merge nests, of which a program has one, into one nest.
 
-    What stands outside of the first reduction, from it to the last, or inside of that in a nest
-    does so in all: see :func:`pruner.program.tir.locations.alike`.
+    A loop that stands outside of the first reduction, between first and last, or inside the last in
+    its nest does so in the merged nest: see :func:`pruner.program.tir.locations.alike`.
     """
     phases: list[list[LoopNode]] = [[], [], []]
     for nest in nests:

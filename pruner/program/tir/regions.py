@@ -1,4 +1,4 @@
-"""Regions that blocks read and write, relaxed over loops."""
+"""Compute the regions that blocks read and write, relaxed over loops."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from pruner.program.tir.tree import Block, LoopNode, Tree, Uses
 
 
 def shared_threads(tree: Tree, loop: LoopNode, scope: Scope) -> set[int]:
-    """Ids of thread variables at and above ``loop`` whose threads share a buffer of that scope."""
+    """Return ids of thread variables whose threads share a buffer.
+
+    Threads of the loops at and above ``loop``, for a buffer of the scope.
+    """
     out = set()
     for outer in [*tree.path(loop), loop]:
         thread = thread_rank(outer.mark)
@@ -26,14 +29,20 @@ def shared_threads(tree: Tree, loop: LoopNode, scope: Scope) -> set[int]:
 
 
 def loops_between(tree: Tree, block: Block, above: LoopNode | None) -> set[int]:
-    """Ids of the variables of loops below ``above`` (None: all loops) around and in ``block``."""
+    """Return ids of loop variables below ``above``, around and in ``block``.
+
+    ``above`` None: all loops.
+    """
     path = tree.path(block)
     start = path.index(above) + 1 if above is not None else 0
     return {id(loop.var) for loop in path[start:]} | {id(var) for var in block.inner}
 
 
 def region_of(tree: Tree, block: Block, indices: Sequence[Expr], moving: set[int]) -> list[Region]:
-    """Box that ``indices`` of a block span when the variables with ids ``moving`` run."""
+    """Return the box that ``indices`` span while the variables ``moving`` run.
+
+    ``moving``: ids of loop variables.
+    """
     domains = [relax(Region(value, 0, 0), moving) for value in tree.values(block)]
     return [evaluate_region(index, domains) for index in indices]
 
@@ -41,7 +50,7 @@ def region_of(tree: Tree, block: Block, indices: Sequence[Expr], moving: set[int
 def guarded_regions_of(
     tree: Tree, block: Block, accesses: Iterable[Sequence[Expr]], moving: set[int]
 ) -> list[list[Region]]:
-    """As :func:`region_of` of several accesses, but a loop all of whose parts run stays in range.
+    """Return boxes like :func:`region_of`, with fully running loops in range.
 
     Parts that do not divide a loop overrun it, and a guard cuts the rest off.
     """
@@ -51,14 +60,14 @@ def guarded_regions_of(
 
 
 def union_all(boxes: Iterable[list[Region]]) -> list[Region]:
-    """Smallest box around all, dimension by dimension."""
+    """Return the smallest box around all boxes, dimension by dimension."""
     return [union(list(dimension)) for dimension in zip(*boxes, strict=True)]
 
 
 def index_uses(tree: Tree, block: Block, index: Expr) -> Uses:
-    """Variables in an index with their factors (0 where divided), those of extent 1 included.
+    """Return the variables in an index with factors, 0 where divided.
 
-    Not to change: the sums of iterators are kept.
+    Variables of extent 1 are included. Do not change the result: sums of iterators are cached.
     """
     match index:
         case Axis(slot=slot):
@@ -80,7 +89,10 @@ def index_uses(tree: Tree, block: Block, index: Expr) -> Uses:
 
 
 def clipped(region: Region, extent: IntLike) -> Region:
-    """The region cut to ``[0, extent)`` where its start is a number (``BlockVarDomainInfo``)."""
+    """Cut the region to ``[0, extent)`` where its start is a number.
+
+    ``BlockVarDomainInfo`` of TVM.
+    """
     fixed, base = af.is_constant(region.start), region.start.base
     lo = af.where(fixed, np.maximum(region.lo, -base), region.lo)
     hi = af.where(fixed, np.minimum(region.hi, extent - 1 - base), region.hi)
@@ -88,12 +100,13 @@ def clipped(region: Region, extent: IntLike) -> Region:
 
 
 def partly_moving(tree: Tree, block: Block, indices: Sequence[Expr], moving: set[int]) -> Truth:
-    """Where an index divides a sum of which one part moves and another stands still.
+    """Return where an index divides a sum that moves only in part.
 
     TVM's interval arithmetic then gives loops whose extents are not numbers, or may do so: of two
-    sums it does not see which is larger, and of ``(3 i + j) mod 3`` where i moves not that it is j.
-    It knows where the quotient is one value (``(3 i + j) div 3`` where j moves) or starts from a
-    number, as remainders do then; of the iterators of a fused loop the first is the quotient.
+    sums it does not prove which is larger, and of ``(3 i + j) mod 3`` where i stands still it does
+    not prove that it is j. Its result is exact where the quotient is one value (``(3 i + j) div 3``
+    where j moves) or starts from a number, as remainders do then; of the iterators of a fused loop
+    the first is the quotient.
     """
     out: Truth = np.bool_(False)
     slots = {node.slot for index in indices for node in walk(index) if isinstance(node, Axis)}
@@ -113,5 +126,5 @@ def partly_moving(tree: Tree, block: Block, indices: Sequence[Expr], moving: set
 
 
 def start_of(region: Region) -> af.Affine:
-    """First value of a region."""
+    """Return the first value of a region."""
     return af.add(region.start, af.const(region.lo))

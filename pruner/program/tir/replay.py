@@ -1,11 +1,12 @@
-"""Many programs of one trace: a tree for every structure that they need.
+"""Apply one trace to many programs: one tree for each structure.
 
-Where blocks are computed is decided last in a trace, and every location is a tree of its own. All
+The location of blocks is decided last in a trace, and every location is a tree of its own. All
 programs go together as far as they agree, and the instructions before are applied once. Locations
 in loops of one run share a tree (:func:`pruner.program.tir.locations.shared`), as do programs in
-which a block stays and those in which it moves into the loops directly behind it; where locations
-part the programs, each part goes on with a copy of it. A program that parts from the others in the
-middle of an instruction begins anew, and so does one that cannot be told in a shared tree.
+which a block stays and programs in which it moves into the loops directly behind it; where
+locations part the programs, each part goes on with a copy of the tree. A program that parts from
+the others in the middle of an instruction begins anew, and so does a program that a shared tree
+cannot express.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Found = TypeVar("Found")
 
 
 def apply(program: TraceProgram, decisions: Decisions) -> Tree:
-    """The tree of N programs after all instructions and postprocessors.
+    """Return the tree of N programs after all instructions and postprocessors.
 
     Raises:
         Diverges: candidates need different trees.
@@ -41,9 +42,9 @@ def apply(program: TraceProgram, decisions: Decisions) -> Tree:
 
 
 def tile_extents(program: TraceProgram, decision: Int64[np.ndarray, " slot"]) -> dict[int, int]:
-    """Extent of the loop that each perfect tile divides, by the slot where the tile starts.
+    """Return the extent of the loop that each perfect tile divides.
 
-    ``decision`` int64 [d]. Raises as :func:`apply`.
+    By the slot where the tile starts. ``decision`` int64 [d]. Raises as :func:`apply`.
     """
     return {
         slot: uniform(extent) for slot, extent in _applied(program, decision[None]).tiled.items()
@@ -53,16 +54,16 @@ def tile_extents(program: TraceProgram, decision: Int64[np.ndarray, " slot"]) ->
 def apply_groups(
     program: TraceProgram, decisions: Decisions, *, strict: bool = False
 ) -> tuple[list[tuple[Ints, Tree]], dict[int, str]]:
-    """Trees of N decision vectors: (rows, tree) for every structure, and refusals by row.
+    """Return (rows, tree) for every structure of N decision vectors, and refusals.
 
-    With ``strict`` decisions of others are refused where they are no factors of their loop, or no
-    candidate; those that were drawn here are.
+    Refusals are reasons by row. With ``strict`` foreign decisions are refused where they are no
+    factors of their loop, or no candidate; decisions that were drawn here always are.
     """
 
     def finished(state: State) -> Tree:
         state.finish(is_gpu=program.is_gpu)
         if not program.is_gpu:
-            buffer_places(state.tree)  # here, where a program that cannot be told may begin anew
+            buffer_places(state.tree)  # here, where an uncertain program may begin anew
         return state.tree
 
     until = len(program.instructions)
@@ -72,10 +73,10 @@ def apply_groups(
 def location_options(
     program: TraceProgram, decisions: Decisions, slot: int
 ) -> tuple[Int64[np.ndarray, " location"], Bool[np.ndarray, "program location"]]:
-    """Locations on offer at the ``sample_compute_location`` whose decision is ``slot``.
+    """Return the locations offered at the ``sample_compute_location`` of ``slot``.
 
-    Returns int64 [L] locations and bool [N, L] where each is on offer; no location is where the
-    program cannot be replayed, which :func:`apply_groups` tells of.
+    Returns int64 [L] locations and bool [N, L] where each is offered; a program that cannot be
+    replayed has no location, and :func:`apply_groups` gives its reason.
     """
     until, instruction = next((n, i) for n, i in enumerate(program.instructions) if i.slot == slot)
 
@@ -113,7 +114,7 @@ def _started(program: TraceProgram, decisions: Decisions, *, strict: bool = Fals
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Branch:
-    """Programs that share a tree so far; ``done``: instructions applied to it.
+    """Programs that share a tree so far; ``done`` counts applied instructions.
 
     ``apart``: every location has a tree of its own; ``mixed``: some locations share this one.
     """
@@ -125,7 +126,7 @@ class _Branch:
     mixed: bool = False
 
     def grown(self, instructions: Sequence[Instruction]) -> list[_Branch]:
-        """With these instructions applied; several where locations part the programs before.
+        """Return this branch after the instructions, or its parts by location.
 
         Raises as :meth:`State.take`.
         """
@@ -136,7 +137,7 @@ class _Branch:
         return [replace(self, done=len(instructions))]
 
     def _located(self, instruction: Instruction, done: int) -> list[_Branch]:
-        """By locations, as far as they cannot share a tree."""
+        """Part the programs by location where they cannot share a tree."""
         state = self.state
         taken = settled(state, instruction)
         block = state.get(instruction.inputs[0])
@@ -146,6 +147,7 @@ class _Branch:
         for kind in found:
             rows = np.flatnonzero(kinds == kind)
             part = state if len(found) == 1 else state.select(rows)
+            # After the split a part may lack loops, which shifts the numbers of its locations.
             here = settled(part, instruction)  # by its own loops, which may be fewer
             part.locate(instruction, here)
             mixed = self.mixed or len(np.unique(here)) > 1
@@ -161,7 +163,7 @@ def _structures(
     *,
     strict: bool = False,
 ) -> tuple[list[tuple[Ints, Found]], dict[int, str]]:
-    """What ``found_of`` finds before instruction ``until``, by rows, and refusals by row."""
+    """Return ``found_of`` before instruction ``until``, by rows, and refusals."""
     instructions = program.instructions[:until]
     found: list[tuple[Ints, Found]] = []
     refused: dict[int, str] = {}
@@ -171,6 +173,7 @@ def _structures(
         state = _started(program, decisions[rows], strict=strict)
         pending.append(_Branch(rows, state, apart=apart))
 
+    # A shared tree is an optimisation: before refusing, try every location with its own tree.
     def refuse(branch: _Branch, error: UnsupportedProgram) -> None:
         if branch.mixed:
             begin(branch.rows, apart=True)
@@ -187,13 +190,15 @@ def _structures(
             else:
                 found.append((branch.rows, found_of(branch.state)))
         except Diverges as parts:
+            # The instruction may have changed the tree half-way: each kind starts again from the
+            # first one.
             for value in np.unique(parts.values):
                 begin(branch.rows[parts.values == value], apart=branch.apart)
         except UnsupportedProgram as error:
             refuse(branch, error)
         except MemoryError:
             raise
-        except Exception as error:  # programs cost themselves, whatever nobody foresaw of them
+        except Exception as error:  # an unforeseen error costs its programs only
             refuse(branch, ReplayFailed.of(error))
             logger.debug("%d programs not replayed: %r", len(branch.rows), error)
     return found, refused

@@ -1,12 +1,13 @@
-"""Reductions in two steps: ``rfactor`` of src/s_tir/schedule/primitive/reduction.cc.
+"""Reduce in two steps: ``rfactor`` of TVM's reduction.cc.
 
-TVM makes two blocks from one with two builders, and so does this file. ``RFactorBlockCreator`` is
-:class:`_Partial`: the factored loop becomes a spatial iterator, the reduction iterators that hold
-it are replaced by new ones (one for each other loop in them), and the old ones stay as expressions
-of the new, here as *derived* iterators. ``WriteBackBlockCreator`` is :func:`_finish`: one
-reduction iterator over the factored loop, and the spatial iterators as they were. Of the loops
-around, the partial block gets a copy of all (``CreateLoopOutsideRfactorBlock``); the final block
-keeps its data-parallel loops and the factored one (:func:`_keep_loops`).
+src/s_tir/schedule/primitive/reduction.cc makes two blocks from one with two builders, and so does
+this file. ``RFactorBlockCreator`` is :class:`_Partial`: the factored loop becomes a spatial
+iterator, the reduction iterators that hold it are replaced by new ones (one for each other loop in
+them), and the old iterators stay as expressions of the new ones, here as *derived* iterators.
+``WriteBackBlockCreator`` is :func:`_finish`: one reduction iterator over the factored loop, and the
+spatial iterators as they were. Of the loops around, the partial block gets a copy of all
+(``CreateLoopOutsideRfactorBlock``); the final block keeps its data-parallel loops and the factored
+loop (:func:`_keep_loops`).
 """
 
 from __future__ import annotations
@@ -32,9 +33,11 @@ from pruner.program.tir.tree import (
 
 
 def rfactor(tree: Tree, block: Block, loop: LoopNode, factor_axis: int) -> Block:
-    """``C[i] += A[i, k]`` with loop ``f`` of ``k`` -> ``C.rf[i, f] += A``, ``C[i] += C.rf``.
+    """Split a reduction into partial results along ``loop`` and their sum.
 
-    The block returned computes the partial results under loops of its own, just before; ``block``
+    ``C[i] += A[i, k]`` with loop ``f`` of ``k`` -> ``C.rf[i, f] += A``, ``C[i] += C.rf``.
+
+    The returned block computes the partial results under loops of its own, just before; ``block``
     keeps its data-parallel loops and ``loop``.
     """
     old = tree.path(block)
@@ -42,6 +45,7 @@ def rfactor(tree: Tree, block: Block, loop: LoopNode, factor_axis: int) -> Block
     shape = (*source.shape[:factor_axis], loop.extent, *source.shape[factor_axis:])
     partial = Buffer(len(tree.buffers), f"{source.name}.rf", source.dtype, shape, source.scope)
     tree.buffers.append(partial)
+    # Taken before anything changes: an update of another form must leave the tree untouched.
     combine = _combination(block)
     made = _Partial(tree, block, loop, partial, factor_axis, combine).run(old)
     names = {x.var: LoopVar(x.var.name, x.extent) for x in old}
@@ -63,7 +67,7 @@ def rfactor(tree: Tree, block: Block, loop: LoopNode, factor_axis: int) -> Block
 
 
 def _combination(block: Block) -> Binary:
-    """The update ``self op rest`` (with the element itself on the left)."""
+    """Return the update ``self op rest``, with the element on the left."""
     own = Load(block.buffer, block.indices, "")
     match block.value:
         case Binary(op=("add" | "mul" | "max" | "min"), a=Load(), b=_) as value:
@@ -79,7 +83,7 @@ def _renamed(tree: Tree, binding: Binding, names: dict[LoopVar, LoopVar]) -> Bin
 
 @dataclass(slots=True, eq=False)
 class _Partial:
-    """Makes the block of the partial results; its loops are still those of the old block."""
+    """Make the block of partial results; its loops are the old block's."""
 
     tree: Tree
     block: Block
@@ -120,6 +124,8 @@ class _Partial:
         indices = tuple(substitute_axes(index, table) for index in old.indices)
         indices = (*indices[: self.axis], Axis(0), *indices[self.axis :])
         rest = substitute_axes(self.combine.b, table)
+        # A block whose every reduction loop was factored has one value an element: no update, no
+        # init.
         reduces = any(it.kind == "reduce" for it in iters)
         own = Load(self.buffer.key, indices, self.buffer.dtype)
         value = Binary(self.combine.op, own, rest, self.buffer.dtype) if reduces else rest
@@ -148,7 +154,7 @@ class _Partial:
 def _finish(
     tree: Tree, block: Block, loop: LoopNode, partial: Buffer, axis: int, combine: Binary
 ) -> None:
-    """``block`` sums up the partial results: a reduction iterator, then its spatial ones."""
+    """Turn ``block`` into the sum of the partial results, over ``loop``."""
     spatial = [slot for slot, it in enumerate(block.iters) if it.kind == "spatial"]
     bindings = [Binding(af.variable(loop.var), {loop.var: 1})]
     bindings += [
@@ -169,7 +175,7 @@ def _finish(
 
 
 def _keep_loops(block: Block, old: list[LoopNode], keep: list[LoopNode]) -> None:
-    """Only the loops ``keep`` stay around the block."""
+    """Keep only the loops ``keep`` around the block."""
     parent = old[0].parent
     assert parent is not None
     place = parent.body.index(old[0])

@@ -1,6 +1,6 @@
-"""A design space as JSON: what records of MetaSchedule's programs are replayed with, without TVM.
+"""Save design spaces as JSON, to replay MetaSchedule's records without TVM.
 
-A record holds a space's name and decisions; what they decide stands once, in
+A record holds a space's name and decisions; the space itself stands once, in
 ``<root>/design_spaces/<name>.json.gz``: the function before it is scheduled (buffers, loops, blocks
 of one store) and the instructions of the trace. The name is a digest of the content, in letters, so
 a space that several platforms share is one file. Fields of the object:
@@ -56,6 +56,7 @@ from pruner.program.tir.tree import Binding, Block, BlockIter, LoopNode, Tree, T
 FOLDER = "design_spaces"
 SUFFIX = ".json.gz"
 VERSION = 1
+# A name in letters cannot be mistaken for a path or a number in a log.
 _LETTERS = str.maketrans("0123456789abcdef", "abcdefghijklmnop")
 _BINARY = frozenset(get_args(BinaryOp))
 _MAX_BYTES = 1 << 24  # a space has kilobytes
@@ -66,9 +67,9 @@ _MAX_INSTRUCTIONS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SavedSpace:
-    """A design space: its program with open decisions, and the text of what it computes.
+    """A design space: its program with open decisions, and its text.
 
-    ``trace``: lines that say the same in TVM's words.
+    ``text`` is the computation, a line a tensor; ``trace``: lines with the same in TVM's words.
     """
 
     program: TraceProgram
@@ -77,7 +78,10 @@ class SavedSpace:
 
     @property
     def content(self) -> bytes:
-        """The JSON text. Raises `UnsupportedProgram` for what it has no form for."""
+        """JSON text of the space, as bytes.
+
+        Raises `UnsupportedProgram` for values without a form in the file.
+        """
         program = self.program
         loops = {v: n for n, v in enumerate(_loops(program.tree.root))}
         value = {
@@ -99,17 +103,18 @@ class SavedSpace:
 
     @property
     def name(self) -> str:
-        """16 letters: 64 bits of the content."""
+        """Name of 16 letters: 64 bits of the content."""
         return _name_of(self.content)
 
     def save(self, folder: Path) -> str:
-        """Write it into a folder unless it is there; its name."""
+        """Write the space into a folder unless present; return its name."""
         content = self.content
         name = _name_of(content)
         path = folder / f"{name}{SUFFIX}"
         if not path.is_file():
             folder.mkdir(parents=True, exist_ok=True)
             with write_whole(path) as partial:
+                # mtime=0: equal spaces give equal files, byte by byte.
                 partial.write_bytes(gzip.compress(content, mtime=0))
         return name
 
@@ -119,14 +124,15 @@ def _name_of(content: bytes) -> str:
 
 
 def load_space(path: Path, name: str | None = None) -> SavedSpace:
-    """Read what `SavedSpace.save` wrote; with a ``name`` only if the content has it.
+    """Read a space that `SavedSpace.save` wrote, checking its ``name`` if given.
 
     Raises:
         UnsupportedProgram: ``unknown-design-space`` where there is no such file,
-            ``bad-design-space`` where it is not a whole one, or not that of the name.
+            ``bad-design-space`` where it is incomplete or has another name.
     """
     try:
         with gzip.open(path) as file:
+            # One byte more than allowed: enough to refuse a bomb without unpacking all of it.
             content = file.read(_MAX_BYTES + 1)
     except FileNotFoundError as error:
         raise UnsupportedProgram("unknown-design-space", f"no file {path}") from error
@@ -140,7 +146,7 @@ def load_space(path: Path, name: str | None = None) -> SavedSpace:
         return _read(json.loads(content))
     except (MemoryError, UnsupportedProgram):
         raise
-    except Exception as error:  # whatever a damaged file makes of it
+    except Exception as error:  # a damaged file may raise any error
         detail = f"{path}: {type(error).__name__} {error}"
         raise UnsupportedProgram("bad-design-space", detail[:300]) from error
 
@@ -153,8 +159,9 @@ class SpaceFolder:
         self._spaces: dict[str, SavedSpace | UnsupportedProgram] = {}
 
     def space(self, name: str) -> SavedSpace:
-        """The space of a name. Raises `UnsupportedProgram` as `load_space`."""
+        """Return the space of a name; raise `UnsupportedProgram` as `load_space`."""
         if name not in self._spaces:
+            # A failure is kept, too: thousands of records may name the same missing space.
             try:
                 if not name.isalpha():  # a name, not a path
                     raise UnsupportedProgram("unknown-design-space", repr(name)[:80])
@@ -172,7 +179,7 @@ def _buffer(b: Buffer) -> list[Any]:
 
 
 def _loops(root: LoopNode) -> Iterator[LoopVar]:
-    """Variables of all loops below the root, in program order."""
+    """Yield variables of all loops below the root, in program order."""
     for node in root.body:
         if isinstance(node, LoopNode):
             yield node.var
@@ -180,7 +187,10 @@ def _loops(root: LoopNode) -> Iterator[LoopVar]:
 
 
 def _kept(annotations: Mapping[str, object]) -> dict[str, object]:
-    """Annotations with a plain value; the engine reads no others of an unscheduled function."""
+    """Return annotations with a plain value.
+
+    The engine reads no other annotations of an unscheduled function.
+    """
     return {k: v for k, v in annotations.items() if isinstance(v, bool | int | float)} | {
         k: str(v) for k, v in annotations.items() if isinstance(v, str)
     }
@@ -298,7 +308,10 @@ def _read(value: Mapping[str, Any]) -> SavedSpace:
 
 
 def _number(value: Any, least: int = 0) -> int:
-    """A place among others: Python would count negative ones from the end."""
+    """Return a place among others; refuse negative numbers.
+
+    Python would count them from the end.
+    """
     if type(value) is not int or value < least:
         raise UnsupportedProgram("bad-design-space", f"{value!r:.80} instead of a number")
     return value
@@ -315,7 +328,7 @@ def _at_most(value: int, limit: int, what: str) -> int:
 
 
 def _add(parent: LoopNode, body: list[Mapping[str, Any]], loops: list[LoopVar]) -> None:
-    """Put saved nodes under a loop; loops are numbered as they are met."""
+    """Put saved nodes under a loop; loops are numbered in program order."""
     for node in body:
         if "loop" in node:
             name, extent = node["loop"]

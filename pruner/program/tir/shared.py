@@ -1,9 +1,9 @@
-"""Shared memory of GPU programs as TVM allocates it, for N candidates at once.
+"""Compute shared memory of GPU programs as TVM allocates it.
 
-Static buffers (``shared``) are summed up. Dynamic ones (``shared.dyn``) share one allocation, in
-which a buffer may lie where others lay that are no longer used. Two passes plan that:
-``StorageRewrite`` (src/tirx/transform/storage_rewrite.cc) gives a buffer the memory of one that is
-free, ``MergeSharedMemoryAllocations`` (src/s_tir/transform) also that of several. TVM's check of
+For N programs at once. Static buffers (``shared``) are summed up. Dynamic buffers (``shared.dyn``)
+share one allocation, in which a buffer may lie where dead buffers lay. Two passes plan that:
+``StorageRewrite`` (src/tirx/transform/storage_rewrite.cc) gives a buffer the memory of a free
+buffer, ``MergeSharedMemoryAllocations`` (src/s_tir/transform) also that of several. TVM's check of
 GPU code runs both. Programs are compiled without the first (:mod:`pruner.tune.compiling`): results
 then lie over at least as much.
 """
@@ -27,7 +27,10 @@ _MATCH_RANGE = 16  # a free buffer may be this many times too large or too small
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Staged:
-    """A buffer in shared memory: bytes [N], and its first store and last use in block order."""
+    """A buffer in shared memory: bytes [N], first store and last use.
+
+    ``first`` and ``last`` count blocks in program order.
+    """
 
     buffer: Buffer
     size: Ints
@@ -37,27 +40,28 @@ class _Staged:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SharedBytes:
-    """Shared memory of a kernel's blocks [N]: ``static`` buffers and the ``dynamic`` allocation."""
+    """Shared memory of a kernel's blocks [N]: ``static`` and ``dynamic`` bytes."""
 
     static: Ints
     dynamic: Ints
 
     @property
     def total(self) -> Ints:
-        """Both."""
+        """Static plus dynamic bytes [N]."""
         return self.static + self.dynamic
 
 
 def shared_bytes(tree: Tree) -> dict[TreeNode, SharedBytes]:
-    """Shared memory of every kernel (a child of the root) that has some.
+    """Return the shared memory of every kernel that has some.
 
     Raises:
-        UnsupportedProgram: dynamic buffers whose lifetimes are not understood.
+        UnsupportedProgram: dynamic buffers with lifetimes that this file does not plan.
     """
     kernels: dict[LoopNode, list[_Staged]] = {}
     blocks = list(tree.blocks())
     for key, place in buffer_places(tree).items():
         if tree.buffers[key].scope is Scope.SHARED and place.loop is not None:
+            # A kernel is a child of the root: the outermost loop around the buffer's place.
             kernel = (*tree.path(place.loop), place.loop)[0]
             kernels.setdefault(kernel, []).append(_staged(tree, key, place, blocks))
     out: dict[TreeNode, SharedBytes] = {}
@@ -70,7 +74,7 @@ def shared_bytes(tree: Tree) -> dict[TreeNode, SharedBytes]:
 
 
 def dynamic_bytes(tree: Tree) -> Ints | None:
-    """Bytes of shared memory [N] where a program has dynamic buffers, None where it has none."""
+    """Return bytes of shared memory [N], None without dynamic buffers."""
     if not any(buffer.is_dynamic for buffer in tree.buffers):
         return None
     found = shared_bytes(tree).values()
@@ -83,6 +87,7 @@ def _staged(tree: Tree, key: int, place: Place, blocks: list[Block]) -> _Staged:
     users = [n for n, b in enumerate(blocks) if b.buffer == key or b.loads_of(key)]
     writer = next(b for b in blocks if b.buffer == key)
     extents = [region.hi - region.lo + 1 for region in place.box]
+    # A pipelined buffer is kept several times (see `pipeline`).
     versions = buffer_versions(tree, place.loop, key)
     size = dtype_bytes(buffer.dtype) * versions * aligned_elements(writer, extents)
     sizes = np.broadcast_to(np.asarray(size, np.int64), tree.num_programs)
@@ -90,7 +95,8 @@ def _staged(tree: Tree, key: int, place: Place, blocks: list[Block]) -> _Staged:
 
 
 def _merged(buffers: list[_Staged], num: int) -> Ints:
-    """Bytes of the one dynamic allocation [N]: operands that live together, then results."""
+    """Return bytes of the dynamic allocation [N]: operands, then results."""
+    # Operands are first written before any buffer's last use: all of them are alive at once.
     operands = [x for x in buffers if x.first <= min((y.last for y in buffers), default=0)]
     later = [x for x in buffers if x not in operands]
     total = sum((x.size for x in operands), np.zeros(num, np.int64))
@@ -102,9 +108,9 @@ def _merged(buffers: list[_Staged], num: int) -> Ints:
 
 
 def _beyond(operands: list[_Staged], results: _Staged, total: Ints) -> Ints:
-    """Bytes that results need beyond the operands, over which they lie [N].
+    """Return bytes that results need beyond the operands they lie over [N].
 
-    Both passes look for the least free buffer that is large enough and not too large. Where there
+    Both passes search the least free buffer that is large enough and not too large. Where there
     is none, the first lets the largest smaller one of the same type grow (not from less than a
     sixteenth), and the second takes smaller ones together, largest first, until they suffice.
     """
@@ -113,6 +119,7 @@ def _beyond(operands: list[_Staged], results: _Staged, total: Ints) -> Ints:
     same = np.array([x.buffer.dtype == results.buffer.dtype for x in operands])[:, None]
     large = ((sizes >= size) & (sizes <= _MATCH_RANGE * size)).any(axis=0)
     smaller = np.where(sizes < size, sizes, 0)
+    # In bits, as storage_rewrite.cc compares: a truncated division by 16 of the size.
     enough = same & (8 * smaller >= 8 * size // _MATCH_RANGE)
     grown = np.where(enough, smaller, 0).max(axis=0)
     largest = smaller.max(axis=0)

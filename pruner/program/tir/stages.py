@@ -1,11 +1,11 @@
-"""Where TVM does not see that a padded result holds all that its epilogue reads.
+"""Find programs whose padded results TVM proves to cover their reads.
 
-Moving a block asks for a *stage pipeline*: what a block reads was written before (region cover,
+Moving a block asks for a *stage pipeline*: its inputs were written before (region cover,
 src/s_tir/schedule/state.cc). Until the epilogue goes into it, a result of tensor cores that cuts
-padded rows off writes under a guard on a sum of the fused loop f of its store, such as
-``f // 256 * 16 + f % 256 // 16 < 196``. Where no other loop moves the rows and f runs over the
-columns of one fragment only, that sum is one quotient, ``f // 16``, and TVM knows no region for an
-image's indices that divide it once more: ``ComputeAt`` of the operands then raises.
+padded rows off writes under a guard on a sum of the fused loop f of its store, such as ``f // 256 *
+16 + f % 256 // 16 < 196``. Where no other loop moves the rows and f runs over the columns of one
+fragment only, that sum is one quotient, ``f // 16``, and TVM finds no region for an image's indices
+that divide it once more: ``ComputeAt`` of the operands then raises.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FRAGMENT = 16  # columns that lanes hold of a row
 
 
 def stages_cover(tree: Tree) -> Mask:
-    """Where the epilogues of padded results let TVM move their operands, bool [N]."""
+    """Return where padded results' epilogues let TVM move their operands, [N]."""
     out = np.ones(tree.num_programs, bool)
     for block in tree.blocks():
         if isinstance(block.value, Load):  # a copy: nothing reads what it writes
@@ -36,8 +36,10 @@ def stages_cover(tree: Tree) -> Mask:
 
 
 def _is_one_quotient(tree: Tree, block: Block, rows: set[int]) -> Mask:
-    """Where a loop of the block's own is all that moves iterators ``rows``, over one fragment's
-    columns."""
+    """Return where only a loop of the block's own moves iterators ``rows``.
+
+    Over one fragment's columns.
+    """
     moving = {id(loop.var) for loop in tree.path(block) if loop.mark not in BLOCKS}
     whole, columns = np.ones(tree.num_programs, bool), np.ones(tree.num_programs)
     for slot, value in enumerate(tree.values(block)):

@@ -1,8 +1,8 @@
-"""The instructions of a MetaSchedule trace, each applied once for N decision vectors.
+"""Apply the instructions of a MetaSchedule trace for N decision vectors.
 
 The vocabulary is that of TVM's traces (src/s_tir/schedule/primitive); each handler below is one
-kind of instruction. Where candidates need different trees :class:`Diverges` names the values that
-tell them apart; :mod:`pruner.program.tir.replay` then goes on with each kind by itself.
+kind of instruction. Where programs need different trees :class:`Diverges` carries the values that
+separate them; :mod:`pruner.program.tir.replay` then goes on with each kind by itself.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction; ``slot`` is where its decision starts in the decision vector, -1 if none."""
+    """An instruction; its decision starts at ``slot`` of the vector (-1: none)."""
 
     kind: str
     inputs: tuple[Any, ...]
@@ -58,9 +58,9 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TraceProgram:
-    """A function and the instructions that schedule it; ``is_gpu`` chooses the postprocessors.
+    """A function and its scheduling instructions; ``is_gpu`` chooses the postprocessors.
 
-    ``known``: results of instructions that were applied to the tree before, as places in
+    ``known``: results of instructions applied to the tree before, as places in
     :meth:`Tree.nodes`.
     """
 
@@ -73,7 +73,7 @@ class TraceProgram:
 
 @dataclass(slots=True, eq=False)
 class State:
-    """State while the instructions run; ``strict``: decisions may be anything, and are checked."""
+    """State while the instructions run; ``strict`` checks foreign decisions."""
 
     tree: Tree
     decisions: Decisions
@@ -84,24 +84,25 @@ class State:
     tiled: dict[int, IntLike] = field(default_factory=dict)
 
     def get(self, value: Any) -> Any:
-        """An input: what an instruction made, a constant, or several of these."""
+        """Return an input: an instruction's result, a constant, or several."""
         if isinstance(value, tuple):
             return [self.get(item) for item in value]
         return self.results[value.number] if isinstance(value, Ref) else value
 
     def decision(self, slot: int) -> IntLike:
-        """One column of the decision vectors."""
+        """Return a column of the decision vectors, an int if common."""
         return plain(self.decisions[:, slot])
 
     def require(self, fits: Mask, what: str) -> None:
-        """Refuse programs whose decisions do not fit; those that do go on without them.
+        """Refuse programs whose decisions do not fit.
 
-        Raises:
-            Diverges: some do.
-            UnsupportedProgram: none does.
+        The other programs go on without them.
+
+        Raises: ``Diverges`` where some fit, `UnsupportedProgram` where none does.
         """
         if fits.all():
             return
+        # The fitting and the others begin anew apart; the part without a fit is refused then.
         if fits.any():
             raise Diverges(fits.astype(np.int64))
         raise UnsupportedProgram("bad-decision", what)
@@ -118,6 +119,8 @@ class State:
             raise UnsupportedProgram("trace-instruction", instruction.kind)
         found = handler(self, instruction, *map(self.get, instruction.inputs))
         results = found if isinstance(found, list) else [] if found is None else [found]
+        # TVM's trace lists the outputs of every instruction: another number is another version of
+        # TVM.
         if len(results) != len(instruction.outputs):
             raise UnsupportedProgram("trace-results", instruction.kind)
         self.results.update(zip(instruction.outputs, results, strict=True))
@@ -125,7 +128,7 @@ class State:
     def locate(self, instruction: Instruction, taken: Ints) -> None:
         """Apply a ``SampleComputeLocation`` whose locations can share a tree.
 
-        A loop that is cut for that is no result any more: an instruction that wants it is refused,
+        A loop that is cut for that is no result any more: an instruction that uses it is refused,
         and each location then has a tree of its own.
         """
         block = self.get(instruction.inputs[0])
@@ -134,14 +137,14 @@ class State:
             self.forget_lost()
 
     def forget_lost(self) -> None:
-        """Loops that are no more are no results any more."""
+        """Drop results that are loops no longer in the tree."""
         alive = set(self.tree.nodes())
         for number, value in self.results.items():
             if isinstance(value, LoopNode) and value not in alive:
                 self.results[number] = None
 
     def select(self, rows: Ints) -> State:
-        """The same of some programs, which go on by themselves."""
+        """Return a copy of the state for some programs."""
         copy = Copy(rows)
         tree = copy.tree(self.tree, len(rows))
         nodes: dict[Any, Any] = {self.tree: tree, **copy.nodes}
@@ -156,7 +159,9 @@ class State:
         return State(tree, decisions, self.strict, results, fetches, threads, tiled)
 
     def finish(self, *, is_gpu: bool) -> None:
-        """Apply MetaSchedule's postprocessors. Raises as :meth:`take`."""
+        """Apply MetaSchedule's postprocessors; raise as :meth:`take`."""
+        # In TVM's order: fetches, bound blocks, parallel and unrolled loops, reductions; copies
+        # last, when the program is lowered.
         for fetch in self.fetches:
             rewrite_cooperative_fetch(self.tree, fetch)
         if is_gpu:
@@ -171,19 +176,20 @@ class State:
         lower_auto_copies(self.tree)
 
     def _asked(self, *keys: str) -> Any:
-        """An annotation of the root block, None where there is none."""
+        """Return an annotation of the root block, None without it."""
         found = [self.tree.annotations.get(f"meta_schedule.{key}") for key in keys]
         return next((value for value in found if value is not None), None)
 
 
 def _copied(value: Any, nodes: dict[Any, Any], copy: Copy) -> Any:
-    """A result of an instruction; None: a loop or a block that is no more."""
+    """Copy an instruction's result; None for a node that is gone."""
     if isinstance(value, (Tree, LoopNode, Block)):
         return nodes.get(value)
     return copy.number(value)
 
 
 def _get_block(s: State, i: Instruction) -> Block | Tree:
+    # TVM's root block is no statement here: the tree itself stands for it.
     name = i.attrs[0]
     return s.tree if name == "root" else s.tree.find(name)
 
@@ -203,6 +209,7 @@ def _get_producers(s: State, _: Instruction, block: Block) -> list[Block]:
 def _sample_perfect_tile(s: State, i: Instruction, loop: LoopNode) -> list[IntLike]:
     s.tiled[i.slot] = loop.extent
     parts = int(i.attrs[0])
+    # A record's factors come from a file: their product must be the loop's extent.
     if s.strict:
         factors = s.decisions[:, i.slot : i.slot + parts].astype(np.float64)  # no overflow
         fits = (factors >= 1).all(axis=1) & (factors.prod(axis=1) == loop.extent)
@@ -211,6 +218,7 @@ def _sample_perfect_tile(s: State, i: Instruction, loop: LoopNode) -> list[IntLi
 
 
 def _sample_partitioned_tile(s: State, i: Instruction, loop: LoopNode) -> list[IntLike]:
+    # Attribute 2 is innerpart_factor: the inner part must stay a multiple of it.
     if not np.all(np.equal(np.mod(loop.extent, int(i.attrs[2])), 0)):
         raise UnsupportedProgram("partitioned-tile", loop.var.name)
     return _sample_perfect_tile(s, i, loop)
@@ -231,7 +239,7 @@ def _sample_compute_location(s: State, i: Instruction, block: Block) -> LoopNode
 
 
 def settled(s: State, i: Instruction) -> Ints:
-    """Where a block is computed in each program, by a ``SampleComputeLocation`` that comes next."""
+    """Return each program's location at a coming ``SampleComputeLocation``."""
     return places.settle(s.tree, s.get(i.inputs[0]), s.decisions[:, i.slot])
 
 
@@ -255,6 +263,7 @@ def _bind(s: State, i: Instruction, loop: LoopNode) -> None:
 
 def _annotate(s: State, i: Instruction, target: Tree | Block | LoopNode, value: Any) -> None:
     key = str(i.attrs[0])
+    # RewriteCooperativeFetch takes the extents of the Bind instructions before the annotation.
     if key == "meta_schedule.cooperative_fetch":
         x, y = s.threads.get("threadIdx.x"), s.threads.get("threadIdx.y")
         if x is None or not isinstance(target, Block):
@@ -275,7 +284,10 @@ def _blockize(s: State, _: Instruction, loop: LoopNode) -> Block:
 
 
 def _transform_layout(s: State, i: Instruction, block: Block, pieces: tuple[Any, ...]) -> None:
-    """Of what the block writes; ``pieces``: (axis, divisors, factors of the extent or None)."""
+    """Change the layout of the block's output; ``pieces`` are new dimensions.
+
+    (axis, divisors, factors of the extent or None) each.
+    """
     if tuple(i.attrs[:2]) != _FIRST_WRITE:
         raise UnsupportedProgram("transform-layout", block.name)
     transform_layout(
@@ -328,6 +340,7 @@ def _set_scope(s: State, i: Instruction, block: Block) -> None:
 
 
 def _rfactor(s: State, i: Instruction, loop: LoopNode) -> Block:
+    # TVM's rfactor takes a loop of a single block.
     (block,) = s.tree.blocks(loop)
     return rfactor(s.tree, block, loop, int(i.attrs[0]))
 
@@ -354,7 +367,7 @@ def _reverse_compute_inline(s: State, _: Instruction, block: Block) -> None:
 
 
 def _nothing(_: State, __: Instruction, *___: Any) -> None:
-    """Markers."""
+    """Ignore markers."""
 
 
 _HANDLERS: dict[str, Callable[..., Any]] = {

@@ -1,8 +1,8 @@
-"""Loops, blocks and buffers of a TIR function under scheduling, for N candidates at once.
+"""Loops, blocks and buffers of a TIR function under scheduling.
 
-The tree's shape is common to all candidates; extents are plain integers or int64 [N]. A block's
-iterators are bound to sums of loop variables. A loop that was split or fused away lives on as a
-*definition* of its variable by the loops that replaced it, so bindings are never rewritten.
+For N programs at once: the tree's shape is common to all, extents are plain integers or int64 [N].
+A block's iterators are bound to sums of loop variables. A loop that was split or fused away lives
+on as a *definition* of its variable by the loops that replaced it, so bindings are never rewritten.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Uses = dict[LoopVar, IntLike]
 
 
 class Diverges(Exception):
-    """Candidates need different trees; ``values`` int64 [N] tells them apart."""
+    """Programs need different trees; ``values`` int64 [N] separates them."""
 
     def __init__(self, values: np.ndarray) -> None:
         super().__init__("candidates need different trees")
@@ -36,9 +36,10 @@ class Diverges(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BlockIter:
-    """One iterator of a block over ``[0, extent)``: spatial, reduction, or derived from others.
+    """An iterator of a block over ``[0, extent)``: spatial, reduction or derived.
 
-    A derived iterator is no iterator of TVM's block: ``rfactor`` replaces one by an expression.
+    A derived iterator is no iterator of TVM's block: ``rfactor`` replaces it by an expression of
+    others.
     """
 
     kind: IterKind
@@ -47,11 +48,11 @@ class BlockIter:
 
 @dataclass(eq=False, slots=True)
 class Binding:
-    """Value of an iterator: a sum of loop variables, and all variables in it.
+    """Value of an iterator: a sum of loop variables, and its variables.
 
-    ``uses`` keeps variables of extent 1, which the sum drops: TVM's structural questions (is this
-    loop a reduction? how far apart are its iterations?) see them. Its values are the variables'
-    factors, 0 where a variable is divided.
+    ``uses`` keeps variables of extent 1, which the sum drops, because TVM's structural questions
+    (is this loop a reduction? how far apart are its iterations?) depend on them. Its values are the
+    variables' factors, 0 where a variable is divided.
     """
 
     value: Affine
@@ -60,11 +61,11 @@ class Binding:
 
 @dataclass(eq=False, slots=True)
 class LoopNode:
-    """One loop; ``mark`` is its annotation, ``unroll`` the depth its pragma sets (0: none).
+    """A loop; ``mark`` is its annotation, ``unroll`` its pragma's depth (0: none).
 
-    ``marked``: where the mark holds; ``absent``: where the loop went into another one, is half of
-    one that stands elsewhere or is of a nest that the program lacks, its extent being 1; ``fused``:
-    made by fusing (also of a single loop).
+    ``marked``: where the mark holds; ``absent``: where the program lacks the loop (it went into
+    another loop, is the half that the program does not have, or belongs to another program's nest),
+    its extent being 1; ``fused``: made by fusing (also of a single loop).
     """
 
     var: LoopVar
@@ -79,20 +80,20 @@ class LoopNode:
 
     @property
     def extent(self) -> IntLike:
-        """Iterations."""
+        """Iterations of the loop: an int or int64 [N]."""
         return self.var.extent
 
     @property
     def is_bound(self) -> bool:
-        """Bound to a GPU index: block, thread or virtual thread."""
+        """True for a loop bound to a block or (virtual) thread."""
         return is_bound(self.mark)
 
 
 @dataclass(eq=False, slots=True)
 class Block:
-    """One statement ``buffer[indices] = value``; axis slots of expressions are its iterators.
+    """A statement ``buffer[indices] = value``; axis slots are its iterators.
 
-    ``init`` is what the element starts from where the block reduces; ``reads`` are the buffers TVM
+    ``init`` is the element's first value where the block reduces; ``reads`` are the buffers TVM
     lists as read, in its order. The value of a derived iterator is an expression of other iterators
     of the block: each is written as a variable, and ``stands_for`` gives its slot by variable.
 
@@ -118,19 +119,20 @@ class Block:
 
     @property
     def reduces(self) -> bool:
-        """Some iterator is a reduction."""
+        """True where some iterator is a reduction."""
         return any(it.kind == "reduce" for it in self.iters)
 
     def list_reads(self) -> None:
         """Recompute :attr:`reads` as TVM's detector lists them after a rewrite."""
         found = dict.fromkeys(self.loads)
+        # A reduction's own element is no read: TVM removes it from the list.
         if self.init is not None:
             found.pop(self.buffer, None)
         self.reads = list(found)
 
     @property
     def loads(self) -> dict[int, list[Load]]:
-        """Every load of the value, by buffer in order of the first; found once a value."""
+        """Loads of the value by buffer, in order of first load; cached."""
         if self.known_loads is None or self.known_loads[0] is not self.value:
             table: dict[int, list[Load]] = {}
             for load in loads(self.value):
@@ -139,7 +141,7 @@ class Block:
         return self.known_loads[1]
 
     def loads_of(self, buffer: int) -> list[Load]:
-        """Every load of a buffer."""
+        """Return every load of a buffer."""
         return self.loads.get(buffer, [])
 
 
@@ -148,7 +150,7 @@ TreeNode = LoopNode | Block
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """Where a buffer lives: under ``loop`` (None: the whole kernel), its box there."""
+    """The place of a buffer: under ``loop`` (None: the kernel), its box."""
 
     loop: LoopNode | None
     box: list[Region]
@@ -156,7 +158,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """A buffer's new dimensions: ``(index[axis] div divisor) mod extent`` of its old ones.
+    """New dimensions of a buffer: ``(index[axis] div divisor) mod extent`` each.
 
     ``pieces``: (axis, divisor) of each new dimension; ``shape``: of the old dimensions; ``reads``:
     the old indices of every block that reads the buffer.
@@ -169,10 +171,10 @@ class Layout:
 
 @dataclass(eq=False, slots=True)
 class Tree:
-    """A function under scheduling; ``annotations`` are those of its root block.
+    """A function under scheduling; ``annotations`` belong to its root block.
 
-    ``layouts``: of the buffers whose layout changed. ``uncertain``: candidates whose regions TVM
-    may compute otherwise; they count as refused. ``places``: where its buffers live, once it is
+    ``layouts``: of the buffers whose layout changed. ``uncertain``: programs whose regions TVM
+    may compute otherwise; they count as refused. ``places``: of its buffers, once the tree is
     finished; see :func:`pruner.program.tir.places.buffer_places`.
     """
 
@@ -191,7 +193,7 @@ class Tree:
     _used: dict[Block, tuple[list[Binding], list[Uses]]] = field(default_factory=dict)
 
     def new_buffer(self, name: str, like: Buffer, scope: str) -> Buffer:
-        """A buffer of the same shape and type in another scope, by TVM's name of it."""
+        """Add a buffer like another in another scope, by TVM's name."""
         made = Buffer(
             len(self.buffers), name, like.dtype, like.shape, Scope.of(scope),
             is_dynamic=scope == DYNAMIC_SHARED,
@@ -200,16 +202,17 @@ class Tree:
         return made
 
     def define(self, var: LoopVar, value: Affine, uses: Uses) -> None:
-        """``var`` is from now on ``value``, made of the loops ``uses``."""
+        """Define ``var`` as ``value``, made of the loops ``uses``."""
         self.definitions[var] = value
         self.made_of[var] = uses
+        # Any cached value may contain the variable: all caches start anew.
         self._resolved.clear()
         self._parts.clear()
         self._values.clear()
         self._used.clear()
 
     def blocks(self, below: TreeNode | None = None) -> Iterator[Block]:
-        """Blocks in program order, of the whole tree or below a node."""
+        """Yield blocks in program order, of the tree or below a node."""
         pending: list[TreeNode] = [self.root if below is None else below]
         while pending:
             node = pending.pop()
@@ -219,7 +222,7 @@ class Tree:
                 pending.extend(reversed(node.body))
 
     def nodes(self) -> Iterator[TreeNode]:
-        """Loops and blocks in program order, a loop before what is inside it; the root first."""
+        """Yield loops and blocks in program order; a loop before its body."""
         pending: list[TreeNode] = [self.root]
         while pending:
             node = pending.pop()
@@ -228,14 +231,14 @@ class Tree:
                 pending += reversed(node.body)
 
     def find(self, name: str) -> Block:
-        """The block of that name."""
+        """Return the block of that name; raise `UnsupportedProgram` otherwise."""
         for block in self.blocks():
             if block.name == name:
                 return block
         raise UnsupportedProgram("unknown-block", name)
 
     def path(self, node: TreeNode) -> list[LoopNode]:
-        """Loops around a node, outermost first."""
+        """Return the loops around a node, outermost first."""
         out: list[LoopNode] = []
         parent = node.parent
         while parent is not None and parent is not self.root:
@@ -245,16 +248,16 @@ class Tree:
         return out
 
     def producers(self, block: Block) -> list[Block]:
-        """Other blocks that write what ``block`` reads."""
+        """Return other blocks that write the inputs of ``block``."""
         read = block.loads.keys() - {block.buffer}
         return [other for other in self.blocks() if other is not block and other.buffer in read]
 
     def consumers(self, block: Block) -> list[Block]:
-        """Other blocks that read what ``block`` writes, in program order."""
+        """Return other blocks that read the output of ``block``, in order."""
         return [b for b in self.blocks() if b is not block and b.loads_of(block.buffer)]
 
     def resolve(self, value: Affine) -> Affine:
-        """``value`` in the variables of the loops that exist now."""
+        """Return ``value`` in the variables of existing loops."""
         return substitute(value, self._value_of)
 
     def _value_of(self, var: LoopVar) -> Affine | None:
@@ -265,8 +268,13 @@ class Tree:
         return self._resolved[var]
 
     def uses(self, block: Block, slot: int) -> Uses:
-        """Variables of existing loops in an iterator's value, with their factors; not to change."""
+        """Return variables of existing loops in an iterator's value, with factors.
+
+        Do not change the result, which is cached.
+        """
         known = self._used.get(block)
+        # Bindings are replaced, never changed in place: their identity says whether the cache
+        # holds.
         if known is None or known[0] is not block.bindings:
             found = [self._uses_of(block, place) for place in range(len(block.bindings))]
             known = self._used[block] = (block.bindings, found)
@@ -287,7 +295,7 @@ class Tree:
         return out
 
     def _leaves(self, var: LoopVar) -> frozenset[LoopVar]:
-        """The loops that exist now and make up a variable."""
+        """Return the existing loops that make up a variable."""
         if var not in self.made_of:
             return frozenset((var,))
         if var not in self._parts:
@@ -295,7 +303,7 @@ class Tree:
         return self._parts[var]
 
     def values_above(self, block: Block, moving: set[int]) -> tuple[list[Affine], set[int]]:
-        """The iterators of a block, where loops made of ``moving`` loops only stay as they were.
+        """Return a block's iterators, keeping loops made of ``moving`` loops whole.
 
         Loops that a program lacks do not count. Returns the sums and the ids of such variables.
         """
@@ -321,6 +329,8 @@ class Tree:
             leaves = self._leaves(var)
             if not any(id(leaf) in moving for leaf in leaves):
                 return self._value_of(var)
+            # A loop whose parts all run covers its own range, whatever its parts overrun (see
+            # `regions`).
             here = moves(leaves)
             if np.any(here):
                 whole.add(id(var))
@@ -331,7 +341,7 @@ class Tree:
         return [substitute(binding.value, lookup) for binding in block.bindings], whole
 
     def values(self, block: Block) -> list[Affine]:
-        """The iterators of a block in existing loop variables."""
+        """Return the iterators of a block in existing loop variables."""
         known = self._values.get(block)
         if known is not None and known[0] is block.bindings:
             return known[1]
@@ -347,7 +357,7 @@ class Tree:
 
 
 def substitute(value: Affine, lookup: object) -> Affine:
-    """``value`` with variables replaced; ``lookup(var)`` gives the sum for one, None to keep it."""
+    """Replace variables of ``value``; ``lookup(var)`` gives a sum or None."""
     out = Affine([], value.base)
     for t in value.terms:
         if isinstance(t.index, LoopVar):
@@ -357,6 +367,7 @@ def substitute(value: Affine, lookup: object) -> Affine:
                 continue
         else:
             new = substitute(t.index, lookup)
+        # Divided again, not copied: with the new index another simplification may hold.
         if not af.is_endless(t.upper):
             new = floormod(new, t.upper)
         if not (isinstance(t.lower, int) and t.lower == 1):
@@ -366,14 +377,14 @@ def substitute(value: Affine, lookup: object) -> Affine:
 
 
 def renamed(value: Affine, names: Mapping[LoopVar, LoopVar]) -> Affine:
-    """``value`` with loop variables exchanged for others of the same extents."""
+    """Exchange loop variables of ``value`` for others of the same extents."""
     if not names:
         return value
     return substitute(value, lambda var: af.variable(names[var]) if var in names else None)
 
 
 def uniform(value: IntLike | np.ndarray) -> int:
-    """The value all candidates share. Raises :class:`Diverges` where they do not."""
+    """Return the value common to all programs; raise :class:`Diverges` otherwise."""
     value = af.plain(value)
     if isinstance(value, np.ndarray):
         raise Diverges(value)
@@ -381,7 +392,7 @@ def uniform(value: IntLike | np.ndarray) -> int:
 
 
 def replace_child(node: TreeNode, new: list[TreeNode]) -> None:
-    """Put ``new`` where ``node`` stands."""
+    """Put ``new`` in the place of ``node``."""
     parent = node.parent
     assert parent is not None
     place = parent.body.index(node)
@@ -391,7 +402,7 @@ def replace_child(node: TreeNode, new: list[TreeNode]) -> None:
 
 
 def remove(node: TreeNode) -> None:
-    """Take a node out, with the loops that hold nothing else."""
+    """Remove a node, with the loops that hold nothing else."""
     parent = node.parent
     assert parent is not None
     while len(parent.body) == 1 and parent.parent is not None:

@@ -1,8 +1,8 @@
-"""Which vectorised statements of GPU programs have vectors that TVM's check accepts.
+"""Find vectorised GPU statements whose vectors TVM's check accepts.
 
-``VerifyGPUCode`` (src/s_tir/analysis/verify_gpu_code.cc) limits the bytes of vectors: of what is
-loaded, stored or cast, and of an index that steps by more than one. A statement whose condition
-depends on the lane is a loop after ``VectorizeLoop`` and has no vectors.
+``VerifyGPUCode`` (src/s_tir/analysis/verify_gpu_code.cc) limits the bytes of vectors: of loads,
+stores and casts, and of an index that steps by more than 1. A statement whose condition depends on
+the lane is a loop after ``VectorizeLoop`` and has no vectors.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ _MOST_TERMS = 3
 
 
 def vectors_fit(tree: Tree, block: Block) -> Mask | np.bool_:
-    """Where the vectors of a block are narrow enough."""
+    """Return where the vectors of a block are narrow enough, [N]."""
     lane = next((x for x in tree.path(block) if x.mark is Mark.VECTORIZE), None)
     if lane is None:
         return np.bool_(True)
     lanes, widest = lane.extent, widest_bytes(tree, block)
+    # Even a vector of indices fits: no access can be too wide.
     if np.all(np.less_equal(lanes * max(widest, _INDEX_BYTES), VECTOR_BYTES)):
         return np.bool_(True)
     values = dict(enumerate(tree.values(block)))
@@ -42,11 +43,12 @@ def vectors_fit(tree: Tree, block: Block) -> Mask | np.bool_:
         shape = tree.buffers[buffer].shape
         steps = steps | _steps([evaluate_index(i, values) for i in indices], shape, lane.var)
     fits = fits & ~(steps & np.greater(lanes * _INDEX_BYTES, VECTOR_BYTES))
+    # A lane-dependent condition leaves a loop of scalars, which the check accepts.
     return fits | _depends_on_lane(block, values, lane.var)
 
 
 def widest_bytes(tree: Tree, block: Block) -> int:
-    """Bytes of the widest type that a block loads, casts to or stores."""
+    """Return the bytes of the widest type loaded, cast to or stored."""
     kinds = {node.dtype for node in walk(block.value) if isinstance(node, (Load, Cast))}
     return max(dtype_bytes(kind) for kind in {*kinds, tree.buffers[block.buffer].dtype})
 
@@ -57,7 +59,7 @@ def _accesses(block: Block) -> list[tuple[int, tuple[Expr, ...]]]:
 
 
 def _steps(indices: Sequence[Affine], shape: Sequence[IntLike], lane: LoopVar) -> Mask | np.bool_:
-    """Where neighbouring lanes touch elements that are evenly apart, but no neighbours."""
+    """Return where lanes touch evenly spaced elements that are no neighbours."""
     flat, row = Affine(), np.int64(1)
     for index, size in zip(reversed(indices), reversed(shape), strict=True):
         flat = af.add(flat, index, row)  # type: ignore[arg-type]
@@ -68,7 +70,7 @@ def _steps(indices: Sequence[Affine], shape: Sequence[IntLike], lane: LoopVar) -
 
 @dataclass(slots=True, eq=False)
 class _LaneForm:
-    """A sum as ``step * x + base + stride * lane``; ``even``: where it has that form."""
+    """Coefficients of ``step * x + base + stride * lane``, where ``even``."""
 
     stride: IntLike = 0
     step: IntLike = 0
@@ -86,9 +88,11 @@ class _LaneForm:
             self._take_quotient(t, t.index, lane)
 
     def _take_quotient(self, t: Term, index: Affine, lane: LoopVar) -> None:
-        """``(sum mod upper) div lower`` with the lane in the sum, as far as TVM simplifies it.
+        """Add ``(sum mod upper) div lower`` with the lane in the sum.
 
-        Terms that a divisor divides come out. Of the others ``x * c + rest`` with ``rest < c`` is
+        As far as TVM simplifies it.
+
+        Terms that a divisor divides come out. Of the rest ``x * c + rest`` with ``rest < c`` is
         understood where ``c`` divides the divisor (src/arith/rewrite_simplify.cc): the rest stays
         after ``mod``, and goes with ``div``; of ``mod`` alone the rules know sums of two terms, of
         ``div`` those of three.
@@ -128,12 +132,17 @@ def _understood(
     where: Sequence[Any],
     most: IntLike = _MOST_TERMS,
 ) -> Mask:
-    """Where terms are below the divisor together, or the first is and the rest below that one."""
+    """Return where terms stay below the divisor, or follow the first.
+
+    Where all terms together are below it, or the first divides it and the other terms are below the
+    first.
+    """
     parts = [np.where(w, v, 0) for w, v in zip((*where, *where), (*coefs, *reaches), strict=True)]
     used, spans = np.split(np.stack(np.broadcast_arrays(*parts)), 2)
     first = used.argmax(axis=0)
     largest = np.take_along_axis(used, first[None], 0)[0]
     rest = spans.sum(axis=0) - np.take_along_axis(spans, first[None], 0)[0]
+    # np.maximum: absent terms have coefficient 0, and a modulo by 0 would warn.
     divides = np.equal(np.mod(divisor, np.maximum(largest, 1)), 0) & (rest < largest)
     divides = divides & ((used != 0).sum(axis=0) <= most)
     return np.less(spans.sum(axis=0), divisor) | divides
@@ -147,7 +156,7 @@ def _lane_form(value: Affine, lane: LoopVar) -> _LaneForm:
 
 
 def _depends_on_lane(block: Block, values: dict[int, Affine], lane: LoopVar) -> Mask | np.bool_:
-    """Where a condition differs between the lanes of a vector."""
+    """Return where a condition differs between the lanes of a vector."""
     out: Mask | np.bool_ = np.bool_(False)
     for index, bound in block.guards:
         difference = af.add(evaluate_index(index, values), af.const(bound), -1)
@@ -159,7 +168,7 @@ def _depends_on_lane(block: Block, values: dict[int, Affine], lane: LoopVar) -> 
 
 
 def _differs(condition: Expr, values: dict[int, Affine], lane: LoopVar) -> Mask | np.bool_:
-    """Where a comparison in a condition may differ between the lanes of a vector."""
+    """Return where a comparison may differ between a vector's lanes."""
     match condition:
         case Binary(op=("and" | "or"), a=a, b=b):
             return _differs(a, values, lane) | _differs(b, values, lane)
@@ -167,6 +176,8 @@ def _differs(condition: Expr, values: dict[int, Affine], lane: LoopVar) -> Mask 
             return _differs(a, values, lane)
         case Binary(op=("lt" | "le" | "gt" | "ge") as op, a=a, b=b):
             difference = af.add(evaluate_index(a, values), evaluate_index(b, values), -1)
+            # a <= b is a - b - 1 < 0, and a > b is not (a - b - 1 < 0): one test of the sign serves
+            # all four.
             shift = -1 if op in ("le", "gt") else 0
             return _sign_differs(af.add(difference, af.const(shift)), lane)
         case Binary(op=("eq" | "ne"), a=a, b=b):
@@ -178,10 +189,10 @@ def _differs(condition: Expr, values: dict[int, Affine], lane: LoopVar) -> Mask 
 
 
 def _sign_differs(difference: Affine, lane: LoopVar) -> Mask | np.bool_:
-    """Where lanes of one vector may lie on both sides of zero.
+    """Return where a vector's lanes may lie on both sides of zero.
 
     ``g x + c lane + base`` with the lane inside one step of ``g`` is below zero for all lanes alike
-    or for none; a lane inside a quotient is taken to matter.
+    or for none; a lane inside a quotient is assumed to matter.
     """
     form = _lane_form(difference, lane)
     first = np.asarray(difference.base)

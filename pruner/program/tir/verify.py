@@ -1,8 +1,8 @@
-"""What TVM's ``VerifyGPUCode`` postprocessor accepts, for N candidates at once.
+"""Find programs that TVM's ``VerifyGPUCode`` postprocessor accepts.
 
-Limits on threads a block, on shared memory, on vectors and on the thread extents a schedule rule
-asks for (verify_gpu_code.cc of src/s_tir/meta_schedule/postproc and of src/s_tir/analysis). Local
-memory and fragments are not limited there.
+For N programs at once: limits on threads a block, on shared memory, on vectors and on the thread
+extents that a schedule rule sets (verify_gpu_code.cc of src/s_tir/meta_schedule/postproc and of
+src/s_tir/analysis). Local memory and fragments are not limited there.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ WARP_EXECUTION = "warp_execution"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TirLimits:
-    """Limits of one thread block: bytes of shared memory, threads.
+    """Limits of a thread block: bytes of shared memory, number of threads.
 
-    A target may have all the memory that a kernel can ask for; static buffers have less.
+    ``shared_bytes`` may be all that a kernel can request; static buffers have less.
     """
 
     shared_bytes: int
@@ -39,7 +39,7 @@ class TirLimits:
 
     @staticmethod
     def of_target(target: Any) -> TirLimits:
-        """From the attributes of a TVM target."""
+        """Read the limits from the attributes of a TVM target."""
         shared_bytes = int(target.attrs["max_shared_memory_per_block"])
         return TirLimits(
             shared_bytes=shared_bytes,
@@ -50,7 +50,7 @@ class TirLimits:
 
 
 def verify_gpu_code(tree: Tree, limits: TirLimits) -> Verdicts:
-    """Which of the N programs of a tree are accepted, bool [N]."""
+    """Return the accepted programs of a tree, bool [N]."""
     num = tree.num_programs
     out = np.ones(num, bool)
     shared = shared_bytes(tree)
@@ -66,11 +66,13 @@ def verify_gpu_code(tree: Tree, limits: TirLimits) -> Verdicts:
 
 
 def _threads_fit(tree: Tree, kernel: TreeNode, num: int, most: int) -> Mask:
-    """Every index has one extent in the kernel, and their product is in range."""
+    """Return where every index has one extent and threads are in range."""
     extents: dict[Mark | None, IntLike] = {}
     out = np.ones(num, bool)
     for loop in _loops(kernel):
         if loop.mark in THREADS:
+            # Two loops of one axis in a kernel are the same threads: different extents are an
+            # error.
             out &= np.equal(extents.setdefault(loop.mark, loop.extent), loop.extent)
     out &= _product(list(extents.values())) <= most
     for block in tree.blocks(kernel):
